@@ -1,0 +1,1 @@
+"""polyop: Einstein notation to fast, proven kernels."""

@@ -1,0 +1,1 @@
+"""LoopNest -> Module: passes and emitters."""

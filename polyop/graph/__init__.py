@@ -1,0 +1,1 @@
+"""Graph -> Plan: operators called on symbolic inputs, merged and run."""

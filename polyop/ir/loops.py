@@ -1,0 +1,219 @@
+"""LoopNest: loops, tests and element-wise stores. Printer and one-line structure stand here; `ir/interpret.py` runs it.
+
+The meaning of a nest is that of ordinary sequential loops, one element at a time. A loop's kind says how a target may
+run it; the polyhedral layer proved that this gives the same:
+
+  serial    one iteration after the other
+  parallel  iterations in any order, on any thread; never inside a lock-step loop
+  rows      a compile-time number of copies, unrolled in lock step: step by step of the body, not copy by copy
+  lanes     in lock step too, one copy per vector lane
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from polyop.ir.dtypes import DType
+from polyop.ir.errors import InternalError, assert_never
+from polyop.ir.expr import Affine, Expr, Load
+from polyop.ir.op import Monoid
+
+
+class Kind(str, Enum):
+    SERIAL = "serial"
+    PARALLEL = "parallel"
+    ROWS = "rows"
+    LANES = "lanes"
+
+    __str__ = str.__str__
+
+
+LOCKSTEP = (Kind.ROWS, Kind.LANES)
+
+
+class Space(str, Enum):
+    TENSOR = "tensor"   # an argument of the call
+    WORK = "work"       # memory the caller provides for the time of the call
+    REG = "reg"         # registers: lives inside one iteration of the serial loops around its first store
+
+    __str__ = str.__str__
+
+
+@dataclass(frozen=True, slots=True)
+class Buffer:
+    """Storage of `dtype`, indexed like a tensor.
+
+    dims     (extent, unit) for each: a dimension with unit u is indexed by a value in steps of u and has
+             ceil(extent / u) slots
+    unit     for a tensor: the dimension whose stride is known to be 1, or None; all other strides are run-time values
+    pad      for work space: the innermost extent is rounded up to a multiple of this many elements, all of which may
+             be read and written, so that a partial vector needs no mask
+    private  for work space: one copy for each thread
+    """
+
+    name: str
+    dtype: DType
+    dims: tuple[tuple[Affine, int], ...]
+    space: Space
+    unit: int | None = None
+    pad: int = 1
+    private: bool = False
+
+    def __str__(self) -> str:
+        dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
+        notes = [f"unit {self.unit}"] * (self.unit is not None) + [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
+        return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+@dataclass(frozen=True, slots=True)
+class For:
+    """`for index in [lower, upper)`, in steps of `step`. An `upper` at or below `lower` is legal: nothing runs.
+
+    Rows and lanes start at 0 in steps of 1, and `upper` never exceeds the constant `extent`; `upper == extent` is full.
+    """
+
+    index: str
+    lower: Affine
+    upper: Affine
+    body: tuple[Node, ...]
+    step: int = 1
+    kind: Kind = Kind.SERIAL
+    extent: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.step < 1:
+            raise InternalError(f"loop {self.index} has step {self.step}; steps are positive")
+        if self.kind in LOCKSTEP and (self.step != 1 or self.lower != Affine() or not self.extent):
+            raise InternalError(f"loop {self.index}: {self.kind} needs an extent, and starts at 0 in steps of 1")
+
+    @property
+    def is_full(self) -> bool:
+        """Whether a lock-step loop has all its `extent` iterations, always."""
+        return self.extent is not None and self.upper == Affine(const=self.extent)
+
+
+@dataclass(frozen=True, slots=True)
+class If:
+    """`then` where every test is >= 0, else `other`."""
+
+    tests: tuple[Affine, ...]
+    then: tuple[Node, ...]
+    other: tuple[Node, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """`target = expr`, or `target reduce= expr`, for one element.
+
+    stmt      which statement of the tile program this is
+    instance  the values of that statement's coordinates here
+    origin    the Scop statement it carries out, or None if it only moves data
+    lift      the values of the origin's iterators here: a claim that the checker verifies
+    stream    the value is not read again soon: a target may bypass its caches
+    """
+
+    stmt: str
+    instance: tuple[Affine, ...]
+    origin: str | None
+    lift: tuple[Affine, ...]
+    target: Load
+    reduce: Monoid | None
+    expr: Expr
+    stream: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Prefetch:
+    """A hint that `place` is needed soon; it may lie outside its buffer."""
+
+    place: Load
+
+
+Node = For | If | Store | Prefetch
+
+
+@dataclass(frozen=True, slots=True)
+class LoopNest:
+    """One kernel. `sizes` are its integer arguments, `scalars` its scalar ones, in order; `buffers` likewise."""
+
+    name: str
+    sizes: tuple[str, ...]
+    scalars: tuple[tuple[str, DType], ...]
+    buffers: tuple[Buffer, ...]
+    body: tuple[Node, ...]
+
+    def buffer(self, name: str) -> Buffer:
+        for b in self.buffers:
+            if b.name == name:
+                return b
+        raise InternalError(f"nest {self.name} has no buffer {name}")
+
+    def __str__(self) -> str:
+        head = [f"nest {self.name}({', '.join([*self.sizes, *(f'{n}: {t}' for n, t in self.scalars)])})"]
+        return "\n".join([*head, *(f"  {b}" for b in self.buffers), *(line for n in self.body for line in show(n, 1))])
+
+
+def rebuild(n: Node, f: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
+    """`n` with `f` applied to each of its bodies."""
+    match n:
+        case For(body=b):
+            return replace(n, body=f(b))
+        case If(then=a, other=b):
+            return replace(n, then=f(a), other=f(b))
+    return n
+
+
+def children(n: Node) -> tuple[Node, ...]:
+    return n.body if isinstance(n, For) else n.then + n.other if isinstance(n, If) else ()
+
+
+def walk(body: tuple[Node, ...]) -> Iterator[Node]:
+    """Every node, parents first."""
+    for n in body:
+        yield n
+        yield from walk(children(n))
+
+
+def stores(body: tuple[Node, ...]) -> tuple[Store, ...]:
+    return tuple(n for n in walk(body) if isinstance(n, Store))
+
+
+def sign(reduce: Monoid | None) -> str:
+    """How a store with this monoid is written."""
+    return "=" if reduce is None else {"add": "+=", "mul": "*="}.get(reduce.name, f"{reduce.name}=")
+
+
+def show(n: Node, depth: int) -> list[str]:
+    """The lines of one node."""
+    pad = "  " * depth
+    match n:
+        case For():
+            kind = "" if n.kind == Kind.SERIAL else f"  ({n.kind}{f' {n.extent}' if n.extent else ''})"
+            step = f" by {n.step}" if n.step != 1 else ""
+            return [f"{pad}for {n.index} in [{n.lower}, {n.upper}){step}{kind}"] + [x for b in n.body for x in show(b, depth + 1)]
+        case If():
+            head = [f"{pad}if {' and '.join(f'{t} >= 0' for t in n.tests)}"] + [x for b in n.then for x in show(b, depth + 1)]
+            return head + ([f"{pad}else"] + [x for b in n.other for x in show(b, depth + 1)] if n.other else [])
+        case Store():
+            return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}" + ("  (stream)" if n.stream else "")]
+        case Prefetch():
+            return [f"{pad}prefetch {n.place}"]
+    assert_never(n)
+
+
+def structure(body: tuple[Node, ...]) -> str:
+    """The shape in one line: `m_r(n_r(n_v:lanes(m_p:rows(init) k_p(m_p:rows(update)))))`."""
+    def one(n: Node) -> str:
+        match n:
+            case For():
+                return n.index + ("" if n.kind == Kind.SERIAL else f":{n.kind}") + f"({structure(n.body)})"
+            case If():
+                return f"if({structure(n.then)}" + (f" | {structure(n.other)})" if n.other else ")")
+            case Store():
+                return n.stmt
+            case Prefetch():
+                return "prefetch"
+        assert_never(n)
+    return " ".join(map(one, body))

@@ -1,0 +1,35 @@
+"""Options: what a user may choose about compiling. Frozen, so its text is part of every cache key."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """How to compile.
+
+    numerics   "fast": reductions may be reassociated and `a*b + c` contracted; "strict": source order and rounding
+    hints      typical values of sizes: they choose tiles, and are never assumptions
+    rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
+    check      whether the proofs run (on by default; their result is kept with the kernel)
+    """
+
+    numerics: str = "fast"
+    hints: tuple[tuple[str, int], ...] = ()
+    rung: str = "tuned"
+    check: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How the caller's tensors lie in memory: for each, the dimension whose stride is 1, or None.
+
+    Part of the compile key; all other strides are run-time values, so one kernel serves every contiguous tensor and
+    every view with the same unit dimension.
+    """
+
+    units: tuple[tuple[str, int | None], ...]
+
+    def unit(self, tensor: str) -> int | None:
+        return dict(self.units)[tensor]

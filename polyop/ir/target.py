@@ -1,0 +1,72 @@
+"""Targets: hardware as rows of numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyop.ir.errors import fail
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """One kind of machine.
+
+    name           what a user writes: "x86:x86-64-v3", "cuda:sm_80", "hip:gfx942"
+    family         "x86", "cuda" or "hip"
+    arch           what the family's compiler calls it
+    features       LLVM features on top of `arch`, as "+avx512f,-amx"; empty: what `arch` implies
+    vector_bytes   width of a vector register; registers: how many
+    masks          whether vector loads and stores take masks at no cost
+    fma_chains     latency x ports: independent accumulators that keep the FMA units busy
+    l1, l2, l3     bytes of cache one core can count on
+    stream_bytes   outputs larger than this are worth writing past the caches
+    warp           threads that run in lock step; 0 on a CPU
+    shared_bytes   on-chip memory of a thread block; 0 on a CPU
+    """
+
+    name: str
+    family: str
+    arch: str
+    features: str = ""
+    vector_bytes: int = 16
+    registers: int = 16
+    masks: bool = False
+    fma_chains: int = 8
+    l1: int = 32 << 10
+    l2: int = 1 << 20
+    l3: int = 16 << 20
+    stream_bytes: int = 8 << 20
+    warp: int = 0
+    shared_bytes: int = 0
+
+    def lanes(self, bytes_: int) -> int:
+        """How many elements of `bytes_` each fit into a vector register."""
+        return max(1, self.vector_bytes // bytes_)
+
+
+ROWS = (
+    # https://gitlab.com/x86-psABIs/x86-64-ABI: the micro-architecture levels
+    Target("x86:x86-64-v4", "x86", "x86-64-v4", vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=1 << 20),
+    Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10),
+    Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
+    # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities
+    Target("cuda:sm_80", "cuda", "sm_80", warp=32, shared_bytes=163 << 10, registers=255),
+    Target("cuda:sm_90", "cuda", "sm_90", warp=32, shared_bytes=227 << 10, registers=255),
+    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, shared_bytes=227 << 10, registers=255),
+    # https://llvm.org/docs/AMDGPUUsage.html: processors
+    Target("hip:gfx90a", "hip", "gfx90a", warp=64, shared_bytes=64 << 10, registers=256),
+    Target("hip:gfx942", "hip", "gfx942", warp=64, shared_bytes=64 << 10, registers=256),
+    Target("hip:gfx1100", "hip", "gfx1100", warp=32, shared_bytes=64 << 10, registers=256),
+)
+BY_NAME = {t.name: t for t in ROWS}
+
+
+def target(name: str) -> Target:
+    """The row called `name`; "x86" alone means this machine and is resolved by `runtime/cpu.py`.
+
+    Raises UserError, if there is no such row.
+    """
+    if name not in BY_NAME:
+        known = ", ".join(sorted(BY_NAME))
+        raise fail("E901", f"`{name}` is no target", hint=f"targets are x86 (this machine), {known}")
+    return BY_NAME[name]

@@ -1,0 +1,1 @@
+"""Op -> LoopNest: sets, dependences, schedules, tiles, proofs. The only place that imports islpy."""

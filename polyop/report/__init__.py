@@ -1,0 +1,1 @@
+"""Explain: what a kernel does and why, as text."""

@@ -1,0 +1,1 @@
+"""Op -> Op: rewrites that need no polyhedra."""

@@ -1,0 +1,1 @@
+"""Module -> Kernel: assembling, loading, calling, caching, threads."""
