@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -36,7 +37,7 @@ class DType:
         return self.kind in ("int", "float")
 
     @property
-    def numpy(self) -> np.dtype:  # type: ignore[type-arg]
+    def numpy(self) -> np.dtype[Any]:
         return _NUMPY[self.name]
 
     @property
@@ -67,13 +68,13 @@ CLASSES = {
 }
 """What a dtype variable may be declared as: `<T: float>`."""
 
-_NUMPY = {
+_NUMPY: dict[str, np.dtype[Any]] = {
     "f16": np.dtype(np.float16), "bf16": np.dtype(ml_dtypes.bfloat16), "f32": np.dtype(np.float32), "f64": np.dtype(np.float64),
     "i8": np.dtype(np.int8), "i16": np.dtype(np.int16), "i32": np.dtype(np.int32), "i64": np.dtype(np.int64),
     "u8": np.dtype(np.uint8), "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32), "u64": np.dtype(np.uint64),
     "bool": np.dtype(np.bool_),
 }
-BY_NUMPY = {d: DTYPES[n] for n, d in _NUMPY.items()}
+BY_NUMPY: dict[str, np.dtype[Any]] = {d: DTYPES[n] for n, d in _NUMPY.items()}
 
 
 def promote(a: DType, b: DType) -> DType:

@@ -63,7 +63,8 @@ class Buffer:
 
     def __str__(self) -> str:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
-        notes = [f"unit {self.unit}"] * (self.unit is not None) + [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
+        notes = [f"unit {self.unit}"] if self.unit is not None else []
+        notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
 
 

@@ -138,7 +138,9 @@ def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
         out = f(*wide)
     if fn == "nextafter" and dtype in (F16, BF16):
         raise InternalError("nextafter of a 16-bit float")
-    return convert(out, dtype) if dtype.is_float or dtype.kind == "bool" else dtype.numpy.type(np.asarray(out).astype(dtype.numpy))
+    if dtype.is_integer:
+        return dtype.numpy.type(np.asarray(out).astype(dtype.numpy))
+    return convert(out, dtype)
 
 
 def combine(body: Expr, a: Any, b: Any) -> Any:
