@@ -74,7 +74,7 @@ _NUMPY: dict[str, np.dtype[Any]] = {
     "u8": np.dtype(np.uint8), "u16": np.dtype(np.uint16), "u32": np.dtype(np.uint32), "u64": np.dtype(np.uint64),
     "bool": np.dtype(np.bool_),
 }
-BY_NUMPY: dict[str, np.dtype[Any]] = {d: DTYPES[n] for n, d in _NUMPY.items()}
+BY_NUMPY: dict[np.dtype[Any], DType] = {d: DTYPES[n] for n, d in _NUMPY.items()}
 
 
 def promote(a: DType, b: DType) -> DType:
