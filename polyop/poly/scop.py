@@ -1,0 +1,173 @@
+"""Scop: an Op as isl sets and maps. The specification that every nest is proved against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyop.ir.expr import Affine, Const, Expr, Load, affine, expr_names, is_computed, loads, names, substitute_expr
+from polyop.ir.op import Monoid, Op, Step
+from polyop.poly.sets import condition, conjunction, params, space_text, union_map
+
+INIT, UPDATE, MAP = "init", "update", "map"
+
+
+@dataclass(frozen=True, eq=False)
+class Stmt:
+    """One statement over `dims`: `target = expr` (init, map) or `target reduce= expr` (update).
+
+    domain   { S[dims] }, with the sizes as parameters
+    step     which step of the Op it comes from; an init stands before the first update of its tensor
+    """
+
+    name: str
+    kind: str
+    dims: tuple[str, ...]
+    domain: isl.Set
+    target: Load
+    reduce: Monoid | None
+    expr: Expr
+    step: int
+
+    def access(self, load: Load) -> isl.Map:
+        """{ S[dims] -> Tensor[index] } for the instances where the guard of `load` holds.
+
+        A computed position may be anywhere in its dimension: the map is then not a function, and a may-access.
+        """
+        return _access(self.domain, self.name, self.dims, load)
+
+    @property
+    def reads(self) -> tuple[Load, ...]:
+        """The Loads of the right side in reading order, then those in computed positions of the target."""
+        inner = tuple(x for p in self.target.index if is_computed(p) for x in loads(p))  # type: ignore[arg-type]
+        return loads(self.expr) + inner
+
+    def __str__(self) -> str:
+        sign = f"{self.reduce}=" if self.reduce else "="
+        return f"{self.name} ({self.kind})  {self.target} {sign} {self.expr}\n    {self.domain}"
+
+
+@dataclass(frozen=True, eq=False)
+class Scop:
+    """`context` is what is known about the sizes; statements stand in text order."""
+
+    op: Op
+    context: isl.Set
+    stmts: tuple[Stmt, ...]
+
+    def stmt(self, name: str) -> Stmt:
+        return next(s for s in self.stmts if s.name == name)
+
+    def writers(self, tensor: str) -> tuple[Stmt, ...]:
+        return tuple(s for s in self.stmts if s.target.source == tensor)
+
+    def box(self, tensor: str) -> isl.Set:
+        """{ Tensor[d0, ..] : 0 <= d0 < extent, .. }."""
+        t = self.op.tensor(tensor)
+        dims = [f"d{i}" for i in range(len(t.shape))]
+        limits = conjunction(f"0 <= {d} < {e}" for d, e in zip(dims, t.shape, strict=True))
+        return isl.Set(f"{params(self.op.sizes)}{{ {space_text(tensor, dims)} : {limits} }}")
+
+    def __str__(self) -> str:
+        return "\n".join([f"context {self.context}", *map(str, self.stmts)])
+
+
+def _access(domain: isl.Set, name: str, dims: tuple[str, ...], load: Load) -> isl.Map:
+    sizes = [domain.get_dim_name(isl.dim_type.param, i) for i in range(domain.dim(isl.dim_type.param))]
+    index, extra = [], []
+    for i, p in enumerate(load.index):
+        if isinstance(p, Affine):
+            index.append(str(p))
+        else:
+            index.append(f"any{i}")
+            extra.append(f"any{i}")
+    where = conjunction(f"{g} >= 0" for g in load.guard)
+    text = f"{params(sizes)}{{ {space_text(name, dims)} -> {space_text(load.source, index)} : {where} }}"
+    return isl.Map(text).intersect_domain(domain)
+
+
+def extract(op: Op) -> Scop:
+    """The Scop of `op`: `S<n>` for step n, and `<tensor>_init` before the first update of each reduced tensor."""
+    head = params(op.sizes)
+    known = [f"{s} >= 0" for s in op.sizes] + [condition(f) for f in op.facts]
+    context = isl.Set(f"{head}{{ : {conjunction(known)} }}")
+    stmts: list[Stmt] = []
+    started: set[str] = set()
+    for n, step in enumerate(op.steps):
+        tensor = step.target.source
+        if step.reduce and tensor not in started:
+            started.add(tensor)
+            stmts.append(_init(op, tensor, n, head))
+        domain = isl.Set(f"{head}{{ {space_text(f'S{n}', step.indices)} : {conjunction(_limits(step))} }}")
+        kind = UPDATE if step.reduce else MAP
+        stmts.append(Stmt(f"S{n}", kind, step.indices, domain, step.target, step.reduce, step.expr, n))
+    return Scop(op, context, tuple(stmts))
+
+
+def _limits(step: Step, only: frozenset[str] | None = None) -> list[str]:
+    """The conditions of a step's domain; `only` keeps those over these indices (and sizes) alone."""
+    every = set(step.indices)
+    out = []
+    for r in step.ranges:
+        if only is None or ({r.index} | (names(r.lower) | names(r.upper)) & every) <= only:
+            out.append(f"{r.lower} <= {r.index} < {r.upper}")
+    for w in step.where:
+        if only is None or expr_names(w) & every <= only:
+            out.append(condition(w))
+    return out
+
+
+def _init(op: Op, tensor: str, first: int, head: str) -> Stmt:
+    """The statement that sets a reduced tensor to its identity wherever an update could reach.
+
+    Where the one update writes `T[i, j]` with plain indices, the init runs over the same i and j, without the
+    conditions that mention reduced indices: an empty reduction has the identity. Otherwise it covers the whole box.
+    """
+    steps = op.steps_of(tensor)
+    t = op.tensor(tensor)
+    monoid = steps[0].reduce
+    assert monoid is not None
+    name = f"{tensor}_init"
+    plain = [p.name for p in steps[0].target.index if isinstance(p, Affine)]
+    indices = tuple(i for i in plain if i in steps[0].indices)
+    if len(steps) == 1 and len(indices) == len(t.shape) == len(set(indices)) and t.role == "temp":
+        limits = _limits(steps[0], frozenset(indices))
+    elif len(steps) == 1 and len(indices) == len(t.shape) == len(set(indices)):
+        limits = [f"0 <= {i} < {e}" for i, e in zip(indices, t.shape, strict=True)]
+    else:
+        indices = tuple(f"{tensor}_{d}" for d in range(len(t.shape)))
+        limits = [f"0 <= {i} < {e}" for i, e in zip(indices, t.shape, strict=True)]
+    domain = isl.Set(f"{head}{{ {space_text(name, indices)} : {conjunction(limits)} }}")
+    target = Load(tensor, tuple(map(affine, indices)), t.dtype)
+    return Stmt(name, INIT, indices, domain, target, None, Const(monoid.identity, t.dtype), first)
+
+
+def dependences(scop: Scop) -> isl.UnionMap:
+    """{ source -> sink } through memory: W . R^-1, exact because each element has one init and one writer or reduction.
+
+    Every update is a source for every reader, and an init for every update; updates of one element are not ordered
+    among themselves, so a reduction stays free to reorder.
+    """
+    space = scop.context.get_space()
+    writes = {s.name: s.access(s.target) for s in scop.stmts}
+    by_tensor: dict[str, list[Stmt]] = {}
+    for s in scop.stmts:
+        by_tensor.setdefault(s.target.source, []).append(s)
+    found: list[isl.Map] = []
+    for s in scop.stmts:
+        for load in s.reads:
+            for w in by_tensor.get(load.source, ()):
+                found.append(writes[w.name].apply_range(s.access(load).reverse()))
+        if s.kind == UPDATE:
+            for w in by_tensor[s.target.source]:
+                if w.kind == INIT:
+                    found.append(writes[w.name].apply_range(writes[s.name].reverse()))
+    return union_map((m.intersect_params(scop.context) for m in found), space)
+
+
+def substituted(s: Stmt, env: dict[str, Affine]) -> tuple[Load, Expr]:
+    """Target and expression of `s` at other coordinates."""
+    target = substitute_expr(s.target, env)
+    assert isinstance(target, Load)
+    return target, substitute_expr(s.expr, env)
