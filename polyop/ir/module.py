@@ -16,9 +16,11 @@ It returns 0, or the number (from 1) of the first computed position found outsid
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from polyop.ir.dtypes import DType
+from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Load, evaluate
 from polyop.ir.loops import Buffer
 
@@ -36,6 +38,80 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Launch:
+    """Start `kernel` with one thread for each point of `extents`; nothing starts if one of them is below 1.
+
+    extents  counts, the last one fastest among neighbouring threads; they may use the indices of host loops around
+    block    threads in a block; the grid has as many blocks as hold all points
+    args     names in the order of the kernel's arguments: sizes and scalars by value, a tensor as address and one i64
+             stride in elements for each dimension, a work buffer as address, STATUS as the address of a u32 that holds
+             0 or the number of a site, the index of a host loop by value
+    """
+
+    kernel: str
+    extents: tuple[Affine, ...]
+    block: int
+    args: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostLoop:
+    """The host runs `body` for `index` in [lower, upper), in steps of `step`."""
+
+    index: str
+    lower: Affine
+    upper: Affine
+    step: int
+    body: tuple[Plan, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class HostIf:
+    """The host runs `then` where every test is >= 0, else `other`."""
+
+    tests: tuple[Affine, ...]
+    then: tuple[Plan, ...]
+    other: tuple[Plan, ...] = ()
+
+
+Plan = Launch | HostLoop | HostIf
+
+STATUS = "status*"
+"""How `Launch.args` calls the status word; no name of a user looks like it."""
+
+
+def launches(plan: tuple[Plan, ...]) -> tuple[Launch, ...]:
+    """Every launch of a host plan in text order."""
+    out: list[Launch] = []
+    for p in plan:
+        match p:
+            case Launch():
+                out.append(p)
+            case HostLoop(body=body):
+                out += launches(body)
+            case HostIf(then=then, other=other):
+                out += launches(then + other)
+            case _:
+                assert_never(p)
+    return tuple(out)
+
+
+def in_order(plan: tuple[Plan, ...], env: Mapping[str, int]) -> Iterator[tuple[Launch, dict[str, int]]]:
+    """The launches a host carries out, one after the other, each with the values of sizes and host loop indices."""
+    for p in plan:
+        match p:
+            case Launch():
+                yield p, dict(env)
+            case HostLoop():
+                for i in range(evaluate(p.lower, env), evaluate(p.upper, env), p.step):
+                    yield from in_order(p.body, {**env, p.index: i})
+            case HostIf():
+                yield from in_order(p.then if all(evaluate(t, env) >= 0 for t in p.tests) else p.other, env)
+            case _:
+                assert_never(p)
+
+
+@dataclass(frozen=True, slots=True)
 class Module:
     """The text of a kernel for a target: LLVM IR, CUDA or HIP."""
 
@@ -43,7 +119,7 @@ class Module:
     target: str
     text: str
     signature: Signature
-    launch: tuple[Affine, ...] = ()   # GPU only: grid then block extents
+    launch: tuple[Plan, ...] = ()   # GPU only: what the host does, in order
 
     def __str__(self) -> str:
         return self.text
