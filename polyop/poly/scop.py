@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import islpy as isl
 
 from polyop.ir.expr import Affine, Const, Expr, Load, affine, expr_names, is_computed, loads, names, substitute_expr
-from polyop.ir.op import Monoid, Op, Step
+from polyop.ir.op import Monoid, Op, Range
 from polyop.poly.sets import condition, conjunction, params, space_text, union_map
 
 INIT, UPDATE, MAP = "init", "update", "map"
@@ -17,18 +17,24 @@ INIT, UPDATE, MAP = "init", "update", "map"
 class Stmt:
     """One statement over `dims`: `target = expr` (init, map) or `target reduce= expr` (update).
 
-    domain   { S[dims] }, with the sizes as parameters
+    ranges   the bounds of each of `dims`, in order; `where` the other conditions
+    domain   { S[dims] }, with the sizes as parameters: ranges and conditions together
     step     which step of the Op it comes from; an init stands before the first update of its tensor
     """
 
     name: str
     kind: str
-    dims: tuple[str, ...]
+    ranges: tuple[Range, ...]
+    where: tuple[Expr, ...]
     domain: isl.Set
     target: Load
     reduce: Monoid | None
     expr: Expr
     step: int
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        return tuple(r.index for r in self.ranges)
 
     def access(self, load: Load) -> isl.Map:
         """{ S[dims] -> Tensor[index] } for the instances where the guard of `load` holds.
@@ -74,7 +80,7 @@ class Scop:
 
 
 def _access(domain: isl.Set, name: str, dims: tuple[str, ...], load: Load) -> isl.Map:
-    sizes = [domain.get_dim_name(isl.dim_type.param, i) for i in range(domain.dim(isl.dim_type.param))]
+    sizes = [domain.get_dim_name(isl.dim_type.param, i) or "" for i in range(domain.dim(isl.dim_type.param))]
     index, extra = [], []
     for i, p in enumerate(load.index):
         if isinstance(p, Affine):
@@ -99,48 +105,42 @@ def extract(op: Op) -> Scop:
         if step.reduce and tensor not in started:
             started.add(tensor)
             stmts.append(_init(op, tensor, n, head))
-        domain = isl.Set(f"{head}{{ {space_text(f'S{n}', step.indices)} : {conjunction(_limits(step))} }}")
         kind = UPDATE if step.reduce else MAP
-        stmts.append(Stmt(f"S{n}", kind, step.indices, domain, step.target, step.reduce, step.expr, n))
+        stmts.append(_stmt(head, f"S{n}", kind, step.ranges, step.where, step.target, step.reduce, step.expr, n))
     return Scop(op, context, tuple(stmts))
 
 
-def _limits(step: Step, only: frozenset[str] | None = None) -> list[str]:
-    """The conditions of a step's domain; `only` keeps those over these indices (and sizes) alone."""
-    every = set(step.indices)
-    out = []
-    for r in step.ranges:
-        if only is None or ({r.index} | (names(r.lower) | names(r.upper)) & every) <= only:
-            out.append(f"{r.lower} <= {r.index} < {r.upper}")
-    for w in step.where:
-        if only is None or expr_names(w) & every <= only:
-            out.append(condition(w))
-    return out
+def _stmt(head: str, name: str, kind: str, ranges: tuple[Range, ...], where: tuple[Expr, ...], target: Load,
+          reduce: Monoid | None, expr: Expr, step: int) -> Stmt:
+    limits = conjunction([f"{r.lower} <= {r.index} < {r.upper}" for r in ranges] + [condition(w) for w in where])
+    domain = isl.Set(f"{head}{{ {space_text(name, [r.index for r in ranges])} : {limits} }}")
+    return Stmt(name, kind, ranges, where, domain, target, reduce, expr, step)
 
 
 def _init(op: Op, tensor: str, first: int, head: str) -> Stmt:
     """The statement that sets a reduced tensor to its identity wherever an update could reach.
 
-    Where the one update writes `T[i, j]` with plain indices, the init runs over the same i and j, without the
-    conditions that mention reduced indices: an empty reduction has the identity. Otherwise it covers the whole box.
+    Where the one update of a temporary writes `T[i, j]` with plain indices, the init runs over the same i and j, without
+    the conditions that mention reduced indices: an empty reduction has the identity. Otherwise it covers the whole box.
     """
     steps = op.steps_of(tensor)
-    t = op.tensor(tensor)
-    monoid = steps[0].reduce
+    t, step = op.tensor(tensor), steps[0]
+    monoid = step.reduce
     assert monoid is not None
-    name = f"{tensor}_init"
-    plain = [p.name for p in steps[0].target.index if isinstance(p, Affine)]
-    indices = tuple(i for i in plain if i in steps[0].indices)
-    if len(steps) == 1 and len(indices) == len(t.shape) == len(set(indices)) and t.role == "temp":
-        limits = _limits(steps[0], frozenset(indices))
-    elif len(steps) == 1 and len(indices) == len(t.shape) == len(set(indices)):
-        limits = [f"0 <= {i} < {e}" for i, e in zip(indices, t.shape, strict=True)]
-    else:
-        indices = tuple(f"{tensor}_{d}" for d in range(len(t.shape)))
-        limits = [f"0 <= {i} < {e}" for i, e in zip(indices, t.shape, strict=True)]
-    domain = isl.Set(f"{head}{{ {space_text(name, indices)} : {conjunction(limits)} }}")
-    target = Load(tensor, tuple(map(affine, indices)), t.dtype)
-    return Stmt(name, INIT, indices, domain, target, None, Const(monoid.identity, t.dtype), first)
+    plain = tuple(p.name for p in step.target.index if isinstance(p, Affine) and p.name in step.indices)
+    plain = tuple(p for p in plain if p)
+    is_plain = len(steps) == 1 and len(plain) == len(t.shape) == len(set(plain))
+    indices = plain if is_plain else tuple(f"{tensor}_{d}" for d in range(len(t.shape)))
+    ranges = tuple(Range(i, affine(0), e) for i, e in zip(indices, t.shape, strict=True))
+    where: tuple[Expr, ...] = ()
+    if is_plain and t.role == "temp":
+        reduced = frozenset(step.indices) - frozenset(plain)
+        kept = [r for r in step.ranges if r.index in plain and not (names(r.lower) | names(r.upper)) & reduced]
+        if len(kept) == len(plain):
+            ranges = tuple(kept)
+            where = tuple(w for w in step.where if not expr_names(w) & reduced)
+    target = Load(tensor, tuple(affine(r) for r in indices), t.dtype)
+    return _stmt(head, f"{tensor}_init", INIT, ranges, where, target, None, Const(monoid.identity, t.dtype), first)
 
 
 def dependences(scop: Scop) -> isl.UnionMap:

@@ -1,0 +1,170 @@
+"""Tile program: every statement, including each one that only moves data, over explicit tile coordinates.
+
+A coordinate is scaled: `m = m_c + m_r + m_p` with m_c in steps of 4800 and m_r in steps of 6. So an index is a plain sum,
+a tile size appears only as a step and as a cap, and the lift to the original iterators is addition. The nested `Band`
+tree is the whole schedule; what the loops are (rows, lanes, parallel) stands in `kinds`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyop.ir.errors import InternalError
+from polyop.ir.expr import Affine, Expr, Load, affine
+from polyop.ir.loops import Buffer, Kind
+from polyop.ir.op import Monoid
+from polyop.poly.sets import conjunction, space_text
+
+
+@dataclass(frozen=True, slots=True)
+class Coord:
+    """A tile coordinate: runs from 0 in steps of `step`, below `cap` (None: as far as the domain goes)."""
+
+    name: str
+    step: int = 1
+    cap: int | None = None
+
+    def box(self) -> list[str]:
+        """What isl must know about it beside the iterators' own domain."""
+        out = [f"0 <= {self.name}" + (f" < {self.cap}" if self.cap else "")] if self.step > 1 or self.cap else []
+        return out + ([f"{self.name} mod {self.step} = 0"] if self.step > 1 else [])
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """An iterator as a sum: `start` and its coordinates."""
+
+    coords: tuple[Coord, ...]
+    start: Affine = Affine()
+
+    @property
+    def value(self) -> Affine:
+        return sum((affine(c.name) for c in self.coords), self.start)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(c.name for c in self.coords)
+
+
+@dataclass(frozen=True, eq=False)
+class TileStmt:
+    """`target reduce= expr` over `coords`.
+
+    origin, lift   the Scop statement that it carries out and the values of that one's iterators; None and () for a
+                   statement that only moves data
+    """
+
+    name: str
+    coords: tuple[Coord, ...]
+    domain: isl.Set
+    origin: str | None
+    lift: tuple[Affine, ...]
+    target: Load
+    reduce: Monoid | None
+    expr: Expr
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """All that happens inside one coordinate's loop, in order."""
+
+    coord: str
+    body: tuple[Band | str, ...]
+
+    def __str__(self) -> str:
+        return f"{self.coord}({' '.join(map(str, self.body))})"
+
+
+@dataclass(frozen=True, eq=False)
+class TileProgram:
+    """Statements, storage and order. `kinds`: coordinate -> (kind, extent) for all that is not a serial loop."""
+
+    context: isl.Set
+    stmts: tuple[TileStmt, ...]
+    buffers: tuple[Buffer, ...]
+    tree: tuple[Band | str, ...]
+    kinds: tuple[tuple[str, Kind, int | None], ...]
+
+    def stmt(self, name: str) -> TileStmt:
+        return next(s for s in self.stmts if s.name == name)
+
+    def __str__(self) -> str:
+        lines = [f"  {b}" for b in self.buffers]
+        lines += [f"  {s.name}: {s.target} {f'{s.reduce}=' if s.reduce else '='} {s.expr}\n      over {s.domain}" for s in self.stmts]
+        kinds = ", ".join(f"{c}: {k}{f' {e}' if e else ''}" for c, k, e in self.kinds)
+        return "\n".join([*lines, f"  kinds {kinds}", f"  order {' '.join(map(str, self.tree))}"])
+
+
+def band(coords: Iterable[str], *body: Band | str) -> Band | str:
+    """Loops over `coords`, outermost first, around `body`; without coords, `body` must be one item."""
+    out: tuple[Band | str, ...] = body
+    for coord in reversed(tuple(coords)):
+        out = (Band(coord, out),)
+    if len(out) != 1:
+        raise InternalError("tiles: several statements without a loop around them")
+    return out[0]
+
+
+def bands(coords: Iterable[str], *body: Band | str) -> tuple[Band | str, ...]:
+    """The same, for any number of items."""
+    coords = tuple(coords)
+    return (band(coords, *body),) if coords else body
+
+
+def instances(head: str, name: str, coords: tuple[Coord, ...], value: tuple[Affine, ...], within: isl.Set,
+              only: Iterable[str] = ()) -> isl.Set:
+    """{ name[coords] : value(coords) in within, the box of each coordinate, and `only` }."""
+    text = [c.name for c in coords]
+    box = [b for c in coords for b in c.box()] + list(only)
+    at = space_text(within.get_tuple_name() or "point", value)
+    sums = isl.Map(f"{head}{{ {space_text(name, text)} -> {at} : {conjunction(box)} }}")
+    return sums.intersect_range(within).domain()
+
+
+@dataclass(frozen=True, eq=False)
+class Order:
+    """When each instance runs: the map for isl, each statement's time vector, and the step of each coordinate.
+
+    Coordinates are counted in steps in `schedule`: isl writes an AST 2.5 times as fast without strides.
+    """
+
+    schedule: isl.UnionMap
+    times: dict[str, tuple[str, ...]]
+    steps: dict[str, int]
+
+
+def order(p: TileProgram, head: str) -> Order:
+    """{ stmt[coords] -> [time] } for the tree of `p`."""
+    times: dict[str, tuple[str, ...]] = {}
+
+    def walk(body: tuple[Band | str, ...], prefix: tuple[str, ...]) -> None:
+        for place, item in enumerate(body):
+            here = prefix + ((str(place),) if len(body) > 1 else ())
+            if isinstance(item, str):
+                if item in times:
+                    raise InternalError(f"tiles: {item} stands twice in the tree")
+                times[item] = here
+            else:
+                walk(item.body, (*here, item.coord))
+
+    walk(p.tree, ())
+    depth = max(map(len, times.values()))
+    times = {s: t + ("0",) * (depth - len(t)) for s, t in times.items()}
+    steps = {c.name: c.step for s in p.stmts for c in s.coords}
+    schedule = isl.UnionMap.empty(p.context.get_space())
+    for s in p.stmts:
+        names = [c.name for c in s.coords]
+        loops = [t for t in times[s.name] if not t.isdigit()]
+        if sorted(loops) != sorted(names):
+            raise InternalError(f"tiles: {s.name} has coordinates {names} but stands in loops {loops}")
+        counted = s.domain
+        if any(c.step > 1 for c in s.coords):
+            scaled = [f"{c.step}{c.name}" if c.step > 1 else c.name for c in s.coords]
+            scale = isl.Map(f"{head}{{ {space_text(s.name, names)} -> {space_text(s.name, scaled)} }}")
+            counted = scale.intersect_range(s.domain).domain().coalesce()
+        at = isl.Map(f"{head}{{ {space_text(s.name, names)} -> [{', '.join(times[s.name])}] }}")
+        schedule = schedule.union(isl.UnionMap.from_map(at.intersect_domain(counted)))
+    return Order(schedule.intersect_params(p.context), times, steps)
