@@ -1,0 +1,73 @@
+"""What an operator is called with: its parameters in the order of the text, before dtypes, ranks and constants are known.
+
+An Op is what one choice of these gives; an Interface is what all of its Ops share, and what a call is first bound to.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyop.ir.errors import InternalError
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One parameter or result.
+
+    kind      "tensor", "scalar" (a run-time number), "int" (a run-time integer) or "const" (fixed when compiled)
+    dtype     the name of a dtype or of a dtype variable; for "int" and an integer "const" it is "i64"
+    dims      a tensor's dimensions as they are written; "..." stands for any number of them
+    default   the value if the call gives none; None if it must
+    by_name   whether it can only be given as `name=value`
+    inout     whether the caller's memory also receives the result
+    """
+
+    name: str
+    kind: str
+    dtype: str
+    dims: tuple[str, ...] = ()
+    default: float | int | bool | None = None
+    by_name: bool = False
+    inout: bool = False
+    doc: str = ""
+
+    def __post_init__(self) -> None:
+        if self.kind not in ("tensor", "scalar", "int", "const"):
+            raise InternalError(f"parameter {self.name}: no kind {self.kind}")
+
+    def __str__(self) -> str:
+        dims = f"[{', '.join(self.dims)}]" if self.dims else ""
+        head = {"tensor": "", "scalar": "", "int": "", "const": "const "}[self.kind] + "inout " * self.inout
+        dtype = "int" if self.kind == "int" or (self.kind == "const" and self.dtype == "i64") else self.dtype
+        return f"{head}{self.name}: {dtype}{dims}" + (f" = {self.default}" if self.default is not None else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Interface:
+    """The signature of an operator. `variables`: (name, class) of its dtype variables, class a key of `dtypes.CLASSES`."""
+
+    name: str
+    parameters: tuple[Parameter, ...]
+    results: tuple[Parameter, ...]
+    variables: tuple[tuple[str, str], ...] = ()
+    doc: str = ""
+
+    @property
+    def tensors(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.kind == "tensor")
+
+    @property
+    def consts(self) -> tuple[Parameter, ...]:
+        return tuple(p for p in self.parameters if p.kind == "const")
+
+    def parameter(self, name: str) -> Parameter | None:
+        return next((p for p in self.parameters if p.name == name), None)
+
+    def __str__(self) -> str:
+        """As it would be written in the language."""
+        plain = [str(p) for p in self.parameters if not p.by_name]
+        named = [str(p) for p in self.parameters if p.by_name]
+        text = ", ".join(plain) + ("; " + ", ".join(named) if named else "")
+        variables = f"<{', '.join(f'{n}: {c}' for n, c in self.variables)}>" if self.variables else ""
+        results = f" -> ({', '.join(map(str, self.results))})" if self.results else ""
+        return f"op {self.name}{variables}({text}){results}"

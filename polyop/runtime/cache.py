@@ -1,0 +1,151 @@
+"""Compiled kernels on disk: one file for each key, written whole or not at all, never trusted.
+
+A file is  `polyop 1\n`, the sha256 of the rest in hex, `\n`, the length of a JSON header, `\n`, the header, then bytes.
+Nothing in it is executed before the checksum, the header and every type in it were found right; a file that is not is
+as good as absent and is overwritten.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import llvmlite
+import platformdirs
+
+log = logging.getLogger("polyop")
+
+_MAGIC = b"polyop 1\n"
+_VERSION = "1"
+_SUFFIX = ".pok"
+
+
+def key(*parts: str) -> str:
+    """The name of a cache entry: equal exactly if all parts and the versions of the compilers are."""
+    text = "\0".join((_VERSION, llvmlite.__version__, _sources(), *parts))
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+@lru_cache(maxsize=1)
+def _sources() -> str:
+    """A hash of polyop's own files: a changed compiler never finds what an older one has made."""
+    digest = hashlib.sha256()
+    root = Path(__file__).parents[1]
+    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".ll", ".lark", ".pop")):
+        stat = path.stat()
+        digest.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    return digest.hexdigest()
+
+
+def folder() -> Path:
+    """Where the cache lies: POLYOP_CACHE_DIR, else what the platform says."""
+    return Path(os.environ.get("POLYOP_CACHE_DIR") or platformdirs.user_cache_dir("polyop"))
+
+
+def limit() -> int:
+    """Bytes the cache may take: POLYOP_CACHE_SIZE, 1 GiB by default, 0 for none."""
+    text = os.environ.get("POLYOP_CACHE_SIZE", "")
+    return int(text) if text.isdigit() else 1 << 30
+
+
+def read(name: str) -> tuple[dict[str, Any], bytes] | None:
+    """Header and bytes of the entry `name`, or None if there is none that is whole."""
+    if not limit():
+        return None
+    path = folder() / (name + _SUFFIX)
+    try:
+        raw = path.read_bytes()
+    except OSError:
+        return None
+    found = _parse(raw)
+    if found is None:
+        log.warning("ignoring the damaged cache file %s", path)
+        return None
+    try:
+        os.utime(path)  # the least recently used go first
+    except OSError:
+        log.debug("cannot touch %s", path)
+    return found
+
+
+def _parse(raw: bytes) -> tuple[dict[str, Any], bytes] | None:
+    if not raw.startswith(_MAGIC):
+        return None
+    digest, _, rest = raw[len(_MAGIC):].partition(b"\n")
+    if hashlib.sha256(rest).hexdigest().encode() != digest:
+        return None
+    size, _, body = rest.partition(b"\n")
+    if not size.isdigit() or int(size) > len(body):
+        return None
+    try:
+        header = json.loads(body[: int(size)])
+    except ValueError:
+        return None
+    return (header, body[int(size):]) if isinstance(header, dict) else None
+
+
+def write(name: str, header: dict[str, Any], code: bytes) -> None:
+    """Store an entry. A cache that cannot be written costs time only, so this never raises: it warns once."""
+    most = limit()
+    text = json.dumps(header, separators=(",", ":")).encode()
+    rest = str(len(text)).encode() + b"\n" + text + code
+    raw = _MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
+    if len(raw) > most:
+        return
+    path = folder() / (name + _SUFFIX)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as f:
+                f.write(raw)
+            os.replace(temporary, path)  # readers see the old file or the new one, never a part
+        except OSError:
+            os.unlink(temporary)
+            raise
+        _trim(path.parent, most)
+    except OSError as e:
+        _warn(str(e))
+
+
+@lru_cache(maxsize=8)
+def _warn(reason: str) -> None:
+    log.warning("the kernel cache cannot be written (%s); compiling goes on without it", reason)
+
+
+def _trim(where: Path, most: int) -> None:
+    """Remove the least recently used entries until `most` bytes are left, and what crashed writers left behind."""
+    entries = []
+    for path in where.iterdir():
+        try:
+            stat = path.stat()
+            if path.name.startswith(".new-") and time.time() - stat.st_mtime > 3600:
+                path.unlink()
+            elif path.suffix == _SUFFIX and path.is_file():
+                entries.append((stat.st_mtime_ns, stat.st_size, path))
+        except FileNotFoundError:
+            continue  # another process was faster
+    total = sum(size for _, size, _ in entries)
+    for _, size, path in sorted(entries):
+        if total <= most:
+            return
+        path.unlink(missing_ok=True)
+        total -= size
+
+
+def remember_code(name: str, make: Callable[[], bytes]) -> bytes:
+    """Code without a header: from the cache, or made and stored."""
+    found = read(name)
+    if found is not None:
+        return found[1]
+    code = make()
+    write(name, {}, code)
+    return code

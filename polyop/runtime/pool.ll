@@ -1,0 +1,293 @@
+; The thread pool of polyop: `parallel` runs the trips of one loop on several threads.
+;
+; A region is one call of `parallel`. Its trips are cut into one share for each thread and each share into a few chunks;
+; a thread takes the chunks of its own share first, in order, then those that others have left. So a region ends when the
+; work is done, not when every worker has woken up, and one that is preempted delays at most its own chunk.
+;
+; @ticket holds  generation << 32 | open << 31 | joined.  A worker takes part by adding 1 to an open ticket; closing it
+; tells the caller how many have joined, and he leaves when as many have counted themselves in @done. Until then, and only
+; then, may a worker read @region. Workers spin on the ticket, then sleep on its generation with a futex.
+
+target triple = "x86_64-unknown-linux-gnu"
+
+%line = type { i64, [7 x i64] }                                  ; a counter with a cache line of its own
+%region = type { ptr, ptr, i64, i64, i64, i64, i64, i64 }        ; body, args, lo, hi, step, threads, trips, chunks of a share
+
+@ticket = internal global i64 0, align 64
+@done = internal global i32 0, align 64
+@sleepers = internal global i32 0, align 64
+@busy = internal global i32 0, align 64
+@started = internal global i64 0, align 64                       ; workers, numbered from 1
+@region = internal global %region zeroinitializer, align 64
+@next = internal global [MOST x %line] zeroinitializer, align 64 ; the first chunk of each share that nobody has taken
+@identity = internal global [MOST x i64] zeroinitializer, align 64
+
+declare i32 @pthread_create(ptr, ptr, ptr, ptr)
+declare i32 @pthread_sigmask(i32, ptr, ptr)
+declare i64 @pthread_self()
+declare i32 @sched_yield()
+declare i64 @syscall(i64, ...)
+declare void @llvm.x86.sse2.pause()
+declare i64 @llvm.smin.i64(i64, i64)
+declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.umax.i64(i64, i64)
+declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
+
+define internal void @take(i64 %me) noinline {
+entry:
+  %body = load ptr, ptr @region
+  %args = load ptr, ptr getelementptr (%region, ptr @region, i32 0, i32 1)
+  %lo = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 2)
+  %hi = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 3)
+  %step = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 4)
+  %threads = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 5)
+  %trips = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 6)
+  %per = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 7)
+  %all = mul i64 %threads, %per
+  br label %share
+share:
+  %d = phi i64 [ 0, %entry ], [ %d1, %after ]
+  %turn = add i64 %me, %d
+  %wraps = icmp uge i64 %turn, %threads
+  %less = sub i64 %turn, %threads
+  %v = select i1 %wraps, i64 %less, i64 %turn
+  %counter = getelementptr [MOST x %line], ptr @next, i64 0, i64 %v
+  br label %look
+look:
+  %seen = load atomic i64, ptr %counter monotonic, align 64
+  %some = icmp ult i64 %seen, %per
+  br i1 %some, label %grab, label %after
+grab:
+  %c = atomicrmw add ptr %counter, i64 1 monotonic
+  %mine = icmp ult i64 %c, %per
+  br i1 %mine, label %run, label %after
+run:                                                             ; chunk q is { trip : trips q / all <= trip < trips (q + 1) / all }
+  %vp = mul i64 %v, %per
+  %q = add i64 %vp, %c
+  %q1 = add i64 %q, 1
+  %tq = mul i64 %trips, %q
+  %tq1 = mul i64 %trips, %q1
+  %a = udiv i64 %tq, %all
+  %b = udiv i64 %tq1, %all
+  %any = icmp ult i64 %a, %b
+  br i1 %any, label %call, label %look
+call:
+  %as = mul i64 %a, %step
+  %bs = mul i64 %b, %step
+  %from = add i64 %lo, %as
+  %past = add i64 %lo, %bs
+  %to = call i64 @llvm.smin.i64(i64 %past, i64 %hi)
+  call void %body(ptr %args, i64 %from, i64 %to, i64 %me)
+  br label %look
+after:
+  %d1 = add i64 %d, 1
+  %more = icmp ult i64 %d1, %threads
+  br i1 %more, label %share, label %out
+out:
+  ret void
+}
+
+define internal ptr @worker(ptr %number) noinline {
+entry:
+  %me = ptrtoint ptr %number to i64
+  %t0 = load atomic i64, ptr @ticket acquire, align 64
+  %g0 = lshr i64 %t0, 32
+  %o0 = lshr i64 %t0, 31
+  %o1 = and i64 %o0, 1
+  %first = sub i64 %g0, %o1                                      ; an open ticket is still to be served
+  br label %watch
+watch:
+  %served = phi i64 [ %first, %entry ], [ %served, %pause ], [ %served, %woken ], [ %served, %missed ], [ %gen, %count ]
+  %k = phi i64 [ 0, %entry ], [ %k1, %pause ], [ 0, %woken ], [ %k, %missed ], [ 0, %count ]
+  %t = load atomic i64, ptr @ticket acquire, align 64
+  %gen = lshr i64 %t, 32
+  %bit = lshr i64 %t, 31
+  %open = trunc i64 %bit to i1
+  %new = icmp ne i64 %gen, %served
+  %go = and i1 %open, %new
+  br i1 %go, label %join, label %wait
+wait:
+  %patient = icmp ult i64 %k, SPINS
+  br i1 %patient, label %pause, label %sleep
+pause:
+  call void @llvm.x86.sse2.pause()
+  %k1 = add i64 %k, 1
+  br label %watch
+sleep:                                                           ; the kernel sleeps us only if the generation is still the one just read
+  %g32 = trunc i64 %gen to i32
+  %s0 = atomicrmw add ptr @sleepers, i32 1 seq_cst
+  %r = call i64 (i64, ...) @syscall(i64 202, ptr getelementptr (i8, ptr @ticket, i64 4), i32 128, i32 %g32, ptr null, ptr null, i32 0)
+  br label %woken
+woken:
+  %s1 = atomicrmw sub ptr @sleepers, i32 1 seq_cst
+  br label %watch
+join:
+  %t1 = add i64 %t, 1
+  %swap = cmpxchg ptr @ticket, i64 %t, i64 %t1 seq_cst monotonic, align 64
+  %joined = extractvalue { i64, i1 } %swap, 1
+  br i1 %joined, label %in, label %missed
+missed:
+  br label %watch
+in:
+  %threads = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 5)
+  %wanted = icmp ult i64 %me, %threads
+  br i1 %wanted, label %work, label %count
+work:
+  call void @take(i64 %me)
+  br label %count
+count:
+  %n = atomicrmw add ptr @done, i32 1 release
+  br label %watch
+}
+
+; The number of the thread that runs this: that of a worker, or 0 for every other.
+define internal i64 @myself() noinline {
+entry:
+  %id = call i64 @pthread_self()
+  %n = load atomic i64, ptr @started acquire, align 64
+  br label %test
+test:
+  %w = phi i64 [ 0, %entry ], [ %w1, %look ]
+  %w1 = add i64 %w, 1
+  %some = icmp ule i64 %w1, %n
+  br i1 %some, label %look, label %none
+look:
+  %at = getelementptr [MOST x i64], ptr @identity, i64 0, i64 %w1
+  %other = load atomic i64, ptr %at monotonic, align 8
+  %same = icmp eq i64 %other, %id
+  br i1 %same, label %found, label %test
+found:
+  ret i64 %w1
+none:
+  ret i64 0
+}
+
+; Start workers until there are %need, with all signals blocked: signals are the business of Python's own threads.
+define internal void @start(i64 %need) noinline {
+entry:
+  %all = alloca [128 x i8], align 8
+  %old = alloca [128 x i8], align 8
+  %thread = alloca i64, align 8
+  call void @llvm.memset.p0.i64(ptr %all, i8 -1, i64 128, i1 false)
+  %m0 = call i32 @pthread_sigmask(i32 2, ptr %all, ptr %old)
+  br label %test
+test:
+  %n = load atomic i64, ptr @started monotonic, align 64
+  %more = icmp ult i64 %n, %need
+  br i1 %more, label %create, label %out
+create:
+  %n1 = add i64 %n, 1
+  %number = inttoptr i64 %n1 to ptr
+  %rc = call i32 @pthread_create(ptr %thread, ptr null, ptr @worker, ptr %number)
+  %ok = icmp eq i32 %rc, 0
+  br i1 %ok, label %created, label %out                          ; with fewer workers a region still ends
+created:
+  %id = load i64, ptr %thread
+  %at = getelementptr [MOST x i64], ptr @identity, i64 0, i64 %n1
+  store atomic i64 %id, ptr %at monotonic, align 8
+  store atomic i64 %n1, ptr @started release, align 64
+  br label %test
+out:
+  %m1 = call i32 @pthread_sigmask(i32 2, ptr %old, ptr null)
+  ret void
+}
+
+define void @polyop_parallel(ptr %body, ptr %args, i64 %lo, i64 %hi, i64 %step, i64 %wanted) {
+entry:
+  %span = sub i64 %hi, %lo
+  %some = icmp sgt i64 %span, 0
+  br i1 %some, label %size, label %out
+size:
+  %short = sub i64 %step, 1
+  %reach = add i64 %span, %short
+  %trips = udiv i64 %reach, %step
+  %w0 = call i64 @llvm.umin.i64(i64 %wanted, i64 MOST)
+  %threads = call i64 @llvm.umin.i64(i64 %w0, i64 %trips)
+  %alone = icmp ule i64 %threads, 1
+  br i1 %alone, label %serial, label %try
+try:                                                             ; a nested or concurrent call runs on its own thread
+  %swap = cmpxchg ptr @busy, i32 0, i32 1 acquire monotonic, align 64
+  %free = extractvalue { i32, i1 } %swap, 1
+  br i1 %free, label %shared, label %serial
+serial:
+  %number = call i64 @myself()
+  call void %body(ptr %args, i64 %lo, i64 %hi, i64 %number)
+  br label %out
+shared:
+  %others = sub i64 %threads, 1
+  %have = load atomic i64, ptr @started monotonic, align 64
+  %enough = icmp uge i64 %have, %others
+  br i1 %enough, label %fill, label %hire
+hire:
+  call void @start(i64 %others)
+  br label %fill
+fill:
+  store ptr %body, ptr @region
+  store ptr %args, ptr getelementptr (%region, ptr @region, i32 0, i32 1)
+  store i64 %lo, ptr getelementptr (%region, ptr @region, i32 0, i32 2)
+  store i64 %hi, ptr getelementptr (%region, ptr @region, i32 0, i32 3)
+  store i64 %step, ptr getelementptr (%region, ptr @region, i32 0, i32 4)
+  store i64 %threads, ptr getelementptr (%region, ptr @region, i32 0, i32 5)
+  store i64 %trips, ptr getelementptr (%region, ptr @region, i32 0, i32 6)
+  %fair = udiv i64 %trips, %threads
+  %per = call i64 @llvm.umin.i64(i64 %fair, i64 CHUNKS)
+  store i64 %per, ptr getelementptr (%region, ptr @region, i32 0, i32 7)
+  br label %clear
+clear:
+  %i = phi i64 [ 0, %fill ], [ %i1, %clear ]
+  %counter = getelementptr [MOST x %line], ptr @next, i64 0, i64 %i
+  store atomic i64 0, ptr %counter monotonic, align 64
+  %i1 = add i64 %i, 1
+  %again = icmp ult i64 %i1, %threads
+  br i1 %again, label %clear, label %begin
+begin:
+  store atomic i32 0, ptr @done monotonic, align 64
+  %before = load atomic i64, ptr @ticket monotonic, align 64
+  %g = lshr i64 %before, 32
+  %g1 = add i64 %g, 1
+  %closed = shl i64 %g1, 32
+  %opened = or i64 %closed, 2147483648
+  %t0 = atomicrmw xchg ptr @ticket, i64 %opened seq_cst, align 64
+  %asleep = load atomic i32, ptr @sleepers seq_cst, align 64
+  %any = icmp ne i32 %asleep, 0
+  br i1 %any, label %wake, label %work
+wake:
+  %r = call i64 (i64, ...) @syscall(i64 202, ptr getelementptr (i8, ptr @ticket, i64 4), i32 129, i32 2147483647, ptr null, ptr null, i32 0)
+  br label %work
+work:
+  call void @take(i64 0)
+  %last = atomicrmw xchg ptr @ticket, i64 %closed seq_cst, align 64
+  %joined = and i64 %last, 2147483647
+  %j32 = trunc i64 %joined to i32
+  br label %watch
+watch:
+  %k = phi i64 [ 0, %work ], [ %k1, %pause ], [ %k, %yield ]
+  %d = load atomic i32, ptr @done acquire, align 64
+  %finished = icmp eq i32 %d, %j32
+  br i1 %finished, label %leave, label %wait
+wait:
+  %patient = icmp ult i64 %k, PATIENCE
+  br i1 %patient, label %pause, label %yield
+pause:
+  call void @llvm.x86.sse2.pause()
+  %k1 = add i64 %k, 1
+  br label %watch
+yield:
+  %y = call i32 @sched_yield()
+  br label %watch
+leave:
+  store atomic i32 0, ptr @busy release, align 64
+  br label %out
+out:
+  ret void
+}
+
+; In the child of a fork no worker is left, and whoever was in a region is gone.
+define void @polyop_forked() {
+  store i64 0, ptr @ticket
+  store i32 0, ptr @done
+  store i32 0, ptr @sleepers
+  store i64 0, ptr @started
+  store i32 0, ptr @busy
+  ret void
+}

@@ -1,0 +1,94 @@
+"""How many threads run a kernel, and the pool that they come from (`pool.ll`)."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import threading
+from functools import lru_cache
+from pathlib import Path
+
+from polyop.ir.errors import UserError, fail
+from polyop.ir.module import Binary, Module, Signature
+from polyop.runtime import cache, cpu
+
+MOST = 512  # threads in the pool; more would only wait for memory
+
+# A pause is about 40 ns: workers stay awake for a millisecond after a region, so the next one starts in half a
+# microsecond; the caller spins for a tenth of that on stragglers and then lets others run.
+_NUMBERS = {"MOST": MOST, "SPINS": 20_000, "PATIENCE": 2_000, "CHUNKS": 4}
+_SYMBOLS = ("polyop_parallel", "polyop_forked")
+_TEXT = Path(__file__).with_name("pool.ll")
+
+_lock = threading.Lock()
+_threads: int | None = None
+
+
+def pool_text() -> str:
+    """The pool as LLVM IR."""
+    text = _TEXT.read_text()
+    for name, value in _NUMBERS.items():
+        text = text.replace(name, str(value))
+    return text
+
+
+def _assemble() -> Binary:
+    return cpu.assemble(Module("polyop_parallel", "x86:host", pool_text(), Signature("polyop_parallel", (), (), (), ())), cpu.host())
+
+
+@lru_cache(maxsize=1)
+def _pool() -> cpu.Loaded:
+    code = cache.remember_code(cache.key("pool", pool_text(), str(cpu.host())), lambda: _assemble().code)
+    loaded = cpu.link(code, _SYMBOLS).keep()
+    os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(loaded.addresses["polyop_forked"]))
+    return loaded
+
+
+def parallel_address() -> int:
+    """The address of `parallel` of the calling convention (`ir/module.py`); the pool is loaded on first use."""
+    with _lock:
+        return _pool().addresses["polyop_parallel"]
+
+
+def get_num_threads() -> int:
+    """How many threads a kernel may use: POLYOP_NUM_THREADS, else the physical cores this process may run on."""
+    global _threads
+    if _threads is None:
+        wanted = os.environ.get("POLYOP_NUM_THREADS", "")
+        _threads = _checked(wanted, "POLYOP_NUM_THREADS") if wanted else physical_cores()
+    return _threads
+
+
+def set_num_threads(n: int) -> None:
+    """Let kernels use `n` threads from now on, at least 1.
+
+    Raises UserError, if `n` is no such number.
+    """
+    global _threads
+    _threads = _checked(n, "the number of threads")
+
+
+def _checked(value: object, what: str) -> int:
+    try:
+        n = int(str(value))
+    except ValueError:
+        n = 0
+    if not 1 <= n <= MOST:
+        raise _wrong(value, what)
+    return n
+
+
+def _wrong(value: object, what: str) -> UserError:
+    return fail("E611", f"{what} is {value}; expected an integer from 1 to {MOST}")
+
+
+def physical_cores(root: Path = Path("/sys/devices/system/cpu")) -> int:
+    """How many cores this process may run on, two hardware threads of one core counted once."""
+    cpus = os.sched_getaffinity(0)
+    cores = set()
+    for c in cpus:
+        try:
+            cores.add((root / f"cpu{c}/topology/thread_siblings_list").read_text().strip())
+        except OSError:
+            cores.add(str(c))
+    return min(MOST, len(cores))
