@@ -1,0 +1,209 @@
+"""Other people's arrays, seen as address, shape and strides; no framework is imported that the user has not imported."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyop.ir.dtypes import BOOL, BY_NUMPY, DTYPES, DType
+from polyop.ir.errors import CallError, Diagnostic
+from polyop.runtime import blocks
+
+_TORCH = {
+    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32",
+    "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
+}
+_SPELLED = {t: n for n, t in _TORCH.items()}
+_DEVICES = {1: "CPU", 2: "CUDA", 3: "pinned CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 11: "pinned ROCm", 13: "CUDA managed"}
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """Memory that looks like an array of `dtype`.
+
+    Units   address in bytes, strides in elements; strides of dimensions with at most one element mean nothing.
+    Notes   `owner` keeps the memory alive and is what the caller gave; `kind` says what he expects back.
+    """
+
+    address: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    dtype: DType
+    writeable: bool
+    owner: Any
+    kind: Any = "numpy"
+
+    def span(self) -> tuple[int, int]:
+        """The bytes [first, last) that the elements lie in; empty if there are none."""
+        if 0 in self.shape:
+            return self.address, self.address
+        reach = [(n - 1) * s for n, s in zip(self.shape, self.strides, strict=True)]
+        first = self.address + sum(r for r in reach if r < 0) * self.dtype.bytes_
+        return first, self.address + (sum(r for r in reach if r > 0) + 1) * self.dtype.bytes_
+
+
+def refuse(code: str, message: str, hint: str = "") -> CallError:
+    """The error of a call whose arguments do not fit."""
+    return CallError(Diagnostic(code, message, hint=hint))
+
+
+def is_torch(value: Any) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def view(value: Any, name: str, wanted: DType | None = None) -> View:
+    """`value`, the argument for `name`, as memory; nothing is copied.
+
+    wanted   what a plain number becomes, for a tensor of rank 0
+
+    Raises CallError, if it is no array or one that kernels cannot read.
+    """
+    if is_torch(value):
+        return _torch_view(value, name)
+    if isinstance(value, np.ndarray):
+        return _numpy_view(value, name, value, "numpy")
+    if isinstance(value, bool | int | float | np.generic):
+        return _numpy_view(number(value, name, wanted), name, value, "numpy")
+    if hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] != 1:
+        device = value.__dlpack_device__()[0]
+        raise refuse("E608", f"`{name}` is on a {_DEVICES.get(device, f'device of type {device}')} device; expected one on the CPU")
+    kind = value.__array_namespace__() if hasattr(value, "__array_namespace__") else "numpy"
+    try:
+        if hasattr(value, "__array_interface__"):
+            return _numpy_view(np.asarray(value), name, value, kind)
+        if hasattr(value, "__dlpack__"):
+            return _numpy_view(np.from_dlpack(value), name, value, kind)
+    except (BufferError, RuntimeError, TypeError, ValueError) as e:
+        if isinstance(e, CallError):
+            raise
+        raise refuse("E608", f"`{name}`: {type(value).__name__} cannot be read as an array: {e}") from e
+    raise refuse("E608", f"`{name}` is a {type(value).__name__}; expected an array",
+                 f"numpy.asarray({name})" if isinstance(value, list | tuple) else "")
+
+
+def number(value: Any, name: str, wanted: DType | None) -> np.ndarray:
+    """A plain number as an array of rank 0. Python's numbers take the dtype they meet, NumPy's keep their own.
+
+    Raises CallError, if it does not fit into `wanted`.
+    """
+    if isinstance(value, np.generic):
+        return np.asarray(value)
+    if wanted is None:
+        return np.asarray(value)
+    fits = isinstance(value, bool) if wanted == BOOL else not isinstance(value, bool) and (wanted.is_float or isinstance(value, int))
+    if fits and wanted.is_integer:
+        fits = wanted.lowest <= value <= wanted.highest
+    if not fits:
+        raise refuse("E609", f"`{name}` is {wanted}, got {value!r}")
+    with np.errstate(over="ignore"):
+        return np.asarray(value).astype(wanted.numpy)
+
+
+def _numpy_view(a: np.ndarray, name: str, owner: Any, kind: Any) -> View:
+    if isinstance(a, np.ma.MaskedArray):
+        raise refuse("E608", f"`{name}` is a masked array, and kernels know no masks", f"{name}.filled(...)")
+    if not a.dtype.isnative:
+        raise refuse("E608", f"`{name}` has the byte order of another machine ({a.dtype.str})",
+                     f'{name}.astype({name}.dtype.newbyteorder("="))')
+    dtype = BY_NUMPY.get(a.dtype)
+    if dtype is None:
+        raise refuse("E602", f"`{name}` has dtype {a.dtype}; expected one of {', '.join(DTYPES)}")
+    size = a.itemsize
+    if not a.flags.aligned or any(s % size for n, s in zip(a.shape, a.strides, strict=True) if n > 1):
+        raise refuse("E608", f"`{name}` is not aligned to its elements of {size} bytes", f"{name}.copy()")
+    return View(address(a), a.shape, tuple(s // size for s in a.strides), dtype, a.flags.writeable, owner, kind)
+
+
+def _torch_view(t: Any, name: str) -> View:
+    torch = sys.modules["torch"]
+    if t.device.type != "cpu":
+        raise refuse("E608", f"`{name}` is on {t.device}; expected one on the CPU", f"{name}.cpu()")
+    if t.layout != torch.strided:
+        raise refuse("E608", f"`{name}` has layout {t.layout}; expected a dense tensor", f"{name}.to_dense()")
+    if t.requires_grad and torch.is_grad_enabled():
+        raise refuse("E608", f"`{name}` requires a gradient, which would be lost here", f"{name}.detach()")
+    if t.is_conj() or t.is_neg():
+        raise refuse("E608", f"`{name}` is a lazy conjugate or negative", f"{name}.resolve_conj().resolve_neg()")
+    dtype = torch_dtype(t.dtype)
+    if dtype is None:
+        raise refuse("E602", f"`{name}` has dtype {str(t.dtype)[6:]}; expected one of {', '.join(DTYPES)}")
+    return View(t.data_ptr(), tuple(t.shape), t.stride(), dtype, True, t, "torch")
+
+
+def torch_dtype(t: Any) -> DType | None:
+    """What torch calls `t`, or None if kernels cannot read it."""
+    return DTYPES.get(_TORCH.get(str(t)[6:], ""))
+
+
+def empty(shape: tuple[int, ...], dtype: DType, kind: Any) -> tuple[Any, int]:
+    """A new array of `kind`, aligned to 64 bytes, with unset contents; and its address.
+
+    Raises CallError, if there is not enough memory.
+    """
+    try:
+        if kind == "torch":
+            return _empty_torch(shape, dtype)
+        array, at = blocks.empty(shape, dtype.numpy)
+    except (MemoryError, RuntimeError, ValueError) as e:
+        raise refuse("E606", f"no memory for a result of shape {shape} and dtype {dtype}: {e}") from e
+    return (array if kind == "numpy" else kind.from_dlpack(array)), at
+
+
+def as_numpy(v: View) -> np.ndarray:
+    """A NumPy array over the memory of `v`, which the caller keeps alive."""
+    first, last = v.span()
+    strides = tuple(s * v.dtype.bytes_ for s in v.strides)
+    if first == last:
+        return np.empty(v.shape, v.dtype.numpy)
+    memory = (ctypes.c_char * (last - first)).from_address(first)
+    return np.ndarray(v.shape, v.dtype.numpy, memory, v.address - first, strides)
+
+
+def snapshot(v: View) -> View:
+    """A copy of `v`, with the same order of strides."""
+    copy = as_numpy(v).copy(order="K")
+    return View(address(copy), v.shape, tuple(s // v.dtype.bytes_ for s in copy.strides), v.dtype, True, copy)
+
+
+_OWN = 1 << 20  # bytes from which torch's own allocator gives memory back to the system after each call
+
+
+def _empty_torch(shape: tuple[int, ...], dtype: DType) -> tuple[Any, int]:
+    torch = sys.modules["torch"]
+    own = getattr(torch, _SPELLED[dtype.name])
+    elems = 1
+    for n in shape:
+        elems *= n
+    if elems * dtype.bytes_ < _OWN:
+        t = torch.empty(shape, dtype=own)
+        return t, t.data_ptr()
+    array, at = blocks.empty((elems * dtype.bytes_,), np.dtype(np.uint8))
+    return torch.from_numpy(array).view(own).view(shape), at
+
+
+def _read_address() -> Callable[[np.ndarray], int]:
+    """How to find an array's memory: ten times faster through the C layout of `PyArrayObject`, if it is as documented.
+
+    Source  numpy/core/include/numpy/ndarraytypes.h: `data` follows the object header.
+    """
+    header = object.__basicsize__
+    probe = [np.zeros(3)[1:], np.zeros((2, 2), np.int8), np.zeros(4, np.float32)[::-1]]
+
+    def quick(a: np.ndarray) -> int:
+        return ctypes.c_size_t.from_address(id(a) + header).value
+
+    def plain(a: np.ndarray) -> int:
+        return int(a.__array_interface__["data"][0])
+
+    if sys.implementation.name == "cpython" and all(quick(a) == plain(a) for a in probe):
+        return quick
+    return plain
+
+
+address = _read_address()

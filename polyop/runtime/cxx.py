@@ -1,0 +1,115 @@
+"""Kernel text -> a shared library that runs it on this machine's CPU, built by whichever C++ compiler there is."""
+
+from __future__ import annotations
+
+import atexit
+import hashlib
+import shutil
+import subprocess
+import tempfile
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+
+from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.module import Module, launches
+from polyop.runtime import cache
+from polyop.runtime.zig import zig
+
+DEVICE = Path(__file__).parents[1] / "codegen" / "device"
+"""The headers that kernel texts include."""
+
+EMULATOR = Path(__file__).parent / "emulator"
+
+_FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-ffp-contract=off", "-w")
+_WATCHED = ("-fsanitize=thread", "-g1")
+
+
+@dataclass(frozen=True, slots=True)
+class Compiler:
+    """A C++ compiler: the command that compiles, the one that links a shared library, and both names' versions."""
+
+    compile: tuple[str, ...]
+    link: tuple[str, ...]
+    version: str
+
+
+@lru_cache(maxsize=1)
+def compiler() -> Compiler:
+    """The first of g++, clang++, c++ and zig that this machine has.
+
+    Raises UnsupportedError, if there is none.
+    """
+    for name in ("g++", "clang++", "c++"):
+        path = shutil.which(name)
+        if path:
+            return Compiler((path,), (path, "-shared"), _output([path, "--version"]).splitlines()[0])
+    found = zig()
+    if found:
+        return Compiler((found, "c++", "-fno-sanitize=undefined"), (found, "ld.lld", "-shared"), _output([found, "version"]).strip())
+    raise UnsupportedError("the emulator needs a C++ compiler, and there is no g++, clang++ or c++ here; `pip install ziglang` brings one")
+
+
+def _output(command: list[str]) -> str:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise InternalError(f"emulator: {' '.join(command)} failed:\n{done.stderr}")
+    return done.stdout
+
+
+@lru_cache(maxsize=1)
+def _folder() -> Path:
+    """Where this process keeps the libraries it loads."""
+    path = Path(tempfile.mkdtemp(prefix="polyop-"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+def _built(name: str, source: str, flags: tuple[str, ...]) -> Path:
+    """The object file of a C++ source."""
+    with tempfile.NamedTemporaryFile("w", suffix=".cpp", dir=_folder(), delete=False, encoding="utf-8") as f:
+        f.write(source)
+    out = Path(f.name).with_suffix(".o")
+    c = compiler()
+    _output([*c.compile, *_FLAGS, *flags, f"-I{DEVICE}", f"-I{EMULATOR}", "-c", f.name, "-o", str(out)])
+    return out
+
+
+def library(module: Module, watched: bool) -> Path:
+    """The shared library of a CUDA or HIP text; `watched`: every access to memory is reported to the emulator.
+
+    The library comes from the cache if the same text was built before by the same compiler. It exports
+    `KERNEL__launch` for each kernel of the text.
+    """
+    exports = "\n".join(f"POP_EMU_EXPORT({name})" for name in dict.fromkeys(x.kernel for x in launches(module.launch)))
+    source = f'#define POP_EMULATOR 1\n#include "pop_emu.h"\n#line 1 "{module.name}"\n{module.text}\n{exports}\n'
+    return assembled(module.name, source, watched)
+
+
+def assembled(name: str, source: str, watched: bool) -> Path:
+    """The shared library of a C++ source and the emulator's runtime."""
+    runtime = (EMULATOR / "pop_emu_rt.cpp").read_text(encoding="utf-8")
+    headers = [p.read_text(encoding="utf-8") for p in sorted([*EMULATOR.glob("*.h"), *DEVICE.glob("*.h")])]
+    flags = ("-O1", *(_WATCHED if watched else ()))
+    parts = (compiler().version, *compiler().compile, *_FLAGS, *flags, runtime, *headers)
+
+    def make_runtime() -> bytes:
+        return _built("runtime", runtime, ("-O2",)).read_bytes()
+
+    def make() -> bytes:
+        kernel = _built(name, source, flags)
+        with tempfile.NamedTemporaryFile(suffix=".o", dir=_folder(), delete=False) as f:
+            f.write(cache.remember_code(_digest("emulator", *parts), make_runtime))
+        out = kernel.with_suffix(".so")
+        _output([*compiler().link, str(kernel), f.name, "-o", str(out)])
+        return out.read_bytes()
+
+    digest = _digest(*parts, source)
+    path = _folder() / f"{digest[:20]}.so"
+    if not path.exists():
+        path.write_bytes(cache.remember_code(digest, make))
+    return path
+
+
+def _digest(*parts: str) -> str:
+    return "emu-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()

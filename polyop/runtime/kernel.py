@@ -1,0 +1,138 @@
+"""Kernel: machine code that can be called, with what is known about it."""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from polyop.ir.errors import CallError, Diagnostic, UnsupportedError
+from polyop.ir.expr import evaluate
+from polyop.ir.module import Binary, Proof, slots
+from polyop.runtime import cpu, threads
+from polyop.runtime.bind import Bound
+
+_PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)  # ctypes lets other Python threads run during the call
+_LINE = 64
+
+
+class _Arena(threading.local):
+    """Work memory of one thread, kept between its calls."""
+
+    def __init__(self) -> None:
+        self.memory = np.empty(0, np.uint8)
+        self.address = 0
+
+    def take(self, bytes_: int) -> int:
+        """The address of at least `bytes_` bytes, aligned to a cache line."""
+        if self.memory.nbytes < bytes_ + _LINE:
+            self.memory = np.empty(bytes_ + bytes_ // 4 + _LINE, np.uint8)
+            start = int(self.memory.__array_interface__["data"][0])
+            self.address = start + -start % _LINE
+        return self.address
+
+
+_arena = _Arena()
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prepared:
+    """A call whose sizes, strides and scalars are fixed; only addresses change.
+
+    row        the slots of the calling convention, in order
+    pointers   where in `row` the address of each tensor stands, in the order of Signature.tensors
+    work       where in `row` the address of each work buffer stands, and its distance from the arena's start
+    bytes_     work memory in all
+    """
+
+    kernel: Kernel
+    row: tuple[int, ...]
+    pointers: tuple[int, ...]
+    work: tuple[tuple[int, int], ...]
+    bytes_: int
+    pack: Any
+
+    def run(self, addresses: tuple[int, ...] | list[int]) -> int:
+        """Call the kernel; 0, or the number of the site that left its tensor."""
+        row = list(self.row)
+        for slot, at in zip(self.pointers, addresses):
+            row[slot] = at
+        if self.work:
+            start = _arena.take(self.bytes_)
+            for slot, distance in self.work:
+                row[slot] = start + distance
+        return int(self.kernel.entry(self.pack(*row)))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Kernel:
+    """One compiled operator for one target and layout.
+
+    trace     (stage, text) of every stage it went through
+    proofs    what was proved about its loops
+    entry     the code; it is linked into this process, and lives as long as the kernel
+    """
+
+    binary: Binary
+    proofs: tuple[Proof, ...] = ()
+    trace: tuple[tuple[str, str], ...] = ()
+    nest: str = ""
+    loaded: cpu.Loaded | None = field(default=None, repr=False)
+    entry: Any = field(default=None, repr=False)
+
+    def prepare(self, bound: Bound) -> Prepared:
+        """Everything about a call that does not depend on where its arrays lie."""
+        signature, count = self.binary.signature, threads.get_num_threads()
+        row = [threads.parallel_address() if count > 1 else 0, count]
+        row += [bound.sizes[n] for n in signature.sizes]
+        row += [_bits(bound.scalars[n]) for n, _ in signature.scalars]
+        pointers = []
+        for b in signature.tensors:
+            pointers.append(len(row))
+            row += [bound.views[b.name].address, *bound.views[b.name].strides]
+        work, total = [], 0
+        for b in signature.work:
+            work.append((len(row), total))
+            row.append(0)
+            one = -(-slots(b, bound.sizes) * b.dtype.bytes_ // _LINE) * _LINE
+            total += one * (count if b.private else 1)
+        return Prepared(self, tuple(row), tuple(pointers), tuple(work), total, struct.Struct(f"<{len(row)}q").pack)
+
+    def __call__(self, bound: Bound) -> Any:
+        """Run on bound arguments; the results.
+
+        Raises CallError, if a position computed from data lies outside its tensor.
+        """
+        status = self.prepare(bound).run([bound.views[b.name].address for b in self.binary.signature.tensors])
+        if status:
+            raise outside(self, bound, status)
+        return bound.value
+
+
+def _bits(value: np.generic) -> int:
+    return int.from_bytes(value.tobytes().ljust(8, b"\0"), "little", signed=True)
+
+
+def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), trace: tuple[tuple[str, str], ...] = (), nest: str = "") -> Kernel:
+    """`binary`, loaded and ready to be called.
+
+    Raises UnsupportedError, if this machine cannot run it.
+    """
+    t = cpu.resolve("x86" if binary.target == "x86:host" else binary.target)
+    if not cpu.runs_here(t):
+        raise UnsupportedError(f"{binary.name} was compiled for {binary.target}; this machine cannot run that")
+    loaded = cpu.load(binary)
+    return Kernel(binary, proofs, trace, nest, loaded, _PROTOTYPE(loaded.addresses[binary.name]))
+
+
+def outside(k: Kernel, bound: Bound, status: int) -> CallError:
+    """The report for a computed position outside its tensor; `status` numbers the site."""
+    site = k.binary.signature.sites[status - 1]
+    tensor = next((b for b in k.binary.signature.tensors if b.name == site.source), None)
+    shape = tuple(evaluate(e, bound.sizes) for e, _ in tensor.dims) if tensor else ()
+    extents = f", which has shape {shape}" if shape else ""
+    return CallError(Diagnostic("E610", f"`{site}` reads outside `{site.source}`{extents}"))

@@ -1,0 +1,35 @@
+"""Which Layout a call needs, read off the strides of its arrays."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from polyop.ir.op import Op
+from polyop.ir.options import Layout
+from polyop.runtime.arrays import View
+
+
+def unit(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
+    """The dimension whose stride may be taken to be 1, or None.
+
+    A dimension with at most one element has any stride one likes. The last dimension is preferred, so every array that
+    is contiguous in C's order, whatever its extents, answers with it, and equal uses meet in one kernel.
+    """
+    rank = len(shape)
+    if not rank:
+        return None
+    if 0 in shape or shape[-1] == 1 or strides[-1] == 1:
+        return rank - 1
+    ones = [d for d in range(rank) if strides[d] == 1 and shape[d] > 1]
+    return ones[-1] if ones else next((d for d in reversed(range(rank)) if shape[d] == 1), None)
+
+
+def layout(op: Op, views: Mapping[str, View]) -> Layout:
+    """The Layout of a call's arrays, for the Op's inputs and outputs in their order."""
+    named = (*op.inputs, *op.outputs)
+    return Layout(tuple((t.name, unit(views[t.name].shape, views[t.name].strides)) for t in named))
+
+
+def contiguous(op: Op) -> Layout:
+    """The Layout in which every array is contiguous in C's order."""
+    return Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in (*op.inputs, *op.outputs)))
