@@ -46,12 +46,14 @@ class Launch:
     args     names in the order of the kernel's arguments: sizes and scalars by value, a tensor as address and one i64
              stride in elements for each dimension, a work buffer as address, STATUS as the address of a u32 that holds
              0 or the number of a site, the index of a host loop by value
+    writes   the buffers among them that the kernel stores to
     """
 
     kernel: str
     extents: tuple[Affine, ...]
     block: int
     args: tuple[str, ...]
+    writes: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)

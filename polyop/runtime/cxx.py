@@ -46,8 +46,9 @@ def compiler() -> Compiler:
             return Compiler((path,), (path, "-shared"), _output([path, "--version"]).splitlines()[0])
     found = zig()
     if found:
-        return Compiler((found, "c++", "-fno-sanitize=undefined"), (found, "ld.lld", "-shared"), _output([found, "version"]).strip())
-    raise UnsupportedError("the emulator needs a C++ compiler, and there is no g++, clang++ or c++ here; `pip install ziglang` brings one")
+        version = "zig " + _output([found, "version"]).strip()
+        return Compiler((found, "c++", "-fno-sanitize=undefined"), (found, "ld.lld", "-shared"), version)
+    raise UnsupportedError("the emulator needs a C++ compiler: g++, clang++ or c++ on the path, or the package `ziglang`")
 
 
 def _output(command: list[str]) -> str:

@@ -16,13 +16,14 @@ import numpy as np
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Load, evaluate
 from polyop.ir.loops import Buffer
-from polyop.ir.module import STATUS, Launch, Module, in_order, slots
+from polyop.ir.module import STATUS, Launch, Module, in_order, launches, slots
 from polyop.runtime import cxx
 
 ORDERS = ("forward", "backward", "shuffled")
 """In which order the blocks of a launch, and the threads of a block, run."""
 
-_WHAT = {1: "race", 2: "race", 3: "race", 4: "out of bounds", 5: "uninitialised read", 6: "write to an input", 7: "divergent barrier"}
+_WHAT = {1: "race", 2: "race", 3: "race", 4: "out of bounds", 5: "uninitialised read", 6: "write to an input",
+         7: "divergent barrier"}
 _HOW = {1: "written by {0} and by {1}", 2: "read by {0}, written by {1}", 3: "written by {0}, read by {1}"}
 _MANY = 0xFFFFFFFF
 
@@ -112,13 +113,14 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
 
     Shapes  arrays: one for each tensor of the signature, of its extents.
     Notes   Tensors are laid out with gaps between rows, so an index that leaves its dimension shows. Outputs and work
-            buffers start uninitialised. Without `watched` nothing is reported and a wild access may end the process.
+            buffers start uninitialised: an output keeps what is never written, but must not be read before. Without
+            `watched` nothing is reported and a wild access may end the process.
     Raises  UnsupportedError, if there is no C++ compiler or not enough memory.
     """
     path = cxx.library(module, watched)
     lib = _load(path)
     lib.pop_emu_reset()
-    outputs = _outputs(module)
+    outputs = {name for launch in launches(module.launch) for name in launch.writes}
     placed = [_tensor(lib, b, arrays[b.name], b.name in outputs) for b in module.signature.tensors]
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]
     placed.append(_plain(lib, STATUS, (), np.dtype(np.uint32), True))
@@ -139,10 +141,6 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     return Report(module.signature.sites[site - 1] if site else None, tuple(findings))
 
 
-def _outputs(module: Module) -> frozenset[str]:
-    return frozenset()
-
-
 def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool) -> _Placed:
     """A copy of `array` with a gap after each row, or between all elements if no stride is known to be 1."""
     rank = array.ndim
@@ -152,8 +150,7 @@ def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool) -> _P
     extents = [array.shape[d] for d in order]
     box = tuple(n + (k > 0) for k, n in enumerate(extents)) + ((spread,) if spread > 1 else ())
     p = _place(lib, b.name, box, order, array.dtype, written, not written, extents, rank)
-    if not written:
-        p.view[...] = array
+    p.view[...] = array
     return p
 
 
@@ -170,8 +167,8 @@ def _place(lib: ctypes.CDLL, name: str, box: tuple[int, ...], order: tuple[int, 
     address = lib.pop_emu_buffer(total * dtype.itemsize, dtype.itemsize, int(not written), int(initialised), gaps.ctypes.data)
     if not address:
         raise UnsupportedError(f"the emulator has no room for {name} of {total * dtype.itemsize} bytes")
-    storage = np.frombuffer((ctypes.c_char * max(1, total * dtype.itemsize)).from_address(address), dtype, total).reshape(box)
-    view = storage[inside].transpose([order.index(d) for d in range(rank)]) if rank else storage.reshape(())
+    storage: np.ndarray = np.ndarray(box, dtype, buffer=(ctypes.c_char * max(1, total * dtype.itemsize)).from_address(address))
+    view = storage[inside].transpose([order.index(d) for d in range(rank)]) if rank else storage
     return _Placed(name, address, box, (*order, *range(rank, len(box))), view)
 
 

@@ -1,0 +1,240 @@
+"""LoopNest -> CUDA or HIP text: one printer, with the dialects as rows of data."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from polyop.codegen.cexpr import (
+    STORED,
+    Scope,
+    Text,
+    computed,
+    element,
+    expression,
+    index,
+    narrowed,
+    offset,
+    slot_counts,
+    strides,
+    tests,
+    value_type,
+    widened,
+)
+from polyop.codegen.cexpr import converted as cast
+from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
+from polyop.ir.errors import UnsupportedError, assert_never
+from polyop.ir.expr import Affine, Load, Scalar, is_computed, loads
+from polyop.ir.expr import walk as walk_expr
+from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Prefetch, Space, Store, sign, stores, structure, walk
+from polyop.ir.module import STATUS, Launch, Module, Signature
+from polyop.ir.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Dialect:
+    """How one language starts a kernel.
+
+    title      its name, for people
+    kernel     what stands before a kernel's name; `{block}` is the number of threads in a block
+    block      threads in a block
+    """
+
+    title: str
+    kernel: str
+    block: int
+
+
+HEADER = "pop_device.h"
+"""The one header that every text includes; whoever compiles the text supplies it."""
+
+_WIDEST = 110  # columns of a statement's comment
+
+_TAKEN = frozenset(re.findall(r"\w+", """
+alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr continue decltype default
+delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable namespace
+new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short signed sizeof static
+struct switch template this throw true try typedef typename union unsigned using virtual void volatile wchar_t while xor xor_eq
+item blockIdx blockDim threadIdx gridDim warpSize dim3 size_t int8_t int16_t int32_t int64_t NULL INFINITY NAN main
+"""))
+"""Words a user's name must not become."""
+
+
+def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
+    """The text of `nest`, and the plan by which a host launches its kernels.
+
+    Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py`.
+    """
+    steps = split(nest)
+    signature = _signature(nest)
+    scope = Scope(_c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)})
+    launch = {}
+    texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
+    for k in kernels(steps):
+        args = _arguments(k, nest, signature)
+        block = dialect.block if k.axes else 1
+        changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
+        launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed)
+        texts += ["", *_kernel(k, nest, scope, args, dialect.kernel.format(block=block))]
+    return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
+
+
+def _signature(nest: LoopNest) -> Signature:
+    tensors = tuple(b for b in nest.buffers if b.space == Space.TENSOR)
+    work = tuple(b for b in nest.buffers if b.space == Space.WORK)
+    all_loads = [x for s in stores(nest.body) for e in (s.target, s.expr) for x in loads(e)]
+    sites = dict.fromkeys(x for x in all_loads if any(is_computed(p) for p in x.index))
+    return Signature(nest.name, nest.sizes, nest.scalars, tensors, work, tuple(sites))
+
+
+def _c_names(nest: LoopNest) -> dict[str, str]:
+    """A C identifier of its own for each name of the nest, and the name itself wherever C allows that."""
+    loops = [n.index for n in walk(nest.body) if isinstance(n, For)]
+    wanted = dict.fromkeys([*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers), *loops,
+                            *(k.name for k in kernels(split(nest)))])
+    out: dict[str, str] = {}
+    taken = set(_TAKEN)
+    for name in wanted:
+        plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
+        if plain[0].isdigit() or plain.startswith(("_", "pop_", "POP_")):
+            plain = "v" + plain
+        # `X_s0` is the first stride of `X`, `i_count` the number of points of a loop
+        while plain in taken or re.search(r"(_s\d+|_count)$", plain):
+            plain += "_"
+        out[name] = plain
+        taken.add(plain)
+    return out
+
+
+def _arguments(k: KernelNest, nest: LoopNest, signature: Signature) -> tuple[str, ...]:
+    """The names a kernel is given, in the order of the signature."""
+    buffers = used(k.body)
+    exprs = [x for s in stores(k.body) for e in (s.target, s.expr) for x in walk_expr(e)]
+    scalars = {x.name for x in exprs if isinstance(x, Scalar)}
+    checked = any(isinstance(x, Load) and any(is_computed(p) for p in x.index) for x in exprs)
+    return (*nest.sizes, *(n for n, _ in nest.scalars if n in scalars), *(b.name for b in signature.tensors if b.name in buffers),
+            *(b.name for b in signature.work if b.name in buffers), *([STATUS] if checked else []), *k.host)
+
+
+def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], head: str) -> list[str]:
+    changed = written(k.body)
+    scalar_types = dict(nest.scalars)
+    parameters: list[list[str]] = [[]]  # in lines: the sizes and scalars, then one for each buffer
+    for a in args:
+        c = scope.names.get(a, "")
+        if a == STATUS:
+            parameters.append(["pop_u32* pop_status"])
+        elif a in scope.buffers:
+            b = scope.buffers[a]
+            pointer = f"{'' if a in changed else 'const '}{STORED[b.dtype.name]}* {c}"
+            parameters.append([pointer, *(f"pop_i64 {c}_s{d}" for d in range(len(b.dims)) if b.space == Space.TENSOR)])
+        else:
+            kind = STORED[scalar_types[a].name] if a in scalar_types else "pop_i64"
+            (parameters[-1] if a in k.host else parameters[0]).append(f"{kind} {c}")
+    parameters = [p for p in parameters if p]
+    shape = "".join(f"{a.loop.index}:{a.loop.kind}(" for a in k.axes) + structure(k.body) + ")" * len(k.axes)
+    lines = [f"// {shape}", f"{head} {scope.names[k.name]}("]
+    lines += [f"    {', '.join(p)}{',' if i + 1 < len(parameters) else ')'}" for i, p in enumerate(parameters)]
+    if not parameters:
+        lines[-1] += ")"
+    lines += ["{", *("    " + x for x in [*_axes(k.axes, scope), *_buffers(k, nest, scope), *_body(k.body, scope)]), "}"]
+    return lines
+
+
+def _axes(axes: tuple[Axis, ...], scope: Scope) -> list[str]:
+    """One thread for each point of the box of counts: the last loop varies fastest from thread to thread."""
+    if not axes:
+        return []
+    names = [scope.names[a.loop.index] for a in axes]
+    counts = [str(a.count.const) if a.count.is_constant else f"{n}_count" for a, n in zip(axes, names, strict=True)]
+    pairs = zip(axes, counts, strict=True)
+    out = [f"const pop_i64 {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
+    out.append("const pop_i64 item = (pop_i64)blockIdx.x * blockDim.x + threadIdx.x;")
+    out.append(f"if (item >= {' * '.join(counts)}) return;")
+    for d, a in enumerate(axes):
+        inner = counts[d + 1:]
+        at = "item" if not inner else f"item / {inner[0]}" if len(inner) == 1 else f"item / ({' * '.join(inner)})"
+        at = f"{at} % {counts[d]}" if d else at
+        at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
+        lower = index(a.loop.lower, scope.names).at(12)
+        out.append(f"const pop_i64 {names[d]} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
+        if not a.exact:
+            out.append(f"if ({names[d]} >= {index(a.loop.upper, scope.names).c}) return;")
+    return out
+
+
+def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
+    """Strides of work buffers, and the thread's registers."""
+    out = []
+    here = used(k.body)
+    for b in nest.buffers:
+        if b.name not in here or b.space == Space.TENSOR:
+            continue
+        c, counts = scope.names[b.name], slot_counts(b)
+        if b.space == Space.WORK:
+            named = [(d, s) for d, s in enumerate(strides(b, c)) if isinstance(s, str)]
+            for d, s in named:
+                out.append(f"const pop_i64 {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
+        elif not all(n.is_constant for n in counts):
+            raise UnsupportedError(f"{nest.name}: register buffer {b} has no constant size")
+        else:
+            total = 1
+            for n in counts:
+                total *= n.const
+            out.append(f"{STORED[b.dtype.name]} {c}{f'[{total}]' if b.dims else ''};")
+    return out
+
+
+def _body(body: tuple[Node, ...], scope: Scope) -> list[str]:
+    return [line for n in body for line in _node(n, scope)]
+
+
+def _indented(body: tuple[Node, ...], scope: Scope) -> list[str]:
+    return ["    " + line for line in _body(body, scope)]
+
+
+def _node(n: Node, scope: Scope) -> list[str]:
+    match n:
+        case For():
+            i = scope.names[n.index]
+            step = f"++{i}" if n.step == 1 else f"{i} += {n.step}"
+            head = f"for (pop_i64 {i} = {index(n.lower, scope.names).c}; {i} < {index(n.upper, scope.names).c}; {step}) {{"
+            return [*(["#pragma unroll"] if n.kind in LOCKSTEP and n.is_full else []), head, *_indented(n.body, scope), "}"]
+        case If():
+            head = f"if ({tests(n.tests, scope.names).c}) {{"
+            return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
+        case Store():
+            said = f"{n.target} {sign(n.reduce)} {n.expr}"
+            return [f"// {n.stmt}" + (f": {said}" if len(said) <= _WIDEST else ""), *_store(n, scope)]
+        case Prefetch():
+            return []
+    assert_never(n)
+
+
+def _store(s: Store, scope: Scope) -> list[str]:
+    """`target = expr`, or the old value combined with it."""
+    t = s.target.dtype
+    value = expression(s.expr, scope)
+    if s.expr.dtype != t:
+        value = cast(value, value_type(s.expr.dtype), t)
+    positions = [p for p in s.target.index if not isinstance(p, Affine)]
+    if not positions:
+        return _assign(s, element(s.target, {}, scope), value, scope)
+    at = offset(s.target, computed(s.target, [expression(p, scope) for p in positions]), scope)
+    place = f"{scope.names[s.target.source]}[pop_place]"
+    return ["{", f"    const pop_i64 pop_place = {at.c};", "    if (pop_is_inside(pop_place)) {",
+            *("        " + x for x in _assign(s, place, value, scope)), "    }", "}"]
+
+
+def _assign(s: Store, place: str, value: Text, scope: Scope) -> list[str]:
+    t = s.target.dtype
+    if s.reduce is None:
+        return [f"{place} = {narrowed(value.c, t)};"]
+    if s.reduce.fn in ("add", "mul") and t.is_float and t.bits >= 32:
+        return [f"{place} {sign(s.reduce)} {value.c};"]
+    inner = replace(scope, names={"a": "pop_a", "b": "pop_b"}, values=frozenset("ab"))
+    kind, body = value_type(t), expression(s.reduce.body, inner)
+    if s.reduce.body.dtype != t:
+        body = cast(body, value_type(s.reduce.body.dtype), t)
+    return ["{", f"    const {kind} pop_a = {widened(place, t)};", f"    const {kind} pop_b = {value.c};",
+            f"    {place} = {narrowed(body.c, t)};", "}"]

@@ -1,0 +1,16 @@
+"""LoopNest -> HIP text."""
+
+from __future__ import annotations
+
+from polyop.codegen import ctext
+from polyop.ir.loops import LoopNest
+from polyop.ir.module import Module
+from polyop.ir.options import Options
+from polyop.ir.target import Target
+
+DIALECT = ctext.Dialect("HIP", 'extern "C" __global__ void __launch_bounds__({block})', block=256)
+
+
+def emit(nest: LoopNest, target: Target, options: Options) -> Module:
+    """The HIP text of `nest`. `options.numerics` is the assembler's business: the text is the same for both."""
+    return ctext.module(nest, target, DIALECT)
