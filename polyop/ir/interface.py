@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
 
 
@@ -44,12 +45,15 @@ class Parameter:
 
 @dataclass(frozen=True, slots=True)
 class Interface:
-    """The signature of an operator. `variables`: (name, class) of its dtype variables, class a key of `dtypes.CLASSES`."""
+    """The signature of an operator.
+
+    variables   its dtype variables: (name, what it may be), each of these a key of `dtypes.CLASSES` or a dtype's name
+    """
 
     name: str
     parameters: tuple[Parameter, ...]
     results: tuple[Parameter, ...]
-    variables: tuple[tuple[str, str], ...] = ()
+    variables: tuple[tuple[str, tuple[str, ...]], ...] = ()
     doc: str = ""
 
     @property
@@ -60,6 +64,11 @@ class Interface:
     def consts(self) -> tuple[Parameter, ...]:
         return tuple(p for p in self.parameters if p.kind == "const")
 
+    @property
+    def has_rest(self) -> bool:
+        """Whether some tensor has `...` among its dimensions."""
+        return any("..." in p.dims for p in self.tensors)
+
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
 
@@ -68,6 +77,19 @@ class Interface:
         plain = [str(p) for p in self.parameters if not p.by_name]
         named = [str(p) for p in self.parameters if p.by_name]
         text = ", ".join(plain) + ("; " + ", ".join(named) if named else "")
-        variables = f"<{', '.join(f'{n}: {c}' for n, c in self.variables)}>" if self.variables else ""
+        known = ", ".join(f"{n}: {' | '.join(c)}" for n, c in self.variables)
+        variables = f"<{known}>" if known else ""
         results = f" -> ({', '.join(map(str, self.results))})" if self.results else ""
         return f"op {self.name}{variables}({text}){results}"
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What makes one Op of an operator: the dtype of each variable, the value of each const, the length of `...`.
+
+    rest   how many dimensions `...` stands for; None if there is none
+    """
+
+    dtypes: tuple[tuple[str, DType], ...] = ()
+    consts: tuple[tuple[str, float | int | bool], ...] = ()
+    rest: int | None = None

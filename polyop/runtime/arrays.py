@@ -19,7 +19,8 @@ _TORCH = {
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
 }
 _SPELLED = {t: n for n, t in _TORCH.items()}
-_DEVICES = {1: "CPU", 2: "CUDA", 3: "pinned CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 11: "pinned ROCm", 13: "CUDA managed"}
+_DEVICES = {1: "CPU", 2: "CUDA", 3: "pinned CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 11: "pinned ROCm",
+            13: "CUDA managed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,8 +72,8 @@ def view(value: Any, name: str, wanted: DType | None = None) -> View:
     if isinstance(value, bool | int | float | np.generic):
         return _numpy_view(number(value, name, wanted), name, value, "numpy")
     if hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] != 1:
-        device = value.__dlpack_device__()[0]
-        raise refuse("E608", f"`{name}` is on a {_DEVICES.get(device, f'device of type {device}')} device; expected one on the CPU")
+        device = int(value.__dlpack_device__()[0])
+        raise refuse("E608", f"`{name}` is in {_DEVICES.get(device, f'type {device}')} memory; expected an array on the CPU")
     kind = value.__array_namespace__() if hasattr(value, "__array_namespace__") else "numpy"
     try:
         if hasattr(value, "__array_interface__"):
@@ -96,7 +97,10 @@ def number(value: Any, name: str, wanted: DType | None) -> np.ndarray:
         return np.asarray(value)
     if wanted is None:
         return np.asarray(value)
-    fits = isinstance(value, bool) if wanted == BOOL else not isinstance(value, bool) and (wanted.is_float or isinstance(value, int))
+    if isinstance(value, bool) or wanted == BOOL:
+        fits = isinstance(value, bool) and wanted == BOOL
+    else:
+        fits = wanted.is_float or isinstance(value, int)
     if fits and wanted.is_integer:
         fits = wanted.lowest <= value <= wanted.highest
     if not fits:
@@ -123,7 +127,7 @@ def _numpy_view(a: np.ndarray, name: str, owner: Any, kind: Any) -> View:
 def _torch_view(t: Any, name: str) -> View:
     torch = sys.modules["torch"]
     if t.device.type != "cpu":
-        raise refuse("E608", f"`{name}` is on {t.device}; expected one on the CPU", f"{name}.cpu()")
+        raise refuse("E608", f"`{name}` is on {t.device}; expected a tensor on the CPU", f"{name}.cpu()")
     if t.layout != torch.strided:
         raise refuse("E608", f"`{name}` has layout {t.layout}; expected a dense tensor", f"{name}.to_dense()")
     if t.requires_grad and torch.is_grad_enabled():
@@ -161,8 +165,9 @@ def as_numpy(v: View) -> np.ndarray:
     strides = tuple(s * v.dtype.bytes_ for s in v.strides)
     if first == last:
         return np.empty(v.shape, v.dtype.numpy)
-    memory = (ctypes.c_char * (last - first)).from_address(first)
-    return np.ndarray(v.shape, v.dtype.numpy, memory, v.address - first, strides)
+    memory: Any = (ctypes.c_char * (last - first)).from_address(first)
+    out: np.ndarray = np.ndarray(v.shape, v.dtype.numpy, memory, v.address - first, strides)
+    return out
 
 
 def snapshot(v: View) -> View:
@@ -193,7 +198,7 @@ def _read_address() -> Callable[[np.ndarray], int]:
     Source  numpy/core/include/numpy/ndarraytypes.h: `data` follows the object header.
     """
     header = object.__basicsize__
-    probe = [np.zeros(3)[1:], np.zeros((2, 2), np.int8), np.zeros(4, np.float32)[::-1]]
+    probe: list[np.ndarray] = [np.zeros(3)[1:], np.zeros((2, 2), np.int8), np.zeros(4, np.float32)[::-1]]
 
     def quick(a: np.ndarray) -> int:
         return ctypes.c_size_t.from_address(id(a) + header).value

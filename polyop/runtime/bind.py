@@ -196,7 +196,8 @@ def _given(op: Op, fresh: list[Tensor], out: Any) -> dict[str, Any] | None:
     several = out if isinstance(out, tuple | list) else (out,)
     if len(several) != len(fresh):
         wanted = ", ".join(f"`{t.name}`" for t in fresh) or "none"
-        raise refuse("E607", f"`out` has {_count(len(several), 'array')}; `{op.name}` has {_count(len(fresh), 'result')} of its own: {wanted}")
+        raise refuse("E607", f"`out` has {_count(len(several), 'array')}, but `{op.name}` returns "
+                             f"{_count(len(fresh), 'new array')}: {wanted}")
     return {t.name: o for t, o in zip(fresh, several, strict=True)}
 
 
@@ -236,12 +237,12 @@ def _disjoint(op: Op, views: dict[str, View], given: list[str], updated: dict[st
     """Refuse an output that shares memory with anything else; only an `inout` is the same memory on purpose."""
     written = [*given, *updated]
     for k, o in enumerate(written):
-        label = updated.get(o, "out")
         others = [(f"`{i.name}`", views[i.name]) for i in op.inputs if i.name != updated.get(o)]
-        others += [(f"`{updated[p]}`" if p in updated else f"`out` for `{p}`", views[p]) for p in written[k + 1:] if p not in updated]
+        others += [(f"`out` for `{p}`", views[p]) for p in written[k + 1:] if p not in updated]
         for name, other in others:
             if _share(views[o], other):
-                raise refuse("E607", f"`{label}`{'' if o in updated else f' for `{o}`'} overlaps {name}", "give it memory of its own")
+                mine = f"`{updated[o]}`" if o in updated else f"`out` for `{o}`"
+                raise refuse("E607", f"{mine} overlaps {name}", "give it memory of its own")
 
 
 def _share(a: View, b: View) -> bool:
@@ -249,7 +250,8 @@ def _share(a: View, b: View) -> bool:
     if a0 >= b1 or b0 >= a1:
         return False
     try:
-        return bool(np.shares_memory(arrays.as_numpy(a), arrays.as_numpy(b), max_work=10_000))
+        work: Any = 10_000  # candidate solutions; a decision this hard is taken to be yes
+        return bool(np.shares_memory(arrays.as_numpy(a), arrays.as_numpy(b), max_work=work))
     except np.exceptions.TooHardError:
         return True
 

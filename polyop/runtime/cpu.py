@@ -7,8 +7,9 @@ import threading
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
-import llvmlite.binding as llvm
+from llvmlite import binding
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.module import Binary, Module
@@ -19,6 +20,8 @@ _V2 = ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
 _V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe")
 _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2}
+
+llvm: Any = binding  # llvmlite has no types
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _numbers = itertools.count()
@@ -49,7 +52,9 @@ def host() -> Target:
     level = next((n for n, needs in LEVELS.items() if all(has.get(f) for f in needs)), None)
     row = target(f"x86:{level}") if level else Target("x86:x86-64", "x86", "x86-64")
     flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(has.items()))
-    return replace(row, name="x86:host", arch=llvm.get_host_cpu_name(), features=flags, **_cache_sizes())
+    sizes = _cache_sizes()
+    return replace(row, name="x86:host", arch=llvm.get_host_cpu_name(), features=flags,
+                   l1=sizes.get("l1", row.l1), l2=sizes.get("l2", row.l2), l3=sizes.get("l3", row.l3))
 
 
 def _cache_sizes(root: Path = _CACHES) -> dict[str, int]:
@@ -89,7 +94,7 @@ def runs_here(t: Target) -> bool:
     return all(has.get(f) for f in (*wanted, *LEVELS.get(t.arch, ())))
 
 
-def _machine(t: Target, level: int) -> llvm.TargetMachine:
+def _machine(t: Target, level: int) -> Any:
     _initialize()
     # pic and the small model: the same object can be linked here and into a shared library
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
@@ -124,7 +129,7 @@ class Loaded:
     """Linked machine code: the addresses of its functions. The code lives as long as this object."""
 
     addresses: dict[str, int]
-    library: llvm.ResourceTracker
+    library: Any
 
     def keep(self) -> Loaded:
         """The same, never unloaded: for code that threads may still run when Python shuts down."""
@@ -133,7 +138,7 @@ class Loaded:
 
 
 @lru_cache(maxsize=1)
-def _linker() -> llvm.LLJIT:
+def _linker() -> Any:
     return llvm.create_lljit_compiler(_machine(host(), 2), use_jit_link=True)
 
 

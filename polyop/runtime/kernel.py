@@ -59,7 +59,7 @@ class Prepared:
     def run(self, addresses: tuple[int, ...] | list[int]) -> int:
         """Call the kernel; 0, or the number of the site that left its tensor."""
         row = list(self.row)
-        for slot, at in zip(self.pointers, addresses):
+        for slot, at in zip(self.pointers, addresses, strict=True):
             row[slot] = at
         if self.work:
             start = _arena.take(self.bytes_)

@@ -33,7 +33,8 @@ def pool_text() -> str:
 
 
 def _assemble() -> Binary:
-    return cpu.assemble(Module("polyop_parallel", "x86:host", pool_text(), Signature("polyop_parallel", (), (), (), ())), cpu.host())
+    empty = Signature("polyop_parallel", (), (), (), ())
+    return cpu.assemble(Module(empty.name, "x86:host", pool_text(), empty), cpu.host())
 
 
 @lru_cache(maxsize=1)

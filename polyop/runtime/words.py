@@ -45,7 +45,7 @@ def condition(e: Expr) -> str:
         case Apply(fn="not", args=(a,)):
             return f"not ({condition(a)})"
         case Apply(fn="and" | "or", args=args):
-            return f" {e.fn} ".join(condition(a) if isinstance(a, Test) and len(a.tests) == 1 else f"({condition(a)})" for a in args)
+            return f" {e.fn} ".join(condition(a) if isinstance(a, Test) else f"({condition(a)})" for a in args)
     raise InternalError(f"words: {e} is no condition on sizes")
 
 

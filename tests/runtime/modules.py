@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyop.ir.dtypes import F32, I64, DType
+from polyop.ir.dtypes import F32, DType
 from polyop.ir.expr import Affine, Apply, Load, Scalar, affine
 from polyop.ir.loops import Buffer, Space
 from polyop.ir.module import Module, Signature

@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from tests.runtime import modules
 
 from polyop.runtime import cpu, threads
 from polyop.runtime.bind import bind
 from polyop.runtime.kernel import kernel
+from tests.runtime import modules
 
 
 @pytest.fixture(scope="module")
