@@ -12,12 +12,16 @@ class Options:
     numerics   "fast": reductions may be reassociated and `a*b + c` contracted; "strict": source order and rounding
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
+    regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
+    threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
     """
 
     numerics: str = "fast"
     hints: tuple[tuple[str, int], ...] = ()
     rung: str = "tuned"
+    regime: str = "positive"
+    threads: bool = False
     check: bool = True
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from math import gcd, lcm
+from typing import Any
 
 import islpy as isl
 
@@ -11,7 +12,9 @@ from polyop.ir.expr import Affine, Quasi, affine, bounds, names, place, quasi, s
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, Node, Store
 from polyop.poly.tiles import Order, TileProgram, order
 
-E, K, N = isl.ast_expr_op_type, isl.ast_expr_type, isl.ast_node_type
+E: Any = isl.ast_expr_op_type  # the stubs lack `and_`, `if_` and their like, and call the enums int
+K: Any = isl.ast_expr_type
+N: Any = isl.ast_node_type
 Test = tuple[Affine, ...]
 
 

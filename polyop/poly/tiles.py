@@ -14,9 +14,11 @@ import islpy as isl
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Expr, Load, affine
-from polyop.ir.loops import Buffer, Kind
+from polyop.ir.loops import Buffer, Kind, sign
 from polyop.ir.op import Monoid
 from polyop.poly.sets import conjunction, space_text
+
+ZERO = Affine()
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +40,7 @@ class Axis:
     """An iterator as a sum: `start` and its coordinates."""
 
     coords: tuple[Coord, ...]
-    start: Affine = Affine()
+    start: Affine = ZERO
 
     @property
     def value(self) -> Affine:
@@ -93,7 +95,7 @@ class TileProgram:
 
     def __str__(self) -> str:
         lines = [f"  {b}" for b in self.buffers]
-        lines += [f"  {s.name}: {s.target} {f'{s.reduce}=' if s.reduce else '='} {s.expr}\n      over {s.domain}" for s in self.stmts]
+        lines += [f"  {s.name}: {s.target} {sign(s.reduce)} {s.expr}\n      over {s.domain}" for s in self.stmts]
         kinds = ", ".join(f"{c}: {k}{f' {e}' if e else ''}" for c, k, e in self.kinds)
         return "\n".join([*lines, f"  kinds {kinds}", f"  order {' '.join(map(str, self.tree))}"])
 

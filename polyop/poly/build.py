@@ -1,0 +1,258 @@
+"""What every strategy builds with: the storage of each tensor, the parts of a tile program, and names for them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import islpy as isl
+
+from polyop.ir.dtypes import DType
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, map_loads, names, quasi, substitute, substitute_expr
+from polyop.ir.expr import Test as Tests
+from polyop.ir.loops import Buffer, Kind, Space
+from polyop.ir.op import Monoid
+from polyop.ir.options import Layout, Options
+from polyop.ir.target import Target
+from polyop.poly.schedule import Classes, Cluster, single, written
+from polyop.poly.scop import Scop, Stmt
+from polyop.poly.sets import params
+from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances
+
+Axes = Mapping[str, Axis]
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What is the same for all parts of one nest. `context`: the sizes that the nest is for."""
+
+    scop: Scop
+    classes: Classes
+    context: isl.Set
+    layout: Layout
+    target: Target
+    options: Options
+
+    @property
+    def head(self) -> str:
+        return params(self.scop.op.sizes)
+
+    def axis_of(self, s: Stmt, iterator: str, axes: Axes) -> Axis:
+        return axes[self.classes[s.name][iterator]]
+
+    def values(self, s: Stmt, axes: Axes) -> dict[str, Affine]:
+        """iterator -> its value in tile coordinates, for the iterators whose class has an axis."""
+        own = self.classes[s.name]
+        return {i: axes[own[i]].value for i in s.dims if own[i] in axes}
+
+
+@dataclass(frozen=True, eq=False)
+class Part:
+    """A piece of a tile program."""
+
+    stmts: tuple[TileStmt, ...] = ()
+    buffers: tuple[Buffer, ...] = ()
+    tree: tuple[Band | str, ...] = ()
+    kinds: tuple[tuple[str, Kind, int | None], ...] = ()
+
+
+@dataclass(eq=False)
+class Builder:
+    """A part under construction for one cluster. `axes` are those of the loops around the current place."""
+
+    plan: Plan
+    cluster: Cluster
+    homes: Mapping[str, Home]
+    stmts: list[TileStmt] = field(default_factory=list)
+    buffers: dict[str, Buffer] = field(default_factory=dict)
+    kinds: dict[str, tuple[Kind, int | None]] = field(default_factory=dict)
+
+    def buffer(self, b: Buffer) -> str:
+        self.buffers[b.name] = b
+        return b.name
+
+    def located(self, s: Stmt, e: Expr, axes: Axes) -> Expr:
+        """`e` in tile coordinates, each Load taken from where its tensor lives."""
+        values = self.plan.values(s, axes)
+
+        def home(load: Load) -> Expr:
+            h = self.homes.get(load.source)
+            return h.place(load, s, self.plan, axes) if h else load
+        return substitute_expr(map_loads(e, home), values)
+
+    def place(self, s: Stmt, load: Load, axes: Axes) -> Load:
+        out = self.located(s, load, axes)
+        assert isinstance(out, Load)
+        return out
+
+    def compute(self, s: Stmt, axes: Axes, loops: Iterable[str], target: Load | None = None, name: str = "",
+                expr: Expr | None = None) -> str:
+        """The statement that carries out `s` in the loops over the classes `loops`; `target` if not its home."""
+        name = name or s.name
+        values = self.plan.values(s, axes)
+        lift = tuple(values[i] for i in s.dims)
+        coords = coords_of(axes, loops)
+        domain = instances(self.plan.head, name, coords, lift, s.domain.intersect_params(self.plan.context))
+        target = target or self.place(s, s.target, axes)
+        value = expr if expr is not None else self.located(s, s.expr, axes)
+        self.stmts.append(TileStmt(name, coords, domain, s.name, lift, target, s.reduce, value))
+        return name
+
+    def move(self, name: str, s: Stmt, axes: Axes, loops: Iterable[str], target: Load, expr: Expr, reduce: Monoid | None = None,
+             extra: Iterable[Coord] = (), only: Iterable[str] = (), origin: Stmt | None = None) -> str:
+        """A statement once for each point that `s` writes: it moves data, or carries out `origin`, an init of `s`."""
+        values = self.plan.values(s, axes)
+        kept = [i for i in s.dims if i in written(s)]
+        within = s.domain.intersect_params(self.plan.context)
+        for i in reversed(range(len(s.dims))):
+            if s.dims[i] not in kept:
+                within = within.project_out(isl.dim_type.set, i, 1)
+        within = within.set_tuple_name("point")
+        coords = coords_of(axes, loops) + tuple(extra)
+        domain = instances(self.plan.head, name, coords, tuple(values[i] for i in kept), within, only)
+        lift: tuple[Affine, ...] = ()
+        if origin is not None:
+            matched = {p.name: q for p, q in zip(origin.target.index, s.target.index, strict=True)
+                       if isinstance(p, Affine) and isinstance(q, Affine)}
+            lift = tuple(substitute(matched[d], values) for d in origin.dims)
+        self.stmts.append(TileStmt(name, coords, domain, origin.name if origin else None, lift, target, reduce, expr))
+        return name
+
+    def part(self, tree: Iterable[Band | str]) -> Part:
+        kinds = tuple((c, k, e) for c, (k, e) in self.kinds.items())
+        return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds)
+
+
+def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:
+    return tuple(c for q in loops for c in axes[q].coords)
+
+
+# --- storage -------------------------------------------------------------------------------------------------------
+@dataclass(frozen=True, eq=False)
+class Home:
+    """Where a temporary lives inside its cluster.
+
+    dropped  its dimensions that run along loops around: one element at a time exists
+    locked   coordinates of lock-step loops around, which index copies of it
+    """
+
+    buffer: Buffer
+    dropped: tuple[bool, ...]
+    locked: tuple[str, ...]
+
+    def place(self, load: Load, s: Stmt, plan: Plan, axes: Axes) -> Load:
+        index = tuple(p for p, gone in zip(load.index, self.dropped, strict=True) if not gone)
+        return Load(self.buffer.name, (*index, *(affine(c) for c in self.locked)), load.dtype, load.guard, load.span)
+
+
+def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
+    """Whether every statement that writes or reads the temporary `tensor` is in `cluster`."""
+    inside = {s.name for s in cluster.stmts}
+    return plan.scop.op.tensor(tensor).role == "temp" and all(
+        s.name in inside for s in plan.scop.stmts
+        if s.target.source == tensor or any(r.source == tensor for r in s.reads))
+
+
+def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tuple[tuple[str, int], ...],
+               pad: int) -> dict[str, Home]:
+    """A home for each temporary that only `cluster` uses: registers if it has one element per point, else a private row."""
+    homes: dict[str, Home] = {}
+    around = set(outer) | set(cluster.shell)
+    for tensor in dict.fromkeys(s.target.source for s in cluster.stmts):
+        t = plan.scop.op.tensor(tensor)
+        if not is_local(plan, cluster, tensor):
+            continue
+        dropped = tuple(all(aligned(plan, s, load, d, around) for s, load in uses(cluster, tensor)) for d in range(len(t.shape)))
+        kept = tuple((e, 1) for e, gone in zip(t.shape, dropped, strict=True) if not gone)
+        extra = tuple((affine(e), 1) for _, e in locked)
+        if kept:
+            buffer = Buffer(f"{tensor}_row", t.dtype, kept + extra, Space.WORK, pad=pad if not extra else 1, private=True)
+        else:
+            buffer = Buffer(f"{tensor}_reg", t.dtype, extra, Space.REG)
+        homes[tensor] = Home(buffer, dropped, tuple(c for c, _ in locked))
+    return homes
+
+
+def uses(cluster: Cluster, tensor: str) -> list[tuple[Stmt, Load]]:
+    """Every place of `tensor` that the cluster writes or reads."""
+    out = [(s, s.target) for s in cluster.stmts if s.target.source == tensor]
+    return out + [(s, r) for s in cluster.stmts for r in s.reads if r.source == tensor]
+
+
+def aligned(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:
+    """Whether position `d` of `load` is just an iterator whose loop is around the whole cluster."""
+    p = load.index[d]
+    if not isinstance(p, Affine) or p.const:
+        return False
+    i = single(p, s.dims)
+    return i is not None and plan.classes[s.name].get(i) in around
+
+
+def global_buffers(plan: Plan, local: Iterable[str]) -> tuple[Buffer, ...]:
+    """The tensors of the call, and work space for the temporaries that are used by more than one cluster."""
+    op, gone = plan.scop.op, set(local)
+    out = []
+    for t in op.tensors:
+        dims = tuple((e, 1) for e in t.shape)
+        if t.role != "temp":
+            out.append(Buffer(t.name, t.dtype, dims, Space.TENSOR, unit=plan.layout.unit(t.name)))
+        elif t.name not in gone:
+            out.append(Buffer(t.name, t.dtype, dims, Space.WORK))
+    return tuple(out)
+
+
+def register(name: str, dtype: DType, locked: Iterable[tuple[str, int]]) -> tuple[Buffer, Load]:
+    """A register buffer over lock-step coordinates, and its element at the current point."""
+    locked = tuple(locked)
+    buffer = Buffer(name, dtype, tuple((affine(e), 1) for _, e in locked), Space.REG)
+    return buffer, Load(name, tuple(affine(c) for c, _ in locked), dtype)
+
+
+# --- strides and bounds ----------------------------------------------------------------------------------------------
+def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
+    """The element stride of `load` along class `loop`: 0, 1, -1, or None for anything else (another dimension, a gather)."""
+    t = plan.scop.op.tensor(load.source)
+    unit = plan.layout.unit(load.source) if t.role != "temp" else len(t.shape) - 1
+    own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
+    found: int | None = 0
+    for d, p in enumerate(load.index):
+        if not isinstance(p, Affine):
+            if any(i in expr_names(p) for i in own):
+                return None
+            continue
+        for i in own:
+            if i in names(p):
+                f = p.factor(i)
+                if d != unit or f not in (1, -1) or any(i in names(affine(a)) for a, _ in p.terms if not isinstance(a, str)):
+                    return None
+                found = f
+    return found
+
+
+def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
+    """The first value of the iterator of class `loop` in `s`, in terms of sizes and of the loops in `axes`."""
+    own = plan.classes[s.name]
+    i = next(i for i in s.dims if own[i] == loop)
+    known = set(plan.scop.op.sizes) | {j for j in s.dims if own[j] in axes}
+    found = []
+    for r in s.ranges:
+        if r.index == i:
+            if not names(r.lower) <= known:
+                raise UnsupportedError(f"{i} starts at {r.lower}, which is not known outside its loop")
+            found.append(r.lower)
+    for w in s.where:
+        if isinstance(w, Tests):
+            for t in w.tests:
+                rest = t + affine(i) * -1
+                if t.factor(i) == 1 and i not in names(rest) and names(rest) <= known:
+                    found.append(rest * -1)
+    return substitute(quasi("max", *found) if len(found) > 1 else found[0], plan.values(s, axes))
+
+
+def common_start(plan: Plan, stmts: Iterable[Stmt], loop: str, axes: Axes) -> Affine:
+    """Where the lanes along `loop` start for all of `stmts`. Raises UnsupportedError, if they differ."""
+    starts = {lower_bound(plan, s, loop, axes) for s in stmts if loop in plan.classes[s.name].values()}
+    if len(starts) != 1:
+        raise UnsupportedError(f"statements along {loop} start at different places")
+    return starts.pop()

@@ -1,0 +1,150 @@
+"""Op -> LoopNest: the stages of the middle in order, and the ladder they fall down.
+
+    tuned        contractions in packed register tiles, everything else in rows
+    default      rows for everything
+    distributed  every statement in scalar loops of its own
+    interpreter  the distributed nest, run by the interpreter (the caller's business)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import islpy as isl
+
+from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.loops import Buffer, LoopNest, Node
+from polyop.ir.op import Op
+from polyop.ir.options import Layout, Options
+from polyop.ir.target import Target
+from polyop.poly import contract, rows
+from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local
+from polyop.poly.generate import generate
+from polyop.poly.schedule import Cluster, Group, Schedule, Serial, schedule
+from polyop.poly.scop import Scop, extract
+from polyop.poly.sets import quota
+from polyop.poly.tiles import Axis, Coord, TileProgram, band
+
+RUNGS = ("tuned", "default", "distributed", "interpreter")
+OPERATIONS = 20_000_000  # of isl for one stage: a few seconds
+
+
+@dataclass(frozen=True, eq=False)
+class Middle:
+    """What the middle made, stage by stage. `chosen`: the strategy of each cluster, `notes`: what was refused and why."""
+
+    scop: Scop
+    context: isl.Set
+    schedule: Schedule
+    programs: tuple[TileProgram, ...]
+    nest: LoopNest
+    chosen: tuple[str, ...]
+    notes: tuple[str, ...]
+
+
+def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str) -> Middle:
+    """The nest of `op_scop` on one rung of the ladder.
+
+    Raises  UnsupportedError, if this rung cannot do it.
+    """
+    context = regime(op_scop, options)
+    with quota(OPERATIONS, "schedule"):
+        found = schedule(op_scop, context, fuse=rung in ("tuned", "default"))
+    plan = Plan(op_scop, found.classes, context, layout, target, options)
+    notes = list(found.notes)
+    chosen: list[str] = []
+    programs: list[TileProgram] = []
+    body: list[Node] = []
+    buffers: dict[str, Buffer] = {}
+    for node in found.nodes:
+        with quota(OPERATIONS, "tile and generate"):
+            program, nodes = _node(plan, node, rung, chosen, notes)
+        programs.append(program)
+        body += nodes
+        buffers |= {b.name: b for b in program.buffers}
+    local = [t.name for t in op_scop.op.temporaries if any(is_local(plan, c, t.name) for c in clusters_of(found.nodes))]
+    every = (*global_buffers(plan, local), *buffers.values())
+    op = op_scop.op
+    scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
+    nest = LoopNest(op.name, op.sizes, scalars, every, tuple(body))
+    return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes))
+
+
+def regime(scop: Scop, options: Options) -> isl.Set:
+    """The sizes a nest is for: all of them, or those where every size is at least 1."""
+    if options.regime == "any" or not scop.op.sizes:
+        return scop.context
+    head = f"[{', '.join(scop.op.sizes)}] -> "
+    return scop.context.intersect(isl.Set(f"{head}{{ : {' and '.join(f'{s} >= 1' for s in scop.op.sizes)} }}"))
+
+
+def clusters_of(nodes: tuple[Cluster | Serial | Group, ...]) -> list[Cluster]:
+    out: list[Cluster] = []
+    for n in nodes:
+        if isinstance(n, Cluster):
+            out.append(n)
+        elif isinstance(n, Serial):
+            out += clusters_of(n.body)
+    return out
+
+
+def _node(plan: Plan, node: Cluster | Serial, rung: str, chosen: list[str],
+          notes: list[str]) -> tuple[TileProgram, tuple[Node, ...]]:
+    """The tile program of one top-level node and its loops."""
+    if isinstance(node, Cluster):
+        part, name, body = _best(plan, node, {}, rung, notes)
+        chosen.append(f"{node}: {name}")
+        return program(plan, part), body
+    part = _serial(plan, node, {}, rung, chosen, notes)
+    whole = program(plan, part)
+    return whole, generate(whole, plan.head)
+
+
+def _serial(plan: Plan, node: Serial, outer: Axes, rung: str, chosen: list[str], notes: list[str]) -> Part:
+    """A loop that runs in order, around parts each of which was tried alone first."""
+    axes = {**outer, node.loop: Axis((Coord(node.loop),))}
+    parts: list[Part] = []
+    for n in node.body:
+        if isinstance(n, Cluster):
+            part, name, _ = _best(plan, n, axes, rung, notes)
+            chosen.append(f"{n}: {name}")
+            parts.append(part)
+        elif isinstance(n, Serial):
+            parts.append(_serial(plan, n, axes, rung, chosen, notes))
+        else:
+            raise InternalError("poly: a group outside a cluster")
+    tree = tuple(t for p in parts for t in p.tree)
+    return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
+                (band((node.loop,), *tree),), tuple(k for p in parts for k in p.kinds))
+
+
+def program(plan: Plan, part: Part) -> TileProgram:
+    return TileProgram(plan.context, part.stmts, part.buffers, part.tree, part.kinds)
+
+
+def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]) -> tuple[Part, str, tuple[Node, ...]]:
+    """The first strategy that can be built and whose loops can be generated; the reasons against the others are noted."""
+    attempts: list[tuple[str, Callable[[], Part]]] = []
+    if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and plan.target.family == "x86":
+        for c in contract.choose(plan, cluster, outer):
+            attempts.append((str(c), lambda c=c: contract.build(plan, cluster, outer, c)))  # type: ignore[misc]
+    for r in rows.choose(plan, cluster):
+        if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and plan.target.family == "x86"):
+            attempts.append((str(r), lambda r=r: rows.build(plan, cluster, outer, r)))  # type: ignore[misc]
+    reasons = []
+    for name, attempt in attempts:
+        try:
+            part = attempt()
+            around = replace(part, tree=(band(outer, *part.tree),)) if outer else part
+            return part, name, generate(program(plan, around), plan.head)
+        except UnsupportedError as error:
+            reasons.append(f"{cluster}: not {name}, since {error}")
+            notes.append(reasons[-1])
+    raise UnsupportedError("; ".join(reasons))
+
+
+def scop_of(op: Op) -> Scop:
+    """The Scop of an Op, under the quota."""
+    with quota(OPERATIONS, "extract"):
+        return extract(op)

@@ -1,0 +1,279 @@
+"""Strategy "rows": common outer loops, lanes along unit strides; for every cluster, whatever it computes.
+
+    shell.. ( per group:  kept.. ( start..  reduced..( lanes(statements) )  fold.. ) )        lanes inside the shell, or
+    shell.. lane_t ( lane_v ( per group:  kept.. ( start..  reduced..(statements)  finish.. ) ) )      lanes in the shell
+
+A reduction along the lanes is cut in two: partial results per lane, then a fold over the lanes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Const, is_computed
+from polyop.ir.loops import Kind, Space
+from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, stride
+from polyop.poly.schedule import Cluster, Group, Serial
+from polyop.poly.scop import INIT, UPDATE, Stmt
+from polyop.poly.tiles import ZERO, Axis, Band, Coord, bands
+
+
+@dataclass(frozen=True, slots=True)
+class RowStrategy:
+    """Where lanes run.
+
+    lane      a class of the shell, or None
+    inner     for each group, in order, the class its lanes run along, or None; used where `lane` is None
+    rows      a class of the shell that runs in lock step too, `row_extent` at a time, or None
+    vectors   vector registers' worth of lanes in one pass
+    """
+
+    lane: str | None
+    inner: tuple[str | None, ...]
+    rows: str | None
+    row_extent: int
+    vectors: int
+    lanes: int
+
+    def __str__(self) -> str:
+        where = f"lanes {self.lane} (shell)" if self.lane else f"lanes {', '.join(i or '-' for i in self.inner)}"
+        return f"rows: {where}, {self.vectors} x {self.lanes}" + (f", rows {self.rows} x {self.row_extent}" if self.rows else "")
+
+
+
+
+def groups_of(items: Iterable[Group | Serial | Cluster]) -> list[Group]:
+    """All groups, in order, with those inside serial loops."""
+    out: list[Group] = []
+    for item in items:
+        if isinstance(item, Group):
+            out.append(item)
+        elif isinstance(item, Serial):
+            out += groups_of(item.body)
+    return out
+
+
+def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
+    """Strategies to try, best first, by how the accesses stride along each loop; the last one has no lanes."""
+    widths = [plan.scop.op.tensor(s.target.source).dtype.bytes_ for s in cluster.stmts]
+    lanes = plan.target.lanes(8 if 8 in widths else 4)
+    groups = groups_of(cluster.body)
+    strict = plan.options.numerics == "strict"
+    inner: list[str | None] = []
+    total = 0
+    for g in groups:
+        loops = [c for c in (*g.kept, *g.reduced) if not (strict and c in g.reduced)]
+        best = max(loops, key=lambda c: score(plan, g.stmts, c), default=None)
+        gain = score(plan, g.stmts, best) if best else 0
+        if best and gain <= 0:
+            best, gain = None, 0
+        inner.append(best)
+        total += gain
+    shell = {c: score(plan, cluster.stmts, c) for c in cluster.shell}
+    lane = max(shell, key=lambda c: shell[c], default=None)
+    none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
+    by_inner = RowStrategy(None, tuple(inner), None, 1, 4, lanes)
+    out: list[RowStrategy] = []
+    if lane and shell[lane] > 0:
+        rows = transposed(plan, cluster, lane)
+        by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, 4, lanes)
+        if rows:
+            out.append(replace(by_shell, rows=rows, row_extent=lanes, vectors=1))
+        out.append(by_shell)
+    if any(inner):
+        out.insert(len(out) if lane and shell[lane] >= total else 0, by_inner)
+    return (*out, none)
+
+
+def score(plan: Plan, stmts: Iterable[Stmt], loop: str) -> int:
+    """How well accesses run along `loop`: unit strides count for it, other strides against; reductions weigh more."""
+    total = 0
+    for s in stmts:
+        own = plan.classes[s.name].values()
+        if loop not in own:
+            continue
+        weight = 3 if s.kind == UPDATE else 1
+        for load in s.reads:
+            step = stride(plan, s, load, loop)
+            total += weight * (2 if step in (1, -1) else 0 if step == 0 else -2)
+        step = stride(plan, s, s.target, loop)
+        total += 4 if step in (1, -1) else 0 if step == 0 else -6
+    return total
+
+
+def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:
+    """A loop of the shell along which some read of another stride than the lanes' has its unit stride."""
+    if len(cluster.stmts) != 1:
+        return None
+    s = cluster.stmts[0]
+    for load in s.reads:
+        if stride(plan, s, load, lane) is None:
+            for c in cluster.shell:
+                if c != lane and stride(plan, s, load, c) == 1:
+                    return c
+    return None
+
+
+def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy) -> Part:
+    """The part of the tile program for `cluster` inside the loops `outer`."""
+    width = strategy.vectors * strategy.lanes
+    axes = dict(outer)
+    locked: list[tuple[str, int]] = []
+    order = [c for c in cluster.shell if c not in (strategy.lane, strategy.rows)]
+    order += [c for c in (strategy.rows, strategy.lane) if c]
+    for c in order:
+        if c == strategy.lane:
+            start = common_start(plan, cluster.stmts, c, axes)
+            axes[c] = Axis((Coord(f"{c}_t", width), Coord(f"{c}_v", 1, width)), start)
+            locked.append((f"{c}_v", width))
+        elif c == strategy.rows:
+            start = common_start(plan, cluster.stmts, c, axes)
+            axes[c] = Axis((Coord(f"{c}_s", strategy.row_extent), Coord(f"{c}_p", 1, strategy.row_extent)), start)
+            locked.insert(0, (f"{c}_p", strategy.row_extent))
+        else:
+            axes[c] = Axis((Coord(c),))
+    homes = find_homes(plan, cluster, tuple(outer), tuple(locked), width)
+    b = Builder(plan, cluster, homes)
+    for h in homes.values():
+        b.buffer(h.buffer)
+    for c, extent in locked:
+        b.kinds[c] = (Kind.LANES if c.endswith("_v") else Kind.ROWS, extent)
+    loops = tuple(outer) + tuple(order)
+    writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
+    body = writer.items(cluster.body, axes, loops)
+    serial = [n for c in order for n in axes[c].names if n not in b.kinds]
+    lanes = [f"{strategy.lane}_v"] if strategy.lane else []
+    if serial:
+        b.kinds[serial[0]] = (Kind.PARALLEL, None)
+    return b.part(bands((*serial, *lanes), *body))
+
+
+@dataclass(eq=False)
+class _Groups:
+    """Writes the groups of one cluster."""
+
+    b: Builder
+    strategy: RowStrategy
+    axes: Axes
+    loops: tuple[str, ...]
+    locked: tuple[tuple[str, int], ...]
+    inner: Iterable[str | None]
+
+    def items(self, body: tuple[Group | Serial | Cluster, ...], axes: Axes, loops: tuple[str, ...]) -> tuple[Band | str, ...]:
+        out: list[Band | str] = []
+        for item in body:
+            if isinstance(item, Group):
+                out += self.group(item, axes, loops, next(iter(self.inner)))
+            elif isinstance(item, Serial):
+                inside = {**axes, item.loop: Axis((Coord(item.loop),))}
+                out += bands((item.loop,), *self.items(item.body, inside, (*loops, item.loop)))
+            else:
+                raise UnsupportedError("a cluster inside a cluster")
+        return tuple(out)
+
+    def leaf(self, name: str) -> Band | str:
+        return Band(f"{self.strategy.rows}_p", (name,)) if self.strategy.rows else name
+
+    def group(self, g: Group, axes: Axes, loops: tuple[str, ...], lane: str | None) -> tuple[Band | str, ...]:
+        """The loops of one group. An init that its update's group takes over has been dropped by then."""
+        b, width = self.b, self.strategy.vectors * self.strategy.lanes
+        stmts = tuple(s for s in g.stmts if not self.is_taken_over(s))
+        if not stmts:
+            return ()
+        if any(is_computed(p) for s in stmts for p in s.target.index):
+            g = Group(g.stmts, (), (*g.reduced, *g.kept))  # a scatter: where it writes is known only inside
+        kept = [c for c in g.kept if c != lane] + [c for c in g.kept if c == lane]
+        reduced = [c for c in g.reduced if c != lane] + [c for c in g.reduced if c == lane]
+        inside = dict(axes)
+        for c in (*kept, *reduced):
+            if c == lane:
+                start = common_start(b.plan, stmts, c, inside)
+                inside[c] = Axis((Coord(f"{c}_t", width), Coord(f"{c}_v", 1, width)), start)
+                b.kinds[f"{c}_v"] = (Kind.LANES, width)
+                if start != ZERO:  # a vector may then reach past the padding of a row
+                    b.buffers.update({n: replace(x, pad=1) for n, x in b.buffers.items()})
+            else:
+                inside[c] = Axis((Coord(c),))
+        every = (*loops, *kept, *reduced)
+        before: list[Band | str] = []
+        body: list[Band | str] = []
+        after: list[Band | str] = []
+        for s in stmts:
+            direct = s.kind != UPDATE or not reduced or any(is_computed(p) for p in s.target.index) \
+                or not set(b.plan.classes[s.name].values()) & set(reduced)
+            if direct:
+                body.append(self.leaf(b.compute(s, inside, every)))
+            elif lane in reduced:
+                self.folded(s, inside, (*loops, *kept), every, lane, before, body, after)
+            else:
+                self.accumulated(s, inside, (*loops, *kept), every, lane, before, body, after)
+        outer_loops = [n for c in kept for n in inside[c].names]
+        inner_loops = [n for c in reduced for n in inside[c].names]
+        return bands(outer_loops, *before, *bands(inner_loops, *body), *after)
+
+    def init_of(self, s: Stmt) -> Stmt | None:
+        """The init in this cluster that only `s` needs: their points are the same, and `s` is the first update."""
+        b = self.b
+        inits = [q for q in b.cluster.stmts if q.kind == INIT and q.target.source == s.target.source]
+        updates = [q for q in b.plan.scop.stmts if q.kind == UPDATE and q.target.source == s.target.source]
+        if not inits or updates[0] is not s:
+            return None
+        there = inits[0].access(inits[0].target).intersect_params(b.plan.context).range()
+        here = s.access(s.target).intersect_params(b.plan.context).range()
+        return inits[0] if there.is_equal(here) else None
+
+    def is_taken_over(self, s: Stmt) -> bool:
+        """Whether the init `s` is carried out where its update starts, and not by a loop of its own."""
+        if s.kind != INIT:
+            return False
+        home = self.b.homes.get(s.target.source)
+        if home and home.buffer.space == Space.REG:
+            return False
+        for g in groups_of(self.b.cluster.body):
+            for u in g.stmts:
+                if u.kind == UPDATE and u.target.source == s.target.source and self.init_of(u) is s:
+                    own = self.b.plan.classes[u.name].values()
+                    return bool(set(own) & set(g.reduced)) and not any(is_computed(p) for p in u.target.index)
+        return False
+
+    def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], lane: str,
+               before: list[Band | str], body: list[Band | str], after: list[Band | str]) -> None:
+        """Partial results per lane, then a fold: `part[v] = identity; part[v] op= e; T op= part[v]`."""
+        b, width = self.b, self.strategy.vectors * self.strategy.lanes
+        assert s.reduce is not None
+        v = f"{lane}_v"
+        buffer, part = register(f"{s.target.source}_{s.name}_part", s.target.dtype, [(v, width)])
+        b.buffer(buffer)
+        home = b.place(s, s.target, axes)
+        init = self.init_of(s)
+        if init and self.is_taken_over(init):
+            before.append(b.move(init.name, s, axes, outside, home, init.expr, origin=init))
+        only = [f"0 <= {v} < {width}"]
+        extra = (Coord(v, 1, width),)
+        identity = Const(s.reduce.identity, s.target.dtype)
+        before.append(Band(v, (b.move(f"{s.name}_start", s, axes, outside, part, identity, extra=extra, only=only),)))
+        body.append(b.compute(s, axes, every, target=part))
+        after.append(Band(v, (b.move(f"{s.name}_fold", s, axes, outside, home, part, s.reduce, extra, only),)))
+
+    def accumulated(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], lane: str | None,
+                    before: list[Band | str], body: list[Band | str], after: list[Band | str]) -> None:
+        """An accumulator in registers around the reduced loops: start (or fill from memory), update, finish."""
+        b = self.b
+        home = b.place(s, s.target, axes)
+        if b.homes.get(s.target.source) and b.homes[s.target.source].buffer.space == Space.REG:
+            body.append(self.leaf(b.compute(s, axes, every)))
+            return
+        locked = [*self.locked, *([(f"{lane}_v", self.strategy.vectors * self.strategy.lanes)] if lane else [])]
+        buffer, acc = register(f"{s.target.source}_{s.name}_acc", s.target.dtype, locked)
+        b.buffer(buffer)
+        init = self.init_of(s)
+        if init and self.is_taken_over(init):
+            before.append(self.leaf(b.move(init.name, s, axes, outside, acc, init.expr, origin=init)))
+        else:
+            before.append(self.leaf(b.move(f"{s.name}_fill", s, axes, outside, acc, home)))
+        body.append(self.leaf(b.compute(s, axes, every, target=acc)))
+        after.append(self.leaf(b.move(f"{s.name}_finish", s, axes, outside, home, acc)))
+
+

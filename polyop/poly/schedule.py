@@ -1,0 +1,489 @@
+"""Scop -> Schedule: which statements share loops, and which loops must run in order.
+
+A Schedule is a sequence of nodes. A `Cluster` is a set of statements below common parallel loops (its shell), followed by
+groups that share further loops; a `Serial` node is a loop that carries a recurrence, around nodes of its own. Loops are
+named by class: iterators of different statements that run together are in one class.
+
+Nothing here is trusted: the checker proves the nest that comes out in the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, names
+from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
+from polyop.poly.sets import IN, OUT, params, space_text
+
+Classes = Mapping[str, Mapping[str, str]]
+"""statement -> iterator -> class."""
+
+
+@dataclass(frozen=True, eq=False)
+class Edge:
+    """A dependence { source[..] -> sink[..] }; `load` is the read that makes it, None from an init to its updates."""
+
+    source: Stmt
+    sink: Stmt
+    load: Load | None
+    map: isl.Map
+
+
+@dataclass(frozen=True, eq=False)
+class Group:
+    """Statements that share all their loops inside a cluster's shell.
+
+    kept      classes that every one of them writes by, outermost first
+    reduced   classes over which at least one of them reduces
+    """
+
+    stmts: tuple[Stmt, ...]
+    kept: tuple[str, ...]
+    reduced: tuple[str, ...]
+
+    def __str__(self) -> str:
+        loops = "".join(f"{c}(" for c in self.kept) + "".join(f"{c}*(" for c in self.reduced)
+        return loops + " ".join(s.name for s in self.stmts) + ")" * (len(self.kept) + len(self.reduced))
+
+
+@dataclass(frozen=True, eq=False)
+class Serial:
+    """A loop whose iterations run in order, since they carry a recurrence."""
+
+    loop: str
+    body: tuple[Group | Serial | Cluster, ...]
+
+    def __str__(self) -> str:
+        return f"{self.loop}!({' '.join(map(str, self.body))})"
+
+
+@dataclass(frozen=True, eq=False)
+class Cluster:
+    """Statements fused below the parallel loops `shell`; `is_contraction`: one update with row and column iterators."""
+
+    stmts: tuple[Stmt, ...]
+    shell: tuple[str, ...]
+    body: tuple[Group | Serial, ...]
+    is_contraction: bool = False
+
+    def __str__(self) -> str:
+        return f"[{' '.join(self.shell)} : {' '.join(map(str, self.body))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Schedule:
+    """`nodes` in order; `classes` of all statements; `notes` say what was not fused and why."""
+
+    nodes: tuple[Cluster | Serial, ...]
+    classes: Classes
+    notes: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return "\n".join([*map(str, self.nodes), *(f"note: {n}" for n in self.notes)])
+
+
+def edges(scop: Scop) -> tuple[Edge, ...]:
+    """Every dependence, one for each read (W . R^-1), and from each init to the updates of its tensor."""
+    out = []
+    for s in scop.stmts:
+        for load in dict.fromkeys(s.reads):
+            for w in scop.writers(load.source):
+                m = w.access(w.target).apply_range(s.access(load).reverse()).intersect_params(scop.context)
+                if not m.is_empty():
+                    out.append(Edge(w, s, load, m))
+        if s.kind == UPDATE:
+            for w in scop.writers(s.target.source):
+                if w.kind == INIT:
+                    m = w.access(w.target).apply_range(s.access(s.target).reverse())
+                    out.append(Edge(w, s, None, m.intersect_params(scop.context)))
+    return tuple(out)
+
+
+def schedule(scop: Scop, context: isl.Set, fuse: bool = True) -> Schedule:
+    """The Schedule of `scop` for the sizes in `context`; without `fuse`, every statement has loops of its own.
+
+    Raises  UnsupportedError, if a recurrence has no order along single iterators.
+    """
+    return _Scheduler(scop, context, fuse).run()
+
+
+class _Scheduler:
+    def __init__(self, scop: Scop, context: isl.Set, fuse: bool) -> None:
+        self.scop, self.context, self.fuse = scop, context, fuse
+        self.order = {s.name: n for n, s in enumerate(scop.stmts)}
+        self.classes: dict[str, dict[str, str]] = {s.name: {} for s in scop.stmts}
+        self.taken = set(scop.op.sizes) | {t.name for t in scop.op.tensors} | {p.name for p in scop.op.params}
+        self.notes: list[str] = []
+
+    def run(self) -> Schedule:
+        nodes = self.nodes(self.scop.stmts, edges(self.scop), ())
+        for s in self.scop.stmts:
+            for i in s.dims:
+                if i not in self.classes[s.name]:
+                    self.classes[s.name][i] = self.fresh(i)
+        return Schedule(nodes, self.classes, tuple(self.notes))
+
+    def fresh(self, name: str) -> str:
+        """A class name that nothing else has."""
+        out, n = name, 1
+        while out in self.taken:
+            n += 1
+            out = f"{name}{n}"
+        self.taken.add(out)
+        return out
+
+    # --- recurrences
+    def nodes(self, stmts: tuple[Stmt, ...], deps: Iterable[Edge], fixed: tuple[str, ...]) -> tuple[Cluster | Serial, ...]:
+        """Nodes for `stmts` inside the serial loops `fixed`; `deps` are those that act at equal values of them."""
+        out: list[Cluster | Serial] = []
+        waiting: list[Stmt] = []
+        deps = tuple(deps)
+        for component in components(stmts, deps):
+            inner = tuple(e for e in deps if e.source in component and e.sink in component)
+            if not inner or not self.is_cyclic(component, inner):
+                waiting += component
+                continue
+            out += self.clusters(tuple(waiting), deps, fixed)
+            waiting = []
+            heavy = any(is_contraction(s, self.fixed_of(s, fixed)) for s in component)
+            parallel = () if heavy else self.parallel(component, inner)
+            if parallel:
+                body = self.items(component, inner, fixed + parallel)
+                out.append(Cluster(component, parallel, body))
+            else:
+                loop, left = self.carry(component, inner)
+                out.append(Serial(loop, self.nodes(component, left, (*fixed, loop))))
+        return (*out, *self.clusters(tuple(waiting), deps, fixed))
+
+    def items(self, stmts: tuple[Stmt, ...], deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> tuple[Group | Serial, ...]:
+        """The same inside a cluster: groups and serial loops."""
+        out: list[Group | Serial] = []
+        waiting: list[Stmt] = []
+        for component in components(stmts, deps):
+            inner = tuple(e for e in deps if e.source in component and e.sink in component)
+            if not inner or not self.is_cyclic(component, inner):
+                waiting += component
+                continue
+            out += self.groups(tuple(waiting), deps, fixed)
+            waiting = []
+            loop, left = self.carry(component, inner)
+            out.append(Serial(loop, self.items(component, left, (*fixed, loop))))
+        return (*out, *self.groups(tuple(waiting), deps, fixed))
+
+    def is_cyclic(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> bool:
+        return len(component) > 1 or any(e.source is e.sink for e in inner)
+
+    def fixed_of(self, s: Stmt, fixed: tuple[str, ...]) -> frozenset[str]:
+        return frozenset(i for i, c in self.classes[s.name].items() if c in fixed)
+
+    def carry(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> tuple[str, tuple[Edge, ...]]:
+        """A loop along which no dependence goes backwards and some go forwards, and those that stay inside it."""
+        for candidate in self.candidates(component, inner):
+            left: list[Edge] = []
+            for e in inner:
+                i, j = candidate[e.source.name], candidate[e.sink.name]
+                if not compared(e.map, i, j, ">").is_empty():
+                    break
+                same = compared(e.map, i, j, "=")
+                if not same.is_empty():
+                    left.append(Edge(e.source, e.sink, e.load, same))
+            else:
+                if len(left) < len(inner) or any(not a.map.is_equal(b.map) for a, b in zip(left, inner, strict=True)):
+                    return self.join(candidate), tuple(left)
+        text = ", ".join(s.name for s in component)
+        raise UnsupportedError(f"the recurrence of {text} has no order along single iterators")
+
+    def parallel(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> tuple[str, ...]:
+        """Loops along which every dependence stays at one value."""
+        out = []
+        for candidate in self.candidates(component, inner):
+            if all(same_value(e.map, candidate[e.source.name], candidate[e.sink.name]) for e in inner) \
+                    and self.one_range(component, candidate):
+                out.append(self.join(candidate))
+        return tuple(out)
+
+    def candidates(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> tuple[dict[str, str], ...]:
+        """Choices of one iterator for each statement that correspond through the accesses of `inner`, or by name."""
+        out: list[dict[str, str]] = []
+        first = component[0]
+        for i in first.dims:
+            found, todo = {first.name: i}, [first]
+            while todo:
+                s = todo.pop()
+                for e in inner:
+                    for a, b in ((e.source, e.sink), (e.sink, e.source)):
+                        if a is s and b.name not in found:
+                            j = counterpart(e, found[a.name], forward=a is e.source)
+                            if j:
+                                found[b.name] = j
+                                todo.append(b)
+            for s in component:
+                if s.name not in found and i in s.dims:
+                    found[s.name] = i
+            if len(found) == len(component) and not any(found[s.name] in self.classes[s.name] for s in component):
+                out.append(found)
+        return tuple(out)
+
+    def join(self, candidate: dict[str, str]) -> str:
+        """One class for the iterators of `candidate`."""
+        name = self.fresh(next(iter(candidate.values())))
+        for s, i in candidate.items():
+            self.classes[s][i] = name
+        return name
+
+    def one_range(self, stmts: Iterable[Stmt], candidate: dict[str, str]) -> bool:
+        sets = [self.projection(s, (candidate[s.name],)) for s in stmts]
+        return all(sets[0].is_equal(x) for x in sets[1:])
+
+    def projection(self, s: Stmt, iterators: tuple[str, ...]) -> isl.Set:
+        """{ [iterators] } of the domain of `s`."""
+        head = params(self.scop.op.sizes)
+        m = isl.Map(f"{head}{{ {space_text(s.name, s.dims)} -> [{', '.join(iterators)}] }}")
+        return s.domain.intersect_params(self.context).apply(m)
+
+    def iterators(self, s: Stmt, loops: tuple[str, ...]) -> tuple[str, ...]:
+        """The iterators of `s` of the classes `loops`."""
+        back = {c: i for i, c in self.classes[s.name].items()}
+        return tuple(back[c] for c in loops)
+
+    # --- fusion
+    def clusters(self, stmts: tuple[Stmt, ...], deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> tuple[Cluster, ...]:
+        """Greedy fusion in text order: a statement joins the last cluster that it reads from, if a shell is left.
+
+        An init goes where the first update of its tensor goes; if it cannot, it stands in a cluster before.
+        """
+        found: list[_Draft] = []
+        inits = {s.target.source: s for s in stmts if s.kind == INIT}
+        first = {t: next((s for s in stmts if s.kind == UPDATE and s.target.source == t), None) for t in inits}
+        for s in sorted(stmts, key=lambda s: self.order[s.name]):
+            if s.kind == INIT and self.fuse and first[s.target.source]:
+                continue
+            init = inits.get(s.target.source) if self.fuse and s is first.get(s.target.source) else None
+            into = [n for n, d in enumerate(found) if any(e.sink is s and e.source in d.stmts for e in deps)]
+            at = into[-1] if into and self.fuse and self.try_join(found[into[-1]], s, deps, fixed) else len(found)
+            if at == len(found):
+                found.append(self.draft(s, fixed))
+            if init and not self.join_init(found[at], init, s, fixed):
+                found.insert(at, self.draft(init, fixed))
+        return tuple(self.finish(d, deps, fixed) for d in found)
+
+    def join_init(self, d: _Draft, init: Stmt, update: Stmt, fixed: tuple[str, ...]) -> bool:
+        """Put `init` before its `update` in `d`, where it runs over the same points of the shell."""
+        own: dict[str, str] = {}
+        for p, q in zip(init.target.index, update.target.index, strict=True):
+            i, j = (single(x, y.dims) if isinstance(x, Affine) else None for x, y in ((p, init), (q, update)))
+            if i and j and p == affine(i) and q == affine(j):
+                own[i] = self.classes[update.name][j]
+        back = {c: i for i, c in own.items()}
+        around = (*fixed, *d.shell)
+        if any(c not in back for c in around if c in self.classes[update.name].values()):
+            return False
+        if not self.projection(init, tuple(back[c] for c in d.shell)).is_equal(d.domain):
+            return False
+        self.classes[init.name] = own | {i: self.fresh(i) for i in init.dims if i not in own}
+        d.stmts.insert(d.stmts.index(update), init)
+        return True
+
+    def draft(self, s: Stmt, fixed: tuple[str, ...]) -> _Draft:
+        free = [i for i in s.dims if i not in self.classes[s.name]]
+        for i in free:
+            self.classes[s.name][i] = self.fresh(i)
+        own = self.classes[s.name]
+        kept = written(s)
+        shell = tuple(own[i] for i in s.dims if i in kept and own[i] not in fixed)
+        heavy = is_contraction(s, self.fixed_of(s, fixed))
+        return _Draft([s], shell, heavy, self.projection(s, tuple(i for i in s.dims if own[i] in shell)))
+
+    def try_join(self, d: _Draft, s: Stmt, deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> bool:
+        """Add `s` to `d` where each dependence between them stays at one point of what is left of the shell."""
+        own = dict(self.classes[s.name])
+        between = [e for e in deps if e.sink is s and e.source in d.stmts]
+        for e in between:
+            source = self.classes[e.source.name]
+            for i in e.source.dims:
+                j = counterpart(e, i, forward=True, exact=True)
+                if j and j not in own and source[i] not in own.values():
+                    own[j] = source[i]
+        for i in s.dims:  # a loop of the same name, for groups: no dependence rests on it
+            known = {c for q in d.stmts for c in self.classes[q.name].values()}
+            if i not in own and i in known and i not in own.values():
+                own[i] = i
+        kept = written(s)
+        shell = tuple(c for c in d.shell if any(own.get(i) == c and i in kept for i in s.dims))
+        for e in between:
+            back = {c: i for i, c in self.classes[e.source.name].items()}
+            mine = {c: i for i, c in own.items()}
+            shell = tuple(c for c in shell if same_value(e.map, back[c], mine[c]))
+        if not shell and d.shell:
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: no loop is common to both")
+            return False
+        heavy = is_contraction(s, self.fixed_of(s, fixed))
+        merged = [q for q in d.stmts if q.kind != INIT]
+        if heavy and (merged or shell != d.shell):
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it is a contraction of its own")
+            return False
+        pointwise = s.kind == MAP and shell == d.shell and {own.get(i) for i in s.dims} <= {*shell, *fixed}
+        if d.heavy and not pointwise:
+            self.notes.append(f"{s.name} is not fused with the contraction {d.stmts[-1].name}: it needs more than a point of it")
+            return False
+        mine = {c: i for i, c in own.items()}
+        old = d.domain if shell == d.shell else self.projection(d.stmts[0], self.iterators(d.stmts[0], shell))
+        if not self.projection(s, tuple(mine[c] for c in shell)).is_equal(old):
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: they run over different ranges")
+            return False
+        for i in s.dims:
+            if i not in own:
+                own[i] = self.fresh(i)
+        self.classes[s.name] = own
+        d.stmts.append(s)
+        d.shell, d.heavy, d.domain = shell, d.heavy or heavy, old
+        return True
+
+    def finish(self, d: _Draft, deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> Cluster:
+        inside = tuple(e for e in deps if e.source in d.stmts and e.sink in d.stmts)
+        body = self.groups(tuple(d.stmts), inside, fixed + d.shell)
+        return Cluster(tuple(d.stmts), d.shell, body, d.heavy)
+
+    def groups(self, stmts: tuple[Stmt, ...], deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> tuple[Group, ...]:
+        """Adjacent statements with the same loops share them, until one reads what a loop has not finished.
+
+        Inits read nothing, so they stand first and part no others.
+        """
+        out: list[Group] = []
+        for s in sorted(stmts, key=lambda s: (s.kind != INIT or not self.fuse, self.order[s.name])):
+            for i in s.dims:
+                if i not in self.classes[s.name]:
+                    self.classes[s.name][i] = self.fresh(i)
+            own = self.classes[s.name]
+            kept = tuple(own[i] for i in s.dims if i in written(s) and own[i] not in fixed)
+            reduced = tuple(own[i] for i in s.dims if i not in written(s) and own[i] not in fixed)
+            last = out[-1] if out else None
+            if last and self.fuse and self.share(last, s, kept, reduced, deps):
+                common = tuple(c for c in last.kept if c in kept)
+                rest = tuple(c for c in (*last.kept, *last.reduced) if c not in common)
+                out[-1] = Group((*last.stmts, s), common, rest)
+            else:
+                out.append(Group((s,), kept, reduced))
+        return tuple(out)
+
+    def share(self, g: Group, s: Stmt, kept: tuple[str, ...], reduced: tuple[str, ...], deps: tuple[Edge, ...]) -> bool:
+        if not (kept + reduced) or set(g.kept + g.reduced) != set(kept + reduced):
+            return False
+        between = [e for e in deps if e.sink is s and e.source in g.stmts]
+        for e in between:
+            if e.source.kind == UPDATE or e.load is None:
+                return False
+            back = {c: i for i, c in self.classes[e.source.name].items()}
+            mine = {c: i for i, c in self.classes[s.name].items()}
+            if not all(same_value(e.map, back[c], mine[c]) for c in kept + reduced):
+                return False
+        loops = g.kept + g.reduced
+        here, there = (self.projection(q, self.iterators(q, loops)) for q in (g.stmts[0], s))
+        return bool(here.is_equal(there))
+
+
+@dataclass(eq=False)
+class _Draft:
+    """A cluster that is still growing."""
+
+    stmts: list[Stmt]
+    shell: tuple[str, ...]
+    heavy: bool
+    domain: isl.Set
+
+
+def written(s: Stmt) -> frozenset[str]:
+    """The iterators that the target of `s` is indexed by, each alone in a position."""
+    return frozenset(p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.dims)
+
+
+def is_contraction(s: Stmt, fixed: frozenset[str]) -> bool:
+    """Whether `s` reduces over a product with reuse both ways: two loads, each with a kept iterator that the other lacks."""
+    if s.kind != UPDATE or any(not isinstance(p, Affine) for p in s.target.index):
+        return False
+    kept = written(s) - fixed
+    if not [i for i in s.dims if i not in written(s) and i not in fixed]:
+        return False
+    over = []
+    for load in s.reads:
+        if any(not isinstance(p, Affine) for p in load.index):
+            return False
+        over.append(frozenset[str]().union(*(names(p) for p in load.index if isinstance(p, Affine))) & kept)
+    return any(a - b and b - a for a in over for b in over)
+
+
+def counterpart(e: Edge, iterator: str, forward: bool, exact: bool = False) -> str | None:
+    """The iterator at the other end of `e` that stands in the same position of the tensor as `iterator`.
+
+    `exact` asks for it alone; otherwise a constant distance, as in `H[t - 1]`, is allowed.
+    """
+    there = e.load if e.load is not None else e.sink.target
+    pairs = zip(e.source.target.index, there.index, strict=True)
+    for a, b in pairs:
+        if not isinstance(a, Affine) or not isinstance(b, Affine):
+            continue
+        x, y = (a, b) if forward else (b, a)
+        other = e.sink if forward else e.source
+        mine = e.source if forward else e.sink
+        i, j = single(x, mine.dims), single(y, other.dims)
+        if i == iterator and j and (not exact or (x.const == y.const and x.terms and len(x.terms) == len(y.terms) == 1)):
+            return j
+    return None
+
+
+def single(x: Affine, dims: tuple[str, ...]) -> str | None:
+    """The one iterator in `x`, if it has factor 1 and everything else is a constant."""
+    if len(x.terms) == 1 and isinstance(x.terms[0][0], str) and x.terms[0][1] == 1 and x.terms[0][0] in dims:
+        return x.terms[0][0]
+    return None
+
+
+def compared(m: isl.Map, source: str, sink: str, relation: str) -> isl.Map:
+    """The pairs of `m` whose source iterator stands in `relation` (">" or "=") to the sink's."""
+    i = m.find_dim_by_name(IN, source)
+    j = m.find_dim_by_name(OUT, sink)
+    local = isl.LocalSpace.from_space(m.get_space())
+    alloc = isl.Constraint.alloc_equality if relation == "=" else isl.Constraint.alloc_inequality
+    c = alloc(local).set_coefficient_val(IN, i, 1).set_coefficient_val(OUT, j, -1)
+    return m.add_constraint(c if relation == "=" else c.set_constant_val(-1))
+
+
+def same_value(m: isl.Map, source: str, sink: str) -> bool:
+    """Whether both iterators are equal in every pair of `m`."""
+    return bool(m.is_subset(compared(m, source, sink, "=")))
+
+
+def components(stmts: tuple[Stmt, ...], deps: Iterable[Edge]) -> list[tuple[Stmt, ...]]:
+    """Strongly connected components, sources first, otherwise in text order."""
+    after = {s.name: [e.sink for e in deps if e.source is s and e.sink in stmts] for s in stmts}
+    reach: dict[str, set[str]] = {}
+    for s in stmts:
+        seen: set[str] = set()
+        todo = list(after[s.name])
+        while todo:
+            q = todo.pop()
+            if q.name not in seen:
+                seen.add(q.name)
+                todo += after[q.name]
+        reach[s.name] = seen
+    out: list[list[Stmt]] = []
+    for s in stmts:
+        for c in out:
+            if s.name in reach[c[0].name] and c[0].name in reach[s.name]:
+                c.append(s)
+                break
+        else:
+            out.append([s])
+    done: list[tuple[Stmt, ...]] = []
+    left = list(out)
+    while left:
+        for c in left:
+            if not any(c[0].name in reach[o[0].name] for o in left if o is not c):
+                done.append(tuple(c))
+                left.remove(c)
+                break
+    return done
