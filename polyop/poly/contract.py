@@ -21,7 +21,7 @@ from math import log2, prod
 import islpy as isl
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, is_computed, loads, map_loads, names, place
+from polyop.ir.expr import Affine, Load, affine, map_loads, names, place
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
 from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
@@ -34,14 +34,15 @@ BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
 
 @dataclass(frozen=True, eq=False)
 class Contraction:
-    """The update `C op= f(left, right)` of a cluster; `roles` says what each iterator is, for those that are not fixed.
+    """The update `C op= f(lefts, rights)` of a cluster; `roles` says what each iterator is, for those that are not fixed.
 
-    Output and both operands: batch. Output and left: row. Output and right: column. Not in the output: contracted.
+    The reads with the output's unit-stride iterator stand on the right, the others on the left. Output and both sides:
+    batch. Output and left: row. Output and right: column. Not in the output: contracted.
     """
 
     update: Stmt
-    left: Load
-    right: Load
+    lefts: tuple[Load, ...]
+    rights: tuple[Load, ...]
     roles: dict[str, str]
 
     def having(self, role: str) -> tuple[str, ...]:
@@ -76,21 +77,20 @@ class PackedStrategy:
 def classify(plan: Plan, cluster: Cluster, outer: Axes) -> Contraction:
     """The roles in the cluster's one update; its column operand, which has the lanes, is put on the right."""
     update = next(s for s in cluster.stmts if s.kind == UPDATE)
-    operands = loads(update.expr)
-    if len(operands) != 2 or any(is_computed(p) for x in (*operands, update.target) for p in x.index):
-        raise UnsupportedError(f"{update.name} does not combine exactly two reads")
+    operands = tuple(dict.fromkeys(update.reads))
     own = plan.classes[update.name]
     free = [i for i in update.dims if own[i] not in outer]
     lane = next((i for i in free if stride(plan, update, update.target, own[i]) == 1), None)
     if lane is None:
         raise UnsupportedError(f"nothing has unit stride in the target of {update.name}")
-    has = [_iterators(x) for x in operands]
-    if (lane in has[0]) == (lane in has[1]):
-        raise UnsupportedError(f"{lane}, which has unit stride in the target, is in both operands or in none")
-    left, right = operands if lane in has[1] else operands[::-1]
+    lefts = tuple(x for x in operands if lane not in _iterators(x))
+    rights = tuple(x for x in operands if lane in _iterators(x))
+    if not lefts or not rights:
+        raise UnsupportedError(f"{lane}, which has unit stride in the target, is in every operand or in none")
+    left_has, right_has = (frozenset[str]().union(*map(_iterators, side)) for side in (lefts, rights))
     roles = {}
     for i in free:
-        key = (i in _iterators(update.target), i in _iterators(left), i in _iterators(right))
+        key = (i in _iterators(update.target), i in left_has, i in right_has)
         match key:
             case (True, True, True):
                 roles[i] = BATCH
@@ -102,7 +102,7 @@ def classify(plan: Plan, cluster: Cluster, outer: Axes) -> Contraction:
                 roles[i] = CONTRACTED
             case _:
                 raise UnsupportedError(f"{i} is in the target of {update.name} and in no operand")
-    what = Contraction(update, left, right, roles)
+    what = Contraction(update, lefts, rights, roles)
     if not what.having(ROW) or not what.having(CONTRACTED):
         raise UnsupportedError(f"{update.name} has no row or nothing to contract")
     return what
@@ -126,9 +126,10 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
 
     written_order = [p.name for p in u.target.index if isinstance(p, Affine)]
     column = next(i for i in c.having(COLUMN) if stride(plan, u, u.target, own[i]) == 1)
-    row = unit(c.left, c.having(ROW)) or next(i for i in reversed(written_order) if i in c.having(ROW))
+    left, right = c.lefts[0], c.rights[0]
+    row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order) if i in c.having(ROW))
     contracted = c.having(CONTRACTED)
-    depth = unit(c.left, contracted) or unit(c.right, contracted) or contracted[-1]
+    depth = unit(left, contracted) or unit(right, contracted) or contracted[-1]
     hints = dict(plan.options.hints)
     typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
     bytes_ = max(u.target.dtype.bytes_, 4)
@@ -139,10 +140,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / inside))))
     nc = column_block(t, kc * inside, columns, bytes_)
     mc = (192 if plan.options.threads else 4800) // rows * rows
-    fuse = unit(c.right, (column,)) is not None
-    base = PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector,
-                          pack_left=unit(c.left, (depth,)) is None, pack_right=True, fuse_pack=fuse)
-    return (base,)
+    fuse = unit(right, (column,)) is not None
+    if len(c.rights) > 1:
+        if any(unit(x, (column,)) is None for x in c.rights):
+            return ()
+        return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False),)
+    pack_left = len(c.lefts) == 1 and unit(left, (depth,)) is None
+    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse),)
 
 
 def _typical(extent: Affine, hints: dict[str, int]) -> int | None:
@@ -251,10 +255,10 @@ class _Packed:
         fused: tuple[str, ...] = ()
         if s.pack_right:
             tree_right, fused = self.pack_right(other_m, other_k)
-            reads[self.c.right] = self.right_place(other_k)
+            reads[self.c.rights[0]] = self.right_place(other_k)
         if s.pack_left:
             tree_left = self.pack_left(other_m, other_k)
-            reads[self.c.left] = self.left_place(other_m, other_k)
+            reads[self.c.lefts[0]] = self.left_place(other_m, other_k)
         values = self.plan.values(u, self.axes)
         expr = map_loads(u.expr, lambda x: reads.get(x, x))
         packed = {r.source for r in reads.values()}
@@ -340,14 +344,14 @@ class _Packed:
         n_c, n_r = (affine(c.name) for c in self.coords(s.column)[:2])
         k = self.offset(s.depth) - affine(self.chunk) if self.chunk else self.offset(s.depth)
         index = (n_r, *(self.offset(i) for i in other_k), k, self.offset(s.column) - n_c - n_r)
-        return Load(self.packed_name("right"), index, self.c.right.dtype)
+        return Load(self.packed_name("right"), index, self.c.rights[0].dtype)
 
     def left_place(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
         s = self.s
         k = self.offset(s.depth) - affine(self.chunk) if self.chunk else self.offset(s.depth)
         m = self.offset(s.row) - affine(self.coords(s.row)[0].name)
         index = (*(self.offset(i) for i in other_m), m, *(self.offset(i) for i in other_k), k)
-        return Load(self.packed_name("left"), index, self.c.left.dtype)
+        return Load(self.packed_name("left"), index, self.c.lefts[0].dtype)
 
     def packed_name(self, side: str) -> str:
         return f"{self.u.target.source}_{self.u.name}_{side}"
@@ -360,17 +364,17 @@ class _Packed:
         """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
         s = self.s
         dims = ((affine(s.nc), s.columns), *self.deep(other_k), (affine(s.columns), 1))
-        self.b.buffer(Buffer(self.packed_name("right"), self.c.right.dtype, dims, Space.WORK, pad=s.columns, private=True))
+        self.b.buffer(Buffer(self.packed_name("right"), self.c.rights[0].dtype, dims, Space.WORK, pad=s.columns, private=True))
         m_c, m_r = self.coords(s.row)[:2]
         only = [f"0 <= {m_c.name} < {self.extent(s.row)}"]
         if s.fuse_pack:
             also = (m_c, *(c for i in other_m for c in self.coords(i)), m_r)
             only += [f"{c.name} = 0" for c in also if c is not m_c]
-            copy = _Copy(self, self.c.right, self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column, None, ())
+            copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column, None, ())
             return (), (copy.write(f"{self.u.name}_right", lambda _: self.right_place(other_k), also, only),)
-        source = self.unit_of(self.c.right, self.c.having(COLUMN) + self.c.having(CONTRACTED))
+        source = self.unit_of(self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED))
         n_r = self.coords(s.column)[1].name
-        copy = _Copy(self, self.c.right, self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column,
+        copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column,
                      source if source != s.column else None, (n_r,))
         name = copy.write(f"{self.u.name}_right", lambda axes: self.moved(axes, lambda: self.right_place(other_k)), (m_c,), only)
         around = (s.column, *self.others(COLUMN, s.column))
@@ -380,10 +384,10 @@ class _Packed:
         """What copies a block of the left operand, before the blocks of columns."""
         s = self.s
         dims = (*((self.extent(i), 1) for i in other_m), (affine(s.mc), 1), *self.deep(other_k))
-        self.b.buffer(Buffer(self.packed_name("left"), self.c.left.dtype, dims, Space.WORK, private=True))
+        self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=True))
         pool = self.c.having(ROW) + self.c.having(CONTRACTED)
-        source = self.unit_of(self.c.left, pool)
-        copy = _Copy(self, self.c.left, pool, s.depth, source if source != s.depth else None, ())
+        source = self.unit_of(self.c.lefts[0], pool)
+        copy = _Copy(self, self.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())
         name = copy.write(f"{self.u.name}_left", lambda axes: self.moved(axes, lambda: self.left_place(other_m, other_k)), (), [])
         return bands(copy.loops(exclude=()), name)
 
@@ -429,16 +433,17 @@ class _Copy:
         p = self.p
         plan = p.plan
         place_of = target(self.axes)  # type: ignore[operator]
-        values = {i: self.axes[p.own[i]].value for i in self.used}
+        repeated = tuple(i for i in p.u.dims if i not in self.used and (p.own[i] in p.outer or i in p.c.having(BATCH)))
+        axes = {**{p.own[i]: p.axes[p.own[i]] for i in repeated}, **self.axes}
+        over = tuple(i for i in p.u.dims if i in self.used or i in repeated)
+        values = {i: axes[p.own[i]].value for i in over}
         within = p.u.domain.intersect_params(plan.context)
         for i in reversed(range(len(p.u.dims))):
-            if p.u.dims[i] not in self.used:
+            if p.u.dims[i] not in over:
                 within = within.project_out(isl.dim_type.set, i, 1)
-        coords = tuple(c for q in p.outer for c in p.outer[q].coords if q not in self.axes)
-        coords += tuple(c for i in self.used for c in self.axes[p.own[i]].coords)
-        batch = tuple(c for i in p.c.having(BATCH) if i not in self.used for c in p.coords(i))
-        coords += tuple(c for c in (*batch, *also) if c not in coords)
-        domain = instances(plan.head, name, coords, tuple(values[i] for i in self.used), within.set_tuple_name("point"), only)
+        coords = tuple(c for i in over for c in axes[p.own[i]].coords)
+        coords += tuple(c for c in also if c not in coords)
+        domain = instances(plan.head, name, coords, tuple(values[i] for i in over), within.set_tuple_name("point"), only)
         expr = place(self.load, values)
         p.b.stmts.append(TileStmt(name, coords, domain, None, (), place_of, None, expr))
         return name

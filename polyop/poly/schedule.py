@@ -142,9 +142,8 @@ class _Scheduler:
         out: list[Cluster | Serial] = []
         waiting: list[Stmt] = []
         deps = tuple(deps)
-        for component in components(stmts, deps):
-            inner = tuple(e for e in deps if e.source in component and e.sink in component)
-            if not inner or not self.is_cyclic(component, inner):
+        for component, inner in self.recurrences(stmts, deps):
+            if not inner:
                 waiting += component
                 continue
             out += self.clusters(tuple(waiting), deps, fixed)
@@ -163,9 +162,8 @@ class _Scheduler:
         """The same inside a cluster: groups and serial loops."""
         out: list[Group | Serial] = []
         waiting: list[Stmt] = []
-        for component in components(stmts, deps):
-            inner = tuple(e for e in deps if e.source in component and e.sink in component)
-            if not inner or not self.is_cyclic(component, inner):
+        for component, inner in self.recurrences(stmts, deps):
+            if not inner:
                 waiting += component
                 continue
             out += self.groups(tuple(waiting), deps, fixed)
@@ -173,6 +171,35 @@ class _Scheduler:
             loop, left = self.carry(component, inner)
             out.append(Serial(loop, self.items(component, left, (*fixed, loop))))
         return (*out, *self.groups(tuple(waiting), deps, fixed))
+
+    def recurrences(self, stmts: tuple[Stmt, ...],
+                    deps: tuple[Edge, ...]) -> list[tuple[tuple[Stmt, ...], tuple[Edge, ...]]]:
+        """Components in order, each with the dependences inside it if it is a recurrence, else with none.
+
+        An init that only a recurrence needs goes inside it, if it has an iterator for the loop that carries it.
+        """
+        found = components(stmts, deps)
+        cyclic = [c for c in found if self.is_cyclic(c, self.inside(c, deps))]
+        moved: dict[str, tuple[Stmt, ...]] = {}
+        for c in cyclic if self.fuse else []:
+            for s in stmts:
+                sinks = [e.sink for e in deps if e.source is s]
+                only_here = s.kind == INIT and sinks and all(q in c for q in sinks)
+                if only_here and self.candidates((*c, s), self.inside((*c, s), deps)):
+                    moved[s.name] = c
+        out = []
+        for c in found:
+            if c[0].name in moved:
+                continue
+            if c in cyclic:
+                whole = tuple(s for s in stmts if s in c or moved.get(s.name) == c)
+                out.append((whole, self.inside(whole, deps)))
+            else:
+                out.append((c, ()))
+        return out
+
+    def inside(self, component: tuple[Stmt, ...], deps: tuple[Edge, ...]) -> tuple[Edge, ...]:
+        return tuple(e for e in deps if e.source in component and e.sink in component)
 
     def is_cyclic(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> bool:
         return len(component) > 1 or any(e.source is e.sink for e in inner)

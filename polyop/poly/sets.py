@@ -80,14 +80,13 @@ def quota(operations: int, what: str) -> Iterator[None]:
     try:
         yield
     except isl.Error as error:
-        if context.get_max_operations() and _spent(context, error):
-            raise UnsupportedError(f"{what} needs more than {operations} isl operations") from None
+        if any(text in str(error) for text in _EXCEEDED):
+            raise UnsupportedError(f"{what} needs more than {operations} isl operations") from error
         raise InternalError(f"{what}: {error}") from error
     finally:
         context.set_max_operations(0)
         context.reset_operations()
 
 
-def _spent(context: isl.Context, error: isl.Error) -> bool:
-    """A quota that runs out inside a parse is reported by isl as a syntax error, so any error while one is set counts."""
-    return "quota" in str(error) or "operations" in str(error) or "syntax" in str(error) or context.get_max_operations() > 0
+_EXCEEDED = ("maximal number of operations", "syntax error")
+"""How isl reports it: a quota that runs out inside a parse comes as a syntax error."""

@@ -1,0 +1,124 @@
+"""THE pipeline: Op -> Compiled, one line per stage, and the ladder it falls down when a stage refuses.
+
+    Op -extract-> Scop -schedule-> Schedule -tile-> TileProgram -generate-> LoopNest -prove-> Proof..
+       -optimize-> LoopNest -emit-> Module -assemble-> Binary
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from dataclasses import dataclass, replace
+
+from polyop.codegen import cuda, hip, x86
+from polyop.codegen.lower import lower as optimize
+from polyop.codegen.verify import verify as verify_nest
+from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.loops import LoopNest
+from polyop.ir.module import Binary, Module, Proof
+from polyop.ir.op import Op
+from polyop.ir.options import Layout, Options
+from polyop.ir.target import Target
+from polyop.poly.middle import RUNGS, Middle, lower, scop_of
+from polyop.poly.verify import prove
+from polyop.poly.wellformed import check
+from polyop.runtime import cpu
+from polyop.trace import Recorder, Trace
+
+LOG = logging.getLogger("polyop")
+
+_ISL = threading.RLock()
+"""isl's one context is not for several threads at once; the interpreter lock is held inside isl anyway."""
+
+
+@dataclass(frozen=True, eq=False)
+class Compiled:
+    """A compiled operator and everything that was learnt on the way.
+
+    rung     the rung of the ladder it came from; on "interpreter" there is no nest, module or binary
+    nest     as isl wrote it: what the proofs look at; `final` after the rewrites
+    chosen   the strategy of each cluster; `notes`: what was refused, and why
+    """
+
+    op: Op
+    layout: Layout
+    target: Target
+    options: Options
+    rung: str
+    trace: Trace
+    proofs: tuple[Proof, ...] = ()
+    chosen: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+    nest: LoopNest | None = None
+    final: LoopNest | None = None
+    module: Module | None = None
+    binary: Binary | None = None
+
+
+def compile_op(op: Op, layout: Layout, target: Target, options: Options | None = None) -> Compiled:
+    """Compile `op` for tensors that lie as `layout` says.
+
+    Raises  UserError, if the operator itself is wrong: reads outside, results not written, no legal order.
+            InternalError, if not even the last rung worked.
+    """
+    options = options or Options()
+    rec = Recorder()
+    rec.text("op", op)
+    with _ISL:
+        rec.stage("check", check, op)
+        scop = rec.stage("scop", scop_of, op)
+        rec.text("scop", scop)
+        notes: list[str] = []
+        for rung in RUNGS[RUNGS.index(options.rung) : -1]:
+            try:
+                return _on_rung(rung, rec, scop, op, layout, target, options, notes)
+            except UnsupportedError as error:
+                notes.append(f"not on rung {rung}: {error}")
+    notes.append("no loops could be generated: calls are interpreted, which is slow")
+    LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))
+    return Compiled(op, layout, target, options, "interpreter", rec.trace(), notes=tuple(notes))
+
+
+def _on_rung(rung: str, rec: Recorder, scop: object, op: Op, layout: Layout, target: Target, options: Options,
+             notes: list[str]) -> Compiled:
+    middle: Middle = rec.stage("loops", lower, scop, layout, target, options, rung)  # type: ignore[arg-type]
+    rec.text("schedule", middle.schedule)
+    rec.text("tiles", "\n\n".join(map(str, middle.programs)))
+    rec.text("loops", middle.nest)
+    rec.stage("final", verify_nest, middle.nest, target)
+    proofs: tuple[Proof, ...] = ()
+    if options.check:
+        proofs = rec.stage("proofs", prove, middle.scop, middle.nest, middle.context)
+        rec.text("proofs", "\n".join(map(str, proofs)))
+        failed = [p for p in proofs if not p.holds]
+        if failed:
+            LOG.error("polyop bug: the schedule of %s on rung %s is not proved: %s", op.name, rung, failed[0])
+            raise UnsupportedError(f"not proved: {failed[0]}")
+    final, module = (rec.stage("final", optimize, middle.nest, target, options), None) if target.family == "x86" else (None, None)
+    module = rec.stage("source", _emit, final or middle.nest, target, options)
+    rec.text("final", final or middle.nest)
+    rec.text("source", module)
+    binary = rec.stage("assemble", cpu.assemble, module, target) if target.family == "x86" else None
+    return Compiled(op, layout, target, options, rung, rec.trace(), proofs, middle.chosen, (*middle.notes, *notes),
+                    middle.nest, final, module, binary)
+
+
+def _emit(nest: LoopNest, target: Target, options: Options) -> Module:
+    match target.family:
+        case "x86":
+            return x86.emit(nest, target, options)
+        case "cuda":
+            return cuda.emit(nest, target, options)
+        case "hip":
+            return hip.emit(nest, target, options)
+    raise InternalError(f"no emitter for {target.family}")
+
+
+def contiguous(op: Op) -> Layout:
+    """The layout of tensors in C order."""
+    return Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))
+
+
+def variant(options: Options, **changes: object) -> Options:
+    """`options` with some fields changed."""
+    return replace(options, **changes)  # type: ignore[arg-type]
