@@ -1,0 +1,138 @@
+"""Conversions: between memory and registers, between dtypes, and rounding to 16-bit floats.
+
+Float to integer truncates and saturates, and NaN gives 0; integers wrap; to bool is `!= 0`.
+"""
+
+from __future__ import annotations
+
+from polyop.codegen.llvm.types import register, suffix, vector
+from polyop.codegen.vecmath.ops import V
+from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, DType
+from polyop.ir.target import Target
+
+
+def has_half(target: Target) -> bool:
+    """Whether the target converts f16 in hardware: every level with 32-byte vectors does."""
+    return target.vector_bytes >= 32
+
+
+def from_memory(x: V, t: DType, target: Target) -> V:
+    """What a register holds of an element in memory."""
+    if t == BOOL:
+        return x.cmp("ne", 0)
+    if t == BF16:
+        return x.cast("zext", "i32").shl(16).real()
+    if t == F16:
+        if has_half(target):
+            return x.cast("fpext", "float")
+        return _half_to_float(x.cast("bitcast", "i16").cast("zext", "i32"))
+    return x
+
+
+def to_memory(x: V, t: DType, target: Target) -> V:
+    """The element in memory for what a register holds; 16-bit floats are already rounded."""
+    if t == BOOL:
+        return x.cast("zext", "i8")
+    if t == BF16:
+        return x.bits().lshr(16).cast("trunc", "i16")
+    if t == F16:
+        if has_half(target):
+            return x.cast("fptrunc", "half")
+        return _float_to_half(x).cast("trunc", "i16").cast("bitcast", "half")
+    return x
+
+
+def round_to(x: V, t: DType, target: Target) -> V:
+    """An f32 rounded to what `t` can hold, half-way cases to even."""
+    if t == F16:
+        if has_half(target):
+            return x.cast("fptrunc", "half").cast("fpext", "float")
+        return _half_to_float(_float_to_half(x))
+    if t == BF16:
+        bits = x.bits()
+        up = bits + (bits.lshr(16) & 1) + 0x7FFF
+        nan = x.cmp("uno", x).pick(bits | 0x400000, up)
+        return (nan & -65536).real()
+    return x
+
+
+def _half_to_float(h: V) -> V:
+    """f16 bits (in i32) to f32 without F16C.
+
+    The exponent is put right by a multiplication by 2^112, which is exact for denormals too; inf and NaN by an or.
+    """
+    magnitude = (h & 0x7FFF).shl(13)
+    scaled = magnitude.real() * 2.0**112
+    special = (h & 0x7FFF).cmp("uge", 0x7C00)
+    out = special.pick(magnitude | 0x7F800000, scaled.bits())
+    return (out | (h & 0x8000).shl(16)).real()
+
+
+def _float_to_half(x: V) -> V:
+    """f32 to f16 bits (in i32) without F16C, half-way cases to even.
+
+    Normal results: add to the bits what rounds bit 13. Denormal ones: adding 0.5 aligns the ulp, and the FPU rounds.
+    """
+    bits = x.bits()
+    sign, a = bits.lshr(16) & 0x8000, bits & 0x7FFFFFFF
+    normal = (a + (a.lshr(13) & 1) + (0xFFF - (112 << 23))).lshr(13)
+    small = ((a.real() + 0.5).bits() - 0x3F000000)
+    out = a.cmp("ult", 113 << 23).pick(small, normal)
+    out = a.cmp("uge", 0x477FF000).pick(out.const(0x7C00), out)
+    nan = a.lshr(13) & 0x3FF | 0x7E00
+    return a.cmp("ugt", 0x7F800000).pick(nan, out) | sign
+
+
+def _double_to_float_odd(x: V) -> V:
+    """f64 to f32 rounded to odd, so that a second rounding to 16 bits is right."""
+    y = x.cast("fptrunc", "float")
+    back = y.cast("fpext", "double")
+    bits = y.bits()
+    too_far = back.abs().cmp("ogt", x.abs())
+    inexact = back.cmp("one", x)
+    lower = too_far.pick(bits - 1, bits)
+    return inexact.pick(lower | 1, bits).real()
+
+
+def cast(x: V, source: DType, t: DType, target: Target) -> V:
+    """The cast of the language between what registers hold."""
+    if source == t:
+        return x
+    if t == BOOL:
+        return x.cmp("une" if source.is_float else "ne", 0)
+    if t.is_float:
+        return _to_float(x, source, t, target)
+    if source.is_float:
+        return _to_integer(x, t)
+    if source == BOOL:
+        return x.cast("zext", register(t))
+    if source.bits == t.bits:
+        return x
+    if source.bits > t.bits:
+        return x.cast("trunc", register(t))
+    return x.cast("sext" if source.kind == "int" else "zext", register(t))
+
+
+def _to_float(x: V, source: DType, t: DType, target: Target) -> V:
+    if not source.is_float:
+        verb = "sitofp" if source.kind == "int" else "uitofp"
+        return round_to(x.cast(verb, register(t)), t, target)
+    if t == F64:
+        return x.cast("fpext", "double")
+    if t == F32:
+        return x.cast("fptrunc", "float")
+    return round_to(_double_to_float_odd(x) if source == F64 else x, t, target)
+
+
+def _to_integer(x: V, t: DType) -> V:
+    verb = "fptosi" if t.kind == "int" else "fptoui"
+    element = register(t)
+    return _saturating(x, verb, element)
+
+
+def _saturating(x: V, verb: str, element: str) -> V:
+    result = vector(element, x.width)
+    name = f"llvm.{verb}.sat.{suffix(element, x.width)}.{suffix(x.element, x.width)}"
+    return x.like(x.b.call(result, name, (x.type_, x.text)), element)
+
+

@@ -1,0 +1,1 @@
+"""LoopNest -> LLVM IR text: builder, types, addresses, expressions, loops and stores."""

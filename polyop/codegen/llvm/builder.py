@@ -1,0 +1,168 @@
+"""Writing LLVM IR text: lines, fresh names, blocks, declarations, and pure values placed where they belong.
+
+A pure value is numbered by its text and put at the head of the outermost loop in which its operands exist. That is
+common-subexpression elimination and loop-invariant motion at once; no LLVM pass is run later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from polyop.codegen.llvm.types import Int
+
+Code = list["str | Code"]
+
+IMPURE = 1 << 30
+"""The depth of a value that stays in the block where it was written."""
+
+
+@dataclass(slots=True)
+class Text:
+    """A module in the making: finished functions, declarations, globals."""
+
+    functions: list[str] = field(default_factory=list)
+    declared: set[str] = field(default_factory=set)
+    constants: dict[str, str] = field(default_factory=dict)
+    outlined: set[str] = field(default_factory=set)
+    zeros: int = 64  # bytes of the row of zeros
+
+    def assemble(self, attributes: str) -> str:
+        """The whole text; equal nests give equal texts."""
+        zeros = f"@zeros = internal global [{self.zeros} x i8] zeroinitializer, align 64"
+        used = [zeros] if any("@zeros" in f for f in self.functions) else []
+        tail = [f"attributes #0 = {{ {attributes} }}", f"attributes #1 = {{ noinline {attributes} }}",
+                "!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}', "!2 = !{i32 1}", ""]
+        return "\n".join([*used, *sorted(self.constants.values()), *self.functions, *sorted(self.declared), *tail])
+
+
+@dataclass(slots=True)
+class Builder:
+    """One function in the making."""
+
+    text: Text
+    code: Code = field(default_factory=list)
+    zones: list[Code] = field(default_factory=list)
+    depth: dict[str, int] = field(default_factory=dict)
+    memo: dict[str, str] = field(default_factory=dict)
+    count: int = 0
+    block: str = "entry"
+
+    def __post_init__(self) -> None:
+        entry: Code = []
+        self.code.append(entry)
+        self.zones.append(entry)
+
+    def fresh(self) -> str:
+        self.count += 1
+        return f"%v{self.count}"
+
+    def line(self, text: str) -> None:
+        self.code.append("  " + text)
+
+    def do(self, text: str) -> str:
+        """An instruction here; its value's name."""
+        name = self.fresh()
+        self.depth[name] = IMPURE
+        self.code.append(f"  {name} = {text}")
+        return name
+
+    def pure(self, text: str, *operands: Int) -> str:
+        """A value that depends on nothing but `operands`; it may be computed even where it is not needed.
+
+        If an operand was computed in place, so is this.
+        """
+        known = self.memo.get(text)
+        if known is None:
+            level = max((self.depth.get(o, 0) for o in operands if isinstance(o, str)), default=0)
+            if level == IMPURE:
+                return self.do(text)
+            known = self.memo[text] = self.fresh()
+            self.depth[known] = level
+            self.zones[level].append(f"  {known} = {text}")
+        return known
+
+    def level(self, x: Int) -> int:
+        """The depth of the loop in which `x` is computed; 0 is outside all."""
+        return self.depth.get(x, 0) if isinstance(x, str) else 0
+
+    def spelled(self, result: str, name: str, args: tuple[tuple[str, Int], ...]) -> str:
+        """The text of a call; declares what is called."""
+        self.text.declared.add(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
+        return f"call {result} @{name}({', '.join(f'{t} {a}' for t, a in args)})"
+
+    def call(self, result: str, name: str, *args: tuple[str, Int]) -> str:
+        text = self.spelled(result, name, args)
+        if result == "void":
+            self.line(text)
+            return ""
+        return self.do(text)
+
+    def pure_call(self, result: str, name: str, *args: tuple[str, Int]) -> str:
+        return self.pure(self.spelled(result, name, args), *(a for _, a in args))
+
+    def label(self, name: str) -> None:
+        self.code.append(f"{name}:")
+        self.block = name
+
+    def new_label(self) -> str:
+        self.count += 1
+        return f"b{self.count}"
+
+    # --- i64 arithmetic, folded and pure
+    def add(self, a: Int, b: Int) -> Int:
+        if isinstance(a, int) and isinstance(b, int):
+            return a + b
+        return b if a == 0 else a if b == 0 else self.pure(f"add i64 {a}, {b}", a, b)
+
+    def sub(self, a: Int, b: Int) -> Int:
+        if isinstance(a, int) and isinstance(b, int):
+            return a - b
+        return a if b == 0 else self.pure(f"sub i64 {a}, {b}", a, b)
+
+    def mul(self, a: Int, b: Int) -> Int:
+        if isinstance(a, int) and isinstance(b, int):
+            return a * b
+        if a == 0 or b == 0:
+            return 0
+        return b if a == 1 else a if b == 1 else self.pure(f"mul i64 {a}, {b}", a, b)
+
+    def extreme(self, op: str, a: Int, b: Int) -> Int:
+        """`op` is "min" or "max"."""
+        if isinstance(a, int) and isinstance(b, int):
+            return min(a, b) if op == "min" else max(a, b)
+        return self.pure_call("i64", f"llvm.s{op}.i64", ("i64", a), ("i64", b))
+
+    def compare(self, op: str, a: Int, b: Int) -> str:
+        """An i1 such as `icmp slt i64 a, b`."""
+        return self.pure(f"icmp {op} i64 {a}, {b}", a, b)
+
+    def floor_div(self, x: Int, d: int, nonnegative: bool = False) -> Int:
+        """floor(x / d), d > 0."""
+        if isinstance(x, int):
+            return x // d
+        if d & (d - 1) == 0:
+            return self.pure(f"ashr i64 {x}, {d.bit_length() - 1}", x)
+        q = self.pure(f"sdiv i64 {x}, {d}", x)
+        if nonnegative:
+            return q
+        below = self.compare("slt", self.sub(x, self.mul(q, d)), 0)
+        return self.add(q, self.pure(f"sext i1 {below} to i64", below))
+
+    def both(self, a: str | None, b: str | None, width: int = 1) -> str | None:
+        """The conjunction of two conditions (None is always true)."""
+        if a is None or b is None:
+            return b if a is None else a
+        return a if a == b else self.pure(f"and {'i1' if width == 1 else f'<{width} x i1>'} {a}, {b}", a, b)
+
+    def lines(self) -> list[str]:
+        return flatten(self.code)
+
+
+def flatten(code: Code) -> list[str]:
+    out: list[str] = []
+    for item in code:
+        if isinstance(item, str):
+            out.append(item)
+        else:
+            out += flatten(item)
+    return out

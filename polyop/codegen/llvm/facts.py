@@ -1,0 +1,31 @@
+"""Small proofs about index expressions, from the loops and tests around."""
+
+from __future__ import annotations
+
+from polyop.ir.expr import Affine, bounds, substitute
+from polyop.ir.loops import For
+
+
+def is_positive(x: Affine, loops: tuple[For, ...], tests: tuple[Affine, ...], depth: int = 3) -> bool:
+    """Whether x >= 1 follows: every bound of a minimum does, by a test t >= 0 or by i <= upper - 1 and i >= lower."""
+    return all(_one(b, loops, tests, depth) for b in bounds(x))
+
+
+def _one(x: Affine, loops: tuple[For, ...], tests: tuple[Affine, ...], depth: int) -> bool:
+    if x.is_constant:
+        return x.const >= 1
+    for t in tests:
+        rest = x - t
+        if rest.is_constant and rest.const >= 1:
+            return True
+    if depth == 0:
+        return False
+    for loop in reversed(loops):
+        factor = x.factor(loop.index)
+        if factor < 0:
+            for upper in bounds(loop.upper):
+                if _one(substitute(x, {loop.index: upper - 1}), loops, tests, depth - 1):
+                    return True
+        elif factor > 0 and _one(substitute(x, {loop.index: loop.lower}), loops, tests, depth - 1):
+            return True
+    return False

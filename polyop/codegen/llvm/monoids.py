@@ -1,0 +1,70 @@
+"""Combining values with a monoid: two values, or all lanes of vectors."""
+
+from __future__ import annotations
+
+from polyop.codegen.functions import apply
+from polyop.codegen.llvm.expressions import function
+from polyop.codegen.llvm.state import State
+from polyop.codegen.llvm.types import constant, held, register, shuffle_mask
+from polyop.codegen.vecmath.ops import V
+from polyop.ir.dtypes import DType
+from polyop.ir.errors import InternalError
+from polyop.ir.expr import Apply, Const, Expr, Scalar
+from polyop.ir.op import Monoid
+
+
+def pair(s: State, m: Monoid, a: V, b: V, t: DType) -> V:
+    """`a m b`, both of dtype `t`."""
+    if m.fn is not None:
+        return apply(m.fn, [a, b], t, t, s.shared.target)
+
+    def value(e: Expr) -> V:
+        match e:
+            case Scalar(name="a"):
+                return a
+            case Scalar(name="b"):
+                return b
+            case Const(value=x, dtype=u):
+                return a.const(held(x, u), register(u))
+            case Apply(fn="select", args=(c, x, y)):
+                return value(c).pick(value(x), value(y))
+            case Apply(fn=fn, args=args, dtype=u):
+                return function(s, fn, [value(x) for x in args], args[0].dtype, u)
+        raise InternalError(f"emit: {e} in the body of monoid {m}")
+
+    return value(m.body)
+
+
+def fold(s: State, m: Monoid, xs: list[V], masks: list[str | None], t: DType) -> V:
+    """All lanes of `xs` for which a mask holds, combined as a tree."""
+    element = register(t)
+    live = []
+    for x, mask in zip(xs, masks, strict=True):
+        identity = constant(held(m.identity, t), element, x.width)
+        kept = x if mask is None else x.like(s.b.do(f"select <{x.width} x i1> {mask}, {x.type_} {x.text}, {x.type_} {identity}"))
+        live.append(kept)
+    while len(live) > 1:
+        live = [pair(s, m, a, b, t) for a, b in zip(live[::2], live[1::2], strict=False)] + live[len(live) // 2 * 2:]
+    x = live[0]
+    while x.width > 1:
+        half = x.width // 2
+        parts = []
+        for lanes in (range(half), range(half, x.width)):
+            text = s.b.do(f"shufflevector {x.type_} {x.text}, {x.type_} poison, {shuffle_mask(list(lanes))}") if half > 1 else \
+                s.b.do(f"extractelement {x.type_} {x.text}, i64 {lanes[0]}")
+            parts.append(V(x.b, x.element, half, text, x.flags))
+        x = pair(s, m, parts[0], parts[1], t)
+    return x
+
+
+def fold_in_order(s: State, m: Monoid, old: V, xs: list[V], masks: list[str | None], t: DType) -> V:
+    """`old m x0 m x1 ..`, one lane after the other."""
+    for x, mask in zip(xs, masks, strict=True):
+        for i in range(x.width):
+            lane = V(x.b, x.element, 1, s.b.do(f"extractelement {x.type_} {x.text}, i64 {i}"), x.flags)
+            new = pair(s, m, old, lane, t)
+            if mask is not None:
+                bit = V(x.b, "i1", 1, s.b.do(f"extractelement <{x.width} x i1> {mask}, i64 {i}"))
+                new = bit.pick(new, old)
+            old = new
+    return old

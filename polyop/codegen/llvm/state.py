@@ -1,0 +1,196 @@
+"""What is known while one function is written: names, axes, register values, facts about the loops around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from polyop.codegen.llvm.builder import Builder
+from polyop.codegen.llvm.types import Int
+from polyop.ir.dtypes import DType
+from polyop.ir.errors import InternalError
+from polyop.ir.expr import Affine, Load
+from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space
+from polyop.ir.target import Target
+
+Point = Mapping[str, int]
+"""One copy of each rows axis."""
+
+RegKey = tuple[str, tuple[int, ...], int]
+"""A register value: buffer, its indices along everything but the lanes, and the vector (or -1 for a scalar)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Axis:
+    """A lock-step loop that is open: `valid` is the count of its iterations, or None if all `extent` exist."""
+
+    index: str
+    kind: Kind
+    extent: int
+    valid: Int | None
+    upper: Affine
+
+
+@dataclass(slots=True)
+class Value:
+    """An expression over the axes it depends on; `make(point, vector)` emits it on first use.
+
+    rows   the rows axes it depends on; lanes: whether it differs between lanes, and so is a vector
+    """
+
+    dtype: DType
+    rows: frozenset[str]
+    lanes: bool
+    make: Callable[[Point, int], str]
+    made: dict[tuple[tuple[int, ...], int, str], str] = field(default_factory=dict)
+    order: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        self.order = tuple(sorted(self.rows))
+
+    def at(self, point: Point, v: int) -> str:
+        key = (tuple(point[a] for a in self.order), v if self.lanes else 0, "")
+        if key not in self.made:
+            self.made[key] = self.make(point, v)
+        return self.made[key]
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """Something that must hold for an expression to be evaluated; `affine`: isl may have relied on it."""
+
+    value: Value
+    affine: bool
+
+
+@dataclass(slots=True)
+class Shared:
+    """What all functions of a module have in common."""
+
+    nest: LoopNest
+    target: Target
+    strict: bool
+    width: int
+    slots: dict[str, int]
+    blended: frozenset[int]
+    heavy: frozenset[tuple[str, str]]
+    sites: list[Load] = field(default_factory=list)
+    bodies: int = 0
+
+
+@dataclass(slots=True)
+class State:
+    """One function being written."""
+
+    b: Builder
+    shared: Shared
+    args: str
+    status: str
+    thread: Int
+    env: dict[str, Int] = field(default_factory=dict)
+    axes: dict[str, Axis] = field(default_factory=dict)
+    tile_depth: int = 0
+    loops: tuple[For, ...] = ()
+    tests: tuple[Affine, ...] = ()
+    active: tuple[Condition, ...] = ()
+    regs: dict[RegKey, str] = field(default_factory=dict)
+    stored: dict[tuple[Load, tuple[int, ...], int], str] = field(default_factory=dict)
+    streams: bool = False
+    checks: bool = False
+    outlined: bool = False
+
+    @property
+    def nest(self) -> LoopNest:
+        return self.shared.nest
+
+    @property
+    def width(self) -> int:
+        return self.shared.width
+
+    @property
+    def lanes(self) -> Axis | None:
+        """The lanes axis that is open."""
+        return next((a for a in self.axes.values() if a.kind == Kind.LANES), None)
+
+    @property
+    def rows(self) -> tuple[Axis, ...]:
+        """The rows axes that are open, outermost first."""
+        return tuple(a for a in self.axes.values() if a.kind == Kind.ROWS)
+
+    def vectors(self) -> int:
+        """How many vectors the open lanes axis takes."""
+        return -(-self.lanes.extent // self.width) if self.lanes else 1
+
+    def label(self, name: str) -> None:
+        self.b.label(name)
+        self.stored = {}
+
+    def slot(self, name: str, type_: str = "i64") -> str:
+        """The argument called `name`, loaded at entry."""
+        number = self.shared.slots[name]
+        place = self.b.pure(f"getelementptr i64, ptr {self.args}, i64 {number}", self.args)
+        return self.b.pure(f"load {type_}, ptr {place}, align 8", place)
+
+    def multiple(self, x: Affine) -> int:
+        """A number that divides `x` for certain; 0 if x is 0."""
+        from math import gcd
+
+        total = x.const
+        for atom, factor in x.terms:
+            known = 1
+            if isinstance(atom, str):
+                loop = next((f for f in reversed(self.loops) if f.index == atom), None)
+                if loop is not None and atom not in self.axes:
+                    known = gcd(loop.step, self.multiple(loop.lower)) if loop.lower != Affine() else loop.step
+            total = gcd(total, factor * known)
+        return abs(total)
+
+    def limit(self, name: str) -> int | None:
+        """A constant that the serial index `name` never exceeds, if the loop around says one; it is then >= 0."""
+        from polyop.ir.expr import bounds
+
+        for loop in reversed(self.loops):
+            if loop.index == name:
+                top = [b.const - 1 for b in bounds(loop.upper) if b.is_constant]
+                return max(0, min(top)) if top and loop.lower.is_constant and loop.lower.const >= 0 else None
+        return None
+
+    def nonnegative(self, x: Affine) -> bool:
+        """Whether x >= 0 is plain from its signs."""
+        def atom(a: object) -> bool:
+            if isinstance(a, str):
+                if a in self.nest.sizes or a in self.axes:
+                    return True
+                loop = next((f for f in reversed(self.loops) if f.index == a), None)
+                return loop is not None and self.nonnegative(loop.lower)
+            args = getattr(a, "args", ())
+            return getattr(a, "op", "") == "mod" or all(self.nonnegative(y) for y in args if not y.is_constant or y.const < 0)
+        return x.const >= 0 and all(f > 0 and atom(a) for a, f in x.terms)
+
+
+def slots_of(nest: LoopNest) -> dict[str, int]:
+    """The slot of each argument: sizes and scalars by name, `T.ptr`, and `T.d` for stride d of tensor T."""
+    out: dict[str, int] = {}
+    at = 2
+    for name in (*nest.sizes, *(n for n, _ in nest.scalars)):
+        out[name] = at
+        at += 1
+    for b in nest.buffers:
+        if b.space == Space.TENSOR:
+            out[f"{b.name}.ptr"] = at
+            for d in range(len(b.dims)):
+                out[f"{b.name}.{d}"] = at + 1 + d
+            at += 1 + len(b.dims)
+    for b in nest.buffers:
+        if b.space == Space.WORK:
+            out[f"{b.name}.ptr"] = at
+            at += 1
+    return out
+
+
+def require_buffer(nest: LoopNest, load: Load) -> Buffer:
+    """The buffer that `load` names; raises InternalError if it has another number of dimensions."""
+    b = nest.buffer(load.source)
+    if len(b.dims) != len(load.index):
+        raise InternalError(f"emit: {load} has {len(load.index)} indices for {b}")
+    return b

@@ -1,0 +1,50 @@
+"""What a nest as a whole decides: the width of its vectors, and which functions are worth a body of their own."""
+
+from __future__ import annotations
+
+from polyop.codegen.vecmath.table import INSTRUCTIONS
+from polyop.ir.expr import Apply, Load, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, stores
+from polyop.ir.loops import walk as walk_nodes
+from polyop.ir.target import Target
+
+INLINE = 1500
+"""Instructions that all copies of a function may take together before it gets a body of its own."""
+
+
+def vector_width(nest: LoopNest, target: Target) -> int:
+    """Lanes of a vector: of 8-byte elements if the lanes loops touch any, else of 4-byte ones; no more than are needed."""
+    lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
+    touched = {x.dtype.bits for n in lanes for s in stores(n.body) for x in (s.target, *walk(s.expr)) if isinstance(x, Load)}
+    width = target.lanes(8 if 64 in touched else 4)
+    widest = max((n.extent or 1 for n in lanes), default=width)
+    while width > 2 and width // 2 >= widest:
+        width //= 2
+    return width
+
+
+def heavy_functions(nest: LoopNest, width: int) -> frozenset[tuple[str, str]]:
+    """(function, dtype of its argument) of those that would be written so often that compiling takes long."""
+    total: dict[tuple[str, str], int] = {}
+
+    def go(body: tuple[Node, ...], copies: int) -> None:
+        for n in body:
+            match n:
+                case For(kind=kind, extent=extent) if kind in LOCKSTEP:
+                    assert extent is not None
+                    go(n.body, copies * (extent if kind == Kind.ROWS else -(-extent // width)))
+                case For():
+                    go(n.body, copies)
+                case If():
+                    go(n.then, copies)
+                    go(n.other, copies)
+                case Store():
+                    for e in walk(n.expr):
+                        if isinstance(e, Apply) and e.fn in INSTRUCTIONS:
+                            key = (e.fn, e.args[0].dtype.name)
+                            total[key] = total.get(key, 0) + copies * INSTRUCTIONS[e.fn]
+                case _:
+                    pass
+
+    go(nest.body, 1)
+    return frozenset(key for key, cost in total.items() if cost > INLINE or INSTRUCTIONS[key[0]] >= INLINE)

@@ -1,0 +1,142 @@
+"""LoopNest -> LoopNest rewrites before emission. Each keeps the meaning that the interpreter gives."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
+
+Body = tuple[Node, ...]
+
+
+def unswitch(nest: LoopNest) -> LoopNest:
+    """Move a test that does not depend on its innermost serial loop out of the loop.
+
+        for k { if t { S } T }   becomes   if t { for k { S T } } else { for k { T } }
+    """
+    def hoisted(n: Node) -> Node:
+        n = rebuild(n, go)
+        if not isinstance(n, For) or n.kind != Kind.SERIAL or (len(n.body) > 1 and _has_serial(n.body)):
+            return n
+        for at, child in enumerate(n.body):
+            if isinstance(child, If) and not any(n.index in names(t) for t in child.tests):
+                then, other = (replace(n, body=n.body[:at] + part + n.body[at + 1:]) for part in (child.then, child.other))
+                return If(child.tests, (hoisted(then),) if then.body else (), (hoisted(other),) if other.body else ())
+        return n
+
+    def go(body: Body) -> Body:
+        return tuple(map(hoisted, body))
+
+    return replace(nest, body=go(nest.body))
+
+
+def _has_serial(body: Body) -> bool:
+    return any(isinstance(n, For) and n.kind not in LOCKSTEP for n in walk(body))
+
+
+def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
+    """Give every lock-step nest a copy without bounds, taken where all its rows and lanes exist.
+
+        for p in [0, min(6, M - m)) (rows 6) { S }   becomes
+        if M - m - 6 >= 0 { for p in [0, 6) (rows 6) { S } } else { for p in [0, min(6, M - m)) (rows 6) { S } }
+
+    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. That ladder is left
+    out where the body, written for every copy of rows and vectors, has more than `copies` stores.
+    """
+    def go(body: Body) -> Body:
+        return tuple(_versions(n, width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)
+
+    return replace(nest, body=go(nest.body))
+
+
+def _versions(n: For, width: int, copies: int) -> Node:
+    partial = [x for x in (n, *walk(n.body)) if isinstance(x, For) and x.kind in LOCKSTEP and not x.is_full]
+    if any(names(x.upper) & {y.index for y in (n, *walk(n.body)) if isinstance(y, For)} for x in partial):
+        return n
+    tests = tuple(dict.fromkeys(b - x.extent for x in partial for b in _extra(x) if x.extent))
+    if not tests:
+        return n
+    edge: Node = n
+    if _size(n, width) <= copies:
+        for x in {(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values():
+            upper = _extra(x)
+            if len(upper) == 1 and x.extent:
+                for extent in reversed(range(width, x.extent, width)):
+                    narrow = _narrowed(n, x.index, extent, upper[0])
+                    edge = If((affine(extent) - upper[0],), (narrow,), (edge,))
+    return If(tests, (_filled(n),), (edge,))
+
+
+def _extra(x: For) -> tuple[Affine, ...]:
+    return tuple(b for b in bounds(x.upper) if b != affine(x.extent or 0))
+
+
+def _size(n: Node, width: int) -> int:
+    """Stores of `n`, once for each copy of rows and vectors."""
+    match n:
+        case For(kind=Kind.ROWS, extent=e) if e:
+            return e * sum(_size(c, width) for c in n.body)
+        case For(kind=Kind.LANES, extent=e) if e:
+            return -(-e // width) * sum(_size(c, width) for c in n.body)
+        case For():
+            return sum(_size(c, width) for c in n.body)
+        case If():
+            return sum(_size(c, width) for c in (*n.then, *n.other))
+    return 1
+
+
+def _narrowed(n: Node, index: str, extent: int, upper: Affine) -> Node:
+    new = rebuild(n, lambda body: tuple(_narrowed(b, index, extent, upper) for b in body))
+    return replace(new, extent=extent, upper=upper) if isinstance(new, For) and new.index == index else new
+
+
+def _filled(n: Node) -> Node:
+    new = rebuild(n, lambda body: tuple(map(_filled, body)))
+    return replace(new, upper=affine(new.extent)) if isinstance(new, For) and new.kind in LOCKSTEP and new.extent else new
+
+
+def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:
+    """Inside full lanes loops around a serial loop: what they will write, on entry; what the loop streams, `ahead` steps early."""
+    space = {b.name: b.space for b in nest.buffers}
+
+    def go(body: Body) -> Body:
+        return tuple(opened(n) if isinstance(n, For) and n.kind == Kind.LANES and n.is_full and _has_serial(n.body) else rebuild(n, go)
+                     for n in body)
+
+    def opened(n: For) -> For:
+        tiles = [r for r in walk(n.body) if isinstance(r, For) and r.kind == Kind.ROWS]
+        outputs = {x.target: r for r in tiles for x in r.body
+                   if isinstance(x, Store) and space[x.target.source] == Space.TENSOR and not any(map(is_computed, x.target.index))}
+        outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
+        first = tuple(replace(r, body=(Prefetch(o),)) for o, r in outputs.items() if not _names(o) & outside and not names(r.upper) & outside)
+        lanes = n.index
+        return replace(n, body=(*first, *(early(b, lanes) for b in n.body)))
+
+    def early(n: Node, lanes: str) -> Node:
+        if not isinstance(n, For) or n.kind in LOCKSTEP or _has_serial(n.body):
+            return rebuild(n, lambda body: tuple(early(b, lanes) for b in body))
+        later = {n.index: affine(n.index) + ahead * n.step}
+        copied = {x.target for x in stores(n.body)}
+        streams = {x for s in stores(n.body) for x in loads(s.expr)
+                   if x not in copied and space[x.source] != Space.REG and not any(map(is_computed, x.index))
+                   and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
+        found = sorted({replace(x, guard=()) for x in streams}, key=str)
+        return replace(n, body=(*(Prefetch(_moved(x, later)) for x in found), *n.body))
+
+    return replace(nest, body=go(nest.body))
+
+
+def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:
+    """The names of `used` that exist at the head of `n`: all but rows opened inside."""
+    return used - {f.index for f in walk(n.body) if isinstance(f, For)}
+
+
+def _names(x: Load) -> frozenset[str]:
+    return frozenset().union(*(names(p) for p in x.index if isinstance(p, Affine)))
+
+
+def _moved(x: Load, env: dict[str, Affine]) -> Load:
+    return replace(place(x, {}), index=tuple(substitute(p, env) if isinstance(p, Affine) else p for p in x.index))
+
+

@@ -1,0 +1,1 @@
+"""Scalar functions as IR on vectors."""

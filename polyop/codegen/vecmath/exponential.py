@@ -1,0 +1,134 @@
+"""exp, exp2, expm1 and the functions made of them: sinh, cosh, tanh, sigmoid, silu.
+
+    e^x = 2^n e^r,  n = round(x log2 e),  r = x - n ln 2 in two parts,  e^r = 1 + r + r^2 p(r)
+
+The factor 2^n is applied in two halves, so that overflow gives inf and small results are rounded once, denormals included.
+"""
+
+from __future__ import annotations
+
+from polyop.codegen.vecmath.ops import V, polynomial
+
+LOG2E = 1.4426950408889634
+LN2 = 0.6931471805599453
+LN2_HI = {"float": 0.693145751953125, "double": 6.93147180369123816490e-01}
+"""ln 2 in so few bits that its product with any exponent is exact."""
+LN2_LO = {"float": 1.428606820309417e-06, "double": 1.90821492927058770002e-10}
+
+TAIL = {
+    "float": (0.5, 0.16666576266288757, 0.041666556149721146, 0.008363178931176662, 0.0013926184037700295),
+    "double": (0.5000000000000001, 0.16666666666666669, 0.04166666666662413, 0.008333333333330062, 0.0013888888917213717,
+               0.00019841269863053618, 2.4801521295954376e-05, 2.7557268459997064e-06, 2.7620088445409746e-07, 2.510038549551032e-08),
+}
+"""p(r) = (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2; errors 2^-26.7 and 2^-55.8 of e^r."""
+
+TOP = {"float": 89.0, "double": 710.0}
+"""e^x is inf here."""
+BOTTOM = {"float": -104.0, "double": -746.0}
+"""e^x is 0 here."""
+MAGIC = {"float": 12582912.0, "double": 6755399441055744.0}
+"""1.5 2^(p-1): added to a small integer it leaves that integer in the low bits."""
+BIAS = {"float": (127, 23), "double": (1023, 52)}
+
+
+def power_of_two(n: V) -> V:
+    """2^n for an integer n that is a normal exponent."""
+    bias, shift = BIAS[n.element]
+    return ((n + MAGIC[n.element]).bits() + bias).shl(shift).real()
+
+
+def scale(x: V, n: V) -> V:
+    """x 2^n, where n may be twice what an exponent can be."""
+    half = (n * 0.5).rint()
+    return x * power_of_two(half) * power_of_two(n - half)
+
+
+def reduced(x: V) -> tuple[V, V]:
+    """(n, r): x = n ln 2 + r."""
+    n = (x * LOG2E).rint()
+    return n, x - n * LN2_HI[x.element] - n * LN2_LO[x.element]
+
+
+def clamped(x: V) -> V:
+    return x.least(TOP[x.element]).most(BOTTOM[x.element])
+
+
+def exp_tail(r: V) -> V:
+    """e^r - 1 for |r| <= ln 2 / 2."""
+    return r * r * polynomial(r, TAIL[r.element]) + r
+
+
+def exp_scaled(x: V, shift: int) -> V:
+    """e^x 2^shift, for x that was clamped to where 2^shift still matters."""
+    n, r = reduced(x)
+    return scale(exp_tail(r) + 1.0, n + float(shift) if shift else n)
+
+
+def exp(x: V) -> V:
+    return exp_scaled(clamped(x), 0)
+
+
+def exp2(x: V) -> V:
+    bias, bits = BIAS[x.element]
+    x = x.least(float(bias + 2)).most(float(-bias - bits - 2))
+    n = x.rint()
+    return scale(exp_tail((x - n) * LN2) + 1.0, n)
+
+
+def expm1(x: V) -> V:
+    """2^n (e^r - 1) + (2^n - 1), where the last is exact or does not matter; x itself where it is tiny."""
+    _, bits = BIAS[x.element]
+    y = x.least(TOP[x.element]).most(-(bits + 3.0))
+    n, r = reduced(y)
+    q = exp_tail(r)
+    inverse = power_of_two((-n).most(-(bits + 20.0)))
+    out = scale(q + (1.0 - inverse), n)
+    return x.abs().cmp("olt", 2.0**-bits).pick(x, out)
+
+
+def _half_exp(x: V) -> V:
+    """e^|x| / 2, which overflows only where cosh does."""
+    return exp_scaled(x.abs().least(TOP[x.element] + 1.0), -1)
+
+
+SINH = {
+    "float": (0.1666666716337204, 0.008333328180015087, 0.0001984216768993065, 2.7164383450727863e-06),
+    "double": (0.16666666666666666, 0.008333333333333333, 0.0001984126984127146, 2.7557319222970256e-06, 2.5052110434586254e-08,
+               1.6058939009577266e-10, 7.66193085953655e-13),
+}
+
+
+def sinh(x: V) -> V:
+    e = _half_exp(x)
+    t = x * x
+    small = x * t * polynomial(t, SINH[x.element]) + x
+    return x.abs().cmp("olt", 1.0).pick(small, (e - 0.25 / e).copysign(x))
+
+
+def cosh(x: V) -> V:
+    e = _half_exp(x)
+    return e + 0.25 / e
+
+
+def tanh(x: V) -> V:
+    """t / (t + 2) with t = e^2|x| - 1."""
+    y = x.abs().least(20.0)
+    t = expm1(y + y)
+    return (t / (t + 2.0)).copysign(x)
+
+
+def sigmoid(x: V) -> V:
+    e = exp(-x.abs())
+    return x.cmp("olt", 0).pick(e, x.const(1.0)) / (e + 1.0)
+
+
+SILU_BOTTOM = {"float": -109.0, "double": -753.0}
+"""x e^x is 0 here."""
+
+
+def silu(x: V) -> V:
+    """x / (1 + e^-x), or x e^x / (1 + e^x) below 0, its numerator scaled as a whole; NaN at -inf, as x sigmoid(x) is."""
+    n, r = reduced((-x.abs()).most(SILU_BOTTOM[x.element]))
+    p = exp_tail(r) + 1.0
+    top = x.cmp("olt", 0).pick(scale(x.most(SILU_BOTTOM[x.element]) * p, n), x)
+    return x.cmp("oeq", float("-inf")).pick(x.const(float("nan")), top / (scale(p, n) + 1.0))

@@ -1,0 +1,155 @@
+"""Values with operators: `a * b + c` on `V` writes LLVM IR, so that mathematics reads as mathematics.
+
+Multiplications and additions carry `contract` where `flags` says so: the target fuses them if it can.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polyop.codegen.llvm.builder import Builder
+from polyop.codegen.llvm.types import constant, suffix, vector
+
+Number = float | int
+
+
+@dataclass(frozen=True, slots=True)
+class V:
+    """A scalar (width 1) or vector SSA value of `element`; "contract " or "" in `flags`."""
+
+    b: Builder
+    element: str
+    width: int
+    text: str
+    flags: str = "contract "
+
+    @property
+    def type_(self) -> str:
+        return vector(self.element, self.width)
+
+    @property
+    def is_float(self) -> bool:
+        return self.element in ("float", "double")
+
+    def like(self, text: str, element: str | None = None) -> V:
+        return V(self.b, element or self.element, self.width, text, self.flags)
+
+    def const(self, x: Number, element: str | None = None) -> V:
+        """`x` in every lane."""
+        return self.like(constant(x, element or self.element, self.width), element)
+
+    def lift(self, x: V | Number) -> V:
+        return x if isinstance(x, V) else self.const(x)
+
+    def op(self, name: str, other: V | Number) -> V:
+        return self.like(self.b.do(f"{name} {self.type_} {self.text}, {self.lift(other).text}"))
+
+    def __add__(self, other: V | Number) -> V:
+        return self.op(f"fadd {self.flags}" if self.is_float else "add", other)
+
+    def __radd__(self, other: Number) -> V:
+        return self.const(other) + self
+
+    def __sub__(self, other: V | Number) -> V:
+        return self.op(f"fsub {self.flags}" if self.is_float else "sub", other)
+
+    def __rsub__(self, other: Number) -> V:
+        return self.const(other) - self
+
+    def __mul__(self, other: V | Number) -> V:
+        return self.op(f"fmul {self.flags}" if self.is_float else "mul", other)
+
+    def __rmul__(self, other: Number) -> V:
+        return self.const(other) * self
+
+    def __truediv__(self, other: V | Number) -> V:
+        return self.op("fdiv", other)
+
+    def __rtruediv__(self, other: Number) -> V:
+        return self.const(other) / self
+
+    def __neg__(self) -> V:
+        return self.like(self.b.do(f"fneg {self.type_} {self.text}")) if self.is_float else self.const(0) - self
+
+    def __and__(self, other: V | Number) -> V:
+        return self.op("and", other)
+
+    def __or__(self, other: V | Number) -> V:
+        return self.op("or", other)
+
+    def __xor__(self, other: V | Number) -> V:
+        return self.op("xor", other)
+
+    def shl(self, n: V | Number) -> V:
+        return self.op("shl", n)
+
+    def lshr(self, n: V | Number) -> V:
+        return self.op("lshr", n)
+
+    def ashr(self, n: V | Number) -> V:
+        return self.op("ashr", n)
+
+    def cmp(self, order: str, other: V | Number) -> V:
+        """An i1 for each lane; `order` as in fcmp or icmp."""
+        verb = "fcmp" if self.is_float else "icmp"
+        return self.like(self.b.do(f"{verb} {order} {self.type_} {self.text}, {self.lift(other).text}"), "i1")
+
+    def pick(self, yes: V | Number, no: V | Number) -> V:
+        """For a condition: `yes` where it holds, else `no`; one of them is a V."""
+        model = yes if isinstance(yes, V) else no
+        assert isinstance(model, V)
+        yes, no = model.lift(yes), model.lift(no)
+        return model.like(self.b.do(f"select {self.type_} {self.text}, {model.type_} {yes.text}, {model.type_} {no.text}"))
+
+    def intrinsic(self, name: str, *others: V) -> V:
+        """llvm.`name` of this and others of its type."""
+        args = tuple((self.type_, x.text) for x in (self, *others))
+        return self.like(self.b.call(self.type_, f"llvm.{name}.{suffix(self.element, self.width)}", *args))
+
+    def abs(self) -> V:
+        return self.intrinsic("fabs")
+
+    def copysign(self, sign: V) -> V:
+        return self.intrinsic("copysign", sign)
+
+    def sqrt(self) -> V:
+        return self.intrinsic("sqrt")
+
+    def rint(self) -> V:
+        """Half-way cases to even."""
+        return self.intrinsic("roundeven")
+
+    def least(self, bound: V | Number) -> V:
+        """min(self, bound), and NaN if self is NaN: one instruction."""
+        bound = self.lift(bound)
+        return bound.cmp("olt", self).pick(bound, self)
+
+    def most(self, bound: V | Number) -> V:
+        """max(self, bound), and NaN if self is NaN: one instruction."""
+        bound = self.lift(bound)
+        return bound.cmp("ogt", self).pick(bound, self)
+
+    def bits(self) -> V:
+        """The same bits as integers."""
+        return self.cast("bitcast", "i64" if self.element == "double" else "i32")
+
+    def real(self) -> V:
+        """The same bits as floats."""
+        return self.cast("bitcast", "double" if self.element == "i64" else "float")
+
+    def cast(self, verb: str, element: str) -> V:
+        if element == self.element:
+            return self
+        return self.like(self.b.do(f"{verb} {self.type_} {self.text} to {vector(element, self.width)}"), element)
+
+
+def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
+    """c[0] + c[1] x + ..; Horner's rule."""
+    total = x.const(coefficients[-1])
+    for c in reversed(coefficients[:-1]):
+        total = total * x + c
+    return total
+
+
+Function = Callable[..., V]

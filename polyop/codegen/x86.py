@@ -1,0 +1,54 @@
+"""LoopNest -> LLVM IR text with explicit vectors.
+
+A serial loop becomes a loop. Rows and lanes become no loop at all: an expression is computed once for each point of the
+rows and lanes that it depends on. So `acc[p, v] += A[p, k] * B[k, v]` is, without being recognised as anything, v / w
+vector loads, p scalar loads and broadcasts, and p v / w multiply-adds on accumulators held in SSA values.
+
+Nothing is left to LLVM's optimiser: no pass of it is run, only its code generator.
+"""
+
+from __future__ import annotations
+
+from polyop.codegen.llvm.builder import Builder, Text
+from polyop.codegen.llvm.lifetime import blended_stores
+from polyop.codegen.llvm.nodes import emit_nodes
+from polyop.codegen.llvm.state import Shared, State, slots_of
+from polyop.codegen.llvm.weight import heavy_functions, vector_width
+from polyop.ir.loops import LoopNest, Space
+from polyop.ir.module import Module, Signature
+from polyop.ir.options import Options
+from polyop.ir.target import Target
+
+
+def emit(nest: LoopNest, target: Target, options: Options) -> Module:
+    """The text of one kernel; its calling convention is that of `ir/module.py`.
+
+    Raises  UnsupportedError, with the reason, for a nest that this target cannot run.
+    """
+    text = Text()
+    b = Builder(text)
+    width = vector_width(nest, target)
+    shared = Shared(nest, target, options.numerics == "strict", width, slots_of(nest), blended_stores(nest), heavy_functions(nest, width))
+    s = State(b, shared, "%args", "%status", 0)
+    emit_nodes(s, nest.body)
+    head = [f"define i64 @{nest.name}(ptr %args) #0 {{", "entry:", "  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
+    tail = ["  %found = load i64, ptr %status, align 8", "  ret i64 %found", "}"]
+    if s.streams:
+        tail.insert(0, "  call void @llvm.x86.sse.sfence()")
+        text.declared.add("declare void @llvm.x86.sse.sfence()")
+    text.functions.append("\n".join([*head, *b.lines(), *tail]))
+    return Module(nest.name, target.name, text.assemble(attributes(target)), signature(nest, shared))
+
+
+def attributes(target: Target) -> str:
+    wide = target.vector_bytes * 8
+    features = f' "target-features"="{target.features}"' if target.features else ""
+    return (f'nounwind "target-cpu"="{target.arch}"{features} "prefer-vector-width"="{wide}" "min-legal-vector-width"="{wide}" '
+            '"no-trapping-math"="true"')
+
+
+def signature(nest: LoopNest, shared: Shared) -> Signature:
+    def of(space: Space) -> tuple:  # type: ignore[type-arg]
+        return tuple(b for b in nest.buffers if b.space == space)
+
+    return Signature(nest.name, nest.sizes, nest.scalars, of(Space.TENSOR), of(Space.WORK), tuple(shared.sites))
