@@ -1,0 +1,84 @@
+"""Text -> Program."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import lru_cache
+from importlib.resources import files
+
+from lark import Lark
+from lark.exceptions import UnexpectedCharacters, UnexpectedToken
+
+from polyop.dsl import syntax as s
+from polyop.dsl.lines import Lines, ShapeError, normal, span_of
+from polyop.dsl.mistakes import explain_character, explain_token
+from polyop.dsl.tree import Builder
+from polyop.ir.errors import Label, fail
+from polyop.ir.span import Source
+
+MAX_NESTING = 250  # of expressions without brackets: `- - - x`, `a ? b : c ? d : e`
+
+
+@lru_cache(maxsize=1)
+def _lark() -> Lark:
+    grammar = (files("polyop.dsl") / "grammar.lark").read_text()
+    return Lark(grammar, parser="lalr", lexer="basic", postlex=Lines(), propagate_positions=True, maybe_placeholders=True)
+
+
+def parse(source: Source) -> s.Program:
+    """The definitions in `source`.
+
+    Raises  UserError E1xx, if the text is not in the language.
+    """
+    source = normal(source)
+    try:
+        tree = _lark().parse(source.text)
+    except ShapeError as error:
+        raise fail(error.code, error.message, span_of(source, error.token)) from None
+    except UnexpectedCharacters as error:
+        raise explain_character(source, error) from None
+    except UnexpectedToken as error:
+        raise explain_token(source, error) from None
+    items = Builder(source).transform(tree)
+    _check_names(items)
+    program = s.Program(
+        source,
+        tuple(i for i in items if isinstance(i, s.OpDef)),
+        tuple(i for i in items if isinstance(i, s.FnDef)),
+        tuple(i for i in items if isinstance(i, s.MonoidDef)),
+    )
+    for root in _roots(program):
+        _check_nesting(root)
+    return program
+
+
+def _check_names(items: list[s.Definition]) -> None:
+    seen: dict[str, s.Definition] = {}
+    for item in items:
+        if item.name in seen:
+            first = Label(seen[item.name].span)
+            raise fail("E121", f"`{item.name}` is defined twice", item.span, notes=(("the first is here", first),))
+        seen[item.name] = item
+
+
+def _roots(program: s.Program) -> Iterator[s.Syntax]:
+    for op in program.ops:
+        yield from s.expressions(op)
+    for fn in program.fns:
+        yield fn.body
+    for monoid in program.monoids:
+        yield monoid.identity
+
+
+def _check_nesting(root: s.Syntax) -> None:
+    """A chain of binary signs counts as one level, however long."""
+    stack = [(root, 0)]
+    while stack:
+        node, depth = stack.pop()
+        if depth > MAX_NESTING:
+            raise fail("E104", f"expressions nest at most {MAX_NESTING} deep", node.span)
+        if isinstance(node, s.Binary):
+            first, links = s.spine(node)
+            stack += [(first, depth + 1), *((link.right, depth + 1) for link in links)]
+        else:
+            stack += [(child, depth + 1) for child in s.children(node)]

@@ -1,0 +1,410 @@
+"""The body of an operator -> drafts: dtypes settled, by rounds, since a temporary's comes from what is stored in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+
+from polyop.dsl import syntax as s
+from polyop.dsl import values as v
+from polyop.dsl.draft import Draft, Given, Holder, OperatorCall, reading_order
+from polyop.dsl.header import shape_of
+from polyop.dsl.lower import condition, extent, lower, positions
+from polyop.dsl.monoids import monoid_of
+from polyop.dsl.names import FUNCTIONS, REDUCING, did_you_mean
+from polyop.dsl.scope import Scope, Work
+from polyop.dsl.values import Typed, Value, Weak
+from polyop.ir.dtypes import BOOL, I64, DType, accumulator, fits, promote
+from polyop.ir.errors import Label, fail
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, is_affine_condition, is_computed
+from polyop.ir.op import builtin_monoid
+from polyop.ir.span import Span
+
+MAX_ROUNDS = 12
+
+CalleeDtypes = Callable[[s.OpDef, s.Program, s.Call, Scope, Mapping[str, DType | None]], "tuple[DType | None, ...]"]
+"""What an operator call returns, by the dtypes of the caller's tensors."""
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """Drafts in text order, and every tensor, the temporaries included, with its dtype."""
+
+    drafts: tuple[Draft | OperatorCall, ...]
+    holders: Mapping[str, Holder]
+    names: frozenset[str]
+
+
+def is_operator_call(e: s.Syntax, scope: Scope) -> bool:
+    """Whether `e` calls an operator: a name that no function has, or whole tensors as arguments."""
+    if not isinstance(e, s.Call) or scope.operator(e.name) is None:
+        return False
+    whole = any(isinstance(a, s.Name) and a.name in scope.tensors and scope.tensors[a.name].rank > 0
+                for a in (*e.args, *(x for _, x in e.keywords)))
+    return whole or e.name not in FUNCTIONS and scope.fn(e.name) is None and e.name not in scope.dtypes
+
+
+def body_of(scope: Scope, callee_dtypes: CalleeDtypes) -> Body:
+    """Raises UserError E2xx."""
+    scope = _with_temporaries(scope)
+    _check_forms(scope)
+    dtypes: dict[str, DType | None] = {n: h.dtype for n, h in scope.tensors.items()}
+    for _ in range(MAX_ROUNDS):
+        before = dict(dtypes)
+        taken = set(scope.safe.values()) | {h.result for h in scope.tensors.values()}
+        work = Work(scope, dtypes, taken)
+        lowered = [_lower(statement, work, callee_dtypes) for statement in scope.op.body
+                   if not isinstance(statement, s.Declaration)]
+        stored: dict[str, DType] = {}
+        for one in lowered:
+            for name, dtype in one.stores:
+                if scope.tensors[name].dtype is None and dtype is not None:
+                    stored[name] = promote(stored[name], dtype) if name in stored else dtype
+        dtypes.update(stored)
+        if dtypes == before:
+            break
+    missing = [n for n, t in dtypes.items() if t is None]
+    if missing:
+        span = scope.tensors[missing[0]].span
+        raise fail("E229", f"nothing gives `{missing[0]}` a dtype", span, hint=f"say it: `{missing[0]}: f32 [...] = ...`")
+    holders = {n: replace(h, dtype=dtypes[n]) for n, h in scope.tensors.items()}
+    final = replace(scope, tensors=holders)
+    work = Work(final, dtypes, set(scope.safe.values()) | {h.result for h in holders.values()})
+    drafts = [_lower(x, work, callee_dtypes).finish() for x in scope.op.body if not isinstance(x, s.Declaration)]
+    return Body(tuple(drafts), holders, frozenset(work.taken))
+
+
+# --- tensors ---------------------------------------------------------------------------------------------------------
+
+
+def _with_temporaries(scope: Scope) -> Scope:
+    tensors = dict(scope.tensors)
+    work = Work(scope, {}, set(), indices_allowed=False, tensors_allowed=False)
+    for statement in scope.op.body:
+        names = statement.names if isinstance(statement, s.Multi) else (statement.name,)
+        for position, name in enumerate(names):
+            _check_free(name, statement, scope)
+            old = tensors.get(name)
+            new = _temporary(name, position, statement, replace(scope, tensors=tensors), work)
+            if old is None:
+                tensors[name] = new
+                continue
+            if new.shape is not None or new.dtype is not None:
+                tensors[name] = _merge(old, new, statement)
+    return replace(scope, tensors=tensors)
+
+
+def _merge(old: Holder, new: Holder, statement: s.Statement) -> Holder:
+    if old.role == "temp":
+        for kind, a, b in (("shape", old.shape, new.shape), ("dtype", old.dtype, new.dtype)):
+            if a is not None and b is not None and a != b:
+                raise fail("E202", f"`{old.name}` has two {kind}s", statement.span)
+        rank = new.rank if new.shape is not None else old.rank
+        return replace(old, shape=old.shape or new.shape, dtype=old.dtype or new.dtype, rank=rank)
+    if new.shape is not None:
+        raise fail("E202", f"`{old.name}` has its shape from the signature", statement.span)
+    return replace(old, summed=new.dtype)
+
+
+def _check_free(name: str, statement: s.Statement, scope: Scope) -> None:
+    holder = scope.tensors.get(name)
+    if holder is not None and holder.role == "in":
+        where = (("declared here", Label(holder.span)),) if holder.span else ()
+        raise fail("E219", f"`{name}` is an input and cannot be written", _left(statement), notes=where,
+                   hint=f"declare it `inout {name}: ...`")
+    if name in scope.sizes or name in scope.scalars or name in scope.consts:
+        raise fail("E202", f"`{name}` is a parameter or a size already; one name means one thing", _left(statement))
+
+
+def _left(statement: s.Statement) -> Span:
+    return statement.left if isinstance(statement, s.Assignment) else statement.span
+
+
+def _temporary(name: str, number: int, statement: s.Statement, scope: Scope, work: Work) -> Holder:
+    shape, dtype, rank = None, None, 0
+    match statement:
+        case s.Declaration(dtype=t, shape=dims):
+            shape, dtype = shape_of(dims, work), scope.dtype(t, statement.span)
+            rank = len(shape)
+        case s.Assignment(dtype=t, shape=dims, index=index, value=value):
+            shape = shape_of(dims, work) if dims is not None else None
+            dtype = scope.dtype(t, statement.left) if t is not None else None
+            if shape is not None:
+                rank = len(shape)
+            elif index is not None:
+                rank = sum(len(scope.rest) if isinstance(i, s.Rest) else 1 for i in index)
+            elif is_operator_call(value, scope):
+                assert isinstance(value, s.Call)
+                rank = _result_rank(value, number, scope)
+            elif isinstance(value, s.Name) and value.name in scope.tensors:
+                rank = scope.tensors[value.name].rank
+        case s.Multi(value=value):
+            if not is_operator_call(value, scope):
+                raise fail("E220", "several names on the left take the results of one operator", statement.span)
+            assert isinstance(value, s.Call)
+            rank = _result_rank(value, number, scope)
+    return Holder(scope.safe[name], dtype, rank, shape, "temp", "", _left(statement))
+
+
+def _result_rank(call: s.Call, number: int, scope: Scope) -> int:
+    found = scope.operator(call.name)
+    assert found is not None
+    callee = found[0]
+    results = [*callee.outputs, *(p for p in callee.params if p.mode == "inout")]
+    if number >= len(results):
+        raise fail("E220", f"`{call.name}` has {len(results)} results", call.span)
+    dims = results[number].type.dims
+    fixed = sum(not isinstance(d, s.Rest) for d in dims)
+    return fixed + (rest_rank(callee, call, scope) if fixed != len(dims) else 0)
+
+
+def rest_rank(callee: s.OpDef, call: s.Call, scope: Scope) -> int:
+    """How many dimensions `...` of `callee` stands for in this call."""
+    given = {p.name: a for p, a in zip((p for p in callee.params if not p.by_name), call.args, strict=False)} | dict(call.keywords)
+    for p in callee.params:
+        fixed = sum(not isinstance(d, s.Rest) for d in p.type.dims)
+        a = given.get(p.name)
+        if fixed != len(p.type.dims) and isinstance(a, s.Name) and a.name in scope.tensors:
+            rank = scope.tensors[a.name].rank - fixed
+            if rank < 0:
+                raise fail("E203", f"`{a.name}` has {scope.tensors[a.name].rank} dimensions, and `{p.name}` of `{callee.name}` "
+                           f"has at least {fixed}", a.span)
+            return rank
+    return 0
+
+
+def _check_forms(scope: Scope) -> None:
+    """One tensor is either assigned, or reduced with one operator."""
+    first: dict[str, s.Assignment] = {}
+    for x in scope.op.body:
+        if not isinstance(x, s.Assignment):
+            continue
+        if x.reduce and x.reduce not in (*REDUCING, "argmax", "argmin") and scope.monoid(x.reduce) is None:
+            known = [*REDUCING, "argmax", "argmin", *(m.name for m in scope.program.monoids)]
+            raise fail("E201", f"`{x.reduce}=` is no reducing operator" + did_you_mean(x.reduce, known), x.span)
+        old = first.setdefault(x.name, x)
+        if old.reduce == x.reduce:
+            continue
+        plain, other = (old, x) if not old.reduce else (x, old)
+        if plain.reduce:
+            raise fail("E216", f"`{x.name}` is reduced with `{old.reduce}=` and with `{x.reduce}=`", x.left,
+                       notes=(("first here", Label(old.left)),), hint="give each a tensor of its own")
+        constant = isinstance(plain.value, s.Number)
+        hint = "a sum starts from 0 by itself, remove this line" if other.reduce == "+" and constant else \
+            "a reduction starts from its identity by itself" if constant else "give each a tensor of its own"
+        raise fail("E216", f"`{x.name}` is assigned with `=` and with `{other.reduce}=`", plain.left,
+                   notes=(("reduced here", Label(other.left)),), hint=hint)
+
+
+# --- statements ------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class _Lowered:
+    """What a statement stores where, and its draft once all dtypes are known."""
+
+    stores: tuple[tuple[str, DType | None], ...]
+    finish: Callable[[], Draft | OperatorCall]
+
+
+def _lower(x: s.Statement, shared: Work, callee_dtypes: CalleeDtypes) -> _Lowered:
+    scope = shared.scope
+    assert isinstance(x, s.Assignment | s.Multi)
+    names = x.names if isinstance(x, s.Multi) else (x.name,)
+    if isinstance(x, s.Multi) or x.index is None and not x.reduce and is_operator_call(x.value, scope):
+        call = x.value
+        assert isinstance(call, s.Call)
+        found = scope.operator(call.name)
+        assert found is not None
+        results = callee_dtypes(*found, call, scope, shared.dtypes)
+        if len(results) != len(names):
+            raise fail("E220", f"`{call.name}` has {len(results)} results, and {len(names)} names stand on the left", x.span)
+        return _Lowered(tuple(zip(names, results, strict=True)), lambda: OperatorCall(names, call.name, call, x.span))
+    return _assignment(x, replace(shared, bare={}, places={}, hidden=[], bound={}, conditions=(), where=(),
+                                  left=frozenset(), serial=[0], target=scope.safe[x.name]))
+
+
+def _assignment(x: s.Assignment, w: Work) -> _Lowered:
+    scope, holder = w.scope, w.scope.tensors[x.name]
+    index = x.index or ()
+    value_syntax = x.value
+    if x.index is None and holder.rank > 0:
+        if isinstance(x.value, s.Name) and x.value.name in scope.tensors and scope.tensors[x.value.name].rank == holder.rank:
+            index, value_syntax = _whole(x.value, holder.rank, x, scope)
+        else:
+            dims = ", ".join("ijklmnpq"[d % 8] for d in range(holder.rank))
+            raise fail("E204", f"`{x.name}` has {holder.rank} dimensions, so it stands with brackets", x.left,
+                       hint=f"write `{x.name}[{dims}]`")
+    at = positions(x.name, index, x.left, w)
+    w.left = frozenset(w.places)
+    if any(map(is_computed, at)) and not x.reduce:
+        raise fail("E234", f"`=` may write one element of `{x.name}` twice, since `{_reads(index)}` may repeat", x.left,
+                   hint="say how to combine: `+=`, `max=`")
+    given, conditions, filters = _where(x, w)
+    w.where = (*conditions, *filters)
+    value = lower(value_syntax, w)
+    if not x.reduce:
+        _check_open(x, w, given)
+    draft = Draft(holder.result or holder.name, at, None, Const(0, I64), given, conditions, filters, tuple(w.hidden), (), x.span, x.left)
+    if x.reduce in ("argmax", "argmin"):
+        return _arg_reduction(x, draft, value, holder, w)
+    return _stored(x, draft, value, holder, w)
+
+
+def _stored(x: s.Assignment, draft: Draft, value: Value, holder: Holder, w: Work) -> _Lowered:
+    scope = w.scope
+    declared = holder.dtype if holder.role != "temp" or _is_declared(x.name, scope) else None
+    own = None if isinstance(value, Weak) and value.kind == "unknown" else v.alone(value, scope.default)
+    if not x.reduce:
+        if declared is not None:
+            _check_fits(x, value, declared)
+
+        def assign() -> Draft:
+            target = declared or w.dtypes[x.name]
+            assert target is not None
+            return replace(draft, expr=v.to(value, target, scope.default))
+        return _Lowered(((x.name, own),), assign)
+    name = REDUCING.get(x.reduce, x.reduce)
+    counts = own == BOOL and name in ("add", "mul")
+    summed = accumulator(I64 if counts else own) if own is not None else None
+    if declared is not None:
+        if not counts:
+            _check_fits(x, value, holder.summed or declared)
+        summed = holder.summed or accumulator(declared)
+
+    def reduce() -> Draft:
+        total = summed if declared is not None else w.dtypes[x.name]
+        assert total is not None
+        return replace(draft, reduce=monoid_of(name, total, scope, x.span), expr=v.widened(v.to(value, total, scope.default)))
+    return _Lowered(((x.name, summed),), reduce)
+
+
+def _is_declared(name: str, scope: Scope) -> bool:
+    """Whether the text gives the temporary `name` a dtype."""
+    return any(isinstance(x, s.Declaration | s.Assignment) and x.name == name and x.dtype is not None for x in scope.op.body)
+
+
+def _check_fits(x: s.Assignment, value: Value, target: DType) -> None:
+    if isinstance(value, Typed):
+        if fits(value.dtype, target):
+            return
+        found = value.dtype.name
+    elif value.kind == "float" and not target.is_float:
+        found = "a float"
+    elif value.kind == "int" and target == BOOL:
+        found = "an integer"
+    else:
+        return
+    raise fail("E221", f"{found} does not fit into `{x.name}`, which is {target}", x.value.span, hint=f"write the cast: `{target}(...)`")
+
+
+def _whole(source: s.Name, rank: int, x: s.Assignment, scope: Scope) -> tuple[tuple[s.Syntax, ...], s.Syntax]:
+    """`Y = X` as `Y[i0, i1] = X[i0, i1]`."""
+    taken = set(scope.safe) | set(scope.tensors) | set(scope.sizes)
+    names: list[s.Syntax] = []
+    for d in range(rank):
+        name = next(n for n in (f"i{d}{'_' * k}" for k in range(99)) if n not in taken)
+        names.append(s.Name(name, source.span))
+    return tuple(names), s.Access(source.name, tuple(names), source.span)
+
+
+def _reads(index: tuple[s.Syntax, ...]) -> str:
+    for i in index:
+        for e in s.walk(i):
+            if isinstance(e, s.Access):
+                return e.name
+    return "the position"
+
+
+def _where(x: s.Assignment, w: Work) -> tuple[tuple[Given, ...], tuple[Expr, ...], tuple[Expr, ...]]:
+    """The `where` of a statement: ranges of plain indices, affine conditions, and conditions on data."""
+    scope = w.scope
+    given: list[Given] = []
+    conditions: list[Expr] = []
+    filters: list[Expr] = []
+    for e in x.where:
+        if isinstance(e, s.Inside) and isinstance(e.value, s.Name) and _is_index(e.value.name, w):
+            name = scope.safe.get(e.value.name, e.value.name)
+            if all(g.index != name for g in given):
+                w.places.setdefault(e.value.name, e.value.span)
+                given.append(Given(name, extent(e.lower, w), extent(e.upper, w)))
+                continue
+        c = condition(e, w).expr
+        for part in _parts(c):
+            if is_affine_condition(part):
+                conditions.append(part)
+            elif not x.reduce:
+                raise fail("E235", "`where` on `=` takes conditions on indices and sizes alone", e.span,
+                           hint="choose by data with `condition ? a : b`")
+            else:
+                filters.append(part)
+    return tuple(given), tuple(conditions), tuple(filters)
+
+
+def _parts(c: Expr) -> list[Expr]:
+    if isinstance(c, Apply) and c.fn == "and":
+        return [*_parts(c.args[0]), *_parts(c.args[1])]
+    return [c] if not (isinstance(c, Const) and c.value) else []
+
+
+def _is_index(name: str, w: Work) -> bool:
+    scope = w.scope
+    return name not in scope.sizes and name not in scope.tensors and name not in scope.scalars and name not in scope.consts
+
+
+def _check_open(x: s.Assignment, w: Work, given: tuple[Given, ...]) -> None:
+    """Every index of an `=` stands on the left."""
+    for name, span in {**w.bare, **w.places}.items():
+        if name in w.left:
+            continue
+        if name in w.places:
+            raise fail("E301", f"`{name}` stands only on the right of `=`", span, hint="to sum over it, write `+=`")
+        raise not_an_index(name, span, w.scope)
+
+
+def not_an_index(name: str, span: Span | None, scope: Scope) -> Exception:
+    """E304: an index that nothing gives a range, most likely a misspelt name."""
+    known = [*scope.scalars, *scope.consts, *scope.sizes, *scope.tensors]
+    return fail("E304", f"`{name}` is no parameter, so it is an index, and nothing gives it a range" + did_you_mean(name, known), span)
+
+
+def _arg_reduction(x: s.Assignment, draft: Draft, value: Value, holder: Holder, w: Work) -> _Lowered:
+    """The position of the greatest (least) value: the value itself first, then the first position that has it.
+
+        T_top[i] max= e[i, j]
+        T_at[i]  min= e[i, j] == T_top[i] or isnan(e[i, j]) and isnan(T_top[i]) ? j : HIGHEST     (i64)
+        T[i]        = T_at[i] == HIGHEST ? -1 : T_at[i]
+    """
+    from polyop.dsl.names import fresh
+    scope = w.scope
+    dtype = v.alone(value, scope.default)
+    e = v.to(value, dtype, scope.default)
+    left = draft.left_names
+    sizes = {scope.safe.get(n, n) for n in scope.sizes}
+    inner = [n for n in dict.fromkeys([*reading_order(e), *(g.index for g in draft.given)]) if n not in left and n not in sizes]
+    if len(inner) != 1:
+        message = f"`{x.reduce}=` reduces over exactly one index, got {', '.join(f'`{n}`' for n in inner) or 'none'}"
+        raise fail("E236", message, x.span)
+    outer = tuple(affine(n) for n in left if n not in sizes)
+    if holder.dtype is not None and not fits(I64, holder.dtype):
+        raise fail("E221", f"a position is i64 and does not fit into `{x.name}`, which is {holder.dtype}", x.left)
+    top, at = fresh(f"{draft.target}_top", w.taken), fresh(f"{draft.target}_at", w.taken)
+    best = builtin_monoid("max" if x.reduce == "argmax" else "min", dtype)
+    found: Expr = Apply("eq", (e, Load(top, outer, dtype)), BOOL)
+    if dtype.is_float:
+        nans = v.both(Apply("isnan", (e,), BOOL), Apply("isnan", (Load(top, outer, dtype),), BOOL))
+        found = v.either(found, nans)
+    highest = Const(I64.highest, I64)
+    place = Apply("select", (found, v.weak_int(affine(inner[0])).build(I64), highest), I64)
+    hidden = tuple(
+        Draft(n, outer, m, body, filters=draft.filters, bound=(inner[0],), span=x.span, left=x.left, hidden=more)
+        for n, m, body, more in ((top, best, e, draft.hidden), (at, builtin_monoid("min", I64), place, ())))
+    got = Load(at, outer, I64)
+    none = Apply("eq", (got, highest), BOOL)
+    expr = v.cast(Apply("select", (none, Const(-1, I64), got), I64), holder.dtype or I64)
+    return _Lowered(((x.name, I64),), lambda: replace(draft, expr=expr, hidden=hidden, filters=()))
+
+
+def is_plain(p: object) -> bool:
+    """Whether a position is one index alone."""
+    return isinstance(p, Affine) and p.name is not None
