@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy import special
+
 from tests.library.case import ALSO_HALF, case
 
 Z = "Z: -; 1; 15; 64; 3x17; 2x3x5; 0"

@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy import special
+
 from tests.library.case import ALSO_HALF, case
 
 SIZES = "B H M N D E: 1 1 1 1 1 1; 2 3 17 15 16 5; 1 2 33 64 8 8; 2 2 4 7 3 0; 1 2 0 3 4 4"
@@ -62,11 +63,13 @@ def retention(q, k, v, decay):
 
 CASES = [
     case("attention", QKV, attend, SIZES, terms="99", dtypes=ALSO_HALF, scale=SCALE),
-    case("attention_weights", "B,H,M,D | B,H,N,D", lambda q, k, scale: softmax(scores(q, k, scale)), SIZES, terms="99", scale=SCALE),
+    case("attention_weights", "B,H,M,D | B,H,N,D", lambda q, k, scale: softmax(scores(q, k, scale)), SIZES, terms="99",
+         scale=SCALE),
     case("attention_scores", "B,H,M,D | B,H,N,D", scores, SIZES, terms="D", scale=SCALE),
     case("attention_causal", SELF_QKV, lambda q, k, v, scale: attend(q, k, v, scale, band(q.shape[2], 10**9)), SELF, terms="99",
          dtypes=ALSO_HALF, scale=SCALE),
-    *[case("attention_window", SELF_QKV, lambda q, k, v, scale, window: attend(q, k, v, scale, band(q.shape[2], window)), SELF, terms="99",
+    *[case("attention_window", SELF_QKV, lambda q, k, v, scale, window: attend(q, k, v, scale, band(q.shape[2], window)), SELF,
+           terms="99",
            scale=SCALE, window=w) for w in (1, 3, 100)],
     case("attention_masked", QKV + " | M,N", lambda q, k, v, mask, scale: attend(q, k, v, scale, mask), SIZES, terms="99",
          scale=SCALE),
@@ -77,7 +80,8 @@ CASES = [
          terms="99", tiny="B H M N D E: 1 4 2 3 2 3", scale=SCALE, group=2),
     case("attention_gqa", "B,H,M,D | B,H//3,N,D | B,H//3,N,E", grouped, "B H M N D E: 1 3 1 1 1 1; 2 6 17 15 16 5",
          terms="99", tiny="B H M N D E: 1 6 2 3 2 3", scale=SCALE, group=3),
-    case("attention_mqa", "B,H,M,D | B,N,D | B,N,E", lambda q, k, v, scale: attend(q, k[:, None], v[:, None], scale), SIZES, terms="99",
+    case("attention_mqa", "B,H,M,D | B,N,D | B,N,E", lambda q, k, v, scale: attend(q, k[:, None], v[:, None], scale), SIZES,
+         terms="99",
          scale=SCALE),
     case("attention_decode", "B,H,D | B,H,N,D | B,H,N,E", decode, "B H N D E: 1 1 1 1 1; 2 3 64 16 5; 1 2 129 8 8", terms="99",
          scale=SCALE, used="(N + 1) // 2"),

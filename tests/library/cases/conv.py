@@ -3,6 +3,7 @@
 import itertools
 
 import numpy as np
+
 from tests.library.case import case
 
 
@@ -61,7 +62,8 @@ def im2col(x, window=3, stride=1, pad=0):
     return v.transpose(0, 1, 4, 5, 2, 3)
 
 
-SHAPE = "B C K H W R S: 1 1 1 3 3 3 3; 2 3 5 8 9 3 3; 1 4 17 7 11 1 1; 2 2 3 9 8 5 3; 1 16 16 6 18 3 3; 1 0 2 5 5 3 3; 0 2 2 5 5 3 3"
+SHAPE = ("B C K H W R S: 1 1 1 3 3 3 3; 2 3 5 8 9 3 3; 1 4 17 7 11 1 1; 2 2 3 9 8 5 3; 1 16 16 6 18 3 3; "
+         "1 0 2 5 5 3 3; 0 2 2 5 5 3 3")
 TINY = "B C K H W R S: 1 1 1 3 3 3 3; 2 2 3 5 4 3 2; 1 2 2 3 4 1 1"
 LINE = "B C K L R: 1 1 1 3 3; 2 3 5 17 3; 1 4 17 20 5; 2 2 3 64 1; 1 0 2 7 3"
 SMALL_LINE = "B C K L R: 1 1 1 3 3; 2 2 3 6 2"
@@ -73,7 +75,8 @@ def two(name, inputs, want, *, sizes=SHAPE, tiny=TINY, terms=SUM, dtypes=("f32",
 
 
 CASES = [
-    *[case("conv1d", "B,C,L | K,C,R", lambda x, f, **kw: correlate(x, f, "bcx,kc->bkx", **kw), LINE, tiny=SMALL_LINE, terms="C * R", **kw)
+    *[case("conv1d", "B,C,L | K,C,R", lambda x, f, **kw: correlate(x, f, "bcx,kc->bkx", **kw), LINE, tiny=SMALL_LINE,
+           terms="C * R", **kw)
       for kw in ({}, dict(stride=2, pad=1), dict(pad=2, dilation=2))],
     *[two("conv2d", "B,C,H,W | K,C,R,S", nchw, **kw) for kw in (dict(stride=2), dict(stride=2, pad=1), dict(pad=2, dilation=2))],
     two("conv2d", "B,C,H,W | K,C,R,S", nchw, dtypes=("f32", "f64", "f16")),
@@ -95,12 +98,15 @@ CASES = [
     case("conv1d_causal", "B,C,L | C,R | C",
          lambda x, f, b: correlate(np.pad(x, [(0, 0), (0, 0), (f.shape[1] - 1, 0)]), f, "bcx,c->bcx", window=1) + b[:, None],
          "B C L R: 1 1 1 1; 2 3 17 4; 1 16 65 4; 2 3 2 4", tiny="B C L R: 1 1 1 1; 2 2 5 3; 1 2 2 4", terms="R"),
-    *[case("conv2d_grouped", "B,G,C,H,W | G,K,C,R,S", lambda x, f, **kw: correlate(x, f, "bgcyx,gkc->bgkyx", first=3, window=3, **kw),
+    *[case("conv2d_grouped", "B,G,C,H,W | G,K,C,R,S", lambda x, f,
+           **kw: correlate(x, f, "bgcyx,gkc->bgkyx", first=3, window=3, **kw),
            "B G C K H W R S: 1 1 1 1 3 3 3 3; 2 3 4 5 6 7 3 3; 1 4 2 16 8 5 1 3", tiny="B G C K H W R S: 1 2 2 3 4 4 3 2",
            terms=SUM, **kw) for kw in ({}, dict(stride=2, pad=1))],
-    *[two("conv2d_separable", "B,C,H,W | C,R,S | K,C", lambda x, f, p, **kw: np.einsum("bcyx,kc->bkyx", depthwise(x, f, **kw), p), **kw)
+    *[two("conv2d_separable", "B,C,H,W | C,R,S | K,C", lambda x, f, p,
+          **kw: np.einsum("bcyx,kc->bkyx", depthwise(x, f, **kw), p), **kw)
       for kw in ({}, dict(stride=2, pad=1))],
-    *[case("conv1d_transposed", "B,C,L | C,K,R", transposed, "B C K L R: 1 1 1 1 3; 2 3 5 8 4; 1 4 17 20 3", tiny="B C K L R: 1 2 2 3 3",
+    *[case("conv1d_transposed", "B,C,L | C,K,R", transposed, "B C K L R: 1 1 1 1 3; 2 3 5 8 4; 1 4 17 20 3",
+           tiny="B C K L R: 1 2 2 3 3",
            terms="C * R", **kw) for kw in ({}, dict(stride=2, pad=1), dict(stride=3))],
     *[case("conv2d_transposed", "B,C,H,W | C,K,R,S", transposed, "B C K H W R S: 1 1 1 1 1 3 3; 2 3 5 4 5 4 3; 1 16 8 5 4 2 2",
            tiny="B C K H W R S: 1 2 2 2 3 3 2", terms=SUM, **kw) for kw in ({}, dict(stride=2, pad=1), dict(stride=2))],

@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy.spatial.distance import cdist
+
 from tests.library.case import F32, case
 
 MND = "M N D: 1 1 1; 5 3 17; 16 15 8; 33 64 3; 0 3 4"

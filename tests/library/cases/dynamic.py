@@ -3,6 +3,7 @@
 import numpy as np
 from scipy.sparse.csgraph import floyd_warshall
 from scipy.special import logsumexp
+
 from tests.library.case import F32, case
 
 TWO = "M N: 0 0; 1 1; 5 7; 17 16; 3 0"
@@ -34,7 +35,8 @@ def dtw(a, b):
 def shortest(w):
     """SciPy's paths, except that the way from a node to itself is the shortest loop that W allows."""
     d = floyd_warshall(w * (1 - np.eye(len(w))))
-    loop = np.minimum(np.diag(w), [min([d[i, j] + d[j, i] for j in range(len(w)) if j != i], default=np.inf) for i in range(len(w))])
+    loop = np.minimum(np.diag(w),
+         [min([d[i, j] + d[j, i] for j in range(len(w)) if j != i], default=np.inf) for i in range(len(w))])
     return d + np.diag(loop)
 
 
@@ -55,7 +57,8 @@ def forward(first, move, emit):
 
 
 CASES = [
-    case("levenshtein", LETTERS, table(lambda u, s, c, a, b: min(u + 1, s + 1, c + (a != b)), lambda i, j: i + j), TWO, dtypes=F32),
+    case("levenshtein", LETTERS, table(lambda u, s, c, a, b: min(u + 1, s + 1, c + (a != b)), lambda i, j: i + j), TWO,
+         dtypes=F32),
     case("lcs", LETTERS, table(lambda u, s, c, a, b: c + 1 if a == b else max(u, s), lambda i, j: 0), TWO, dtypes=F32),
     case("smith_waterman", LETTERS, table(align, lambda i, j: 0), TWO, dtypes=F32),
     case("smith_waterman", LETTERS, table(align, lambda i, j: 0), TWO, dtypes=F32, match=3, mismatch=-2, gap=-2),

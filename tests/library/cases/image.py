@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy import ndimage
+
 from tests.library.case import F32, case
 
 HW = "H W: 5 5; 8 17; 16 15; 33 64"
@@ -56,11 +57,13 @@ CASES = [
     case("unsharp", "H,W", lambda x, amount=1: x + amount * (x - box(x)), ALL, terms="25", amount=0.5),
     case("dilate3", "H,W", lambda x: cut(ndimage.grey_dilation(x, (3, 3))), INNER, dtypes=NUMBERS),
     case("erode3", "H,W", lambda x: cut(ndimage.grey_erosion(x, (3, 3))), INNER, dtypes=NUMBERS),
-    case("median3", "H,W", lambda x: ndimage.median_filter(x, (1, 3))[:, 1 : x.shape[1] - 1], "H W: 1 3; 8 17; 33 64; 2 3", tiny="H W: 3 5",
+    case("median3", "H,W", lambda x: ndimage.median_filter(x, (1, 3))[:, 1 : x.shape[1] - 1], "H W: 1 3; 8 17; 33 64; 2 3",
+         tiny="H W: 3 5",
          dtypes=NUMBERS),
     case("rgb_to_gray", "H,W,3", lambda x: x @ [0.299, 0.587, 0.114], ALL),
     case("rgb_to_gray_u8", "u8: H,W,3", lambda x: ((x.astype(int) @ [77, 150, 29] + 128) >> 8).astype(np.uint8), ALL, dtypes=F32),
-    case("normalize_image", "u8: B,H,W,3 | 3 | pos: 3", lambda x, m, d: ((x / 255 - m) / d).transpose(0, 3, 1, 2), "B H W: 1 1 1; 2 5 17; 1 8 16",
+    case("normalize_image", "u8: B,H,W,3 | 3 | pos: 3", lambda x, m, d: ((x / 255 - m) / d).transpose(0, 3, 1, 2),
+         "B H W: 1 1 1; 2 5 17; 1 8 16",
          dtypes=F32),
     case("histogram_u8", "u8: H,W", lambda x: np.bincount(x.ravel(), minlength=256), ALL, dtypes=F32),
     case("histogram", "N", histogram, "N: 0; 1; 17; 1000", bins=8, lo=-0.5, hi=0.5),

@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy import linalg, special
+
 from tests.library.case import ALSO_HALF, F32, case
 
 MKN = "M K N: 1 1 1; 15 16 17; 65 33 64; 4 0 5; 0 3 4; 7 129 2"
@@ -38,7 +39,8 @@ CASES = [
     mm("bmm_nt", "*Z,M,K | *Z,N,K", "...mk,...nk->...mn", ZMKN),
     mm("bmm_tn", "*Z,K,M | *Z,K,N", "...km,...kn->...mn", ZMKN),
     case("gemm", "M,K | K,N | M,N", lambda a, b, c, alpha=1, beta=1: alpha * a @ b + beta * c, MKN, terms="K"),
-    case("gemm", "M,K | K,N | M,N", lambda a, b, c, alpha, beta: alpha * (a @ b) + beta * c, MKN, terms="K", alpha=0.5, beta=-2.0),
+    case("gemm", "M,K | K,N | M,N", lambda a, b, c, alpha, beta: alpha * (a @ b) + beta * c, MKN, terms="K", alpha=0.5,
+         beta=-2.0),
     case("gemm_update", "M,N | M,K | K,N", lambda c, a, b, alpha, beta: alpha * (a @ b) + beta * c, MKN, terms="K",
          alpha=0.5, beta=2.0),
     mm("matvec", "M,K | K", "mk,k->m", "M K: 1 1; 15 17; 64 65; 5 0; 0 4"),
@@ -54,8 +56,10 @@ CASES = [
     case("syr2k", "N,K | N,K", lambda a, b: np.tril(a @ b.T + b @ a.T), NK, terms="2 * K"),
     case("trmm", "M,M | M,N", lambda a, b: np.tril(a) @ b, MN, terms="M"),
     case("symm", "M,M | M,N", lambda s, b: (np.tril(s) + np.tril(s, -1).T) @ b, MN, terms="M"),
-    case("trsv", "lower: N,N | N", lambda a, b: linalg.solve_triangular(a, b, lower=True) if len(b) else b, SQUARE, terms="4 * N"),
-    case("trsm", "lower: M,M | M,N", lambda a, b: linalg.solve_triangular(a, b, lower=True) if b.size else b, "M N: 1 1; 5 3; 16 17; 0 3; 3 0",
+    case("trsv", "lower: N,N | N", lambda a, b: linalg.solve_triangular(a, b, lower=True) if len(b) else b, SQUARE,
+         terms="4 * N"),
+    case("trsm", "lower: M,M | M,N", lambda a, b: linalg.solve_triangular(a, b, lower=True) if b.size else b,
+         "M N: 1 1; 5 3; 16 17; 0 3; 3 0",
          terms="4 * M"),
     case("cholesky", "spd: N,N", lambda a: np.linalg.cholesky(a), SQUARE, terms="4 * N"),
     mm("kron", "M,N | P,Q", "mn,pq->mpnq", "M N P Q: 1 1 1 1; 2 3 5 4; 7 2 3 17; 2 0 3 1", terms="1"),
@@ -65,12 +69,14 @@ CASES = [
     mm("ttm_middle", "I,J,K | J,R", "ijk,jr->irk", "I J K R: 1 1 1 1; 5 4 3 17; 8 19 7 16; 3 0 2 4", terms="J"),
     mm("ao2mo", "P,A | P,Q,R,S", "pa,pqrs->aqrs", "P A Q R S: 1 1 1 1 1; 5 4 3 2 17; 16 15 2 3 4", terms="P"),
     mm("ccsd", "I,K,L | L,J,K", "ikl,ljk->ij", "I J K L: 1 1 1 1; 5 4 3 17; 16 15 9 4; 2 3 0 4", terms="K * L"),
-    case("chain3", "M,K | K,L | L,N", lambda a, b, c: a @ b @ c, "M K L N: 1 1 1 1; 5 4 3 17; 16 33 15 20; 3 2 0 4", terms="K * L"),
+    case("chain3", "M,K | K,L | L,N", lambda a, b, c: a @ b @ c, "M K L N: 1 1 1 1; 5 4 3 17; 16 33 15 20; 3 2 0 4",
+         terms="K * L"),
     case("atax", "M,N | N", lambda a, x: a.T @ (a @ x), MN, terms="M * N"),
     case("trace", "N,N", np.trace, SQUARE, terms="N"),
     case("frobenius", "M,N", lambda a: np.sqrt((a * a).sum()), MN, terms="M * N"),
     mm("inner", "M,N | M,N", "mn,mn->", MN, terms="M * N"),
     case("linear", "*Z,K | N,K | N", linear, ZKN, terms="K", dtypes=ALSO_HALF),
+    case("dense", "*Z,K | K,N | N", lambda x, w, b: x @ w + b, ZKN, terms="K"),
     fused("linear_relu", lambda s: np.maximum(s, 0)),
     fused("linear_gelu", lambda s: s * special.ndtr(s)),
     fused("linear_silu", lambda s: s * special.expit(s)),

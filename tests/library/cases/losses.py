@@ -2,7 +2,8 @@
 
 import numpy as np
 from scipy import special
-from tests.library.case import case
+
+from tests.library.case import case, f32
 
 ZD = "Z D: - 1; 3 16; 2x3 17; 5 65; 4 0"
 
@@ -25,7 +26,8 @@ def triplet(a, p, q, margin=1.0):
     return np.maximum(((a - p) ** 2).sum(-1) - ((a - q) ** 2).sum(-1) + margin, 0)
 
 
-def dice(p, t, eps=float(np.float32(1e-6))):
+def dice(p, t, eps=1e-6):
+    eps = f32(eps)
     return 1 - (2 * (p * t).sum(-1) + eps) / (p.sum(-1) + t.sum(-1) + eps)
 
 

@@ -2,6 +2,7 @@
 
 import ml_dtypes
 import numpy as np
+
 from tests.library.case import F32, case
 
 ANY = ("f32", "f64", "u8")
@@ -51,7 +52,8 @@ CASES = [
     case("copy", "*Z", np.copy, "Z: -; 1; 17; 2x3x5; 0", dtypes=(*ANY, "f16", "bf16", "i64", "bool")),
     case("concat", "*Z,M | *Z,N", lambda a, b: np.concatenate([a, b], -1), ZMN, dtypes=ANY),
     case("concat_first", "M,*Z | N,*Z", lambda a, b: np.concatenate([a, b], 0), ZMN, dtypes=ANY),
-    case("concat_channels", "B,K,H,W | B,L,H,W | B,M,H,W", lambda *a: np.concatenate(a, 1), "B K L M H W: 1 1 1 1 1 1; 2 3 5 4 2 17; 1 0 2 3 4 4",
+    case("concat_channels", "B,K,H,W | B,L,H,W | B,M,H,W", lambda *a: np.concatenate(a, 1),
+         "B K L M H W: 1 1 1 1 1 1; 2 3 5 4 2 17; 1 0 2 3 4 4",
          dtypes=ANY),
     rows("split", lambda x, M: (x[..., :M], x[..., M:]), M="N // 3"),
     case("split_qkv", "*Z,3*N", lambda x: tuple(np.split(x, 3, -1)), ZN, dtypes=ANY),
@@ -63,7 +65,8 @@ CASES = [
     *[rows("tile", lambda x, times=2: np.concatenate([x] * times, -1), **kw) for kw in ({}, dict(times=3))],
     *[rows("repeat", lambda x, times=2: x.repeat(times, -1), **kw) for kw in ({}, dict(times=3))],
     case("repeat_heads", "A,B,C,D", lambda x, times=2: x.repeat(times, 1), ABCD, dtypes=ANY),
-    case("broadcast_rows", "N", lambda x, M: np.broadcast_to(x, (M, len(x))), "M N: 1 1; 5 17; 3 64; 0 3; 3 0", dtypes=ANY, M="M"),
+    case("broadcast_rows", "N", lambda x, M: np.broadcast_to(x, (M, len(x))), "M N: 1 1; 5 17; 3 64; 0 3; 3 0", dtypes=ANY,
+         M="M"),
     rows("slice", lambda x, start, stop: x[..., start:stop], start="N // 4", stop="N // 2"),
     *[rows("slice_step", lambda x, start=0, step=2: x[..., start::step], **kw) for kw in ({}, dict(step=3))],
     rows("slice_step", lambda x, start, step: x[..., start::step], "Z N: - 1; 3 16; 2x3 17; 5 65", start=1, step=4),
@@ -77,7 +80,8 @@ CASES = [
     case("full", "", lambda M, N, value: np.full((M, N), value), "M N: 1 1; 5 17; 0 3", dtypes=F32, M="M", N="N", value=2.5),
     case("to_f32", "*Z", lambda x: x.astype(np.float64), "Z: -; 17; 2x3x5; 0", dtypes=("f16", "bf16", "f64", "i32", "u8")),
     case("to_bf16", "*Z", lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float64), "Z: -; 17; 2x3x5; 0", dtypes=F32),
-    *[case("pack_panels", "M,K", pack, "M K: 1 1; 8 5; 17 16; 64 33; 0 3", dtypes=("f32", "f64", "f16"), **kw) for kw in ({}, dict(block=6))],
+    *[case("pack_panels", "M,K", pack, "M K: 1 1; 8 5; 17 16; 64 33; 0 3", dtypes=("f32", "f64", "f16"), **kw) for kw in ({},
+           dict(block=6))],
     case("cache_update", "B,H,N,D | B,H,S,D", cache_update, "B H N D S: 1 1 1 1 1; 2 3 9 17 4; 1 2 64 8 1; 1 2 5 4 0",
          tiny="B H N D S: 1 1 1 1 1; 1 2 4 2 2", dtypes=("f32", "f16"), start="(N - S) // 2"),
 ]

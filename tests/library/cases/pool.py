@@ -1,6 +1,7 @@
 """Pooling, against NumPy's sliding windows."""
 
 import numpy as np
+
 from tests.library.case import case
 
 

@@ -1,6 +1,7 @@
 """Reductions over each axis, with what NumPy has of the same name."""
 
 import numpy as np
+
 from tests.library.case import ALSO_HALF, case
 
 ZN = "Z N: - 1; 3 16; 2x3 17; 5 65; 4 0; 2 127; 0 3"
@@ -71,7 +72,8 @@ CASES = [
     rows("var_rows", lambda x, ddof: x.var(-1, ddof=ddof), sizes="Z N: 3 16; 2x3 17; 5 65", ddof=1),
     rows("std_rows", along(np.std, -1), sizes="Z N: 3 16; 2x3 17; 5 65"),
     columns("var_columns", along(np.var, 0)),
-    case("covariance", "N,D", lambda x: np.cov(x, rowvar=False).reshape(x.shape[1], x.shape[1]), "N D: 2 1; 17 5; 64 16", terms="N"),
+    case("covariance", "N,D", lambda x: np.cov(x, rowvar=False).reshape(x.shape[1], x.shape[1]), "N D: 2 1; 17 5; 64 16",
+         terms="N"),
     rows("norm1_rows", along(np.linalg.norm, -1, ord=1), sizes=FULL),
     rows("norm2_rows", along(np.linalg.norm, -1)),
     rows("norminf_rows", lambda x: np.abs(x).max(-1, initial=0)),

@@ -1,6 +1,7 @@
 """Resizing and blocks, against repeat, reshape and an explicit interpolation."""
 
 import numpy as np
+
 from tests.library.case import case
 
 ANY = ("f32", "u8")

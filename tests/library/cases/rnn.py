@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy.special import expit
+
 from tests.library.case import case
 
 SIZES = "L B D H: 1 1 1 1; 4 3 5 7; 9 2 16 8; 3 5 7 17; 0 2 3 4; 2 3 0 4"
@@ -31,7 +32,8 @@ def over_time(x, width, step, h):
 
 def lstm(x, w, u, b, h, c):
     n = h.shape[1]
-    both = over_time(x, 2 * n, lambda v, s: np.concatenate(lstm_cell(v, s[:, :n], s[:, n:], w, u, b), -1), np.concatenate([h, c], -1))
+    both = over_time(x, 2 * n, lambda v, s: np.concatenate(lstm_cell(v, s[:, :n], s[:, n:], w, u, b), -1),
+         np.concatenate([h, c], -1))
     return both[..., :n], both[..., n:]
 
 
@@ -55,7 +57,8 @@ def selective_scan(x, dt, a, b, c, skip):
 
 CASES = [
     case("rnn", "L,B,D | small: H,D | small: H,H | H | B,H",
-         lambda x, w, u, b, h: over_time(x, h.shape[1], lambda v, s: np.tanh(v @ w.T + s @ u.T + b), h), SIZES, tiny=SMALL, terms="L * (D + H)"),
+         lambda x, w, u, b, h: over_time(x, h.shape[1], lambda v, s: np.tanh(v @ w.T + s @ u.T + b), h), SIZES, tiny=SMALL,
+              terms="L * (D + H)"),
     case("lstm", "L,B,D | small: 4*H,D | small: 4*H,H | 4*H | B,H | B,H", lstm, SIZES, tiny=SMALL, terms="L * (D + H)"),
     case("gru", "L,B,D | small: 3*H,D | small: 3*H,H | 3*H | 3*H | B,H",
          lambda x, w, u, wb, ub, h: over_time(x, h.shape[1], lambda v, s: gru_cell(v, s, w, u, wb, ub), h), SIZES, tiny=SMALL,

@@ -1,6 +1,7 @@
 """Rotary embeddings, as rotations of complex numbers."""
 
 import numpy as np
+
 from tests.library.case import F32, case
 
 SIZES = "B S H D: 1 1 1 2; 2 5 3 16; 1 17 2 34; 1 3 2 0"

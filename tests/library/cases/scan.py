@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy import signal
+
 from tests.library.case import case
 
 ZN = "Z N: - 1; 3 16; 2x3 17; 5 65; 4 0; 2 127"

@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy import special
+
 from tests.library.case import ALSO_HALF, case
 
 ZC = "Z C: - 1; 3 16; 2x3 17; 5 65; 2 127; 4 0; 0 4"
@@ -43,13 +44,18 @@ CASES = [
     case("softmax_grad", "prob: *Z,C | *Z,C", lambda y, g: y * (g - (y * g).sum(-1, keepdims=True)), ZC, terms="C"),
     case("log_softmax", "wide: *Z,C", lambda x: special.log_softmax(x, -1) if x.size else x, ZC, terms="C"),
     case("logsumexp", "wide: *Z,C", lambda x: special.logsumexp(x, -1), "Z C: - 1; 3 16; 2x3 17; 5 65; 0 4", terms="C"),
-    case("logsumexp_online", "wide: *Z,C", lambda x: special.logsumexp(x, -1), "Z C: - 1; 3 16; 2x3 17; 5 65; 0 4", terms="4 * C"),
+    case("logsumexp_online", "wide: *Z,C", lambda x: special.logsumexp(x, -1), "Z C: - 1; 3 16; 2x3 17; 5 65; 0 4",
+         terms="4 * C"),
     case("cross_entropy", "wide: N,C | ids<C: N", loss, NC, terms="C"),
-    case("cross_entropy_mean", "wide: N,C | ids<C: N", lambda x, y: loss(x, y).mean(), "N C: 1 1; 5 17; 16 64; 7 127", terms="N + C"),
-    case("cross_entropy_grad", "wide: N,C | ids<C: N", lambda x, y: special.softmax(x, -1) - hot(x, y) if x.size else x, NC, terms="C"),
-    case("cross_entropy_soft", "wide: N,C | prob: N,C", lambda x, p: -(p * special.log_softmax(x, -1)).sum(-1), "N C: 1 1; 5 17; 16 64",
+    case("cross_entropy_mean", "wide: N,C | ids<C: N", lambda x, y: loss(x, y).mean(), "N C: 1 1; 5 17; 16 64; 7 127",
+         terms="N + C"),
+    case("cross_entropy_grad", "wide: N,C | ids<C: N", lambda x, y: special.softmax(x, -1) - hot(x, y) if x.size else x, NC,
+         terms="C"),
+    case("cross_entropy_soft", "wide: N,C | prob: N,C", lambda x, p: -(p * special.log_softmax(x, -1)).sum(-1),
+         "N C: 1 1; 5 17; 16 64",
          terms="C"),
     case("nll", "logp: N,C | ids<C: N", lambda x, y: -row(x, y), NC),
-    case("kl_div", "logp: *Z,C | prob: *Z,C", lambda q, p: special.rel_entr(p, np.exp(q)).sum(-1), "Z C: - 1; 3 16; 2x3 17; 4 0", terms="4 * C"),
+    case("kl_div", "logp: *Z,C | prob: *Z,C", lambda q, p: special.rel_entr(p, np.exp(q)).sum(-1),
+         "Z C: - 1; 3 16; 2x3 17; 4 0", terms="4 * C"),
     case("entropy", "prob: *Z,C", entropy, ZC, terms="C"),
 ]

@@ -2,6 +2,7 @@
 
 import numpy as np
 from scipy import ndimage
+
 from tests.library.case import case
 
 LINE = "N T: 1 3; 2 3; 3 3; 17 5; 64 4; 65 9; 5 0; 0 2"
