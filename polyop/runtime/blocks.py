@@ -6,10 +6,12 @@ three times the kernel itself for a row-wise operator. So blocks are kept, in cl
 
 from __future__ import annotations
 
-import sys
 from collections import deque
+from contextlib import suppress
+from sys import getrefcount
 
 import numpy as np
+from numpy import ndarray
 
 ALIGN = 64
 LARGEST = 256 << 20   # bytes of a block worth keeping
@@ -18,18 +20,7 @@ _PER_CLASS = 16
 _TRIES = 3
 
 
-class _Block:
-    """Raw bytes, where in them the aligned part starts, and its address."""
-
-    __slots__ = ("raw", "offset", "address")
-
-    def __init__(self, bytes_: int) -> None:
-        self.raw = np.empty(bytes_ + ALIGN, np.uint8)
-        start = int(self.raw.__array_interface__["data"][0])
-        self.offset = -start % ALIGN
-        self.address = start + self.offset
-
-
+_Block = tuple[np.ndarray, int, int]  # raw bytes, where in them the aligned part starts, and its address
 _classes: dict[int, deque[_Block]] = {}
 _kept = 0  # bytes; approximate when threads meet, which the bound survives
 
@@ -46,10 +37,19 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
     A block is free when only its list knows it: whoever takes it from the list first has it alone, and arrays on top of
     it hold a reference to `raw`.
     """
+    return fill(size_of(shape, dtype), shape, dtype)
+
+
+def size_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
+    """The size of class of an array."""
     elems = 1
     for n in shape:
         elems *= n
-    size = rounded(elems * dtype.itemsize)
+    return rounded(elems * dtype.itemsize)
+
+
+def fill(size: int, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
+    """`empty` where the size of class is known."""
     blocks = _classes.get(size)
     if blocks is None:
         blocks = _classes.setdefault(size, deque())
@@ -58,15 +58,18 @@ def empty(shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
             block = blocks.popleft()
         except IndexError:
             break
-        if sys.getrefcount(block.raw) == 2:  # the block's own, and that of the question
-            array = np.ndarray(shape, dtype, block.raw, block.offset)
+        raw, offset, address = block
+        if getrefcount(raw) == 3:  # the block's own, that of the name `raw`, and that of the question
+            array: np.ndarray = ndarray(shape, dtype, raw, offset)
             blocks.append(block)
-            return array, block.address
+            return array, address
         blocks.append(block)
-    block = _Block(size)
-    array = np.ndarray(shape, dtype, block.raw, block.offset)
-    _keep(blocks, block, size)
-    return array, block.address
+    raw = np.empty(size + ALIGN, np.uint8)
+    start = int(raw.__array_interface__["data"][0])
+    offset = -start % ALIGN
+    array = ndarray(shape, dtype, raw, offset)
+    _keep(blocks, (raw, offset, start + offset), size)
+    return array, start + offset
 
 
 def _keep(blocks: deque[_Block], block: _Block, size: int) -> None:
@@ -74,8 +77,9 @@ def _keep(blocks: deque[_Block], block: _Block, size: int) -> None:
     if size > LARGEST:
         return
     if len(blocks) >= _PER_CLASS:
-        blocks.popleft()
-        _kept -= size
+        with suppress(IndexError):  # another thread may have emptied it
+            blocks.popleft()
+            _kept -= size
     if _kept + size > MOST:
         release()
     blocks.append(block)

@@ -69,7 +69,7 @@ def choose(interface: Interface, values: Mapping[str, Any]) -> Choice:
         allowed = members(classes)
         if n in found and found[n][0] not in allowed:
             dtype, where = found[n]
-            raise refuse("E602", f"`{where}` is {dtype}, but `{n}` is {' | '.join(classes)}: one of {', '.join(map(str, allowed))}")
+            raise refuse("E602", f"`{where}` is {dtype}, but `{n}` is one of {', '.join(map(str, allowed))}")
         if n not in found:
             raise refuse("E602", f"no argument says what `{n}` is")
     consts = tuple((p.name, const(p, values[p.name])) for p in interface.consts)

@@ -36,7 +36,7 @@ class _Arena(threading.local):
         return self.address
 
 
-_arena = _Arena()
+arena = _Arena()
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -62,7 +62,7 @@ class Prepared:
         for slot, at in zip(self.pointers, addresses, strict=True):
             row[slot] = at
         if self.work:
-            start = _arena.take(self.bytes_)
+            start = arena.take(self.bytes_)
             for slot, distance in self.work:
                 row[slot] = start + distance
         return int(self.kernel.entry(self.pack(*row)))
@@ -74,19 +74,20 @@ class Kernel:
 
     trace     (stage, text) of every stage it went through
     proofs    what was proved about its loops
+    notes     how it was compiled: the strategies chosen, and what was refused and why
     entry     the code; it is linked into this process, and lives as long as the kernel
     """
 
     binary: Binary
     proofs: tuple[Proof, ...] = ()
     trace: tuple[tuple[str, str], ...] = ()
-    nest: str = ""
+    notes: tuple[str, ...] = ()
     loaded: cpu.Loaded | None = field(default=None, repr=False)
     entry: Any = field(default=None, repr=False)
 
-    def prepare(self, bound: Bound) -> Prepared:
-        """Everything about a call that does not depend on where its arrays lie."""
-        signature, count = self.binary.signature, threads.get_num_threads()
+    def prepare(self, bound: Bound, count: int) -> Prepared:
+        """Everything about a call on up to `count` threads that does not depend on where its arrays lie."""
+        signature = self.binary.signature
         row = [threads.parallel_address() if count > 1 else 0, count]
         row += [bound.sizes[n] for n in signature.sizes]
         row += [_bits(bound.scalars[n]) for n, _ in signature.scalars]
@@ -102,12 +103,12 @@ class Kernel:
             total += one * (count if b.private else 1)
         return Prepared(self, tuple(row), tuple(pointers), tuple(work), total, struct.Struct(f"<{len(row)}q").pack)
 
-    def __call__(self, bound: Bound) -> Any:
-        """Run on bound arguments; the results.
+    def __call__(self, bound: Bound, count: int = 1) -> Any:
+        """Run on bound arguments, on up to `count` threads; the results.
 
         Raises CallError, if a position computed from data lies outside its tensor.
         """
-        status = self.prepare(bound).run([bound.views[b.name].address for b in self.binary.signature.tensors])
+        status = self.prepare(bound, count).run([bound.views[b.name].address for b in self.binary.signature.tensors])
         if status:
             raise outside(self, bound, status)
         return bound.value
@@ -117,7 +118,8 @@ def _bits(value: np.generic) -> int:
     return int.from_bytes(value.tobytes().ljust(8, b"\0"), "little", signed=True)
 
 
-def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), trace: tuple[tuple[str, str], ...] = (), nest: str = "") -> Kernel:
+def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), trace: tuple[tuple[str, str], ...] = (),
+           notes: tuple[str, ...] = ()) -> Kernel:
     """`binary`, loaded and ready to be called.
 
     Raises UnsupportedError, if this machine cannot run it.
@@ -126,7 +128,7 @@ def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), trace: tuple[tuple[st
     if not cpu.runs_here(t):
         raise UnsupportedError(f"{binary.name} was compiled for {binary.target}; this machine cannot run that")
     loaded = cpu.load(binary)
-    return Kernel(binary, proofs, trace, nest, loaded, _PROTOTYPE(loaded.addresses[binary.name]))
+    return Kernel(binary, proofs, trace, notes, loaded, _PROTOTYPE(loaded.addresses[binary.name]))
 
 
 def outside(k: Kernel, bound: Bound, status: int) -> CallError:

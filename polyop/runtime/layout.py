@@ -25,11 +25,10 @@ def unit(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
 
 
 def layout(op: Op, views: Mapping[str, View]) -> Layout:
-    """The Layout of a call's arrays, for the Op's inputs and outputs in their order."""
-    named = (*op.inputs, *op.outputs)
-    return Layout(tuple((t.name, unit(views[t.name].shape, views[t.name].strides)) for t in named))
+    """The Layout of a call's arrays, inputs and outputs in the Op's order."""
+    return Layout(tuple((t.name, unit(views[t.name].shape, views[t.name].strides)) for t in op.tensors if t.role != "temp"))
 
 
 def contiguous(op: Op) -> Layout:
     """The Layout in which every array is contiguous in C's order."""
-    return Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in (*op.inputs, *op.outputs)))
+    return Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))

@@ -1,0 +1,238 @@
+"""Operator: what a user calls. It binds arguments, picks or compiles the kernel that fits them, and runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from polyop.ir.dtypes import DTYPES, F32, DType
+from polyop.ir.errors import UnsupportedError, UserError, fail
+from polyop.ir.expr import evaluate
+from polyop.ir.interface import Choice, Interface
+from polyop.ir.module import Binary, Module, Proof
+from polyop.ir.op import Op
+from polyop.ir.options import Layout, Options
+from polyop.ir.target import Target
+from polyop.runtime import cache, call, choose, cpu, store, threads
+from polyop.runtime.bind import Bound, bind
+from polyop.runtime.kernel import Kernel, kernel
+from polyop.runtime.layout import contiguous, layout
+
+_PLANS = 4096        # calls of different looks that an operator remembers
+_SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
+
+
+class Compiled(Protocol):
+    """What compiling gives: `compiler.Compiled`."""
+
+    @property
+    def module(self) -> Module | None: ...
+    @property
+    def binary(self) -> Binary | None: ...
+    @property
+    def proofs(self) -> tuple[Proof, ...]: ...
+    @property
+    def trace(self) -> Mapping[str, str]: ...
+    @property
+    def chosen(self) -> tuple[str, ...]: ...
+    @property
+    def notes(self) -> tuple[str, ...]: ...
+
+
+Compile = Callable[[Op, Layout, Target, Options], Compiled]
+Instantiate = Callable[[Choice], Op]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Artefact:
+    """A compiled operator that is looked at rather than called; it needs no device.
+
+    Notes   `trace[stage]` is the text of a stage, `source` that of the last one.
+    """
+
+    op: Op
+    target: Target
+    layout: Layout
+    source: str
+    trace: Mapping[str, str]
+    proofs: tuple[Proof, ...]
+    notes: tuple[str, ...]
+    binary: Binary | None
+
+    def explain(self) -> str:
+        """What was decided, and what is proved about it."""
+        units = ", ".join(f"{n} along dimension {d}" if d is not None else f"{n} along none" for n, d in self.layout.units)
+        parts = [str(self.op), f"target {self.target.name}; unit strides: {units}"]
+        if self.notes:
+            parts.append("\n".join(self.notes))
+        if "tiles" in self.trace:
+            parts.append(self.trace["tiles"])
+        return "\n\n".join([*parts, "\n".join(map(str, self.proofs)) or "nothing was proved"])
+
+
+class Operator:
+    """One operator of a program, for every dtype, rank, constant, size and layout that it allows.
+
+    Called with arrays it returns arrays of the same kind; with `out=` it writes into those. `options` and `target` hold for
+    all calls.
+    """
+
+    def __init__(self, interface: Interface, instantiate: Instantiate, compile_: Compile, options: Options | None = None,
+                 target: str = "x86") -> None:
+        self.interface = interface
+        self.options = options or Options()
+        self.target = target
+        self._instantiate = instantiate
+        self._compile = compile_
+        self._ops: store.Memo[Op] = store.Memo()
+        self._kernels: store.Memo[Kernel] = store.Memo()
+        self._plans: dict[Any, call.Plan] = {}
+        parameters = interface.parameters
+        self._defaults = tuple(p.default for p in parameters)
+        self._names = tuple(p.name for p in parameters)
+        self._by_value = tuple(p.kind in ("int", "const") for p in parameters)
+        # as many arguments as this need no names: the rest have defaults
+        self._index = {p.name: k for k, p in enumerate(parameters)}
+        self._required = frozenset(k for k, p in enumerate(parameters) if p.default is None)
+        self._least = max(self._required, default=-1) + 1
+        self._most = next((k for k, p in enumerate(parameters) if p.by_name), len(parameters))
+        self.__name__ = interface.name
+        self.__doc__ = interface.doc or str(interface)
+
+    def __repr__(self) -> str:
+        return f"<polyop {self.interface}>"
+
+    def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
+        """Run on arguments.
+
+        Raises CallError, if they do not fit.
+        """
+        values = self._values(args, keywords)
+        outs: tuple[Any, ...] = ()
+        if out is not None:
+            outs = tuple(out) if isinstance(out, tuple | list) else (out,)
+        key = call.key(values + outs, self._by_value + (False,) * len(outs) if outs else self._by_value)
+        found = self._plans.get(key)
+        if found is not None:
+            result = found.run(values + outs)
+            if result is not call.LONG:
+                return result
+        return self._long(values, out, outs, key)
+
+    def _values(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
+        """The value of each parameter; what is not quite simple is left to `choose`, which can say what is wrong."""
+        if not keywords and self._least <= len(args) <= self._most:
+            return args + self._defaults[len(args):]
+        if len(args) <= self._most:
+            values, known = [*args, *self._defaults[len(args):]], set(range(len(args)))
+            for name, value in keywords.items():
+                k = self._index.get(name)
+                if k is None or k in known:
+                    break
+                values[k] = value
+                known.add(k)
+            else:
+                if self._required <= known:
+                    return tuple(values)
+        return tuple(choose.named(self.interface, args, keywords).values())
+
+    def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> Any:
+        """A call that looks like none before; it leaves a plan behind if it can."""
+        arguments = dict(zip(self._names, values, strict=True))
+        op = self._op(choose.choose(self.interface, arguments))
+        bound = bind(op, arguments, out)
+        k = self._kernel(op, layout(op, bound.views))
+        count = self._count(op, bound)
+        result = k(bound, count)
+        if key is not None:
+            fresh = [t.name for t in op.outputs if t.name not in {o for _, o in op.updates}]
+            made = call.plan(op, k, bound, (*self._names, *fresh[: len(outs)]), values + outs, count)
+            if made is not None:
+                if len(self._plans) >= _PLANS:
+                    self._plans.clear()
+                self._plans[key] = made
+        return result
+
+    def _op(self, choice: Choice) -> Op:
+        return self._ops.get(choice, lambda: self._instantiate(choice))
+
+    def _kernel(self, op: Op, units: Layout) -> Kernel:
+        return self._kernels.get((op, units), lambda: self._find(op, units))
+
+    def _find(self, op: Op, units: Layout) -> Kernel:
+        target = cpu.resolve(self.target)
+        if target.family != "x86":
+            raise UnsupportedError(f"`{op.name}` is compiled for {target.name}; calls run on x86 only")
+        name = cache.key("kernel", repr(op), repr(units), repr(target), repr(self.options))
+        return store.find(name, lambda: _load(self._compile(op, units, target, self.options)))
+
+    def _count(self, op: Op, bound: Bound) -> int:
+        """How many threads a call is worth."""
+        return threads.get_num_threads() if work(op, bound.sizes) >= _SERIAL else 1
+
+    # --- ahead of any call -----------------------------------------------------------------------------------------
+
+    def compile(self, target: str | None = None, dtypes: Mapping[str, str | DType] | None = None,
+                consts: Mapping[str, Any] | None = None, rank: int | None = None, options: Options | None = None,
+                units: Layout | None = None) -> Artefact:
+        """Compile without arguments, for contiguous arrays unless `units` says otherwise.
+
+        dtypes   of dtype variables; the first that a variable may be, preferring f32, if it is not given
+        rank     how many dimensions `...` stands for; 1 if it is not given
+
+        Raises UserError, if there is nothing of such a name.
+        """
+        t = cpu.resolve(target or self.target)
+        op = self._op(self.choice(dtypes, consts, rank))
+        made = self._compile(op, units or contiguous(op), t, options or self.options)
+        text = made.module.text if made.module else ""
+        return Artefact(op, t, units or contiguous(op), text, made.trace, made.proofs, made.chosen + made.notes, made.binary)
+
+    def choice(self, dtypes: Mapping[str, str | DType] | None = None, consts: Mapping[str, Any] | None = None,
+               rank: int | None = None) -> Choice:
+        """The Op meant by names alone."""
+        interface, given, fixed = self.interface, dict(dtypes or {}), dict(consts or {})
+        variables = []
+        for name, classes in interface.variables:
+            allowed = choose.members(classes)
+            wanted = given.pop(name, F32 if F32 in allowed else allowed[0])
+            dtype = DTYPES.get(wanted) if isinstance(wanted, str) else wanted
+            if dtype not in allowed:
+                raise fail("E602", f"`{name}` cannot be {wanted}; it is one of {', '.join(map(str, allowed))}")
+            variables.append((name, dtype))
+        values = []
+        for p in interface.consts:
+            value = fixed.pop(p.name, p.default)
+            if value is None:
+                raise fail("E601", f"`{p.name}` has no default; give it in `consts`")
+            values.append((p.name, choose.const(p, value)))
+        unknown = [*given, *fixed]
+        if unknown:
+            raise _unknown(interface, unknown[0])
+        rest = (1 if rank is None else rank) if interface.has_rest else None
+        return Choice(tuple(variables), tuple(values), rest)
+
+
+def _unknown(interface: Interface, name: str) -> UserError:
+    return fail("E601", f"`{interface.name}` has no dtype variable or const `{name}`")
+
+
+def _load(made: Compiled) -> Kernel:
+    if made.binary is None:
+        raise UnsupportedError("; ".join(made.notes) or "no machine code was made")
+    return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
+
+
+def work(op: Op, sizes: Mapping[str, int]) -> int:
+    """How many points the steps of `op` have at most, for these sizes."""
+    total = 0
+    for s in op.steps:
+        env, points = dict(sizes), 1
+        for r in s.ranges:
+            low, high = evaluate(r.lower, env), evaluate(r.upper, env)
+            env[r.index] = max(low, high - 1)  # later ranges may use it: its end stands for all of it
+            points *= max(0, high - low)
+        total += points
+    return total
+

@@ -1,0 +1,196 @@
+"""The short way of a call: arguments that look like those of an earlier call need no second look.
+
+A Plan is a finished call in which only addresses and numbers are open. It is found by a key of dtypes, shapes and strides;
+everything that a key does not show (alignment, overlap, read-only memory) is tested again, and whatever is unusual goes
+the long way, which knows how to complain.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from polyop.ir.dtypes import BF16, DType
+from polyop.ir.op import Op
+from polyop.runtime import arrays, blocks, threads
+from polyop.runtime.arrays import address
+from polyop.runtime.bind import Bound
+from polyop.runtime.blocks import fill
+from polyop.runtime.kernel import Kernel, arena
+
+LONG = object()  # this call must go the long way
+
+_FORMATS = {"f16": "e6x", "f32": "f4x", "f64": "d", "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q", "u8": "B7x",
+            "u16": "H6x", "u32": "I4x", "u64": "Q", "bool": "?7x"}
+
+
+def key(values: Sequence[Any], by_value: Sequence[bool]) -> tuple[Any, ...] | None:
+    """What the plan of a call depends on; None if a value is of a kind that has no plan.
+
+    by_value   for each value whether it is a number that chooses sizes or the Op itself
+    """
+    parts: list[Any] = [threads.get_num_threads()]
+    for v, fixed in zip(values, by_value):  # noqa: B905, strict costs a tenth of the key
+        t = type(v)
+        if t is ndarray:
+            parts += (v.dtype, v.shape, v.strides)
+        elif t is float or t is int or t is bool:
+            parts.append((t, v) if fixed else t)
+        elif "torch" in sys.modules and t in _torch_types():
+            if not _is_plain(v):
+                return None
+            parts += (v.dtype, v.shape, v.stride())
+        else:
+            return None
+    return tuple(parts)
+
+
+_torch: tuple[Any, ...] = ()
+
+
+def _torch_types() -> tuple[Any, ...]:
+    global _torch
+    if not _torch:
+        torch = sys.modules["torch"]
+        if not hasattr(torch, "nn"):  # still being imported
+            return ()
+        _torch = (torch.Tensor, torch.nn.Parameter)
+    return _torch
+
+
+def _is_plain(t: Any) -> bool:
+    torch = sys.modules["torch"]
+    return bool(t.is_cpu and t.layout is torch.strided and not t.is_neg() and not (t.requires_grad and torch.is_grad_enabled()))
+
+
+@dataclass(frozen=True, slots=True)
+class _Array:
+    """An array among the values of a call.
+
+    position   in the values
+    slot       of its address in the row
+    mask       bits of the address that must be 0
+    reach      the bytes [first, last) it covers, from its address
+    """
+
+    position: int
+    slot: int
+    is_torch: bool
+    mask: int
+    reach: tuple[int, int]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Plan:
+    """A call with open addresses and numbers.
+
+    arrays    the arrays among the values; `written`: which of them the kernel writes
+    numbers   (position in the values, slot in the row) of scalars
+    places    (position, slot, is_torch, mask) of each of `arrays`
+    fresh     (slot, shape, dtype, size of class, NumPy's dtype) of the results to allocate, each of `kind`
+    back      for each result, which of the fresh ones it is, or ~position of the value that is given back
+    """
+
+    kernel: Kernel
+    row: list[Any]
+    pack: Any
+    arrays: tuple[_Array, ...]
+    written: tuple[_Array, ...]
+    numbers: tuple[tuple[int, int], ...]
+    places: tuple[tuple[int, int, bool, int], ...]
+    fresh: tuple[tuple[int, tuple[int, ...], DType, int, Any], ...]
+    kind: Any
+    back: tuple[int, ...]
+    work: tuple[tuple[int, int], ...]
+    bytes_: int
+
+    def run(self, values: Sequence[Any]) -> Any:
+        """The results, or LONG."""
+        row = self.row.copy()
+        for position, slot, is_torch, mask in self.places:
+            v = values[position]
+            at = v.data_ptr() if is_torch else address(v)
+            if at & mask:
+                return LONG
+            row[slot] = at
+        if self.written and not self._may_write(values, row):
+            return LONG
+        for position, slot in self.numbers:
+            row[slot] = values[position]
+        made = []
+        for slot, shape, dtype, size, plain in self.fresh:
+            array, row[slot] = fill(size, shape, plain) if self.kind == "numpy" else arrays.empty(shape, dtype, self.kind)
+            made.append(array)
+        if self.work:
+            start = arena.take(self.bytes_)
+            for slot, distance in self.work:
+                row[slot] = start + distance
+        try:
+            packed = self.pack(*row)
+        except (struct.error, OverflowError):
+            return LONG  # a number that does not fit its dtype
+        if self.kernel.entry(packed):
+            return LONG
+        if len(made) == 1 and len(self.back) == 1:
+            return made[0]
+        results = tuple(made[k] if k >= 0 else values[~k] for k in self.back)
+        return results[0] if len(results) == 1 else results
+
+    def _may_write(self, values: Sequence[Any], row: list[Any]) -> bool:
+        for w in self.written:
+            first, last = row[w.slot] + w.reach[0], row[w.slot] + w.reach[1]
+            if not w.is_torch and not values[w.position].flags.writeable:
+                return False
+            for a in self.arrays:
+                if a.position != w.position and row[a.slot] + a.reach[0] < last and first < row[a.slot] + a.reach[1]:
+                    return False
+        return True
+
+
+def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Sequence[Any], count: int) -> Plan | None:
+    """The plan of calls that look like this one; None if they cannot have one.
+
+    names   what each value is: a parameter of `op`, an output for `out`, or anything else
+    """
+    prepared = kernel.prepare(bound, count)
+    signature = kernel.binary.signature
+    slot = {b.name: s for b, s in zip(signature.tensors, prepared.pointers, strict=True)}
+    position = {n: k for k, n in enumerate(names)}
+    if op.updates and (signature.sites or any(bound.views[i].address != bound.views[o].address for i, o in op.updates)):
+        return None  # a second, long run would find other values; or the old value was set aside
+    found, row = {}, list(prepared.row)
+    for n, k in position.items():
+        if n not in slot:
+            continue
+        v, is_torch = bound.views[n], arrays.is_torch(values[k])
+        if not is_torch and type(values[k]) is not np.ndarray:
+            return None  # a plain number for a tensor of rank 0
+        first, last = v.span()
+        found[n] = _Array(k, slot[n], is_torch, v.dtype.bytes_ - 1, (first - v.address, last - v.address))
+    for i, o in op.updates:
+        found[o] = _Array(found[i].position, slot[o], found[i].is_torch, found[i].mask, found[i].reach)
+    formats, numbers = ["q"] * len(row), []
+    for k, (n, dtype) in enumerate(signature.scalars):
+        at = 2 + len(signature.sizes) + k
+        if dtype == BF16 or n not in position or not isinstance(values[position[n]], bool | int | float):
+            return None
+        formats[at], row[at] = _FORMATS[dtype.name], 0
+        numbers.append((position[n], at))
+    fresh, back, kind = [], [], "numpy"
+    for t in op.outputs:
+        if t.name in found:
+            back.append(~found[t.name].position)
+            continue
+        kind, shape = bound.views[t.name].kind, bound.views[t.name].shape
+        back.append(len(fresh))
+        fresh.append((slot[t.name], shape, t.dtype, blocks.size_of(shape, t.dtype.numpy), t.dtype.numpy))
+    written = tuple(found[t.name] for t in op.outputs if t.name in found)
+    places = tuple((a.position, a.slot, a.is_torch, a.mask) for a in found.values())
+    return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, tuple(found.values()), written, tuple(numbers),
+                places, tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_)

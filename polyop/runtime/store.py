@@ -1,0 +1,105 @@
+"""Kernels by key: in memory, on disk, or made; each key is made once, however many threads ask for it."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar
+
+from polyop.ir.codec import CodecError, decode, encode
+from polyop.ir.errors import InternalError
+from polyop.ir.module import Binary, Proof, Signature
+from polyop.runtime import cache
+from polyop.runtime.kernel import Kernel, kernel
+
+log = logging.getLogger("polyop")
+V = TypeVar("V")
+
+
+class Memo(Generic[V]):
+    """Values by key, each made by the first thread that asks; the others wait for that key only."""
+
+    def __init__(self) -> None:
+        self._values: dict[Any, V] = {}
+        self._guard = threading.Lock()
+        self._locks: dict[Any, threading.Lock] = {}
+
+    def get(self, key: Any, make: Callable[[], V]) -> V:
+        """The value of `key`; if `make` raises, nothing is kept and the next one tries again."""
+        if key in self._values:
+            return self._values[key]
+        with self._guard:
+            lock = self._locks.setdefault(key, threading.Lock())
+        with lock:
+            if key not in self._values:
+                self._values[key] = make()
+            with self._guard:
+                self._locks.pop(key, None)
+            return self._values[key]
+
+    def forget_locks(self) -> None:
+        """In the child of a fork nobody is left who could release one."""
+        self._guard = threading.Lock()
+        self._locks = {}
+
+
+kernels: Memo[Kernel] = Memo()
+os.register_at_fork(after_in_child=kernels.forget_locks)
+
+
+def find(key: str, make: Callable[[], Kernel]) -> Kernel:
+    """The kernel of `key`: from memory, from disk, or from `make`, which is then stored."""
+    def produce() -> Kernel:
+        found = read(key)
+        if found is None:
+            found = make()
+            write(key, found)
+        return found
+    return kernels.get(key, produce)
+
+
+def write(key: str, k: Kernel) -> None:
+    """Put `k` on disk."""
+    header = {
+        "name": k.binary.name, "target": k.binary.target, "signature": encode(k.binary.signature), "proofs": encode(k.proofs),
+        "trace": encode(k.trace), "notes": encode(k.notes),
+    }
+    cache.write(key, header, k.binary.code)
+
+
+def read(key: str) -> Kernel | None:
+    """The kernel of `key` from disk; None if there is none, or none that is right in every part."""
+    found = cache.read(key)
+    if found is None:
+        return None
+    header, code = found
+    try:
+        name, target = _text(header.get("name")), _text(header.get("target"))
+        notes = tuple(map(_text, _list(header.get("notes"))))
+        signature = decode(Signature, header.get("signature"))
+        proofs = tuple(decode(Proof, p) for p in _list(header.get("proofs")))
+        trace = tuple((_text(stage), _text(text)) for stage, text in map(_pair, _list(header.get("trace"))))
+        return kernel(Binary(name, target, code, signature), proofs, trace, notes)
+    except (CodecError, InternalError) as e:
+        log.warning("ignoring the cached kernel %s: %s", key, e)
+        return None
+
+
+def _text(data: Any) -> str:
+    if not isinstance(data, str):
+        raise CodecError("codec: expected a text")
+    return data
+
+
+def _list(data: Any) -> list[Any]:
+    if not isinstance(data, list):
+        raise CodecError("codec: expected a list")
+    return data
+
+
+def _pair(data: Any) -> tuple[Any, Any]:
+    if not isinstance(data, list) or len(data) != 2:
+        raise CodecError("codec: expected a pair")
+    return data[0], data[1]
