@@ -1,0 +1,248 @@
+"""The claims about one nest, cheap ones first; each check returns the case that breaks its claim, in words, or None."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+import islpy as isl
+
+from polyop.ir.expr import Affine, Load, Test, bounds, is_computed, quasi, substitute
+from polyop.ir.loops import LOCKSTEP, Kind, Space
+from polyop.poly.scop import Stmt
+from polyop.poly.verify.accesses import Accesses, Role
+from polyop.poly.verify.conflicts import Conflict, Touch, concurrent, conflict, touches
+from polyop.poly.verify.reductions import fault
+from polyop.poly.verify.same import Differ, Operand, brief, leaves
+from polyop.poly.verify.sites import Site
+from polyop.poly.verify.structure import malformed
+from polyop.poly.verify.values import Values, uninitialised, wrong
+from polyop.poly.verify.witness import case, elements, equations, instance, named, point, reading, smallest, spot
+
+Check = Callable[[], "str | None"]
+
+
+@dataclass(frozen=True, eq=False)
+class Claims:
+    """What is to be shown about the accesses `a`."""
+
+    a: Accesses
+
+    @cached_property
+    def values(self) -> Values:
+        return Values(self.a)
+
+    @cached_property
+    def touches(self) -> tuple[Touch, ...]:
+        return touches(self.a)
+
+    def all(self) -> tuple[tuple[str, Check], ...]:
+        return (
+            ("the nest makes sense for the operator", lambda: malformed(self.a.scop, self.a.nest) or None),
+            ("no lock-step loop is longer than its extent", self.extents),
+            ("each store computes what its statement says", self.expressions),
+            ("each instance of each statement runs exactly once", self.once),
+            ("no access leaves its buffer", self.bounds),
+            ("nothing is read before it is written", self.initialised),
+            ("each value read is the one that the operator says", self.same_values),
+            ("each reduction has all its terms, and each of them once", self.reductions),
+            ("lock-step loops do not meet themselves in memory", lambda: self.conflicts(LOCKSTEP)),
+            ("parallel loops do not meet themselves in memory", lambda: self.conflicts((Kind.PARALLEL,))),
+        )
+
+    def extents(self) -> str | None:
+        """upper <= extent wherever something inside runs."""
+        seen: set[int] = set()
+        for s in self.a.sites:
+            for x in s.around:
+                loop = x.loop
+                if loop.kind not in LOCKSTEP or x.key in seen or loop.extent is None:
+                    continue
+                seen.add(x.key)
+                if any(b.is_constant and b.const <= loop.extent for b in bounds(loop.upper)):
+                    continue
+                bad = s.frame.where([s.at(b) - loop.extent - 1 for b in bounds(loop.upper)], s.domain)
+                if not bad.is_empty():
+                    return f"{case(s, bad)}: loop {loop.index} runs to {loop.upper}, more than {loop.extent}"
+        return None
+
+    def expressions(self) -> str | None:
+        """The tree of each computing store is its statement's; all else only moves or joins."""
+        for s in self.a.sites:
+            reason = self._moves(s) if s.store.origin is None else self._computes(s, self.a.stmt(s))
+            if reason:
+                return f"`{s.store.target}`: {reason}"
+        return None
+
+    def _moves(self, s: Site) -> str | None:
+        moved = leaves(s.store.expr)
+        if moved is None or (s.store.reduce and not (isinstance(s.store.expr, Load) and not s.store.expr.guard)):
+            return f"`{brief(s.store.expr)}` computes something and carries out no statement"
+        other = [x for x, _ in moved if x.dtype != s.store.target.dtype]
+        return f"`{other[0]}` is moved as {s.store.target.dtype}" if other else None
+
+    def _computes(self, s: Site, stmt: Stmt) -> str | None:
+        if s.store.reduce != stmt.reduce:
+            return f"combines by {s.store.reduce}, expected {stmt.reduce}"
+        if s.store.target.dtype != stmt.target.dtype:
+            return f"is {s.store.target.dtype}, expected {stmt.target.dtype}"
+        pairs = [(stmt.target, s.store.target)] if any(map(is_computed, stmt.target.index)) else []
+        for x in self.a.compared(s):
+            match x:
+                case Differ():
+                    return str(x)
+                case Operand():
+                    bad = self._unread(s, x)
+                    if bad is not None:
+                        return f"{case(s, bad)}: {spot(x.given, _env(s, bad))} is not read"
+                    if any(map(is_computed, x.wanted.index)):
+                        pairs.append((x.wanted, x.given))
+                case (a, b):
+                    reason = _unequal(s, a, b)
+                    if reason:
+                        return reason
+        for wanted, given in pairs:
+            theirs, ours = self._searched(self.a.scop.op.tensor(wanted.source).shape, wanted), \
+                self._searched(tuple(e for e, _ in self.a.buffers[given.source].dims), given)
+            if theirs != ours:
+                return f"`{given}` looks among {', '.join(map(str, ours))}, expected {', '.join(map(str, theirs))}"
+        return None
+
+    def _searched(self, shape: tuple[Affine, ...], load: Load) -> list[Affine]:
+        """The extents of the dimensions in which the position is computed."""
+        return [e for e, p in zip(shape, load.index, strict=True) if is_computed(p)]
+
+    def _unread(self, s: Site, o: Operand) -> isl.Set | None:
+        """Executions in which the specification reads and the nest takes 0 instead."""
+        env = self.a.env(s)
+        if not o.given.guard or {substitute(g, env) for g in o.wanted.guard} >= set(o.given.guard):
+            return None
+        domain = self.a.along(o.path, s, s.frame, s.domain)
+        bad = self.a.guarded(s, o.wanted, s.frame, domain).subtract(s.frame.where(map(s.at, o.given.guard)))
+        return None if bad.is_empty() else bad
+
+    def once(self) -> str | None:
+        """{ N -> S[lift] } of all stores that carry out S is one to one, and onto the domain of S."""
+        for stmt in self.a.scop.stmts:
+            domain = stmt.domain.intersect_params(self.a.context)
+            done = isl.Set.empty(domain.get_space())
+            for s in self.a.sites:
+                if s.store.origin != stmt.name:
+                    continue
+                lift = s.frame.function(stmt.name, [s.at(x) for x in s.store.lift]).intersect_domain(s.domain)
+                reached = lift.range()
+                twice = reached.intersect(done)
+                if not twice.is_empty():
+                    return f"{instance(stmt, twice)} runs twice"
+                if not _plainly_injective(s) and not lift.is_injective():
+                    pairs = lift.apply_range(lift.reverse())
+                    twice = lift.intersect_domain(pairs.subtract(isl.Map.identity(pairs.get_space())).domain()).range()
+                    return f"{instance(stmt, twice)} runs twice"
+                done = done.union(reached)
+            if not done.is_subset(domain):
+                return f"{instance(stmt, done.subtract(domain))} runs, and is no instance"
+            if not domain.is_subset(done):
+                return f"{instance(stmt, domain.subtract(done))} does not run"
+        return None
+
+    def bounds(self) -> str | None:
+        """Every affine position is inside its dimension, and a multiple of its unit."""
+        for t in self.touches:
+            b = self.a.buffers[t.load.source]
+            domain: isl.Set | None = None
+            for d, (p, (extent, unit)) in enumerate(zip(t.load.index, b.dims, strict=True)):
+                if not isinstance(p, Affine):
+                    continue
+                domain = t.place.domain() if domain is None else domain
+                at = t.site.at(p)
+                last = d == len(b.dims) - 1 and b.space == Space.WORK and b.pad > 1
+                limit = quasi("div", extent + (unit * b.pad - 1), Affine(const=unit * b.pad)) * (unit * b.pad) if last else extent
+                tests = [at * -1 - 1, at - limit]
+                if unit > 1:
+                    tests.append(quasi("mod", at, Affine(const=unit)) - 1)
+                for test in tests:
+                    if test.is_constant and test.const < 0:
+                        continue
+                    bad = t.frame.where([test], domain)
+                    if not bad.is_empty():
+                        return f"{case(t.site, bad)}: {spot(t.load, _env(t.site, bad))}"
+        return None
+
+    def initialised(self) -> str | None:
+        for r in self.a.reads:
+            bad = uninitialised(self.values, r)
+            if bad is not None:
+                env = reading(r, bad)
+                what = "never written" if r.role == Role.END else "read and was not written"
+                return f"{equations(env)}: {spot(r.load, env)} is {what}"
+        return None
+
+    def same_values(self) -> str | None:
+        labels = self.values.labels
+        if not labels.is_single_valued():
+            twice = labels.reverse().apply_range(labels)
+            twice = twice.subtract(twice.range().identity())
+            bad = labels.intersect_range(twice.domain()).domain().get_set_list().get_at(0)
+            s = next(s for s in self.a.sites if s.name == bad.get_tuple_name())
+            return f"{case(s, bad)}: {spot(s.store.target, _env(s, bad))} stands for two values"
+        for r in self.a.reads:
+            found = wrong(self.values, r)
+            if found is not None:
+                bad, have, want = found
+                env, here = reading(r, bad), isl.UnionSet.from_set(point(bad))
+                place, held = spot(r.load, env), elements(have, here)
+                fact = "is read" if held == place else f"holds {held}"
+                return f"{equations(env)}: {place} {fact}, expected {elements(want, here)}"
+        return None
+
+    def reductions(self) -> str | None:
+        found = fault(self.values)
+        if found is None:
+            return None
+        env = _env(found.site, found.bad)
+        return f"{equations(env)}: `{spot(found.site.store.target, env)} = {brief(found.site.store.expr)}` {found.what}"
+
+    def conflicts(self, kinds: tuple[Kind, ...]) -> str | None:
+        for key, loop in concurrent(self.a):
+            if loop.kind in kinds:
+                found = conflict(self.a, self.touches, key, loop)
+                if found is not None:
+                    return _met(found)
+        return None
+
+
+def _plainly_injective(s: Site) -> bool:
+    """Whether each loop around `s` is alone in one value of the lift."""
+    alone = {x.name for x in s.store.lift}
+    return all(a.loop.index in alone for a in s.around)
+
+
+def _unequal(s: Site, a: Affine | Test, b: Affine | Test) -> str | None:
+    """Where two index expressions, or two tests, differ."""
+    if isinstance(a, Affine) and isinstance(b, Affine):
+        x, y = s.at(a), s.at(b)
+        bad = s.frame.where([x - y - 1], s.domain).union(s.frame.where([y - x - 1], s.domain))
+    elif isinstance(a, Test) and isinstance(b, Test):
+        one, two = (s.frame.where(map(s.at, t.tests), s.domain) for t in (a, b))
+        bad = one.subtract(two).union(two.subtract(one))
+    else:
+        return str(Differ(str(a), str(b)))
+    return None if bad.is_empty() else f"{case(s, bad)}: {Differ(str(a), str(b))}"
+
+
+def _env(s: Site, bad: isl.Set) -> dict[str, int]:
+    return named(s, *smallest(bad))
+
+
+def _met(c: Conflict) -> str:
+    """Two iterations that meet, in words."""
+    first, second = c.first, c.second
+    depth = next(i for i, x in enumerate(first.site.around) if x.loop is c.loop)
+    sizes, at = smallest(c.pairs.domain())
+    env = named(first.site, sizes, at)
+    there = named(second.site, *smallest(c.pairs.intersect_domain(point(c.pairs.domain())).range()))
+    index = first.site.around[depth].loop.index
+    verb = "writes" if second.writes else "reads"
+    return (f"{equations(sizes)}: {index} = {env[index]} writes {spot(first.load, env)}, "
+            f"and {index} = {there[index]} {verb} {spot(second.load, there)}")

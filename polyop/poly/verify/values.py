@@ -1,0 +1,148 @@
+"""That what each read finds is the value which the Scop says, through all copies, chunks and partial results.
+
+An *epoch* is an assigning execution together with every reduction into the same element until it is assigned again. Each
+epoch gets a *label*, the element of the Scop's tensors whose value it holds (whole, or part of a reduction):
+
+    label { N -> Tensor[index] }
+
+Labels are found by following the flow for a few rounds and need no trust: every edge of the flow is then checked, which is
+an induction over time. A copy has the label of what it copies, an update goes into an epoch labelled with its target, a
+fold joins two epochs of one label. No transitive closure is needed.
+
+A reduction may live in many epochs (partial sums, spilled accumulators, copies of the result). An epoch is *passed on*
+if it is folded, or copied into an epoch that is reduced into or passed on. All updates of `T[i]` are in the result if
+
+    an epoch that is passed on goes to one place only, after the last reduction into it;
+    all else labelled T[i] comes from one epoch: the result;
+    only results are read, after the last reduction into them.
+
+For then every epoch has exactly one way to the result, each update runs once (another proof), and an epoch starts with
+nothing, the identity, or with what exactly one epoch passed on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import islpy as isl
+
+from polyop.poly.scop import UPDATE
+from polyop.poly.verify.accesses import Accesses, Read, Role, constant
+from polyop.poly.verify.flow import Flow, flow, maps, union
+from polyop.poly.verify.frame import OUT
+from polyop.poly.verify.sites import Site
+
+ROUNDS = 6  # chunks, copies and folds that stand between a computing store and what its value is moved to
+
+
+@dataclass(frozen=True, eq=False)
+class Values:
+    """The flow and the labels of the accesses `a`."""
+
+    a: Accesses
+
+    @cached_property
+    def flow(self) -> Flow:
+        return flow(self.a)
+
+    @cached_property
+    def empty(self) -> isl.UnionMap:
+        return isl.UnionMap.empty(self.a.context.get_space())
+
+    @cached_property
+    def _moves(self) -> tuple[Site, ...]:
+        """The sites that assign without computing."""
+        return tuple(s for s in self.a.sites if s.store.origin is None and s.store.reduce is None)
+
+    @cached_property
+    def labels(self) -> isl.UnionMap:
+        """{ N -> Tensor[index] or a constant }, as far as the flow tells."""
+        known = union(self.a.context.get_space(), [
+            self.a.wanted_place(s, self.a.stmt(s).target, s.frame).intersect_domain(s.domain)
+            for s in self.a.sites if s.store.origin is not None and s.store.reduce is None])
+        moved = isl.UnionSet.empty(self.a.context.get_space())
+        for s in self._moves:
+            moved = moved.union(isl.UnionSet.from_set(s.domain))
+        if moved.is_empty():
+            return known
+        for r in self.a.reads:
+            if r.role == Role.OWN and r.wanted is not None:
+                known = known.union(self.flow.base[r.frame.name].reverse().apply_range(r.wanted).intersect_domain(moved))
+        known = self._spread(known, moved)
+        for s in self._moves:
+            for c, domain in self.a.constants(s):
+                fixed = isl.UnionMap.from_map(s.frame.function(constant(c), ()).intersect_domain(domain))
+                known = known.union(fixed.subtract_domain(known.domain()))
+        return self._spread(known, moved)
+
+    def _spread(self, known: isl.UnionMap, moved: isl.UnionSet) -> isl.UnionMap:
+        """`known` and what follows from it: copies from their sources, partial results from where they are folded."""
+        for _ in range(ROUNDS):
+            missing = moved.subtract(known.domain())
+            if missing.is_empty():
+                break
+            before = known
+            for r in self.a.reads:
+                if r.role == Role.COPY:
+                    label = r.to_site.reverse().apply_range(self.found(r, known))
+                    known = known.union(label.intersect_domain(missing))
+                elif r.role == Role.FOLD:
+                    label = self.flow.base[r.frame.name].reverse().apply_range(self._joined(r, known))
+                    known = known.union(label.intersect_domain(missing))
+            if known.is_equal(before):
+                break
+        return known
+
+    def _own(self, site: Site | None) -> Read:
+        return next(r for r in self.a.reads if r.role == Role.OWN and r.site is site)
+
+    def _joined(self, fold: Read, labels: isl.UnionMap) -> isl.UnionMap:
+        """{ R -> Tensor[index] }: the label of what `fold` is added to."""
+        own = self._own(fold.site)
+        return fold.to_site.apply_range(own.to_site.reverse()).apply_range(self.found(own, labels))
+
+    def found(self, r: Read, labels: isl.UnionMap | None = None) -> isl.UnionMap:
+        """{ R -> Tensor[index] }: the label of what `r` finds; memory that was not written holds its input."""
+        out = self.flow.base[r.frame.name].apply_range(self.labels if labels is None else labels)
+        initial = self.a.initial(self.a.memory(r.load.source))
+        if initial is None or r.frame.name not in self.flow.unset:
+            return out
+        before = self.flow.unset[r.frame.name].set_tuple_name(OUT, initial)
+        return out.union(isl.UnionMap.from_map(before))
+
+    def expected(self, r: Read) -> isl.UnionMap:
+        """{ R -> Tensor[index] }: what `r` should find."""
+        if r.wanted is not None:
+            return r.wanted
+        if r.role == Role.COPY:
+            return r.to_site.apply_range(self.labels)
+        if r.role == Role.FOLD:
+            return self._joined(r, self.labels)
+        reduced = [s.target.source for s in self.a.scop.stmts if s.kind == UPDATE]
+        found = self.found(r)
+        return union(self.a.context.get_space(), [m for m in maps(found) if m.get_tuple_name(OUT) in reduced])
+
+
+def uninitialised(v: Values, r: Read) -> isl.Set | None:
+    """The executions of `r` that read what nothing has written."""
+    if r.frame.name not in v.flow.unset or v.a.initial(v.a.memory(r.load.source)) is not None:
+        return None
+    bad = v.flow.unset[r.frame.name].domain()
+    return None if bad.is_empty() else bad
+
+
+def wrong(v: Values, r: Read) -> tuple[isl.Set, isl.UnionMap, isl.UnionMap] | None:
+    """The executions of `r` that find another value than they should, with both labels."""
+    found, wanted = v.found(r), v.expected(r)
+    here = isl.UnionSet.from_set(r.place.domain())
+    bad = found.subtract(wanted).domain().union(here.subtract(found.domain()))
+    if bad.is_empty():
+        return None
+    return maps_to_set(bad), found, wanted
+
+
+def maps_to_set(s: isl.UnionSet) -> isl.Set:
+    """The one set of a union that has one."""
+    found = s.get_set_list()
+    return found.get_at(0)
