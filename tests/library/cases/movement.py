@@ -78,7 +78,7 @@ CASES = [
     *[case("triu", "*Z,M,N", lambda x, k=0: np.triu(x, k), ZMN, dtypes=ANY, **kw) for kw in ({}, dict(k=2), dict(k=-1))],
     case("arange", "", lambda N: np.arange(N), "N: 0; 1; 17; 64", dtypes=F32, N="N"),
     case("full", "", lambda M, N, value: np.full((M, N), value), "M N: 1 1; 5 17; 0 3", dtypes=F32, M="M", N="N", value=2.5),
-    case("to_f32", "*Z", lambda x: x.astype(np.float64), "Z: -; 17; 2x3x5; 0", dtypes=("f16", "bf16", "f64", "i32", "u8")),
+    case("to_f32", "*Z", lambda x: x.astype(np.float32), "Z: -; 17; 2x3x5; 0", dtypes=("f16", "bf16", "f64", "i32", "u8")),
     case("to_bf16", "*Z", lambda x: x.astype(ml_dtypes.bfloat16).astype(np.float64), "Z: -; 17; 2x3x5; 0", dtypes=F32),
     *[case("pack_panels", "M,K", pack, "M K: 1 1; 8 5; 17 16; 64 33; 0 3", dtypes=("f32", "f64", "f16"), **kw) for kw in ({},
            dict(block=6))],
