@@ -54,7 +54,11 @@ def assemble(header: Header, body: Body, inline: Inliner) -> Op:
     """Raises UserError E3xx."""
     scope = header.scope
     sizes = frozenset(scope.safe.get(n, n) for n in scope.sizes)
-    facts = tuple(t for f in header.facts if isinstance(f, Test) for t in f.tests)
+    known = [t for f in header.facts if isinstance(f, Test) for t in f.tests]
+    for h in scope.tensors.values():
+        for e in h.shape or ():
+            known += [t for f in _not_negative(e, known) if isinstance(f, Test) for t in f.tests]
+    facts = tuple(known)
     state = State(header, body, {}, facts, sizes, set(body.names))
     for h in body.holders.values():
         state.shapes[h.name] = h.shape
@@ -128,7 +132,8 @@ def _attempt(n: int, item: Draft | OperatorCall, state: State, inline: Inliner, 
 def _known(d: Draft, state: State) -> Inference:
     pieces = sum(isinstance(x, Draft) and x.target == d.target and x.reduce is None for x in state.body.drafts) > 1
     shown = {h.name: n for n, h in state.body.holders.items()} | {h.result: n for n, h in state.body.holders.items() if h.result}
-    return Inference(state.shapes, state.sizes, state.facts, state.shapes.get(d.target) is not None, pieces, shown)
+    return Inference(state.shapes, state.sizes, state.facts, state.shapes.get(d.target) is not None, pieces,
+                     state.holders[d.target].role == "inout", shown)
 
 
 def _read(d: Draft) -> set[str]:

@@ -99,7 +99,7 @@ def _term(atom: str | Quasi, factor: int) -> bool:
 def _with_mods(x: Affine) -> bool:
     """Bound what a remainder or a quotient can take away.
 
-        x mod d <= d - 1          d * floor(a / d) <= a          d * floor(a / d) >= a - d + 1
+        x mod d <= d - 1          d * floor(a / d) <= a          floor(a / d) <= a, if a >= 0         d * floor(a / d) >= a - d + 1
     """
     for n, (atom, factor) in enumerate(x.terms):
         if isinstance(atom, Quasi) and atom.op in ("mod", "div"):
@@ -108,6 +108,8 @@ def _with_mods(x: Affine) -> bool:
             if atom.op == "mod" and factor < 0 and _plainly(rest + factor * (d - 1)):
                 return True
             if atom.op == "div" and factor < 0 and factor % d == 0 and _plainly(rest + atom.args[0] * (factor // d)):
+                return True
+            if atom.op == "div" and factor < 0 and _plainly(atom.args[0]) and _plainly(rest + atom.args[0] * (factor // d)):
                 return True
             if atom.op == "div" and factor > 0 and factor % d == 0 and _plainly(rest + (atom.args[0] - (d - 1)) * (factor // d)):
                 return True

@@ -34,6 +34,7 @@ class Inference:
     sizes      the names that are no indices
     declared   whether the left side's shape is given
     pieces     whether several `=` statements write the tensor, so that reads cut each one's range
+    partial    whether the left side need not be written in full (`inout`): reads come before `X[start + i]` then
     """
 
     shapes: Shapes
@@ -41,6 +42,7 @@ class Inference:
     facts: tuple[Affine, ...]
     declared: bool
     pieces: bool
+    partial: bool
     shown: Mapping[str, str]
 
 
@@ -67,7 +69,8 @@ def indices_of(draft: Draft, sizes: frozenset[str]) -> tuple[str, ...]:
 def reads(draft: Draft, shapes: Shapes) -> Iterator[Place]:
     """The positions that are read, in text order; those with an `else`, or of unknown extent, are left out."""
     hidden = {h.target: h for h in draft.hidden}
-    stack: list[tuple[Expr, frozenset[str]]] = [(e, frozenset()) for e in reversed((draft.expr, *draft.filters))]
+    scattered = [p for p in draft.at if not isinstance(p, Affine)]
+    stack: list[tuple[Expr, frozenset[str]]] = [(e, frozenset()) for e in reversed((*scattered, draft.expr, *draft.filters))]
     while stack:
         e, free = stack.pop()
         match e:
@@ -116,9 +119,12 @@ def infer(draft: Draft, known: Inference) -> tuple[dict[str, Interval], tuple[st
     right = list(reads(draft, known.shapes))
     if known.declared:
         _alone(left, box, known, fixed)
+    if known.declared and not known.partial:
         _open(left, every, box, known)
     settled = frozenset(box)
     _alone(right, box, known, fixed, settled)
+    if known.declared and known.partial:
+        _open(left, every, box, known)
     _open(right, every, box, known)
     if known.pieces:
         _cut(right, box, known, fixed)
