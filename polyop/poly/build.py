@@ -15,7 +15,7 @@ from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.op import Monoid
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.schedule import Classes, Cluster, single, written
+from polyop.poly.schedule import Classes, Cluster, Serial, single, written
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.sets import params
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances
@@ -37,6 +37,11 @@ class Plan:
     @property
     def head(self) -> str:
         return params(self.scop.op.sizes)
+
+    @property
+    def lane_bytes(self) -> int:
+        """The size of the element that a lane is made for: 8 bytes if any tensor has such elements, else 4."""
+        return 8 if any(t.dtype.bytes_ == 8 for t in self.scop.op.tensors) else 4
 
     def axis_of(self, s: Stmt, iterator: str, axes: Axes) -> Axis:
         return axes[self.classes[s.name][iterator]]
@@ -248,6 +253,22 @@ def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
                 if t.factor(i) == 1 and i not in names(rest) and names(rest) <= known:
                     found.append(rest * -1)
     return substitute(quasi("max", *found) if len(found) > 1 else found[0], plan.values(s, axes))
+
+
+def serial_axis(plan: Plan, node: Serial) -> Axis:
+    """The axis of a serial loop. Raises UnsupportedError, if it runs backwards from different ends."""
+    if not node.is_reversed:
+        return Axis((Coord(node.loop),))
+    ends = set()
+    for s in node.stmts:
+        own = plan.classes[s.name]
+        ends |= {r.upper for r in s.ranges if own[r.index] == node.loop}
+    if len(ends) != 1:
+        raise UnsupportedError(f"statements along {node.loop} end at different places")
+    end = ends.pop()
+    if not names(end) <= set(plan.scop.op.sizes):
+        raise UnsupportedError(f"{node.loop} ends at {end}, which depends on other loops")
+    return Axis((Coord(node.loop),), end - 1, -1)
 
 
 def common_start(plan: Plan, stmts: Iterable[Stmt], loop: str, axes: Axes) -> Affine:

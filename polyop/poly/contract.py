@@ -21,7 +21,7 @@ from math import log2, prod
 import islpy as isl
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, map_loads, names, place
+from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
 from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
@@ -132,7 +132,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     depth = unit(left, contracted) or unit(right, contracted) or contracted[-1]
     hints = dict(plan.options.hints)
     typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
-    bytes_ = max(u.target.dtype.bytes_, 4)
+    bytes_ = plan.lane_bytes
     vector = t.lanes(bytes_)
     rows, vectors = register_tile(t, vector, typical[row], typical[column])
     columns = vectors * vector
@@ -249,20 +249,18 @@ class _Packed:
         batch, other_m = self.others(BATCH), self.others(ROW, s.row)
         other_n, other_k = self.others(COLUMN, s.column), self.others(CONTRACTED, s.depth)
         before, after = self.accumulator()
-        reads = {}
+        packed: dict[Load, Load] = {}
         tree_left: tuple[Band | str, ...] = ()
         tree_right: tuple[Band | str, ...] = ()
         fused: tuple[str, ...] = ()
+        values = self.plan.values(u, self.axes)
         if s.pack_right:
             tree_right, fused = self.pack_right(other_m, other_k)
-            reads[self.c.rights[0]] = self.right_place(other_k)
+            packed[place(self.c.rights[0], values)] = self.right_place(other_k)
         if s.pack_left:
             tree_left = self.pack_left(other_m, other_k)
-            reads[self.c.lefts[0]] = self.left_place(other_m, other_k)
-        values = self.plan.values(u, self.axes)
-        expr = map_loads(u.expr, lambda x: reads.get(x, x))
-        packed = {r.source for r in reads.values()}
-        expr = map_loads(expr, lambda x: x if x.source in packed else place(x, values))
+            packed[place(self.c.lefts[0], values)] = self.left_place(other_m, other_k)
+        expr = map_loads(substitute_expr(u.expr, values), lambda x: packed.get(x, x))
         every = [self.own[i] for i in u.dims]
         every = [*self.outer, *(q for q in every if q not in self.outer)]
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
@@ -283,7 +281,7 @@ class _Packed:
         init = next((q for q in self.cluster.stmts if q.kind == INIT and q.target.source == u.target.source), None)
         follow = [q for q in self.cluster.stmts if q.kind == MAP]
         local = is_local(plan, self.cluster, u.target.source)
-        buffer, self.acc = register(f"{u.target.source}_acc", u.target.dtype, locked)
+        buffer, self.acc = register(f"{u.target.source}_{u.name}_acc", u.target.dtype, locked)
         self.b.buffers.pop(f"{u.target.source}_reg", None)
         self.b.buffer(buffer)
         if local and self.chunk:
@@ -319,7 +317,8 @@ class _Packed:
         u, plan = self.u, self.plan
         for q in reversed(follow):
             plain = sorted(p.name or "" for p in q.target.index if isinstance(p, Affine)) == sorted(q.dims)
-            read = any(x.source == q.target.source for p in follow for x in p.reads)
+            memory = {q.target.source, *(i for i, o in plan.scop.op.updates if o == q.target.source)}
+            read = any(x.source in memory for p in follow for x in p.reads)
             if q.target.dtype == u.target.dtype and plain and not read and not is_local(plan, self.cluster, q.target.source):
                 return place(q.target, plan.values(q, self.axes))
         t = plan.scop.op.tensor(u.target.source)

@@ -115,7 +115,7 @@ def rescale(x: Affine, scale: dict[str, tuple[str, int]], inequality: bool = Fal
     factors = [scale[a][1] // gcd(f, scale[a][1]) for a, f in x.terms if isinstance(a, str) and a in scale]
     factor = lcm(*factors) if factors else 1
     if factor != 1 and not inequality:
-        raise InternalError(f"generate: {x} is not a sum of whole steps")
+        raise UnsupportedError(f"{x} is not a sum of whole steps")
     total = affine(x.const * factor)
     for atom, f in x.terms:
         if isinstance(atom, Quasi):
@@ -135,7 +135,7 @@ def rescale_atom(a: Quasi, scale: dict[str, tuple[str, int]]) -> Affine:
         if s != 1 and a.op == "div":
             return quasi("div", rescale(x * s, scale), d * s)
         if s != 1:
-            raise InternalError(f"generate: {a} is not a sum of whole steps")
+            raise UnsupportedError(f"{a} is not a sum of whole steps")
     return quasi(a.op, *(rescale(x, scale) for x in a.args))
 
 

@@ -19,12 +19,12 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly import contract, rows
-from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local
+from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
 from polyop.poly.generate import generate
 from polyop.poly.schedule import Cluster, Group, Schedule, Serial, schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
-from polyop.poly.tiles import Axis, Coord, TileProgram, band
+from polyop.poly.tiles import TileProgram, band
 
 RUNGS = ("tuned", "default", "distributed", "interpreter")
 OPERATIONS = 20_000_000  # of isl for one stage: a few seconds
@@ -103,7 +103,7 @@ def _node(plan: Plan, node: Cluster | Serial, rung: str, chosen: list[str],
 
 def _serial(plan: Plan, node: Serial, outer: Axes, rung: str, chosen: list[str], notes: list[str]) -> Part:
     """A loop that runs in order, around parts each of which was tried alone first."""
-    axes = {**outer, node.loop: Axis((Coord(node.loop),))}
+    axes = {**outer, node.loop: serial_axis(plan, node)}
     parts: list[Part] = []
     for n in node.body:
         if isinstance(n, Cluster):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const, is_computed
 from polyop.ir.loops import Kind, Space
-from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, stride
+from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, serial_axis, stride
 from polyop.poly.schedule import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
 from polyop.poly.tiles import ZERO, Axis, Band, Coord, bands
@@ -57,8 +57,7 @@ def groups_of(items: Iterable[Group | Serial | Cluster]) -> list[Group]:
 
 def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     """Strategies to try, best first, by how the accesses stride along each loop; the last one has no lanes."""
-    widths = [plan.scop.op.tensor(s.target.source).dtype.bytes_ for s in cluster.stmts]
-    lanes = plan.target.lanes(8 if 8 in widths else 4)
+    lanes = plan.target.lanes(plan.lane_bytes)
     groups = groups_of(cluster.body)
     strict = plan.options.numerics == "strict"
     inner: list[str | None] = []
@@ -167,7 +166,7 @@ class _Groups:
             if isinstance(item, Group):
                 out += self.group(item, axes, loops, next(iter(self.inner)))
             elif isinstance(item, Serial):
-                inside = {**axes, item.loop: Axis((Coord(item.loop),))}
+                inside = {**axes, item.loop: serial_axis(self.b.plan, item)}
                 out += bands((item.loop,), *self.items(item.body, inside, (*loops, item.loop)))
             else:
                 raise UnsupportedError("a cluster inside a cluster")

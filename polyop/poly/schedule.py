@@ -52,13 +52,15 @@ class Group:
 
 @dataclass(frozen=True, eq=False)
 class Serial:
-    """A loop whose iterations run in order, since they carry a recurrence."""
+    """A loop over `stmts` whose iterations run in order, since they carry a recurrence; `is_reversed`: the last one first."""
 
     loop: str
     body: tuple[Group | Serial | Cluster, ...]
+    stmts: tuple[Stmt, ...]
+    is_reversed: bool = False
 
     def __str__(self) -> str:
-        return f"{self.loop}!({' '.join(map(str, self.body))})"
+        return f"{'-' if self.is_reversed else ''}{self.loop}!({' '.join(map(str, self.body))})"
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,7 +116,6 @@ def schedule(scop: Scop, context: isl.Set, fuse: bool = True) -> Schedule:
 class _Scheduler:
     def __init__(self, scop: Scop, context: isl.Set, fuse: bool) -> None:
         self.scop, self.context, self.fuse = scop, context, fuse
-        self.order = {s.name: n for n, s in enumerate(scop.stmts)}
         self.classes: dict[str, dict[str, str]] = {s.name: {} for s in scop.stmts}
         self.taken = set(scop.op.sizes) | {t.name for t in scop.op.tensors} | {p.name for p in scop.op.params}
         self.notes: list[str] = []
@@ -154,8 +155,8 @@ class _Scheduler:
                 body = self.items(component, inner, fixed + parallel)
                 out.append(Cluster(component, parallel, body))
             else:
-                loop, left = self.carry(component, inner)
-                out.append(Serial(loop, self.nodes(component, left, (*fixed, loop))))
+                loop, left, back = self.carry(component, inner)
+                out.append(Serial(loop, self.nodes(component, left, (*fixed, loop)), component, back))
         return (*out, *self.clusters(tuple(waiting), deps, fixed))
 
     def items(self, stmts: tuple[Stmt, ...], deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> tuple[Group | Serial, ...]:
@@ -168,8 +169,8 @@ class _Scheduler:
                 continue
             out += self.groups(tuple(waiting), deps, fixed)
             waiting = []
-            loop, left = self.carry(component, inner)
-            out.append(Serial(loop, self.items(component, left, (*fixed, loop))))
+            loop, left, back = self.carry(component, inner)
+            out.append(Serial(loop, self.items(component, left, (*fixed, loop)), component, back))
         return (*out, *self.groups(tuple(waiting), deps, fixed))
 
     def recurrences(self, stmts: tuple[Stmt, ...],
@@ -207,22 +208,29 @@ class _Scheduler:
     def fixed_of(self, s: Stmt, fixed: tuple[str, ...]) -> frozenset[str]:
         return frozenset(i for i, c in self.classes[s.name].items() if c in fixed)
 
-    def carry(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> tuple[str, tuple[Edge, ...]]:
-        """A loop along which no dependence goes backwards and some go forwards, and those that stay inside it."""
-        for candidate in self.candidates(component, inner):
-            left: list[Edge] = []
-            for e in inner:
-                i, j = candidate[e.source.name], candidate[e.sink.name]
-                if not compared(e.map, i, j, ">").is_empty():
-                    break
-                same = compared(e.map, i, j, "=")
-                if not same.is_empty():
-                    left.append(Edge(e.source, e.sink, e.load, same))
-            else:
-                if len(left) < len(inner) or any(not a.map.is_equal(b.map) for a, b in zip(left, inner, strict=True)):
-                    return self.join(candidate), tuple(left)
+    def carry(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> tuple[str, tuple[Edge, ...], bool]:
+        """A loop along which no dependence goes backwards and some go forwards; those that stay inside it; its direction."""
+        candidates = self.candidates(component, inner)
+        for back in (False, True):
+            for candidate in candidates:
+                left = self.carried(candidate, inner, "<" if back else ">")
+                if left is not None:
+                    return self.join(candidate), left, back
         text = ", ".join(s.name for s in component)
         raise UnsupportedError(f"the recurrence of {text} has no order along single iterators")
+
+    def carried(self, candidate: dict[str, str], inner: tuple[Edge, ...], against: str) -> tuple[Edge, ...] | None:
+        """What is left inside the loop over `candidate`; None, if some dependence goes `against` it or none goes along."""
+        left: list[Edge] = []
+        for e in inner:
+            i, j = candidate[e.source.name], candidate[e.sink.name]
+            if not compared(e.map, i, j, against).is_empty():
+                return None
+            same = compared(e.map, i, j, "=")
+            if not same.is_empty():
+                left.append(Edge(e.source, e.sink, e.load, same))
+        moved = len(left) < len(inner) or any(not a.map.is_equal(b.map) for a, b in zip(left, inner, strict=True))
+        return tuple(left) if moved else None
 
     def parallel(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> tuple[str, ...]:
         """Loops along which every dependence stays at one value."""
@@ -279,14 +287,14 @@ class _Scheduler:
 
     # --- fusion
     def clusters(self, stmts: tuple[Stmt, ...], deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> tuple[Cluster, ...]:
-        """Greedy fusion in text order: a statement joins the last cluster that it reads from, if a shell is left.
+        """Greedy fusion, sources first: a statement joins the last cluster that it reads from, if a shell is left.
 
         An init goes where the first update of its tensor goes; if it cannot, it stands in a cluster before.
         """
         found: list[_Draft] = []
         inits = {s.target.source: s for s in stmts if s.kind == INIT}
         first = {t: next((s for s in stmts if s.kind == UPDATE and s.target.source == t), None) for t in inits}
-        for s in sorted(stmts, key=lambda s: self.order[s.name]):
+        for s in stmts:
             if s.kind == INIT and self.fuse and first[s.target.source]:
                 continue
             init = inits.get(s.target.source) if self.fuse and s is first.get(s.target.source) else None
@@ -381,7 +389,7 @@ class _Scheduler:
         Inits read nothing, so they stand first and part no others.
         """
         out: list[Group] = []
-        for s in sorted(stmts, key=lambda s: (s.kind != INIT or not self.fuse, self.order[s.name])):
+        for s in sorted(stmts, key=lambda s: s.kind != INIT or not self.fuse):
             for i in s.dims:
                 if i not in self.classes[s.name]:
                     self.classes[s.name][i] = self.fresh(i)
@@ -470,12 +478,13 @@ def single(x: Affine, dims: tuple[str, ...]) -> str | None:
 
 
 def compared(m: isl.Map, source: str, sink: str, relation: str) -> isl.Map:
-    """The pairs of `m` whose source iterator stands in `relation` (">" or "=") to the sink's."""
+    """The pairs of `m` whose source iterator stands in `relation` (">", "<" or "=") to the sink's."""
     i = m.find_dim_by_name(IN, source)
     j = m.find_dim_by_name(OUT, sink)
     local = isl.LocalSpace.from_space(m.get_space())
     alloc = isl.Constraint.alloc_equality if relation == "=" else isl.Constraint.alloc_inequality
-    c = alloc(local).set_coefficient_val(IN, i, 1).set_coefficient_val(OUT, j, -1)
+    sign = -1 if relation == "<" else 1
+    c = alloc(local).set_coefficient_val(IN, i, sign).set_coefficient_val(OUT, j, -sign)
     return m.add_constraint(c if relation == "=" else c.set_constant_val(-1))
 
 

@@ -37,14 +37,15 @@ class Coord:
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """An iterator as a sum: `start` and its coordinates."""
+    """An iterator as a sum: `start` and its coordinates; `sign` -1 if they count down from there."""
 
     coords: tuple[Coord, ...]
     start: Affine = ZERO
+    sign: int = 1
 
     @property
     def value(self) -> Affine:
-        return sum((affine(c.name) for c in self.coords), self.start)
+        return sum((affine(c.name) * self.sign for c in self.coords), self.start)
 
     @property
     def names(self) -> tuple[str, ...]:
