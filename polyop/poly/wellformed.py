@@ -1,0 +1,341 @@
+"""What is proved about a user's operator before any schedule, for all sizes at once; a failure shows the smallest sizes.
+
+inside       no read or write lies outside its tensor                     E311, E312
+once         no element is assigned twice                                 E321 (by two statements), E322 (by one)
+in full      every element of an output is written                        E320
+written      what is read of a temporary is written                       E324
+in order     the elements can be computed one after the other             E323, E325
+
+A computed position may be anywhere in its dimension, so a temporary that is read through one must be written in full.
+An `inout` output need not be: the caller's values stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from time import perf_counter
+
+import islpy as isl
+
+from polyop.ir.errors import UnsupportedError, UserError, fail
+from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, is_computed, names
+from polyop.ir.module import Proof
+from polyop.ir.op import Op, Step, Tensor
+from polyop.poly.recurrence import disorder
+from polyop.poly.scop import INIT, Scop, Stmt, extract
+from polyop.poly.sets import quota
+from polyop.poly.verify.frame import IN, SET, Frame
+from polyop.poly.verify.same import Path, computed, loads_with_paths
+from polyop.poly.verify.witness import equations, smallest, spot
+
+OPERATIONS = 20_000_000  # of isl, for one claim
+
+Fault = UserError
+Check = Callable[["_Operator"], Iterator[Fault]]
+
+
+def check(op: Op, scop: Scop | None = None) -> None:
+    """Nothing, if `op` is well formed.
+
+    scop   extract(op), where there is one already
+    Raises UserError E311, E312, E320 .. E325; UnsupportedError, if isl cannot decide within its quota.
+    """
+    given = _Operator(op, scop or extract(op))
+    for claim, faults in CLAIMS:
+        with quota(OPERATIONS, f"{op.name}: whether {claim}"):
+            fault = next(faults(given), None)
+        if fault is not None:
+            raise fault
+
+
+def proofs(op: Op) -> tuple[Proof, ...]:
+    """Every claim about `op`; one that fails says how, and ends the list."""
+    given, out = _Operator(op, extract(op)), list[Proof]()
+    for claim, faults in CLAIMS:
+        start, witness = perf_counter(), ""
+        try:
+            with quota(OPERATIONS, claim):
+                fault = next(faults(given), None)
+            if fault is not None:
+                d = fault.diagnostic
+                witness = d.message + (f": {d.label.text}" if d.label and d.label.text else "")
+        except UnsupportedError as error:
+            witness = str(error)
+        out.append(Proof(claim, not witness, witness, (perf_counter() - start) * 1e3))
+        if witness:
+            break
+    return tuple(out)
+
+
+@dataclass(frozen=True, eq=False)
+class _Access:
+    """One Load of one statement (or its target): { frame -> Tensor[position] }, where it is evaluated."""
+
+    stmt: Stmt
+    load: Load
+    tensor: Tensor
+    frame: Frame
+    domain: isl.Set
+
+    @cached_property
+    def place(self) -> isl.Map:
+        spare = iter(self.frame.dims[len(self.stmt.dims):])
+        index = [p if isinstance(p, Affine) else affine(next(spare)) for p in self.load.index]
+        return self.frame.function(self.load.source, index).intersect_domain(self.domain)
+
+
+@dataclass(frozen=True, eq=False)
+class _Operator:
+    op: Op
+    scop: Scop
+
+    @cached_property
+    def tensors(self) -> dict[str, Tensor]:
+        return {t.name: t for t in self.op.tensors}
+
+    def step(self, s: Stmt) -> Step:
+        return self.op.steps[s.step]
+
+    def access(self, s: Stmt, load: Load, path: Path = ()) -> _Access:
+        """`load`, evaluated on `path`; a computed position may be anywhere in its dimension."""
+        t = self.tensors[load.source]
+        extra = [(f"any {d}", t.shape[d]) for d, p in enumerate(load.index) if is_computed(p)]
+        frame = Frame(s.name, self.op.sizes, (*s.dims, *(n for n, _ in extra)))
+        domain = s.domain.intersect_params(self.scop.context)
+        if extra:
+            domain = domain.add_dims(SET, len(extra)).set_tuple_name(s.name)
+        for condition, truth in path:
+            part = frame.condition(condition, domain)
+            domain = part if truth else domain.subtract(part)
+        tests = [x for n, e in extra for x in (affine(n), e - affine(n) - 1)]
+        return _Access(s, load, t, frame, frame.where((*load.guard, *tests), domain) if tests or load.guard else domain)
+
+    @cached_property
+    def targets(self) -> tuple[_Access, ...]:
+        return tuple(self.access(s, s.target) for s in self.scop.stmts)
+
+    @cached_property
+    def reads(self) -> tuple[_Access, ...]:
+        found = []
+        for s in self.scop.stmts:
+            if s.kind != INIT:
+                inner = [x for p in computed(s.target) for x in loads_with_paths(p)]
+                found += [self.access(s, load, path) for load, path in (*loads_with_paths(s.expr), *inner)]
+        return tuple(found)
+
+    def unwritten(self, tensor: str) -> isl.Set | None:
+        """The elements that no statement writes; None if that is plainly none."""
+        written = isl.Set.empty(self.scop.box(tensor).get_space())
+        for a in self.targets:
+            if a.load.source == tensor and a.stmt.kind != "update":
+                if self._plainly_full(a):
+                    return None
+                written = written.union(a.place.range())
+        return self.scop.box(tensor).intersect_params(self.scop.context).subtract(written)
+
+    def _plainly_full(self, a: _Access) -> bool:
+        """Whether the target is `T[i, j]` with i and j over all of T."""
+        step = self.step(a.stmt)
+        if a.stmt.kind == INIT or step.where:
+            return False
+        limits = {r.index: (r.lower, r.upper) for r in step.ranges}
+        at = [p.name for p in a.load.index if isinstance(p, Affine) and p.name in limits]
+        whole = [limits[i] == (Affine(), e) for i, e in zip(at, a.tensor.shape, strict=False) if i is not None]
+        return len(set(at)) == len(a.tensor.shape) == len(limits) and all(whole)
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _outside(a: _Access, o: _Operator) -> tuple[dict[str, int], dict[str, int]] | None:
+    """Sizes and indices of the smallest instance whose place lies outside its tensor."""
+    ranges = {r.index: (r.lower, r.upper) for r in o.step(a.stmt).ranges}
+    for p, extent in zip(a.load.index, a.tensor.shape, strict=True):
+        if not isinstance(p, Affine) or (p.name is not None and ranges.get(p.name) == (Affine(), extent) and a.stmt.kind != INIT):
+            continue
+        for test in (p * -1 - 1, p - extent):
+            bad = a.frame.where([test], a.domain)
+            if not bad.is_empty():
+                sizes, at = smallest(bad)
+                return sizes, dict(zip(a.stmt.dims, at, strict=False))
+    return None
+
+
+def _shown(o: _Operator, s: Stmt, load: Load, sizes: dict[str, int]) -> str:
+    """` when N = 1`: the sizes that have to do with `load`."""
+    indices = expr_names(load)
+    used = {n for e in o.tensors[load.source].shape for n in names(e)} | indices
+    for r in o.step(s).ranges:
+        if r.index in indices:
+            used |= names(r.lower) | names(r.upper)
+    relevant = {n: v for n, v in sizes.items() if n in used}
+    return f" when {equations(relevant)}" if relevant else ""
+
+
+def inside_reads(o: _Operator) -> Iterator[Fault]:
+    for a in o.reads:
+        found = _outside(a, o)
+        if found:
+            sizes, at = found
+            point = {i: v for i, v in at.items() if i in expr_names(a.load)}
+            element = spot(a.load, sizes | at)
+            says = f"{equations(point)} reads {element}" if point else f"reads {element}"
+            shown = a.load.span.text if a.load.span else str(a.load)
+            yield fail("E311", f"`{a.load.source}` is read outside its bounds", a.load.span or o.step(a.stmt).span,
+                       says + _shown(o, a.stmt, a.load, sizes), f"give the value outside: `({shown} else 0)`")
+
+
+def inside_writes(o: _Operator) -> Iterator[Fault]:
+    for a in o.targets:
+        found = _outside(a, o) if a.stmt.kind != INIT else None
+        if found:
+            sizes, at = found
+            point = {i: v for i, v in at.items() if i in expr_names(a.load)}
+            says = f"{equations(point)} writes {spot(a.load, sizes | at)}" + _shown(o, a.stmt, a.load, sizes)
+            yield fail("E312", f"`{a.load.source}` is written outside its bounds", a.load.span or o.step(a.stmt).span, says)
+
+
+# --- once, in full ---------------------------------------------------------------------------------------------------
+
+
+def once(o: _Operator) -> Iterator[Fault]:
+    assigning = [a for a in o.targets if a.stmt.kind == "map"]
+    for n, a in enumerate(assigning):
+        yield from _repeated(o, a)
+        for b in assigning[n + 1:]:
+            if a.load.source == b.load.source:
+                both = a.place.range().intersect(b.place.range())
+                if not both.is_empty():
+                    sizes, at = smallest(both)
+                    element = _element(a.tensor, at)
+                    other = o.step(b.stmt).span
+                    where = f"in line {other.line}" if other else f"in statement {b.stmt.step + 1}"
+                    yield fail("E321", f"`{element}` is written twice, here and {where}{_of(a.tensor, sizes)}",
+                               a.load.span or o.step(a.stmt).span)
+
+
+def _repeated(o: _Operator, a: _Access) -> Iterator[Fault]:
+    """E322: one statement that writes an element at two of its points."""
+    span, name = a.load.span or o.step(a.stmt).span, a.load.source
+    hint = "say how to combine: `+=`, `max=`"
+    if computed(a.load):
+        by = " and ".join(f"`{x.source}`" for p in computed(a.load) for x, _ in loads_with_paths(p)) or "its position"
+        yield fail("E322", f"`=` may write one element of `{name}` twice, since {by} may repeat", span, hint=hint)
+        return
+    if {p.name for p in a.load.index if isinstance(p, Affine)} >= set(a.stmt.dims):
+        return
+    pairs = a.place.apply_range(a.place.reverse())
+    pairs = pairs.subtract(isl.Map.identity(pairs.get_space()))
+    if not pairs.is_empty():
+        sizes, first = smallest(pairs.domain())
+        env = sizes | dict(zip(a.stmt.dims, first, strict=True))
+        second = smallest(_at(pairs, sizes, first).range())[1]
+        points = [", ".join(f"{d} = {v}" for d, v in zip(a.stmt.dims, p, strict=True)) for p in (first, second)]
+        when = _of(a.tensor, sizes, o, a.stmt)
+        yield fail("E322", f"`{spot(a.load, env)}` is written twice, at {points[0]} and at {points[1]}{when}", span, hint=hint)
+
+
+def _at(m: isl.Map, sizes: dict[str, int], point: tuple[int, ...]) -> isl.Map:
+    for i, v in enumerate(sizes.values()):
+        m = m.fix_val(isl.dim_type.param, i, isl.Val(v))
+    for i, v in enumerate(point):
+        m = m.fix_val(IN, i, isl.Val(v))
+    return m
+
+
+def in_full(o: _Operator) -> Iterator[Fault]:
+    kept = {output for _, output in o.op.updates}
+    for t in o.op.outputs:
+        missing = o.unwritten(t.name) if t.name not in kept else None
+        if missing is not None and not missing.is_empty():
+            sizes, at = smallest(missing)
+            steps = o.op.steps_of(t.name)
+            why = next((w for s in steps for w in [_reason(s, at, sizes)] if w), "")
+            when = _of(t, sizes).removeprefix(",")
+            yield fail("E320", f"`{t.name}` is not written in full: {_element(t, at)} is missing{when}{why}",
+                       steps[0].target.span or steps[0].span if steps else t.span)
+
+
+def _reason(s: Step, at: tuple[int, ...], sizes: dict[str, int]) -> str:
+    """`, because line 3 starts at i = 1`, if one bound of `s` leaves the element out."""
+    ranges = {r.index: r for r in s.ranges}
+    line = f"line {s.span.line}" if s.span else "its statement"
+    for p, v in zip(s.target.index, at, strict=True):
+        r = ranges.get(p.name or "") if isinstance(p, Affine) else None
+        if r is None or (names(r.lower) | names(r.upper)) - sizes.keys():
+            continue
+        first, last = evaluate(r.lower, sizes), evaluate(r.upper, sizes) - 1
+        if v < first:
+            return f", because {line} starts at {r.index} = {first}"
+        if v > last:
+            return f", because {line} ends at {r.index} = {last}" if last >= first else f", because {line} runs over nothing"
+    return ""
+
+
+def _element(t: Tensor, at: tuple[int, ...]) -> str:
+    return f"{t.name}[{', '.join(map(str, at))}]" if at else t.name
+
+
+def _of(t: Tensor, sizes: dict[str, int], o: _Operator | None = None, s: Stmt | None = None) -> str:
+    """` when N = 1`: the sizes in the shape of `t`, and those of the ranges of `s`."""
+    used = {n for e in t.shape for n in names(e)}
+    if o is not None and s is not None:
+        used |= {n for r in o.step(s).ranges for n in names(r.lower) | names(r.upper)}
+    relevant = {n: v for n, v in sizes.items() if n in used}
+    return f", when {equations(relevant)}" if relevant else ""
+
+
+# --- written, in order -----------------------------------------------------------------------------------------------
+
+
+def written(o: _Operator) -> Iterator[Fault]:
+    missing = {t.name: o.unwritten(t.name) for t in o.op.tensors if t.role != "in"}
+    for a in o.reads:
+        holes = missing.get(a.load.source)
+        if holes is None or holes.is_empty():
+            continue
+        bad = a.place.intersect_range(holes).range()
+        if not bad.is_empty():
+            sizes, at = smallest(bad)
+            conditions = [c for s in o.op.steps_of(a.load.source) for c in _conditions(s)]
+            exists = f"; it exists `where {', '.join(dict.fromkeys(conditions))}`" if conditions else ""
+            when = _of(a.tensor, sizes, o, a.stmt).removeprefix(",")
+            yield fail("E324", f"`{a.load.source}` is read where it is not written: {_element(a.tensor, at)}{when}{exists}",
+                       a.load.span or o.step(a.stmt).span)
+
+
+def _conditions(s: Step) -> tuple[str, ...]:
+    """The conditions of a step, as the user wrote them where that is known."""
+    if not s.where:
+        return ()
+    text = s.span.text.partition(" where ")[2].strip() if s.span else ""
+    return (text,) if text else tuple(map(str, s.where))
+
+
+def in_order(o: _Operator) -> Iterator[Fault]:
+    found = disorder(o.scop)
+    if found is None:
+        return
+    s = found.stmt
+    span = s.target.span or o.step(s).span
+    if not found.cycle:
+        yield fail("E325", f"no order of the elements of `{s.target.source}` was found", span,
+                   hint="read only elements that come earlier along one index")
+        return
+    needs = [f"{a} needs {b}" for a, b in found.cycle]
+    used = {n for d in found.stmts for r in o.step(d).ranges for n in names(r.lower) | names(r.upper)}
+    relevant = {n: v for n, v in found.sizes.items() if n in used}
+    when = f", when {equations(relevant)}" if relevant else ""
+    yield fail("E323", f"`{s.target.source}` has no legal order: {', and '.join(needs)}{when}", span)
+
+
+CLAIMS: tuple[tuple[str, Check], ...] = (
+    ("every read is inside its tensor", inside_reads),
+    ("every write is inside its tensor", inside_writes),
+    ("no element is assigned twice", once),
+    ("every output is written in full", in_full),
+    ("what is read of a temporary is written", written),
+    ("there is an order in which to compute", in_order),
+)
