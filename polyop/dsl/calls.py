@@ -43,24 +43,24 @@ def bind(callee: s.OpDef, call: s.Call, scope: Scope) -> Arguments:
         raise fail("E240", f"`{callee.name}` takes {len(positional)} arguments by position, got {len(call.args)}", call.span)
     given: dict[str, s.Syntax] = {p.name: a for p, a in zip(positional, call.args, strict=False)}
     known = [p.name for p in callee.params]
-    for name, value in call.keywords:
+    for name, said in call.keywords:
         if name not in known:
-            raise fail("E240", f"`{callee.name}` has no parameter `{name}`" + did_you_mean(name, known), value.span)
+            raise fail("E240", f"`{callee.name}` has no parameter `{name}`" + did_you_mean(name, known), said.span)
         if name in given:
-            raise fail("E240", f"`{callee.name}` gets `{name}` twice", value.span)
-        given[name] = value
+            raise fail("E240", f"`{callee.name}` gets `{name}` twice", said.span)
+        given[name] = said
     tensors: dict[str, str] = {}
     scalars: dict[str, s.Syntax] = {}
     consts: dict[str, int | float | bool] = {}
     for p in callee.params:
-        value = given.get(p.name) if p.name in given else None
         is_tensor = p.type.brackets or p.mode == "inout"
-        if value is None:
+        if p.name not in given:
             if p.default is None:
                 raise fail("E240", f"`{callee.name}` needs `{p.name}`", call.span)
             if p.mode != "const":
                 scalars[p.name] = p.default
             continue
+        value = given[p.name]
         whole = isinstance(value, s.Name) and value.name in scope.tensors
         if is_tensor:
             if not whole or not isinstance(value, s.Name):

@@ -35,13 +35,13 @@ def resolve(program: s.Program, op: s.OpDef, consts: Mapping[str, int | float | 
     _check_distinct(op)
     variables = {g.name: choose_dtype(g, dtypes.get(g.name)) for g in op.generics}
     taken = set(names_of(op))
-    has_rest = any(isinstance(d, s.Rest) for e in (*op.params, *op.outputs) for d in e.type.dims)
+    has_rest = any(isinstance(d, s.Rest) for e in s.declared(op) for d in e.type.dims)
     count = (1 if rank is None else rank) if has_rest else 0
     rest = tuple((fresh(f"dim{d}", taken), fresh(f"at{d}", taken)) for d in range(count))
     integers = frozenset(p.name for p in op.params if is_integer(p))
     scope = Scope(op, program, library, dtypes={**DTYPES, **variables}, safe=safe_names(taken), rest=rest, integers=integers)
     scope = replace(scope, consts=_consts(op, scope, consts))
-    sizes = frozenset({x.name for e in (*op.params, *op.outputs) for d in e.type.dims for x in s.walk(d)
+    sizes = frozenset({x.name for e in s.declared(op) for d in e.type.dims for x in s.walk(d)
                        if isinstance(x, s.Name) and x.name not in scope.consts}) | integers | frozenset(scope.rest_size_names)
     scalars = {p.name: scope.dtype(p.type.dtype, p.type.span) for p in op.params if is_scalar(p)}
     _check_bound(op, scope, sizes, scalars)
@@ -63,7 +63,7 @@ def _tensors(op: s.OpDef) -> Iterator[tuple[str, s.Parameter | s.Output]]:
 
 
 def is_tensor(p: s.Parameter) -> bool:
-    return p.mode == "inout" or p.mode == "" and p.type.brackets
+    return p.mode == "inout" or (p.mode == "" and p.type.brackets)
 
 
 def is_integer(p: s.Parameter) -> bool:
@@ -94,7 +94,7 @@ def choose_dtype(g: s.Generic, given: DType | None) -> DType:
 
 def _check_distinct(op: s.OpDef) -> None:
     seen: dict[str, s.Parameter | s.Output] = {}
-    for x in (*op.params, *op.outputs):
+    for x in s.declared(op):
         if x.name in seen:
             raise fail("E202", f"`{x.name}` is declared twice", x.span, notes=(("first here", Label(seen[x.name].span)),))
         seen[x.name] = x
@@ -126,7 +126,7 @@ def _consts(op: s.OpDef, scope: Scope, given: Mapping[str, int | float | bool]) 
         if p.mode != "const":
             continue
         kind = p.type.dtype
-        if kind not in ("int", "float", "bool") and kind not in scope.dtypes or p.type.brackets:
+        if (kind not in ("int", "float", "bool") and kind not in scope.dtypes) or p.type.brackets:
             raise fail("E228", f"the const `{p.name}` is int, float or bool, not {p.type.span.text}", p.type.span)
         if p.name in given:
             value = const_value(given[p.name])
@@ -138,10 +138,10 @@ def _consts(op: s.OpDef, scope: Scope, given: Mapping[str, int | float | bool]) 
         number = plain(value)
         if number is None:
             raise fail("E228", f"the default of the const `{p.name}` is no constant", p.span)
-        whole = kind == "int" or kind in DTYPES and DTYPES[kind].is_integer
+        whole = kind == "int" or (kind in DTYPES and DTYPES[kind].is_integer)
         if whole and (isinstance(number, bool) or not isinstance(number, int)):
             raise fail("E228", f"the const `{p.name}` is an integer, not {number}", p.span)
-        is_float = kind == "float" or kind in scope.dtypes and scope.dtypes[kind].is_float
+        is_float = kind == "float" or (kind in scope.dtypes and scope.dtypes[kind].is_float)
         out[p.name] = weak_float(float(number)) if is_float else const_value(number)
     return out
 
@@ -151,7 +151,7 @@ def _check_bound(op: s.OpDef, scope: Scope, sizes: frozenset[str], scalars: Mapp
     bound = set(scope.integers) | set(scope.rest_size_names)
     for p in op.params:
         bound |= {d.name for d in p.type.dims if isinstance(d, s.Name)}
-    for e in (*op.params, *op.outputs):
+    for e in s.declared(op):
         for d in e.type.dims:
             for x in s.walk(d):
                 if not isinstance(x, s.Name):
@@ -164,7 +164,7 @@ def _check_bound(op: s.OpDef, scope: Scope, sizes: frozenset[str], scalars: Mapp
                     raise fail("E302", f"nothing binds `{x.name}`: no parameter has it as a dimension of its own" + near, x.span,
                                hint="" if near else f"add `{x.name}: int`")
     for name in sizes:
-        for e in (*op.params, *op.outputs):
+        for e in s.declared(op):
             if e.name == name and name not in scope.integers:
                 raise fail("E202", f"`{name}` is a size and a name of something else; one name means one thing", e.span)
 

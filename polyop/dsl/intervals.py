@@ -79,7 +79,7 @@ def at_least_zero(x: Affine, facts: Sequence[Affine] = ()) -> bool:
 
 def _plainly(x: Affine) -> bool:
     """Every term is at least 0."""
-    return x.const >= 0 and all(_term(a, f) for a, f in x.terms) or _with_mods(x)
+    return (x.const >= 0 and all(_term(a, f) for a, f in x.terms)) or _with_mods(x)
 
 
 def _term(atom: str | Quasi, factor: int) -> bool:

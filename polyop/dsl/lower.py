@@ -14,8 +14,8 @@ from polyop.dsl.scope import Scope, Work
 from polyop.dsl.text import unparse
 from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BOOL, I64
-from polyop.ir.errors import assert_never, fail
-from polyop.ir.expr import Affine, Apply, Const, Load, Number, Position, Test, affine, loads, names, walk
+from polyop.ir.errors import Label, assert_never, fail
+from polyop.ir.expr import Affine, Apply, Const, Load, Number, Position, Scalar, affine, loads, walk
 from polyop.ir.span import Span
 
 _SIGNS = {"+": "add", "-": "sub", "*": "mul", "/": "div", "%": "mod", "&": "bitand", "|": "bitor", "^": "bitxor", "<<": "shl",
@@ -54,8 +54,9 @@ def lower(e: s.Syntax, w: Work) -> Value:
         case s.Compare():
             return _compare(e, w)
         case s.Inside(value=x, lower=a, upper=b):
-            x, lo, hi = lower(x, w), lower(a, w), lower(b, w)
-            at_least, below = (v.compare(fn, p, q, w.scope.default, e.span) for fn, p, q in (("le", lo, x), ("lt", x, hi)))
+            middle = lower(x, w)
+            at_least = v.compare("le", lower(a, w), middle, w.scope.default, e.span)
+            below = v.compare("lt", middle, lower(b, w), w.scope.default, e.span)
             return Typed(v.both(at_least.expr, below.expr), at_least.size + below.size)
         case s.Choice():
             return _choice(e, w)
@@ -126,7 +127,6 @@ def _name(e: s.Name, w: Work) -> Value:
     if name in scope.consts:
         return scope.consts[name]
     if name in scope.scalars:
-        from polyop.ir.expr import Scalar
         return Typed(Scalar(scope.safe[name], scope.scalars[name]))
     if name in scope.sizes:
         return v.weak_int(affine(scope.safe.get(name, name)), e.span)
@@ -172,7 +172,6 @@ def positions(name: str, index: Sequence[s.Syntax], span: Span, w: Work) -> tupl
         def plural(n: int, word: str, more: str) -> str:
             return f"{n} {word if n == 1 else more}"
         message = f"`{name}` has {plural(holder.rank, 'dimension', 'dimensions')} but {plural(len(out), 'index', 'indices')}"
-        from polyop.ir.errors import Label
         notes = (("declared here", Label(holder.span)),) if holder.span and holder.role != "temp" else ()
         raise fail("E203", message, span, f"{plural(len(out), 'index', 'indices')} here", notes=notes)
     return tuple(out)
@@ -235,13 +234,13 @@ def _write_out(fn: s.FnDef, e: s.Call, w: Work) -> Value:
 def _binary(e: s.Binary, a: Value, b: Value, w: Work) -> Value:
     if e.sign in ("and", "or"):
         for x, part in ((a, e.left), (b, e.right)):
-            if isinstance(x, Typed) and x.dtype != BOOL or isinstance(x, Weak) and x.kind != "unknown":
+            if (isinstance(x, Typed) and x.dtype != BOOL) or (isinstance(x, Weak) and x.kind != "unknown"):
                 raise fail("E222", f"`{e.sign}` joins conditions, and this is none", part.span)
-        x, y = v.to(a, BOOL, w.scope.default), v.to(b, BOOL, w.scope.default)
-        return Typed(v.both(x, y) if e.sign == "and" else v.either(x, y), v.total((a, b), e.span))
+        left, right = v.to(a, BOOL, w.scope.default), v.to(b, BOOL, w.scope.default)
+        return Typed(v.both(left, right) if e.sign == "and" else v.either(left, right), v.total((a, b), e.span))
     if e.sign in ("&", "|", "^", "<<", ">>"):
         for x, part in ((a, e.left), (b, e.right)):
-            if isinstance(x, Typed) and x.dtype.is_float or isinstance(x, Weak) and x.kind == "float":
+            if (isinstance(x, Typed) and x.dtype.is_float) or (isinstance(x, Weak) and x.kind == "float"):
                 raise fail("E223", f"`{e.sign}` works on integers, and this is a float", part.span)
             if e.sign in ("<<", ">>") and isinstance(x, Typed) and x.dtype == BOOL:
                 raise fail("E223", f"`{e.sign}` works on integers, and this is a condition", part.span)
@@ -328,9 +327,3 @@ def _one_read(e: s.Else) -> Exception:
     if not hint and reads:
         hint = f"write `({unparse(reads[-1])} else {unparse(e.other)})`"
     return fail("E114", "`else` belongs to one read", e.span, hint=hint)
-
-
-def names_in(value: Position | Test) -> frozenset[str]:
-    """The names of a position or test."""
-    from polyop.ir.expr import expr_names
-    return names(value) if isinstance(value, Affine) else expr_names(value)

@@ -41,7 +41,7 @@ _STATEMENTS = {"for", "if", "while", "let", "return", "def", "var", "float", "in
 
 def explain_character(source: Source, error: UnexpectedCharacters) -> UserError:
     """E101: a character that no word of the language has."""
-    char = source.text[error.pos_in_stream]
+    char = source.text[error.pos_in_stream or 0]
     span = Span(source, error.line, error.column, error.line, error.column + 1)
     shown = f"`{char}`" if char.isprintable() and not char.isspace() else f"U+{ord(char):04X}"
     return fail("E101", f"{shown} is no part of the language", span, hint=_CHARACTERS.get(char, ""))

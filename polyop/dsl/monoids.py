@@ -2,20 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from polyop.dsl import syntax as s
 from polyop.dsl import values as v
 from polyop.dsl.names import REDUCING, did_you_mean
 from polyop.dsl.scope import Scope, Work
-from polyop.dsl.values import Typed, Weak
+from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BOOL, DType
 from polyop.ir.errors import fail
 from polyop.ir.expr import Const, Scalar
 from polyop.ir.op import Monoid, builtin_monoid
 from polyop.ir.span import Span
 
+Lower = Callable[[s.Syntax, Work], Value]
+
 BUILT_IN = frozenset(REDUCING.values())
 
 
-def monoid_of(name: str, dtype: DType, scope: Scope, span: Span) -> Monoid:
+def monoid_of(name: str, dtype: DType, scope: Scope, span: Span, lower: Lower) -> Monoid:
     """The monoid called `name` ("add", ..., or a user's) over `dtype`.
 
     Raises  UserError E201 (no such operator), E223 (not for this dtype), E225 (a broken definition).
@@ -30,7 +35,6 @@ def monoid_of(name: str, dtype: DType, scope: Scope, span: Span) -> Monoid:
         if name in ("and", "or") and dtype != BOOL:
             raise fail("E223", f"`{name}=` joins conditions, and this is {dtype}", span)
         return builtin_monoid(name, dtype)
-    from polyop.dsl.lower import lower
     fn = scope.fn(own.combine)
     if fn is None or len(fn.params) != 2:
         raise fail("E225", f"`{own.combine}` is no function of two arguments", own.span)

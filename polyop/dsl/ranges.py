@@ -131,9 +131,9 @@ def infer(draft: Draft, known: Inference) -> tuple[dict[str, Interval], tuple[st
     _compared(draft, every, box, known)
     if not known.declared:
         for p in left:
-            name = p.at.name
-            if name in box and name not in fixed and not at_least_zero(box[name].lower, known.facts):
-                box[name] = Interval(larger(box[name].lower, Affine(), known.facts), box[name].upper)
+            alone = p.at.name
+            if alone in box and alone not in fixed and not at_least_zero(box[alone].lower, known.facts):
+                box[alone] = Interval(larger(box[alone].lower, Affine(), known.facts), box[alone].upper)
     return box, tuple(n for n in every if n not in box)
 
 

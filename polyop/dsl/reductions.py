@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 from polyop.dsl import syntax as s
 from polyop.dsl import values as v
-from polyop.dsl.draft import Draft
+from polyop.dsl.draft import Draft, reading_order
 from polyop.dsl.monoids import monoid_of
 from polyop.dsl.names import REDUCTIONS, did_you_mean, fresh
 from polyop.dsl.scope import Work
@@ -35,7 +35,7 @@ def inner_reduction(e: s.Reduction, w: Work, lower: Callable[[s.Syntax, Work], V
     if dtype == BOOL and e.name in ("sum", "prod"):
         dtype = I64
     dtype = accumulator(dtype)
-    monoid = monoid_of(REDUCTIONS.get(e.name, e.name), dtype, w.scope, e.span)
+    monoid = monoid_of(REDUCTIONS.get(e.name, e.name), dtype, w.scope, e.span, lower)
     body = v.widened(v.to(value, dtype, w.scope.default))
     sizes = size_names(w)
     local = {k: new for k, new in zip((x.name for x in e.index if isinstance(x, s.Name)), mine, strict=True)}
@@ -73,6 +73,5 @@ def size_names(w: Work) -> set[str]:
 
 def _ordered(e: Expr, without: Iterable[str]) -> list[str]:
     """The indices of `e`, in reading order."""
-    from polyop.dsl.draft import reading_order
     hide = set(without)
     return [n for n in reading_order(e) if n not in hide]

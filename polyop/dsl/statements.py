@@ -11,7 +11,7 @@ from polyop.dsl.draft import Draft, Given, Holder, OperatorCall, reading_order
 from polyop.dsl.header import shape_of
 from polyop.dsl.lower import condition, extent, lower, positions
 from polyop.dsl.monoids import monoid_of
-from polyop.dsl.names import FUNCTIONS, REDUCING, did_you_mean
+from polyop.dsl.names import FUNCTIONS, REDUCING, did_you_mean, fresh
 from polyop.dsl.scope import Scope, Work
 from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BOOL, I64, DType, accumulator, fits, promote
@@ -41,7 +41,7 @@ def is_operator_call(e: s.Syntax, scope: Scope) -> bool:
         return False
     whole = any(isinstance(a, s.Name) and a.name in scope.tensors and scope.tensors[a.name].rank > 0
                 for a in (*e.args, *(x for _, x in e.keywords)))
-    return whole or e.name not in FUNCTIONS and scope.fn(e.name) is None and e.name not in scope.dtypes
+    return whole or (e.name not in FUNCTIONS and scope.fn(e.name) is None and e.name not in scope.dtypes)
 
 
 def body_of(scope: Scope, callee_dtypes: CalleeDtypes) -> Body:
@@ -150,7 +150,7 @@ def _result_rank(call: s.Call, number: int, scope: Scope) -> int:
     found = scope.operator(call.name)
     assert found is not None
     callee = found[0]
-    results = [*callee.outputs, *(p for p in callee.params if p.mode == "inout")]
+    results: list[s.Parameter | s.Output] = [*callee.outputs, *(p for p in callee.params if p.mode == "inout")]
     if number >= len(results):
         raise fail("E220", f"`{call.name}` has {len(results)} results", call.span)
     dims = results[number].type.dims
@@ -211,7 +211,7 @@ def _lower(x: s.Statement, shared: Work, callee_dtypes: CalleeDtypes) -> _Lowere
     scope = shared.scope
     assert isinstance(x, s.Assignment | s.Multi)
     names = x.names if isinstance(x, s.Multi) else (x.name,)
-    if isinstance(x, s.Multi) or x.index is None and not x.reduce and is_operator_call(x.value, scope):
+    if isinstance(x, s.Multi) or (x.index is None and not x.reduce and is_operator_call(x.value, scope)):
         call = x.value
         assert isinstance(call, s.Call)
         found = scope.operator(call.name)
@@ -275,7 +275,7 @@ def _stored(x: s.Assignment, draft: Draft, value: Value, holder: Holder, w: Work
     def reduce() -> Draft:
         total = summed if declared is not None else w.dtypes[x.name]
         assert total is not None
-        return replace(draft, reduce=monoid_of(name, total, scope, x.span), expr=v.widened(v.to(value, total, scope.default)))
+        return replace(draft, reduce=monoid_of(name, total, scope, x.span, lower), expr=v.widened(v.to(value, total, scope.default)))
     return _Lowered(((x.name, summed),), reduce)
 
 
@@ -375,7 +375,6 @@ def _arg_reduction(x: s.Assignment, draft: Draft, value: Value, holder: Holder, 
         T_at[i]  min= e[i, j] == T_top[i] or isnan(e[i, j]) and isnan(T_top[i]) ? j : HIGHEST     (i64)
         T[i]        = T_at[i] == HIGHEST ? -1 : T_at[i]
     """
-    from polyop.dsl.names import fresh
     scope = w.scope
     dtype = v.alone(value, scope.default)
     e = v.to(value, dtype, scope.default)

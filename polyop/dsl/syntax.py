@@ -293,6 +293,12 @@ class Program:
         return next((m for m in self.monoids if m.name == name), None)
 
 
+def declared(op: OpDef) -> tuple[Parameter | Output, ...]:
+    """The parameters, then the outputs."""
+    out: list[Parameter | Output] = [*op.params, *op.outputs]
+    return tuple(out)
+
+
 def expressions(op: OpDef) -> Iterator[Syntax]:
     """Every expression of `op`, in text order."""
     for p in op.params:

@@ -128,7 +128,7 @@ def widened(e: Expr) -> Expr:
         return Apply("select", (inner.args[0], *(widened(cast(a, t)) for a in inner.args[1:])), t)
     if inner.fn == "otherwise":
         return Apply("otherwise", (inner.args[0], widened(cast(inner.args[1], t))), t)
-    if inner.fn in _EXACT or t.is_float and inner.fn in _FLOATING:
+    if inner.fn in _EXACT or (t.is_float and inner.fn in _FLOATING):
         return Apply(inner.fn, tuple(_wide(a, t) for a in inner.args), t)
     return e
 
