@@ -19,6 +19,7 @@ from polyop.codegen.llvm.registers import read_register
 from polyop.codegen.llvm.state import Condition, Point, State, Value
 from polyop.codegen.llvm.types import alignment, constant, held, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
+from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
 from polyop.ir.dtypes import BOOL, I64, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, walk
@@ -143,7 +144,7 @@ def function(s: State, fn: str, xs: list[V], source: DType, t: DType) -> V:
     """`fn(xs)`; through a function of its own where it is long and often needed."""
     if fn == "cast":
         return cast(xs[0], source, t, s.shared.target)
-    if (fn, source.name) in s.shared.heavy:
+    if (fn, source.name) in s.shared.heavy or (source.is_float and INSTRUCTIONS.get(fn, 0) >= ALWAYS):
         return shared_function(s, fn, xs, source, t)
     return apply(fn, xs, source, t, s.shared.target)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from polyop.codegen.functions import apply
 from polyop.codegen.llvm.expressions import function
 from polyop.codegen.llvm.state import State
 from polyop.codegen.llvm.types import constant, held, register, shuffle_mask
@@ -16,7 +15,7 @@ from polyop.ir.op import Monoid
 def pair(s: State, m: Monoid, a: V, b: V, t: DType) -> V:
     """`a m b`, both of dtype `t`."""
     if m.fn is not None:
-        return apply(m.fn, [a, b], t, t, s.shared.target)
+        return function(s, m.fn, [a, b], t, t)
 
     def value(e: Expr) -> V:
         match e:

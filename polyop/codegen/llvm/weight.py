@@ -40,11 +40,11 @@ def heavy_functions(nest: LoopNest, width: int) -> frozenset[tuple[str, str]]:
                     go(n.other, copies)
                 case Store():
                     for e in walk(n.expr):
-                        if isinstance(e, Apply) and e.fn in INSTRUCTIONS:
+                        if isinstance(e, Apply) and e.fn in INSTRUCTIONS and e.args[0].dtype.is_float:
                             key = (e.fn, e.args[0].dtype.name)
                             total[key] = total.get(key, 0) + copies * INSTRUCTIONS[e.fn]
                 case _:
                     pass
 
     go(nest.body, 1)
-    return frozenset(key for key, cost in total.items() if cost > INLINE or INSTRUCTIONS[key[0]] >= INLINE)
+    return frozenset(key for key, cost in total.items() if cost > INLINE)

@@ -39,6 +39,10 @@ class V:
         """`x` in every lane."""
         return self.like(constant(x, element or self.element, self.width), element)
 
+    def exact(self) -> V:
+        """The same value, whose sums and products are never fused."""
+        return V(self.b, self.element, self.width, self.text, "")
+
     def lift(self, x: V | Number) -> V:
         return x if isinstance(x, V) else self.const(x)
 

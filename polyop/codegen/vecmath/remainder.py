@@ -1,0 +1,127 @@
+"""The floating-point remainder with the divisor's sign, and the next number towards another."""
+
+from __future__ import annotations
+
+from polyop.codegen.llvm.builder import IMPURE
+from polyop.codegen.vecmath.logarithmic import two_product
+from polyop.codegen.vecmath.ops import V
+
+
+def mod(a: V, b: V) -> V:
+    """a - b floor(a / b), exact; NaN for b = 0 and infinite a."""
+    x, y = a.cast("fpext", "double"), b.cast("fpext", "double")
+    r = _fmod(x, y)
+    other = y.cmp("olt", 0) ^ r.cmp("olt", 0)
+    out = r.cmp("oeq", 0).pick(r.const(0.0).copysign(y), other.pick(r.exact() + y, r))
+    return out.cast("fptrunc", a.element)
+
+
+def _fmod(x: V, y: V) -> V:
+    """x - y trunc(x / y). A quotient below 2^52 is wrong by one at most; greater ones are done lane by lane."""
+    a, d = x.abs(), y.abs()
+    q = (a / d).intrinsic("trunc")
+    p, p_low = two_product(q, d)
+    r = a.exact() - p - p_low
+    r = r.cmp("olt", 0).pick(r + d, r)
+    r = a.cmp("olt", d).pick(a, r)
+    big = q.cmp("oge", 2.0**52) & a.cmp("olt", float("inf")) & d.cmp("ogt", 0)
+    return _large_lanes(a, d, big, r).copysign(x)
+
+
+def _large_lanes(a: V, d: V, big: V, r: V) -> V:
+    b, w = a.b, a.width
+    _define_large(a)
+    some = b.do(f"icmp ne i{w} {b.do(f'bitcast {big.type_} {big.text} to i{w}')}, 0")
+    slow, head, fix, next_, finish, done = (b.new_label() for _ in range(6))
+    before = b.block
+    b.line(f"br i1 {some}, label %{slow}, label %{done}")
+    b.label(slow)
+    rooms = []
+    for name, v in (("a", a), ("d", d), ("big", big.cast("zext", "i8")), ("r", r)):
+        rooms.append(b.pure(f"alloca {v.type_}, align 64 ; {name}"))
+        b.line(f"store {v.type_} {v.text}, ptr {rooms[-1]}, align 64")
+    b.line(f"br label %{head}")
+    b.label(head)
+    i, after = b.fresh(), b.fresh()
+    b.depth[i] = b.depth[after] = IMPURE
+    b.line(f"{i} = phi i64 [ 0, %{slow} ], [ {after}, %{next_} ]")
+
+    def at(room: str, element: str) -> str:
+        return b.do(f"getelementptr {element}, ptr {room}, i64 {i}")
+
+    byte = b.do(f"load i8, ptr {at(rooms[2], 'i8')}, align 1")
+    b.line(f"br i1 {b.do(f'icmp ne i8 {byte}, 0')}, label %{fix}, label %{next_}")
+    b.label(fix)
+    one, two = (b.do(f"load double, ptr {at(room, 'double')}, align 8") for room in rooms[:2])
+    out = b.do(f"call double @pop.fmod.large(double {one}, double {two})")
+    b.line(f"store double {out}, ptr {at(rooms[3], 'double')}, align 8")
+    b.line(f"br label %{next_}")
+    b.label(next_)
+    b.line(f"{after} = add i64 {i}, 1")
+    b.line(f"br i1 {b.do(f'icmp slt i64 {after}, {w}')}, label %{head}, label %{finish}")
+    b.label(finish)
+    fixed = b.do(f"load {r.type_}, ptr {rooms[3]}, align 64")
+    b.line(f"br label %{done}")
+    b.label(done)
+    return r.like(b.do(f"phi {r.type_} [ {r.text}, %{before} ], [ {fixed}, %{finish} ]"))
+
+
+def _define_large(x: V) -> None:
+    """@pop.fmod.large(a, d) for finite a >= d 2^52 > 0: long division of the mantissas, 11 bits at a time."""
+    text = x.b.text
+    if "pop.fmod.large" in text.outlined:
+        return
+    text.outlined.add("pop.fmod.large")
+    text.declared.add("declare i64 @llvm.umax.i64(i64, i64)")
+    text.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
+    text.functions.append(f"""define internal double @pop.fmod.large(double %a, double %d) #1 {{
+entry:
+  %abits = bitcast double %a to i64
+  %dbits = bitcast double %d to i64
+  %ae = lshr i64 %abits, 52
+  %dfield = lshr i64 %dbits, 52
+  %de = call i64 @llvm.umax.i64(i64 %dfield, i64 1)
+  %alow = and i64 %abits, {(1 << 52) - 1}
+  %am = or i64 %alow, {1 << 52}
+  %dlow = and i64 %dbits, {(1 << 52) - 1}
+  %normal = icmp ne i64 %dfield, 0
+  %hidden = select i1 %normal, i64 {1 << 52}, i64 0
+  %dm = or i64 %dlow, %hidden
+  %r0 = urem i64 %am, %dm
+  %n0 = sub i64 %ae, %de
+  br label %loop
+loop:
+  %r = phi i64 [ %r0, %entry ], [ %r2, %loop ]
+  %n = phi i64 [ %n0, %entry ], [ %n2, %loop ]
+  %step = call i64 @llvm.smin.i64(i64 %n, i64 11)
+  %r1 = shl i64 %r, %step
+  %r2 = urem i64 %r1, %dm
+  %n2 = sub i64 %n, %step
+  %more = icmp sgt i64 %n2, 0
+  br i1 %more, label %loop, label %done
+done:
+  %whole = uitofp i64 %r2 to double
+  %e = sub i64 %de, 1075
+  %e1 = ashr i64 %e, 1
+  %e2 = sub i64 %e, %e1
+  %b1 = add i64 %e1, 1023
+  %b2 = add i64 %e2, 1023
+  %s1 = shl i64 %b1, 52
+  %s2 = shl i64 %b2, 52
+  %f1 = bitcast i64 %s1 to double
+  %f2 = bitcast i64 %s2 to double
+  %x1 = fmul double %whole, %f1
+  %x2 = fmul double %x1, %f2
+  ret double %x2
+}}""")
+
+
+def nextafter(x: V, y: V) -> V:
+    """The neighbour of x towards y: a step of its bits, outwards or inwards."""
+    bits = x.bits()
+    outwards = x.cmp("olt", y) ^ bits.cmp("slt", 0)
+    stepped = outwards.pick(bits + 1, bits - 1)
+    tiny = (y.bits() & (-(1 << 63) if x.element == "double" else -(1 << 31))) | 1
+    out = x.cmp("oeq", 0).pick(tiny, stepped).real()
+    out = x.cmp("oeq", y).pick(y, out)
+    return x.cmp("uno", y).pick(x + y, out)
