@@ -125,15 +125,15 @@ def _make(rng: np.random.Generator, text: str, dtype: str, sizes: Sizes) -> np.n
     scope = dict(sizes)
     shape: tuple[int, ...] = eval(f"({dims},)", scope) if dims else ()
     if kind == "ids":
-        return rng.integers(0, max(eval(below, scope), 1), shape).astype(np.int64)
+        return np.asarray(rng.integers(0, max(eval(below, scope), 1), shape), np.int64)
     if kind == "bool":
-        return rng.random(shape) < 0.6
+        return np.asarray(rng.random(shape) < 0.6)
     if kind in ("u8", "i8", "u32", "i32", "i64"):
         limits = np.iinfo(NUMPY[kind])
         low, high = (int(x) for x in below.split(",")) if below else (limits.min, limits.max)
-        return rng.integers(low, high, shape).astype(NUMPY[kind])
+        return np.asarray(rng.integers(low, high, shape)).astype(NUMPY[kind])
     if NUMPY[dtype] in (np.int32, np.int64, np.uint8, np.int8, np.uint32, np.bool_):
-        return rng.integers(0, 2 if dtype == "bool" else 4, shape).astype(NUMPY[dtype])
+        return np.asarray(rng.integers(0, 2 if dtype == "bool" else 4, shape)).astype(NUMPY[dtype])
     target = NUMPY[kind if kind in EPS else dtype]
     u = rng.random(shape)
     match kind:
@@ -159,7 +159,7 @@ def _make(rng: np.random.Generator, text: str, dtype: str, sizes: Sizes) -> np.n
             x = u * 16 - 8
         case _:
             x = 2 * u - 1
-    return x.astype(target)
+    return np.asarray(x).astype(target)
 
 
 def f32(x: float) -> float:
