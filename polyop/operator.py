@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from polyop.ir.dtypes import DTYPES, F32, DType
+from polyop.ir.dtypes import DTYPES, F32, I32, DType
 from polyop.ir.errors import UnsupportedError, UserError, fail
 from polyop.ir.expr import evaluate
 from polyop.ir.interface import Choice, Interface
@@ -178,7 +178,7 @@ class Operator:
                 units: Layout | None = None) -> Artefact:
         """Compile without arguments, for contiguous arrays unless `units` says otherwise.
 
-        dtypes   of dtype variables; the first that a variable may be, preferring f32, if it is not given
+        dtypes   of dtype variables; if one is not given: f32, else i32, else the first that it may be
         rank     how many dimensions `...` stands for; 1 if it is not given
 
         Raises UserError, if there is nothing of such a name.
@@ -196,7 +196,7 @@ class Operator:
         variables = []
         for name, classes in interface.variables:
             allowed = choose.members(classes)
-            wanted = given.pop(name, F32 if F32 in allowed else allowed[0])
+            wanted = given.pop(name, next((x for x in (F32, I32) if x in allowed), allowed[0]))
             dtype = DTYPES.get(wanted) if isinstance(wanted, str) else wanted
             if dtype not in allowed:
                 raise fail("E602", f"`{name}` cannot be {wanted}; it is one of {', '.join(map(str, allowed))}")

@@ -124,5 +124,5 @@ def const(p: Parameter, value: Any) -> float | int | bool:
         value, int if dtype.is_integer else int | float)
     if not right:
         wanted = "true or false" if dtype == BOOL else "an integer" if dtype.is_integer else "a number"
-        raise refuse("E609", f"`{p.name}` is {wanted} fixed when `{p.name}`'s operator is compiled, got {value!r}")
+        raise refuse("E609", f"`{p.name}` is {wanted} and fixed when the operator is compiled, got {value!r}")
     return float(value) if dtype.is_float else value

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from polyop.ir.codec import CodecError, decode, encode
-from polyop.ir.errors import InternalError
+from polyop.ir.errors import PolyopError
 from polyop.ir.module import Binary, Proof, Signature
 from polyop.runtime import cache
 from polyop.runtime.kernel import Kernel, kernel
@@ -82,7 +82,7 @@ def read(key: str) -> Kernel | None:
         proofs = tuple(decode(Proof, p) for p in _list(header.get("proofs")))
         trace = tuple((_text(stage), _text(text)) for stage, text in map(_pair, _list(header.get("trace"))))
         return kernel(Binary(name, target, code, signature), proofs, trace, notes)
-    except (CodecError, InternalError) as e:
+    except PolyopError as e:
         log.warning("ignoring the cached kernel %s: %s", key, e)
         return None
 

@@ -13,7 +13,8 @@ from tests.runtime import modules
 N = ("N",)
 SAXPY = Interface(
     "saxpy",
-    (Parameter("X", "tensor", "f32", N), Parameter("Y", "tensor", "f32", N), Parameter("a", "scalar", "f32", default=1.0, by_name=True)),
+    (Parameter("X", "tensor", "f32", N), Parameter("Y", "tensor", "f32", N),
+     Parameter("a", "scalar", "f32", default=1.0, by_name=True)),
     (Parameter("Z", "tensor", "f32", N),))
 SUM = Interface("total", (Parameter("X", "tensor", "f32", N),), (Parameter("S", "tensor", "f32"),))
 
