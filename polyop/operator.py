@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from polyop.ir.dtypes import DTYPES, F32, I32, DType
@@ -16,6 +16,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.runtime import cache, call, choose, cpu, store, threads
 from polyop.runtime.bind import Bound, bind
+from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel, kernel
 from polyop.runtime.layout import contiguous, layout
 
@@ -86,7 +87,7 @@ class Operator:
         self._instantiate = instantiate
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
-        self._kernels: store.Memo[Kernel] = store.Memo()
+        self._kernels: store.Memo[Kernel | Interpreted] = store.Memo()
         self._plans: dict[Any, call.Plan] = {}
         parameters = interface.parameters
         self._defaults = tuple(p.default for p in parameters)
@@ -142,10 +143,10 @@ class Operator:
         arguments = dict(zip(self._names, values, strict=True))
         op = self._op(choose.choose(self.interface, arguments))
         bound = bind(op, arguments, out)
-        k = self._kernel(op, layout(op, bound.views))
+        k = self._kernel(op, layout(op, bound.views), self._variant(bound))
         count = self._count(op, bound)
         result = k(bound, count)
-        if key is not None:
+        if key is not None and isinstance(k, Kernel):
             fresh = [t.name for t in op.outputs if t.name not in {o for _, o in op.updates}]
             made = call.plan(op, k, bound, (*self._names, *fresh[: len(outs)]), values + outs, count)
             if made is not None:
@@ -157,15 +158,22 @@ class Operator:
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(choice, lambda: self._instantiate(choice))
 
-    def _kernel(self, op: Op, units: Layout) -> Kernel:
-        return self._kernels.get((op, units), lambda: self._find(op, units))
+    def _variant(self, bound: Bound) -> Options:
+        """The options for these sizes: most kernels count on every size being at least 1."""
+        return self.options if all(n > 0 for n in bound.sizes.values()) else replace(self.options, regime="any")
 
-    def _find(self, op: Op, units: Layout) -> Kernel:
+    def _kernel(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
+        return self._kernels.get((op, units, options), lambda: self._find(op, units, options))
+
+    def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
         if target.family != "x86":
             raise UnsupportedError(f"`{op.name}` is compiled for {target.name}; calls run on x86 only")
-        name = cache.key("kernel", repr(op), repr(units), repr(target), repr(self.options))
-        return store.find(name, lambda: _load(self._compile(op, units, target, self.options)))
+        name = cache.key("kernel", repr(op), repr(units), repr(target), repr(options))
+        try:
+            return store.find(name, lambda: _load(self._compile(op, units, target, options)))
+        except _NoCodeError as without:
+            return Interpreted(op, without.made.notes)
 
     def _count(self, op: Op, bound: Bound) -> int:
         """How many threads a call is worth."""
@@ -218,9 +226,17 @@ def _unknown(interface: Interface, name: str) -> UserError:
     return fail("E601", f"`{interface.name}` has no dtype variable or const `{name}`")
 
 
+class _NoCodeError(Exception):
+    """The compiler fell to the last rung of its ladder."""
+
+    def __init__(self, made: Compiled) -> None:
+        super().__init__("; ".join(made.notes))
+        self.made = made
+
+
 def _load(made: Compiled) -> Kernel:
     if made.binary is None:
-        raise UnsupportedError("; ".join(made.notes) or "no machine code was made")
+        raise _NoCodeError(made)
     return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
 
 

@@ -1,0 +1,116 @@
+"""Text -> Operators: what `polyop.op`, `polyop.load` and `polyop.einsum` do."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import cast
+
+from polyop import standard
+from polyop.compiler import compile_op
+from polyop.dsl import syntax
+from polyop.dsl.check import instantiate
+from polyop.dsl.interface import interface
+from polyop.dsl.names import did_you_mean
+from polyop.dsl.parse import parse
+from polyop.ir.errors import fail
+from polyop.ir.interface import Choice, Interface, Parameter
+from polyop.ir.op import Op
+from polyop.ir.options import Options
+from polyop.ir.span import Source
+from polyop.operator import Operator
+
+_LARGEST = 1 << 20  # bytes of a source file; beyond is no program
+
+
+@dataclass(frozen=True, eq=False)
+class Operators:
+    """The operators of one text, as attributes: `ops = polyop.load("ops.pop"); ops.matmul(A, B)`."""
+
+    program: syntax.Program
+    options: Options
+
+    def __getattr__(self, name: str) -> Operator:
+        if name.startswith("__") or self.program.op(name) is None:
+            raise AttributeError(f"{self.program.source.name} defines no operator `{name}`"
+                                 + did_you_mean(name, list(self)))
+        made = operator(self.program, name, self.options)
+        self.__dict__[name] = made  # one Operator for each name, so that what it compiled stays
+        return made
+
+    def __getitem__(self, name: str) -> Operator:
+        return cast(Operator, getattr(self, name))
+
+    def __iter__(self) -> Iterator[str]:
+        return (o.name for o in self.program.ops)
+
+    def __dir__(self) -> list[str]:
+        return sorted(self)
+
+
+def op(text: str, name: str | None = None, *, options: Options | None = None) -> Operator:
+    """The operator that `text` defines; `name` says which, if it defines several.
+
+    Raises UserError, if the text is wrong.
+    """
+    program = parse(Source("<string>", text))
+    names = [o.name for o in program.ops]
+    if name is None:
+        if len(names) != 1:
+            what = "defines no operator" if not names else f"defines {', '.join(names)}"
+            raise fail("E101", f"the text {what}; expected exactly one", hint="give a `name`, or use `polyop.load`")
+        name = names[0]
+    return operator(program, name, options or Options())
+
+
+def load(path: str | Path, *, options: Options | None = None) -> Operators:
+    """The operators of a `.pop` file; `polyop.load("linalg")` is that file of the standard library.
+
+    Raises UserError, if there is no such file or its text is wrong.
+    """
+    file = Path(path)
+    if not file.suffix and not file.exists() and f"{file}.pop" in standard.texts():
+        return Operators(standard.program(f"{file}.pop"), options or Options())
+    return Operators(parse(read(file)), options or Options())
+
+
+def read(file: Path) -> Source:
+    """The text of a file. Raises UserError, if it cannot be read or is no text."""
+    try:
+        data = file.read_bytes()
+    except OSError as error:
+        raise fail("E102", f"cannot read {file}: {error.strerror or error}") from None
+    if len(data) > _LARGEST:
+        raise fail("E102", f"{file} has {len(data)} bytes; a program has at most {_LARGEST}")
+    try:
+        return Source(str(file), data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise fail("E102", f"{file} is no text: byte {error.start} is not UTF-8") from None
+
+
+def library(name: str, *, options: Options | None = None) -> Operator:
+    """An operator of the standard library."""
+    if name not in standard.index():
+        raise fail("E201", f"the library has no operator `{name}`" + did_you_mean(name, list(standard.index())))
+    return operator(standard.program(standard.index()[name]), name, options or Options())
+
+
+def operator(program: syntax.Program, name: str, options: Options) -> Operator:
+    """The Operator for one definition; it is instantiated, and compiled, when it is called."""
+    def make(choice: Choice) -> Op:
+        return instantiate(program, name, consts=dict(choice.consts), dtypes=dict(choice.dtypes), rank=choice.rest,
+                           library=cast(syntax.Program, standard.LIBRARY))
+
+    return Operator(signature(program, name), make, compile_op, options)
+
+
+def signature(program: syntax.Program, name: str) -> Interface:
+    """The interface of an operator in the words of `ir/interface.py`."""
+    made = interface(program, name)
+    kinds = {"tensor": "tensor", "inout": "tensor", "scalar": "scalar", "size": "int", "const": "const"}
+    words = {"int": "i64", "float": "f64"}
+    parameters = tuple(Parameter(p.name, kinds[p.kind], words.get(p.dtype, p.dtype), p.dims, p.default, p.by_name,
+                                 p.kind == "inout", p.doc) for p in made.params)
+    results = tuple(Parameter(r.name, "tensor", r.dtype, r.dims, inout=r.updates is not None, doc=r.doc) for r in made.results)
+    return Interface(made.name, parameters, results, made.variables, made.doc)

@@ -1,0 +1,58 @@
+"""The standard library: `polyop/library/*.pop`, read when a name is asked for."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+
+from polyop.dsl.parse import parse
+from polyop.dsl.syntax import FnDef, MonoidDef, OpDef, Program
+from polyop.ir.span import Source
+
+FOLDER = Path(__file__).parent / "library"
+
+
+@cache
+def texts() -> dict[str, str]:
+    """file -> text."""
+    return {p.name: p.read_text(encoding="utf-8") for p in sorted(FOLDER.glob("*.pop"))}
+
+
+@cache
+def index() -> dict[str, str]:
+    """Every defined name -> the file it is in."""
+    found = {}
+    for file, text in texts().items():
+        for name in re.findall(r"^(?:op|fn|monoid)\s+(\w+)", text, re.M):
+            found.setdefault(name, file)
+    return found
+
+
+@cache
+def program(file: str) -> Program:
+    return parse(Source(file, texts()[file]))
+
+
+class Library:
+    """Looks like one Program of all files, but parses only those that a name leads to."""
+
+    source = Source("library", "")
+    fns: tuple[FnDef, ...] = ()
+    monoids: tuple[MonoidDef, ...] = ()
+
+    @property
+    def ops(self) -> tuple[OpDef, ...]:
+        return tuple(o for file in texts() for o in program(file).ops)
+
+    def op(self, name: str) -> OpDef | None:
+        return program(index()[name]).op(name) if name in index() else None
+
+    def fn(self, name: str) -> FnDef | None:
+        return program(index()[name]).fn(name) if name in index() else None
+
+    def monoid(self, name: str) -> MonoidDef | None:
+        return program(index()[name]).monoid(name) if name in index() else None
+
+
+LIBRARY = Library()
