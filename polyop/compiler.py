@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from polyop.codegen import cuda, hip, x86
 from polyop.codegen.lower import lower as optimize
@@ -94,9 +94,9 @@ def _on_rung(rung: str, rec: Recorder, scop: object, op: Op, layout: Layout, tar
         if failed:
             LOG.error("polyop bug: the schedule of %s on rung %s is not proved: %s", op.name, rung, failed[0])
             raise UnsupportedError(f"not proved: {failed[0]}")
-    final, module = (rec.stage("final", optimize, middle.nest, target, options), None) if target.family == "x86" else (None, None)
-    module = rec.stage("source", _emit, final or middle.nest, target, options)
-    rec.text("final", final or middle.nest)
+    final = rec.stage("final", optimize, middle.nest, target, options) if target.family == "x86" else middle.nest
+    module = rec.stage("source", _emit, final, target, options)
+    rec.text("final", final)
     rec.text("source", module)
     binary = rec.stage("assemble", cpu.assemble, module, target) if target.family == "x86" else None
     return Compiled(op, layout, target, options, rung, rec.trace(), proofs, middle.chosen, (*middle.notes, *notes),
@@ -117,8 +117,3 @@ def _emit(nest: LoopNest, target: Target, options: Options) -> Module:
 def contiguous(op: Op) -> Layout:
     """The layout of tensors in C order."""
     return Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))
-
-
-def variant(options: Options, **changes: object) -> Options:
-    """`options` with some fields changed."""
-    return replace(options, **changes)  # type: ignore[arg-type]

@@ -22,7 +22,7 @@ def texts() -> dict[str, str]:
 @cache
 def index() -> dict[str, str]:
     """Every defined name -> the file it is in."""
-    found = {}
+    found: dict[str, str] = {}
     for file, text in texts().items():
         for name in re.findall(r"^(?:op|fn|monoid)\s+(\w+)", text, re.M):
             found.setdefault(name, file)
