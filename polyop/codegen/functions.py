@@ -7,9 +7,11 @@ from polyop.codegen.vecmath.ops import V
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.ir.dtypes import BF16, BOOL, F16, DType
 from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.scalars import BINARY_FLOAT, COMPARE, UNARY_FLOAT
 from polyop.ir.target import Target
 
-ORDER = {"lt": "lt", "le": "le", "gt": "gt", "ge": "ge", "eq": "eq", "ne": "ne"}
+CONVERTING = (*UNARY_FLOAT, *BINARY_FLOAT)
+"""Functions that turn integers into floats first."""
 
 
 def apply(fn: str, xs: list[V], source: DType, result: DType, target: Target) -> V:
@@ -17,7 +19,7 @@ def apply(fn: str, xs: list[V], source: DType, result: DType, target: Target) ->
 
     Raises  UnsupportedError for what no target of this family can do.
     """
-    if fn in ORDER:
+    if fn in COMPARE:
         return compare(fn, xs[0], xs[1], source)
     if fn in ("isnan", "isinf", "isfinite"):
         return _predicate(fn, xs[0], source)
@@ -27,8 +29,10 @@ def apply(fn: str, xs: list[V], source: DType, result: DType, target: Target) ->
         out, have = _bool(fn, xs), BOOL
     elif source.is_float:
         out, have = _float(fn, xs, source, target), source
-    elif fn in FLOAT:
-        raise InternalError(f"emit: {fn} of {source}")
+    elif fn in CONVERTING:
+        if not result.is_float:
+            raise InternalError(f"emit: {fn} of {source} gives {result}")
+        out, have = _float(fn, [cast(x, source, result, target) for x in xs], result, target), result
     else:
         out, have = _integer(fn, xs, source), source
     return cast(out, have, result, target) if have != result else out

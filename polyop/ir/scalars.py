@@ -50,6 +50,11 @@ def _float(fn: Callable[..., float]) -> Callable[..., Any]:
     return run
 
 
+def _whole(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`fn`, which changes no integer; NumPy would take some through float64."""
+    return lambda x: fn(x) if np.issubdtype(np.result_type(x), np.floating) else x
+
+
 def _div(a: Any, b: Any) -> Any:
     if np.issubdtype(np.result_type(a), np.integer):
         return np.zeros_like(a) if b == 0 else np.floor_divide(a, b)
@@ -86,7 +91,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "div": _div, "mod": _mod,
     "max": np.maximum, "min": np.minimum, "neg": np.negative, "abs": np.abs, "sign": np.sign,
     "relu": lambda x: np.maximum(x, np.zeros_like(x)),
-    "floor": np.floor, "ceil": np.ceil, "round": np.rint, "trunc": np.trunc,
+    "floor": _whole(np.floor), "ceil": _whole(np.ceil), "round": _whole(np.rint), "trunc": _whole(np.trunc),
     "not": np.logical_not, "invert": np.invert, "and": np.logical_and, "or": np.logical_or,
     "bitand": np.bitwise_and, "bitor": np.bitwise_or, "bitxor": np.bitwise_xor,
     "shl": lambda a, b: _shift(a, b, True), "shr": lambda a, b: _shift(a, b, False),

@@ -1,0 +1,118 @@
+import numpy as np
+import pytest
+
+from polyop.ir import scalars
+from polyop.ir.dtypes import BOOL, DTYPES, DType
+from polyop.ir.expr import Apply
+from tests.codegen.harness import RUNNABLE, check, compiled, random_array
+from tests.codegen.nests import A, ld, loop, nest, st, strip, tensor
+
+INTEGER = ("add", "sub", "mul", "div", "mod", "max", "min", "neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "invert",
+           "bitand", "bitor", "bitxor", "shl", "shr", "lt", "le", "gt", "ge", "eq", "ne", "not", "and", "or", "isnan", "isfinite", "fma")
+FLOATING = ("add", "sub", "mul", "div", "mod", "max", "min", "neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "lt", "le", "gt",
+            "ge", "eq", "ne", "isnan", "isinf", "isfinite", "fma", "sqrt", "not", "and", "or")
+BOOLEAN = ("max", "min", "and", "or", "not", "invert", "bitand", "bitor", "bitxor", "lt", "le", "gt", "ge", "eq", "ne", "add", "mul")
+TO_BOOL = {"lt", "le", "gt", "ge", "eq", "ne", "isnan", "isinf", "isfinite", "not", "and", "or"}
+
+
+def edges(t: DType, count: int, seed: int) -> np.ndarray:
+    """Random values, and the ones where rules change."""
+    rng = np.random.default_rng(seed)
+    a = random_array(rng, t, (count,))
+    with np.errstate(all="ignore"):
+        if t.is_float:
+            special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5, 1.5, 2.5, -2.5, 1e-8, 3e4, 7e4, -1e30, 6e-8, 1e-40]).astype(t.numpy)
+        elif t.is_integer:
+            special = np.array([t.lowest, t.highest, 0, 1, 2, 3, 5, 7, 8, 31, 33, 64 % (t.highest + 1)]).astype(t.numpy)
+            special = np.concatenate([special, np.array([-1, -2, -7, -8] if t.kind == "int" else [9]).astype(t.numpy)])
+        else:
+            special = np.array([True, False])
+    a[: len(special)] = rng.permutation(special) if seed % 2 else special
+    return a
+
+
+def functions_of(t: DType):
+    return FLOATING if t.is_float else INTEGER if t.is_integer else BOOLEAN
+
+
+def all_functions(t: DType, vectors: bool):
+    i = A("i_c", "i_v") if vectors else A("i")
+    buffers = [tensor(x, "N", t=t) for x in "abc"]
+    stores = []
+    for fn in functions_of(t):
+        out = BOOL if fn in TO_BOOL else t
+        buffers.append(tensor(f"y_{fn}", "N", t=out))
+        args = tuple(ld(x, i, t=t) for x in "abc")[: scalars.ARITY[fn]]
+        stores.append(st(ld(f"y_{fn}", i, t=out), Apply(fn, args, out)))
+    body = strip("i", 16, "N", *stores) if vectors else loop("i", "N", *stores)
+    return nest(buffers, [body])
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("vectors", (True, False), ids=("vectors", "scalars"))
+@pytest.mark.parametrize("t", DTYPES.values(), ids=str)
+def test_every_simple_function_means_what_its_definition_says(t, vectors, target):
+    n = all_functions(t, vectors)
+    size = 53
+    arrays = {b.name: np.zeros(size, b.dtype.numpy) for b in n.buffers}
+    for k, x in enumerate("abc"):
+        arrays[x] = edges(t, size, k + 1)
+    if t.is_float:  # a * b + c may be rounded once or twice
+        arrays["c"] = random_array(np.random.default_rng(9), t, (size,))
+    tolerance = {"f16": 2e-3, "bf16": 1e-2, "f32": 1e-6, "f64": 1e-14}.get(t.name)
+    check(n, {"N": size}, kernel=compiled(n, target), arrays=arrays, rtol=tolerance, atol=1e-6)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("t", DTYPES.values(), ids=str)
+def test_a_cast_saturates_wraps_and_rounds_as_defined(t, target):
+    for vectors in (True, False):
+        i = A("i_c", "i_v") if vectors else A("i")
+        others = [u for u in DTYPES.values() if u != t]
+        stores = [st(ld(f"y_{u}", i, t=u), Apply("cast", (ld("a", i, t=t),), u)) for u in others]
+        n = nest([tensor("a", "N", t=t), *(tensor(f"y_{u}", "N", t=u) for u in others)],
+                 [strip("i", 16, "N", *stores) if vectors else loop("i", "N", *stores)])
+        size = 70
+        arrays = {b.name: np.zeros(size, b.dtype.numpy) for b in n.buffers}
+        a = edges(t, size, 2)
+        with np.errstate(all="ignore"):
+            if t.is_float:
+                a[20:60] = (np.random.default_rng(1).standard_normal(40) * 10.0 ** np.linspace(-9, 25, 40)).astype(t.numpy)
+        arrays["a"] = a
+        check(n, {"N": size}, kernel=compiled(n, target), arrays=arrays, rtol=0 or 1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_every_16_bit_float_goes_through_registers_unchanged(target):
+    for name in ("f16", "bf16"):
+        t = DTYPES[name]
+        n = nest([tensor("a", "N", t=t), tensor("y", "N", t=t), tensor("z", "N")],
+                 [strip("i", 16, "N", st(ld("y", A("i_c", "i_v"), t=t), ld("a", A("i_c", "i_v"), t=t)),
+                        st(ld("z", A("i_c", "i_v")), Apply("cast", (ld("a", A("i_c", "i_v"), t=t),), DTYPES["f32"])))])
+        a = np.arange(65536, dtype=np.uint16).view(t.numpy)
+        y, z = np.zeros_like(a), np.zeros(65536, np.float32)
+        compiled(n, target)({"N": 65536}, {}, {"a": a, "y": y, "z": z})
+        np.testing.assert_array_equal(y.astype(np.float32), a.astype(np.float32))
+        np.testing.assert_array_equal(z, a.astype(np.float32))
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_rounding_to_16_bits_is_to_the_nearest_even(target):
+    rng = np.random.default_rng(0)
+    x = np.concatenate([rng.integers(0, 2**32, 60000, dtype=np.uint64).astype(np.uint32).view(np.float32),
+                        (rng.standard_normal(20000) * 10.0 ** rng.uniform(-9, 5, 20000)).astype(np.float32),
+                        np.arange(65536, dtype=np.uint16).view(np.float16).astype(np.float32) * np.float32(1 + 2.0**-11)])
+    f32, f64 = DTYPES["f32"], DTYPES["f64"]
+    for name in ("f16", "bf16"):
+        t = DTYPES[name]
+        i = A("i_c", "i_v")
+        n = nest([tensor("x", "N"), tensor("w", "N", t=f64), tensor("y", "N", t=t), tensor("z", "N", t=t)],
+                 [strip("i", 16, "N", st(ld("y", i, t=t), Apply("cast", (ld("x", i, t=f32),), t)),
+                        st(ld("z", i, t=t), Apply("cast", (ld("w", i, t=f64),), t)))])
+        w = x.astype(np.float64) * (1 + 1e-12)
+        y, z = np.zeros(len(x), t.numpy), np.zeros(len(x), t.numpy)
+        compiled(n, target)({"N": len(x)}, {}, {"x": x, "w": w, "y": y, "z": z})
+        with np.errstate(all="ignore"):
+            np.testing.assert_array_equal(y.astype(np.float32), x.astype(t.numpy).astype(np.float32))
+            if name == "f16":
+                np.testing.assert_array_equal(z.astype(np.float32), w.astype(np.float16).astype(np.float32))
