@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from polyop.ir.dtypes import DTYPES, F32, I32, DType
-from polyop.ir.errors import UnsupportedError, UserError, fail
+from polyop.ir.errors import CallError, UnsupportedError, UserError, fail
 from polyop.ir.expr import evaluate
 from polyop.ir.interface import Choice, Interface
 from polyop.ir.module import Binary, Module, Proof
@@ -95,7 +95,8 @@ class Operator:
         self._by_value = tuple(p.kind in ("int", "const") for p in parameters)
         # as many arguments as this need no names: the rest have defaults
         self._index = {p.name: k for k, p in enumerate(parameters)}
-        self._required = frozenset(k for k, p in enumerate(parameters) if p.default is None)
+        self._required = frozenset(k for k, p in enumerate(parameters) if p.required)
+        self._inner = tuple(p.name_in_op for p in parameters)
         self._least = max(self._required, default=-1) + 1
         self._most = next((k for k, p in enumerate(parameters) if p.by_name), len(parameters))
         self.__name__ = interface.name
@@ -140,20 +141,30 @@ class Operator:
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> Any:
         """A call that looks like none before; it leaves a plan behind if it can."""
-        arguments = dict(zip(self._names, values, strict=True))
-        op = self._op(choose.choose(self.interface, arguments))
-        bound = bind(op, arguments, out)
+        op = self._op(choose.choose(self.interface, dict(zip(self._names, values, strict=True))))
+        try:
+            bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
+        except CallError as e:
+            raise self._in_users_words(e) from None
         k = self._kernel(op, layout(op, bound.views), self._variant(bound))
         count = self._count(op, bound)
         result = k(bound, count)
         if key is not None and isinstance(k, Kernel):
             fresh = [t.name for t in op.outputs if t.name not in {o for _, o in op.updates}]
-            made = call.plan(op, k, bound, (*self._names, *fresh[: len(outs)]), values + outs, count)
+            made = call.plan(op, k, bound, (*self._inner, *fresh[: len(outs)]), values + outs, count)
             if made is not None:
                 if len(self._plans) >= _PLANS:
                     self._plans.clear()
                 self._plans[key] = made
         return result
+
+    def _in_users_words(self, e: CallError) -> CallError:
+        """The same with the names that the user gave his parameters."""
+        d = e.diagnostic
+        message = d.message
+        for inner, name in zip(self._inner, self._names, strict=True):
+            message = message.replace(f"`{inner}`", f"`{name}`")
+        return CallError(replace(d, message=message))
 
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(choice, lambda: self._instantiate(choice))
@@ -212,6 +223,8 @@ class Operator:
         values = []
         for p in interface.consts:
             value = fixed.pop(p.name, p.default)
+            if value is None and p.derived:
+                continue
             if value is None:
                 raise fail("E601", f"`{p.name}` has no default; give it in `consts`")
             values.append((p.name, choose.const(p, value)))

@@ -111,6 +111,6 @@ def signature(program: syntax.Program, name: str) -> Interface:
     kinds = {"tensor": "tensor", "inout": "tensor", "scalar": "scalar", "size": "int", "const": "const"}
     words = {"int": "i64", "float": "f64"}
     parameters = tuple(Parameter(p.name, kinds[p.kind], words.get(p.dtype, p.dtype), p.dims, p.default, p.by_name,
-                                 p.kind == "inout", p.doc) for p in made.params)
+                                 p.kind == "inout", p.doc, p.inner, p.default is None and not p.required) for p in made.params)
     results = tuple(Parameter(r.name, "tensor", r.dtype, r.dims, inout=r.updates is not None, doc=r.doc) for r in made.results)
     return Interface(made.name, parameters, results, made.variables, made.doc)

@@ -18,9 +18,11 @@ class Parameter:
     kind      "tensor", "scalar" (a run-time number), "int" (a run-time integer) or "const" (fixed when compiled)
     dtype     the name of a dtype or of a dtype variable; for "int" and an integer "const" it is "i64"
     dims      a tensor's dimensions as they are written; "..." stands for any number of them
-    default   the value if the call gives none; None if it must
+    default   the value if the call gives none; None if it must, or if `derived`
+    derived   whether a const has a default that follows from other consts, and is left to whoever makes the Op
     by_name   whether it can only be given as `name=value`
     inout     whether the caller's memory also receives the result
+    inner     its name in the Op, where that cannot be the user's
     """
 
     name: str
@@ -31,6 +33,16 @@ class Parameter:
     by_name: bool = False
     inout: bool = False
     doc: str = ""
+    inner: str = ""
+    derived: bool = False
+
+    @property
+    def required(self) -> bool:
+        return self.default is None and not self.derived
+
+    @property
+    def name_in_op(self) -> str:
+        return self.inner or self.name
 
     def __post_init__(self) -> None:
         if self.kind not in ("tensor", "scalar", "int", "const"):

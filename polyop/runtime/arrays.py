@@ -110,7 +110,7 @@ def number(value: Any, name: str, wanted: DType | None) -> np.ndarray:
 
 
 def _numpy_view(a: np.ndarray, name: str, owner: Any, kind: Any) -> View:
-    if isinstance(a, np.ma.MaskedArray):
+    if "numpy.ma" in sys.modules and isinstance(a, np.ma.MaskedArray):  # importing it takes longer than a kernel
         raise refuse("E608", f"`{name}` is a masked array, and kernels know no masks", f"{name}.filled(...)")
     if not a.dtype.isnative:
         raise refuse("E608", f"`{name}` has the byte order of another machine ({a.dtype.str})",

@@ -38,10 +38,15 @@ def key(*parts: str) -> str:
 def _sources() -> str:
     """A hash of polyop's own files: a changed compiler never finds what an older one has made."""
     digest = hashlib.sha256()
-    root = Path(__file__).parents[1]
-    for path in sorted(p for p in root.rglob("*") if p.suffix in (".py", ".ll", ".lark", ".pop")):
-        stat = path.stat()
-        digest.update(f"{path.relative_to(root)} {stat.st_size} {stat.st_mtime_ns}\n".encode())
+    folders = [Path(__file__).parents[1]]
+    while folders:
+        with os.scandir(folders.pop()) as entries:
+            for e in sorted(entries, key=lambda e: e.name):
+                if e.is_dir():
+                    folders += [Path(e.path)] if e.name != "__pycache__" else []
+                elif e.name.endswith((".py", ".ll", ".lark", ".pop", ".h")):
+                    stat = e.stat()
+                    digest.update(f"{e.name} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     return digest.hexdigest()
 
 

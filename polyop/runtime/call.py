@@ -182,7 +182,8 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
             return None
         formats[at], row[at] = _FORMATS[dtype.name], 0
         numbers.append((position[n], at))
-    fresh, back, kind = [], [], "numpy"
+    fresh: list[tuple[int, tuple[int, ...], DType, int, Any]] = []
+    back, kind = [], "numpy"
     for t in op.outputs:
         if t.name in found:
             back.append(~found[t.name].position)

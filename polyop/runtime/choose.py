@@ -31,7 +31,7 @@ def named(interface: Interface, args: tuple[Any, ...], keywords: Mapping[str, An
         if name in given:
             raise refuse("E601", f"`{name}` is given by position and by name")
         given[name] = value
-    missing = [f"`{p.name}`" for p in interface.parameters if p.name not in given and p.default is None]
+    missing = [f"`{p.name}`" for p in interface.parameters if p.name not in given and p.required]
     if missing:
         raise refuse("E601", f"`{interface.name}` is called without {', '.join(missing)}", str(interface))
     return {p.name: given.get(p.name, p.default) for p in interface.parameters}
@@ -72,7 +72,7 @@ def choose(interface: Interface, values: Mapping[str, Any]) -> Choice:
             raise refuse("E602", f"`{where}` is {dtype}, but `{n}` is one of {', '.join(map(str, allowed))}")
         if n not in found:
             raise refuse("E602", f"no argument says what `{n}` is")
-    consts = tuple((p.name, const(p, values[p.name])) for p in interface.consts)
+    consts = tuple((p.name, const(p, values[p.name])) for p in interface.consts if values[p.name] is not None or not p.derived)
     return Choice(tuple((n, found[n][0]) for n, _ in interface.variables), consts, rest[0] if rest else None)
 
 

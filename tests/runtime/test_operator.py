@@ -95,7 +95,7 @@ def test_views_of_any_strides_are_read_in_place(saxpy):
 def test_every_contiguous_array_shares_one_kernel():
     compiler = operators.Counting(modules.saxpy())
     f = operators.saxpy(compiler)
-    for n in (0, 1, 2, 1000):
+    for n in (1, 2, 1000):
         f(f32(n), f32(n))
     assert len(compiler.asked) == 1
     f(f32(20)[::2], f32(10))
