@@ -296,7 +296,7 @@ def test_a_wrong_nest_is_refused_with_a_witness(name):
     assert failed.claim.startswith(claim), failed
 
 
-def test_every_wrong_nest_of_a_kind_is_refused_before_the_costlier_claims_are_tried():
+def test_the_first_failure_ends_the_list():
     (op, given), change, _ = WRONG["depth loop one short"]
     assert [p.holds for p in prove(extract(op), change(given))] == [True, True, True, False]
 
@@ -352,8 +352,9 @@ def test_what_is_not_decided_within_the_quota_is_not_proved(monkeypatch):
     assert first_failure(prove(extract(n.MATMUL), n.MATMUL_PACKED)) is None
 
 
-@pytest.mark.parametrize("name, most", [("softmax_rows", 40), ("matmul_packed", 200), ("conv_packed", 400)])
-def test_a_proof_is_cheap(name, most):
+@pytest.mark.parametrize("name, most", [("softmax_rows", 60_000), ("matmul_packed", 160_000), ("conv_packed", 210_000)])
+def test_a_proof_is_cheap(name, most, monkeypatch):
+    """Counted in operations of isl for the costliest claim: 80,000 take about 50 ms."""
+    monkeypatch.setattr(verify, "OPERATIONS", most)
     op, given = RIGHT[name]
-    scop = extract(op)
-    assert min(sum(p.ms for p in prove(scop, given)) for _ in range(3)) < most
+    assert first_failure(prove(extract(op), given)) is None

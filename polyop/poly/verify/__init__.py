@@ -10,7 +10,7 @@ from time import perf_counter
 
 import islpy as isl
 
-from polyop.ir.errors import UnsupportedError
+from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Proof
 from polyop.poly.scop import Scop
@@ -18,8 +18,9 @@ from polyop.poly.sets import quota
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.claims import Claims
 
-OPERATIONS = 20_000_000  # of isl, for one claim
+OPERATIONS = 4_000_000  # of isl, for one claim: a few seconds; a packed contraction needs 100,000
 UNDECIDED = "not decided within the quota"
+UNDECIDED_BY_ISL = "not decided, since isl failed"
 
 
 def prove(scop: Scop, nest: LoopNest, only: isl.Set | None = None) -> tuple[Proof, ...]:
@@ -36,6 +37,8 @@ def prove(scop: Scop, nest: LoopNest, only: isl.Set | None = None) -> tuple[Proo
                 witness = check()
         except UnsupportedError:
             witness = UNDECIDED
+        except InternalError as error:
+            witness = f"{UNDECIDED_BY_ISL}: {error}"
         proofs.append(Proof(claim, witness is None, witness or "", (perf_counter() - start) * 1e3))
         if witness is not None:
             break

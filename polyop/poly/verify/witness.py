@@ -27,12 +27,20 @@ def smallest(bad: isl.Set) -> tuple[dict[str, int], tuple[int, ...]]:
         least = sizes.min_val(total)
         if least.is_int():
             sizes = sizes.add_constraint(isl.Constraint.equality_from_aff(total.set_constant_val(least.neg())))
-        point = sizes.lexmin().sample_point()
+        point = _first(sizes)
         for i in range(count):
             bad = bad.fix_val(PARAM, i, point.get_coordinate_val(SET, i))
-    chosen = bad.lexmin().sample_point()
+    chosen = _first(bad)
     found = {n: chosen.get_coordinate_val(PARAM, i).to_python() for i, n in enumerate(names)}
     return found, tuple(chosen.get_coordinate_val(SET, i).to_python() for i in range(bad.dim(SET)))
+
+
+def _first(s: isl.Set) -> isl.Point:
+    """The lexicographically first point; any point, where isl cannot tell (it fails on some sets with existentials)."""
+    try:
+        return s.lexmin().sample_point()
+    except isl.Error:
+        return s.sample_point()
 
 
 def named(s: Site, sizes: dict[str, int], at: tuple[int, ...]) -> dict[str, int]:

@@ -1,0 +1,97 @@
+"""Random small damage to a loop nest: bounds, steps, tests, places, order, missing and doubled parts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from random import Random
+
+from polyop.ir.expr import Affine, Apply, Expr, Load, affine, map_loads, names, substitute
+from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Store, rebuild, walk
+
+
+def mutant(given: LoopNest, random: Random) -> LoopNest:
+    """`given` with one random change; it may happen to mean the same."""
+    count = len(list(walk(given.body)))
+    if not count:
+        return given
+    chosen, seen = random.randrange(count), -1
+
+    def go(body: tuple[Node, ...], around: tuple[str, ...]) -> tuple[Node, ...]:
+        nonlocal seen
+        out: list[Node] = []
+        for x in body:
+            seen += 1
+            hit = seen == chosen
+            inner = (*around, x.index) if isinstance(x, For) else around
+            x = rebuild(x, lambda b, inner=inner: go(b, inner))
+            out += damaged(x, inner, random) if hit else (x,)
+        return tuple(out)
+
+    return replace(given, body=go(given.body, ()))
+
+
+def damaged(x: Node, around: tuple[str, ...], random: Random) -> tuple[Node, ...]:
+    match x:
+        case For():
+            return random.choice(tuple(_loops(x, random)))
+        case If():
+            at = random.randrange(len(x.tests))
+            moved = tuple(t + random.choice((-1, 1)) if i == at else t for i, t in enumerate(x.tests))
+            fewer = tuple(t for i, t in enumerate(x.tests) if i != at)
+            return random.choice(((replace(x, tests=moved),), (replace(x, tests=fewer),), x.then, (*x.then, *x.other)))
+        case Store():
+            return random.choice(tuple(_stores(x, around, random)))
+    return (x,)
+
+
+def _loops(x: For, random: Random) -> Iterator[tuple[Node, ...]]:
+    yield (replace(x, upper=x.upper - 1),)
+    if x.kind not in LOCKSTEP:
+        yield (replace(x, upper=x.upper + 1),)
+        yield (replace(x, lower=x.lower + 1),)
+        yield (replace(x, step=x.step + 1),)
+        if x.step > 1:
+            yield (replace(x, step=x.step - 1),)
+    if len(x.body) > 1:
+        order = list(x.body)
+        random.shuffle(order)
+        yield (replace(x, body=tuple(order)),)
+        yield tuple(replace(x, body=(n,)) for n in x.body)       # the loop, distributed
+    yield (x, x)
+    yield ()
+
+
+def _stores(x: Store, around: tuple[str, ...], random: Random) -> Iterator[tuple[Node, ...]]:
+    def place(load: Load) -> Load:
+        known = [i for i, p in enumerate(load.index) if isinstance(p, Affine)]
+        if not known:
+            return load
+        at = random.choice(known)
+        p = load.index[at]
+        assert isinstance(p, Affine)
+        options = [p + 1, p - 1]
+        used = sorted(names(p) & set(around))
+        if used and around:
+            old = random.choice(used)
+            options += [substitute(p, {old: affine(0)}), substitute(p, {old: affine(random.choice(around))})]
+        return replace(load, index=(*load.index[:at], random.choice(options), *load.index[at + 1:]))
+
+    def some(e: Expr) -> Expr:
+        hit = random.randrange(3)
+        return map_loads(e, lambda load: place(load) if random.randrange(3) == hit else load)
+
+    yield (replace(x, target=place(x.target)),)
+    yield (replace(x, expr=some(x.expr)),)
+    yield (replace(x, expr=map_loads(x.expr, place)),)
+    yield (replace(x, reduce=None),)
+    yield (x, x)
+    yield ()
+    if isinstance(x.expr, Apply) and len(x.expr.args) == 2:
+        yield (replace(x, expr=replace(x.expr, args=x.expr.args[::-1])),)
+    if x.lift:
+        at = random.randrange(len(x.lift))
+        yield (replace(x, lift=(*x.lift[:at], x.lift[at] + 1, *x.lift[at + 1:])),)
+
+
+Run = Callable[[LoopNest], object]
