@@ -8,14 +8,20 @@ from polyop.dsl import calls
 from polyop.dsl import syntax as s
 from polyop.dsl.assemble import Inlined, State, assemble
 from polyop.dsl.draft import OperatorCall
-from polyop.dsl.header import resolve
+from polyop.dsl.header import plain, resolve
 from polyop.dsl.names import did_you_mean
 from polyop.dsl.scope import Scope
 from polyop.dsl.statements import body_of
+from polyop.dsl.warnings import warnings_of
 from polyop.ir.dtypes import DType
-from polyop.ir.errors import fail
+from polyop.ir.deep import with_room
+from polyop.ir.errors import Diagnostic, fail
 from polyop.ir.op import Op
 from polyop.ir.span import Span
+
+
+DEEP = 60
+"""Levels of an expression that are walked on the ordinary stack."""
 
 
 def instantiate(program: s.Program, name: str, *, consts: Mapping[str, int | float | bool] | None = None,
@@ -33,7 +39,29 @@ def instantiate(program: s.Program, name: str, *, consts: Mapping[str, int | flo
         known = [o.name for o in program.ops]
         start = Span(program.source, 1, 1, 1, 2)
         raise fail("E201", f"there is no operator `{name}`" + did_you_mean(name, known), start if not known else None)
-    return _build(program, definition, consts or {}, dtypes or {}, rank, library, ())
+
+    def build() -> Op:
+        return _build(program, definition, consts or {}, dtypes or {}, rank, library, ())
+    return with_room(build) if is_deep(program, library) else build()
+
+
+def warnings(program: s.Program, name: str, *, consts: Mapping[str, int | float | bool] | None = None,
+             dtypes: Mapping[str, DType] | None = None, rank: int | None = None,
+             library: s.Program | None = None) -> tuple[Diagnostic, ...]:
+    """What is legal in `name` and most likely not meant; the same arguments and errors as `instantiate`."""
+    op = instantiate(program, name, consts=consts, dtypes=dtypes, rank=rank, library=library)
+    definition = program.op(name)
+    assert definition is not None
+    scope = resolve(program, definition, consts or {}, dtypes or {}, rank, library).scope
+    known = {n: x for n, value in scope.consts.items() if (x := plain(value)) is not None}
+    return warnings_of(definition, op, known)
+
+
+def is_deep(*programs: s.Program | None) -> bool:
+    """Whether some expression is too deep for Python's own stack: a sum of hundreds of terms, or functions in functions."""
+    roots = [e for p in programs if p for o in p.ops for e in s.expressions(o)]
+    bodies = [f.body for p in programs if p for f in p.fns]
+    return s.depth(*roots) + sum(map(s.depth, bodies)) > DEEP
 
 
 def _build(program: s.Program, definition: s.OpDef, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType],

@@ -10,6 +10,7 @@ from polyop.ir.span import Source, Span
 
 MAX_DEPTH = 100
 MAX_TOKENS = 10_000
+MAX_LETTERS = 200
 
 _OPEN = {"LPAR": "RPAR", "LSQB": "RSQB", "LBRACE": "RBRACE"}
 _CLOSE = {v: k for k, v in _OPEN.items()}
@@ -40,31 +41,35 @@ class ShapeError(Exception):
         self.code, self.message, self.token = code, message, token
 
 
-def check_shape(tokens: Iterable[Token]) -> None:
-    """Refuse brackets that do not match or nest too deep, and operators that are too long.
+def checked(tokens: Iterable[Token]) -> Iterator[Token]:
+    """The same tokens; refuse brackets that do not match or nest too deep, and operators that are too long.
 
-    Raises  ShapeError E102 (never closed), E103 (closes nothing), E104 (too deep), E105 (too long).
+    Raises  ShapeError E102 (never closed), E103 (closes nothing), E104 (too deep), E105 (too long), E106 (a name too long).
     """
     stack: list[Token] = []
-    count = 0
+    count, previous = 0, "NEWLINE"
     for token in tokens:
         if token.type in _DEFINES and not stack:
             count = 0
         count += token.type != "NEWLINE"
         if count > MAX_TOKENS:
             raise ShapeError("E105", f"an operator has at most {MAX_TOKENS:,} tokens, and this one goes on", token)
+        if token.type == "NAME" and len(token) > MAX_LETTERS:
+            raise ShapeError("E106", f"a name has at most {MAX_LETTERS} letters", token)
         if token.type in _OPEN:
             stack.append(token)
             if len(stack) > MAX_DEPTH:
                 raise ShapeError("E104", f"brackets nest at most {MAX_DEPTH} deep", token)
         elif token.type in _CLOSE:
-            if not stack:
+            if all(open_.type != _CLOSE[token.type] for open_ in stack):
                 raise ShapeError("E103", f"`{token}` closes nothing", token)
             if stack[-1].type != _CLOSE[token.type]:
                 raise ShapeError("E102", f"`{stack[-1]}` is never closed", stack[-1])
             stack.pop()
-        elif token.type in _DEFINES and stack:
-            break
+        elif token.type in _DEFINES and stack and previous == "NEWLINE":
+            raise ShapeError("E102", f"`{stack[-1]}` is never closed", stack[-1])
+        previous = token.type
+        yield token
     if stack:
         raise ShapeError("E102", f"`{stack[-1]}` is never closed", stack[-1])
 
@@ -76,8 +81,7 @@ class Lines:
 
     def process(self, stream: Iterator[Token]) -> Iterator[Token]:
         """Raises ShapeError for a text that no parser needs to see."""
-        tokens = list(stream)
-        check_shape(tokens)
+        tokens = list(checked(stream))
         depth, body, previous = 0, False, ""
         pending: Token | None = None
         for token in tokens:

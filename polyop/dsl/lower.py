@@ -8,13 +8,13 @@ from dataclasses import replace
 from polyop.dsl import syntax as s
 from polyop.dsl import values as v
 from polyop.dsl.functions import apply_function
-from polyop.dsl.names import CONSTANTS, FUNCTIONS, REDUCTIONS, did_you_mean
+from polyop.dsl.names import CONSTANTS, FUNCTIONS, REDUCTIONS, counted, did_you_mean
 from polyop.dsl.reductions import inner_reduction
 from polyop.dsl.scope import Scope, Work
 from polyop.dsl.text import unparse
 from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BOOL, I64
-from polyop.ir.errors import Label, assert_never, fail
+from polyop.ir.errors import InternalError, Label, assert_never, fail
 from polyop.ir.expr import Affine, Apply, Const, Load, Number, Position, Scalar, affine, loads, walk
 from polyop.ir.span import Span
 
@@ -36,7 +36,7 @@ def lower(e: s.Syntax, w: Work) -> Value:
         case s.Name():
             return _name(e, w)
         case s.Rest():
-            raise fail("E208", "`...` stands only in brackets", e.span)
+            raise InternalError("dsl: `...` outside of brackets passed the grammar")
         case s.Access():
             return _access(e, w)
         case s.Call():
@@ -169,11 +169,10 @@ def positions(name: str, index: Sequence[s.Syntax], span: Span, w: Work) -> tupl
             out.append(position(x, w))
     holder = w.scope.tensors[name]
     if len(out) != holder.rank:
-        def plural(n: int, word: str, more: str) -> str:
-            return f"{n} {word if n == 1 else more}"
-        message = f"`{name}` has {plural(holder.rank, 'dimension', 'dimensions')} but {plural(len(out), 'index', 'indices')}"
+        found = counted(len(out), "index", "indices")
+        message = f"`{name}` has {counted(holder.rank, 'dimension', 'dimensions')} but {found}"
         notes = (("declared here", Label(holder.span)),) if holder.span and holder.role != "temp" else ()
-        raise fail("E203", message, span, f"{plural(len(out), 'index', 'indices')} here", notes=notes)
+        raise fail("E203", message, span, f"{found} here", notes=notes)
     return tuple(out)
 
 
@@ -181,7 +180,8 @@ def _read(name: str, index: tuple[Position, ...], span: Span, w: Work) -> Value:
     holder = w.scope.tensors[name]
     if len(index) != holder.rank:
         dims = ", ".join("ijklmnpq"[d % 8] for d in range(holder.rank))
-        raise fail("E204", f"`{name}` has {holder.rank} dimensions, so it stands with brackets", span, hint=f"write `{name}[{dims}]`")
+        message = f"`{name}` has {counted(holder.rank, 'dimension', 'dimensions')}, so it stands with brackets"
+        raise fail("E204", message, span, hint=f"write `{name}[{dims}]`")
     dtype = holder.dtype or w.dtypes.get(name)
     if dtype is None:
         return Weak("unknown", lambda t: Load(holder.name, index, t, (), span))

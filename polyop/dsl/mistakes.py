@@ -33,6 +33,7 @@ _WORDS = {
     "NAME": "a name", "NUMBER": "a number", "LPAR": "`(`", "RPAR": "`)`", "LSQB": "`[`", "RSQB": "`]`", "LBRACE": "`{`",
     "RBRACE": "`}`", "COMMA": "`,`", "COLON": "`:`", "EQUAL": "`=`", "REDUCE": "`+=`", "_SEP": "a new line", "$END": "the end",
     "OP": "`op`", "FN": "`fn`", "MONOID": "`monoid`", "WHERE": "`where`", "ELLIPSIS": "`...`", "SEMICOLON": "`;`",
+    "LESS": "`<`", "MORE": "`>`", "BAR": "`|`", "AND": "`and`", "OR": "`or`", "CONST": "`const`", "INOUT": "`inout`",
     "QMARK": "`?`", "ELSE": "`else`", "IN": "`in`", "__ANON_0": "`->`",
 }
 _KEYWORDS = {"OP", "FN", "MONOID", "WHERE", "ELSE", "IN", "AND", "OR", "NOT", "TRUE", "FALSE", "CONST", "INOUT"}
@@ -57,7 +58,7 @@ def explain_token(source: Source, error: UnexpectedToken) -> UserError:
     if token.type == "$END":
         last = max(1, source.text.rstrip().count("\n") + 1)
         column = max(1, len(source.line(last).rstrip()))
-        return fail("E110", "the text ends too early", Span(source, last, column, last, column + 1), f"expected {_expected(error)}")
+        return fail("E110", "the text ends too early", Span(source, last, column, last, column + 1), f"expected {_expected(error, source.text)}")
     span = span_of(source, token)
     wide = Span(source, span.line, max(1, span.column - 1), span.end_line, span.end_column)
     if word in ("*", "&", "|", "/", "=") and touching == word:
@@ -77,7 +78,7 @@ def explain_token(source: Source, error: UnexpectedToken) -> UserError:
     if previous == ">" and before.rstrip().endswith("->"):
         return fail("E116", "outputs stand in parentheses", span, hint="write `-> (C: f32[M, N])`")
     if token.type in _KEYWORDS and "NAME" in error.expected:
-        return fail("E117", f"`{word}` is a word of the language and cannot be a name here", span, f"expected {_expected(error)}")
+        return fail("E117", f"`{word}` is a word of the language and cannot be a name here", span, f"expected {_expected(error, source.text)}")
     line = source.line(span.line).split()
     if line and line[0] in _STATEMENTS and not line[0].endswith("="):
         first = source.line(span.line).index(line[0]) + 1
@@ -85,8 +86,8 @@ def explain_token(source: Source, error: UnexpectedToken) -> UserError:
         return fail("E118", f"there is no `{line[0]}` statement", at,
                     hint="indices run by themselves; a condition is `where ...` or `c ? a : b`")
     if token.type == "_SEP":
-        return fail("E119", "the line ends too early", span, f"expected {_expected(error)}")
-    return fail("E120", f"expected {_expected(error)}, got `{word[:40]}`", span)
+        return fail("E119", "the line ends too early", span, f"expected {_expected(error, source.text)}")
+    return fail("E120", f"expected {_expected(error, source.text)}, got `{word[:40]}`", span)
 
 
 def _product(source: Source, token: Token, span: Span) -> UserError:
@@ -99,12 +100,26 @@ def _product(source: Source, token: Token, span: Span) -> UserError:
     return fail("E112", f"`{number}{token}` is no number", at, hint=f"a product is `{number}*{token}`")
 
 
-def _expected(error: UnexpectedToken) -> str:
+def _innermost(text: str) -> str:
+    """What closes the bracket that is open at the end of `text`."""
+    stack: list[str] = []
+    for line in text.splitlines():
+        for c in line.partition("#")[0]:
+            if c in "([":
+                stack.append("`)`" if c == "(" else "`]`")
+            elif c in ")]" and stack:
+                stack.pop()
+    return stack[-1] if stack else "the end of the line"
+
+
+def _expected(error: UnexpectedToken, text: str) -> str:
+    """What could stand in place of the wrong word; `text` is the whole text."""
     kinds = set(error.expected)
+    token: Token = error.token
+    inside = _innermost(text[: token.start_pos])
     if {"NUMBER", "NAME", "LPAR"} <= kinds:
         return "an expression"
     if {"PLUS", "STAR"} <= kinds:
-        closing = sorted(_WORDS[k] for k in kinds & {"RPAR", "RSQB", "COMMA", "COLON", "RBRACE", "_SEP", "IN"})
-        return " or ".join(["an operator", *closing])
+        return f"an operator or {inside}"
     words = sorted(_WORDS.get(k, f"`{k.lower()}`") for k in kinds)
     return " or ".join(words[:6]) if words else "nothing more"

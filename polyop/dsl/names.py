@@ -72,7 +72,12 @@ def fresh(base: str, taken: set[str]) -> str:
     return name
 
 
+def counted(n: int, one: str, many: str) -> str:
+    """`1 dimension`, `2 dimensions`."""
+    return f"{n} {one if n == 1 else many}"
+
+
 def did_you_mean(name: str, known: Iterable[str]) -> str:
     """`; did you mean ...?`, or nothing."""
-    close = get_close_matches(name, sorted(set(known)), 1, 0.7)
+    close = get_close_matches(name, sorted(set(known)), 1, 0.6)
     return f"; did you mean `{close[0]}`?" if close else ""

@@ -11,7 +11,7 @@ from polyop.dsl.draft import Draft, Given, Holder, OperatorCall, reading_order
 from polyop.dsl.header import shape_of
 from polyop.dsl.lower import condition, extent, lower, positions
 from polyop.dsl.monoids import monoid_of
-from polyop.dsl.names import FUNCTIONS, REDUCING, did_you_mean, fresh
+from polyop.dsl.names import FUNCTIONS, REDUCING, counted, did_you_mean, fresh
 from polyop.dsl.scope import Scope, Work
 from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BOOL, I64, DType, accumulator, fits, promote
@@ -152,7 +152,7 @@ def _result_rank(call: s.Call, number: int, scope: Scope) -> int:
     callee = found[0]
     results: list[s.Parameter | s.Output] = [*callee.outputs, *(p for p in callee.params if p.mode == "inout")]
     if number >= len(results):
-        raise fail("E220", f"`{call.name}` has {len(results)} results", call.span)
+        raise fail("E220", f"`{call.name}` has {counted(len(results), 'result', 'results')}", call.span)
     dims = results[number].type.dims
     fixed = sum(not isinstance(d, s.Rest) for d in dims)
     return fixed + (rest_rank(callee, call, scope) if fixed != len(dims) else 0)
@@ -233,8 +233,12 @@ def _assignment(x: s.Assignment, w: Work) -> _Lowered:
             index, value_syntax = _whole(x.value, holder.rank, x, scope)
         else:
             dims = ", ".join("ijklmnpq"[d % 8] for d in range(holder.rank))
-            raise fail("E204", f"`{x.name}` has {holder.rank} dimensions, so it stands with brackets", x.left,
-                       hint=f"write `{x.name}[{dims}]`")
+            if isinstance(x.value, s.Call):
+                known = [o.name for p in (scope.program, scope.library) if p for o in p.ops]
+                if x.value.name not in FUNCTIONS and scope.fn(x.value.name) is None and x.value.name not in scope.dtypes:
+                    raise fail("E201", f"there is no operator `{x.value.name}`" + did_you_mean(x.value.name, known), x.value.span)
+            message = f"`{x.name}` has {counted(holder.rank, 'dimension', 'dimensions')}, so it stands with brackets"
+            raise fail("E204", message, x.left, hint=f"write `{x.name}[{dims}]`")
     at = positions(x.name, index, x.left, w)
     w.left = frozenset(w.places)
     if any(map(is_computed, at)) and not x.reduce:
@@ -354,8 +358,9 @@ def _is_index(name: str, w: Work) -> bool:
 
 def _check_open(x: s.Assignment, w: Work, given: tuple[Given, ...]) -> None:
     """Every index of an `=` stands on the left."""
+    inner = {i.name for e in s.walk(x.value) if isinstance(e, s.Reduction) for i in e.index if isinstance(i, s.Name)}
     for name, span in {**w.bare, **w.places}.items():
-        if name in w.left:
+        if name in w.left or name in inner:
             continue
         if name in w.places:
             raise fail("E301", f"`{name}` stands only on the right of `=`", span, hint="to sum over it, write `+=`")

@@ -160,6 +160,16 @@ def spine(e: Binary) -> tuple[Syntax, list[Binary]]:
     return first, links[::-1]
 
 
+def depth(*roots: Syntax) -> int:
+    """How many levels a recursive walk goes down, links of chains included."""
+    deepest, stack = 0, [(root, 1) for root in roots]
+    while stack:
+        node, level = stack.pop()
+        deepest = max(deepest, level)
+        stack += [(child, level + 1) for child in children(node)]
+    return deepest
+
+
 # --- statements and definitions --------------------------------------------------------------------------------------
 
 
