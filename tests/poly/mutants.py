@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from random import Random
 
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, map_loads, names, substitute
-from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Store, rebuild, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, rebuild, walk
 
 
 def mutant(given: LoopNest, random: Random) -> LoopNest:
@@ -60,6 +60,10 @@ def _loops(x: For, random: Random) -> Iterator[tuple[Node, ...]]:
         yield tuple(replace(x, body=(n,)) for n in x.body)       # the loop, distributed
     yield (x, x)
     yield ()
+    if x.kind == Kind.SERIAL:
+        yield (replace(x, kind=Kind.PARALLEL),)
+        if x.step == 1 and x.lower == Affine():
+            yield (replace(x, kind=Kind.LANES, extent=1 << 20),)
 
 
 def _stores(x: Store, around: tuple[str, ...], random: Random) -> Iterator[tuple[Node, ...]]:
@@ -93,5 +97,3 @@ def _stores(x: Store, around: tuple[str, ...], random: Random) -> Iterator[tuple
         at = random.randrange(len(x.lift))
         yield (replace(x, lift=(*x.lift[:at], x.lift[at] + 1, *x.lift[at + 1:])),)
 
-
-Run = Callable[[LoopNest], object]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 from .texts import nest, operator
 
 MATMUL = operator("C[m, n] += A[m, k] * B[k, n]", inputs="A[M, K], B[K, N]", outputs="C[M, N]", ranges="m:M n:N k:K",
@@ -17,7 +19,7 @@ MATMUL_LOOPS = nest(MATMUL, """
                 S0(m, n, k): C[m, n] += A[m, k] * B[k, n]
 """)
 
-PACKED = """
+MATMUL_PACKED_TEXT = """
     buffer acc[6, 64] reg
     buffer right[512 by 64, 512, 64] work private
     if K <= 0:
@@ -42,18 +44,17 @@ PACKED = """
                                 for m_p in 0, min(6, M - m_c - m_r): rows 6
                                     S0(m_c + m_r + m_p, n_c + n_r + n_v, k_c + k_p): \
 acc[m_p, n_v] += A[m_c + m_p + m_r, k_c + k_p] * right[n_r, k_p, n_v]
-"""
-MATMUL_PACKED = nest(MATMUL, PACKED + """
                             for m_p in 0, min(6, M - m_c - m_r): rows 6
                                 - C[m_c + m_p + m_r, n_c + n_r + n_v] = acc[m_p, n_v]
-""")
+"""
+MATMUL_PACKED = nest(MATMUL, MATMUL_PACKED_TEXT)
 
 BIAS_RELU = operator("""C[m, n] += A[m, k] * B[k, n]
                         D[m, n] = relu(C[m, n] + b[n])""",
                      inputs="A[M, K], B[K, N], b[N]", outputs="D[M, N]", temps="C[M, N]", ranges="m:M n:N k:K", where="K >= 1",
                      name="bias_relu")
 
-BIAS_RELU_PACKED = nest(BIAS_RELU, """
+BIAS_RELU_PACKED_TEXT = """
     buffer acc[6, 64] reg
     buffer left[M, min(512, K)] work private
     buffer right[512 by 64, 512, 64] work private
@@ -89,7 +90,8 @@ acc[m_p, n_v] += left[m_p + m_r, k_p] * right[n_r, k_p, n_v]
                                 for m_p in 0, min(6, M - m_c - m_r): rows 6
                                     S1(m_c + m_r + m_p, n_c + n_r + n_v): \
 D[m_c + m_p + m_r, n_c + n_r + n_v] = relu(acc[m_p, n_v] + b[n_c + n_r + n_v])
-""")
+"""
+BIAS_RELU_PACKED = nest(BIAS_RELU, BIAS_RELU_PACKED_TEXT)
 
 SOFTMAX = operator("""top[r] max= X[r, c]
                       e[r, c] = exp(X[r, c] - top[r])
@@ -97,7 +99,7 @@ SOFTMAX = operator("""top[r] max= X[r, c]
                       Y[r, c] = e[r, c] / total[r]""",
                    inputs="X[R, C]", outputs="Y[R, C]", temps="top[R], e[R, C], total[R]", ranges="r:R c:C", name="softmax")
 
-SOFTMAX_ROWS = nest(SOFTMAX, """
+SOFTMAX_ROWS_TEXT = """
     buffer top[1] reg
     buffer top_lanes[64] reg
     buffer total[1] reg
@@ -123,7 +125,8 @@ SOFTMAX_ROWS = nest(SOFTMAX, """
         for c_t in 0, C, 64:
             for c_v in 0, min(64, C - c_t): lanes 64
                 S3(r, c_t + c_v): Y[r, c_t + c_v] = Y[r, c_t + c_v] / total[0]
-""")
+"""
+SOFTMAX_ROWS = nest(SOFTMAX, SOFTMAX_ROWS_TEXT)
 
 SOFTMAX_LOOPS = nest(SOFTMAX, """
     buffer top[R] work
@@ -151,7 +154,7 @@ CONV = operator("Y[n, p, q, o] += guard(I[n, p + r - 1, q + s - 1, c], 0 <= p + 
                 inputs="I[B, H, W, C], F[3, 3, C, O]", outputs="Y[B, H, W, O]", ranges="n:B p:H q:W o:O r:3 s:3 c:C",
                 where="C >= 1", name="conv")
 
-CONV_PACKED = nest(CONV, """
+CONV_PACKED_TEXT = """
     buffer acc[6, 64] reg
     buffer right[448 by 64, 3, 3, 64, 64] work
     for q_c in 0, W, 4800:
@@ -179,12 +182,13 @@ acc[q_p, o_v] += guard(I[n, p + r - 1, q_c + q_p + q_r + s - 1, c_c + c_p], 0 <=
 0 <= q_c + q_p + q_r + s - 1 < W) * right[o_r, r, s, c_p, o_v]
                                     for q_p in 0, min(6, W - q_c - q_r): rows 6
                                         - Y[n, p, q_c + q_p + q_r, o_c + o_r + o_v] = acc[q_p, o_v]
-""")
+"""
+CONV_PACKED = nest(CONV, CONV_PACKED_TEXT)
 
 CONV1 = operator("Y[i] += guard(X[i + r - 1], 0 <= i + r - 1 < N) * F[r]", inputs="X[N], F[3]", outputs="Y[N]",
                  ranges="i:N r:3", name="conv1")
 
-CONV1_PADDED = nest(CONV1, """
+CONV1_PADDED_TEXT = """
     buffer P[N + 2] work
     for i in 0, N + 2:
         - P[i] = X[i - 1] if 1 <= i <= N else 0.0
@@ -192,4 +196,11 @@ CONV1_PADDED = nest(CONV1, """
         Y_init(i): Y[i] = 0.0
         for r in 0, 3:
             S0(i, r): Y[i] += P[i + r] * F[r]
-""")
+"""
+CONV1_PADDED = nest(CONV1, CONV1_PADDED_TEXT)
+
+
+def small(text: str) -> str:
+    """The text of a nest with tiles of a few elements, so that a few elements fill several of them."""
+    tiles = {"4800": "4", "513": "5", "512": "4", "448": "4", "64": "2", "16": "2", "6": "2"}
+    return re.sub(r"\b\d+\b", lambda m: tiles.get(m[0], m[0]), text)
