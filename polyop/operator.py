@@ -6,9 +6,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
+from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DTYPES, F32, I32, DType
 from polyop.ir.errors import CallError, UnsupportedError, UserError, fail
-from polyop.ir.expr import evaluate
 from polyop.ir.interface import Choice, Interface
 from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
@@ -16,6 +16,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.runtime import cache, call, choose, cpu, store, threads
 from polyop.runtime.bind import Bound, bind
+from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel, kernel
 from polyop.runtime.layout import contiguous, layout
@@ -141,12 +142,14 @@ class Operator:
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> Any:
         """A call that looks like none before; it leaves a plan behind if it can."""
-        op = self._op(choose.choose(self.interface, dict(zip(self._names, values, strict=True))))
+        choice = choose.choose(self.interface, dict(zip(self._names, values, strict=True)))
+        op = self._op(choice)
         try:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
         except CallError as e:
             raise self._in_users_words(e) from None
-        k = self._kernel(op, layout(op, bound.views), self._variant(bound))
+        units, options = layout(op, bound.views), self._variant(bound)
+        k = self._kernels.get((choice, units, options), lambda: self._find(op, units, options))
         count = self._count(op, bound)
         result = k(bound, count)
         if key is not None and isinstance(k, Kernel):
@@ -173,14 +176,11 @@ class Operator:
         """The options for these sizes: most kernels count on every size being at least 1."""
         return self.options if all(n > 0 for n in bound.sizes.values()) else replace(self.options, regime="any")
 
-    def _kernel(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
-        return self._kernels.get((op, units, options), lambda: self._find(op, units, options))
-
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
         if target.family != "x86":
             raise UnsupportedError(f"`{op.name}` is compiled for {target.name}; calls run on x86 only")
-        name = cache.key("kernel", repr(op), repr(units), repr(target), repr(options))
+        name = cache.key("kernel", _text(op), repr(units), repr(target), repr(options))
         try:
             return store.find(name, lambda: _load(self._compile(op, units, target, options)))
         except _NoCodeError as without:
@@ -253,15 +253,9 @@ def _load(made: Compiled) -> Kernel:
     return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
 
 
-def work(op: Op, sizes: Mapping[str, int]) -> int:
-    """How many points the steps of `op` have at most, for these sizes."""
-    total = 0
-    for s in op.steps:
-        env, points = dict(sizes), 1
-        for r in s.ranges:
-            low, high = evaluate(r.lower, env), evaluate(r.upper, env)
-            env[r.index] = max(low, high - 1)  # later ranges may use it: its end stands for all of it
-            points *= max(0, high - low)
-        total += points
-    return total
-
+def _text(op: Op) -> str:
+    """Everything about `op`, as text."""
+    try:
+        return repr(op)
+    except RecursionError:
+        return with_room(lambda: repr(op))

@@ -17,12 +17,13 @@ from polyop.runtime.arrays import View, refuse
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """What a kernel needs: values of sizes and scalars by name, views of inputs and outputs by name.
+    """What a kernel of `op` needs: values of sizes and scalars by name, views of inputs and outputs by name.
 
     results   what the caller gets back, in the order of the Op's outputs
     sources   for each size, the parameter that gave it its value
     """
 
+    op: Op
     sizes: dict[str, int]
     scalars: dict[str, Any]
     views: dict[str, View]
@@ -64,7 +65,7 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
             views[t.name] = _output(t, given[t.name], shape)
     _disjoint(op, views, [t.name for t in fresh] if given else [], updated)
     views.update({i: arrays.snapshot(views[i]) for i, o in op.updates if reads_elsewhere(op, i, o)})
-    return Bound(sizes, scalars, views, tuple(results[t.name] for t in op.outputs), sources)
+    return Bound(op, sizes, scalars, views, tuple(results[t.name] for t in op.outputs), sources)
 
 
 # --- inputs --------------------------------------------------------------------------------------------------------

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from polyop.ir.errors import CallError, Diagnostic, UnsupportedError
-from polyop.ir.expr import evaluate
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.module import Binary, Proof, slots
 from polyop.runtime import cpu, threads
 from polyop.runtime.bind import Bound
+from polyop.runtime.outside import outside
 
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)  # ctypes lets other Python threads run during the call
 _LINE = 64
@@ -110,7 +110,7 @@ class Kernel:
         """
         status = self.prepare(bound, count).run([bound.views[b.name].address for b in self.binary.signature.tensors])
         if status:
-            raise outside(self, bound, status)
+            raise outside(self.binary.signature, bound, status)
         return bound.value
 
 
@@ -129,12 +129,3 @@ def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), trace: tuple[tuple[st
         raise UnsupportedError(f"{binary.name} was compiled for {binary.target}; this machine cannot run that")
     loaded = cpu.load(binary)
     return Kernel(binary, proofs, trace, notes, loaded, _PROTOTYPE(loaded.addresses[binary.name]))
-
-
-def outside(k: Kernel, bound: Bound, status: int) -> CallError:
-    """The report for a computed position outside its tensor; `status` numbers the site."""
-    site = k.binary.signature.sites[status - 1]
-    tensor = next((b for b in k.binary.signature.tensors if b.name == site.source), None)
-    shape = tuple(evaluate(e, bound.sizes) for e, _ in tensor.dims) if tensor else ()
-    extents = f", which has shape {shape}" if shape else ""
-    return CallError(Diagnostic("E610", f"`{site}` reads outside `{site.source}`{extents}"))

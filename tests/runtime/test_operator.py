@@ -10,8 +10,9 @@ from polyop.ir.dtypes import BF16, F16, F32, F64, I32
 from polyop.ir.errors import CallError, UserError
 from polyop.ir.interface import Choice, Interface, Parameter
 from polyop.ir.op import Op
-from polyop.operator import Operator, work
+from polyop.operator import Operator
 from polyop.runtime import call, choose, threads
+from polyop.runtime.estimate import work
 from tests.runtime import modules, operators
 
 
