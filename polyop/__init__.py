@@ -4,6 +4,7 @@
     >>> C = matmul(A, B)
 """
 
+from polyop.einsum import einsum
 from polyop.ir.errors import CallError, InternalError, LegalityError, PolyopError, UnsupportedError, UserError
 from polyop.ir.options import Options
 from polyop.operator import Operator
@@ -13,5 +14,5 @@ from polyop.runtime.threads import get_num_threads, set_num_threads
 __version__ = "0.1.0"
 __all__ = [
     "CallError", "InternalError", "LegalityError", "Operator", "Options", "PolyopError", "UnsupportedError", "UserError",
-    "get_num_threads", "library", "load", "op", "set_num_threads",
+    "einsum", "get_num_threads", "library", "load", "op", "set_num_threads",
 ]

@@ -145,7 +145,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False),)
-    pack_left = len(c.lefts) == 1 and unit(left, (depth,)) is None
+    pack_left = len(c.lefts) == 1 and depth in _iterators(left) and unit(left, (depth,)) is None
     return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse),)
 
 
