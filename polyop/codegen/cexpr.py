@@ -108,18 +108,18 @@ def _atom(a: str | Quasi, names: Mapping[str, str]) -> str:
     return out
 
 
-def test(x: Affine, names: Mapping[str, str]) -> str:
+def condition(x: Affine, names: Mapping[str, str]) -> str:
     """`x >= 0` with every term on the side where it is positive: M - m - 1 >= 0 is `M > m`."""
     left = Affine(tuple((a, f) for a, f in x.terms if f > 0))
     right = left - x
-    if x.const == -1 and left.terms:
+    if x.const == -1 and x.terms:
         return f"{index(left, names).c} > {index(right - 1, names).c}"
     if x.const > 0:
         left, right = left + x.const, right + x.const
     return f"{index(left, names).c} >= {index(right, names).c}"
 
 
-def tests(xs: Sequence[Affine], names: Mapping[str, str]) -> Text:
+def conditions(xs: Sequence[Affine], names: Mapping[str, str]) -> Text:
     if not xs:
         return Text("true")
     return Text(" && ".join(test(x, names) for x in xs), 5 if len(xs) > 1 else 10)
@@ -190,7 +190,7 @@ def read(load: Load, args: Sequence[Text], scope: Scope) -> Text:
     out = widened(out, load.dtype)
     if not load.guard:
         return Text(out)
-    return Text(f"{tests(load.guard, scope.names).at(CHOICE + 1)} ? {out} : {literal(0, load.dtype)}", CHOICE)
+    return Text(f"{conditions(load.guard, scope.names).at(CHOICE + 1)} ? {out} : {literal(0, load.dtype)}", CHOICE)
 
 
 def widened(element_: str, t: DType) -> str:
@@ -258,7 +258,7 @@ def expression(e: Expr, scope: Scope) -> Text:
             case Scalar(name=n, dtype=t):
                 return Text(scope.names[n] if n in scope.values else widened(scope.names[n], t))
             case Test(tests=ts):
-                return tests(ts, scope.names)
+                return conditions(ts, scope.names)
             case Load():
                 return read(x, args, scope)
             case Apply():

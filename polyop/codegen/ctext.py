@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
+from itertools import islice
 
 from polyop.codegen.cexpr import (
     STORED,
@@ -17,7 +18,6 @@ from polyop.codegen.cexpr import (
     offset,
     slot_counts,
     strides,
-    tests,
     value_type,
     widened,
 )
@@ -48,14 +48,14 @@ class Dialect:
 HEADER = "pop_device.h"
 """The one header that every text includes; whoever compiles the text supplies it."""
 
-_WIDEST = 110  # columns of a statement's comment
+_WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 
 _TAKEN = frozenset(re.findall(r"\w+", """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr continue decltype default
 delete do double dynamic_cast else enum explicit export extern false float for friend goto if inline int long mutable namespace
-new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short signed sizeof static
-struct switch template this throw true try typedef typename union unsigned using virtual void volatile wchar_t while xor xor_eq
-item blockIdx blockDim threadIdx gridDim warpSize dim3 size_t int8_t int16_t int32_t int64_t NULL INFINITY NAN main
+new noexcept not not_eq nullptr operator or or_eq private protected public register reinterpret_cast return short signed sizeof
+static struct switch template this throw true try typedef typename union unsigned using virtual void volatile wchar_t while
+xor xor_eq item blockIdx blockDim threadIdx gridDim warpSize dim3 size_t int8_t int16_t int32_t int64_t NULL INFINITY NAN main
 """))
 """Words a user's name must not become."""
 
@@ -201,14 +201,21 @@ def _node(n: Node, scope: Scope) -> list[str]:
             head = f"for (pop_i64 {i} = {index(n.lower, scope.names).c}; {i} < {index(n.upper, scope.names).c}; {step}) {{"
             return [*(["#pragma unroll"] if n.kind in LOCKSTEP and n.is_full else []), head, *_indented(n.body, scope), "}"]
         case If():
-            head = f"if ({tests(n.tests, scope.names).c}) {{"
+            head = f"if ({conditions(n.tests, scope.names).c}) {{"
             return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
         case Store():
-            said = f"{n.target} {sign(n.reduce)} {n.expr}"
-            return [f"// {n.stmt}" + (f": {said}" if len(said) <= _WIDEST else ""), *_store(n, scope)]
+            return [f"// {n.stmt}{_said(n)}", *_store(n, scope)]
         case Prefetch():
             return []
     assert_never(n)
+
+
+def _said(s: Store) -> str:
+    """The statement as the nest's printer writes it, if that is short."""
+    if sum(1 for _ in islice(walk_expr(s.expr), _LARGEST + 1)) > _LARGEST:
+        return ""
+    text = f": {s.target} {sign(s.reduce)} {s.expr}"
+    return text if len(text) <= _WIDEST else ""
 
 
 def _store(s: Store, scope: Scope) -> list[str]:

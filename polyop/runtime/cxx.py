@@ -66,7 +66,7 @@ def _folder() -> Path:
     return path
 
 
-def _built(name: str, source: str, flags: tuple[str, ...]) -> Path:
+def _built(source: str, flags: tuple[str, ...]) -> Path:
     """The object file of a C++ source."""
     with tempfile.NamedTemporaryFile("w", suffix=".cpp", dir=_folder(), delete=False, encoding="utf-8") as f:
         f.write(source)
@@ -83,22 +83,17 @@ def library(module: Module, watched: bool) -> Path:
     `KERNEL__launch` for each kernel of the text.
     """
     exports = "\n".join(f"POP_EMU_EXPORT({name})" for name in dict.fromkeys(x.kernel for x in launches(module.launch)))
-    source = f'#define POP_EMULATOR 1\n#include "pop_emu.h"\n#line 1 "{module.name}"\n{module.text}\n{exports}\n'
-    return assembled(module.name, source, watched)
-
-
-def assembled(name: str, source: str, watched: bool) -> Path:
-    """The shared library of a C++ source and the emulator's runtime."""
+    source = f"{module.text}\n{exports}\n"  # the text comes first: its lines keep their numbers
     runtime = (EMULATOR / "pop_emu_rt.cpp").read_text(encoding="utf-8")
     headers = [p.read_text(encoding="utf-8") for p in sorted([*EMULATOR.glob("*.h"), *DEVICE.glob("*.h")])]
-    flags = ("-O1", *(_WATCHED if watched else ()))
+    flags = ("-O1", "-DPOP_EMULATOR", "-include", "pop_emu.h", *(_WATCHED if watched else ()))
     parts = (compiler().version, *compiler().compile, *_FLAGS, *flags, runtime, *headers)
 
     def make_runtime() -> bytes:
-        return _built("runtime", runtime, ("-O2",)).read_bytes()
+        return _built(runtime, ("-O2",)).read_bytes()
 
     def make() -> bytes:
-        kernel = _built(name, source, flags)
+        kernel = _built(source, flags)
         with tempfile.NamedTemporaryFile(suffix=".o", dir=_folder(), delete=False) as f:
             f.write(cache.remember_code(_digest("emulator", *parts), make_runtime))
         out = kernel.with_suffix(".so")

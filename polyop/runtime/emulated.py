@@ -136,8 +136,8 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     for b in module.signature.tensors:
         if b.name in outputs:
             arrays[b.name][...] = memory[b.name].view
-    lib.pop_emu_reset()
     site = int(status)
+    lib.pop_emu_reset()
     return Report(module.signature.sites[site - 1] if site else None, tuple(findings))
 
 
@@ -167,7 +167,8 @@ def _place(lib: ctypes.CDLL, name: str, box: tuple[int, ...], order: tuple[int, 
     address = lib.pop_emu_buffer(total * dtype.itemsize, dtype.itemsize, int(not written), int(initialised), gaps.ctypes.data)
     if not address:
         raise UnsupportedError(f"the emulator has no room for {name} of {total * dtype.itemsize} bytes")
-    storage: np.ndarray = np.ndarray(box, dtype, buffer=(ctypes.c_char * max(1, total * dtype.itemsize)).from_address(address))
+    room = ctypes.c_char * max(1, total * dtype.itemsize)
+    storage: np.ndarray = np.ndarray(box, dtype, buffer=memoryview(room.from_address(address)))
     view = storage[inside].transpose([order.index(d) for d in range(rank)]) if rank else storage
     return _Placed(name, address, box, (*order, *range(rank, len(box))), view)
 
@@ -211,14 +212,14 @@ def _findings(lib: ctypes.CDLL, kernel: str, placed: list[_Placed], module: Modu
         me = f"thread {f.thread} of block {f.block}"
         other = "other threads" if f.other_block == _MANY else f"thread {f.other_thread} of block {f.other_block}"
         who = _HOW.get(f.what, "by {0}").format(me, other)
-        line = _line(path, f.place, module.name)
+        line = _line(path, f.place)
         code = module.text.splitlines()[line - 1].strip() if line else ""
         buffer, index = (placed[f.buffer].name, placed[f.buffer].index(f.element)) if 0 <= f.buffer < len(placed) else ("", ())
         out.append(Finding(_WHAT[f.what], kernel, buffer, index, who, line, code))
     return out
 
 
-def _line(path: Path, place: int, name: str) -> int:
+def _line(path: Path, place: int) -> int:
     """The line of the module's text that the code before `place` stands for; 0 if no tool here can tell."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
     if tool is None:
@@ -227,6 +228,6 @@ def _line(path: Path, place: int, name: str) -> int:
     done = subprocess.run([tool, "-i", "-e", str(path), hex(place - 1)], capture_output=True, text=True, check=False)
     for text in done.stdout.splitlines():
         file, _, line = text.split(" (")[0].rpartition(":")
-        if Path(file).name == name and line.isdigit():
+        if file.endswith(".cpp") and line.isdigit():  # the rest are headers
             return int(line)
     return 0

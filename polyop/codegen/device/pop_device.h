@@ -227,8 +227,12 @@ template <class T> POP_FN T pop_sigmoid(T x) {
     return pop_exp(x) / (1 + pop_exp(x));
 }
 template <class T> POP_FN T pop_silu(T x) { return x * pop_sigmoid(x); }
+// x/2 erfc(y) at y = -x/sqrt(2). Far out, erfc turns the rounding of y into 2 y^2 times as much; `lost` is what y lacks.
 template <class T> POP_FN T pop_gelu(T x) {
-    return pop_isinf(x) ? pop_max(x, (T)0) : x * (T)0.5 * pop_erfc(x * (T)-0.70710678118654752440);
+    if (pop_isinf(x)) return pop_max(x, (T)0);
+    const T c = (T)-0.70710678118654752440, y = x * c;
+    const T lost = pop_fma(x, c, -y) + x * (T)(-0.70710678118654752440 - (double)c);
+    return x * (T)0.5 * (pop_erfc(y) * (y > 1 ? 1 - 2 * y * lost : (T)1));
 }
 template <class T> POP_FN T pop_softplus(T x) { return pop_max(x, (T)0) + pop_log1p(pop_exp(-pop_abs(x))); }
 

@@ -1,0 +1,86 @@
+"""What a printed kernel computes on the emulator is what the interpreter says the nest means."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from gpu_cases import CASES, Case, data
+
+from polyop.codegen import cuda, hip
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.interpret import OutsideError, interpret
+from polyop.ir.module import Module
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.runtime import cxx, emulated
+
+try:
+    cxx.compiler()
+except UnsupportedError as e:
+    pytest.skip(str(e), allow_module_level=True)
+
+
+def printed(case: Case, name: str) -> Module:
+    row = target(name)
+    return {"cuda": cuda, "hip": hip}[row.family].emit(case.nest, row, Options())
+
+
+def close(a: np.ndarray, b: np.ndarray) -> None:
+    """Equal but for the order of rounding in transcendental functions."""
+    if a.dtype.kind in "iub":
+        np.testing.assert_array_equal(a, b)
+    else:
+        eps = 2.0**-8 if a.dtype.itemsize == 2 else float(np.finfo(a.dtype).eps) * 8
+        np.testing.assert_allclose(a.astype(np.float64), b.astype(np.float64), rtol=eps, atol=eps)
+
+
+@pytest.mark.parametrize("order", emulated.ORDERS)
+@pytest.mark.parametrize("name", CASES)
+def test_an_emulated_kernel_computes_what_the_interpreter_says_without_a_fault(name: str, order: str) -> None:
+    case = CASES[name]
+    for sizes in case.sizes:
+        arrays, expected = data(case, sizes), data(case, sizes)
+        report = emulated.run(printed(case, "cuda:sm_80"), sizes, case.scalars, arrays, order=order)
+        assert str(report) == "no fault found"
+        interpret(case.nest, sizes, case.scalars, expected)
+        for x in arrays:
+            close(arrays[x], expected[x])
+
+
+@pytest.mark.parametrize("name", ["matmul", "heat", "dot_f16"])
+def test_hip_text_computes_the_same_and_so_does_a_run_that_nobody_watches(name: str) -> None:
+    case = CASES[name]
+    arrays, expected = data(case, case.sizes[0]), data(case, case.sizes[0])
+    emulated.run(printed(case, "hip:gfx942"), case.sizes[0], case.scalars, arrays, watched=False)
+    interpret(case.nest, case.sizes[0], case.scalars, expected)
+    for x in arrays:
+        close(arrays[x], expected[x])
+
+
+def test_a_position_outside_its_tensor_is_reported_as_the_interpreter_reports_it() -> None:
+    case = CASES["gather"]
+    arrays = data(case, case.sizes[0])
+    arrays["ids"][4] = 5
+    with pytest.raises(OutsideError) as outside:
+        interpret(case.nest, case.sizes[0], {}, data(case, case.sizes[0]) | {"ids": arrays["ids"]})
+    report = emulated.run(printed(case, "cuda:sm_80"), case.sizes[0], {}, arrays)
+    assert report.site == outside.value.load
+    assert report.findings == ()
+
+
+def test_a_store_at_a_position_outside_is_reported_and_not_carried_out() -> None:
+    case = CASES["scatter"]
+    arrays = data(case, case.sizes[0])
+    arrays["ids"][3] = 7
+    report = emulated.run(printed(case, "cuda:sm_80"), case.sizes[0], {}, arrays)
+    assert str(report.site) == "Y[ids[i]]"
+    assert report.findings == ()
+
+
+def test_inputs_with_any_strides_are_accepted() -> None:
+    case = CASES["saxpy"]
+    arrays = data(case, {"N": 300})
+    expected = np.float32(1.5) * arrays["X"][::-1] + arrays["Z"]
+    arrays["X"] = arrays["X"][::-1]
+    emulated.run(printed(case, "cuda:sm_80"), {"N": 300}, case.scalars, arrays)
+    np.testing.assert_allclose(arrays["Y"], expected, rtol=1e-6)
