@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeVar
 
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DTYPES, F32, I32, DType
@@ -20,6 +20,8 @@ from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel, kernel
 from polyop.runtime.layout import contiguous, layout
+
+T = TypeVar("T")
 
 _PLANS = 4096        # calls of different looks that an operator remembers
 _SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
@@ -180,9 +182,9 @@ class Operator:
         target = cpu.resolve(self.target)
         if target.family != "x86":
             raise UnsupportedError(f"`{op.name}` is compiled for {target.name}; calls run on x86 only")
-        name = cache.key("kernel", _text(op), repr(units), repr(target), repr(options))
+        name = cache.key("kernel", _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
         try:
-            return store.find(name, lambda: _load(self._compile(op, units, target, options)))
+            return _roomy(lambda: store.find(name, lambda: _load(self._compile(op, units, target, options))))
         except _NoCodeError as without:
             return Interpreted(op, without.made.notes)
 
@@ -204,7 +206,7 @@ class Operator:
         """
         t = cpu.resolve(target or self.target)
         op = self._op(self.choice(dtypes, consts, rank))
-        made = self._compile(op, units or contiguous(op), t, options or self.options)
+        made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options or self.options))
         text = made.module.text if made.module else ""
         return Artefact(op, t, units or contiguous(op), text, made.trace, made.proofs, made.chosen + made.notes, made.binary)
 
@@ -253,9 +255,9 @@ def _load(made: Compiled) -> Kernel:
     return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
 
 
-def _text(op: Op) -> str:
-    """Everything about `op`, as text."""
+def _roomy(f: Callable[[], T]) -> T:
+    """`f()`, with a larger stack if expressions prove too deep for this one."""
     try:
-        return repr(op)
+        return f()
     except RecursionError:
-        return with_room(lambda: repr(op))
+        return with_room(f)
