@@ -20,7 +20,8 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly.middle import RUNGS, Middle, lower, scop_of
-from polyop.poly.verify import prove
+from polyop.poly.scop import Scop
+from polyop.poly.verify import first_failure, prove
 from polyop.poly.wellformed import check
 from polyop.runtime import cpu
 from polyop.trace import Recorder, Trace
@@ -70,18 +71,35 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
         rec.text("scop", scop)
         notes: list[str] = []
         for rung in RUNGS[RUNGS.index(options.rung) : -1]:
-            try:
-                return _on_rung(rung, rec, scop, op, layout, target, options, notes)
-            except UnsupportedError as error:
-                notes.append(f"not on rung {rung}: {error}")
+            for fold in (True, False) if rung in ("tuned", "default") else (False,):
+                try:
+                    return _on_rung(rung, fold, rec, scop, op, layout, target, options, notes)
+                except _NotProvedError as error:
+                    notes.append(f"not on rung {rung}{', folded' if fold else ''}: {error}")
+                    if not error.has_folds:
+                        LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
+                        break
+                except (UnsupportedError, InternalError) as error:
+                    notes.append(f"not on rung {rung}: {error}")
+                    if isinstance(error, InternalError):
+                        LOG.error("polyop bug: %s on rung %s: %s", op.name, rung, error)
+                    break
     notes.append("no loops could be generated: calls are interpreted, which is slow")
     LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))
     return Compiled(op, layout, target, options, "interpreter", rec.trace(), notes=tuple(notes))
 
 
-def _on_rung(rung: str, rec: Recorder, scop: object, op: Op, layout: Layout, target: Target, options: Options,
+class _NotProvedError(Exception):
+    """A claim about a nest failed; `has_folds`: storage was folded, which was only a proposal."""
+
+    def __init__(self, failed: Proof, has_folds: bool) -> None:
+        super().__init__(f"not proved: {failed}")
+        self.has_folds = has_folds
+
+
+def _on_rung(rung: str, fold: bool, rec: Recorder, scop: Scop, op: Op, layout: Layout, target: Target, options: Options,
              notes: list[str]) -> Compiled:
-    middle: Middle = rec.stage("loops", lower, scop, layout, target, options, rung)  # type: ignore[arg-type]
+    middle: Middle = rec.stage("loops", lower, scop, layout, target, options, rung, fold)
     rec.text("schedule", middle.schedule)
     rec.text("tiles", "\n\n".join(map(str, middle.programs)))
     rec.text("loops", middle.nest)
@@ -90,10 +108,9 @@ def _on_rung(rung: str, rec: Recorder, scop: object, op: Op, layout: Layout, tar
     if options.check:
         proofs = rec.stage("proofs", prove, middle.scop, middle.nest, middle.context)
         rec.text("proofs", "\n".join(map(str, proofs)))
-        failed = [p for p in proofs if not p.holds]
+        failed = first_failure(proofs)
         if failed:
-            LOG.error("polyop bug: the schedule of %s on rung %s is not proved: %s", op.name, rung, failed[0])
-            raise UnsupportedError(f"not proved: {failed[0]}")
+            raise _NotProvedError(failed, middle.has_folds)
     final = rec.stage("final", optimize, middle.nest, target, options) if target.family == "x86" else middle.nest
     module = rec.stage("source", _emit, final, target, options)
     rec.text("final", final)

@@ -20,6 +20,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly import contract, rows
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
+from polyop.poly.fold import Folds, find_folds, folded, folded_buffer
 from polyop.poly.generate import generate
 from polyop.poly.schedule import Cluster, Group, Schedule, Serial, schedule
 from polyop.poly.scop import Scop, extract
@@ -41,10 +42,11 @@ class Middle:
     nest: LoopNest
     chosen: tuple[str, ...]
     notes: tuple[str, ...]
+    has_folds: bool
 
 
-def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str) -> Middle:
-    """The nest of `op_scop` on one rung of the ladder.
+def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool = True) -> Middle:
+    """The nest of `op_scop` on one rung of the ladder; without `fold`, temporaries keep all their elements.
 
     Raises  UnsupportedError, if this rung cannot do it.
     """
@@ -57,18 +59,20 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
     programs: list[TileProgram] = []
     body: list[Node] = []
     buffers: dict[str, Buffer] = {}
+    local = [t.name for t in op_scop.op.temporaries if any(is_local(plan, c, t.name) for c in clusters_of(found.nodes))]
+    folds = find_folds(op_scop, found, local) if fold and rung in ("tuned", "default") else {}
+    notes += [f"{t} is kept for {kept} steps of dimension {d} only" for t, (d, kept) in folds.items()]
     for node in found.nodes:
         with quota(OPERATIONS, "tile and generate"):
-            program, nodes = _node(plan, node, rung, chosen, notes)
+            program, nodes = _node(plan, node, rung, folds, chosen, notes)
         programs.append(program)
         body += nodes
         buffers |= {b.name: b for b in program.buffers}
-    local = [t.name for t in op_scop.op.temporaries if any(is_local(plan, c, t.name) for c in clusters_of(found.nodes))]
-    every = (*global_buffers(plan, local), *buffers.values())
+    every = (*(folded_buffer(b, folds) for b in global_buffers(plan, local)), *buffers.values())
     op = op_scop.op
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
     nest = LoopNest(op.name, op.sizes, scalars, every, tuple(body))
-    return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes))
+    return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes), bool(folds))
 
 
 def regime(scop: Scop, options: Options) -> isl.Set:
@@ -89,15 +93,17 @@ def clusters_of(nodes: tuple[Cluster | Serial | Group, ...]) -> list[Cluster]:
     return out
 
 
-def _node(plan: Plan, node: Cluster | Serial, rung: str, chosen: list[str],
+def _node(plan: Plan, node: Cluster | Serial, rung: str, folds: Folds, chosen: list[str],
           notes: list[str]) -> tuple[TileProgram, tuple[Node, ...]]:
     """The tile program of one top-level node and its loops."""
     if isinstance(node, Cluster):
         part, name, body = _best(plan, node, {}, rung, notes)
         chosen.append(f"{node}: {name}")
-        return program(plan, part), body
-    part = _serial(plan, node, {}, rung, chosen, notes)
-    whole = program(plan, part)
+        if not folds:
+            return program(plan, part), body
+    else:
+        part = _serial(plan, node, {}, rung, chosen, notes)
+    whole = folded(program(plan, part), folds)
     return whole, generate(whole, plan.head)
 
 
@@ -141,6 +147,8 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
         except UnsupportedError as error:
             reasons.append(f"{cluster}: not {name}, since {error}")
             notes.append(reasons[-1])
+        except (KeyError, IndexError, StopIteration, ValueError) as error:
+            raise InternalError(f"strategy {name} of {cluster}: {error!r}") from error
     raise UnsupportedError("; ".join(reasons))
 
 

@@ -1,0 +1,100 @@
+"""Folding storage along a loop that carries a recurrence: of a temporary `A[t, i]` only the last few `t` are kept.
+
+        A[t, i] -> A[t mod m, i]      where every read inside the loop reaches back less than m iterations
+
+The fold is proposed here from the indices alone; whether it keeps every value is for the checker to prove.
+
+Source: Lefebvre and Feautrier, "Automatic storage management for parallel programs", 1998.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
+from polyop.ir.loops import Buffer
+from polyop.poly.schedule import Cluster, Group, Schedule, Serial, single
+from polyop.poly.scop import Scop, Stmt
+from polyop.poly.tiles import TileProgram, TileStmt
+
+Folds = dict[str, tuple[int, int]]
+"""tensor -> (dimension, how many of it are kept)."""
+
+
+def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
+    """The temporaries that may be folded along an outermost serial loop."""
+    found: Folds = {}
+    for node in schedule.nodes:
+        if not isinstance(node, Serial) or node.is_reversed:
+            continue
+        inside = statements(node)
+        for tensor in dict.fromkeys(s.target.source for s in inside):
+            t = scop.op.tensor(tensor)
+            if t.role != "temp" or tensor in local:
+                continue
+            for d in range(len(t.shape)):
+                kept = _kept(scop, schedule, node.loop, inside, tensor, d)
+                if kept is not None:
+                    found[tensor] = (d, kept)
+                    break
+    return found
+
+
+def statements(node: Cluster | Serial | Group) -> tuple[Stmt, ...]:
+    """All statements below a node."""
+    if isinstance(node, Serial):
+        return tuple(s for n in node.body for s in statements(n))
+    return node.stmts
+
+
+def _kept(scop: Scop, schedule: Schedule, loop: str, inside: tuple[Stmt, ...], tensor: str, d: int) -> int | None:
+    """How many values of dimension `d` must be kept; None if that is not a constant.
+
+    Statements outside the loop may only use one fixed place of the dimension: its start before, its end after.
+    """
+    ahead: set[int] = set()
+    back: set[int] = set()
+    for s in scop.stmts:
+        for load, is_write in [(s.target, True), *((r, False) for r in s.reads)]:
+            if load.source != tensor:
+                continue
+            p = load.index[d]
+            if not isinstance(p, Affine):
+                return None
+            if s not in inside:
+                if names(p) & set(s.dims):
+                    return None
+                continue
+            i = single(p, s.dims)
+            if i is None or schedule.classes[s.name].get(i) != loop:
+                return None
+            (ahead if is_write else back).add(p.const)
+    if not ahead or not back or max(ahead) != min(ahead):
+        return None
+    return max(ahead) - min(*back, max(ahead)) + 1
+
+
+def folded(program: TileProgram, folds: Folds) -> TileProgram:
+    """`program` with every place in a folded tensor taken modulo what is kept."""
+    def at(load: Load) -> Load:
+        if load.source not in folds:
+            return load
+        d, kept = folds[load.source]
+        index = tuple(quasi("mod", p, affine(kept)) if k == d and isinstance(p, Affine) else p for k, p in enumerate(load.index))
+        return replace(load, index=index)
+
+    def within(e: Expr) -> Expr:
+        return map_loads(e, at)
+
+    def one(s: TileStmt) -> TileStmt:
+        return replace(s, target=at(s.target), expr=within(s.expr))
+
+    return replace(program, stmts=tuple(map(one, program.stmts))) if folds else program
+
+
+def folded_buffer(b: Buffer, folds: Folds) -> Buffer:
+    if b.name not in folds:
+        return b
+    d, kept = folds[b.name]
+    return replace(b, dims=tuple((affine(kept), 1) if k == d else dim for k, dim in enumerate(b.dims)))
