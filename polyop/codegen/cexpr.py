@@ -122,7 +122,7 @@ def condition(x: Affine, names: Mapping[str, str]) -> str:
 def conditions(xs: Sequence[Affine], names: Mapping[str, str]) -> Text:
     if not xs:
         return Text("true")
-    return Text(" && ".join(test(x, names) for x in xs), 5 if len(xs) > 1 else 10)
+    return Text(" && ".join(condition(x, names) for x in xs), 5 if len(xs) > 1 else 10)
 
 
 # --- memory --------------------------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from polyop.codegen.cexpr import (
     Scope,
     Text,
     computed,
+    conditions,
     element,
     expression,
     index,
