@@ -6,6 +6,7 @@ from scipy import linalg, special
 from tests.library.case import ALSO_HALF, F32, case
 
 MKN = "M K N: 1 1 1; 15 16 17; 65 33 64; 4 0 5; 0 3 4; 7 129 2"
+LARGE = "M K N: 6 512 256; 7 513 257; 4801 2 65; 97 1025 31"
 ZMKN = "Z M K N: - 5 3 2; 3 15 16 17; 2x2 8 5 9; 2 4 0 5"
 ZKN = "Z K N: - 1 1; 3 16 17; 2x3 31 8; 5 0 4; 1 65 64"
 MN = "M N: 1 1; 15 17; 64 65; 0 3; 3 0"
@@ -31,7 +32,9 @@ def fused(name, f):
 
 CASES = [
     mm("matmul", "M,K | K,N", "mk,kn->mn", dtypes=ALSO_HALF),
+    mm("matmul", "M,K | K,N", "mk,kn->mn", LARGE),
     mm("matmul_nt", "M,K | N,K", "mk,nk->mn", dtypes=ALSO_HALF),
+    mm("matmul_nt", "M,K | N,K", "mk,nk->mn", LARGE),
     mm("matmul_tn", "K,M | K,N", "km,kn->mn"),
     mm("matmul_tt", "K,M | N,K", "km,nk->mn"),
     case("matmul_i8", "i8: M,K | i8: K,N", lambda a, b: a.astype(np.int32) @ b.astype(np.int32), MKN, dtypes=F32),

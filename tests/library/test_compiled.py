@@ -1,0 +1,41 @@
+"""The compiled operators of the library against NumPy, at sizes on both sides of every tile."""
+
+from functools import cache
+
+import pytest
+
+import polyop
+from tests.library.case import check
+from tests.library.catalog import CASES, IDS, accuracy
+
+FIRST = [(name, case, case.dtypes[0]) for name, case in CASES]
+OTHERS = [(name, case, dtype) for name, case in CASES for dtype in case.dtypes[1:]]
+
+
+@cache
+def load(name):
+    return polyop.load(name)
+
+
+def runs_like_numpy(name, case, dtype):
+    operator = load(name)[case.op]
+    for sizes in case.sizes:
+        arrays, keywords = case.arguments(dtype, sizes), case.keywords(sizes)
+        want = case.expected(arrays, sizes)
+        given = [a.copy() for a in arrays]
+        got = operator(*given, **keywords)
+        check(case, accuracy(dtype), sizes, got, want)
+        for p, before, after in zip(operator.interface.tensors, arrays, given, strict=True):
+            if not p.inout:
+                assert after.tobytes() == before.tobytes(), f"{case} wrote into its input {p.name}"
+
+
+@pytest.mark.parametrize(("name", "case", "dtype"), FIRST, ids=IDS)
+def test_a_compiled_operator_returns_what_numpy_says(name, case, dtype):
+    runs_like_numpy(name, case, dtype)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "case", "dtype"), OTHERS, ids=[f"{n}-{c}-{t}" for n, c, t in OTHERS])
+def test_and_so_it_does_for_every_other_dtype(name, case, dtype):
+    runs_like_numpy(name, case, dtype)
