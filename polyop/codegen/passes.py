@@ -45,18 +45,23 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
     out where the body, written for every copy of rows and vectors, has more than `copies` stores.
     """
     def go(body: Body) -> Body:
-        return tuple(_versions(n, width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)
+        return tuple(one(n) for n in body)
+
+    def one(n: Node) -> Node:
+        split = _versions(n, width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
+        return rebuild(n, go) if split is None else split
 
     return replace(nest, body=go(nest.body))
 
 
-def _versions(n: For, width: int, copies: int) -> Node:
+def _versions(n: For, width: int, copies: int) -> Node | None:
+    """The full copy and the edges; None if nothing is partial, or if a bound depends on a loop inside."""
     partial = [x for x in (n, *walk(n.body)) if isinstance(x, For) and x.kind in LOCKSTEP and not x.is_full]
     if any(names(x.upper) & {y.index for y in (n, *walk(n.body)) if isinstance(y, For)} for x in partial):
-        return n
+        return None
     tests = tuple(dict.fromkeys(b - x.extent for x in partial for b in _extra(x) if x.extent))
     if not tests:
-        return n
+        return None
     edge: Node = n
     if _size(n, width) <= copies:
         for x in {(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values():

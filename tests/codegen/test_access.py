@@ -257,7 +257,7 @@ def test_streamed_stores_are_written_at_any_alignment():
              [lanes("i_v", 32, least(32, A("N", (-1, "i_c"))), st(ld("y", I), ld("x", I), stream=True))]), step=32)])
     k = compiled(n, V4)
     assert "!nontemporal" in k.module.text and "sfence" in k.module.text
-    for shift in range(0, 20):
+    for shift in range(20):
         x, y = np.random.rand(100).astype("f"), np.zeros(140, "f")[shift : shift + 100]
         assert k({"N": 100}, {}, {"x": x, "y": y}) == 0
         np.testing.assert_array_equal(x, y)

@@ -301,17 +301,15 @@ def writable(s: State, place: Place) -> bool:
 
 def lane_mask(s: State, place: Place, v: int, write: bool) -> str | None:
     """The lanes of vector `v` that may be touched, or None if all may."""
-    if existing(s, v) is None or (writable if write else readable)(s, place):
-        return None
-    return existing(s, v)
+    mask = existing(s, v)
+    return None if mask is None or (writable if write else readable)(s, place) else mask
 
 
-def lane_stride_is_rows_unit(s: State, place: Place) -> Axis | None:
-    """The full rows axis along which `place` has stride 1, if a square of rows and lanes can be transposed."""
+def transposable(s: State, place: Place) -> Axis | None:
+    """The rows axis along which `place` has stride 1, if squares of its copies and the lanes can be transposed."""
     for axis in s.rows:
-        if axis.extent == s.width and axis.valid is None and s.lanes is not None and s.lanes.extent == s.width:
-            if s.lanes.valid is None and row_stride(s, place, axis) == 1:
-                return axis
+        if s.lanes and axis.extent % s.width == 0 and s.lanes.extent % s.width == 0 and row_stride(s, place, axis) == 1:
+            return axis
     return None
 
 

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 from polyop.codegen.convert import cast, from_memory
 from polyop.codegen.functions import apply
-from polyop.codegen.llvm.addresses import Place, gep, lane_mask, lane_offsets, lane_stride_is_rows_unit, locate
-from polyop.codegen.llvm.index import (
-    index,
-    index_vector,
-    lane_factor,
-    rows_of,
-    splat,
-    test_lanes,
-    test_scalar,
-)
+from polyop.codegen.llvm.addresses import locate, transposable
+from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
+from polyop.codegen.llvm.loads import check_inside, scalar_load, scalar_part, transposed, vector_load
 from polyop.codegen.llvm.outline import shared_function
 from polyop.codegen.llvm.registers import read_register
-from polyop.codegen.llvm.state import Condition, Point, State, Value
-from polyop.codegen.llvm.types import alignment, constant, held, register, suffix, vector
+from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
+from polyop.codegen.llvm.types import constant, held, memory, register, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
 from polyop.ir.dtypes import BOOL, I64, DType
@@ -25,7 +18,6 @@ from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, walk
 from polyop.ir.loops import Space
 
-Active = tuple[Condition, ...]
 NONE: frozenset[str] = frozenset()
 
 
@@ -48,9 +40,9 @@ def value_of(s: State, e: Expr, active: Active = ()) -> Value:
         case Apply(fn="select", args=(c, a, b), dtype=t):
             return _select(s, c, a, b, t, active)
         case Apply(fn="and" | "or", args=(a, b), dtype=t) if a.dtype == BOOL:
-            x = value_of(s, a, active)
-            y = value_of(s, b, (*active, condition(s, a, x, e.fn == "and")))
-            return combine(s, e.fn, (x, y), BOOL, t)
+            first = value_of(s, a, active)
+            second = value_of(s, b, (*active, condition(s, a, first, e.fn == "and")))
+            return combine(s, e.fn, (first, second), BOOL, t)
         case Apply(fn=fn, args=args, dtype=t):
             return combine(s, fn, tuple(value_of(s, a, active) for a in args), args[0].dtype, t)
     assert_never(e)
@@ -89,8 +81,6 @@ def test_value(s: State, tests: tuple[Affine, ...]) -> Value:
 def _scalar(s: State, name: str, t: DType) -> str:
     slot = s.shared.slots[name]
     place = s.b.pure(f"getelementptr i64, ptr {s.args}, i64 {slot}", s.args)
-    from polyop.codegen.llvm.types import memory
-
     raw = s.b.pure(f"load {memory(t)}, ptr {place}, align 8", place)
     keep = s.b.code
     s.b.code = s.b.zones[0]
@@ -183,9 +173,6 @@ def _guarded_register(s: State, e: Load) -> Value:
     return Value(e.dtype, test.rows | x.rows, lanes, make)
 
 
-# --- loads
-
-
 def computed_positions(s: State, load: Load, active: Active) -> tuple[Value | None, ...]:
     """Each position that comes from data, as i64."""
     out: list[Value | None] = []
@@ -203,56 +190,6 @@ def conditions_of(s: State, load: Load, active: Active) -> Active:
     computed = any(not isinstance(p, Affine) for p in load.index)
     needed = tuple(c for c in (*s.active, *active) if c.affine or computed)
     return (*needed, Condition(test_value(s, load.guard), True)) if load.guard else needed
-
-
-def scalar_part(s: State, conditions: Active, point: Point) -> str | None:
-    """The conjunction of the conditions that are the same in all lanes."""
-    total: str | None = None
-    for c in conditions:
-        if not c.value.lanes:
-            total = s.b.both(total, c.value.at(point, 0))
-    return None if total == "true" else total
-
-
-def lanes_part(s: State, conditions: Active, point: Point, v: int) -> str | None:
-    """The conjunction of the conditions that differ between lanes."""
-    total: str | None = None
-    for c in conditions:
-        if c.value.lanes:
-            total = s.b.both(total, c.value.at(point, v), s.width)
-    return total
-
-
-def check_inside(s: State, load: Load, inside: Value, conditions: Active, point: Point, v: int) -> str:
-    """`inside` where the conditions hold; a position outside is reported as the number of its site."""
-    from polyop.codegen.llvm.index import existing
-
-    s.checks = True
-    sites = s.shared.sites
-    if load not in sites:
-        sites.append(load)
-    number, b, w = sites.index(load) + 1, s.b, s.width
-    lanes = inside.lanes or any(c.value.lanes for c in conditions)
-    must = scalar_part(s, conditions, point)
-    some = s.b.both(existing(s, v), lanes_part(s, conditions, point, v), w) if lanes else None
-    ok = inside.at(point, v)
-    if lanes:
-        ok = ok if inside.lanes else splat(s, ok, "i1")
-        if must is not None:
-            some = b.both(some, splat(s, must, "i1"), w)
-        wrong = b.pure(f"xor <{w} x i1> {ok}, {constant(True, 'i1', w)}", ok)
-        wrong = b.both(wrong, some, w) or wrong
-        bits = b.do(f"bitcast <{w} x i1> {wrong} to i{w}")
-        bad = b.do(f"icmp ne i{w} {bits}, 0")
-        ok = b.both(ok, some, w) or ok
-    else:
-        bad = b.both(b.pure(f"xor i1 {ok}, true", ok), must) or ""
-    old = b.do(f"load i64, ptr {s.status}, align 8")
-    first = b.do(f"icmp eq i64 {old}, 0")
-    note = b.do(f"and i1 {first}, {bad}")
-    new = b.do(f"select i1 {note}, i64 {number}, i64 {old}")
-    b.line(f"store i64 {new}, ptr {s.status}, align 8")
-    return ok
 
 
 def load_value(s: State, e: Load, active: Active) -> Value:
@@ -273,13 +210,13 @@ def load_value(s: State, e: Load, active: Active) -> Value:
 
     def make(point: Point, v: int) -> str:
         if not lanes:
-            return _scalar_load(s, place, place.base(point, scalar_part(s, conditions, point)))
-        return _vector_load(s, e, place, conditions, point, v)
+            return scalar_load(s, place, place.base(point, scalar_part(s, conditions, point)))
+        return vector_load(s, e, place, conditions, point, v)
 
     if place.lanes and place.offsets is None and not conditions and place.stride not in (1, -1):
-        axis = lane_stride_is_rows_unit(s, place)
+        axis = transposable(s, place)
         if axis is not None:
-            return _transposed(s, place, axis.index, rows)
+            return transposed(s, place, axis, rows)
     if place.lanes and place.stride == 1 and not conditions:
         def forwarded(point: Point, v: int) -> str:
             known = s.stored.get((e, tuple(point[a] for a in sorted(rows)), v))
@@ -287,99 +224,5 @@ def load_value(s: State, e: Load, active: Active) -> Value:
 
         return Value(e.dtype, rows, lanes, forwarded)
     return Value(e.dtype, rows, lanes, make)
-
-
-def _raw(s: State, place: Place, text: str, width: int) -> str:
-    return from_memory(V(s.b, place.element, width, text), place.buffer.dtype, s.shared.target).text
-
-
-def _scalar_load(s: State, place: Place, p: str) -> str:
-    return _raw(s, place, s.b.do(f"load {place.element}, ptr {p}, align {alignment(place.element)}"), 1)
-
-
-def _vector_load(s: State, e: Load, place: Place, conditions: Active, point: Point, v: int) -> str:
-    w, b = s.width, s.b
-    t, align = vector(place.element, w), alignment(place.element)
-    must, mask = scalar_part(s, conditions, point), lanes_part(s, conditions, point, v)
-    if not place.lanes:
-        assert mask is not None
-        any_ = b.do(f"icmp ne i{w} {b.do(f'bitcast <{w} x i1> {mask} to i{w}')}, 0")
-        x = splat(s, _scalar_load(s, place, place.base(point, b.both(must, any_))), register(e.dtype))
-        r = vector(register(e.dtype), w)
-        return b.do(f"select <{w} x i1> {mask}, {r} {x}, {r} {constant(0, register(e.dtype), w)}")
-    if place.stride == 1:
-        mask = b.both(mask, lane_mask(s, place, v, write=False), w)
-        p = gep(s, place.element, place.base(point, must), v * w)
-        if mask is None:
-            return _raw(s, place, b.do(f"load {t}, ptr {p}, align {align}"), w)
-        return _raw(s, place, masked_load(s, place.element, p, mask), w)
-    from polyop.codegen.llvm.index import existing
-
-    mask = b.both(mask, existing(s, v), w)
-    if must is not None:
-        mask = b.both(mask, splat(s, must, "i1"), w)
-    p = place.base(point, None)
-    if place.stride == -1:
-        p = gep(s, place.element, p, -(v * w + w - 1))
-        if mask is None:
-            text = b.do(f"load {t}, ptr {p}, align {align}")
-        else:
-            text = masked_load(s, place.element, p, reverse(s, mask, "i1"))
-        return _raw(s, place, reverse(s, text, place.element), w)
-    offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
-    pointers = b.pure(f"getelementptr {place.element}, ptr {p}, <{w} x i64> {offsets}", p, offsets)
-    all_ = constant(True, "i1", w)
-    text = b.call(t, f"llvm.masked.gather.{suffix(place.element, w)}.v{w}p0", (f"<{w} x ptr> align {align}", pointers),
-                  (f"<{w} x i1>", mask or all_), (t, "zeroinitializer"))
-    return _raw(s, place, text, w)
-
-
-def masked_load(s: State, element: str, p: str, mask: str) -> str:
-    w = s.width
-    t = vector(element, w)
-    return s.b.call(t, f"llvm.masked.load.{suffix(element, w)}.p0", (f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, "zeroinitializer"))
-
-
-def reverse(s: State, x: str, element: str) -> str:
-    w = s.width
-    order = ", ".join(f"i32 {w - 1 - i}" for i in range(w))
-    return s.b.pure(f"shufflevector <{w} x {element}> {x}, <{w} x {element}> poison, <{w} x i32> <{order}>", x)
-
-
-def _transposed(s: State, place: Place, axis: str, rows: frozenset[str]) -> Value:
-    """A square block whose unit stride runs along the rows: one vector load for each lane, then a transpose."""
-    blocks: dict[tuple[int, ...], list[str]] = {}
-    others = sorted(rows - {axis})
-
-    def make(point: Point, v: int) -> str:
-        key = tuple(point[a] for a in others)
-        if key not in blocks:
-            p = place.base({**point, axis: 0}, None)
-            t, align = vector(place.element, s.width), alignment(place.element)
-            lines = [s.b.do(f"load {t}, ptr {gep(s, place.element, p, s.b.mul(place.stride, lane))}, align {align}") for lane in range(s.width)]
-            blocks[key] = [_raw(s, place, x, s.width) for x in transpose(s, lines, place.element)]
-        return blocks[key][point[axis]]
-
-    return Value(place.buffer.dtype, rows, True, make)
-
-
-def transpose(s: State, lines: list[str], element: str) -> list[str]:
-    """w vectors of w lanes -> their columns, by log2(w) rounds of exchanging blocks of 1, 2, 4, .. lanes."""
-    w, half = s.width, 1
-    t = vector(element, w)
-
-    def shuffle(a: str, b: str, lanes: list[int]) -> str:
-        return s.b.do(f"shufflevector {t} {a}, {t} {b}, <{w} x i32> <{', '.join(f'i32 {x}' for x in lanes)}>")
-
-    while half < w:
-        low = [i if not i & half else w + i - half for i in range(w)]
-        high = [i + half if not i & half else w + i for i in range(w)]
-        new = list(lines)
-        for i in range(w):
-            if not i & half:
-                new[i] = shuffle(lines[i], lines[i + half], low)
-                new[i + half] = shuffle(lines[i], lines[i + half], high)
-        lines, half = new, half * 2
-    return lines
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.state import Axis, Point, State
 from polyop.codegen.llvm.types import Int, constant, iota, vector
 from polyop.ir.errors import InternalError
@@ -135,10 +136,16 @@ def below(s: State, count: Int, v: int) -> str:
 
 
 def _threshold(s: State, op: str, bound: Int, v: int) -> str:
-    w, b = s.width, s.b
-    n = b.extreme("max", b.extreme("min", b.add(bound, -v * w), w), 0)
-    n32 = splat(s, n if isinstance(n, int) else b.pure(f"trunc i64 {n} to i32", n), "i32")
-    return b.pure(f"icmp {op} <{w} x i32> {iota(w, 'i32')}, {n32}", n32)
+    key = op, bound, v
+    if key not in s.masks:
+        w, b = s.width, s.b
+        n = b.extreme("max", b.extreme("min", b.add(bound, -v * w), w), 0)
+        n32 = splat(s, n if isinstance(n, int) else b.pure(f"trunc i64 {n} to i32", n), "i32")
+        mask = b.pure(f"icmp {op} <{w} x i32> {iota(w, 'i32')}, {n32}", n32)
+        if b.level(mask) == IMPURE:
+            return mask
+        s.masks[key] = mask
+    return s.masks[key]
 
 
 def existing(s: State, v: int) -> str | None:

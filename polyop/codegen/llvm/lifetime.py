@@ -6,7 +6,7 @@ exist is never read, and may hold anything.
 
 from __future__ import annotations
 
-from polyop.ir.expr import Load, expr_names, loads, names
+from polyop.ir.expr import Affine, Load, expr_names, loads, names
 from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Space, Store, children, walk
 
 
@@ -36,7 +36,7 @@ def _visit(body: tuple[Node, ...], name: str, out: set[int]) -> None:
 
 def _uniform(region: tuple[Node, ...], name: str) -> bool:
     """Whether each dimension of the buffer is run through by loops with one bound, the same all the time."""
-    bounds: dict[int, set[object]] = {}
+    bounds: dict[int, set[tuple[Affine, int | None]]] = {}
     varying: set[str] = set()
 
     def see(load: Load, around: dict[str, For]) -> None:
@@ -60,4 +60,4 @@ def _uniform(region: tuple[Node, ...], name: str) -> bool:
 
     go(region, {})
     uppers = [u for seen in bounds.values() for u, _ in seen]
-    return all(len(seen) == 1 for seen in bounds.values()) and not any(names(u) & varying for u in uppers)  # type: ignore[arg-type]
+    return all(len(seen) == 1 for seen in bounds.values()) and not any(names(u) & varying for u in uppers)

@@ -57,9 +57,9 @@ def _axis(s: State, n: For) -> None:
         keep = s.tile_depth
         if not s.axes:
             s.tile_depth = len(s.b.zones) - 1
-        s.axes[n.index] = Axis(n.index, n.kind, extent, valid, n.upper)
+        s.open_axis(Axis(n.index, n.kind, extent, valid, n.upper))
         emit_nodes(s, n.body)
-        del s.axes[n.index]
+        s.close_axis(n.index)
         s.tile_depth = keep
 
     if n.is_full or is_positive(n.upper, s.loops, s.tests):

@@ -32,18 +32,20 @@ def register_axes(s: State, load: Load) -> tuple[frozenset[str], bool]:
 
 def key_of(s: State, load: Load, point: Point, v: int) -> RegKey:
     """The name of one register value."""
-    b = s.nest.buffer(load.source)
     lanes = s.lanes.index if s.lanes else None
     at: list[int] = []
-    wide = False
-    for position, (_, unit) in zip(load.index, b.dims, strict=True):
+    wide = -1
+    for position, (_, unit) in zip(load.index, s.nest.buffer(load.source).dims, strict=True):
         assert isinstance(position, Affine)
-        if position.name is not None and position.name == lanes:
-            wide = True
+        name = position.name
+        if name is None:
+            at.append(evaluate(position, point) // unit)
+        elif name == lanes:
+            wide = v
             at.append(-1)
         else:
-            at.append(evaluate(position, point) // unit)
-    return load.source, tuple(at), v if wide else -1
+            at.append(point[name] // unit)
+    return load.source, tuple(at), wide
 
 
 def read_register(s: State, load: Load) -> Value:

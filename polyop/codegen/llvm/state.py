@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from math import gcd
 
 from polyop.codegen.llvm.builder import Builder
 from polyop.codegen.llvm.types import Int
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Load
+from polyop.ir.expr import Affine, Load, bounds
 from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space
 from polyop.ir.target import Target
 
@@ -63,6 +64,9 @@ class Condition:
     affine: bool
 
 
+Active = tuple[Condition, ...]
+
+
 @dataclass(slots=True)
 class Shared:
     """What all functions of a module have in common."""
@@ -80,7 +84,13 @@ class Shared:
 
 @dataclass(slots=True)
 class State:
-    """One function being written."""
+    """One function being written.
+
+    env     serial indices; axes: the lock-step loops that are open, of which `lanes` and `rows` (outermost first)
+    loops   the serial and parallel loops around, and tests that hold: what small proofs may use
+    active  conditions of the Ifs around that rows or lanes decide differently
+    regs    register buffers; stored: what was just stored, by place, good until the block ends
+    """
 
     b: Builder
     shared: Shared
@@ -89,6 +99,9 @@ class State:
     thread: Int
     env: dict[str, Int] = field(default_factory=dict)
     axes: dict[str, Axis] = field(default_factory=dict)
+    lanes: Axis | None = None
+    rows: tuple[Axis, ...] = ()
+    masks: dict[tuple[str, Int, int], str] = field(default_factory=dict)
     tile_depth: int = 0
     loops: tuple[For, ...] = ()
     tests: tuple[Affine, ...] = ()
@@ -107,15 +120,17 @@ class State:
     def width(self) -> int:
         return self.shared.width
 
-    @property
-    def lanes(self) -> Axis | None:
-        """The lanes axis that is open."""
-        return next((a for a in self.axes.values() if a.kind == Kind.LANES), None)
+    def open_axis(self, axis: Axis) -> None:
+        self.axes[axis.index] = axis
+        self._sort()
 
-    @property
-    def rows(self) -> tuple[Axis, ...]:
-        """The rows axes that are open, outermost first."""
-        return tuple(a for a in self.axes.values() if a.kind == Kind.ROWS)
+    def close_axis(self, index: str) -> None:
+        del self.axes[index]
+        self._sort()
+
+    def _sort(self) -> None:
+        self.lanes = next((a for a in self.axes.values() if a.kind == Kind.LANES), None)
+        self.rows = tuple(a for a in self.axes.values() if a.kind == Kind.ROWS)
 
     def vectors(self) -> int:
         """How many vectors the open lanes axis takes."""
@@ -133,8 +148,6 @@ class State:
 
     def multiple(self, x: Affine) -> int:
         """A number that divides `x` for certain; 0 if x is 0."""
-        from math import gcd
-
         total = x.const
         for atom, factor in x.terms:
             known = 1
@@ -147,8 +160,6 @@ class State:
 
     def limit(self, name: str) -> int | None:
         """A constant that the serial index `name` never exceeds, if the loop around says one; it is then >= 0."""
-        from polyop.ir.expr import bounds
-
         for loop in reversed(self.loops):
             if loop.index == name:
                 top = [b.const - 1 for b in bounds(loop.upper) if b.is_constant]

@@ -8,18 +8,9 @@ from itertools import product
 
 from polyop.codegen.convert import from_memory, to_memory
 from polyop.codegen.llvm.addresses import Place, gep, lane_mask, lane_offsets, locate
-from polyop.codegen.llvm.expressions import (
-    as_vector,
-    check_inside,
-    computed_positions,
-    lanes_part,
-    masked_load,
-    operand,
-    reverse,
-    scalar_part,
-    value_of,
-)
+from polyop.codegen.llvm.expressions import as_vector, computed_positions, operand, value_of
 from polyop.codegen.llvm.index import existing
+from polyop.codegen.llvm.loads import check_inside, lanes_part, masked_load, reverse, scalar_part
 from polyop.codegen.llvm.monoids import fold, fold_in_order, pair
 from polyop.codegen.llvm.registers import key_of, register_axes, register_type
 from polyop.codegen.llvm.state import Axis, Condition, Point, State, Value
@@ -172,8 +163,10 @@ def _to_memory(s: State, n: Store, x: Value) -> None:
         ok = Value(BOOL, rows, wide, lambda p, v: check_inside(s, n.target, inside, before, p, v))
         conditions = (*conditions, Condition(ok, True))
     folded = _is_folded(s, n, x, place.lanes)
+    # what was stored elsewhere in this buffer may overlap
+    s.stored = {k: y for k, y in s.stored.items() if k[0] == n.target or k[0].source != n.target.source}
     for point in points(s, _rows(s, n, x, place.rows)):
-        exists = s.b.both(row_exists(s, s.rows if n.reduce else _partial(s, point), point), scalar_part(s, conditions, point))
+        exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
         if folded:
             _fold_to_memory(s, n, x, place, conditions, point, exists)
         elif not place.lanes:
@@ -189,10 +182,6 @@ def _to_memory(s: State, n: Store, x: Value) -> None:
             with only_if(s, exists):
                 for v, new in enumerate(news):
                     _scatter(s, n, place, new, masks[v], point, v)
-
-
-def _partial(s: State, point: Point) -> tuple[Axis, ...]:
-    return s.rows
 
 
 def _read_scalar(s: State, place: Place, p: str) -> V:

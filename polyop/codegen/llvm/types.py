@@ -7,6 +7,7 @@ in memory.
 from __future__ import annotations
 
 import struct
+from functools import lru_cache
 
 from polyop.ir.dtypes import BF16, BOOL, F16, F64, DType
 
@@ -28,11 +29,13 @@ def memory(t: DType) -> str:
     return f"i{t.bits}"
 
 
+@lru_cache(1024)
 def vector(element: str, width: int) -> str:
     """`width` elements; one is a scalar."""
     return f"<{width} x {element}>" if width > 1 else element
 
 
+@lru_cache(1024)
 def suffix(element: str, width: int) -> str:
     """How an overloaded intrinsic spells the type: v16f32."""
     name = {"float": "f32", "double": "f64", "half": "f16", "ptr": "p0"}.get(element, element)
@@ -74,6 +77,7 @@ def held(value: float | int | bool, t: DType) -> float | int | bool:
     return value
 
 
+@lru_cache(1024)
 def iota(width: int, element: str = "i64", start: int = 0, step: int = 1) -> str:
     """The constant vector start, start + step, .."""
     return "<" + ", ".join(f"{element} {start + step * i}" for i in range(width)) + ">"

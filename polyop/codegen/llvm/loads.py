@@ -1,0 +1,162 @@
+"""Loads: scalars, vectors of consecutive elements either way, gathers, squares transposed in registers."""
+
+from __future__ import annotations
+
+from polyop.codegen.convert import from_memory
+from polyop.codegen.llvm.addresses import Place, gep, lane_mask, lane_offsets
+from polyop.codegen.llvm.index import below, existing, splat
+from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
+from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
+from polyop.codegen.vecmath.ops import V
+from polyop.ir.expr import Load
+
+
+def scalar_part(s: State, conditions: Active, point: Point) -> str | None:
+    """The conjunction of the conditions that are the same in all lanes."""
+    total: str | None = None
+    for c in conditions:
+        if not c.value.lanes:
+            total = s.b.both(total, c.value.at(point, 0))
+    return None if total == "true" else total
+
+
+def lanes_part(s: State, conditions: Active, point: Point, v: int) -> str | None:
+    """The conjunction of the conditions that differ between lanes."""
+    total: str | None = None
+    for c in conditions:
+        if c.value.lanes:
+            total = s.b.both(total, c.value.at(point, v), s.width)
+    return total
+
+
+def check_inside(s: State, load: Load, inside: Value, conditions: Active, point: Point, v: int) -> str:
+    """`inside` where the conditions hold; a position outside is reported as the number of its site."""
+    s.checks = True
+    sites = s.shared.sites
+    if load not in sites:
+        sites.append(load)
+    number, b, w = sites.index(load) + 1, s.b, s.width
+    lanes = inside.lanes or any(c.value.lanes for c in conditions)
+    must = scalar_part(s, conditions, point)
+    some = s.b.both(existing(s, v), lanes_part(s, conditions, point, v), w) if lanes else None
+    ok = inside.at(point, v)
+    if lanes:
+        ok = ok if inside.lanes else splat(s, ok, "i1")
+        if must is not None:
+            some = b.both(some, splat(s, must, "i1"), w)
+        wrong = b.pure(f"xor <{w} x i1> {ok}, {constant(True, 'i1', w)}", ok)
+        wrong = b.both(wrong, some, w) or wrong
+        bits = b.do(f"bitcast <{w} x i1> {wrong} to i{w}")
+        bad = b.do(f"icmp ne i{w} {bits}, 0")
+        ok = b.both(ok, some, w) or ok
+    else:
+        bad = b.both(b.pure(f"xor i1 {ok}, true", ok), must) or ""
+    old = b.do(f"load i64, ptr {s.status}, align 8")
+    first = b.do(f"icmp eq i64 {old}, 0")
+    note = b.do(f"and i1 {first}, {bad}")
+    new = b.do(f"select i1 {note}, i64 {number}, i64 {old}")
+    b.line(f"store i64 {new}, ptr {s.status}, align 8")
+    return ok
+
+
+def raw(s: State, place: Place, text: str, width: int) -> str:
+    return from_memory(V(s.b, place.element, width, text), place.buffer.dtype, s.shared.target).text
+
+
+def scalar_load(s: State, place: Place, p: str) -> str:
+    return raw(s, place, s.b.do(f"load {place.element}, ptr {p}, align {alignment(place.element)}"), 1)
+
+
+def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Point, v: int) -> str:
+    w, b = s.width, s.b
+    t, align = vector(place.element, w), alignment(place.element)
+    must, mask = scalar_part(s, conditions, point), lanes_part(s, conditions, point, v)
+    if not place.lanes:
+        assert mask is not None
+        any_ = b.do(f"icmp ne i{w} {b.do(f'bitcast <{w} x i1> {mask} to i{w}')}, 0")
+        x = splat(s, scalar_load(s, place, place.base(point, b.both(must, any_))), register(e.dtype))
+        r = vector(register(e.dtype), w)
+        return b.do(f"select <{w} x i1> {mask}, {r} {x}, {r} {constant(0, register(e.dtype), w)}")
+    if place.stride == 1:
+        mask = b.both(mask, lane_mask(s, place, v, write=False), w)
+        p = gep(s, place.element, place.base(point, must), v * w)
+        if mask is None:
+            return raw(s, place, b.do(f"load {t}, ptr {p}, align {align}"), w)
+        return raw(s, place, masked_load(s, place.element, p, mask), w)
+    mask = b.both(mask, existing(s, v), w)
+    if must is not None:
+        mask = b.both(mask, splat(s, must, "i1"), w)
+    p = place.base(point, None)
+    if place.stride == -1:
+        p = gep(s, place.element, p, -(v * w + w - 1))
+        if mask is None:
+            text = b.do(f"load {t}, ptr {p}, align {align}")
+        else:
+            text = masked_load(s, place.element, p, reverse(s, mask, "i1"))
+        return raw(s, place, reverse(s, text, place.element), w)
+    offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
+    pointers = b.pure(f"getelementptr {place.element}, ptr {p}, <{w} x i64> {offsets}", p, offsets)
+    all_ = constant(True, "i1", w)
+    text = b.call(t, f"llvm.masked.gather.{suffix(place.element, w)}.v{w}p0", (f"<{w} x ptr> align {align}", pointers),
+                  (f"<{w} x i1>", mask or all_), (t, "zeroinitializer"))
+    return raw(s, place, text, w)
+
+
+def masked_load(s: State, element: str, p: str, mask: str) -> str:
+    w = s.width
+    t = vector(element, w)
+    return s.b.call(t, f"llvm.masked.load.{suffix(element, w)}.p0", (f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, "zeroinitializer"))
+
+
+def reverse(s: State, x: str, element: str) -> str:
+    w = s.width
+    order = ", ".join(f"i32 {w - 1 - i}" for i in range(w))
+    return s.b.pure(f"shufflevector <{w} x {element}> {x}, <{w} x {element}> poison, <{w} x i32> <{order}>", x)
+
+
+def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Value:
+    """Squares whose unit stride runs along the rows: one vector load for each lane, then a transpose.
+
+    Copies that do not exist are masked out of each load; a lane that does not exist repeats the last one.
+    """
+    squares: dict[tuple[tuple[int, ...], int, int], list[str]] = {}
+    others = sorted(rows - {axis.index})
+    w, lanes = s.width, s.lanes
+    assert lanes is not None
+
+    def line(p: str, block: int, lane: int) -> str:
+        at = lane if lanes.valid is None or lane == 0 else s.b.extreme("min", lane, s.b.add(lanes.valid, -1))
+        q = gep(s, place.element, gep(s, place.element, p, s.b.mul(place.stride, at)), block * w)
+        if axis.valid is not None:
+            return masked_load(s, place.element, q, below(s, axis.valid, block))
+        return s.b.do(f"load {vector(place.element, w)}, ptr {q}, align {alignment(place.element)}")
+
+    def make(point: Point, v: int) -> str:
+        key = tuple(point[a] for a in others), point[axis.index] // w, v
+        if key not in squares:
+            p = place.base({**point, axis.index: 0}, None)
+            lines = [line(p, key[1], v * w + lane) for lane in range(w)]
+            squares[key] = [raw(s, place, x, w) for x in transpose(s, lines, place.element)]
+        return squares[key][point[axis.index] % w]
+
+    return Value(place.buffer.dtype, rows, True, make)
+
+
+def transpose(s: State, lines: list[str], element: str) -> list[str]:
+    """w vectors of w lanes -> their columns, by log2(w) rounds of exchanging blocks of 1, 2, 4, .. lanes."""
+    w, half = s.width, 1
+    t = vector(element, w)
+
+    def shuffle(a: str, b: str, lanes: list[int]) -> str:
+        return s.b.do(f"shufflevector {t} {a}, {t} {b}, <{w} x i32> <{', '.join(f'i32 {x}' for x in lanes)}>")
+
+    while half < w:
+        low = [i if not i & half else w + i - half for i in range(w)]
+        high = [i + half if not i & half else w + i for i in range(w)]
+        new = list(lines)
+        for i in range(w):
+            if not i & half:
+                new[i] = shuffle(lines[i], lines[i + half], low)
+                new[i + half] = shuffle(lines[i], lines[i + half], high)
+        lines, half = new, half * 2
+    return lines
