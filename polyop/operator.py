@@ -50,10 +50,13 @@ Instantiate = Callable[[Choice], Op]
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Artefact:
-    """A compiled operator that is looked at rather than called; it needs no device.
+    """A compiled operator to look at; it needs no device until it is called.
 
-    Notes   `trace[stage]` is the text of a stage, `source` that of the last one.
+    operator  what a call goes to
+    Notes     `trace[stage]` is the text of a stage, `source` that of the last one.
     """
+
+    operator: Operator
 
     op: Op
     target: Target
@@ -63,6 +66,13 @@ class Artefact:
     proofs: tuple[Proof, ...]
     notes: tuple[str, ...]
     binary: Binary | None
+
+    def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
+        """Run on arguments, compiled for this target and with these options.
+
+        Raises CallError, if they do not fit; UnsupportedError, if the target is not here.
+        """
+        return self.operator(*args, out=out, **keywords)
 
     def explain(self) -> str:
         """What was decided, and what is proved about it."""
@@ -176,7 +186,11 @@ class Operator:
 
     def _variant(self, bound: Bound) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1."""
-        return self.options if all(n > 0 for n in bound.sizes.values()) else replace(self.options, regime="any")
+        regime = "positive" if all(n > 0 for n in bound.sizes.values()) else "any"
+        threaded = threads.get_num_threads() > 1
+        if (regime, threaded) == (self.options.regime, self.options.threads):
+            return self.options
+        return replace(self.options, regime=regime, threads=threaded)
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
@@ -208,7 +222,10 @@ class Operator:
         op = self._op(self.choice(dtypes, consts, rank))
         made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options or self.options))
         text = made.module.text if made.module else ""
-        return Artefact(op, t, units or contiguous(op), text, made.trace, made.proofs, made.chosen + made.notes, made.binary)
+        same = t.name == cpu.resolve(self.target).name and options in (None, self.options)
+        caller = self if same else Operator(self.interface, self._instantiate, self._compile, options or self.options,
+                                            "x86" if t == cpu.host() else t.name)
+        return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, made.chosen + made.notes, made.binary)
 
     def choice(self, dtypes: Mapping[str, str | DType] | None = None, consts: Mapping[str, Any] | None = None,
                rank: int | None = None) -> Choice:

@@ -51,7 +51,11 @@ class Contraction:
 
 @dataclass(frozen=True, eq=False)
 class PackedStrategy:
-    """Numbers and names only. `kc` None: accumulators stay in registers for the whole contraction."""
+    """Numbers and names only.
+
+    kc            None: accumulators stay in registers for the whole contraction
+    rows_outside  the other rows go outside the blocks, as batches do: more for several threads to share
+    """
 
     what: Contraction
     row: str
@@ -66,6 +70,7 @@ class PackedStrategy:
     pack_left: bool
     pack_right: bool
     fuse_pack: bool
+    rows_outside: bool
 
     def __str__(self) -> str:
         packs = ["left"] * self.pack_left + [("right, fused" if self.fuse_pack else "right")] * self.pack_right
@@ -141,12 +146,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     nc = column_block(t, kc * inside, columns, bytes_)
     mc = (192 if plan.options.threads else 4800) // rows * rows
     fuse = unit(right, (column,)) is not None
+    outside = plan.options.threads
     if len(c.rights) > 1:
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
-        return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False),)
+        return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside),)
     pack_left = len(c.lefts) == 1 and depth in _iterators(left) and unit(left, (depth,)) is None
-    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse),)
+    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside),)
 
 
 def _typical(extent: Affine, hints: dict[str, int]) -> int | None:
@@ -208,6 +214,9 @@ class _Packed:
                 continue
             start = lower_bound(plan, self.u, q[i], outer)
             self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), start)
+        other_m = self.others(ROW, s.row)
+        self.batch = self.others(BATCH) + (other_m if s.rows_outside else ())
+        self.other_m = () if s.rows_outside else other_m
         self.m_p, self.n_v = f"{q[s.row]}_p", f"{q[s.column]}_v"
         self.chunk = f"{q[s.depth]}_c" if s.kc else None
         locked = ((self.m_p, s.rows), (self.n_v, s.columns))
@@ -246,7 +255,7 @@ class _Packed:
     # --- the parts
     def build(self) -> Part:
         s, u = self.s, self.u
-        batch, other_m = self.others(BATCH), self.others(ROW, s.row)
+        batch, other_m = self.batch, self.other_m
         other_n, other_k = self.others(COLUMN, s.column), self.others(CONTRACTED, s.depth)
         before, after = self.accumulator()
         packed: dict[Load, Load] = {}
@@ -271,7 +280,8 @@ class _Packed:
         micro = band((*self.loops(other_m), m_r, n_r, self.n_v), *inner)
         blocks = band((*self.loops(other_n), n_c), *tree_right, micro)
         outside = (*self.loops(batch), m_c, *((self.chunk,) if self.chunk else ()))
-        self.b.kinds[outside[0]] = (Kind.PARALLEL, None)
+        shared = self.loops(batch)[-1] if batch else m_c  # a leading batch is often 1
+        self.b.kinds[shared] = (Kind.PARALLEL, None)
         return self.b.part(bands(outside, *tree_left, blocks))
 
     def accumulator(self) -> tuple[tuple[Band, ...], tuple[Band, ...]]:
@@ -384,7 +394,7 @@ class _Packed:
         s = self.s
         dims = (*((self.extent(i), 1) for i in other_m), (affine(s.mc), 1), *self.deep(other_k))
         self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=True))
-        pool = self.c.having(ROW) + self.c.having(CONTRACTED)
+        pool = (s.row, *other_m, *self.c.having(CONTRACTED))
         source = self.unit_of(self.c.lefts[0], pool)
         copy = _Copy(self, self.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())
         name = copy.write(f"{self.u.name}_left", lambda axes: self.moved(axes, lambda: self.left_place(other_m, other_k)), (), [])
@@ -432,7 +442,7 @@ class _Copy:
         p = self.p
         plan = p.plan
         place_of = target(self.axes)  # type: ignore[operator]
-        repeated = tuple(i for i in p.u.dims if i not in self.used and (p.own[i] in p.outer or i in p.c.having(BATCH)))
+        repeated = tuple(i for i in p.u.dims if i not in self.used and (p.own[i] in p.outer or i in p.batch))
         axes = {**{p.own[i]: p.axes[p.own[i]] for i in repeated}, **self.axes}
         over = tuple(i for i in p.u.dims if i in self.used or i in repeated)
         values = {i: axes[p.own[i]].value for i in over}

@@ -145,7 +145,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy) -> P
     serial = [n for c in order for n in axes[c].names if n not in b.kinds]
     lanes = [f"{strategy.lane}_v"] if strategy.lane else []
     if serial:
-        b.kinds[serial[0]] = (Kind.PARALLEL, None)
+        b.kinds[serial[1 if len(serial) > 2 else 0]] = (Kind.PARALLEL, None)  # a leading batch is often 1
     return b.part(bands((*serial, *lanes), *body))
 
 
