@@ -218,7 +218,14 @@ def _no_range(pending: Mapping[int, Draft | OperatorCall], state: State) -> Exce
 
 
 def _names_of_positions(d: Draft) -> set[str]:
-    return {n.split("@")[0] for e in (d.expr, *d.filters) for x in loads(e) for p in x.index if isinstance(p, Affine) for n in names(p)}
+    return {
+        n.split("@")[0]
+        for e in (d.expr, *d.filters)
+        for x in loads(e)
+        for p in x.index
+        if isinstance(p, Affine)
+        for n in names(p)
+    }
 
 
 def _first_span(d: Draft, index: str) -> Span | None:
@@ -257,7 +264,9 @@ def _op(state: State) -> Op:
             results.append(Tensor(h.result, h.dtype, shape, "out", h.doc, h.span))
             updates.append((h.name, h.result))
         elif h.role == "out":
-            results.insert(sum(t.name not in {r for _, r in updates} for t in results), Tensor(h.name, h.dtype, shape, "out", h.doc, h.span))
+            results.insert(
+                sum(t.name not in {r for _, r in updates} for t in results), Tensor(h.name, h.dtype, shape, "out", h.doc, h.span)
+            )
         else:
             tensors[h.name] = Tensor(h.name, h.dtype, shape, h.role, h.doc, h.span)
     tensors |= {t.name: t for t in results}

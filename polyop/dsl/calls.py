@@ -89,7 +89,9 @@ def result_dtypes(callee: s.OpDef, call: s.Call, scope: Scope, dtypes: Mapping[s
     return tuple(t.dtype for t in op.outputs)
 
 
-def variables(callee: s.OpDef, call: s.Call, given: Arguments, dtypes: Mapping[str, DType | None], scope: Scope) -> dict[str, DType]:
+def variables(
+    callee: s.OpDef, call: s.Call, given: Arguments, dtypes: Mapping[str, DType | None], scope: Scope
+) -> dict[str, DType]:
     """The callee's dtype variables, from the tensors it is given.
 
     Raises  UserError E243, if an argument has another dtype than the parameter.
@@ -103,8 +105,12 @@ def variables(callee: s.OpDef, call: s.Call, given: Arguments, dtypes: Mapping[s
         assert actual is not None
         expected = out.setdefault(wanted, actual) if wanted in generic else DTYPES.get(wanted)
         if expected != actual:
-            raise fail("E243", f"`{p.name}` of `{callee.name}` is {expected}, and `{given.tensors[p.name]}` is {actual}", call.span,
-                       notes=(("declared here", Label(p.span)),))
+            raise fail(
+                "E243",
+                f"`{p.name}` of `{callee.name}` is {expected}, and `{given.tensors[p.name]}` is {actual}",
+                call.span,
+                notes=(("declared here", Label(p.span)),),
+            )
     return out
 
 
@@ -121,7 +127,9 @@ def inline(item: OperatorCall, state: State, instance: Instance) -> Inlined:
     dtypes = {n: h.dtype for n, h in scope.tensors.items()}
     op = instance(callee, home, given.consts, variables(callee, item.call, given, dtypes, scope), given.rank)
     if op.updates:
-        raise fail("E244", f"`{callee.name}` changes `{op.updates[0][0]}` in place, so it cannot be called from an operator", item.span)
+        raise fail(
+            "E244", f"`{callee.name}` changes `{op.updates[0][0]}` in place, so it cannot be called from an operator", item.span
+        )
     renames: dict[str, str] = {}
     sizes: dict[str, Affine] = {}
     facts: list[Expr] = []
@@ -208,7 +216,9 @@ def _moved(step: Step, renames: Mapping[str, str], sizes: Mapping[str, Affine], 
     index = tuple(p if isinstance(p, Affine) else map_loads(_with_scalars(p, scalars), load) for p in moved.index)
     ranges = tuple(Range(letters.get(r.index, r.index), f(r.lower), f(r.upper)) for r in step.ranges)
     expr = map_loads(_with_scalars(map_affine(step.expr, f), scalars), load)
-    return replace(step, target=replace(moved, index=index), expr=expr, ranges=ranges, where=tuple(map_affine(c, f) for c in step.where))
+    return replace(
+        step, target=replace(moved, index=index), expr=expr, ranges=ranges, where=tuple(map_affine(c, f) for c in step.where)
+    )
 
 
 def _with_scalars(e: Expr, scalars: Mapping[str, Expr]) -> Expr:

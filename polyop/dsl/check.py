@@ -13,12 +13,11 @@ from polyop.dsl.names import did_you_mean
 from polyop.dsl.scope import Scope
 from polyop.dsl.statements import body_of
 from polyop.dsl.warnings import warnings_of
-from polyop.ir.dtypes import DType
 from polyop.ir.deep import with_room
+from polyop.ir.dtypes import DType
 from polyop.ir.errors import Diagnostic, fail
 from polyop.ir.op import Op
 from polyop.ir.span import Span
-
 
 DEEP = 60
 """Levels of an expression that are walked on the ordinary stack."""
@@ -59,9 +58,7 @@ def warnings(program: s.Program, name: str, *, consts: Mapping[str, int | float 
 
 def is_deep(*programs: s.Program | None) -> bool:
     """Whether some expression is too deep for Python's own stack: a sum of hundreds of terms, or functions in functions."""
-    roots = [e for p in programs if p for o in p.ops for e in s.expressions(o)]
-    bodies = [f.body for p in programs if p for f in p.fns]
-    return s.depth(*roots) + sum(map(s.depth, bodies)) > DEEP
+    return any(p is not None and p.depth > DEEP for p in programs)
 
 
 def _build(program: s.Program, definition: s.OpDef, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType],
@@ -70,7 +67,9 @@ def _build(program: s.Program, definition: s.OpDef, consts: Mapping[str, int | f
         raise fail("E214", f"`{definition.name}` calls itself", definition.span)
     made: dict[object, Op] = {}
 
-    def instance(callee: s.OpDef, home: s.Program, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType], rank: int) -> Op:
+    def instance(
+        callee: s.OpDef, home: s.Program, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType], rank: int
+    ) -> Op:
         key = (callee.name, id(home), tuple(sorted(consts.items())), tuple(sorted((k, v.name) for k, v in dtypes.items())), rank)
         if key not in made:
             made[key] = _build(home, callee, consts, dtypes, rank, library, (*calling, definition.name))

@@ -103,7 +103,9 @@ def _rest_rank(labels: tuple[str, ...], rank: int, n: int, given: Source) -> int
     fixed = sum(x != "..." for x in labels)
     if rank < fixed or (rank > fixed and "..." not in labels):
         shown = "".join(labels)
-        raise fail("E151", f"operand {n} has {rank} dimensions, and `{shown}` names {fixed}", Span(given, 1, 1, 1, len(given.text) + 1))
+        raise fail(
+            "E151", f"operand {n} has {rank} dimensions, and `{shown}` names {fixed}", Span(given, 1, 1, 1, len(given.text) + 1)
+        )
     return rank - fixed
 
 

@@ -134,7 +134,12 @@ def _consts(op: s.OpDef, scope: Scope, given: Mapping[str, int | float | bool]) 
             work = Work(replace(scope, consts=out), {}, set(), indices_allowed=False, tensors_allowed=False)
             value = lower(p.default, work)
         else:
-            raise fail("E227", f"the const `{p.name}` has no value", p.span, hint=f"give it a default, or say `{p.name}=...` when calling")
+            raise fail(
+                "E227",
+                f"the const `{p.name}` has no value",
+                p.span,
+                hint=f"give it a default, or say `{p.name}=...` when calling",
+            )
         number = plain(value)
         if number is None:
             raise fail("E228", f"the default of the const `{p.name}` is no constant", p.span)

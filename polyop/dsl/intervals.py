@@ -99,7 +99,7 @@ def _term(atom: str | Quasi, factor: int) -> bool:
 def _with_mods(x: Affine) -> bool:
     """Bound what a remainder or a quotient can take away.
 
-        x mod d <= d - 1          d * floor(a / d) <= a          floor(a / d) <= a, if a >= 0         d * floor(a / d) >= a - d + 1
+    x mod d <= d - 1          d * floor(a / d) <= a          floor(a / d) <= a, if a >= 0         d * floor(a / d) >= a - d + 1
     """
     for n, (atom, factor) in enumerate(x.terms):
         if isinstance(atom, Quasi) and atom.op in ("mod", "div"):

@@ -112,7 +112,9 @@ def extent(e: s.Syntax, w: Work) -> Affine:
 def _product(e: s.Syntax, span: Span, scope: Scope) -> Exception:
     for x in s.walk(e):
         if isinstance(x, s.Name) and (x.name in scope.integers or x.name in scope.scalars):
-            return fail("E231", f"`{span.text}` multiplies an index by a run-time value", span, hint=f"declare it `const {x.name}: int`")
+            return fail(
+                "E231", f"`{span.text}` multiplies an index by a run-time value", span, hint=f"declare it `const {x.name}: int`"
+            )
     return fail("E231", f"`{span.text}` is not quasi-affine: one factor, or the divisor, must be a constant", span)
 
 
@@ -209,7 +211,9 @@ def _call(e: s.Call, w: Work) -> Value:
         return apply_function(e.name, tuple(lower(a, w) for a in e.args), scope.default, e.span)
     if e.name in scope.tensors:
         inner = ", ".join(map(unparse, e.args))
-        raise fail("E205", f"`{e.name}` is a tensor; its indices stand in square brackets", e.span, hint=f"write `{e.name}[{inner}]`")
+        raise fail(
+            "E205", f"`{e.name}` is a tensor; its indices stand in square brackets", e.span, hint=f"write `{e.name}[{inner}]`"
+        )
     if e.name in REDUCTIONS:
         raise fail("E205", f"`{e.name}` needs the indices it runs over", e.span, hint=f"write `{e.name}[k](...)`")
     if scope.operator(e.name):

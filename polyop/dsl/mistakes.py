@@ -58,7 +58,12 @@ def explain_token(source: Source, error: UnexpectedToken) -> UserError:
     if token.type == "$END":
         last = max(1, source.text.rstrip().count("\n") + 1)
         column = max(1, len(source.line(last).rstrip()))
-        return fail("E110", "the text ends too early", Span(source, last, column, last, column + 1), f"expected {_expected(error, source.text)}")
+        return fail(
+            "E110",
+            "the text ends too early",
+            Span(source, last, column, last, column + 1),
+            f"expected {_expected(error, source.text)}",
+        )
     span = span_of(source, token)
     wide = Span(source, span.line, max(1, span.column - 1), span.end_line, span.end_column)
     if word in ("*", "&", "|", "/", "=") and touching == word:
@@ -72,13 +77,23 @@ def explain_token(source: Source, error: UnexpectedToken) -> UserError:
         hint = "equal is `==`" if token.type == "EQUAL" else ""
         return fail("E113", f"`{word}` stands only between a tensor and its value", span, hint=hint)
     if token.type == "ELSE":
-        return fail("E114", "`else` follows exactly one read", span, hint="put the read and its `else` in parentheses: `(X[i - 1] else 0)`")
+        return fail(
+            "E114",
+            "`else` follows exactly one read",
+            span,
+            hint="put the read and its `else` in parentheses: `(X[i - 1] else 0)`",
+        )
     if token.type == "LSQB" and previous == "]":
         return fail("E115", "all indices stand in one pair of brackets", span, hint="write `A[m, k]` for `A[m][k]`")
     if previous == ">" and before.rstrip().endswith("->"):
         return fail("E116", "outputs stand in parentheses", span, hint="write `-> (C: f32[M, N])`")
     if token.type in _KEYWORDS and "NAME" in error.expected:
-        return fail("E117", f"`{word}` is a word of the language and cannot be a name here", span, f"expected {_expected(error, source.text)}")
+        return fail(
+            "E117",
+            f"`{word}` is a word of the language and cannot be a name here",
+            span,
+            f"expected {_expected(error, source.text)}",
+        )
     line = source.line(span.line).split()
     if line and line[0] in _STATEMENTS and not line[0].endswith("="):
         first = source.line(span.line).index(line[0]) + 1

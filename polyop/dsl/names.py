@@ -21,14 +21,19 @@ FUNCTIONS = {
 REDUCTIONS = {"sum": "add", "prod": "mul", "max": "max", "min": "min"}
 """`sum[k](e)`: the monoid of each."""
 
-REDUCING = {"+": "add", "*": "mul", "max": "max", "min": "min", "and": "and", "or": "or", "&": "bitand", "|": "bitor", "^": "bitxor"}
+REDUCING = {"+": "add", "*": "mul", "max": "max", "min": "min", "and": "and", "or": "or",
+            "&": "bitand", "|": "bitor", "^": "bitxor"}
 """`+=`: the monoid of each; argmax and argmin are no monoids."""
 
 CONSTANTS = {"inf": float("inf"), "nan": float("nan"), "pi": 3.141592653589793}
 
 _ISL = {"exists", "and", "or", "implies", "not", "infty", "infinity", "nan", "min", "max", "rat", "true", "false", "ceild",
         "floord", "mod", "ceil", "floor", "int"}          # isl reads them in any case
-_C = set(["alignas", "alignof", "asm", "auto", "bool", "break", "case", "catch", "char", "class", "const", "constexpr", "continue", "default", "delete", "do", "double", "dynamic_cast", "else", "enum", "explicit", "export", "extern", "float", "for", "friend", "goto", "if", "inline", "long", "mutable", "namespace", "new", "noexcept", "nullptr", "operator", "private", "protected", "public", "register", "restrict", "return", "short", "signed", "sizeof", "static", "static_assert", "struct", "switch", "template", "this", "throw", "try", "typedef", "typeid", "typename", "union", "unsigned", "using", "virtual", "void", "volatile", "while", "main", "half"])
+_KEYWORDS = """alignas alignof asm auto bool break case catch char class const constexpr continue default delete do double
+dynamic_cast else enum explicit export extern float for friend goto if inline long mutable namespace new noexcept nullptr operator
+private protected public register restrict return short signed sizeof static static_assert struct switch template this throw try
+typedef typeid typename union unsigned using virtual void volatile while main half"""
+_C = frozenset(_KEYWORDS.split())
 
 
 def safe_names(names: Iterable[str]) -> dict[str, str]:

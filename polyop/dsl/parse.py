@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 from importlib.resources import files
 
@@ -41,15 +40,14 @@ def parse(source: Source) -> s.Program:
         raise explain_token(source, error) from None
     items = Builder(source).transform(tree)
     _check_names(items)
-    program = s.Program(
-        source,
-        tuple(i for i in items if isinstance(i, s.OpDef)),
-        tuple(i for i in items if isinstance(i, s.FnDef)),
-        tuple(i for i in items if isinstance(i, s.MonoidDef)),
-    )
-    for root in _roots(program):
+    ops = tuple(i for i in items if isinstance(i, s.OpDef))
+    fns = tuple(i for i in items if isinstance(i, s.FnDef))
+    monoids = tuple(i for i in items if isinstance(i, s.MonoidDef))
+    roots = [*(e for o in ops for e in s.expressions(o)), *(f.body for f in fns), *(m.identity for m in monoids)]
+    for root in roots:
         _check_nesting(root)
-    return program
+    depth = s.depth(*(e for o in ops for e in s.expressions(o))) + sum(s.depth(f.body) for f in fns)
+    return s.Program(source, ops, fns, monoids, depth)
 
 
 def _check_names(items: list[s.Definition]) -> None:
@@ -59,15 +57,6 @@ def _check_names(items: list[s.Definition]) -> None:
             first = Label(seen[item.name].span)
             raise fail("E121", f"`{item.name}` is defined twice", item.span, notes=(("the first is here", first),))
         seen[item.name] = item
-
-
-def _roots(program: s.Program) -> Iterator[s.Syntax]:
-    for op in program.ops:
-        yield from s.expressions(op)
-    for fn in program.fns:
-        yield fn.body
-    for monoid in program.monoids:
-        yield monoid.identity
 
 
 def _check_nesting(root: s.Syntax) -> None:

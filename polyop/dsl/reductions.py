@@ -38,7 +38,7 @@ def inner_reduction(e: s.Reduction, w: Work, lower: Callable[[s.Syntax, Work], V
     monoid = monoid_of(REDUCTIONS.get(e.name, e.name), dtype, w.scope, e.span, lower)
     body = v.widened(v.to(value, dtype, w.scope.default))
     sizes = size_names(w)
-    local = {k: new for k, new in zip((x.name for x in e.index if isinstance(x, s.Name)), mine, strict=True)}
+    local = dict(zip((x.name for x in e.index if isinstance(x, s.Name)), mine, strict=True))
     free = _ordered(body, sizes | set(mine))
     for c in w.where:
         mentioned = expr_names(c)
@@ -58,7 +58,9 @@ def _bind(i: s.Syntax, w: Work) -> str:
         raise fail("E217", "a reduction runs over plain indices", i.span, hint="such as `sum[k](...)`")
     scope = w.scope
     if i.name in w.bound or i.name in w.left:
-        raise fail("E218", f"`{i.name}` is an index outside already; one name means one thing", i.span, hint="take another letter")
+        raise fail(
+            "E218", f"`{i.name}` is an index outside already; one name means one thing", i.span, hint="take another letter"
+        )
     if i.name in scope.tensors or i.name in scope.sizes or i.name in scope.scalars or i.name in scope.consts:
         raise fail("E218", f"`{i.name}` is a parameter or a tensor, not an index", i.span)
     w.serial[0] += 1

@@ -160,7 +160,9 @@ def _result_rank(call: s.Call, number: int, scope: Scope) -> int:
 
 def rest_rank(callee: s.OpDef, call: s.Call, scope: Scope) -> int:
     """How many dimensions `...` of `callee` stands for in this call."""
-    given = {p.name: a for p, a in zip((p for p in callee.params if not p.by_name), call.args, strict=False)} | dict(call.keywords)
+    given = {p.name: a for p, a in zip((p for p in callee.params if not p.by_name), call.args, strict=False)} | dict(
+        call.keywords
+    )
     for p in callee.params:
         fixed = sum(not isinstance(d, s.Rest) for d in p.type.dims)
         a = given.get(p.name)
@@ -249,7 +251,9 @@ def _assignment(x: s.Assignment, w: Work) -> _Lowered:
     value = lower(value_syntax, w)
     if not x.reduce:
         _check_open(x, w, given)
-    draft = Draft(holder.result or holder.name, at, None, Const(0, I64), given, conditions, filters, tuple(w.hidden), (), x.span, x.left)
+    draft = Draft(
+        holder.result or holder.name, at, None, Const(0, I64), given, conditions, filters, tuple(w.hidden), (), x.span, x.left
+    )
     if x.reduce in ("argmax", "argmin"):
         return _arg_reduction(x, draft, value, holder, w)
     return _stored(x, draft, value, holder, w)
@@ -279,7 +283,9 @@ def _stored(x: s.Assignment, draft: Draft, value: Value, holder: Holder, w: Work
     def reduce() -> Draft:
         total = summed if declared is not None else w.dtypes[x.name]
         assert total is not None
-        return replace(draft, reduce=monoid_of(name, total, scope, x.span, lower), expr=v.widened(v.to(value, total, scope.default)))
+        return replace(
+            draft, reduce=monoid_of(name, total, scope, x.span, lower), expr=v.widened(v.to(value, total, scope.default))
+        )
     return _Lowered(((x.name, summed),), reduce)
 
 
@@ -299,7 +305,9 @@ def _check_fits(x: s.Assignment, value: Value, target: DType) -> None:
         found = "an integer"
     else:
         return
-    raise fail("E221", f"{found} does not fit into `{x.name}`, which is {target}", x.value.span, hint=f"write the cast: `{target}(...)`")
+    raise fail(
+        "E221", f"{found} does not fit into `{x.name}`, which is {target}", x.value.span, hint=f"write the cast: `{target}(...)`"
+    )
 
 
 def _whole(source: s.Name, rank: int, x: s.Assignment, scope: Scope) -> tuple[tuple[s.Syntax, ...], s.Syntax]:
@@ -370,7 +378,9 @@ def _check_open(x: s.Assignment, w: Work, given: tuple[Given, ...]) -> None:
 def not_an_index(name: str, span: Span | None, scope: Scope) -> Exception:
     """E304: an index that nothing gives a range, most likely a misspelt name."""
     known = [*scope.scalars, *scope.consts, *scope.sizes, *scope.tensors]
-    return fail("E304", f"`{name}` is no parameter, so it is an index, and nothing gives it a range" + did_you_mean(name, known), span)
+    return fail(
+        "E304", f"`{name}` is no parameter, so it is an index, and nothing gives it a range" + did_you_mean(name, known), span
+    )
 
 
 def _arg_reduction(x: s.Assignment, draft: Draft, value: Value, holder: Holder, w: Work) -> _Lowered:

@@ -135,7 +135,9 @@ def renamed(step: Step, names_: Mapping[str, str]) -> Step:
     target = map_affine(step.target, f)
     assert isinstance(target, Load)
     ranges = tuple(Range(names_.get(r.index, r.index), f(r.lower), f(r.upper)) for r in step.ranges)
-    return replace(step, target=target, expr=map_affine(step.expr, f), ranges=ranges, where=tuple(map_affine(c, f) for c in step.where))
+    return replace(
+        step, target=target, expr=map_affine(step.expr, f), ranges=ranges, where=tuple(map_affine(c, f) for c in step.where)
+    )
 
 
 def arrange(left: Sequence[str], rest: Sequence[str], box: Box) -> tuple[tuple[Range, ...], list[Expr]]:
@@ -153,7 +155,9 @@ def arrange(left: Sequence[str], rest: Sequence[str], box: Box) -> tuple[tuple[R
             if ready is None:
                 lower, upper = least(interval.lower, box), greatest(interval.upper - 1, box) + 1
                 if _uses(n, box) <= every:
-                    extra += [c for c in (test(affine(n) - interval.lower), test(interval.upper - 1 - affine(n))) if isinstance(c, Test)]
+                    extra += [
+                        c for c in (test(affine(n) - interval.lower), test(interval.upper - 1 - affine(n))) if isinstance(c, Test)
+                    ]
                 interval = Interval(lower, upper)
             out.append(Range(n, interval.lower, interval.upper))
             available.add(n)

@@ -286,12 +286,16 @@ Definition = OpDef | FnDef | MonoidDef
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """The definitions of one text, in text order."""
+    """The definitions of one text, in text order.
+
+    depth   levels of its deepest expression with every function written out; at most this much recursion is needed
+    """
 
     source: Source
     ops: tuple[OpDef, ...]
     fns: tuple[FnDef, ...]
     monoids: tuple[MonoidDef, ...]
+    depth: int = 0
 
     def op(self, name: str) -> OpDef | None:
         return next((o for o in self.ops if o.name == name), None)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable
 from typing import Any
 
@@ -59,7 +60,7 @@ class Builder(Transformer_NonRecursive):  # type: ignore[type-arg]
         given = c[1] or []
         plain = [x for x in given if not isinstance(x, tuple)]
         named = tuple(x for x in given if isinstance(x, tuple))
-        for first, second in zip(given, given[1:], strict=False):
+        for first, second in itertools.pairwise(given):
             if isinstance(first, tuple) and not isinstance(second, tuple):
                 raise fail("E107", "an argument without a name follows one with a name", second.span)
         return s.Call(str(c[0]), tuple(plain), named, span)

@@ -11,7 +11,9 @@ T = TypeVar("T")
 
 STACK_BYTES = 512 << 20
 FRAMES = 200_000
+_NAME = "polyop-deep"
 _lock = threading.Lock()
+_ordinary: list[int] = []  # the limit to go back to, then one entry for each thread that runs
 
 
 def with_room(work: Callable[[], T]) -> T:
@@ -20,7 +22,7 @@ def with_room(work: Callable[[], T]) -> T:
     Notes   The memory is only reserved; pages are used as deep as the recursion goes. Inside such a thread this is
             just a call.
     """
-    if threading.current_thread().name == "polyop-deep":
+    if threading.current_thread().name == _NAME:
         return work()
     out: list[T] = []
     errors: list[BaseException] = []
@@ -32,16 +34,21 @@ def with_room(work: Callable[[], T]) -> T:
             errors.append(error)
 
     with _lock:
-        old_size, old_limit = threading.stack_size(STACK_BYTES), sys.getrecursionlimit()
+        if not _ordinary:
+            _ordinary.append(sys.getrecursionlimit())
+            sys.setrecursionlimit(max(FRAMES, _ordinary[0]))
+        _ordinary.append(0)
+        old_size = threading.stack_size(STACK_BYTES)
         try:
-            sys.setrecursionlimit(max(old_limit, FRAMES))
-            thread = threading.Thread(target=run, name="polyop-deep")
+            thread = threading.Thread(target=run, name=_NAME)
             thread.start()
         finally:
             threading.stack_size(old_size)
     thread.join()
     with _lock:
-        sys.setrecursionlimit(old_limit)
+        _ordinary.pop()
+        if len(_ordinary) == 1:
+            sys.setrecursionlimit(_ordinary.pop())
     if errors:
         raise errors[0]
     return out[0]

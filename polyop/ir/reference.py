@@ -103,7 +103,9 @@ class _Later(Exception):
 class _Run:
     """One evaluation. Elements are worked out when first needed, on a stack of our own, so that recurrences may be long."""
 
-    def __init__(self, op: Op, sizes: Mapping[str, int], values: Mapping[str, Any], arrays: Mapping[str, Any], wide: bool) -> None:
+    def __init__(
+        self, op: Op, sizes: Mapping[str, int], values: Mapping[str, Any], arrays: Mapping[str, Any], wide: bool
+    ) -> None:
         self.op, self.sizes, self.values, self.wide = op, sizes, values, wide
         self.shapes = {t.name: tuple(value_of(e, sizes) for e in t.shape) for t in op.tensors}
         self.inputs = {t.name: np.asarray(arrays[t.name]) for t in op.inputs}

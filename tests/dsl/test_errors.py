@@ -12,7 +12,9 @@ from polyop.ir.errors import UserError
 from polyop.ir.span import Source
 
 CODE_IN_SOURCE = re.compile(r'"([EW][1-4]\d\d)"')
-CASES = [case.strip("\n").split("\n----\n") for case in (pathlib.Path(__file__).parent / "errors.txt").read_text().split("\n====\n")]
+CASES = [
+    case.strip("\n").split("\n----\n") for case in (pathlib.Path(__file__).parent / "errors.txt").read_text().split("\n====\n")
+]
 CASES = [c for c in CASES if len(c) == 2]
 
 

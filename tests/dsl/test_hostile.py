@@ -31,9 +31,9 @@ def survives(text):
             assert str(error)
 
 
-WORDS = ["op", "f", "(", ")", "[", "]", "{", "}", "<", ">", ":", ";", ",", "=", "+=", "max=", "argmax", "+", "-", "*", "/", "%", "?", "and",
-         "or", "not", "in", "where", "else", "->", "...", "X", "Y", "i", "j", "N", "f32", "i64", "T", "float", "1", "2.5", "0x1f", "\n", "\n",
-         "sum", "exp", "f16", "int", "const", "inout", "fn", "monoid", "==", "<=", "<<", "&", "|", "~", "true", "inf", "# c\n", "$", "\ufeff"]
+SOUP = """op f ( ) [ ] { } < > : ; , = += max= argmax + - * / % ? and or not in where else -> ... X Y i j N f32 i64
+T float 1 2.5 0x1f sum exp f16 int const inout fn monoid == <= << & | ~ true inf $"""
+WORDS = [*SOUP.split(), "\n", "\n", "# c\n", "\ufeff"]
 
 
 @settings(max_examples=300, deadline=None)
@@ -78,18 +78,30 @@ def test_good_programs_with_a_few_words_changed(data):
 
 
 EXPRESSIONS = st.recursive(
-    st.sampled_from(["X[i]", "i", "N", "2", "0.5", "s", "n", "Z[j, i]", "X[i - 1]", "(X[i - 1] else 0)", "true", "c", "X[Z[0, i]]", "k"]),
+    st.sampled_from(
+        ["X[i]", "i", "N", "2", "0.5", "s", "n", "Z[j, i]", "X[i - 1]", "(X[i - 1] else 0)", "true", "c", "X[Z[0, i]]", "k"]
+    ),
     lambda e: st.one_of(
         st.tuples(e, st.sampled_from(["+", "-", "*", "/", "%", "<", "==", "and", "or", "&", "<<", "max"]), e).map(
-            lambda t: f"max({t[0]}, {t[2]})" if t[1] == "max" else f"({t[0]} {t[1]} {t[2]})"),
-        st.tuples(st.sampled_from(["-", "not ", "~", "exp", "floor", "i32", "f16", "isnan", "abs"]), e).map(lambda t: f"{t[0]}({t[1]})"),
+            lambda t: f"max({t[0]}, {t[2]})" if t[1] == "max" else f"({t[0]} {t[1]} {t[2]})"
+        ),
+        st.tuples(st.sampled_from(["-", "not ", "~", "exp", "floor", "i32", "f16", "isnan", "abs"]), e).map(
+            lambda t: f"{t[0]}({t[1]})"
+        ),
         st.tuples(e, e, e).map(lambda t: f"({t[0]} ? {t[1]} : {t[2]})"),
-        e.map(lambda x: f"sum[k]({x})"), e.map(lambda x: f"X[{x}]")),
-    max_leaves=8)
+        e.map(lambda x: f"sum[k]({x})"),
+        e.map(lambda x: f"X[{x}]"),
+    ),
+    max_leaves=8,
+)
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.sampled_from(["Y[i] =", "Y[i] +=", "t[i] =", "t[i, j] max=", "Y[i] argmax=", "t[2*i + 1] =", "Y[Z[0, i]] +="]), EXPRESSIONS, EXPRESSIONS)
+@given(
+    st.sampled_from(["Y[i] =", "Y[i] +=", "t[i] =", "t[i, j] max=", "Y[i] argmax=", "t[2*i + 1] =", "Y[Z[0, i]] +="]),
+    EXPRESSIONS,
+    EXPRESSIONS,
+)
 @example("Y[i] =", "sum[k](X[k])", "k < i")
 def test_well_formed_statements_of_any_meaning(left, value, condition):
     survives(body(f"{left} {value}\nY[i] += t[i]", "X: f32[N], Z: i64[M, N], s: f32, n: int; const c: int = 2"))

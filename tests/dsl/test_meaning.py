@@ -159,7 +159,9 @@ def test_conditions_are_reduced_and_counted():
 
 
 def test_a_monoid_of_the_user_reduces():
-    text = "fn both(a, b) = max(a, b) + log1p(exp(-abs(a - b)))\nmonoid lse(-inf, both)\nop f(X: f64[N]) -> (Y: f64) { Y lse= X[i] }"
+    text = (
+        "fn both(a, b) = max(a, b) + log1p(exp(-abs(a - b)))\nmonoid lse(-inf, both)\nop f(X: f64[N]) -> (Y: f64) { Y lse= X[i] }"
+    )
     assert_allclose(compute(text, {"X": X}), np.log(np.exp(X.astype(np.float64)).sum()))
 
 
@@ -214,24 +216,62 @@ def test_results_are_the_outputs_then_the_updated():
 # --- dtypes ----------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("value", "dtype"), [
-    ("a[i] * 2", "f16"), ("a[i] + 0.5", "f16"), ("a[i] * b[i]", "f32"), ("a[i] * c[i]", "f16"), ("c[i] + d[i]", "i32"),
-    ("c[i] + 1", "i8"), ("c[i] * 0.5", "f32"), ("c[i] / d[i]", "i32"), ("i", "i64"), ("i * 0.5", "f32"), ("N", "i64"),
-    ("exp(d[i])", "f32"), ("exp(a[i])", "f16"), ("a[i] > 0", "bool"), ("i < 2 ? a[i] : 1", "f16"), ("e[i] + d[i]", "i64"),
-    ("f64(1)", "f64"), ("floor(d[i])", "i32"), ("max(a[i], 0)", "f16"), ("(a[i] > 0) + (b[i] > 0)", "i64"), ("g[i] * a[i]", "f32"),
-    ("-c[i]", "i8"), ("~c[i]", "i8"), ("pow(a[i], 2)", "f16"), ("i / 2", "i64"), ("i * i", "i64"), ("pi * i", "f32"),
-])
+@pytest.mark.parametrize(
+    ("value", "dtype"),
+    [
+        ("a[i] * 2", "f16"),
+        ("a[i] + 0.5", "f16"),
+        ("a[i] * b[i]", "f32"),
+        ("a[i] * c[i]", "f16"),
+        ("c[i] + d[i]", "i32"),
+        ("c[i] + 1", "i8"),
+        ("c[i] * 0.5", "f32"),
+        ("c[i] / d[i]", "i32"),
+        ("i", "i64"),
+        ("i * 0.5", "f32"),
+        ("N", "i64"),
+        ("exp(d[i])", "f32"),
+        ("exp(a[i])", "f16"),
+        ("a[i] > 0", "bool"),
+        ("i < 2 ? a[i] : 1", "f16"),
+        ("e[i] + d[i]", "i64"),
+        ("f64(1)", "f64"),
+        ("floor(d[i])", "i32"),
+        ("max(a[i], 0)", "f16"),
+        ("(a[i] > 0) + (b[i] > 0)", "i64"),
+        ("g[i] * a[i]", "f32"),
+        ("-c[i]", "i8"),
+        ("~c[i]", "i8"),
+        ("pow(a[i], 2)", "f16"),
+        ("i / 2", "i64"),
+        ("i * i", "i64"),
+        ("pi * i", "f32"),
+    ],
+)
 def test_values_take_the_dtype_they_meet(value, dtype):
     header = "a: f16[N], b: f32[N], c: i8[N], d: i32[N], e: u32[N], g: bf16[N]"
     made = op(body(f"t[i] = {value} where i in 0:N\nY[i] = 0", header))
     assert made.tensor("t").dtype.name == dtype
 
 
-@pytest.mark.parametrize(("value", "want"), [
-    ("i64(X[i])", [-2, -1, 2, 0]), ("u8(X[i])", [0, 0, 2, 0]), ("i8(200 * X[i])", [-128, -128, 127, 0]), ("i * i - 2", [-2, -1, 2, 7]),
-    ("-i / 2", [0, -1, -1, -2]), ("-i % 3", [0, 2, 1, 0]), ("i / 0", [0, 0, 0, 0]), ("1 << i", [1, 2, 4, 8]), ("~i & 2", [2, 2, 0, 0]),
-    ("max(i, 2, 1)", [2, 2, 2, 3]), ("abs(i - 2)", [2, 1, 0, 1]), ("sign(i - 1)", [-1, 0, 1, 1]), ("N / 3 + 0x10", [17] * 4),
-])
+@pytest.mark.parametrize(
+    ("value", "want"),
+    [
+        ("i64(X[i])", [-2, -1, 2, 0]),
+        ("u8(X[i])", [0, 0, 2, 0]),
+        ("i8(200 * X[i])", [-128, -128, 127, 0]),
+        ("i * i - 2", [-2, -1, 2, 7]),
+        ("-i / 2", [0, -1, -1, -2]),
+        ("-i % 3", [0, 2, 1, 0]),
+        ("i / 0", [0, 0, 0, 0]),
+        ("1 << i", [1, 2, 4, 8]),
+        ("~i & 2", [2, 2, 0, 0]),
+        ("max(i, 2, 1)", [2, 2, 2, 3]),
+        ("abs(i - 2)", [2, 1, 0, 1]),
+        ("sign(i - 1)", [-1, 0, 1, 1]),
+        ("N / 3 + 0x10", [17] * 4),
+    ],
+)
 def test_integers_floor_wrap_and_saturate(value, want):
     text = f"op f(X: f32[N]) -> (Y: i64[N]) {{ Y[i] = {value} }}"
     assert compute(text, {"X": [-2.7, -1.2, 2.5, np.nan]}).tolist() == want
@@ -289,7 +329,9 @@ def test_calls_nest_through_operators():
 
 
 def test_a_callees_extents_become_facts_of_the_caller():
-    text = "op g(A: f32[M], B: f32[2*M]) -> (p: f32[M]) { p[i] = A[i] + B[i + M] }\n" + body("Y = g(X, Z)", "X: f32[N], Z: f32[K]")
+    text = "op g(A: f32[M], B: f32[2*M]) -> (p: f32[M]) { p[i] = A[i] + B[i + M] }\n" + body(
+        "Y = g(X, Z)", "X: f32[N], Z: f32[K]"
+    )
     assert facts(text) == ["(-K + 2*N >= 0 and K - 2*N >= 0)"]
 
 
