@@ -222,10 +222,11 @@ class Operator:
         op = self._op(self.choice(dtypes, consts, rank))
         made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options or self.options))
         text = made.module.text if made.module else ""
-        same = t.name == cpu.resolve(self.target).name and options in (None, self.options)
-        caller = self if same else Operator(self.interface, self._instantiate, self._compile, options or self.options,
-                                            "x86" if t == cpu.host() else t.name)
-        return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, made.chosen + made.notes, made.binary)
+        caller = self
+        if target not in (None, self.target) or options not in (None, self.options):
+            caller = Operator(self.interface, self._instantiate, self._compile, options or self.options, target or self.target)
+        notes = made.chosen + made.notes
+        return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, notes, made.binary)
 
     def choice(self, dtypes: Mapping[str, str | DType] | None = None, consts: Mapping[str, Any] | None = None,
                rank: int | None = None) -> Choice:

@@ -25,9 +25,11 @@ class Counting:
 
     module: object
     asked: list = field(default_factory=list)
+    targets: list = field(default_factory=list)
 
     def __call__(self, op, layout, target, options):
         self.asked.append(layout)
+        self.targets.append(target)
         binary = cpu.assemble(self.module, target)
         return SimpleNamespace(op=op, module=self.module, binary=binary, proofs=(), trace={"source": self.module.text},
                                chosen=(), notes=())

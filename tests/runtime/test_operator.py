@@ -216,6 +216,14 @@ def test_an_artefact_shows_its_text_and_explains_itself(saxpy):
     made = saxpy.compile(target="x86")
     assert "define i64 @saxpy" in made.source and made.trace["source"] == made.source
     assert "unit strides: X along dimension 0, Y along dimension 0, Z along dimension 0" in made.explain()
+    np.testing.assert_array_equal(made(f32(3), Y=f32(3), a=2), 3 * f32(3))
+
+
+def test_an_artefact_for_another_level_runs_with_its_own_code(saxpy):
+    compiler = operators.Counting(modules.saxpy())
+    made = operators.saxpy(compiler).compile(target="x86:x86-64-v2")
+    np.testing.assert_array_equal(made(f32(3), f32(3)), 2 * f32(3))
+    assert [t.name for t in compiler.targets] == ["x86:x86-64-v2", "x86:x86-64-v2"]
 
 
 def test_an_unknown_target_is_refused(saxpy):
