@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.dtypes import DType
-from polyop.ir.expr import Affine, evaluate, expr_names, is_computed, loads, names
+from polyop.ir.expr import evaluate, expr_names, names
 from polyop.ir.op import Op, Param, Tensor
+from polyop.ir.updates import in_place
 from polyop.runtime import arrays, words
 from polyop.runtime.arrays import View, refuse
 
@@ -64,7 +65,7 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
             results[t.name] = given[t.name]
             views[t.name] = _output(t, given[t.name], shape)
     _disjoint(op, views, [t.name for t in fresh] if given else [], updated)
-    views.update({i: arrays.snapshot(views[i]) for i, o in op.updates if reads_elsewhere(op, i, o)})
+    views.update({i: arrays.snapshot(views[i]) for i in updated.values() if i not in in_place(op)})
     return Bound(op, sizes, scalars, views, tuple(results[t.name] for t in op.outputs), sources)
 
 
@@ -255,17 +256,3 @@ def _share(a: View, b: View) -> bool:
         return bool(np.shares_memory(arrays.as_numpy(a), arrays.as_numpy(b), max_work=work))
     except np.exceptions.TooHardError:
         return True
-
-
-def reads_elsewhere(op: Op, source: str, result: str) -> bool:
-    """Whether the old value of an `inout` parameter may be needed after its memory has been written.
-
-    It is not if it is only ever read to compute `=` the very element that replaces it:  result[i] = f(source[i], ...).
-    """
-    for s in op.steps:
-        here = s.target.source == result and s.reduce is None and not any(map(is_computed, s.target.index))
-        positions = [p for p in s.target.index if is_computed(p)]
-        for x in (*loads(s.expr), *(y for c in (*s.where, *positions) if not isinstance(c, Affine) for y in loads(c))):
-            if x.source == source and not (here and x.index == s.target.index):
-                return True
-    return False

@@ -9,8 +9,9 @@ from polyop.ir.errors import CallError
 from polyop.ir.expr import Affine, Apply, Const, affine, quasi
 from polyop.ir.expr import Test as Condition
 from polyop.ir.op import Op, Param, Step, builtin_monoid
+from polyop.ir.updates import in_place, reads_elsewhere
 from polyop.runtime.arrays import View, as_numpy
-from polyop.runtime.bind import bind, overlaps_itself, reads_elsewhere
+from polyop.runtime.bind import bind, overlaps_itself
 from tests.runtime.modules import SAXPY, mul, ranges, read, tensor
 
 M, N, K, D, R = map(affine, "MNKDR")
@@ -217,6 +218,8 @@ def test_an_inout_that_is_read_elsewhere_is_copied_first():
 def test_the_old_value_is_needed_unless_it_is_read_only_to_compute_its_successor():
     here = read("X", "i")
     assert not reads_elsewhere(inout(mul(here, here)), "X", "X_out")
+    assert in_place(inout(mul(here, here))) == {"X": "X_out"}
+    assert in_place(inout(mul(here, read("X", affine("i") + 1)))) == {}
     assert reads_elsewhere(inout(mul(here, read("X", affine("i") + 1))), "X", "X_out")
     assert reads_elsewhere(inout(here, builtin_monoid("add", F32)), "X", "X_out")
     op = inout(here)

@@ -5,7 +5,7 @@ import copy
 import json
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop.ir import expr
@@ -40,6 +40,7 @@ SIGNATURE = Signature(
     (Load("E", (Load("ids", (affine("i"),), I64),), F32),))
 
 
+@settings(deadline=None)
 @given(st.lists(exprs.filter(lambda e: isinstance(e, Load)), max_size=2).map(tuple))
 def test_what_is_encoded_decodes_to_itself(sites):
     s = Signature("k", ("N",), (), (), (), sites)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop.runtime.arrays import view
@@ -11,6 +11,7 @@ from polyop.runtime.layout import contiguous, layout, unit
 from tests.runtime.modules import SAXPY
 
 
+@settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=4).map(tuple))
 def test_a_contiguous_array_has_its_last_dimension_whatever_its_extents(shape):
     v = view(np.zeros(shape, np.float32), "X")
@@ -20,6 +21,7 @@ def test_a_contiguous_array_has_its_last_dimension_whatever_its_extents(shape):
 shapes = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
+@settings(deadline=None)
 @given(shapes.flatmap(lambda s: st.tuples(st.just(s), st.permutations(range(len(s))))))
 def test_the_unit_dimension_has_stride_1_or_one_element(case):
     shape, order = case
