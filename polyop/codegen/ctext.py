@@ -10,6 +10,7 @@ from polyop.codegen.cexpr import (
     STORED,
     Scope,
     Text,
+    apply,
     computed,
     conditions,
     element,
@@ -25,7 +26,7 @@ from polyop.codegen.cexpr import (
 from polyop.codegen.cexpr import converted as cast
 from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
 from polyop.ir.errors import UnsupportedError, assert_never
-from polyop.ir.expr import Affine, Load, Scalar, is_computed, loads
+from polyop.ir.expr import Affine, Apply, Load, Scalar, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Prefetch, Space, Store, sign, stores, structure, walk
 from polyop.ir.module import STATUS, Launch, Module, Signature
@@ -240,6 +241,9 @@ def _assign(s: Store, place: str, value: Text, scope: Scope) -> list[str]:
         return [f"{place} = {narrowed(value.c, t)};"]
     if s.reduce.fn in ("add", "mul") and t.is_float and t.bits >= 32:
         return [f"{place} {sign(s.reduce)} {value.c};"]
+    if s.reduce.fn not in (None, "and", "or"):  # C's own `&&` and `||` would skip what may fail
+        body = apply(Apply(s.reduce.fn, (s.target, s.target), t), (Text(widened(place, t)), value))
+        return [f"{place} = {narrowed(body.c, t)};"]
     inner = replace(scope, names={"a": "pop_a", "b": "pop_b"}, values=frozenset("ab"))
     kind, body = value_type(t), expression(s.reduce.body, inner)
     if s.reduce.body.dtype != t:
