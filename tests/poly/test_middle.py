@@ -1,0 +1,223 @@
+"""The middle as a whole: on every rung each operator's nest is proved, and the interpreter computes what NumPy says."""
+
+from __future__ import annotations
+
+import islpy as isl
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import evaluate
+from polyop.ir.interpret import interpret
+from polyop.ir.loops import Kind, structure, walk
+from polyop.ir.op import Op
+from polyop.ir.options import Layout, Options
+from polyop.ir.span import Source
+from polyop.ir.target import target
+from polyop.poly.middle import Middle, lower, scop_of
+from polyop.poly.sets import quota
+from polyop.poly.verify import first_failure, prove
+
+V4 = target("x86:x86-64-v4")
+RUNGS = ("tuned", "default", "distributed")
+
+MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
+BIAS = """op f(A: f32[M, K], B: f32[N, K], b: f32[N]) -> (D: f32[M, N]) {
+    C[m, n] += A[m, k] * B[n, k]; D[m, n] = relu(C[m, n] + b[n]) }"""
+SOFTMAX = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { e[r, c] = exp(X[r, c] - max[k](X[r, k])); Y[r, c] = e[r, c] / sum[k](e[r, k]) }"
+CONV = """op f(X: f32[H, W, C], F: f32[3, 3, C, K]) -> (Y: f32[H, W, K]) {
+    Y[p, q, k] += (X[p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }"""
+SCAN = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { Y[r, c] = (Y[r, c-1] else 0) + X[r, c] }"
+BACKWARDS = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { Y[r, c] = (Y[r, c+1] else 0) + X[r, c] }"
+ELMAN = """op f(X: f32[T, B, D], U: f32[D, D]) -> (H: f32[T, B, D]) {
+    Z[t, b, j] += (H[t-1, b, k] else 0) * U[k, j]; H[t, b, j] = X[t, b, j] - Z[t, b, j] }"""
+HEAT = """op f(X: f32[N]; steps: int) -> (Y: f32[N]) {
+    A: f32[steps + 1, N]
+    A[0, i] = X[i]
+    A[t, i] = ((A[t-1, i-1] else 0) + A[t-1, i] + (A[t-1, i+1] else 0)) * 0.25  where t >= 1
+    Y[i] = A[steps, i] }"""
+TRIANGLE = "op f(L: f32[N, N], B: f32[N, M]) -> (C: f32[N, M]) { C[i, m] += L[i, k] * B[k, m]  where k <= i }"
+TRANSPOSE = "op f(X: f32[R, C]) -> (Y: f32[C, R]) { Y[c, r] = X[r, c] }"
+MAXPLUS = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] max= A[m, k] + B[k, n] }"
+
+
+def op_of(text: str) -> Op:
+    return instantiate(parse(Source("<test>", text)), "f")
+
+
+def middle(text: str, rung: str, options: Options | None = None, units: dict[str, int | None] | None = None,
+           fold: bool = True) -> Middle:
+    op = op_of(text)
+    layout = Layout(tuple((t.name, (units or {}).get(t.name, len(t.shape) - 1 if t.shape else None))
+                          for t in op.tensors if t.role != "temp"))
+    return lower(scop_of(op), layout, V4, options or Options(), rung, fold)
+
+
+def run(m: Middle, sizes: dict[str, int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """Inputs at random, and the first output."""
+    rng, op = np.random.default_rng(0), m.scop.op
+    arrays = {t.name: rng.integers(-3, 4, [evaluate(e, sizes) for e in t.shape]).astype(t.dtype.numpy) for t in op.inputs}
+    outputs = {t.name: np.full([evaluate(e, sizes) for e in t.shape], np.nan, t.dtype.numpy) for t in op.outputs}
+    interpret(m.nest, sizes, {}, arrays | outputs)
+    return arrays, outputs[op.outputs[0].name]
+
+
+def proved(m: Middle) -> bool:
+    failed = first_failure(prove(m.scop, m.nest, m.context))
+    assert failed is None, failed
+    return True
+
+
+def elman(a):
+    h, out = 0, []
+    for x in a["X"]:
+        h = x - h @ a["U"] if len(out) else x
+        out.append(h)
+    return np.array(out)
+
+
+def heat(a, steps):
+    x = a["X"]
+    for _ in range(steps):
+        p = np.pad(x, 1)
+        x = (p[:-2] + p[1:-1] + p[2:]) * 0.25
+    return x
+
+
+def conv(a):
+    p = np.pad(a["X"], ((1, 1), (1, 1), (0, 0)))
+    h, w, _ = a["X"].shape
+    return sum(p[r:r + h, s:s + w] @ a["F"][r, s] for r in range(3) for s in range(3))
+
+
+def softmax(a):
+    e = np.exp(a["X"] - a["X"].max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+CASES = {
+    "matmul": (MATMUL, lambda a, s: a["A"] @ a["B"],
+               ({"M": 13, "N": 70, "K": 9}, {"M": 1, "N": 1, "K": 1}, {"M": 6, "N": 64, "K": 513})),
+    "bias": (BIAS, lambda a, s: np.maximum(a["A"] @ a["B"].T + a["b"], 0),
+             ({"M": 7, "N": 17, "K": 5}, {"M": 5, "N": 3, "K": 515})),
+    "softmax": (SOFTMAX, lambda a, s: softmax(a), ({"R": 3, "C": 70}, {"R": 2, "C": 64}, {"R": 1, "C": 1})),
+    "conv": (CONV, lambda a, s: conv(a), ({"H": 3, "W": 8, "C": 2, "K": 5}, {"H": 1, "W": 1, "C": 1, "K": 1})),
+    "scan": (SCAN, lambda a, s: np.cumsum(a["X"], 1), ({"R": 3, "C": 17},)),
+    "backwards": (BACKWARDS, lambda a, s: np.cumsum(a["X"][:, ::-1], 1)[:, ::-1], ({"R": 3, "C": 17},)),
+    "elman": (ELMAN, lambda a, s: elman(a), ({"T": 4, "B": 7, "D": 5}, {"T": 1, "B": 1, "D": 1})),
+    "heat": (HEAT, lambda a, s: heat(a, s["steps"]), ({"N": 70, "steps": 4}, {"N": 1, "steps": 1}, {"N": 2, "steps": 3})),
+    "triangle": (TRIANGLE, lambda a, s: np.tril(a["L"]) @ a["B"], ({"N": 9, "M": 20},)),
+    "transpose": (TRANSPOSE, lambda a, s: a["X"].T, ({"R": 17, "C": 35}, {"R": 1, "C": 1})),
+    "maxplus": (MAXPLUS, lambda a, s: (a["A"][:, :, None] + a["B"]).max(1), ({"M": 7, "N": 17, "K": 3},)),
+}
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("name", CASES)
+def test_every_rung_is_proved_and_computes_what_numpy_says(name, rung):
+    text, expected, many = CASES[name]
+    m = middle(text, rung)
+    assert proved(m)
+    for sizes in many:
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, expected(arrays, sizes), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("rung", RUNGS)
+@pytest.mark.parametrize("name", ["matmul", "softmax", "conv", "triangle"])
+def test_the_regime_any_serves_sizes_of_zero(name, rung):
+    text, expected, _ = CASES[name]
+    m = middle(text, rung, Options(regime="any"))
+    assert proved(m)
+    for zero in m.scop.op.sizes:
+        sizes = {s: 0 if s == zero else 3 for s in m.scop.op.sizes}
+        if name == "softmax" and zero == "C":
+            continue  # NumPy has no maximum of nothing
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, expected(arrays, sizes), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv", "elman"])
+def test_loops_cut_for_threads_are_proved_too(name):
+    m = middle(CASES[name][0], "tuned", Options(threads=True))
+    assert proved(m)
+    assert any(getattr(n, "kind", None) == Kind.PARALLEL for n in walk(m.nest.body))
+
+
+def test_a_matmul_is_packed_into_register_tiles_by_the_schedule_alone():
+    m = middle(MATMUL, "tuned")
+    assert structure(m.nest.body) == (
+        "m_c:parallel(k_c(n_c(m_r(n_r(n_v:lanes(if(m_p:rows(S0_fill) | m_p:rows(C_init)) "
+        "k_p(if(S0_right) m_p:rows(S0)) m_p:rows(S0_finish)))))))")
+
+
+def test_a_row_reduction_runs_along_the_unit_stride_wherever_that_is():
+    last = structure(middle(SOFTMAX, "tuned").nest.body)
+    first = structure(middle(SOFTMAX, "tuned", units={"X": 0, "Y": 0}).nest.body)
+    assert last.startswith("r:parallel(") and "c_v:lanes" in last
+    assert first.startswith("r_t:parallel(r_v:lanes(")
+
+
+def test_a_temporary_of_a_recurrence_keeps_only_the_steps_that_are_read():
+    m = middle(HEAT, "tuned")
+    assert m.has_folds and proved(m)
+    assert str(m.nest.buffer("A").dims[0][0]) == "2"
+    assert str(middle(HEAT, "tuned", fold=False).nest.buffer("A").dims[0][0]) == "steps + 1"
+
+
+def test_a_fold_that_would_lose_a_value_is_refused_by_the_checker():
+    m = middle(HEAT.replace("A[t-1, i] +", "(A[t-2, i] else A[t-1, i]) +"), "tuned")
+    kept = int(str(m.nest.buffer("A").dims[0][0]))
+    assert kept == 3 and proved(m)
+
+
+def test_strict_numerics_never_splits_a_sum_over_lanes():
+    strict = middle("op f(X: f32[R, C]) -> (S: f32[R]) { S[r] += X[r, c] }", "tuned", Options(numerics="strict"))
+    assert "c_v" not in structure(strict.nest.body) and proved(strict)
+
+
+def test_a_recurrence_without_an_order_along_single_loops_is_refused_with_a_reason():
+    text = """op f(X: f32[N, N]) -> (A: f32[N, N]) {
+        A[i, j] = X[i, j] + (A[i-1, j+1] else 0) + (A[i+1, j-2] else 0) }"""
+    for rung in RUNGS:
+        with pytest.raises(UnsupportedError, match="no order along single iterators"):
+            middle(text, rung)
+
+
+def test_a_quota_that_runs_out_is_reported_and_isl_goes_on():
+    m = isl.Map("[N] -> { S[i, j] -> T[i + j] : 0 <= i, j < N and exists k : j = 2k }")
+    with pytest.raises(UnsupportedError, match="isl operations"), quota(20, "closure"):
+        for _ in range(50):
+            m = m.apply_range(m.reverse()).coalesce()
+    assert not isl.Set("{ [i] : 0 <= i < 3 }").is_empty()
+
+
+LETTERS = "abcd"
+
+
+@st.composite
+def contractions(draw):
+    """Two operands over few letters, and a result over some of them: any product-sum, in any order of dimensions."""
+    left = draw(st.permutations(LETTERS).map(lambda p: p[: draw(st.integers(1, 3))]))
+    right = draw(st.permutations(LETTERS).map(lambda p: p[: draw(st.integers(1, 3))]))
+    every = sorted(set(left) | set(right))
+    out = draw(st.permutations(every).map(lambda p: p[: draw(st.integers(0, len(every)))]))
+    return "".join(left), "".join(right), "".join(out)
+
+
+@settings(max_examples=25, deadline=None)
+@given(contractions(), st.integers(0, 1))
+def test_any_contraction_is_proved_and_right(equation, which):
+    left, right, out = equation
+    dims = lambda labels: f"[{', '.join(x.upper() for x in labels)}]" if labels else ""  # noqa: E731
+    at = lambda labels: f"[{', '.join(labels)}]" if labels else ""  # noqa: E731
+    head = f"op f(X: f32{dims(left)}, Y: f32{dims(right)}) -> (Z: f32{dims(out)})"
+    m = middle(f"{head} {{ Z{at(out)} += X{at(left)} * Y{at(right)} }}", RUNGS[which])
+    assert proved(m)
+    sizes = {x.upper(): n for x, n in zip(LETTERS, (3, 17, 2, 7), strict=True)}
+    arrays, got = run(m, {s: sizes[s] for s in m.scop.op.sizes})
+    np.testing.assert_allclose(got, np.einsum(f"{left},{right}->{out}", arrays["X"], arrays["Y"]), rtol=1e-4, atol=1e-4)
