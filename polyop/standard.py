@@ -40,6 +40,7 @@ class Library:
     source = Source("library", "")
     fns: tuple[FnDef, ...] = ()
     monoids: tuple[MonoidDef, ...] = ()
+    depth = 0  # no expression of the library is deep, and asking would parse all of it
 
     @property
     def ops(self) -> tuple[OpDef, ...]:
