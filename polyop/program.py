@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from polyop import standard
-from polyop.compiler import compile_op
 from polyop.dsl import syntax
 from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface
@@ -17,9 +16,13 @@ from polyop.dsl.parse import parse
 from polyop.ir.errors import fail
 from polyop.ir.interface import Choice, Interface, Parameter
 from polyop.ir.op import Op
-from polyop.ir.options import Options
+from polyop.ir.options import Layout, Options
 from polyop.ir.span import Source
+from polyop.ir.target import Target
 from polyop.operator import Operator
+
+if TYPE_CHECKING:
+    from polyop.compiler import Compiled
 
 _LARGEST = 1 << 20  # bytes of a source file; beyond is no program
 
@@ -102,7 +105,7 @@ def operator(program: syntax.Program, name: str, options: Options) -> Operator:
         return instantiate(program, name, consts=dict(choice.consts), dtypes=dict(choice.dtypes), rank=choice.rest,
                            library=cast(syntax.Program, standard.LIBRARY))
 
-    return Operator(signature(program, name), make, compile_op, options)
+    return Operator(signature(program, name), make, _compile, options)
 
 
 def signature(program: syntax.Program, name: str) -> Interface:
@@ -114,3 +117,10 @@ def signature(program: syntax.Program, name: str) -> Interface:
                                  p.kind == "inout", p.doc, p.inner, p.default is None and not p.required) for p in made.params)
     results = tuple(Parameter(r.name, "tensor", r.dtype, r.dims, inout=r.updates is not None, doc=r.doc) for r in made.results)
     return Interface(made.name, parameters, results, made.variables, made.doc)
+
+
+def _compile(op: Op, layout: Layout, target: Target, options: Options) -> Compiled:
+    """The pipeline; isl and the emitters are imported only when a kernel is not found in the cache."""
+    from polyop.compiler import compile_op
+
+    return compile_op(op, layout, target, options)
