@@ -267,6 +267,9 @@ WRONG: dict[str, tuple[tuple[Op, LoopNest], Change, str]] = {
     "one register for all lanes": (LANES, lambda g: store("Y", load("t", at(v="0")))(store("t", target(at(v="0")))(g)), LOCKED),
     "parallel over the reduction": (LOOPS, loop("k", kind=Kind.PARALLEL), RACE),
     "parallel over chunks": (MM, loop("k_c", kind=Kind.PARALLEL), RACE),
+    "register shared by threads": (ROWS, loop("c_t", "total_lanes", kind=Kind.PARALLEL), SET),
+    "private memory carried between runs of a parallel loop": (
+        MM, lambda g: loop("n_r", kind=Kind.PARALLEL)(loop("m_c", kind=Kind.SERIAL)(g)), SET),
     "work space not private": (MM, buffer("right", private=False), RACE),
     "parallel inside lanes": (MM, loop("k_p", kind=Kind.PARALLEL), SENSE),
     "in place, forwards": (RIGHT["shift in place, backwards"], lambda g: nest(SHIFT_OP, """

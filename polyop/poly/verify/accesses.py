@@ -1,8 +1,8 @@
 """Every access of a nest as an isl map from executions to memory elements, with what the Scop wants to find there.
 
 An element is named by its buffer, its position, and the life it belongs to: a register lives inside one iteration of the
-serial loops around its first store, private work space inside one iteration of the parallel loops around the access. So
-what does not survive from one iteration to another simply is another element there.
+serial loops around its first store and inside one thread, private work space inside one iteration of the innermost
+parallel loop around the access. So what does not survive from one iteration to another simply is another element there.
 """
 
 from __future__ import annotations
@@ -116,10 +116,12 @@ class Accesses:
             known = {a.key: a.loop.index for a in site.around}
             mine = self._lives.get(load.source, ())
             life = [affine(known[k]) for k in mine if k in known]
-            name += "" if len(life) == len(mine) else f" outside {site.name}"
+            threads = {site.around[i].key for i in site.parallel}
+            name += "" if len(life) == len(mine) and threads <= set(mine) else f" outside {site.name}"
         elif b.private and site.parallel:
-            life = [affine(site.around[i].loop.index) for i in site.parallel]
-            name += f" in {site.around[site.parallel[-1]].key}"
+            inner = site.parallel[-1]   # each run of a parallel loop may give its iterations to other threads
+            life = [affine(a.loop.index) for a in site.around[: inner + 1]]
+            name += f" in {site.around[inner].key}"
         return frame.function(name, (*life, *self._index(frame, site, load)))
 
     def position(self, frame: Frame, site: Site, load: Load) -> isl.Map:
