@@ -102,19 +102,19 @@ def _filled(n: Node) -> Node:
 
 
 def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:
-    """Inside full lanes loops around a serial loop: what they will write, on entry; what the loop streams, `ahead` steps early."""
+    """Inside full lanes loops around a serial loop: what they will write, on entry; what it streams, `ahead` steps early."""
     space = {b.name: b.space for b in nest.buffers}
 
     def go(body: Body) -> Body:
-        return tuple(opened(n) if isinstance(n, For) and n.kind == Kind.LANES and n.is_full and _has_serial(n.body) else rebuild(n, go)
-                     for n in body)
+        return tuple(opened(n) if isinstance(n, For) and _is_full_tile(n) else rebuild(n, go) for n in body)
 
     def opened(n: For) -> For:
         tiles = [r for r in walk(n.body) if isinstance(r, For) and r.kind == Kind.ROWS]
         outputs = {x.target: r for r in tiles for x in r.body
-                   if isinstance(x, Store) and space[x.target.source] == Space.TENSOR and not any(map(is_computed, x.target.index))}
+                   if isinstance(x, Store) and space[x.target.source] == Space.TENSOR
+                   and not any(map(is_computed, x.target.index))}
         outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
-        first = tuple(replace(r, body=(Prefetch(o),)) for o, r in outputs.items() if not _names(o) & outside and not names(r.upper) & outside)
+        first = tuple(replace(r, body=(Prefetch(o),)) for o, r in outputs.items() if not (_names(o) | names(r.upper)) & outside)
         lanes = n.index
         return replace(n, body=(*first, *(early(b, lanes) for b in n.body)))
 
@@ -130,6 +130,10 @@ def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:
         return replace(n, body=(*(Prefetch(_moved(x, later)) for x in found), *n.body))
 
     return replace(nest, body=go(nest.body))
+
+
+def _is_full_tile(n: For) -> bool:
+    return n.kind == Kind.LANES and n.is_full and _has_serial(n.body)
 
 
 def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:

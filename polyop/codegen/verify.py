@@ -67,7 +67,7 @@ def _load(nest: LoopNest, x: Load) -> None:
 
 
 def pressure(nest: LoopNest, tile: For, width: int) -> int:
-    """Vectors that a lock-step nest keeps live: its register buffers, the lane-wise operands of one update, one more for a row."""
+    """Vectors that a lock-step nest keeps live: its register buffers, one update's lane-wise operands, one more for a row."""
     axes = {n.index: (n.kind, n.extent or 1) for n in (tile, *walk(tile.body)) if isinstance(n, For) and n.kind in LOCKSTEP}
 
     def vectors(x: Load) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 from polyop.codegen.llvm.builder import Builder, Text
 from polyop.codegen.llvm.lifetime import blended_stores
 from polyop.codegen.llvm.nodes import emit_nodes
+from polyop.codegen.llvm.parallel import STATUS
 from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
 from polyop.ir.loops import LoopNest, Space
@@ -28,14 +29,14 @@ def emit(nest: LoopNest, target: Target, options: Options) -> Module:
     text = Text()
     b = Builder(text)
     width = vector_width(nest, target)
-    shared = Shared(nest, target, options.numerics == "strict", width, slots_of(nest), blended_stores(nest), heavy_functions(nest, width))
+    strict = options.numerics == "strict"
+    shared = Shared(nest, target, strict, width, slots_of(nest), blended_stores(nest), heavy_functions(nest, width))
     s = State(b, shared, "%args", "%status", 0)
     emit_nodes(s, nest.body)
-    head = [f"define i64 @{nest.name}(ptr %args) #0 {{", "entry:", "  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
+    head = [f"define i64 @{nest.name}(ptr %args) #0 {{", "entry:", *STATUS]
     tail = ["  %found = load i64, ptr %status, align 8", "  ret i64 %found", "}"]
     if s.streams:
-        tail.insert(0, "  call void @llvm.x86.sse.sfence()")
-        text.declared.add("declare void @llvm.x86.sse.sfence()")
+        tail.insert(0, b.fence())
     text.functions.append("\n".join([*head, *b.lines(), *tail]))
     return Module(nest.name, target.name, text.assemble(attributes(target)), signature(nest, shared))
 

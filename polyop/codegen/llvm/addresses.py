@@ -7,17 +7,15 @@ from dataclasses import dataclass
 
 from polyop.codegen.llvm.index import (
     atom_value,
-    existing,
     index,
     index_vector,
     rows_of,
     splat,
-    without_lanes,
 )
-from polyop.codegen.llvm.state import Axis, Point, State, Value, require_buffer
+from polyop.codegen.llvm.state import Point, State, Value, require_buffer
 from polyop.codegen.llvm.types import Int, iota, memory
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Atom, Load, affine, bounds, names
+from polyop.ir.expr import Affine, Atom, Load, affine, names
 from polyop.ir.loops import Buffer, Space
 
 ZEROS = 16 << 10
@@ -264,64 +262,3 @@ def _inside(s: State, checks: list[tuple[Value, Int]]) -> Value | None:
         return total
 
     return Value(BOOL, rows, lanes, make)
-
-
-# --- which masks a partial lanes loop needs
-
-
-def _extra(axis: Axis) -> tuple[Affine, ...]:
-    """The bounds of the loop beside its extent."""
-    return tuple(x for x in bounds(axis.upper) if x != affine(axis.extent))
-
-
-def readable(s: State, place: Place) -> bool:
-    """Whether lanes that do not exist may be read, since the buffer's rows are long enough."""
-    lanes, b = s.lanes, place.buffer
-    if lanes is None or b.space != Space.WORK or place.stride != 1:
-        return False
-    last = place.load.index[-1]
-    if not isinstance(last, Affine) or last.factor(lanes.index) != 1 or b.dims[-1][1] != 1:
-        return False
-    rest, extent = without_lanes(s, last), b.dims[-1][0]
-    whole = s.vectors() * s.width
-    if rest == Affine() and extent.is_constant and -(-extent.const // b.pad) * b.pad >= whole:
-        return True
-    return b.pad % whole == 0 and s.multiple(rest) % whole == 0
-
-
-def writable(s: State, place: Place) -> bool:
-    """Whether lanes that do not exist may even be written, since they lie past the end of the dimension."""
-    lanes = s.lanes
-    if lanes is None or not readable(s, place):
-        return False
-    last = place.load.index[-1]
-    assert isinstance(last, Affine)
-    return any(x + without_lanes(s, last) == place.buffer.dims[-1][0] for x in _extra(lanes)) if lanes.valid is not None else True
-
-
-def lane_mask(s: State, place: Place, v: int, write: bool) -> str | None:
-    """The lanes of vector `v` that may be touched, or None if all may."""
-    mask = existing(s, v)
-    return None if mask is None or (writable if write else readable)(s, place) else mask
-
-
-def transposable(s: State, place: Place) -> Axis | None:
-    """The rows axis along which `place` has stride 1, if squares of its copies and the lanes can be transposed."""
-    for axis in s.rows:
-        if s.lanes and axis.extent % s.width == 0 and s.lanes.extent % s.width == 0 and row_stride(s, place, axis) == 1:
-            return axis
-    return None
-
-
-def row_stride(s: State, place: Place, axis: Axis) -> Int | None:
-    """Elements from copy to copy along `axis`, None if it is not constant."""
-    total: Int = 0
-    for position, step, (_, unit) in zip(place.load.index, strides(s, place.buffer), place.buffer.dims, strict=True):
-        if not isinstance(position, Affine) or unit != 1:
-            return None
-        if any(not isinstance(a, str) and axis.index in names(affine(a)) for a, _ in position.terms):
-            return None
-        total = s.b.add(total, s.b.mul(step, position.factor(axis.index)))
-    return total
-
-

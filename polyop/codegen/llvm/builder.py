@@ -154,6 +154,11 @@ class Builder:
             return b if a is None else a
         return a if a == b else self.pure(f"and {'i1' if width == 1 else f'<{width} x i1>'} {a}, {b}", a, b)
 
+    def fence(self) -> str:
+        """The line that orders stores past the caches before what follows."""
+        self.text.declared.add("declare void @llvm.x86.sse.sfence()")
+        return "  call void @llvm.x86.sse.sfence()"
+
     def lines(self) -> list[str]:
         return flatten(self.code)
 

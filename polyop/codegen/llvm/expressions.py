@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from polyop.codegen.convert import cast, from_memory
 from polyop.codegen.functions import apply
-from polyop.codegen.llvm.addresses import locate, transposable
+from polyop.codegen.llvm.addresses import locate
 from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
 from polyop.codegen.llvm.loads import check_inside, scalar_load, scalar_part, transposed, vector_load
 from polyop.codegen.llvm.outline import shared_function
+from polyop.codegen.llvm.reach import transposable
 from polyop.codegen.llvm.registers import read_register
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
 from polyop.codegen.llvm.types import constant, held, memory, register, vector
@@ -168,7 +169,8 @@ def _guarded_register(s: State, e: Load) -> Value:
     def make(point: Point, v: int) -> str:
         wide = vector(register(e.dtype), s.width if lanes else 1)
         i, j = operand(s, x, point, v, lanes), operand(s, zero, point, v, lanes)
-        return s.b.do(f"select {vector('i1', s.width if test.lanes else 1)} {test.at(point, v)}, {wide} {i.text}, {wide} {j.text}")
+        mask = vector("i1", s.width if test.lanes else 1)
+        return s.b.do(f"select {mask} {test.at(point, v)}, {wide} {i.text}, {wide} {j.text}")
 
     return Value(e.dtype, test.rows | x.rows, lanes, make)
 

@@ -115,7 +115,8 @@ def _quasi_vector(s: State, op: str, args: tuple[Affine, ...], point: Point, v: 
     x, d = index_vector(s, args[0], point, v), args[1].const
     if d & (d - 1) == 0:
         shift = d.bit_length() - 1
-        return b.pure(f"ashr {t} {x}, {constant(shift, 'i64', w)}" if op == "div" else f"and {t} {x}, {constant(d - 1, 'i64', w)}", x)
+        verb, by = ("ashr", shift) if op == "div" else ("and", d - 1)
+        return b.pure(f"{verb} {t} {x}, {constant(by, 'i64', w)}", x)
     q = b.pure(f"sdiv {t} {x}, {constant(d, 'i64', w)}", x)
     m = b.pure(f"mul {t} {q}, {constant(d, 'i64', w)}", q)
     r = b.pure(f"sub {t} {x}, {m}", x, m)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from polyop.codegen.convert import from_memory
-from polyop.codegen.llvm.addresses import Place, gep, lane_mask, lane_offsets
+from polyop.codegen.llvm.addresses import Place, gep, lane_offsets
 from polyop.codegen.llvm.index import below, existing, splat
+from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
@@ -95,17 +96,23 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
             text = masked_load(s, place.element, p, reverse(s, mask, "i1"))
         return raw(s, place, reverse(s, text, place.element), w)
     offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
-    pointers = b.pure(f"getelementptr {place.element}, ptr {p}, <{w} x i64> {offsets}", p, offsets)
-    all_ = constant(True, "i1", w)
-    text = b.call(t, f"llvm.masked.gather.{suffix(place.element, w)}.v{w}p0", (f"<{w} x ptr> align {align}", pointers),
-                  (f"<{w} x i1>", mask or all_), (t, "zeroinitializer"))
-    return raw(s, place, text, w)
+    return raw(s, place, gather(s, place.element, p, offsets, mask), w)
+
+
+def gather(s: State, element: str, p: str, offsets: str, mask: str | None) -> str:
+    """The elements at `offsets` from p for which the mask holds, else 0."""
+    w = s.width
+    pointers = s.b.pure(f"getelementptr {element}, ptr {p}, <{w} x i64> {offsets}", p, offsets)
+    args = ((f"<{w} x ptr> align {alignment(element)}", pointers), (f"<{w} x i1>", mask or constant(True, "i1", w)),
+            (vector(element, w), "zeroinitializer"))
+    return s.b.call(vector(element, w), f"llvm.masked.gather.{suffix(element, w)}.v{w}p0", *args)
 
 
 def masked_load(s: State, element: str, p: str, mask: str) -> str:
     w = s.width
     t = vector(element, w)
-    return s.b.call(t, f"llvm.masked.load.{suffix(element, w)}.p0", (f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, "zeroinitializer"))
+    args = ((f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, "zeroinitializer"))
+    return s.b.call(t, f"llvm.masked.load.{suffix(element, w)}.p0", *args)
 
 
 def reverse(s: State, x: str, element: str) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from polyop.codegen.llvm.addresses import gep, locate
-from polyop.codegen.llvm.builder import IMPURE, Builder, Code
+from polyop.codegen.llvm.builder import IMPURE, Code
 from polyop.codegen.llvm.expressions import negation, test_value
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.index import index, test_scalar
+from polyop.codegen.llvm.parallel import parallel_loop, shares_registers
 from polyop.codegen.llvm.registers import register_type
+from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
-from polyop.codegen.llvm.stores import points, store
+from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
@@ -23,8 +25,8 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
         match n:
             case For(kind=Kind.ROWS | Kind.LANES):
                 _axis(s, n)
-            case For(kind=Kind.PARALLEL) if not s.outlined and not s.axes and not _shares_registers(s, n):
-                _parallel(s, n)
+            case For(kind=Kind.PARALLEL) if not s.outlined and not s.axes and not shares_registers(s, n):
+                parallel_loop(s, n, _loop)
             case For():
                 _refuse_lockstep(s, n)
                 _loop(s, n, index(s, n.lower, {}), index(s, n.upper, {}))
@@ -152,66 +154,6 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
         pairs = f"[ {entering[key]}, %{before} ], [ {inside[key]}, %{last} ]"
         phis.append(f"  {phi} = phi {t} {pairs}")
         s.regs[key] = b.do(f"phi {t} {pairs}")
-
-
-# --- parallel loops
-
-
-def _shares_registers(s: State, n: For) -> bool:
-    """Whether the loop's body touches registers that live outside it."""
-    live = {key[0] for key in s.regs}
-    from polyop.ir.expr import loads
-
-    return any(x.source in live for st in stores(n.body) for x in (st.target, *loads(st.expr)))
-
-
-def _parallel(s: State, n: For) -> None:
-    """The body as a function `void(ptr ctx, i64 lo, i64 hi, i64 thread)`, called through slot 0 if several threads are there.
-
-    ctx holds the arguments, the address of the status, and the indices of the loops around.
-    """
-    shared = s.shared
-    name = f"{s.nest.name}.p{shared.bodies}"
-    shared.bodies += 1
-    outer = [f.index for f in s.loops]
-    _outlined_body(s, n, name, outer)
-    b = s.b
-    context = b.pure(f"alloca [{2 + len(outer)} x i64], align 8 ; {name}")
-    values = [("ptr", s.args), ("ptr", s.status), *(("i64", str(s.env[i])) for i in outer)]
-    for i, (t, x) in enumerate(values):
-        b.line(f"store {t} {x}, ptr {b.pure(f'getelementptr i64, ptr {context}, i64 {i}', context)}, align 8")
-    lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
-    call = b.pure(f"load ptr, ptr {s.args}, align 8", s.args)
-    place = b.pure(f"getelementptr i64, ptr {s.args}, i64 1", s.args)
-    threads = b.pure(f"load i64, ptr {place}, align 8", place)
-    test = b.both(b.pure(f"icmp ne ptr {call}, null", call), b.compare("sgt", threads, 1))
-    test = b.both(test, b.compare("slt", b.add(lower, n.step), upper))
-    assert test is not None
-    branch(s, test,
-           lambda: b.line(f"call void {call}(ptr @{name}, ptr {context}, i64 {lower}, i64 {upper}, i64 {n.step}, i64 {threads})"),
-           lambda: b.line(f"call void @{name}(ptr {context}, i64 {lower}, i64 {upper}, i64 0)"))
-
-
-def _outlined_body(s: State, n: For, name: str, outer: list[str]) -> None:
-    b = Builder(s.b.text)
-    inner = State(b, s.shared, "", "%status", "%thread", outlined=True, loops=s.loops, tests=s.tests)
-    inner.args = b.pure("load ptr, ptr %ctx, align 8")
-    for i, index_name in enumerate(outer):
-        place = b.pure(f"getelementptr i64, ptr %ctx, i64 {2 + i}")
-        inner.env[index_name] = b.pure(f"load i64, ptr {place}, align 8", place)
-    _loop(inner, n, "%lo", "%hi")
-    head = [f"define internal void @{name}(ptr %ctx, i64 %lo, i64 %hi, i64 %thread) #0 {{", "entry:"]
-    tail = ["  ret void", "}"]
-    if inner.checks:
-        head += ["  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
-        tail = ["  %found = load i64, ptr %status, align 8", "  %bad = icmp ne i64 %found, 0", "  br i1 %bad, label %report, label %finish",
-                "report:", "  %up = getelementptr i64, ptr %ctx, i64 1", "  %shared = load ptr, ptr %up, align 8",
-                "  store atomic i64 %found, ptr %shared monotonic, align 8", "  br label %finish", "finish:", *tail]
-    if inner.streams:
-        tail = ["  call void @llvm.x86.sse.sfence()", *tail]
-        b.text.declared.add("declare void @llvm.x86.sse.sfence()")
-    s.checks |= inner.checks
-    b.text.functions.append("\n".join([*head, *b.lines(), *tail]))
 
 
 def _prefetch(s: State, n: Prefetch) -> None:

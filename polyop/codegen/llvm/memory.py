@@ -1,0 +1,198 @@
+"""Stores to memory: scalars, vectors of consecutive elements, past the caches, scattered, lane by lane."""
+
+from __future__ import annotations
+
+from polyop.codegen.convert import from_memory, to_memory
+from polyop.codegen.llvm.addresses import Place, gep, lane_offsets, locate
+from polyop.codegen.llvm.builder import IMPURE
+from polyop.codegen.llvm.expressions import computed_positions, operand
+from polyop.codegen.llvm.index import existing
+from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
+from polyop.codegen.llvm.monoids import fold, pair
+from polyop.codegen.llvm.reach import lane_mask
+from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, only_if, points, row_exists, rows_needed
+from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
+from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
+from polyop.codegen.vecmath.ops import V
+from polyop.ir.dtypes import BOOL
+from polyop.ir.loops import Store
+
+
+def store_to_memory(s: State, n: Store, x: Value) -> None:
+    place = locate(s, n.target, computed_positions(s, n.target, s.active))
+    conditions = s.active
+    if place.inside is not None:
+        inside = place.inside
+        wide = inside.lanes or any(c.value.lanes for c in s.active)
+        rows = inside.rows.union(*(c.value.rows for c in s.active))
+        before = s.active
+        ok = Value(BOOL, rows, wide, lambda p, v: check_inside(s, n.target, inside, before, p, v))
+        conditions = (*conditions, Condition(ok, True))
+    folded = is_folded(s, n, x, place.lanes)
+    # what was stored elsewhere in this buffer may overlap
+    s.stored = {k: y for k, y in s.stored.items() if k[0] == n.target or k[0].source != n.target.source}
+    for point in points(s, rows_needed(s, n, x, place.rows)):
+        exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
+        if folded:
+            _fold_to_memory(s, n, x, place, conditions, point, exists)
+        elif not place.lanes:
+            new = operand(s, x, point, 0, False)
+            with only_if(s, exists):
+                p = place.base(point, None)
+                _write_scalar(s, place, p, pair(s, n.reduce, _read_scalar(s, place, p), new, n.target.dtype) if n.reduce else new)
+        elif place.stride in (1, -1):
+            _write_vectors(s, n, x, place, conditions, point, exists)
+        else:
+            news, masks = lanes_of(s, x, point, conditions)
+            with only_if(s, exists):
+                for v, new in enumerate(news):
+                    _scatter(s, n, place, new, masks[v], point, v)
+
+
+def _read_scalar(s: State, place: Place, p: str) -> V:
+    raw = V(s.b, place.element, 1, s.b.do(f"load {place.element}, ptr {p}, align {alignment(place.element)}"),
+            "" if s.shared.strict else "contract ")
+    return from_memory(raw, place.buffer.dtype, s.shared.target)
+
+
+def _write_scalar(s: State, place: Place, p: str, x: V) -> None:
+    text = to_memory(x, place.buffer.dtype, s.shared.target).text
+    s.b.line(f"store {place.element} {text}, ptr {p}, align {alignment(place.element)}")
+
+
+def _fold_to_memory(s: State, n: Store, x: Value, place: Place, conditions: Active, point: Point, exists: str | None) -> None:
+    """All lanes into one element."""
+    xs, masks = lanes_of(s, x, point, conditions)
+    total = fold(s, n.reduce, xs, masks, n.target.dtype) if n.reduce is not None and not s.shared.strict else None
+    with only_if(s, exists):
+        p = place.base(point, None)
+        old = _read_scalar(s, place, p)
+        if total is not None and n.reduce is not None:
+            _write_scalar(s, place, p, pair(s, n.reduce, old, total, n.target.dtype))
+        else:
+            _write_scalar(s, place, p, across(s, n, x, point, conditions, old))
+
+
+def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Active, point: Point, exists: str | None) -> None:
+    """Consecutive lanes to consecutive elements, forwards or backwards."""
+    vectors, forwards = range(s.vectors()), place.stride == 1
+    there = [lane_mask(s, place, v, write=True) if forwards else existing(s, v) for v in vectors]
+    masks = [s.b.both(there[v], lanes_part(s, conditions, point, v), s.width) for v in vectors]
+    if n.stream and n.reduce is None and forwards and exists is None and all(m is None for m in masks):
+        _stream(s, x, place, point)
+        return
+    if exists is not None:  # nothing may be computed only inside the branch, since later copies may use it
+        for v in vectors:
+            operand(s, x, point, v, True)
+    p = place.base(point, None)
+    with only_if(s, exists):
+        for v, mask in enumerate(masks):
+            new = operand(s, x, point, v, True)
+            q = gep(s, place.element, p, v * s.width if forwards else -(v * s.width + s.width - 1))
+            if n.reduce is not None:
+                new = pair(s, n.reduce, _read_vector(s, place, q, mask), new, n.target.dtype)
+            raw = to_memory(new, place.buffer.dtype, s.shared.target).text
+            if not forwards:
+                raw, mask = reverse(s, raw, place.element), reverse(s, mask, "i1") if mask else None
+            _write_vector(s, place, raw, q, mask)
+            if forwards and exists is None:
+                s.stored[n.target, tuple(point[a] for a in sorted(place.rows)), v] = new.text
+
+
+def _read_vector(s: State, place: Place, p: str, mask: str | None) -> V:
+    t = vector(place.element, s.width)
+    if mask is not None:
+        raw = masked_load(s, place.element, p, reverse(s, mask, "i1") if place.stride == -1 else mask)
+    else:
+        raw = s.b.do(f"load {t}, ptr {p}, align {alignment(place.element)}")
+    raw = reverse(s, raw, place.element) if place.stride == -1 else raw
+    flags = "" if s.shared.strict else "contract "
+    return from_memory(V(s.b, place.element, s.width, raw, flags), place.buffer.dtype, s.shared.target)
+
+
+def _write_vector(s: State, place: Place, raw: str, p: str, mask: str | None) -> None:
+    t, align = vector(place.element, s.width), alignment(place.element)
+    if mask is None:
+        s.b.line(f"store {t} {raw}, ptr {p}, align {align}")
+    else:
+        args = ((t, raw), (f"ptr align {align}", p), (f"<{s.width} x i1>", mask))
+        s.b.call("void", f"llvm.masked.store.{suffix(place.element, s.width)}.p0", *args)
+
+
+def _stream(s: State, x: Value, place: Place, point: Point) -> None:
+    """Past the caches if the address is aligned, else as usual; all vectors of a row agree."""
+    t = vector(place.element, s.width)
+    bytes_ = s.width * alignment(place.element)
+    raws = [to_memory(operand(s, x, point, v, True), place.buffer.dtype, s.shared.target).text for v in range(s.vectors())]
+    p = place.base(point, None)
+    address = s.b.pure(f"ptrtoint ptr {p} to i64", p)
+    low = s.b.pure(f"and i64 {address}, {bytes_ - 1}", address)
+    aligned = s.b.compare("eq", low, 0)
+    fast, slow, done = s.b.new_label(), s.b.new_label(), s.b.new_label()
+    places = [gep(s, place.element, p, v * s.width) for v in range(s.vectors())]
+    s.b.line(f"br i1 {aligned}, label %{fast}, label %{slow}")
+    for name, note in ((fast, f"align {bytes_}, !nontemporal !2"), (slow, f"align {alignment(place.element)}")):
+        s.label(name)
+        for raw, q in zip(raws, places, strict=True):
+            s.b.line(f"store {t} {raw}, ptr {q}, {note}")
+        s.b.line(f"br label %{done}")
+    s.label(done)
+    s.streams = True
+
+
+def _scatter(s: State, n: Store, place: Place, new: V, mask: str | None, point: Point, v: int) -> None:
+    """Lanes to places that are not consecutive; an update of places known only from data goes lane by lane."""
+    w, b = s.width, s.b
+    p = place.base(point, None)
+    offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
+    if n.reduce is not None and place.offsets is not None:
+        _lane_by_lane(s, n, place, p, offsets, new, mask)
+        return
+    if n.reduce is not None:
+        raw = gather(s, place.element, p, offsets, mask)
+        old = from_memory(V(b, place.element, w, raw, new.flags), place.buffer.dtype, s.shared.target)
+        new = pair(s, n.reduce, old, new, n.target.dtype)
+    raw = to_memory(new, place.buffer.dtype, s.shared.target).text
+    pointers = b.pure(f"getelementptr {place.element}, ptr {p}, <{w} x i64> {offsets}", p, offsets)
+    args = ((vector(place.element, w), raw), (f"<{w} x ptr> align {alignment(place.element)}", pointers),
+            (f"<{w} x i1>", mask or constant(True, "i1", w)))
+    b.call("void", f"llvm.masked.scatter.{suffix(place.element, w)}.v{w}p0", *args)
+
+
+def _lane_by_lane(s: State, n: Store, place: Place, p: str, offsets: str, new: V, mask: str | None) -> None:
+    """Several lanes may name one place, so each update must see the one before."""
+    w, b, t = s.width, s.b, n.target.dtype
+    element = "i8" if t == BOOL else register(t)
+    value = new.cast("zext", "i8") if t == BOOL else new
+    bits = b.pure(f"zext <{w} x i1> {mask or constant(True, 'i1', w)} to <{w} x i8>", mask or 0)
+    kept = []
+    for what, kind, text in (("value", element, value.text), ("offset", "i64", offsets), ("mask", "i8", bits)):
+        room = b.pure(f"alloca <{w} x {kind}>, align 64 ; {what}")
+        b.line(f"store <{w} x {kind}> {text}, ptr {room}, align 64")
+        kept.append((kind, room))
+    head, then, next_, done, before = b.new_label(), b.new_label(), b.new_label(), b.new_label(), b.block
+    i, after = b.fresh(), b.fresh()
+    b.depth[i] = b.depth[after] = IMPURE
+    b.line(f"br label %{head}")
+    s.label(head)
+    b.line(f"{i} = phi i64 [ 0, %{before} ], [ {after}, %{next_} ]")
+
+    def lane(which: int) -> str:
+        kind, room = kept[which]
+        q = b.do(f"getelementptr {kind}, ptr {room}, i64 {i}")
+        return b.do(f"load {kind}, ptr {q}, align {alignment(kind)}")
+
+    live = b.do(f"icmp ne i8 {lane(2)}, 0")
+    b.line(f"br i1 {live}, label %{then}, label %{next_}")
+    s.label(then)
+    q = b.do(f"getelementptr {place.element}, ptr {p}, i64 {lane(1)}")
+    one = V(b, element, 1, lane(0), new.flags)
+    one = one.cmp("ne", 0) if t == BOOL else one
+    assert n.reduce is not None
+    _write_scalar(s, place, q, pair(s, n.reduce, _read_scalar(s, place, q), one, t))
+    b.line(f"br label %{next_}")
+    s.label(next_)
+    b.line(f"{after} = add i64 {i}, 1")
+    again = b.do(f"icmp slt i64 {after}, {w}")
+    b.line(f"br i1 {again}, label %{head}, label %{done}")
+    s.label(done)
