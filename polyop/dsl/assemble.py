@@ -14,7 +14,7 @@ from polyop.dsl.steps import Built, Setting, box_shape, filled, finished, steps_
 from polyop.dsl.values import test
 from polyop.ir.errors import fail
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Quasi, Test, loads, names
-from polyop.ir.op import Monoid, Op, Step, Tensor
+from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.span import Span
 
 Inliner = Callable[[OperatorCall, "State"], "Inlined"]
@@ -322,9 +322,11 @@ def _group(name: str, group: list[tuple[int, Built]], state: State, setting: Set
     inner = [(n, Built(b.steps[:-1], b.tensors)) for n, b in group]
     before = holder if holder.role == "inout" else None
     assert holder.dtype is not None
-    if isinstance(own[0].reduce, Monoid):
-        if own[0].expr.dtype != tensor.dtype or before is not None:
-            finish = finished(own, tensor, before, setting)
+    if own[0].reduce is not None:
+        first = state.body.drafts[group[0][0]]
+        is_argument = isinstance(first, Draft) and first.is_argument
+        if own[0].expr.dtype != tensor.dtype or before is not None or is_argument:
+            finish = finished(own, tensor, before, is_argument, setting)
             return [*inner, (group[-1][0], finish)]
         if tensor.role == "temp" and holder.shape is not None:
             steps = filled(own, tensor, state.sizes)

@@ -46,15 +46,16 @@ class Draft:
     In `expr`, "otherwise" is a function of a Load and of the value where it lies outside; guards come later. An index
     bound by an inner reduction is called `k@1`, so that it is one of its own.
 
-    reduce   None for `=`; "argmax" and "argmin" stand for themselves
+    reduce   None for `=`
     filters  conditions on data: they choose terms of a reduction
     hidden   inner reductions: each a Draft over some of the indices here and its own bound ones
     bound    the indices that only this (hidden) draft has
+    is_argument   whether this is argmax or argmin: the least position that has the best value, HIGHEST where there is none
     """
 
     target: str
     at: tuple[Position, ...]
-    reduce: Monoid | str | None
+    reduce: Monoid | None
     expr: Expr
     given: tuple[Given, ...] = ()
     conditions: tuple[Expr, ...] = ()
@@ -63,6 +64,7 @@ class Draft:
     bound: tuple[str, ...] = ()
     span: Span | None = None
     left: Span | None = None
+    is_argument: bool = False
 
     @property
     def left_names(self) -> tuple[str, ...]:

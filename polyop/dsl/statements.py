@@ -16,7 +16,7 @@ from polyop.dsl.scope import Scope, Work
 from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BOOL, I64, DType, accumulator, fits, promote
 from polyop.ir.errors import Label, fail
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, is_affine_condition, is_computed
+from polyop.ir.expr import Apply, Const, Expr, Load, affine, is_affine_condition, is_computed
 from polyop.ir.op import builtin_monoid
 from polyop.ir.span import Span
 
@@ -388,37 +388,30 @@ def _arg_reduction(x: s.Assignment, draft: Draft, value: Value, holder: Holder, 
 
         T_top[i] max= e[i, j]
         T_at[i]  min= e[i, j] == T_top[i] or isnan(e[i, j]) and isnan(T_top[i]) ? j : HIGHEST     (i64)
-        T[i]        = T_at[i] == HIGHEST ? -1 : T_at[i]
+        T[i]        = T_at[i] == HIGHEST ? -1 : T_at[i]                                           (see `finished`)
     """
     scope = w.scope
+    if sum(isinstance(other, s.Assignment) and other.name == x.name for other in scope.op.body) > 1:
+        raise fail("E236", f"`{x.reduce}=` stands once for each tensor", x.left)
     dtype = v.alone(value, scope.default)
     e = v.to(value, dtype, scope.default)
     left = draft.left_names
     sizes = {scope.safe.get(n, n) for n in scope.sizes}
-    inner = [n for n in dict.fromkeys([*reading_order(e), *(g.index for g in draft.given)]) if n not in left and n not in sizes]
+    read = [*reading_order(e), *(n for f in draft.filters for n in reading_order(f)), *(g.index for g in draft.given)]
+    inner = [n for n in dict.fromkeys(read) if n not in left and n not in sizes]
     if len(inner) != 1:
         message = f"`{x.reduce}=` reduces over exactly one index, got {', '.join(f'`{n}`' for n in inner) or 'none'}"
         raise fail("E236", message, x.span)
     outer = tuple(affine(n) for n in left if n not in sizes)
     if holder.dtype is not None and not fits(I64, holder.dtype):
         raise fail("E221", f"a position is i64 and does not fit into `{x.name}`, which is {holder.dtype}", x.left)
-    top, at = fresh(f"{draft.target}_top", w.taken), fresh(f"{draft.target}_at", w.taken)
+    top = fresh(f"{draft.target}_top", w.taken)
     best = builtin_monoid("max" if x.reduce == "argmax" else "min", dtype)
     found: Expr = Apply("eq", (e, Load(top, outer, dtype)), BOOL)
     if dtype.is_float:
         nans = v.both(Apply("isnan", (e,), BOOL), Apply("isnan", (Load(top, outer, dtype),), BOOL))
         found = v.either(found, nans)
-    highest = Const(I64.highest, I64)
-    place = Apply("select", (found, v.weak_int(affine(inner[0])).build(I64), highest), I64)
-    hidden = tuple(
-        Draft(n, outer, m, body, filters=draft.filters, bound=(inner[0],), span=x.span, left=x.left, hidden=more)
-        for n, m, body, more in ((top, best, e, draft.hidden), (at, builtin_monoid("min", I64), place, ())))
-    got = Load(at, outer, I64)
-    none = Apply("eq", (got, highest), BOOL)
-    expr = v.cast(Apply("select", (none, Const(-1, I64), got), I64), holder.dtype or I64)
-    return _Lowered(((x.name, I64),), lambda: replace(draft, expr=expr, hidden=hidden, filters=()))
-
-
-def is_plain(p: object) -> bool:
-    """Whether a position is one index alone."""
-    return isinstance(p, Affine) and p.name is not None
+    place = Apply("select", (found, v.weak_int(affine(inner[0])).build(I64), Const(I64.highest, I64)), I64)
+    hidden = Draft(top, outer, best, e, filters=draft.filters, bound=(inner[0],), span=x.span, left=x.left, hidden=draft.hidden)
+    made = replace(draft, reduce=builtin_monoid("min", I64), expr=place, hidden=(hidden,), is_argument=True)
+    return _Lowered(((x.name, I64),), lambda: made)

@@ -10,7 +10,7 @@ from polyop.dsl.guards import Around, guarded, simplify
 from polyop.dsl.intervals import Box, Interval, at_least_zero, greatest, least, rename
 from polyop.dsl.names import fresh
 from polyop.dsl.values import both, cast, either, negated, test
-from polyop.ir.dtypes import DType
+from polyop.ir.dtypes import BOOL, DType
 from polyop.ir.errors import fail
 from polyop.ir.expr import (
     Affine,
@@ -81,7 +81,6 @@ def _hidden(inner: Draft, box: Box, s: Setting, conditions: tuple[Expr, ...]) ->
     """An inner reduction: its own indices are called by their letters again."""
     local = {n.split("@")[0]: n for n in inner.bound if "@" in n}
     mine = tuple(substitute_expr(c, {k: affine(n) for k, n in local.items()}) for c in conditions)
-    assert isinstance(inner.reduce, Monoid)
     tensor = Tensor(inner.target, inner.expr.dtype, box_shape(inner.at, box, inner.left, inner.target), "temp", "", inner.span)
     assert isinstance(s.shapes, dict)
     s.shapes[inner.target] = tensor.shape
@@ -91,7 +90,7 @@ def _hidden(inner: Draft, box: Box, s: Setting, conditions: tuple[Expr, ...]) ->
 def _step(draft: Draft, box: Box, target: Load, s: Setting, conditions: tuple[Expr, ...]) -> Step:
     expr = draft.expr
     if draft.filters:
-        assert isinstance(draft.reduce, Monoid)
+        assert draft.reduce is not None
         chosen = draft.filters[0]
         for f in draft.filters[1:]:
             chosen = both(chosen, f)
@@ -114,7 +113,7 @@ def _step(draft: Draft, box: Box, target: Load, s: Setting, conditions: tuple[Ex
     a = replace(a, known=tests.tests if isinstance(tests, Test) else ())
     plain = guarded(expr, a)
     back = _letters(mine)
-    step = Step(target, draft.reduce if isinstance(draft.reduce, Monoid) else None, plain, ranges, kept, draft.span)
+    step = Step(target, draft.reduce, plain, ranges, kept, draft.span)
     return renamed(step, back) if back else step
 
 
@@ -202,15 +201,23 @@ def filled(steps: tuple[Step, ...], tensor: Tensor, sizes: frozenset[str]) -> tu
     return (filler, *steps)
 
 
-def finished(steps: tuple[Step, ...], tensor: Tensor, before: Holder | None, s: Setting) -> Built:
-    """Updates of `tensor` in an accumulator of their own, then cast; with `before`, onto the caller's values."""
+def finished(steps: tuple[Step, ...], tensor: Tensor, before: Holder | None, is_argument: bool, s: Setting) -> Built:
+    """Updates of `tensor` in an accumulator of their own, then cast; with `before`, onto the caller's values.
+
+    Of argmax and argmin the position that stands for none becomes -1.
+    """
     monoid, dtype = steps[0].reduce, steps[0].expr.dtype
     assert monoid is not None
-    total = Tensor(fresh(f"{tensor.name}_sum", s.taken), dtype, tensor.shape, "temp", "", tensor.span)
+    total = Tensor(
+        fresh(f"{tensor.name}_{'at' if is_argument else 'sum'}", s.taken), dtype, tensor.shape, "temp", "", tensor.span
+    )
     moved = tuple(replace(x, target=replace(x.target, source=total.name, dtype=dtype)) for x in steps)
     ranges, at = over(tensor.shape, s.sizes)
     value: Expr = Load(total.name, at, dtype)
-    if before is not None:
+    if is_argument:
+        none = Apply("eq", (value, Const(monoid.identity, dtype)), BOOL)
+        value = Apply("select", (none, Const(-1, dtype), value), dtype)
+    elif before is not None:
         assert before.dtype is not None
         value = _combine(monoid, cast(Load(before.name, at, before.dtype), dtype), value)
     last = Step(Load(tensor.name, at, tensor.dtype), None, cast(value, tensor.dtype), ranges, (), steps[-1].span)

@@ -355,3 +355,9 @@ def test_the_evaluator_refuses_what_has_no_meaning(text, error):
 def test_a_long_recurrence_is_no_matter():
     n = 3000
     assert compute(body("Y[i] = (Y[i - 1] else 0) + X[i]"), {"X": np.ones(n)})[-1] == n
+
+
+def test_a_position_that_no_term_reaches_is_minus_one():
+    text = body("Y[i] argmax= X[j] where j < i, X[j] > 1.5", result="Y: i64[N]")
+    assert compute(text, {"X": X}).tolist() == [-1, 0, 0, 0]
+    assert compute(body("Y[i] argmin= X[j] where i in 1:3", result="Y: i64[N]"), {"X": X}).tolist() == [-1, 1, 1, -1]
