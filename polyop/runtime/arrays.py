@@ -137,6 +137,8 @@ def _torch_view(t: Any, name: str) -> View:
     dtype = torch_dtype(t.dtype)
     if dtype is None:
         raise refuse("E602", f"`{name}` has dtype {str(t.dtype)[6:]}; expected one of {', '.join(DTYPES)}")
+    if t.data_ptr() % dtype.bytes_:
+        raise refuse("E608", f"`{name}` is not aligned to its elements of {dtype.bytes_} bytes", f"{name}.clone()")
     return View(t.data_ptr(), tuple(t.shape), t.stride(), dtype, True, t, "torch")
 
 

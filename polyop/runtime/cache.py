@@ -57,7 +57,13 @@ def folder() -> Path:
 
 def limit() -> int:
     """Bytes the cache may take: POLYOP_CACHE_SIZE, 1 GiB by default, 0 for none."""
-    text = os.environ.get("POLYOP_CACHE_SIZE", "")
+    return _bytes(os.environ.get("POLYOP_CACHE_SIZE", ""))
+
+
+@lru_cache(maxsize=8)
+def _bytes(text: str) -> int:
+    if text and not text.isdigit():
+        log.warning("POLYOP_CACHE_SIZE is %s, which is no number of bytes; the cache takes up to 1 GiB", text)
     return int(text) if text.isdigit() else 1 << 30
 
 
@@ -118,12 +124,12 @@ def write(name: str, header: dict[str, Any], code: bytes) -> None:
             raise
         _trim(path.parent, most)
     except OSError as e:
-        _warn(str(e))
+        _warn(str(folder()), e.strerror or str(e))
 
 
 @lru_cache(maxsize=8)
-def _warn(reason: str) -> None:
-    log.warning("the kernel cache cannot be written (%s); compiling goes on without it", reason)
+def _warn(where: str, reason: str) -> None:
+    log.warning("the kernel cache %s cannot be written (%s); compiling goes on without it", where, reason)
 
 
 def _trim(where: Path, most: int) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.module import Binary, Proof, slots
 from polyop.runtime import cpu, threads
+from polyop.runtime.arrays import refuse
 from polyop.runtime.bind import Bound
 from polyop.runtime.outside import outside
 
@@ -28,9 +29,15 @@ class _Arena(threading.local):
         self.address = 0
 
     def take(self, bytes_: int) -> int:
-        """The address of at least `bytes_` bytes, aligned to a cache line."""
+        """The address of at least `bytes_` bytes, aligned to a cache line.
+
+        Raises CallError, if there is not enough memory.
+        """
         if self.memory.nbytes < bytes_ + _LINE:
-            self.memory = np.empty(bytes_ + bytes_ // 4 + _LINE, np.uint8)
+            try:
+                self.memory = np.empty(bytes_ + bytes_ // 4 + _LINE, np.uint8)
+            except (MemoryError, ValueError) as e:
+                raise refuse("E606", f"no memory for {bytes_} bytes of work space") from e
             start = int(self.memory.__array_interface__["data"][0])
             self.address = start + -start % _LINE
         return self.address

@@ -7,6 +7,7 @@ import os
 import threading
 from collections.abc import Callable
 from typing import Any, Generic, TypeVar
+from weakref import WeakSet
 
 from polyop.ir.codec import CodecError, decode, encode
 from polyop.ir.errors import PolyopError
@@ -25,6 +26,7 @@ class Memo(Generic[V]):
         self._values: dict[Any, V] = {}
         self._guard = threading.Lock()
         self._locks: dict[Any, threading.Lock] = {}
+        _memos.add(self)
 
     def get(self, key: Any, make: Callable[[], V]) -> V:
         """The value of `key`; if `make` raises, nothing is kept and the next one tries again."""
@@ -40,13 +42,19 @@ class Memo(Generic[V]):
             return self._values[key]
 
     def forget_locks(self) -> None:
-        """In the child of a fork nobody is left who could release one."""
         self._guard = threading.Lock()
         self._locks = {}
 
 
+def _after_fork() -> None:
+    """In the child nobody is left who could release a lock."""
+    for memo in list(_memos):
+        memo.forget_locks()
+
+
+_memos: WeakSet[Memo[Any]] = WeakSet()
+os.register_at_fork(after_in_child=_after_fork)
 kernels: Memo[Kernel] = Memo()
-os.register_at_fork(after_in_child=kernels.forget_locks)
 
 
 def find(key: str, make: Callable[[], Kernel]) -> Kernel:

@@ -172,5 +172,10 @@ def test_torch_tensors_that_cannot_be_read_are_refused():
     assert message(torch.ones(2, dtype=torch.complex64).conj().imag).startswith("E608: `X` is a lazy conjugate or negative")
 
 
+def test_an_unaligned_torch_tensor_is_refused():
+    t = torch.frombuffer(bytearray(17), dtype=torch.float32, count=4, offset=1)
+    assert message(t) == "E608: `X` is not aligned to its elements of 4 bytes | X.clone()"
+
+
 def test_ml_dtypes_bfloat16_is_bf16():
     assert arrays.view(np.zeros(3, ml_dtypes.bfloat16), "X").dtype == BF16

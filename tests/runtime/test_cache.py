@@ -123,7 +123,7 @@ def test_a_folder_that_cannot_be_written_costs_a_warning(saxpy, tmp_path, monkey
     with caplog.at_level(logging.WARNING, "polyop"):
         assert works(store.find(NAME, lambda: saxpy))
         store.write(NAME, saxpy)
-    assert caplog.text.count("the kernel cache cannot be written") == 1
+    assert caplog.text.count("cannot be written") == 1
 
 
 def test_the_least_recently_used_entries_go_first(own_cache, monkeypatch):
@@ -154,6 +154,26 @@ def test_a_cache_of_size_0_is_off(saxpy, own_cache, monkeypatch):
     monkeypatch.setenv("POLYOP_CACHE_SIZE", "0")
     store.write(NAME, saxpy)
     assert store.read(NAME) is None and not own_cache.exists()
+
+
+def test_a_size_that_is_no_number_is_told_and_not_obeyed(monkeypatch, caplog):
+    monkeypatch.setenv("POLYOP_CACHE_SIZE", "much")
+    cache._bytes.cache_clear()
+    assert cache.limit() == cache.limit() == 1 << 30
+    assert caplog.text.count("POLYOP_CACHE_SIZE is much, which is no number of bytes") == 1
+
+
+def test_a_lock_that_another_thread_holds_does_not_survive_a_fork():
+    memo, inside, leave = store.Memo(), threading.Event(), threading.Event()
+    holder = threading.Thread(target=lambda: memo.get("k", lambda: (inside.set(), leave.wait(10))))
+    holder.start()
+    inside.wait(10)
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0 if memo.get("k", lambda: 7) == 7 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    leave.set()
+    holder.join()
 
 
 def test_threads_that_ask_for_one_key_make_it_once(saxpy):
