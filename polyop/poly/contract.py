@@ -135,6 +135,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order) if i in c.having(ROW))
     contracted = c.having(CONTRACTED)
     depth = unit(left, contracted) or unit(right, contracted) or contracted[-1]
+    if plan.options.numerics == "strict" and len(contracted) > 1:
+        return ()  # blocks would sum in another order
     hints = dict(plan.options.hints)
     typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
     bytes_ = plan.lane_bytes

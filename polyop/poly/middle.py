@@ -52,7 +52,8 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
     """
     context = regime(op_scop, options)
     with quota(OPERATIONS, "schedule"):
-        found = schedule(op_scop, context, fuse=rung in ("tuned", "default"))
+        # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
+        found = schedule(op_scop, context, fuse=rung in ("tuned", "default") and not target.warp)
     plan = Plan(op_scop, found.classes, context, layout, target, options)
     notes = list(found.notes)
     chosen: list[str] = []
@@ -132,11 +133,11 @@ def program(plan: Plan, part: Part) -> TileProgram:
 def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]) -> tuple[Part, str, tuple[Node, ...]]:
     """The first strategy that can be built and whose loops can be generated; the reasons against the others are noted."""
     attempts: list[tuple[str, Callable[[], Part]]] = []
-    if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and plan.target.family == "x86":
+    if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and not plan.target.warp:
         for c in contract.choose(plan, cluster, outer):
             attempts.append((str(c), lambda c=c: contract.build(plan, cluster, outer, c)))  # type: ignore[misc]
     for r in rows.choose(plan, cluster):
-        if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and plan.target.family == "x86"):
+        if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and not plan.target.warp):
             attempts.append((str(r), lambda r=r: rows.build(plan, cluster, outer, r)))  # type: ignore[misc]
     reasons = []
     for name, attempt in attempts:

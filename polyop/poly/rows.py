@@ -144,7 +144,9 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy) -> P
     body = writer.items(cluster.body, axes, loops)
     serial = [n for c in order for n in axes[c].names if n not in b.kinds]
     lanes = [f"{strategy.lane}_v"] if strategy.lane else []
-    if serial:
+    if plan.target.warp:
+        b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
+    elif serial:
         b.kinds[serial[1 if len(serial) > 2 else 0]] = (Kind.PARALLEL, None)  # a leading batch is often 1
     return b.part(bands((*serial, *lanes), *body))
 
