@@ -181,6 +181,10 @@ class _Scheduler:
         """
         found = components(stmts, deps)
         cyclic = [c for c in found if self.is_cyclic(c, self.inside(c, deps))]
+        merged = self.one_loop_for_each_tensor(stmts, deps, cyclic)
+        if merged:
+            found = merged
+            cyclic = [c for c in found if self.is_cyclic(c, self.inside(c, deps))]
         moved: dict[str, tuple[Stmt, ...]] = {}
         for c in cyclic if self.fuse else []:
             for s in stmts:
@@ -198,6 +202,24 @@ class _Scheduler:
             else:
                 out.append((c, ()))
         return out
+
+    def one_loop_for_each_tensor(self, stmts: tuple[Stmt, ...], deps: tuple[Edge, ...],
+                                 cyclic: list[tuple[Stmt, ...]]) -> list[tuple[Stmt, ...]] | None:
+        """Components in which recurrences that write pieces of one tensor are one; None, if that has no order or nothing to do.
+
+        They may not need each other, but only in one loop can the tensor be folded along it.
+        """
+        links = [(a[0], b[0]) for a in cyclic for b in cyclic
+                 if a is not b and {s.target.source for s in a} & {s.target.source for s in b}]
+        if not self.fuse or not links:
+            return None
+        found = components(stmts, (*deps, *(Edge(a, b, None, deps[0].map) for a, b in links)))
+        for c in found:
+            inner = self.inside(c, deps)
+            if self.is_cyclic(c, inner) and not any(self.carried(x, inner, against) is not None
+                                                    for x in self.candidates(c, inner) for against in "<>"):
+                return None
+        return found
 
     def inside(self, component: tuple[Stmt, ...], deps: tuple[Edge, ...]) -> tuple[Edge, ...]:
         return tuple(e for e in deps if e.source in component and e.sink in component)
