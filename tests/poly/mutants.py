@@ -36,7 +36,7 @@ def damaged(x: Node, around: tuple[str, ...], random: Random) -> tuple[Node, ...
         case For():
             return random.choice(tuple(_loops(x, random)))
         case If():
-            at = random.randrange(len(x.tests))
+            at = random.randrange(max(1, len(x.tests)))
             moved = tuple(t + random.choice((-1, 1)) if i == at else t for i, t in enumerate(x.tests))
             fewer = tuple(t for i, t in enumerate(x.tests) if i != at)
             return random.choice(((replace(x, tests=moved),), (replace(x, tests=fewer),), x.then, (*x.then, *x.other)))

@@ -12,6 +12,7 @@ from polyop.ir.expr import evaluate
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import LoopNest
 from polyop.ir.op import Op
+from polyop.ir.updates import in_place
 from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove
 
@@ -21,6 +22,7 @@ from .orders import orders
 from .texts import nest, operator
 
 SHIFT = operator("Y[i] = X[i - 1] | i in 1:N", inputs="X[N]", outputs="Y[N]", ranges="i:N", updates=(("X", "Y"),))
+SCALE = operator("Y[i] = X[i] * X[i] | i in 1:N", inputs="X[N]", outputs="Y[N]", ranges="i:N", updates=(("X", "Y"),))
 LOWER = operator("""s[i, j] += Q[i, d] * K[j, d] | | j <= i
                     Y[i] max= s[i, j] | | j <= i""",
                  inputs="Q[S, D], K[S, D]", outputs="Y[S]", temps="s[S, S]", ranges="i:S j:S d:D")
@@ -36,6 +38,12 @@ CASES = {
     "shift": (SHIFT, nest(SHIFT, """
         for i in 1, N:
             S0(N - i): Y[N - i] = X[N - i - 1]""")),
+    "scale": (SCALE, nest(SCALE, """
+        buffer t[2] reg
+        for i in 1, N, 2: parallel
+            for v in 0, min(2, N - i): lanes 2
+                - t[v] = X[i + v]
+                S0(i + v): Y[i + v] = t[v] * X[i + v]""")),
     "lower": (LOWER, nest(LOWER, """
         buffer s[S, S] work
         for i in 0, S: parallel
@@ -62,9 +70,9 @@ def results(op: Op, given: LoopNest, sizes: dict[str, int]) -> list[np.ndarray]:
     random = np.random.default_rng(7)
     shapes = {t.name: [max(0, evaluate(e, sizes)) for e in t.shape] for t in op.tensors}
     arrays = {t.name: (random.random(shapes[t.name]) + 0.5).astype(t.dtype.numpy) for t in op.inputs}
-    shared = {b: a for a, b in op.updates}
+    old = {o: arrays[i] if i in in_place(op) else arrays[i].copy() for i, o in op.updates}
     for t in op.outputs:
-        arrays[t.name] = arrays[shared[t.name]] if t.name in shared else np.full(shapes[t.name], np.nan, t.dtype.numpy)
+        arrays[t.name] = old[t.name] if t.name in old else np.full(shapes[t.name], np.nan, t.dtype.numpy)
     interpret(given, sizes, {}, arrays)
     return [arrays[t.name] for t in op.outputs]
 

@@ -50,9 +50,9 @@ RIGHT = {
     "update in place": (SCALE_OP, nest(SCALE_OP, """
         for i in 1, N: parallel
             S0(i): Y[i] = X[i] * X[i]""")),
-    "shift in place, backwards": (SHIFT_OP, nest(SHIFT_OP, """
-        for i in 1, N:
-            S0(N - i): Y[N - i] = X[N - i - 1]""")),
+    "shift from the old values set aside": (SHIFT_OP, nest(SHIFT_OP, """
+        for i in 1, N: parallel
+            S0(i): Y[i] = X[i - 1]""")),
     "gather": (GATHER_OP, nest(GATHER_OP, """
         for b in 0, B: parallel
             for d in 0, D:
@@ -272,10 +272,21 @@ WRONG: dict[str, tuple[tuple[Op, LoopNest], Change, str]] = {
         MM, lambda g: loop("n_r", kind=Kind.PARALLEL)(loop("m_c", kind=Kind.SERIAL)(g)), SET),
     "work space not private": (MM, buffer("right", private=False), RACE),
     "parallel inside lanes": (MM, loop("k_p", kind=Kind.PARALLEL), SENSE),
-    "in place, forwards": (RIGHT["shift in place, backwards"], lambda g: nest(SHIFT_OP, """
+    "inout overwritten too early": (RIGHT["update in place"], lambda g: nest(SCALE_OP, """
+        for i in 0, N:
+            - Y[i] = X[N - 1 - i]
+        for i in 1, N:
+            S0(i): Y[i] = X[i] * X[i]
+        for i in 0, min(N, 1):
+            - Y[0] = X[N - 1]"""), VALUE),
+    "inout not kept where nothing is written": (RIGHT["shift from the old values set aside"], lambda g: nest(SHIFT_OP, """
+        for i in 0, N:
+            - Y[i] = X[N - 1 - i]
         for i in 1, N:
             S0(i): Y[i] = X[i - 1]"""), VALUE),
-    "in place, on threads": (RIGHT["shift in place, backwards"], loop("i", kind=Kind.PARALLEL), RACE),
+    "shift of new values": (RIGHT["shift from the old values set aside"], lambda g: nest(SHIFT_OP, """
+        for i in 1, N:
+            S0(i): Y[i] = Y[i - 1]"""), VALUE),
     "gather from too large a table": (PACKED_TABLE, buffer("F", dims=((index("D"), 1), (index("V + 1"), 1))), COMPUTES),
     "gather by another index": (RIGHT["gather"], store("Y", load("ids", at(b="B - 1 - b"))), VALUE),
     "part of a table packed": (PACKED_TABLE, loop("v", upper=index("V - 1")), SET),

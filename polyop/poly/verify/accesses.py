@@ -16,6 +16,7 @@ import islpy as isl
 
 from polyop.ir.expr import Affine, Const, Load, Position, affine, is_computed, substitute, substitute_expr
 from polyop.ir.loops import Buffer, LoopNest, Space
+from polyop.ir.updates import in_place
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.verify.frame import SET, Frame
 from polyop.poly.verify.same import Differ, Obligation, Operand, Path, compare, computed, leaves
@@ -83,13 +84,18 @@ class Accesses:
                 found.setdefault(s.store.target.source, tuple(s.around[i].key for i in s.serial))
         return found
 
+    @cached_property
+    def _shared(self) -> dict[str, str]:
+        return in_place(self.scop.op)
+
     def memory(self, buffer: str) -> str:
-        """The memory behind a buffer: the two ends of an `inout` parameter share one."""
-        return dict(self.scop.op.updates).get(buffer, buffer)
+        """The memory behind a buffer: the two ends of an `inout` parameter may share one."""
+        return self._shared.get(buffer, buffer)
 
     def initial(self, memory: str) -> str | None:
-        """The input that `memory` holds before the nest runs."""
-        return next((t.name for t in self.scop.op.inputs if self.memory(t.name) == memory), None)
+        """The input whose values `memory` holds before the nest runs: its own, or the caller's old ones in an `inout`."""
+        given = {self.memory(t.name): t.name for t in self.scop.op.inputs}
+        return given.get(memory) or next((i for i, o in self.scop.op.updates if o == memory), None)
 
     def writers(self, memory: str) -> tuple[Site, ...]:
         return tuple(s for s in self.sites if self.memory(s.store.target.source) == memory)
