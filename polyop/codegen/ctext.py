@@ -24,6 +24,7 @@ from polyop.codegen.cexpr import (
     widened,
 )
 from polyop.codegen.cexpr import converted as cast
+from polyop.codegen.private import shared
 from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Apply, Load, Scalar, is_computed, loads
@@ -65,9 +66,9 @@ xor xor_eq item blockIdx blockDim threadIdx gridDim warpSize dim3 size_t int8_t 
 def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
     """The text of `nest`, and the plan by which a host launches its kernels.
 
-    Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py`.
+    Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
-    steps = split(nest)
+    nest, steps = shared(nest, split(nest))
     signature = _signature(nest)
     scope = Scope(_c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)})
     launch = {}

@@ -62,11 +62,8 @@ Step = Start | Loop | Choice
 def split(nest: LoopNest) -> tuple[Step, ...]:
     """The host plan of `nest`.
 
-    Raises UnsupportedError, if registers would have to live from one kernel to the next, or a buffer is private.
+    Raises UnsupportedError, if registers would have to live from one kernel to the next.
     """
-    for b in nest.buffers:
-        if b.private:
-            raise UnsupportedError(f"{nest.name}: work buffer {b.name} has one copy for each CPU thread; a GPU kernel has none")
     steps = _steps(nest.body, nest.name, (), [0])
     owners: dict[str, str] = {}
     registers = {b.name for b in nest.buffers if b.space == Space.REG}

@@ -14,10 +14,11 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Load, evaluate
+from polyop.ir.expr import Load
 from polyop.ir.loops import Buffer
 from polyop.ir.module import STATUS, Launch, Module, in_order, launches, slots
 from polyop.runtime import cxx
+from polyop.runtime.launching import Memory, addresses, arguments, grid
 
 ORDERS = ("forward", "backward", "shuffled")
 """In which order the blocks of a launch, and the threads of a block, run."""
@@ -124,8 +125,9 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     placed = [_tensor(lib, b, arrays[b.name], b.name in outputs) for b in module.signature.tensors]
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]
     placed.append(_plain(lib, STATUS, (), np.dtype(np.uint32), True))
-    memory = {p.name: p for p in placed}
-    status = memory[STATUS].view
+    memory = {p.name: Memory(p.address, p.strides) for p in placed}
+    views = {p.name: p.view for p in placed}
+    status = views[STATUS]
     status[...] = 0
     findings: list[Finding] = []
     for launch, env in in_order(module.launch, sizes):
@@ -135,7 +137,7 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
             break
     for b in module.signature.tensors:
         if b.name in outputs:
-            arrays[b.name][...] = memory[b.name].view
+            arrays[b.name][...] = views[b.name]
     site = int(status)
     lib.pop_emu_reset()
     return Report(module.signature.sites[site - 1] if site else None, tuple(findings))
@@ -174,32 +176,15 @@ def _place(lib: ctypes.CDLL, name: str, box: tuple[int, ...], order: tuple[int, 
 
 
 def _launch(lib: ctypes.CDLL, launch: Launch, module: Module, env: Mapping[str, int], scalars: Mapping[str, Any],
-            memory: Mapping[str, _Placed], order: int, seed: int) -> bool:
+            memory: Mapping[str, Memory], order: int, seed: int) -> bool:
     """Start one kernel; whether it was stopped by an access out of bounds."""
-    threads = 1
-    for e in launch.extents:
-        threads *= max(0, evaluate(e, env))
-    if not threads:
+    blocks = grid(launch, env)
+    if not blocks:
         return False
-    kinds = dict(module.signature.scalars)
-    tensors = {b.name for b in module.signature.tensors}
-    values: list[Any] = []
-    for name in launch.args:
-        if name in memory:
-            values.append(ctypes.c_void_p(memory[name].address))
-            if name in tensors:
-                values += [ctypes.c_int64(s) for s in memory[name].strides]
-        elif name in kinds:
-            raw = np.zeros(8, np.uint8)
-            raw[: kinds[name].bytes_] = np.asarray(scalars[name], kinds[name].numpy).reshape(1).view(np.uint8)
-            values.append((ctypes.c_uint8 * 8)(*raw.tolist()))
-        else:
-            values.append(ctypes.c_int64(env[name]))
-    args = (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))
-    blocks = -(-threads // launch.block)
+    values = arguments(launch, module.signature, env, scalars, memory)
     waits = "__syncthreads" in module.text
     options = _Options((blocks, 1, 1), (launch.block, 1, 1), order, seed, int(waits))
-    return bool(getattr(lib, f"{launch.kernel}__launch")(args, ctypes.byref(options)))
+    return bool(getattr(lib, f"{launch.kernel}__launch")(addresses(values), ctypes.byref(options)))
 
 
 def _findings(lib: ctypes.CDLL, kernel: str, placed: list[_Placed], module: Module, path: Path, known: int) -> list[Finding]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +78,16 @@ def softmax() -> Case:
     buffers = (buffer("X", "M", "N", unit=1), buffer("Y", "M", "N", unit=1), buffer("e", "M", "N", space=Space.WORK),
                buffer("top", space=Space.REG), buffer("z", space=Space.REG))
     return Case(nest("softmax", "M N", buffers, body), ({"M": 5, "N": 33}, {"M": 1, "N": 1}))
+
+
+def private_rows() -> Case:
+    """A work buffer of which every thread has its own copy, in a loop of blocks of two rows."""
+    mine = at("e", "i", "c")
+    inner = [loop("i", quasi("min", M - r, affine(2)), loop("c", "N", store("S0", mine, call("exp", at("X", r + i, "c"))))),
+             loop("i", quasi("min", M - r, affine(2)), loop("c", "N", store("S1", at("Y", r + i, "c"), at("e", "i", N - c - 1))))]
+    own = replace(buffer("e", 2, "N", space=Space.WORK), private=True, pad=4)
+    buffers = (buffer("X", "M", "N", unit=1), buffer("Y", "M", "N", unit=1), own)
+    return Case(nest("private", "M N", buffers, parallel("r", "M", *inner, step=2)), ({"M": 7, "N": 5}, {"M": 1, "N": 1}))
 
 
 def stencil() -> Case:
@@ -186,8 +196,8 @@ def odd_names() -> Case:
     return Case(nest("class", "double float", buffers, body, out), ({"double": 3, "float": 4},))
 
 
-CASES = {x.nest.name: x for x in (saxpy(), matmul(), tiled_matmul(), softmax(), stencil(), triangle(), heat(), gather(),
-                                  scatter(), half(F16), half(BF16), mask(), user_monoid(), total(), odd_names())}
+CASES = {x.nest.name: x for x in (saxpy(), matmul(), tiled_matmul(), softmax(), private_rows(), stencil(), triangle(), heat(),
+                                  gather(), scatter(), half(F16), half(BF16), mask(), user_monoid(), total(), odd_names())}
 
 
 def data(case: Case, sizes: dict[str, int], seed: int = 0) -> dict[str, np.ndarray]:

@@ -85,11 +85,18 @@ def test_an_output_that_is_accumulated_without_a_start_is_reported() -> None:
     assert [f.what for f in report.findings] == ["uninitialised read"]
 
 
-def test_private_work_space_is_refused() -> None:
+def test_private_work_space_that_two_kernels_use_is_refused() -> None:
     work = replace(buffer("W", 4, space=Space.WORK), private=True)
-    own = nest("own", "N", (work,), parallel("i", "N", store("S0", at("W", 0), Const(0.0, F32))))
-    with pytest.raises(UnsupportedError, match="one copy for each CPU thread"):
-        cuda.emit(own, target("cuda:sm_80"), Options())
+    body = parallel("i", "N", store("S0", at("W", 0), Const(0.0, F32)))
+    with pytest.raises(UnsupportedError, match="private buffer W is used by own_0 and own_1"):
+        cuda.emit(nest("own", "N", (work,), body, body), target("cuda:sm_80"), Options())
+
+
+def test_private_work_space_whose_size_the_host_decides_is_refused() -> None:
+    work = replace(buffer("W", 4, space=Space.WORK), private=True)
+    body = loop("t", "N", parallel("i", "t", store("S0", at("W", 0), Const(0.0, F32))))
+    with pytest.raises(UnsupportedError, match="depends on a loop of the host"):
+        cuda.emit(nest("own", "N", (work,), body), target("cuda:sm_80"), Options())
 
 
 def test_registers_that_would_outlive_their_kernel_are_refused() -> None:

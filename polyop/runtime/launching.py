@@ -1,0 +1,63 @@
+"""A Launch and the values of a call -> grid, block and the kernel's arguments, as every driver wants them."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import evaluate
+from polyop.ir.module import Launch, Signature
+
+_MOST_BLOCKS = 2**31 - 1  # in the first dimension of a grid, for CUDA and HIP alike
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """A buffer on the device: the address of its first element, and strides in elements (of tensors only)."""
+
+    address: int
+    strides: tuple[int, ...] = ()
+
+
+def grid(launch: Launch, env: Mapping[str, int]) -> int:
+    """How many blocks start; 0 if nothing does.
+
+    Raises UnsupportedError for more blocks than a grid holds.
+    """
+    threads = 1
+    for e in launch.extents:
+        threads *= max(0, evaluate(e, env))
+    blocks = -(-threads // launch.block)
+    if blocks > _MOST_BLOCKS:
+        raise UnsupportedError(f"{launch.kernel} would need {blocks} blocks; a grid has at most {_MOST_BLOCKS}")
+    return blocks
+
+
+def arguments(launch: Launch, signature: Signature, env: Mapping[str, int], scalars: Mapping[str, Any],
+              memory: Mapping[str, Memory]) -> list[Any]:
+    """The arguments as ctypes values, in order; `env` has the sizes and the indices of host loops."""
+    kinds = dict(signature.scalars)
+    tensors = {b.name for b in signature.tensors}
+    out: list[Any] = []
+    for name in launch.args:
+        if name in memory:
+            out.append(ctypes.c_void_p(memory[name].address))
+            if name in tensors:
+                out += [ctypes.c_int64(s) for s in memory[name].strides]
+        elif name in kinds:
+            raw = np.zeros(8, np.uint8)
+            raw[: kinds[name].bytes_] = np.asarray(scalars[name], kinds[name].numpy).reshape(1).view(np.uint8)
+            out.append((ctypes.c_uint8 * 8)(*raw.tolist()))
+        else:
+            out.append(ctypes.c_int64(env[name]))
+    return out
+
+
+def addresses(values: list[Any]) -> ctypes.Array[ctypes.c_void_p]:
+    """The array of the arguments' addresses; `values` must outlive it."""
+    return (ctypes.c_void_p * max(1, len(values)))(*map(ctypes.addressof, values))

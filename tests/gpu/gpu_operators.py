@@ -1,0 +1,71 @@
+"""A dozen operators of the library, compiled for a GPU, with arguments and what NumPy says of them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from polyop.compiler import compile_op, contiguous
+from polyop.ir.expr import evaluate
+from polyop.ir.module import Module
+from polyop.ir.target import target
+from tests.library.case import Case, Sizes, check
+from tests.library.catalog import CASES, IDS, accuracy, bound, instance
+
+OPERATORS = (
+    ("linalg-matmul", "f32"), ("linalg-matmul_i8", ""), ("linalg-matmul_nt", "f64"), ("softmax-softmax", "f32"),
+    ("norm-layernorm", "f16"), ("attention-attention,scale=0.25", "f32"),
+    ("attention-attention_causal,scale=0.25", ""), ("conv-conv2d,stride=2,pad=1", ""),
+    ("stencil-heat1d,steps=T", ""), ("embedding-embedding", ""), ("embedding-scatter_add,N=N", ""), ("activation-gelu", "bf16"),
+)
+"""Names of cases of the library, with a dtype; the first of the case's own where there is none."""
+
+
+@dataclass(frozen=True, eq=False)
+class Call:
+    """One call of a compiled operator: `arrays` holds inputs and, to be filled, outputs."""
+
+    case: Case
+    dtype: str
+    given: Sizes
+    module: Module
+    sizes: dict[str, int]
+    scalars: dict[str, Any]
+    arrays: dict[str, np.ndarray]
+    want: tuple[np.ndarray, ...]
+    outputs: tuple[str, ...]
+
+    def check(self) -> None:
+        """Assert that the outputs are what NumPy says."""
+        check(self.case, accuracy(self.dtype), self.given, tuple(self.arrays[n] for n in self.outputs), self.want)
+
+
+def calls(name: str, dtype: str, target_name: str, small: bool = True) -> list[Call]:
+    """A call for each of the case's small (or ordinary) sizes."""
+    file, case = CASES[IDS.index(name)]
+    dtype = dtype or case.dtypes[0]
+    out = []
+    for given in case.tiny if small else case.sizes:
+        inputs, keywords = case.arguments(dtype, given), case.keywords(given)
+        want = case.expected(inputs, given)
+        op = instance(file, case, dtype, inputs, keywords)
+        call = bound(op, [a.copy() for a in inputs], keywords)
+        arrays = {t.name: a for t, a in zip(op.inputs, inputs, strict=True)}
+        for t in op.outputs:
+            arrays[t.name] = np.zeros([evaluate(e, call.sizes) for e in t.shape], t.dtype.numpy)
+        for source, result in op.updates:
+            arrays[result][...] = arrays[source]
+        module = _module(op, target_name)
+        outputs = tuple(t.name for t in op.outputs)
+        out.append(Call(case, dtype, given, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs))
+    return out
+
+
+@cache
+def _module(op: Any, target_name: str) -> Module:
+    module = compile_op(op, contiguous(op), target(target_name)).module
+    assert module is not None, f"{op.name} has no text for {target_name}"
+    return module
