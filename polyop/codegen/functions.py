@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from polyop.codegen.convert import cast, round_to
-from polyop.codegen.vecmath.ops import V
+from polyop.codegen.vecmath.ops import Function, V
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.ir.dtypes import BF16, BOOL, F16, DType
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.scalars import BINARY_FLOAT, COMPARE, UNARY_FLOAT
 from polyop.ir.target import Target
+
+ARITHMETIC: dict[str, Function] = {"add": V.__add__, "sub": V.__sub__, "mul": V.__mul__, "div": V.__truediv__}
+"""What is needed most often, and first."""
 
 CONVERTING = (*UNARY_FLOAT, *BINARY_FLOAT)
 """Functions that turn integers into floats first."""
@@ -19,6 +22,8 @@ def apply(fn: str, xs: list[V], source: DType, result: DType, target: Target) ->
 
     Raises  UnsupportedError for what no target of this family can do.
     """
+    if fn in ARITHMETIC and source == result and source.is_float:
+        return round_to(ARITHMETIC[fn](xs[0], xs[1]), source, target)
     if fn in COMPARE:
         return compare(fn, xs[0], xs[1], source)
     if fn in ("isnan", "isinf", "isfinite"):
@@ -89,14 +94,8 @@ def _float(fn: str, xs: list[V], t: DType, target: Target) -> V:
             return x.rint()
         case "nextafter" if t in (F16, BF16):
             raise UnsupportedError("`nextafter` of a 16-bit float")
-        case "add":
-            out = x + xs[1]
-        case "sub":
-            out = x - xs[1]
-        case "mul":
-            out = x * xs[1]
-        case "div":
-            out = x / xs[1]
+        case "add" | "sub" | "mul" | "div":
+            out = ARITHMETIC[fn](x, xs[1])
         case "fma":
             out = x * xs[1] + xs[2]
         case "sqrt":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
@@ -109,14 +110,16 @@ def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:
         return tuple(opened(n) if isinstance(n, For) and _is_full_tile(n) else rebuild(n, go) for n in body)
 
     def opened(n: For) -> For:
-        tiles = [r for r in walk(n.body) if isinstance(r, For) and r.kind == Kind.ROWS]
-        outputs = {x.target: r for r in tiles for x in r.body
-                   if isinstance(x, Store) and space[x.target.source] == Space.TENSOR
-                   and not any(map(is_computed, x.target.index))}
         outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
-        first = tuple(replace(r, body=(Prefetch(o),)) for o, r in outputs.items() if not (_names(o) | names(r.upper)) & outside)
-        lanes = n.index
-        return replace(n, body=(*first, *(early(b, lanes) for b in n.body)))
+        first: list[Node] = []
+        for target, around in dict.fromkeys(_row_stores(n.body)):
+            used = _names(target).union(*(names(r.upper) for r in around))
+            if space[target.source] == Space.TENSOR and not any(map(is_computed, target.index)) and not used & outside:
+                hint: Node = Prefetch(target)
+                for r in reversed(around):
+                    hint = replace(r, body=(hint,))
+                first.append(hint)
+        return replace(n, body=(*dict.fromkeys(first), *(early(b, n.index) for b in n.body)))
 
     def early(n: Node, lanes: str) -> Node:
         if not isinstance(n, For) or n.kind in LOCKSTEP or _has_serial(n.body):
@@ -130,6 +133,17 @@ def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:
         return replace(n, body=(*(Prefetch(_moved(x, later)) for x in found), *n.body))
 
     return replace(nest, body=go(nest.body))
+
+
+def _row_stores(body: Body, around: tuple[For, ...] = ()) -> Iterator[tuple[Load, tuple[For, ...]]]:
+    """What is stored inside rows, and the rows loops around it (without their bodies)."""
+    for n in body:
+        if isinstance(n, Store) and around:
+            yield n.target, around
+        elif isinstance(n, For):
+            yield from _row_stores(n.body, (*around, replace(n, body=())) if n.kind == Kind.ROWS else around)
+        elif isinstance(n, If):
+            yield from _row_stores((*n.then, *n.other), around)
 
 
 def _is_full_tile(n: For) -> bool:

@@ -83,9 +83,13 @@ def pressure(nest: LoopNest, tile: For, width: int) -> int:
     def on_rows(x: Load) -> bool:
         return any(axes[u][0] == Kind.ROWS for p in x.index if isinstance(p, Affine) for u in names(p) & axes.keys())
 
+    def is_register(x: Load) -> bool:
+        return nest.buffer(x.source).space == Space.REG
+
     inside = stores(tile.body)
-    held = {x.target for x in inside if nest.buffer(x.target.source).space == Space.REG}
-    deepest = [x for x in inside if x.reduce] or list(inside)
-    streamed = max((vectors(x) for s in deepest for x in loads(s.expr)
-                    if nest.buffer(x.source).space != Space.REG and not on_rows(x) and held), default=0)
+    held = {x.target for x in inside if is_register(x.target)}
+    # an operand that all rows share stays live from row to row; any other is used where it is loaded
+    shared = [x for s in inside if is_register(s.target) and s.reduce and on_rows(s.target)
+              for x in loads(s.expr) if not is_register(x) and not on_rows(x)]
+    streamed = max(map(vectors, shared), default=0)
     return sum(map(vectors, held)) + streamed + (1 if held else 0)

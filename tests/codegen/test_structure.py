@@ -97,8 +97,10 @@ def test_rows_of_two_axes_make_a_product(target):
         loop("c", "C", both(st(acc, ap("mul", ld("x", a, b, "c"), ld("w", "c", "k_v")), "add"))), both(st(ld("y", a, b, "k_v"), acc))), step=3), step=2)
     n = nest([tensor("x", "P", "Q", "C"), tensor("w", "C", "N"), tensor("y", "P", "Q", "N"), reg("acc", 2, 3, 8)], [body], sizes=("P", "Q", "C", "N"))
     k = compiled(n, target)
+    low = compiled(lower(n, target, Options()), target)
     for p, q, c, f in ((1, 1, 1, 1), (2, 3, 4, 8), (3, 4, 5, 7), (5, 7, 2, 3)):
         check(n, {"P": p, "Q": q, "C": c, "N": f}, kernel=k)
+        check(n, {"P": p, "Q": q, "C": c, "N": f}, kernel=low)
 
 
 @each_target
