@@ -6,13 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from polyop.dsl import syntax as s
-from polyop.dsl.assemble import Inlined, State
 from polyop.dsl.draft import OperatorCall
 from polyop.dsl.header import plain
+from polyop.dsl.inference import Inlined, State
 from polyop.dsl.lower import extent, lower
 from polyop.dsl.names import did_you_mean, fresh
 from polyop.dsl.scope import Scope, Work
-from polyop.dsl.statements import rest_rank
+from polyop.dsl.temporaries import rest_rank
 from polyop.dsl.values import test, to
 from polyop.ir.dtypes import DTYPES, DType
 from polyop.ir.errors import Label, fail

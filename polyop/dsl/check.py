@@ -6,9 +6,10 @@ from collections.abc import Mapping
 
 from polyop.dsl import calls
 from polyop.dsl import syntax as s
-from polyop.dsl.assemble import Inlined, State, assemble
+from polyop.dsl.assemble import assemble
 from polyop.dsl.draft import OperatorCall
 from polyop.dsl.header import plain, resolve
+from polyop.dsl.inference import Inlined, State
 from polyop.dsl.names import did_you_mean
 from polyop.dsl.scope import Scope
 from polyop.dsl.statements import body_of

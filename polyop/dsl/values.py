@@ -6,7 +6,6 @@ as a position, an extent or a test; one that is not says why in `product`.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -341,7 +340,3 @@ def negated(e: Expr) -> Expr:
         case Apply(fn="or", args=(a, b)):
             return both(negated(a), negated(b))
     return Apply("not", (e,), BOOL)
-
-
-def is_finite_constant(v: Value) -> bool:
-    return isinstance(v, Weak) and v.constant is not None and math.isfinite(v.constant)

@@ -67,7 +67,11 @@ def values(draw, depth=3):
     def less():
         return draw(values(depth - 1))
 
-    match pick("read", "read", "affine") if depth == 0 else pick("read", "else", "sum", "least", "quotient", "choice", "choice", "choice"):
+    match (
+        pick("read", "read", "affine")
+        if depth == 0
+        else pick("read", "else", "sum", "least", "quotient", "choice", "choice", "choice")
+    ):
         case "read":
             return f"X[{pick(*INDEX)}]"
         case "affine":
