@@ -111,6 +111,7 @@ class Operator:
         self._required = frozenset(k for k, p in enumerate(parameters) if p.required)
         self._inner = tuple(p.name_in_op for p in parameters)
         self._least = max(self._required, default=-1) + 1
+        self._all = len(parameters) if not any(p.by_name for p in parameters) else -1
         self._most = next((k for k, p in enumerate(parameters) if p.by_name), len(parameters))
         self.__name__ = interface.name
         self.__doc__ = interface.doc or str(interface)
@@ -123,7 +124,7 @@ class Operator:
 
         Raises CallError, if they do not fit.
         """
-        values = self._values(args, keywords)
+        values = args if len(args) == self._all and not keywords else self._values(args, keywords)
         outs: tuple[Any, ...] = ()
         if out is not None:
             outs = tuple(out) if isinstance(out, tuple | list) else (out,)
@@ -170,7 +171,8 @@ class Operator:
             if made is not None:
                 if len(self._plans) >= _PLANS:
                     self._plans.clear()
-                self._plans[key] = made
+                look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
+                self._plans[look] = made
         return result
 
     def _in_users_words(self, e: CallError) -> CallError:
@@ -196,7 +198,7 @@ class Operator:
         target = cpu.resolve(self.target)
         if target.family != "x86":
             raise UnsupportedError(f"`{op.name}` is compiled for {target.name}; calls run on x86 only")
-        name = cache.key("kernel", _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
+        name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
         try:
             return _roomy(lambda: store.find(name, lambda: _load(self._compile(op, units, target, options))))
         except _NoCodeError as without:

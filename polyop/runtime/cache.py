@@ -18,7 +18,6 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-import llvmlite
 import platformdirs
 
 log = logging.getLogger("polyop")
@@ -29,8 +28,8 @@ _SUFFIX = ".pok"
 
 
 def key(*parts: str) -> str:
-    """The name of a cache entry: equal exactly if all parts and the versions of the compilers are."""
-    text = "\0".join((_VERSION, llvmlite.__version__, _sources(), *parts))
+    """The name of a cache entry: equal exactly if all parts are, and polyop itself."""
+    text = "\0".join((_VERSION, _sources(), *parts))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,7 @@ def key(values: Sequence[Any], by_value: Sequence[bool]) -> tuple[Any, ...] | No
 
     by_value   for each value whether it is a number that chooses sizes or the Op itself
     """
-    parts: list[Any] = [threads.get_num_threads()]
+    parts: list[Any] = [threads.setting]
     for v, fixed in zip(values, by_value):  # noqa: B905, strict costs a tenth of the key
         t = type(v)
         if t is ndarray:
@@ -90,9 +90,10 @@ class _Array:
 class Plan:
     """A call with open addresses and numbers.
 
-    arrays    the arrays among the values; `written`: which of them the kernel writes
+    places    (position in the values, slot in the row, is_torch, mask) of the arrays among the values
+    written   (position, slot, is_torch, first, last, others) of those the kernel writes: the bytes they cover, from their
+              address, and (slot, first, last) of every other array
     numbers   (position in the values, slot in the row) of scalars
-    places    (position, slot, is_torch, mask) of each of `arrays`
     fresh     (slot, shape, dtype, size of class, NumPy's dtype) of the results to allocate, each of `kind`
     back      for each result, which of the fresh ones it is, or ~position of the value that is given back
     """
@@ -100,10 +101,9 @@ class Plan:
     kernel: Kernel
     row: list[Any]
     pack: Any
-    arrays: tuple[_Array, ...]
-    written: tuple[_Array, ...]
-    numbers: tuple[tuple[int, int], ...]
     places: tuple[tuple[int, int, bool, int], ...]
+    written: tuple[tuple[int, int, bool, int, int, tuple[tuple[int, int, int], ...]], ...]
+    numbers: tuple[tuple[int, int], ...]
     fresh: tuple[tuple[int, tuple[int, ...], DType, int, Any], ...]
     kind: Any
     back: tuple[int, ...]
@@ -143,12 +143,12 @@ class Plan:
         return results[0] if len(results) == 1 else results
 
     def _may_write(self, values: Sequence[Any], row: list[Any]) -> bool:
-        for w in self.written:
-            first, last = row[w.slot] + w.reach[0], row[w.slot] + w.reach[1]
-            if not w.is_torch and not values[w.position].flags.writeable:
+        for position, slot, is_torch, first, last, others in self.written:
+            if not is_torch and not values[position].flags.writeable:
                 return False
-            for a in self.arrays:
-                if a.position != w.position and row[a.slot] + a.reach[0] < last and first < row[a.slot] + a.reach[1]:
+            at = row[slot]
+            for other, start, end in others:
+                if row[other] + start < at + last and at + first < row[other] + end:
                     return False
         return True
 
@@ -164,8 +164,9 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
     position = {n: k for k, n in enumerate(names)}
     if op.updates and (signature.sites or any(bound.views[i].address != bound.views[o].address for i, o in op.updates)):
         return None  # a second, long run would find other values; or the old value was set aside
+    ends = {i: o for i, o in op.updates if i not in slot}  # an `inout` that is never read
     found, row = {}, list(prepared.row)
-    for n, k in position.items():
+    for n, k in [(ends.get(n, n), k) for n, k in position.items()]:
         if n not in slot:
             continue
         v, is_torch = bound.views[n], arrays.is_torch(values[k])
@@ -174,6 +175,8 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
         first, last = v.span()
         found[n] = _Array(k, slot[n], is_torch, v.dtype.bytes_ - 1, (first - v.address, last - v.address))
     for i, o in op.updates:
+        if i not in found:
+            continue
         found[o] = _Array(found[i].position, slot[o], found[i].is_torch, found[i].mask, found[i].reach)
     formats, numbers = ["q"] * len(row), []
     for k, (n, dtype) in enumerate(signature.scalars):
@@ -191,7 +194,12 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
         kind, shape = bound.views[t.name].kind, bound.views[t.name].shape
         back.append(len(fresh))
         fresh.append((slot[t.name], shape, t.dtype, blocks.size_of(shape, t.dtype.numpy), t.dtype.numpy))
-    written = tuple(found[t.name] for t in op.outputs if t.name in found)
     places = tuple((a.position, a.slot, a.is_torch, a.mask) for a in found.values())
-    return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, tuple(found.values()), written, tuple(numbers),
-                places, tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_)
+    written = tuple((a.position, a.slot, a.is_torch, *a.reach, _others(a, found.values())) for a in
+                    (found[t.name] for t in op.outputs if t.name in found))
+    return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers), tuple(fresh),
+                kind, tuple(back), prepared.work, prepared.bytes_)
+
+
+def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:
+    return tuple((b.slot, *b.reach) for b in found if b.position != a.position)

@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import llvmlite
 from llvmlite import binding
 
 from polyop.ir.errors import InternalError, UnsupportedError
@@ -22,6 +23,8 @@ _V4 = (*_V3, "avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl")
 LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2}
 
 llvm: Any = binding  # llvmlite has no types
+VERSION = f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, binding.llvm_version_info))}"
+"""What makes the code: part of every cache key."""
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _numbers = itertools.count()

@@ -21,7 +21,7 @@ _SYMBOLS = ("polyop_parallel", "polyop_forked")
 _TEXT = Path(__file__).with_name("pool.ll")
 
 _lock = threading.Lock()
-_threads: int | None = None
+setting: int | None = None  # how many threads; None until someone asks
 
 
 def pool_text() -> str:
@@ -39,7 +39,7 @@ def _assemble() -> Binary:
 
 @lru_cache(maxsize=1)
 def _pool() -> cpu.Loaded:
-    code = cache.remember_code(cache.key("pool", pool_text(), str(cpu.host())), lambda: _assemble().code)
+    code = cache.remember_code(cache.key("pool", cpu.VERSION, pool_text(), str(cpu.host())), lambda: _assemble().code)
     loaded = cpu.link(code, _SYMBOLS).keep()
     os.register_at_fork(after_in_child=ctypes.CFUNCTYPE(None)(loaded.addresses["polyop_forked"]))
     return loaded
@@ -53,11 +53,11 @@ def parallel_address() -> int:
 
 def get_num_threads() -> int:
     """How many threads a kernel may use: POLYOP_NUM_THREADS, else the physical cores this process may run on."""
-    global _threads
-    if _threads is None:
+    global setting
+    if setting is None:
         wanted = os.environ.get("POLYOP_NUM_THREADS", "")
-        _threads = _checked(wanted, "POLYOP_NUM_THREADS") if wanted else physical_cores()
-    return _threads
+        setting = _checked(wanted, "POLYOP_NUM_THREADS") if wanted else physical_cores()
+    return setting
 
 
 def set_num_threads(n: int) -> None:
@@ -65,8 +65,8 @@ def set_num_threads(n: int) -> None:
 
     Raises UserError, if `n` is no such number.
     """
-    global _threads
-    _threads = _checked(n, "the number of threads")
+    global setting
+    setting = _checked(n, "the number of threads")
 
 
 def _checked(value: object, what: str) -> int:

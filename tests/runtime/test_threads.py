@@ -236,10 +236,10 @@ def test_a_wrong_number_of_threads_is_refused(count, wrong):
 
 
 def test_the_environment_says_how_many_threads(monkeypatch):
-    monkeypatch.setattr(threads, "_threads", None)
+    monkeypatch.setattr(threads, "setting", None)
     monkeypatch.setenv("POLYOP_NUM_THREADS", "5")
     assert threads.get_num_threads() == 5
-    monkeypatch.setattr(threads, "_threads", None)
+    monkeypatch.setattr(threads, "setting", None)
 
 
 def test_two_hardware_threads_of_one_core_count_once(tmp_path, monkeypatch):
