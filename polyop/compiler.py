@@ -23,6 +23,7 @@ from polyop.poly.middle import RUNGS, Middle, lower, scop_of
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.wellformed import check
+from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.runtime import cpu
 from polyop.trace import Recorder, Trace
@@ -68,7 +69,7 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     rec.text("op", op)
     with _ISL:
         rec.stage("check", check, op)
-        scop = rec.stage("scop", lambda: scop_of(cut_into_pieces(op)))
+        scop = rec.stage("scop", lambda: scop_of(cut_into_pieces(fix_at_one(op, options.ones))))
         rec.text("scop", scop)
         notes: list[str] = []
         for rung in RUNGS[RUNGS.index(options.rung) : -1]:

@@ -13,6 +13,7 @@ class Options:
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
+    ones       sizes that are 1 in the calls the kernel is for
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
     """
@@ -21,6 +22,7 @@ class Options:
     hints: tuple[tuple[str, int], ...] = ()
     rung: str = "tuned"
     regime: str = "positive"
+    ones: tuple[str, ...] = ()
     threads: bool = False
     check: bool = True
 

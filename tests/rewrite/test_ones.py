@@ -1,0 +1,37 @@
+"""Fixing a size at 1 keeps what an operator computes, and takes its loops away."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.reference import evaluate
+from polyop.ir.span import Source
+from polyop.rewrite.ones import fix_at_one, narrow_sizes
+
+MATMUL = instantiate(parse(Source("<test>", """
+op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
+""")), "f")
+
+
+def test_a_product_with_one_column_is_a_product_with_a_vector():
+    fixed = fix_at_one(MATMUL, ("N",))
+    assert fixed.steps[0].indices == ("m", "k")
+    assert str(fixed.steps[0].target) == "C[m, 0]"
+    assert fixed.sizes == MATMUL.sizes  # still arguments
+
+
+def test_the_result_is_the_same():
+    rng, sizes = np.random.default_rng(0), {"K": 3, "M": 4, "N": 1}
+    arrays = {"A": rng.standard_normal((4, 3)).astype(np.float32), "B": rng.standard_normal((3, 1)).astype(np.float32)}
+    for ones in (("N",), ("N", "M")):
+        at = sizes | dict.fromkeys(ones, 1)
+        cut = arrays | {"A": arrays["A"][: at["M"]]}
+        got = evaluate(fix_at_one(MATMUL, ones), at, {}, cut)["C"]
+        np.testing.assert_array_equal(got, evaluate(MATMUL, at, {}, cut)["C"])
+
+
+def test_only_the_last_extent_of_a_result_makes_lanes_narrow():
+    assert narrow_sizes(MATMUL, {"K": 1, "M": 1, "N": 7}) == ()
+    assert narrow_sizes(MATMUL, {"K": 3, "M": 3, "N": 1}) == ("N",)
