@@ -155,7 +155,14 @@ class Operator:
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> Any:
         """A call that looks like none before; it leaves a plan behind if it can."""
-        choice = choose.choose(self.interface, dict(zip(self._names, values, strict=True)))
+        arguments = dict(zip(self._names, values, strict=True))
+        for value in values:
+            symbolic = getattr(value, "__polyop_symbolic__", None)
+            if symbolic is not None:  # the call is taken down rather than made: see polyop/graph/symbolic.py
+                if out is not None:
+                    raise fail("E707", f"`{self.interface.name}` is called on symbolic values, so there is nothing to write to `out`")
+                return symbolic(self.interface, self._op, arguments)
+        choice = choose.choose(self.interface, arguments)
         op = self._op(choice)
         try:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
