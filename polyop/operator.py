@@ -160,7 +160,7 @@ class Operator:
             symbolic = getattr(value, "__polyop_symbolic__", None)
             if symbolic is not None:  # the call is taken down rather than made: see polyop/graph/symbolic.py
                 if out is not None:
-                    raise fail("E707", f"`{self.interface.name}` is called on symbolic values, so there is nothing to write to `out`")
+                    raise fail("E707", f"`{self.interface.name}` is called on symbolic values, so nothing is written to `out`")
                 return symbolic(self.interface, self._op, arguments)
         choice = choose.choose(self.interface, arguments)
         op = self._op(choice)
