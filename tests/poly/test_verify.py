@@ -38,6 +38,14 @@ RIGHT = {
     "softmax_rows": (n.SOFTMAX, n.SOFTMAX_ROWS),
     "softmax_loops": (n.SOFTMAX, n.SOFTMAX_LOOPS),
     "conv_packed": (n.CONV, n.CONV_PACKED),
+    "registers begun in two loops": (TWICE_OP, nest(TWICE_OP, """
+        buffer t[] reg
+        for i in 0, min(N, 5):
+            S0(i): t = exp(X[i])
+            S1(i): Y[i] = t * t
+        for i in 5, N:
+            S0(i): t = exp(X[i])
+            S1(i): Y[i] = t * t""")),
     "scan": (SCAN_OP, nest(SCAN_OP, """
         for t in 0, N:
             S0(t): Y[t] = X[t] + (Y[t - 1] if t >= 1 else 0.0)""")),
@@ -267,6 +275,15 @@ WRONG: dict[str, tuple[tuple[Op, LoopNest], Change, str]] = {
     "one register for all lanes": (LANES, lambda g: store("Y", load("t", at(v="0")))(store("t", target(at(v="0")))(g)), LOCKED),
     "parallel over the reduction": (LOOPS, loop("k", kind=Kind.PARALLEL), RACE),
     "parallel over chunks": (MM, loop("k_c", kind=Kind.PARALLEL), RACE),
+    "register read in another loop": (RIGHT["registers begun in two loops"], lambda g: nest(TWICE_OP, """
+        buffer t[] reg
+        for i in 0, min(N, 1):
+            S0(i): t = exp(X[i])
+        for i in 0, min(N, 1):
+            S1(i): Y[i] = t * t
+        for i in 1, N:
+            S0(i): t = exp(X[i])
+            S1(i): Y[i] = t * t"""), SET),
     "register shared by threads": (ROWS, loop("c_t", "total_lanes", kind=Kind.PARALLEL), SET),
     "private memory carried between runs of a parallel loop": (
         MM, lambda g: loop("n_r", kind=Kind.PARALLEL)(loop("m_c", kind=Kind.SERIAL)(g)), SET),

@@ -1,7 +1,7 @@
 """Every access of a nest as an isl map from executions to memory elements, with what the Scop wants to find there.
 
 An element is named by its buffer, its position, and the life it belongs to: a register lives inside one iteration of the
-serial loops around its first store and inside one thread, private work space inside one iteration of the innermost
+serial loops around the store that begins it and inside one thread, private work space inside one iteration of the innermost
 parallel loop around the access. So what does not survive from one iteration to another simply is another element there.
 """
 
@@ -75,14 +75,18 @@ class Accesses:
     def buffers(self) -> dict[str, Buffer]:
         return {b.name: b for b in self.nest.buffers}
 
-    @cached_property
-    def _lives(self) -> dict[str, tuple[int, ...]]:
-        """For each register buffer the serial loops around its first store."""
-        found: dict[str, tuple[int, ...]] = {}
-        for s in self.sites:
-            if self.buffers[s.store.target.source].space == Space.REG:
-                found.setdefault(s.store.target.source, tuple(s.around[i].key for i in s.serial))
-        return found
+    def _life(self, site: Site, buffer: str) -> tuple[int, ...] | None:
+        """The serial loops around the store that begins the register buffer `buffer` for `site`; None if there is none.
+
+        That is the first store in the text whose serial loops are around `site` too. Registers of one buffer that are
+        begun in different loops never meet: a loop around one beginning and a later access is around all in between.
+        """
+        mine = {a.key for a in site.around}
+        for s in self.writers(buffer):
+            life = tuple(s.around[i].key for i in s.serial)
+            if s.number <= site.number and mine.issuperset(life):
+                return life if {site.around[i].key for i in site.parallel} <= set(life) else None
+        return None
 
     @cached_property
     def _shared(self) -> dict[str, str]:
@@ -119,11 +123,9 @@ class Accesses:
         b = self.buffers[load.source]
         name, life = self.memory(load.source), list[Affine]()
         if b.space == Space.REG:
-            known = {a.key: a.loop.index for a in site.around}
-            mine = self._lives.get(load.source, ())
-            life = [affine(known[k]) for k in mine if k in known]
-            threads = {site.around[i].key for i in site.parallel}
-            name += "" if len(life) == len(mine) and threads <= set(mine) else f" outside {site.name}"
+            keys = self._life(site, load.source)
+            life = [affine(a.loop.index) for a in site.around if keys and a.key in keys]
+            name += f" in {keys}" if keys is not None else f" outside {site.name}"
         elif b.private and site.parallel:
             inner = site.parallel[-1]   # each run of a parallel loop may give its iterations to other threads
             life = [affine(a.loop.index) for a in site.around[: inner + 1]]
