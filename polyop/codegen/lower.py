@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
+from polyop.codegen.stream import stream_outputs
 from polyop.codegen.verify import verify
 from polyop.ir.loops import LoopNest
 from polyop.ir.options import Options
@@ -16,5 +17,5 @@ def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
     Raises  UnsupportedError, if the target has too few registers or a loop is of a kind it cannot run.
     """
     verify(nest, target)
-    split = split_full_tiles(unswitch(nest), vector_width(nest, target))
+    split = split_full_tiles(unswitch(stream_outputs(nest)), vector_width(nest, target))
     return verify(prefetch(split), target)

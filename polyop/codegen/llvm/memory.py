@@ -6,13 +6,13 @@ from polyop.codegen.convert import from_memory, to_memory
 from polyop.codegen.llvm.addresses import Place, gep, lane_offsets, locate
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
-from polyop.codegen.llvm.index import existing
+from polyop.codegen.llvm.index import existing, index
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
 from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, only_if, points, row_exists, rows_needed
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
-from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
+from polyop.codegen.llvm.types import Int, alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BOOL
 from polyop.ir.loops import Store
@@ -120,14 +120,18 @@ def _write_vector(s: State, place: Place, raw: str, p: str, mask: str | None) ->
 
 
 def _stream(s: State, x: Value, place: Place, point: Point) -> None:
-    """Past the caches if the address is aligned, else as usual; all vectors of a row agree."""
+    """Past the caches if the address is aligned and the tensor is large, else as usual; all vectors of a row agree."""
     t = vector(place.element, s.width)
     bytes_ = s.width * alignment(place.element)
     raws = [to_memory(operand(s, x, point, v, True), place.buffer.dtype, s.shared.target).text for v in range(s.vectors())]
     p = place.base(point, None)
     address = s.b.pure(f"ptrtoint ptr {p} to i64", p)
     low = s.b.pure(f"and i64 {address}, {bytes_ - 1}", address)
-    aligned = s.b.compare("eq", low, 0)
+    elems: Int = 1
+    for extent, _ in place.buffer.dims:
+        elems = s.b.mul(elems, index(s, extent, {}))
+    large = s.b.compare("sge", elems, s.shared.target.stream_bytes // place.buffer.dtype.bytes_)
+    aligned = s.b.both(s.b.compare("eq", low, 0), large)
     fast, slow, done = s.b.new_label(), s.b.new_label(), s.b.new_label()
     places = [gep(s, place.element, p, v * s.width) for v in range(s.vectors())]
     s.b.line(f"br i1 {aligned}, label %{fast}, label %{slow}")
