@@ -199,11 +199,11 @@ def _read_address() -> Callable[[np.ndarray], int]:
 
     Source  numpy/core/include/numpy/ndarraytypes.h: `data` follows the object header.
     """
-    header = object.__basicsize__
+    header, word = object.__basicsize__, ctypes.c_size_t.from_address
     probe: list[np.ndarray] = [np.zeros(3)[1:], np.zeros((2, 2), np.int8), np.zeros(4, np.float32)[::-1]]
 
     def quick(a: np.ndarray) -> int:
-        return ctypes.c_size_t.from_address(id(a) + header).value
+        return word(id(a) + header).value
 
     def plain(a: np.ndarray) -> int:
         return int(a.__array_interface__["data"][0])
