@@ -106,6 +106,11 @@ class _State:
         if reason:
             return reason
         a, b = self.of[p], self.of[c]
+        others = (self.relation(q, d)[1] for d, needs in enumerate(self.sources) for q in needs
+                  if {self.of[q], self.of[d]} == {a, b} and q not in self.copies)
+        refused = next(filter(None, others), "")
+        if refused:
+            return refused
         anchors = [k for k in range(len(self.of)) if self.of[k] in (a, b) and self.traits[k].is_anchor]
         if len(anchors) > 1:
             first, second = (self.g.calls[k].name for k in anchors[:2])

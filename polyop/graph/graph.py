@@ -85,6 +85,9 @@ def trace(outputs: Mapping[str, Value] | Sequence[Value]) -> Graph:
     safe = _safe(values)
     env = {n: affine(s) for n, s in safe.items()}
     names_of = _Names(values, safe)
+    for n in nodes:  # numbers follow the order of the calls
+        for o in n.op.outputs:
+            names_of.result(n, o.name)
     wanted = {names_of.of(v) for v in given}
     calls, tensors = [], {}
     for v in values:
