@@ -33,7 +33,6 @@ class Loaded:
     module: Module
     address: int
     keep: object = field(repr=False)
-    assembly: str = ""
 
     def __call__(self, sizes, values, arrays, parallel=0, threads=1) -> int:
         return self.bind(sizes, values, arrays, parallel, threads)()
@@ -46,7 +45,9 @@ class Loaded:
         raw += [t.numpy.type(values[n]).tobytes().ljust(8, b"\0") for n, t in sig.scalars]
         for b in sig.tensors:
             a = arrays[b.name]
-            assert b.unit is None or not a.size or a.shape[b.unit] <= 1 or a.strides[b.unit] == a.itemsize, f"{b.name} has no unit stride along {b.unit}"
+            assert b.unit is None or not a.size or a.shape[b.unit] <= 1 or a.strides[b.unit] == a.itemsize, (
+                f"{b.name} has no unit stride along {b.unit}"
+            )
             raw.append(a.ctypes.data.to_bytes(8, "little"))
             raw += [(st // a.itemsize).to_bytes(8, "little", signed=True) for st in a.strides]
         work = []
@@ -71,22 +72,41 @@ def aligned(bytes_: int) -> np.ndarray:
     return raw[start : start + bytes_]
 
 
-def load(module: Module, target: Target, assembly: bool = False) -> Loaded:
-    parsed = llvm.parse_assembly(module.text)
-    parsed.verify()
+def machine(target: Target) -> llvm.TargetMachine:
+    return llvm.Target.from_default_triple().create_target_machine(
+        cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="small", jit=True
+    )
 
-    def machine():
-        return llvm.Target.from_default_triple().create_target_machine(
-            cpu=target.arch, features=target.features, opt=3, reloc="pic", codemodel="small", jit=True)
 
-    tm = machine()
-    parsed.triple = llvm.get_process_triple()
-    parsed.data_layout = str(tm.target_data)
-    text = tm.emit_assembly(parsed) if assembly else ""
-    binary = tm.emit_object(parsed)
-    library = llvm.JITLibraryBuilder().add_object_img(binary).add_current_process().export_symbol(module.name).link(
-        llvm.create_lljit_compiler(machine(), use_jit_link=True), module.name)
-    return Loaded(module, library[module.name], (library, parsed, tm), text)
+def parsed(module: Module, target: Target) -> tuple[llvm.ModuleRef, llvm.TargetMachine]:
+    ref, tm = llvm.parse_assembly(module.text), machine(target)
+    ref.verify()
+    ref.triple = llvm.get_process_triple()
+    ref.data_layout = str(tm.target_data)
+    return ref, tm
+
+
+def assembled(nest: LoopNest, target: Target) -> bytes:
+    """The ELF object of a nest."""
+    ref, tm = parsed(emit(nest, target, Options()), target)
+    return tm.emit_object(ref)
+
+
+def assembly(nest: LoopNest, target: Target, numerics: str = "fast") -> str:
+    ref, tm = parsed(emit(nest, target, Options(numerics)), target)
+    return tm.emit_assembly(ref)
+
+
+def load(module: Module, target: Target) -> Loaded:
+    ref, tm = parsed(module, target)
+    library = (
+        llvm.JITLibraryBuilder()
+        .add_object_img(tm.emit_object(ref))
+        .add_current_process()
+        .export_symbol(module.name)
+        .link(llvm.create_lljit_compiler(machine(target), use_jit_link=True), module.name)
+    )
+    return Loaded(module, library[module.name], (library, ref, tm))
 
 
 def compiled(nest: LoopNest, target: Target = V4, numerics: str = "fast") -> Loaded:
@@ -103,13 +123,27 @@ def random_array(rng: np.random.Generator, t: DType, shape: tuple[int, ...]) -> 
 
 
 def make_arrays(nest: LoopNest, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    return {b.name: random_array(rng, b.dtype, tuple(evaluate(e, sizes) for e, _ in b.dims))
-            for b in nest.buffers if b.space == Space.TENSOR}
+    return {
+        b.name: random_array(rng, b.dtype, tuple(evaluate(e, sizes) for e, _ in b.dims))
+        for b in nest.buffers
+        if b.space == Space.TENSOR
+    }
 
 
-def check(nest: LoopNest, sizes: dict[str, int], target: Target = V4, *, kernel: Loaded | None = None, numerics: str = "fast",
-          rtol: float | None = None, atol: float | None = None, values: dict | None = None, arrays: dict | None = None,
-          parallel: int = 0, threads: int = 1) -> None:
+def check(
+    nest: LoopNest,
+    sizes: dict[str, int],
+    target: Target = V4,
+    *,
+    kernel: Loaded | None = None,
+    numerics: str = "fast",
+    rtol: float | None = None,
+    atol: float | None = None,
+    values: dict | None = None,
+    arrays: dict | None = None,
+    parallel: int = 0,
+    threads: int = 1,
+) -> None:
     """The kernel writes what the interpreter writes."""
     kernel = kernel or compiled(nest, target, numerics)
     rng = np.random.default_rng(sum(sizes.values()) + 7)
@@ -122,7 +156,9 @@ def check(nest: LoopNest, sizes: dict[str, int], target: Target = V4, *, kernel:
         t = nest.buffer(n).dtype
         if t.is_float:
             eps = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-2, "bf16": 8e-2}[t.name]
-            np.testing.assert_allclose(got[n].astype(np.float64), a.astype(np.float64), rtol=rtol or eps, atol=atol or eps, err_msg=f"{n} {sizes}")
+            np.testing.assert_allclose(
+                got[n].astype(np.float64), a.astype(np.float64), rtol=rtol or eps, atol=atol or eps, err_msg=f"{n} {sizes}"
+            )
         else:
             np.testing.assert_array_equal(got[n], a, err_msg=f"{n} {sizes}")
 
@@ -131,10 +167,8 @@ def _same_layout(a: np.ndarray) -> np.ndarray:
     """A copy with the strides of `a`."""
     if a.flags.c_contiguous or not a.size:
         return a.copy()
-    lowest = a[tuple(0 if st >= 0 else n - 1 for st, n in zip(a.strides, a.shape))]
-    del lowest
-    low = sum(min(0, st * (n - 1)) for st, n in zip(a.strides, a.shape))
-    high = sum(max(0, st * (n - 1)) for st, n in zip(a.strides, a.shape)) + a.itemsize
+    reach = [st * (n - 1) for st, n in zip(a.strides, a.shape, strict=True)]
+    low, high = sum(min(0, r) for r in reach), sum(max(0, r) for r in reach) + a.itemsize
     memory = np.zeros(high - low, np.uint8)
     out = np.ndarray(a.shape, a.dtype, memory, -low, a.strides)
     out[...] = a

@@ -21,7 +21,10 @@ def check_all(n, target, sizes=SIZES, **keys):
 @each_target
 def test_a_broadcast_row_a_column_and_a_number_meet(target):
     e = ap("add", ap("mul", ld("row", I), ld("column", "m")), Apply("cast", (Number(A("m", (2, I.terms[1][0]), 1), I64),), F32))
-    n = nest([tensor("row", "N"), tensor("column", 3), tensor("y", 3, "N")], [loop("m", 3, strip("i", 32, "N", st(ld("y", "m", I), e)))])
+    n = nest(
+        [tensor("row", "N"), tensor("column", 3), tensor("y", 3, "N")],
+        [loop("m", 3, strip("i", 32, "N", st(ld("y", "m", I), e)))],
+    )
     check_all(n, target)
 
 
@@ -29,29 +32,60 @@ def test_a_broadcast_row_a_column_and_a_number_meet(target):
 @pytest.mark.parametrize("t", (F32, F64, U8, BOOL), ids=str)
 def test_a_row_is_read_and_written_backwards(t, target):
     back = A("N", -1, (-1, "i_c"), (-1, "i_v"))
-    n = nest([tensor("x", "N", t=t), tensor("y", "N", t=t), tensor("z", "N", t=t)],
-             [strip("i", 32, "N", st(ld("y", I, t=t), ld("x", back, t=t)), st(ld("z", back, t=t), ld("x", I, t=t)))])
+    n = nest(
+        [tensor("x", "N", t=t), tensor("y", "N", t=t), tensor("z", "N", t=t)],
+        [strip("i", 32, "N", st(ld("y", I, t=t), ld("x", back, t=t)), st(ld("z", back, t=t), ld("x", I, t=t)))],
+    )
     check_all(n, target)
 
 
 @each_target
 def test_constant_and_run_time_strides_are_gathered_and_scattered(target):
     two = A((2, "i_c"), (2, "i_v"))
-    n = nest([tensor("x", A((2, "N"))), tensor("w", 3, "N", unit=0), tensor("y", "N"), tensor("z", A((2, "N"))), tensor("u", "N", 2, unit=None)],
-             [loop("j", 1, strip("i", 16, "N", st(ld("y", I), ap("add", ld("x", two), ld("w", 2, I))), st(ld("z", two), ld("x", A(two, 1))),
-                                 st(ld("u", I, 1), ld("x", two)), st(ld("u", I, 0), ld("y", I)), st(ld("u", I, 0), ld("y", I), "add")))])
+    n = nest(
+        [
+            tensor("x", A((2, "N"))),
+            tensor("w", 3, "N", unit=0),
+            tensor("y", "N"),
+            tensor("z", A((2, "N"))),
+            tensor("u", "N", 2, unit=None),
+        ],
+        [
+            loop(
+                "j",
+                1,
+                strip(
+                    "i",
+                    16,
+                    "N",
+                    st(ld("y", I), ap("add", ld("x", two), ld("w", 2, I))),
+                    st(ld("z", two), ld("x", A(two, 1))),
+                    st(ld("u", I, 1), ld("x", two)),
+                    st(ld("u", I, 0), ld("y", I)),
+                    st(ld("u", I, 0), ld("y", I), "add"),
+                ),
+            )
+        ],
+    )
     k = compiled(n, target)
     for size in SIZES:
         rng = np.random.default_rng(size)
-        arrays = {"x": rng.standard_normal(2 * size).astype("f"), "w": np.asfortranarray(rng.standard_normal((3, size)).astype("f")),
-                  "y": np.zeros(size, "f"), "z": np.zeros(2 * size, "f"), "u": np.zeros((2, size), "f").T}
+        arrays = {
+            "x": rng.standard_normal(2 * size).astype("f"),
+            "w": np.asfortranarray(rng.standard_normal((3, size)).astype("f")),
+            "y": np.zeros(size, "f"),
+            "z": np.zeros(2 * size, "f"),
+            "u": np.zeros((2, size), "f").T,
+        }
         check(n, {"N": size}, kernel=k, arrays=arrays)
 
 
 @each_target
 @pytest.mark.parametrize("t", (F32, F64, I32), ids=str)
 def test_a_negative_run_time_stride_is_followed(t, target):
-    n = nest([tensor("x", "N", t=t, unit=None), tensor("y", "N", t=t)], [strip("i", 16, "N", st(ld("y", I, t=t), ld("x", I, t=t)))])
+    n = nest(
+        [tensor("x", "N", t=t, unit=None), tensor("y", "N", t=t)], [strip("i", 16, "N", st(ld("y", I, t=t), ld("x", I, t=t)))]
+    )
     k = compiled(n, target)
     for size in SIZES[1:]:
         x = np.arange(3 * size).astype(t.numpy)[::-3]
@@ -63,8 +97,12 @@ def test_a_negative_run_time_stride_is_followed(t, target):
 def test_a_square_of_rows_and_lanes_is_transposed_in_registers(t, target):
     w = target.lanes(t.bytes_)
     m, i = A("m_r", "m_p"), A("i_c", "i_v")
-    full = loop("m_r", A("M"), loop("i_c", "N", lanes("i_v", w, None, rows("m_p", w, None, st(ld("y", m, i, t=t), ld("x", i, m, t=t)))),
-                                    step=w), step=w)
+    full = loop(
+        "m_r",
+        A("M"),
+        loop("i_c", "N", lanes("i_v", w, None, rows("m_p", w, None, st(ld("y", m, i, t=t), ld("x", i, m, t=t)))), step=w),
+        step=w,
+    )
     n = nest([tensor("x", "N", "M", t=t), tensor("y", "M", "N", t=t)], [full], sizes=("M", "N"))
     k = compiled(n, target)
     for a, b in ((w, w), (2 * w, 3 * w)):
@@ -76,8 +114,22 @@ def test_a_square_of_rows_and_lanes_is_transposed_in_registers(t, target):
 def test_partial_squares_are_transposed_too(target):
     w = target.lanes(4)
     m, i = A("m_r", "m_p"), A("i_c", "i_v")
-    body = loop("m_r", "M", loop("i_c", "N", lanes("i_v", w, least(w, A("N", (-1, "i_c"))), rows("m_p", w, least(w, A("M", (-1, "m_r"))),
-                st(ld("y", m, i), ld("x", i, m)))), step=w), step=w)
+    body = loop(
+        "m_r",
+        "M",
+        loop(
+            "i_c",
+            "N",
+            lanes(
+                "i_v",
+                w,
+                least(w, A("N", (-1, "i_c"))),
+                rows("m_p", w, least(w, A("M", (-1, "m_r"))), st(ld("y", m, i), ld("x", i, m))),
+            ),
+            step=w,
+        ),
+        step=w,
+    )
     n = nest([tensor("x", "N", "M"), tensor("y", "M", "N")], [body], sizes=("M", "N"))
     k = compiled(n, target)
     for a, b in ((1, 1), (w - 1, w + 1), (w, w), (2 * w + 3, 5)):
@@ -90,7 +142,10 @@ def test_floor_and_remainder_of_lanes_are_positions(target):
     clipped = quasi("max", A(I, -2), Affine())
     e = ap("add", ap("add", ld("x", half), ld("x", third)), ld("x", clipped))
     odd = quasi("div", A((5, "i_c"), (5, "i_v")), affine(7))
-    n = nest([tensor("x", A("N", 3)), tensor("y", "N"), tensor("z", "N")], [strip("i", 32, "N", st(ld("y", I), e), st(ld("z", I), ld("x", odd)))])
+    n = nest(
+        [tensor("x", A("N", 3)), tensor("y", "N"), tensor("z", "N")],
+        [strip("i", 32, "N", st(ld("y", I), e), st(ld("z", I), ld("x", odd)))],
+    )
     check_all(n, target)
 
 
@@ -99,9 +154,13 @@ def test_floors_of_negative_numbers_round_down(target):
     neg = A((-1, "i_c"), (-1, "i_v"), 2)
     cases = [quasi(op, neg, affine(d)) for op in ("div", "mod") for d in (3, 4)]
     scalar = [quasi(op, A((-1, "j"), 1), affine(d)) for op in ("div", "mod") for d in (3, 4)]
-    n = nest([tensor("y", 4, "N", t=I32), tensor("z", 4, "N", t=I32)],
-             [strip("i", 16, "N", *(st(ld("y", k, I, t=I32), Number(c, I32)) for k, c in enumerate(cases))),
-              loop("j", "N", *(st(ld("z", k, "j", t=I32), Number(c, I32)) for k, c in enumerate(scalar)))])
+    n = nest(
+        [tensor("y", 4, "N", t=I32), tensor("z", 4, "N", t=I32)],
+        [
+            strip("i", 16, "N", *(st(ld("y", k, I, t=I32), Number(c, I32)) for k, c in enumerate(cases))),
+            loop("j", "N", *(st(ld("z", k, "j", t=I32), Number(c, I32)) for k, c in enumerate(scalar))),
+        ],
+    )
     check_all(n, target)
 
 
@@ -109,21 +168,30 @@ def test_floors_of_negative_numbers_round_down(target):
 @pytest.mark.parametrize("t", (I32, I64, U8), ids=str)
 def test_positions_from_data_are_gathered(t, target):
     at = ld("at", I, t=t)
-    n = nest([tensor("x", "N"), tensor("at", "N", t=t), tensor("y", "N"), tensor("w", 4, "N"), tensor("z", "N")],
-             [strip("i", 16, "N", st(ld("y", I), ld("x", at)), st(ld("z", I), ld("w", 3, at)))])
+    n = nest(
+        [tensor("x", "N"), tensor("at", "N", t=t), tensor("y", "N"), tensor("w", 4, "N"), tensor("z", "N")],
+        [strip("i", 16, "N", st(ld("y", I), ld("x", at)), st(ld("z", I), ld("w", 3, at)))],
+    )
     k = compiled(n, target)
     for size in SIZES:
         rng = np.random.default_rng(size)
-        arrays = {"x": rng.standard_normal(size).astype("f"), "at": rng.integers(0, max(size, 1), size).astype(t.numpy), "y": np.zeros(size, "f"),
-                  "w": rng.standard_normal((4, size)).astype("f"), "z": np.zeros(size, "f")}
+        arrays = {
+            "x": rng.standard_normal(size).astype("f"),
+            "at": rng.integers(0, max(size, 1), size).astype(t.numpy),
+            "y": np.zeros(size, "f"),
+            "w": rng.standard_normal((4, size)).astype("f"),
+            "z": np.zeros(size, "f"),
+        }
         check(n, {"N": size}, kernel=k, arrays=arrays)
     assert [str(x) for x in k.module.signature.sites] == ["x[at[i_c + i_v]]", "w[3, at[i_c + i_v]]"]
 
 
 @each_target
 def test_rows_of_a_table_are_looked_up(target):
-    n = nest([tensor("x", 5, "N"), tensor("at", 3, t=I64), tensor("y", 3, "N")],
-             [loop("m", 3, strip("i", 16, "N", st(ld("y", "m", I), ld("x", ld("at", "m", t=I64), I))))])
+    n = nest(
+        [tensor("x", 5, "N"), tensor("at", 3, t=I64), tensor("y", 3, "N")],
+        [loop("m", 3, strip("i", 16, "N", st(ld("y", "m", I), ld("x", ld("at", "m", t=I64), I))))],
+    )
     k = compiled(n, target)
     for size in SIZES:
         arrays = {"x": np.random.rand(5, size).astype("f"), "at": np.array([4, 0, 2]), "y": np.zeros((3, size), "f")}
@@ -136,7 +204,10 @@ def test_rows_of_a_table_are_looked_up(target):
 @each_target
 def test_a_position_outside_is_reported_by_the_number_of_its_site_and_not_read(target):
     at = ld("at", I, t=I32)
-    n = nest([tensor("x", "N"), tensor("at", "N", t=I32), tensor("y", "N")], [strip("i", 16, "N", st(ld("y", I), ap("add", ld("y", I), ld("x", at))))])
+    n = nest(
+        [tensor("x", "N"), tensor("at", "N", t=I32), tensor("y", "N")],
+        [strip("i", 16, "N", st(ld("y", I), ap("add", ld("y", I), ld("x", at))))],
+    )
     k = compiled(n, target)
     for size, bad, value in ((20, 3, -1), (20, 19, 20), (64, 40, 2**31 - 1), (5, 0, -(2**31))):
         arrays = {"x": np.ones(size, "f"), "at": np.zeros(size, "i"), "y": np.zeros(size, "f")}
@@ -151,14 +222,27 @@ def test_a_position_outside_is_reported_by_the_number_of_its_site_and_not_read(t
 def test_a_position_that_is_not_needed_may_lie_outside(target):
     at = ld("at", I, t=I32)
     needed = Apply("ge", (at, Const(0, I32)), BOOL)
-    n = nest([tensor("x", "N"), tensor("at", "N", t=I32), tensor("y", "N"), tensor("ok", "N", t=BOOL)],
-             [strip("i", 16, "N", st(ld("y", I), ap("select", needed, ld("x", at), Const(-1.0, F32))),
-                    st(ld("ok", I, t=BOOL), Apply("and", (needed, Apply("gt", (ld("x", at), Const(0.0, F32)), BOOL)), BOOL)))])
+    n = nest(
+        [tensor("x", "N"), tensor("at", "N", t=I32), tensor("y", "N"), tensor("ok", "N", t=BOOL)],
+        [
+            strip(
+                "i",
+                16,
+                "N",
+                st(ld("y", I), ap("select", needed, ld("x", at), Const(-1.0, F32))),
+                st(ld("ok", I, t=BOOL), Apply("and", (needed, Apply("gt", (ld("x", at), Const(0.0, F32)), BOOL)), BOOL)),
+            )
+        ],
+    )
     k = compiled(n, target)
     for size in SIZES:
         rng = np.random.default_rng(size)
-        arrays = {"x": rng.standard_normal(size).astype("f"), "at": rng.integers(-3, max(size, 1), size).astype("i"), "y": np.zeros(size, "f"),
-                  "ok": np.zeros(size, bool)}
+        arrays = {
+            "x": rng.standard_normal(size).astype("f"),
+            "at": rng.integers(-3, max(size, 1), size).astype("i"),
+            "y": np.zeros(size, "f"),
+            "ok": np.zeros(size, bool),
+        }
         if not size:
             arrays["at"][:] = -1
         check(n, {"N": size}, kernel=k, arrays=arrays)
@@ -170,7 +254,10 @@ def test_a_position_that_is_not_needed_may_lie_outside(target):
 def test_scattered_updates_of_one_place_all_arrive_in_order(reduce, t, target):
     reduce = {"add": "or", "max": "and"}.get(reduce, reduce) if t == BOOL else reduce
     at = ld("at", I, t=I32)
-    n = nest([tensor("x", "N", t=t), tensor("at", "N", t=I32), tensor("y", 5, t=t)], [strip("i", 16, "N", st(ld("y", at, t=t), ld("x", I, t=t), reduce))])
+    n = nest(
+        [tensor("x", "N", t=t), tensor("at", "N", t=I32), tensor("y", 5, t=t)],
+        [strip("i", 16, "N", st(ld("y", at, t=t), ld("x", I, t=t), reduce))],
+    )
     k = compiled(n, target)
     for size in SIZES:
         rng = np.random.default_rng(size)
@@ -199,11 +286,22 @@ def test_rows_and_loops_inside_guards_share_a_row_of_zeros(target):
     from tests.codegen.nests import reg
 
     tile = least(4, A("P", (-1, "p_r")))
-    body = loop("p_r", "P", lanes("k_v", 16, least(16, A("N")),
-        rows("p_p", 4, tile, st(acc, Const(0.0, F32))),
-        loop("r", 3, loop("c", "C", rows("p_p", 4, tile, st(acc, ap("mul", x, ld("w", "r", "c", "k_v")), "add")))),
-        rows("p_p", 4, tile, st(ld("y", A("p_r", "p_p"), "k_v"), acc))), step=4)
-    n = nest([tensor("x", "P", "C"), tensor("w", 3, "C", "N"), tensor("y", "P", "N"), reg("acc", 4, 16)], [body], sizes=("P", "C", "N"))
+    body = loop(
+        "p_r",
+        "P",
+        lanes(
+            "k_v",
+            16,
+            least(16, A("N")),
+            rows("p_p", 4, tile, st(acc, Const(0.0, F32))),
+            loop("r", 3, loop("c", "C", rows("p_p", 4, tile, st(acc, ap("mul", x, ld("w", "r", "c", "k_v")), "add")))),
+            rows("p_p", 4, tile, st(ld("y", A("p_r", "p_p"), "k_v"), acc)),
+        ),
+        step=4,
+    )
+    n = nest(
+        [tensor("x", "P", "C"), tensor("w", 3, "C", "N"), tensor("y", "P", "N"), reg("acc", 4, 16)], [body], sizes=("P", "C", "N")
+    )
     k = compiled(n, target)
     for p, c, f in ((1, 1, 1), (4, 3, 16), (9, 5, 7), (2, 40, 16), (6, 0, 3)):
         check(n, {"P": p, "C": c, "N": f}, kernel=k)
@@ -212,28 +310,54 @@ def test_rows_and_loops_inside_guards_share_a_row_of_zeros(target):
 @each_target
 def test_an_affine_load_in_a_branch_is_read_only_where_its_test_holds(target):
     left = ap("select", Test((A(I, -1),)), ld("x", A(I, -1)), Const(9.0, F32))
-    both = ap("select", Apply("or", (Apply("not", (Test((A(I, -2),)),), BOOL), Apply("gt", (ld("x", A(I, -2)), Const(0.0, F32)), BOOL)), BOOL),
-              ld("x", I), Const(3.0, F32))
-    n = nest([tensor("x", "N"), tensor("y", "N"), tensor("z", "N")], [strip("i", 32, "N", st(ld("y", I), left), st(ld("z", I), both))])
+    both = ap(
+        "select",
+        Apply("or", (Apply("not", (Test((A(I, -2),)),), BOOL), Apply("gt", (ld("x", A(I, -2)), Const(0.0, F32)), BOOL)), BOOL),
+        ld("x", I),
+        Const(3.0, F32),
+    )
+    n = nest(
+        [tensor("x", "N"), tensor("y", "N"), tensor("z", "N")], [strip("i", 32, "N", st(ld("y", I), left), st(ld("z", I), both))]
+    )
     check_all(n, target)
 
 
 @each_target
 def test_a_triangle_is_written_by_masked_stores(target):
     j = A("i_c", "i_v")
-    n = nest([tensor("x", "N", "N"), tensor("y", "N", "N"), tensor("z", "N", "N")],
-             [loop("m", "N", strip("i", 16, "N", when([A("m") - j], [st(ld("y", "m", j), ld("x", "m", j))], [st(ld("z", j, "m"), Const(1.0, F32))])))])
+    n = nest(
+        [tensor("x", "N", "N"), tensor("y", "N", "N"), tensor("z", "N", "N")],
+        [
+            loop(
+                "m",
+                "N",
+                strip(
+                    "i",
+                    16,
+                    "N",
+                    when([A("m") - j], [st(ld("y", "m", j), ld("x", "m", j))], [st(ld("z", j, "m"), Const(1.0, F32))]),
+                ),
+            )
+        ],
+    )
     check_all(n, target, (0, 1, 7, 16, 17, 33))
 
 
 @each_target
 def test_a_padded_work_buffer_keeps_what_a_shorter_loop_does_not_reach(target):
     j = A("i_c", "i_v")
-    n = nest([tensor("x", "N"), tensor("y", "N"), work("t", "N", pad=32)],
-             [strip("i", 32, "N", st(ld("t", j), ld("x", j))),
-              loop("i_c", "N", lanes("i_v", 32, least(32, A("H", (-1, "i_c"))), st(ld("t", j), Const(7.0, F32))), step=32),
-              loop("i_c", "N", lanes("i_v", 32, least(32, A("H", (-1, "i_c"), -1)), st(ld("t", j), Const(1.0, F32), "add")), step=32),
-              strip("i", 32, "N", st(ld("y", j), ld("t", j)))], sizes=("N", "H"))
+    n = nest(
+        [tensor("x", "N"), tensor("y", "N"), work("t", "N", pad=32)],
+        [
+            strip("i", 32, "N", st(ld("t", j), ld("x", j))),
+            loop("i_c", "N", lanes("i_v", 32, least(32, A("H", (-1, "i_c"))), st(ld("t", j), Const(7.0, F32))), step=32),
+            loop(
+                "i_c", "N", lanes("i_v", 32, least(32, A("H", (-1, "i_c"), -1)), st(ld("t", j), Const(1.0, F32), "add")), step=32
+            ),
+            strip("i", 32, "N", st(ld("y", j), ld("t", j))),
+        ],
+        sizes=("N", "H"),
+    )
     k = compiled(n, target)
     for size, half in ((1, 0), (40, 5), (64, 33), (33, 33), (70, 1)):
         check(n, {"N": size, "H": half}, kernel=k)
@@ -245,16 +369,32 @@ def test_an_outer_scalar_is_an_argument(target):
     from polyop.ir.expr import Scalar
 
     e = ap("add", ap("mul", ld("x", I), Scalar("alpha", F32)), Apply("cast", (Scalar("beta", F16),), F32))
-    n = nest([tensor("x", "N"), tensor("y", "N")], [strip("i", 16, "N", st(ld("y", I), ap("select", Scalar("on", BOOL), e, ld("x", I))))],
-             scalars=(("alpha", F32), ("beta", F16), ("on", BOOL)))
+    n = nest(
+        [tensor("x", "N"), tensor("y", "N")],
+        [strip("i", 16, "N", st(ld("y", I), ap("select", Scalar("on", BOOL), e, ld("x", I))))],
+        scalars=(("alpha", F32), ("beta", F16), ("on", BOOL)),
+    )
     k = compiled(n, target)
     for on in (True, False):
         check(n, {"N": 21}, kernel=k, values={"alpha": 1.25, "beta": -0.5, "on": on})
 
 
 def test_streamed_stores_are_written_at_any_alignment():
-    n = nest([tensor("x", "N"), tensor("y", "N")], [loop("i_c", "N", when([A("N", (-1, "i_c"), -32)], [lanes("i_v", 32, None, st(ld("y", I), ld("x", I), stream=True))],
-             [lanes("i_v", 32, least(32, A("N", (-1, "i_c"))), st(ld("y", I), ld("x", I), stream=True))]), step=32)])
+    n = nest(
+        [tensor("x", "N"), tensor("y", "N")],
+        [
+            loop(
+                "i_c",
+                "N",
+                when(
+                    [A("N", (-1, "i_c"), -32)],
+                    [lanes("i_v", 32, None, st(ld("y", I), ld("x", I), stream=True))],
+                    [lanes("i_v", 32, least(32, A("N", (-1, "i_c"))), st(ld("y", I), ld("x", I), stream=True))],
+                ),
+                step=32,
+            )
+        ],
+    )
     k = compiled(n, V4)
     assert "!nontemporal" in k.module.text and "sfence" in k.module.text
     for shift in range(20):

@@ -4,7 +4,7 @@ import pytest
 from polyop.ir.dtypes import BOOL, DTYPES, F16, F32, F64, I32, DType
 from polyop.ir.expr import Apply, Const, Scalar
 from polyop.ir.op import Monoid, builtin_monoid
-from tests.codegen.harness import RUNNABLE, V4, check, compiled
+from tests.codegen.harness import RUNNABLE, V4, assembly, check, compiled
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, work
 
 I = A("i_c", "i_v")
@@ -24,7 +24,11 @@ def values(t: DType, shape, seed: int) -> np.ndarray:
     if t == BOOL:
         return rng.integers(0, 2, shape).astype(bool)
     if t.is_float:
-        return rng.choice([-1.0, 1.0, 1.0, 2.0, 0.5], shape).astype(t.numpy) if t.bits == 16 else rng.uniform(0.5, 1.5, shape).astype(t.numpy)
+        return (
+            rng.choice([-1.0, 1.0, 1.0, 2.0, 0.5], shape).astype(t.numpy)
+            if t.bits == 16
+            else rng.uniform(0.5, 1.5, shape).astype(t.numpy)
+        )
     return rng.integers(0 if t.kind == "uint" else -50, 50, shape).astype(t.numpy)
 
 
@@ -35,7 +39,12 @@ def test_every_monoid_folds_into_registers_and_memory(t, target):
     buffers = [tensor("x", 3, "N", t=t)]
     head, body, tail = [], [], []
     for name in monoids(t):
-        buffers += [tensor(f"y_{name}", 3, t=t), tensor(f"z_{name}", 3, t=t), tensor(f"v_{name}", "N", t=t), reg(f"r_{name}", t=t)]
+        buffers += [
+            tensor(f"y_{name}", 3, t=t),
+            tensor(f"z_{name}", 3, t=t),
+            tensor(f"v_{name}", "N", t=t),
+            reg(f"r_{name}", t=t),
+        ]
         identity = builtin_monoid(name, t).identity
         head.append(st(ld(f"r_{name}", t=t), Const(identity, t)))
         body += [st(ld(f"r_{name}", t=t), x, name), st(ld(f"z_{name}", "m", t=t), x, name), st(ld(f"v_{name}", I, t=t), x, name)]
@@ -43,8 +52,11 @@ def test_every_monoid_folds_into_registers_and_memory(t, target):
     n = nest(buffers, [loop("m", 3, *head, strip("i", 32, "N", *body), *tail)])
     k = compiled(n, target)
     for size in SIZES:
-        arrays = {b.name: values(t, tuple(e.const if e.is_constant else size for e, _ in b.dims), i)
-                  for i, b in enumerate(n.buffers) if b.space == "tensor"}
+        arrays = {
+            b.name: values(t, tuple(e.const if e.is_constant else size for e, _ in b.dims), i)
+            for i, b in enumerate(n.buffers)
+            if b.space == "tensor"
+        }
         loose = {"f16": 0.1, "bf16": 0.3}.get(t.name)
         check(n, {"N": size}, kernel=k, arrays=arrays, rtol=loose, atol=loose)
 
@@ -52,8 +64,19 @@ def test_every_monoid_folds_into_registers_and_memory(t, target):
 @each_target
 def test_nan_wins_every_maximum_and_minimum(target):
     for at in (0, 5, 37):
-        n = nest([tensor("x", "N"), tensor("y"), tensor("z"), tensor("w", "N")],
-                 [strip("i", 32, "N", st(ld("y"), ld("x", I), "max"), st(ld("z"), ld("x", I), "min"), st(ld("w", I), ld("x", I), "max"))])
+        n = nest(
+            [tensor("x", "N"), tensor("y"), tensor("z"), tensor("w", "N")],
+            [
+                strip(
+                    "i",
+                    32,
+                    "N",
+                    st(ld("y"), ld("x", I), "max"),
+                    st(ld("z"), ld("x", I), "min"),
+                    st(ld("w", I), ld("x", I), "max"),
+                )
+            ],
+        )
         x = np.arange(40).astype("f")
         x[at] = np.nan
         arrays = {"x": x, "y": np.array(0, "f"), "z": np.array(0, "f"), "w": np.where(np.arange(40) == 9, np.nan, 3).astype("f")}
@@ -64,11 +87,26 @@ def test_nan_wins_every_maximum_and_minimum(target):
 def test_a_reduction_starts_from_a_partial_register_for_each_lane(target):
     """sum over rows of exp-free squares: one accumulator for each lane, folded at the end."""
     tail = least(32, A("N", (-1, "i_c")))
-    n = nest([tensor("x", "M", "N"), tensor("y", "M"), reg("part", 32), reg("total")], [
-        loop("m", "M", lanes("i_v", 32, None, st(ld("part", "i_v"), Const(0.0, F32))),
-             loop("i_c", "N", lanes("i_v", 32, tail, st(ld("part", "i_v"), ap("mul", ld("x", "m", I), ld("x", "m", I)), "add")), step=32),
-             st(ld("total"), Const(0.0, F32)),
-             lanes("i_v", 32, None, st(ld("total"), ld("part", "i_v"), "add")), st(ld("y", "m"), ld("total")))], sizes=("M", "N"))
+    n = nest(
+        [tensor("x", "M", "N"), tensor("y", "M"), reg("part", 32), reg("total")],
+        [
+            loop(
+                "m",
+                "M",
+                lanes("i_v", 32, None, st(ld("part", "i_v"), Const(0.0, F32))),
+                loop(
+                    "i_c",
+                    "N",
+                    lanes("i_v", 32, tail, st(ld("part", "i_v"), ap("mul", ld("x", "m", I), ld("x", "m", I)), "add")),
+                    step=32,
+                ),
+                st(ld("total"), Const(0.0, F32)),
+                lanes("i_v", 32, None, st(ld("total"), ld("part", "i_v"), "add")),
+                st(ld("y", "m"), ld("total")),
+            )
+        ],
+        sizes=("M", "N"),
+    )
     k = compiled(n, target)
     for size in SIZES:
         check(n, {"M": 2, "N": size}, kernel=k)
@@ -86,9 +124,14 @@ def logaddexp() -> Monoid:
 def test_a_monoid_of_the_user_folds_too(target):
     m = logaddexp()
     x = ld("x", I, t=F64)
-    n = nest([tensor("x", "N", t=F64), tensor("y", t=F64), tensor("z", t=F64), reg("r", t=F64)],
-             [st(ld("r", t=F64), Const(float("-inf"), F64)), strip("i", 16, "N", st(ld("r", t=F64), x, m), st(ld("z", t=F64), x, m)),
-              st(ld("y", t=F64), ld("r", t=F64))])
+    n = nest(
+        [tensor("x", "N", t=F64), tensor("y", t=F64), tensor("z", t=F64), reg("r", t=F64)],
+        [
+            st(ld("r", t=F64), Const(float("-inf"), F64)),
+            strip("i", 16, "N", st(ld("r", t=F64), x, m), st(ld("z", t=F64), x, m)),
+            st(ld("y", t=F64), ld("r", t=F64)),
+        ],
+    )
     k = compiled(n, target)
     for size in SIZES:
         check(n, {"N": size}, kernel=k, rtol=1e-11, atol=1e-11)
@@ -99,32 +142,55 @@ def test_a_monoid_of_the_user_folds_too(target):
 def test_strict_numerics_give_the_bits_of_the_source_order(t, target):
     x, w = ld("x", "m", I, t=t), ld("w", I, t=t)
     e = Apply("add", (Apply("mul", (x, w), t), Const(0.1, t)), t)
-    n = nest([tensor("x", 2, "N", t=t), tensor("w", "N", t=t), tensor("y", 2, t=t), tensor("z", 2, "N", t=t), reg("r", t=t)],
-             [loop("m", 2, st(ld("r", t=t), Const(0.0, t)), strip("i", 32, "N", st(ld("r", t=t), e, "add"), st(ld("z", "m", I, t=t), e)),
-                   st(ld("y", "m", t=t), ld("r", t=t)))])
+    n = nest(
+        [tensor("x", 2, "N", t=t), tensor("w", "N", t=t), tensor("y", 2, t=t), tensor("z", 2, "N", t=t), reg("r", t=t)],
+        [
+            loop(
+                "m",
+                2,
+                st(ld("r", t=t), Const(0.0, t)),
+                strip("i", 32, "N", st(ld("r", t=t), e, "add"), st(ld("z", "m", I, t=t), e)),
+                st(ld("y", "m", t=t), ld("r", t=t)),
+            )
+        ],
+    )
     k = compiled(n, target, "strict")
     for size in SIZES:
         check(n, {"N": size}, kernel=k, rtol=1e-30, atol=1e-30)
 
 
 def test_fast_numerics_fuse_and_strict_ones_do_not():
-    n = nest([tensor("x", "N"), tensor("y", "N")], [strip("i", 16, "N", st(ld("y", I), ap("mul", ld("x", I), ld("x", I)), "add"))])
-    from polyop.codegen.x86 import emit
-    from polyop.ir.options import Options
-    from tests.codegen.harness import load
-
-    fast, strict = (load(emit(n, V4, Options(mode)), V4, assembly=True).assembly for mode in ("fast", "strict"))
+    n = nest(
+        [tensor("x", "N"), tensor("y", "N")], [strip("i", 16, "N", st(ld("y", I), ap("mul", ld("x", I), ld("x", I)), "add"))]
+    )
+    fast, strict = (assembly(n, V4, mode) for mode in ("fast", "strict"))
     assert "vfmadd" in fast and "vfmadd" not in strict
 
 
 @each_target
 def test_an_update_without_lanes_or_rows_counts_them_all(target):
     one = Const(1, I32)
-    n = nest([tensor("y", t=I32), tensor("z", "N", t=I32), reg("r", t=I32)],
-             [st(ld("r", t=I32), Const(0, I32)),
-              strip("i", 32, "N", rows("p", 3, least(3, A("P")), st(ld("r", t=I32), one, "add"), st(ld("y", t=I32), one, "add"),
-                                       st(ld("z", I, t=I32), one, "add"))),
-              st(ld("y", t=I32), ld("r", t=I32), "add")], sizes=("N", "P"))
+    n = nest(
+        [tensor("y", t=I32), tensor("z", "N", t=I32), reg("r", t=I32)],
+        [
+            st(ld("r", t=I32), Const(0, I32)),
+            strip(
+                "i",
+                32,
+                "N",
+                rows(
+                    "p",
+                    3,
+                    least(3, A("P")),
+                    st(ld("r", t=I32), one, "add"),
+                    st(ld("y", t=I32), one, "add"),
+                    st(ld("z", I, t=I32), one, "add"),
+                ),
+            ),
+            st(ld("y", t=I32), ld("r", t=I32), "add"),
+        ],
+        sizes=("N", "P"),
+    )
     k = compiled(n, target)
     for size in SIZES:
         for p in (0, 1, 2, 3):
@@ -135,11 +201,25 @@ def test_an_update_without_lanes_or_rows_counts_them_all(target):
 @each_target
 def test_a_partial_sum_of_rows_goes_into_one_target(target):
     m = A("m_r", "m_p")
-    n = nest([tensor("x", "M", "N"), tensor("y", "N"), tensor("z"), work("t", "N", pad=16)],
-             [strip("i", 16, "N", st(ld("t", I), Const(0.0, F32))),
-              loop("m_r", "M", rows("m_p", 4, least(4, A("M", (-1, "m_r"))), strip("i", 16, "N", st(ld("t", I), ld("x", m, I), "add"),
-                   st(ld("z"), ld("x", m, I), "add"))), step=4),
-              strip("i", 16, "N", st(ld("y", I), ld("t", I)))], sizes=("M", "N"))
+    n = nest(
+        [tensor("x", "M", "N"), tensor("y", "N"), tensor("z"), work("t", "N", pad=16)],
+        [
+            strip("i", 16, "N", st(ld("t", I), Const(0.0, F32))),
+            loop(
+                "m_r",
+                "M",
+                rows(
+                    "m_p",
+                    4,
+                    least(4, A("M", (-1, "m_r"))),
+                    strip("i", 16, "N", st(ld("t", I), ld("x", m, I), "add"), st(ld("z"), ld("x", m, I), "add")),
+                ),
+                step=4,
+            ),
+            strip("i", 16, "N", st(ld("y", I), ld("t", I))),
+        ],
+        sizes=("M", "N"),
+    )
     k = compiled(n, target)
     for a, b in ((1, 1), (4, 16), (5, 17), (3, 40), (0, 5)):
         check(n, {"M": a, "N": b}, kernel=k, rtol=1e-4, atol=1e-4)

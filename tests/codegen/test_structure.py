@@ -1,4 +1,5 @@
 import ctypes
+import struct
 import threading
 
 import numpy as np
@@ -7,22 +8,26 @@ import pytest
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.lower import lower
 from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
+from polyop.codegen.vecmath.table import FLOAT
 from polyop.codegen.verify import verify
 from polyop.codegen.x86 import emit
-from polyop.ir.dtypes import F32, I32
+from polyop.ir import scalars
+from polyop.ir.dtypes import DTYPES, F16, F32, F64, I32
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Const
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import structure
 from polyop.ir.options import Options
-from tests.codegen.harness import RUNNABLE, V3, V4, check, compiled, make_arrays
+from tests.codegen.harness import RUNNABLE, V3, V4, assembled, check, compiled, make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, when, work
 from tests.codegen.test_x86 import matmul
 
 I = A("i_c", "i_v")
 each_target = pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-PARALLEL = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
+PARALLEL = ctypes.CFUNCTYPE(
+    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
+)
 
 
 class Pool:
@@ -45,9 +50,21 @@ class Pool:
 
 @each_target
 def test_a_parallel_loop_runs_through_the_callback_if_there_are_threads(target):
-    n = nest([tensor("x", "M", "N"), tensor("y", "M", "N"), work("t", "N", pad=16, private=True)],
-             [loop("m", "M", strip("i", 16, "N", st(ld("t", I), ld("x", "m", I))),
-                   strip("i", 16, "N", st(ld("y", "m", I), ap("add", ld("t", I), ld("y", "m", I)))), parallel=True, lower=1, step=2)], sizes=("M", "N"))
+    n = nest(
+        [tensor("x", "M", "N"), tensor("y", "M", "N"), work("t", "N", pad=16, private=True)],
+        [
+            loop(
+                "m",
+                "M",
+                strip("i", 16, "N", st(ld("t", I), ld("x", "m", I))),
+                strip("i", 16, "N", st(ld("y", "m", I), ap("add", ld("t", I), ld("y", "m", I)))),
+                parallel=True,
+                lower=1,
+                step=2,
+            )
+        ],
+        sizes=("M", "N"),
+    )
     k = compiled(n, target)
     pool = Pool()
     for m, c in ((0, 3), (1, 4), (2, 5), (9, 17), (12, 40)):
@@ -60,13 +77,47 @@ def test_a_parallel_loop_runs_through_the_callback_if_there_are_threads(target):
 
 @each_target
 def test_a_time_loop_may_surround_parallel_loops_and_they_may_nest(target):
-    n = nest([tensor("x", "M", "N")],
-             [loop("s", 3, loop("m", "M", loop("q", 2, strip("i", 16, "N", st(ld("x", "m", I), ap("mul", ld("x", A("M", -1, (-1, "m")), I), ld("x", "m", I)))),
-                                                parallel=True), lower=A("s"), parallel=True))], sizes=("M", "N"))
+    n = nest(
+        [tensor("x", "M", "N")],
+        [
+            loop(
+                "s",
+                3,
+                loop(
+                    "m",
+                    "M",
+                    loop(
+                        "q",
+                        2,
+                        strip("i", 16, "N", st(ld("x", "m", I), ap("mul", ld("x", A("M", -1, (-1, "m")), I), ld("x", "m", I)))),
+                        parallel=True,
+                    ),
+                    lower=A("s"),
+                    parallel=True,
+                ),
+            )
+        ],
+        sizes=("M", "N"),
+    )
     k = compiled(n, target)
     pool = Pool()
-    flat = nest(n.buffers, [loop("s", 3, loop("m", "M", strip("i", 16, "N", st(ld("x", "m", I), ap("add", ld("x", "m", I), Const(1.0, F32)))),
-                                              lower=A("s"), parallel=True))], sizes=("M", "N"))
+    flat = nest(
+        n.buffers,
+        [
+            loop(
+                "s",
+                3,
+                loop(
+                    "m",
+                    "M",
+                    strip("i", 16, "N", st(ld("x", "m", I), ap("add", ld("x", "m", I), Const(1.0, F32)))),
+                    lower=A("s"),
+                    parallel=True,
+                ),
+            )
+        ],
+        sizes=("M", "N"),
+    )
     check(n, {"M": 4, "N": 9}, kernel=k)
     check(flat, {"M": 7, "N": 9}, kernel=compiled(flat, target), parallel=pool.address, threads=2)
     assert pool.calls == [(0, 7, 1), (1, 7, 1), (2, 7, 1)]
@@ -74,8 +125,10 @@ def test_a_time_loop_may_surround_parallel_loops_and_they_may_nest(target):
 
 @each_target
 def test_a_site_found_in_a_parallel_loop_is_returned(target):
-    n = nest([tensor("x", "N"), tensor("at", "N", t=I32), tensor("y", "N")],
-             [loop("i", "N", st(ld("y", "i"), ld("x", ld("at", "i", t=I32))), parallel=True)])
+    n = nest(
+        [tensor("x", "N"), tensor("at", "N", t=I32), tensor("y", "N")],
+        [loop("i", "N", st(ld("y", "i"), ld("x", ld("at", "i", t=I32))), parallel=True)],
+    )
     k = compiled(n, target)
     pool = Pool()
     for threads in (1, 2):
@@ -93,9 +146,29 @@ def test_rows_of_two_axes_make_a_product(target):
     def both(*body):
         return rows("a_p", 2, least(2, A("P", (-1, "a_r"))), rows("b_p", 3, least(3, A("Q", (-1, "b_r"))), *body))
 
-    body = loop("a_r", "P", loop("b_r", "Q", lanes("k_v", 8, least(8, A("N")), both(st(acc, Const(0.0, F32))),
-        loop("c", "C", both(st(acc, ap("mul", ld("x", a, b, "c"), ld("w", "c", "k_v")), "add"))), both(st(ld("y", a, b, "k_v"), acc))), step=3), step=2)
-    n = nest([tensor("x", "P", "Q", "C"), tensor("w", "C", "N"), tensor("y", "P", "Q", "N"), reg("acc", 2, 3, 8)], [body], sizes=("P", "Q", "C", "N"))
+    body = loop(
+        "a_r",
+        "P",
+        loop(
+            "b_r",
+            "Q",
+            lanes(
+                "k_v",
+                8,
+                least(8, A("N")),
+                both(st(acc, Const(0.0, F32))),
+                loop("c", "C", both(st(acc, ap("mul", ld("x", a, b, "c"), ld("w", "c", "k_v")), "add"))),
+                both(st(ld("y", a, b, "k_v"), acc)),
+            ),
+            step=3,
+        ),
+        step=2,
+    )
+    n = nest(
+        [tensor("x", "P", "Q", "C"), tensor("w", "C", "N"), tensor("y", "P", "Q", "N"), reg("acc", 2, 3, 8)],
+        [body],
+        sizes=("P", "Q", "C", "N"),
+    )
     k = compiled(n, target)
     low = compiled(lower(n, target, Options()), target)
     for p, q, c, f in ((1, 1, 1, 1), (2, 3, 4, 8), (3, 4, 5, 7), (5, 7, 2, 3)):
@@ -105,9 +178,20 @@ def test_rows_of_two_axes_make_a_product(target):
 
 @each_target
 def test_a_lockstep_loop_without_iterations_does_nothing(target):
-    n = nest([tensor("x", "N"), tensor("y", "N"), tensor("z")],
-             [lanes("i_v", 16, least(16, A("N", (-1, "H"))), st(ld("y", "i_v"), ld("x", "i_v")), st(ld("z"), Const(1.0, F32)),
-                    rows("p", 2, least(2, A("N", (-1, "H"))), st(ld("y", "p"), Const(2.0, F32))))], sizes=("N", "H"))
+    n = nest(
+        [tensor("x", "N"), tensor("y", "N"), tensor("z")],
+        [
+            lanes(
+                "i_v",
+                16,
+                least(16, A("N", (-1, "H"))),
+                st(ld("y", "i_v"), ld("x", "i_v")),
+                st(ld("z"), Const(1.0, F32)),
+                rows("p", 2, least(2, A("N", (-1, "H"))), st(ld("y", "p"), Const(2.0, F32))),
+            )
+        ],
+        sizes=("N", "H"),
+    )
     k = compiled(n, target)
     for size, less in ((4, 4), (4, 9), (4, 3), (9, 1), (20, 2)):
         check(n, {"N": size, "H": less}, kernel=k)
@@ -116,12 +200,37 @@ def test_a_lockstep_loop_without_iterations_does_nothing(target):
 @each_target
 def test_rows_may_decide_differently(target):
     m = A("m_r", "m_p")
-    n = nest([tensor("x", "M", "N"), tensor("y", "M", "N"), reg("acc", 4, 16)],
-             [loop("m_r", "M", lanes("i_v", 16, least(16, A("N")), rows("m_p", 4, least(4, A("M", (-1, "m_r"))),
-                   st(ld("acc", "m_p", "i_v"), Const(0.0, F32)),
-                   when([A("H") - m], [st(ld("acc", "m_p", "i_v"), ld("x", m, "i_v"), "add"), st(ld("y", m, "i_v"), ld("acc", "m_p", "i_v"))],
-                        [st(ld("y", m, "i_v"), Const(-1.0, F32)), st(ld("acc", "m_p", "i_v"), Const(2.0, F32))]),
-                   st(ld("y", m, "i_v"), ld("acc", "m_p", "i_v"), "add"))), step=4)], sizes=("M", "N", "H"))
+    n = nest(
+        [tensor("x", "M", "N"), tensor("y", "M", "N"), reg("acc", 4, 16)],
+        [
+            loop(
+                "m_r",
+                "M",
+                lanes(
+                    "i_v",
+                    16,
+                    least(16, A("N")),
+                    rows(
+                        "m_p",
+                        4,
+                        least(4, A("M", (-1, "m_r"))),
+                        st(ld("acc", "m_p", "i_v"), Const(0.0, F32)),
+                        when(
+                            [A("H") - m],
+                            [
+                                st(ld("acc", "m_p", "i_v"), ld("x", m, "i_v"), "add"),
+                                st(ld("y", m, "i_v"), ld("acc", "m_p", "i_v")),
+                            ],
+                            [st(ld("y", m, "i_v"), Const(-1.0, F32)), st(ld("acc", "m_p", "i_v"), Const(2.0, F32))],
+                        ),
+                        st(ld("y", m, "i_v"), ld("acc", "m_p", "i_v"), "add"),
+                    ),
+                ),
+                step=4,
+            )
+        ],
+        sizes=("M", "N", "H"),
+    )
     k = compiled(n, target)
     for a, b, h in ((1, 1, 0), (4, 16, 2), (7, 9, 4), (8, 5, 20)):
         check(n, {"M": a, "N": b, "H": h}, kernel=k)
@@ -130,11 +239,16 @@ def test_rows_may_decide_differently(target):
 @each_target
 def test_registers_keep_rows_and_lanes_that_a_shorter_loop_does_not_reach(target):
     acc = ld("acc", "p", "v")
-    n = nest([tensor("x", 4, 16), tensor("y", 4, 16), reg("acc", 4, 16)],
-             [rows("p", 4, None, lanes("v", 16, None, st(acc, ld("x", "p", "v")))),
-              loop("k", 3, rows("p", 4, least(4, A("k", 1)), lanes("v", 16, least(16, A("H")), st(acc, Const(1.0, F32), "add")))),
-              rows("p", 4, least(4, A("G")), lanes("v", 16, None, st(acc, Const(5.0, F32)))),
-              rows("p", 4, None, lanes("v", 16, None, st(ld("y", "p", "v"), acc)))], sizes=("H", "G"))
+    n = nest(
+        [tensor("x", 4, 16), tensor("y", 4, 16), reg("acc", 4, 16)],
+        [
+            rows("p", 4, None, lanes("v", 16, None, st(acc, ld("x", "p", "v")))),
+            loop("k", 3, rows("p", 4, least(4, A("k", 1)), lanes("v", 16, least(16, A("H")), st(acc, Const(1.0, F32), "add")))),
+            rows("p", 4, least(4, A("G")), lanes("v", 16, None, st(acc, Const(5.0, F32)))),
+            rows("p", 4, None, lanes("v", 16, None, st(ld("y", "p", "v"), acc))),
+        ],
+        sizes=("H", "G"),
+    )
     k = compiled(n, target)
     for h, g in ((0, 0), (3, 2), (16, 1), (20, 4), (7, 0)):
         check(n, {"H": h, "G": g}, kernel=k)
@@ -157,7 +271,16 @@ def test_lowering_keeps_what_a_nest_means(target, mr, nr):
 
 
 def test_a_test_leaves_the_loop_that_it_does_not_depend_on():
-    n = nest([tensor("x", "N")], [loop("m", "N", loop("k", "N", when([A((-1, "m"))], [st(ld("x", "k"), Const(1.0, F32))]), st(ld("x", "m"), Const(2.0, F32))))])
+    n = nest(
+        [tensor("x", "N")],
+        [
+            loop(
+                "m",
+                "N",
+                loop("k", "N", when([A((-1, "m"))], [st(ld("x", "k"), Const(1.0, F32))]), st(ld("x", "m"), Const(2.0, F32))),
+            )
+        ],
+    )
     assert structure(unswitch(n).body) == "m(if(k(s s) | k(s)))"
 
 
@@ -177,14 +300,30 @@ def test_more_registers_than_the_target_has_are_refused_with_the_count():
     assert verify(matmul(6, 64), V4)
 
 
-@pytest.mark.parametrize("body,kind,text", [
-    ([loop("i", "N", loop("i", "N", st(ld("x", "i"), Const(0.0, F32))))], InternalError, "i is bound twice"),
-    ([st(ld("x", "j"), Const(0.0, F32))], InternalError, "j not in scope"),
-    ([st(ld("x", 0, 0), Const(0.0, F32))], InternalError, "has 2 indices"),
-    ([lanes("v", 8, None, loop("k", A("v"), st(ld("x", "k"), Const(0.0, F32))))], UnsupportedError, "the bounds of k depend on v"),
-    ([lanes("v", 8, None, lanes("u", 8, None, st(ld("x", "u"), Const(0.0, F32))))], UnsupportedError, "lanes u inside lanes v"),
-    ([lanes("v", 8, None, loop("k", 3, st(ld("x", "v"), Const(0.0, F32)), parallel=True))], InternalError, "inside a lock-step loop"),
-], ids=("twice", "scope", "indices", "bounds", "lanes", "parallel"))
+@pytest.mark.parametrize(
+    "body,kind,text",
+    [
+        ([loop("i", "N", loop("i", "N", st(ld("x", "i"), Const(0.0, F32))))], InternalError, "i is bound twice"),
+        ([st(ld("x", "j"), Const(0.0, F32))], InternalError, "j not in scope"),
+        ([st(ld("x", 0, 0), Const(0.0, F32))], InternalError, "has 2 indices"),
+        (
+            [lanes("v", 8, None, loop("k", A("v"), st(ld("x", "k"), Const(0.0, F32))))],
+            UnsupportedError,
+            "the bounds of k depend on v",
+        ),
+        (
+            [lanes("v", 8, None, lanes("u", 8, None, st(ld("x", "u"), Const(0.0, F32))))],
+            UnsupportedError,
+            "lanes u inside lanes v",
+        ),
+        (
+            [lanes("v", 8, None, loop("k", 3, st(ld("x", "v"), Const(0.0, F32)), parallel=True))],
+            InternalError,
+            "inside a lock-step loop",
+        ),
+    ],
+    ids=("twice", "scope", "indices", "bounds", "lanes", "parallel"),
+)
 def test_a_nest_that_means_nothing_is_refused(body, kind, text):
     with pytest.raises(kind, match=text):
         verify(nest([tensor("x", "N")], body), V4)
@@ -207,3 +346,39 @@ def test_a_long_function_is_written_once():
     n = nest([tensor("x", "N"), tensor("y", "N")], [strip("i", 256, "N", st(ld("y", I), e))])
     assert emit(n, V4, Options()).text.count("define internal <16 x float> @pop.pow") == 1
     check(nest(n.buffers, [strip("i", 256, "N", st(ld("y", I), ap("pow", ap("abs", ld("x", I)), ld("y", I))))]), {"N": 300}, V4)
+
+
+def undefined_symbols(binary: bytes) -> set[str]:
+    """The names an ELF object leaves to the linker."""
+    shoff = int.from_bytes(binary[0x28:0x30], "little")
+    size, count = (int.from_bytes(binary[i : i + 2], "little") for i in (0x3A, 0x3C))
+    heads = [struct.unpack_from("<IIQQQQIIQQ", binary, shoff + i * size) for i in range(count)]
+    found: set[str] = set()
+    for h in heads:
+        if h[1] == 2:  # SHT_SYMTAB
+            names = heads[h[6]][4]
+            for at in range(h[4] + 24, h[4] + h[5], 24):
+                name, _, _, section = struct.unpack_from("<IBBH", binary, at)
+                if section == 0:
+                    found.add(binary[names + name : binary.index(b"\0", names + name)].decode())
+    return found
+
+
+@each_target
+def test_a_kernel_needs_no_library(target):
+    simple = ("mod", "div", "round", "floor", "fma", "sqrt")
+    for t in (F16, F32, F64):
+        stores = []
+        for fn in (*FLOAT, *simple):
+            if fn == "nextafter" and t == F16:
+                continue
+            for i in (I, A("i_c")):
+                args = tuple(ld(x, i, t=t) for x in "abc")[: scalars.ARITY[fn]]
+                stores.append(st(ld("y", i, t=t), ap(fn, *args, t=t)))
+        casts = [st(ld(f"z_{u}", I, t=u), ap("cast", ld("a", I, t=t), t=u)) for u in DTYPES.values() if u != t]
+        back = [st(ld("y", I, t=t), ap("cast", ld(f"z_{u}", I, t=u), t=t)) for u in DTYPES.values() if u != t]
+        n = nest(
+            [*(tensor(x, "N", t=t) for x in "abcy"), *(tensor(f"z_{u}", "N", t=u) for u in DTYPES.values())],
+            [strip("i", 4, "N", *stores, *casts, *back)],
+        )
+        assert undefined_symbols(assembled(n, target)) <= {"_GLOBAL_OFFSET_TABLE_"}

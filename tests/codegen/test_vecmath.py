@@ -9,12 +9,62 @@ from tests.codegen.harness import RUNNABLE, compiled
 from tests.codegen.nests import A, ap, ld, nest, st, strip, tensor
 
 BOUNDS = {
-    "exp": 1.5, "exp2": 1.5, "expm1": 2.5, "sinh": 2.5, "cosh": 2.0, "tanh": 3.0, "sigmoid": 3.0, "silu": 3.5, "log": 1.0, "log2": 1.0,
-    "log1p": 1.5, "softplus": 3.0, "sin": 2.5, "cos": 2.5, "tan": 4.0, "asin": 2.5, "acos": 2.0, "atan": 2.0, "erf": 2.5, "gelu": 4.5,
-    "rsqrt": 1.5, "pow": 1.5, "atan2": 3.0, "mod": 0.0, "nextafter": 0.0,
+    "exp": 1.5,
+    "exp2": 1.5,
+    "expm1": 2.5,
+    "sinh": 2.5,
+    "cosh": 2.0,
+    "tanh": 3.0,
+    "sigmoid": 3.0,
+    "silu": 3.5,
+    "log": 1.0,
+    "log2": 1.0,
+    "log1p": 1.5,
+    "softplus": 3.0,
+    "sin": 2.5,
+    "cos": 2.5,
+    "tan": 4.0,
+    "asin": 2.5,
+    "acos": 2.0,
+    "atan": 2.0,
+    "erf": 2.5,
+    "gelu": 4.5,
+    "rsqrt": 1.5,
+    "pow": 1.5,
+    "atan2": 3.0,
+    "mod": 0.0,
+    "nextafter": 0.0,
 }
-SPECIAL = [0.0, -0.0, np.inf, -np.inf, np.nan, 1.0, -1.0, 0.5, -0.5, 2.0, 1e-30, -1e-30, 1e-45, 5e-324, 88.7, -87.4, -100.0, 709.7,
-           -740.0, 1e30, -1e30, 3e38, 1e300, -1e300, 1048575.9, 1048576.1, 1e-310, -1e-40]
+SPECIAL = [
+    0.0,
+    -0.0,
+    np.inf,
+    -np.inf,
+    np.nan,
+    1.0,
+    -1.0,
+    0.5,
+    -0.5,
+    2.0,
+    1e-30,
+    -1e-30,
+    1e-45,
+    5e-324,
+    88.7,
+    -87.4,
+    -100.0,
+    709.7,
+    -740.0,
+    1e30,
+    -1e30,
+    3e38,
+    1e300,
+    -1e300,
+    1048575.9,
+    1048576.1,
+    1e-310,
+    -1e-40,
+]
 RANGE = {"exp": 90, "exp2": 130, "expm1": 60, "sin": 1e4, "cos": 1e4, "tan": 1e4, "asin": 1, "acos": 1}
 
 
@@ -66,16 +116,21 @@ def test_a_function_keeps_its_stated_bound(fn, t, target):
 @pytest.mark.parametrize("fn", [n for n in sorted(FLOAT) if scalars.ARITY[n] == 2])
 def test_a_function_of_two_keeps_its_stated_bound(fn, t, target):
     rng = np.random.default_rng(5)
-    grid = np.array(np.meshgrid(SPECIAL + [3.0, -3.0, 7.5], SPECIAL + [3.0, -3.0, 7.5])).reshape(2, -1)
+    grid = np.array(np.meshgrid([*SPECIAL, 3.0, -3.0, 7.5], [*SPECIAL, 3.0, -3.0, 7.5])).reshape(2, -1)
     n = 20000
     a = 10.0 ** rng.uniform(-3, 3, n) * (rng.choice([-1, 1], n) if fn != "pow" else 1)
     b = rng.uniform(-40, 40, n)
     near = np.stack([rng.uniform(0.9, 1.1, n), rng.uniform(-900, 900, n)])
     with np.errstate(all="ignore"):
-        a, b = np.concatenate([grid, np.stack([a, b]), near, np.stack([10.0 ** rng.uniform(20, 30, n), b])], axis=1).astype(t.numpy)
+        a, b = np.concatenate([grid, np.stack([a, b]), near, np.stack([10.0 ** rng.uniform(20, 30, n), b])], axis=1).astype(
+            t.numpy
+        )
     y = np.zeros_like(a)
     e = ap(fn, ld("a", A("i_c", "i_v"), t=t), ld("b", A("i_c", "i_v"), t=t), t=t)
-    two = nest([tensor("a", "N", t=t), tensor("b", "N", t=t), tensor("y", "N", t=t)], [strip("i", 16, "N", st(ld("y", A("i_c", "i_v"), t=t), e))])
+    two = nest(
+        [tensor("a", "N", t=t), tensor("b", "N", t=t), tensor("y", "N", t=t)],
+        [strip("i", 16, "N", st(ld("y", A("i_c", "i_v"), t=t), e))],
+    )
     compiled(two, target)({"N": len(a)}, {}, {"a": a, "b": b, "y": y})
     with np.errstate(all="ignore"):
         if fn in ("pow", "atan2"):
@@ -93,9 +148,13 @@ def _sigmoid(x):
 EXACT = {"erf": lambda x: mp.erf(x), "gelu": lambda x: x / 2 * mp.erfc(-x / mp.sqrt(2)) if abs(x) < 1000 else max(x, mp.mpf(0))}
 REFERENCE = {
     **{n: getattr(np, n) for n in ("exp", "exp2", "expm1", "sinh", "cosh", "tanh", "log", "log2", "log1p", "sin", "cos", "tan")},
-    "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "rsqrt": lambda x: 1 / np.sqrt(x),
+    "asin": np.arcsin,
+    "acos": np.arccos,
+    "atan": np.arctan,
+    "rsqrt": lambda x: 1 / np.sqrt(x),
     "softplus": lambda x: np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))),
-    "sigmoid": _sigmoid, "silu": lambda x: x * _sigmoid(x),
+    "sigmoid": _sigmoid,
+    "silu": lambda x: x * _sigmoid(x),
 }
 
 
@@ -103,7 +162,13 @@ def reference(fn: str, x: np.ndarray) -> np.ndarray:
     """In 64 bits of mantissa or more."""
     if fn in EXACT:
         with mp.workdps(60):
-            return np.array([np.longdouble(mp.nstr(EXACT[fn](mp.mpf(float(v))), 25)) if np.isfinite(v) else
-                             np.longdouble(scalars.apply(fn, (v,), F64)) for v in x])
+            return np.array(
+                [
+                    np.longdouble(mp.nstr(EXACT[fn](mp.mpf(float(v))), 25))
+                    if np.isfinite(v)
+                    else np.longdouble(scalars.apply(fn, (v,), F64))
+                    for v in x
+                ]
+            )
     with np.errstate(all="ignore"):
         return REFERENCE[fn](x.astype(np.longdouble))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyop.codegen.vecmath.table import INSTRUCTIONS
-from polyop.ir.expr import Apply, Load, walk
+from polyop.ir.expr import Apply, Load, expr_names, walk
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, stores
 from polyop.ir.loops import walk as walk_nodes
 from polyop.ir.target import Target
@@ -13,9 +13,10 @@ INLINE = 1500
 
 
 def vector_width(nest: LoopNest, target: Target) -> int:
-    """Lanes of a vector: of 8-byte elements if the lanes loops touch any, else of 4-byte ones; no more than are needed."""
+    """Lanes of a vector: of 8-byte elements if the lanes run through any, else of 4-byte ones; no more than are needed."""
     lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
-    touched = {x.dtype.bits for n in lanes for s in stores(n.body) for x in (s.target, *walk(s.expr)) if isinstance(x, Load)}
+    touched = {x.dtype.bits for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)
+               if isinstance(x, Load) and n.index in expr_names(x)}
     width = target.lanes(8 if 64 in touched else 4)
     widest = max((n.extent or 1 for n in lanes), default=width)
     while width > 2 and width // 2 >= widest:
