@@ -57,3 +57,15 @@ class Library:
 
 
 LIBRARY = Library()
+
+
+def definition(name: str) -> str:
+    """The text of one definition, with the comment above it."""
+    lines = texts()[index()[name]].splitlines()
+    start = next(k for k, x in enumerate(lines) if re.match(rf"(op|fn|monoid)\s+{re.escape(name)}\b", x))
+    end = start
+    if lines[start].startswith("op"):
+        end = next(k for k in range(start, len(lines)) if lines[k].startswith("}") or lines[k].endswith("}"))
+    while start and lines[start - 1].startswith("#"):
+        start -= 1
+    return "\n".join(lines[start : end + 1])

@@ -1,4 +1,4 @@
-"""Arguments for an operator nobody has data for: what was given by name, the rest made up, reproducibly."""
+"""Calls of an operator nobody has data for: arguments by name, the rest made up, and what the results should have been."""
 
 from __future__ import annotations
 
@@ -9,14 +9,19 @@ from typing import Any
 import numpy as np
 
 from polyop.dsl.names import did_you_mean
+from polyop.ir import reference
+from polyop.ir.deep import with_room
 from polyop.ir.dtypes import BY_NUMPY, DTYPES, DType
 from polyop.ir.errors import UserError, fail
 from polyop.ir.expr import Affine, evaluate, is_computed, loads
 from polyop.ir.interface import Interface, Parameter
 from polyop.ir.op import Op, Tensor
+from polyop.operator import Operator
+from polyop.runtime.estimate import work
 
 SIZE = 64   # of what nobody gave a size
 STEPS = 4   # a run-time integer that nobody gave: often a number of steps in time
+_POINTS = 100_000  # that are evaluated one by one: some seconds
 _MOST = 64 << 30  # bytes of made-up inputs, beyond which there is a mistake rather than a machine
 
 Array = np.ndarray[Any, Any]
@@ -208,3 +213,88 @@ def _limit(op: Op, name: str, sizes: Mapping[str, int]) -> int:
 
 def _sources(e: Any) -> set[str]:
     return {x.source for x in loads(e)}
+
+
+# --- comparing -----------------------------------------------------------------------------------------------------------
+
+_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a comparison showed; `right` is true too if nothing could be compared, and then the text says so."""
+
+    right: bool
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def compared(operator: Operator, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0) -> Outcome:
+    """A call, compared with a plain evaluation in float64; if it is too large for that, at smaller sizes on random inputs."""
+    call = trial(operator.interface, make, given, rank, seed)
+    if work(call.op, call.sizes) <= _POINTS:
+        return _compare(operator, call, "")
+    kept = _without_sizes(call, given)
+    for cap in (11, 7, 5, 3, 2, 1):
+        sizes = {n: min(v, cap) for n, v in call.sizes.items()}
+        try:
+            smaller = trial(operator.interface, make, kept | sizes, _rank(call), seed)
+            if work(smaller.op, smaller.sizes) <= _POINTS:
+                return _compare(operator, smaller, f" at {', '.join(f'{n} = {v}' for n, v in smaller.sizes.items())}")
+        except UserError:
+            continue  # the operator's conditions do not allow these sizes
+    return Outcome(True, "not checked: too large to evaluate element by element, and no smaller sizes are allowed")
+
+
+def _compare(operator: Operator, call: Trial, where: str) -> Outcome:
+    inputs = {n: a.copy() for n, a in call.inputs.items()}  # a call may write into them
+    got = operator(**call.arguments)
+    want = with_room(lambda: reference.evaluate(call.op, call.sizes, call.scalars, inputs, wide=True))
+    worst, allowed = 0.0, 0.0
+    for t, x in zip(call.op.outputs, got if isinstance(got, tuple) else (got,), strict=True):
+        terms = work(call.op, call.sizes) / max(1, np.asarray(x).size)
+        error, limit = difference(np.asarray(x), want[t.name]), tolerance(t.dtype, terms)
+        if error > limit:
+            return Outcome(False, f"WRONG{where}: `{t.name}` is off by {error:.1e} of its greatest element, "
+                                  f"where rounding explains {limit:.1e}")
+        worst, allowed = max(worst, error), max(allowed, limit)
+    return Outcome(True, f"right{where}: off by {worst:.1e} of the greatest element, where rounding explains {allowed:.1e}")
+
+
+def _without_sizes(call: Trial, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Consts, scalars and dtypes of a call, without what says how large it is."""
+    variables = dict(call.interface.variables)
+    kept = {n: v for n, v in given.items() if not isinstance(v, np.ndarray) and n not in call.sizes}
+    found = {p.dtype: call.op.tensor(p.name_in_op).dtype.name for p in call.interface.tensors if p.dtype in variables}
+    return kept | found
+
+
+def _rank(call: Trial) -> int | None:
+    """How many dimensions `...` stood for."""
+    return next((len(call.op.tensor(p.name_in_op).shape) - len(p.dims) + 1 for p in call.interface.tensors if "..." in p.dims),
+                None)
+
+
+def difference(got: Array, want: Array) -> float:
+    """The greatest difference, as a part of the greatest element wanted; infinite if shapes or special values disagree."""
+    if got.shape != want.shape:
+        return float("inf")
+    if want.dtype.kind != "f":
+        return 0.0 if np.array_equal(got, want) else float("inf")
+    wide = got.astype(np.float64)
+    finite = np.isfinite(want)
+    if not np.array_equal(wide[~finite], want[~finite], equal_nan=True) or not np.isfinite(wide[finite]).all():
+        return float("inf")
+    if not finite.any():
+        return 0.0
+    return float(np.abs(wide[finite] - want[finite]).max() / max(1.0, float(np.abs(want[finite]).max())))
+
+
+def tolerance(dtype: DType, terms: float) -> float:
+    """What rounding alone may do to a result that `terms` steps went into."""
+    if not dtype.is_float:
+        return 0.0
+    stored = _EPSILON[dtype.name]
+    return 16 * stored + 4 * min(stored, _EPSILON["f32"]) * terms

@@ -1,0 +1,140 @@
+"""Compile once, run at every size, compare with float64, time beside the peers."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyop.demo.subjects import SUBJECTS, Sizes, Subject
+from polyop.ir.module import Proof
+from polyop.operator import Operator
+from polyop.program import library, op
+from polyop.runtime import store, threads
+from polyop.trial import difference
+
+BUDGET = 0.03    # seconds for one thing at one size
+ALLOWED = 2e-5   # of the greatest element: single precision, sums of up to some thousand terms
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One size: milliseconds of each, the median of several calls; `error` as a part of the greatest element."""
+
+    sizes: Sizes
+    ms: float
+    numpy_ms: float
+    torch_ms: float | None
+    error: float
+
+    @property
+    def right(self) -> bool:
+        return self.error <= ALLOWED
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """One operator.
+
+    compile_ms   from text to machine code with all proofs, nothing cached; the first run is in it
+    kernels      how many were compiled for all the sizes together; 0 if calls are interpreted
+    """
+
+    subject: Subject
+    compile_ms: float
+    kernels: int
+    proofs: tuple[Proof, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def proved(self) -> bool:
+        return bool(self.proofs) and all(p.holds for p in self.proofs)
+
+
+def results(peer: bool = True, subjects: tuple[Subject, ...] = SUBJECTS) -> Iterator[Result]:
+    """The subjects one after the other, on one thread; `peer`: whether PyTorch is timed too, where it is installed.
+
+    Notes   An operator that this process has compiled before is not compiled again, and then there is nothing to measure.
+    """
+    peer = peer and importlib.util.find_spec("torch") is not None
+    for subject in subjects:
+        with _alone(peer) as folder:
+            yield _result(subject, folder, peer)
+
+
+@contextmanager
+def _alone(peer: bool) -> Iterator[Path]:
+    """One thread, and an empty kernel cache, for as long as this lasts."""
+    directory, count = os.environ.get("POLYOP_CACHE_DIR"), threads.get_num_threads()
+    with tempfile.TemporaryDirectory(prefix="polyop-demo-") as folder:
+        os.environ["POLYOP_CACHE_DIR"] = folder
+        threads.set_num_threads(1)
+        if peer:
+            importlib.import_module("torch").set_num_threads(1)
+        try:
+            yield Path(folder)
+        finally:
+            threads.set_num_threads(count)
+            if directory is None:
+                del os.environ["POLYOP_CACHE_DIR"]
+            else:
+                os.environ["POLYOP_CACHE_DIR"] = directory
+
+
+def _result(subject: Subject, folder: Path, peer: bool) -> Result:
+    rng = np.random.default_rng(0)
+    _warm()
+    before = set(folder.glob("*.pok"))
+    first = subject.arguments(rng, subject.sizes[0])
+    start = time.perf_counter()
+    operator = op(subject.text) if subject.text else library(subject.name)
+    operator(**first, **subject.keywords(subject.sizes[0]))
+    compile_ms = 1e3 * (time.perf_counter() - start)
+    runs = tuple(_run(subject, operator, sizes, rng, peer) for sizes in subject.sizes)
+    made = [k for k in (store.read(p.stem) for p in set(folder.glob("*.pok")) - before) if k is not None]
+    return Result(subject, compile_ms, len(made), tuple(p for k in made for p in k.proofs), runs)
+
+
+def _warm() -> None:
+    """What a process does once, and no operator should be charged for: imports, thread pool, parser tables."""
+    x = np.zeros((200, 200), np.float32)
+    op("op warm(X: f32[M, N]) -> (Y: f32[M, N]) { Y[m, n] = X[m, n] }")(x)
+
+
+def _run(subject: Subject, operator: Operator, sizes: Sizes, rng: np.random.Generator, peer: bool) -> Run:
+    arguments, keywords = subject.arguments(rng, sizes), subject.keywords(sizes)
+    got = operator(**arguments, **keywords)
+    wide = {n: a.astype(np.float64) if a.dtype.kind == "f" else a for n, a in arguments.items()}
+    want = subject.numpy(**wide, **keywords)
+    pairs = zip(got, want, strict=True) if isinstance(got, tuple) else [(got, want)]
+    error = max(difference(np.asarray(g), w) for g, w in pairs)
+    things: list[Callable[[], Any]] = [lambda: operator(**arguments, **keywords),
+                                       lambda: subject.numpy(**arguments, **keywords)]
+    if peer and subject.torch is not None:
+        torch = importlib.import_module("torch")
+        tensors = {n: torch.from_numpy(a) for n, a in arguments.items()}
+        theirs = subject.torch
+        things.append(lambda: theirs(**tensors, **keywords))
+    times = interleaved(things, BUDGET)
+    return Run(sizes, times[0], times[1], times[2] if len(times) > 2 else None, error)
+
+
+def interleaved(things: list[Callable[[], Any]], budget: float) -> list[float]:
+    """Milliseconds of each, the median of calls taken in turn for about `budget` seconds each."""
+    times: list[list[float]] = [[] for _ in things]
+    stop = time.perf_counter() + budget * len(things)
+    while len(times[0]) < 2 or time.perf_counter() < stop:
+        for thing, taken in zip(things, times, strict=True):
+            start = time.perf_counter()
+            thing()
+            taken.append(1e3 * (time.perf_counter() - start))
+    return [sorted(t)[(len(t) - 1) // 2] for t in times]
