@@ -20,7 +20,8 @@ from itertools import product
 import islpy as isl
 
 from polyop.ir.expr import evaluate, is_computed
-from polyop.poly.scop import INIT, Scop, Stmt, dependences
+from polyop.poly.places import Operator
+from polyop.poly.scop import INIT, Scop, Stmt
 from polyop.poly.sets import pieces
 from polyop.poly.verify.frame import IN, OUT, PARAM
 
@@ -41,14 +42,11 @@ class Disorder:
     cycle: tuple[tuple[str, str], ...] = ()
 
 
-def disorder(scop: Scop) -> Disorder | None:
-    """Statements of `scop` that cannot be shown to have an order, or None."""
+def disorder(o: Operator) -> Disorder | None:
+    """Statements of `o` that cannot be shown to have an order, or None."""
+    scop = o.scop
     for part in circular(scop):
-        names = {s.name for s in part}
-        deps = isl.UnionMap.empty(scop.context.get_space())
-        for m in pieces(dependences(scop)):
-            if m.get_tuple_name(IN) in names and m.get_tuple_name(OUT) in names:
-                deps = deps.union(isl.UnionMap.from_map(m))
+        deps = o.dependences(part)
         if deps.is_empty() or _scheduled(scop, part, deps):
             continue
         return _circle(scop, part, deps) or Disorder(part[0], part, {})

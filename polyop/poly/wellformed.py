@@ -13,27 +13,26 @@ An `inout` output need not be: the caller's values stay.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import cached_property
 from time import perf_counter
 
 import islpy as isl
 
 from polyop.ir.errors import UnsupportedError, UserError, fail
-from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, is_computed, names
+from polyop.ir.expr import Affine, Load, evaluate, expr_names, names
 from polyop.ir.module import Proof
 from polyop.ir.op import Op, Step, Tensor
+from polyop.poly.places import Access, Operator
 from polyop.poly.recurrence import disorder
 from polyop.poly.scop import INIT, Scop, Stmt, extract
 from polyop.poly.sets import quota
-from polyop.poly.verify.frame import IN, SET, Frame
-from polyop.poly.verify.same import Path, computed, loads_with_paths
+from polyop.poly.verify.frame import IN
+from polyop.poly.verify.same import computed, loads_with_paths
 from polyop.poly.verify.witness import equations, smallest, spot
 
 OPERATIONS = 4_000_000  # of isl, for one claim: a few seconds; a usual operator needs 10,000
 
 Fault = UserError
-Check = Callable[["_Operator"], Iterator[Fault]]
+Check = Callable[[Operator], Iterator[Fault]]
 
 
 def check(op: Op, scop: Scop | None = None) -> None:
@@ -42,7 +41,7 @@ def check(op: Op, scop: Scop | None = None) -> None:
     scop   extract(op), where there is one already
     Raises UserError E311, E312, E320 .. E325; UnsupportedError, if isl cannot decide within its quota.
     """
-    given = _Operator(op, scop or extract(op))
+    given = Operator(op, scop or extract(op))
     for claim, faults in CLAIMS:
         with quota(OPERATIONS, f"{op.name}: whether {claim}"):
             fault = next(faults(given), None)
@@ -52,7 +51,7 @@ def check(op: Op, scop: Scop | None = None) -> None:
 
 def proofs(op: Op) -> tuple[Proof, ...]:
     """Every claim about `op`; one that fails says how, and ends the list."""
-    given, out = _Operator(op, extract(op)), list[Proof]()
+    given, out = Operator(op, extract(op)), list[Proof]()
     for claim, faults in CLAIMS:
         start, witness = perf_counter(), ""
         try:
@@ -69,87 +68,10 @@ def proofs(op: Op) -> tuple[Proof, ...]:
     return tuple(out)
 
 
-@dataclass(frozen=True, eq=False)
-class _Access:
-    """One Load of one statement (or its target): { frame -> Tensor[position] }, where it is evaluated."""
-
-    stmt: Stmt
-    load: Load
-    tensor: Tensor
-    frame: Frame
-    domain: isl.Set
-
-    @cached_property
-    def place(self) -> isl.Map:
-        spare = iter(self.frame.dims[len(self.stmt.dims):])
-        index = [p if isinstance(p, Affine) else affine(next(spare)) for p in self.load.index]
-        return self.frame.function(self.load.source, index).intersect_domain(self.domain)
-
-
-@dataclass(frozen=True, eq=False)
-class _Operator:
-    op: Op
-    scop: Scop
-
-    @cached_property
-    def tensors(self) -> dict[str, Tensor]:
-        return {t.name: t for t in self.op.tensors}
-
-    def step(self, s: Stmt) -> Step:
-        return self.op.steps[s.step]
-
-    def access(self, s: Stmt, load: Load, path: Path = ()) -> _Access:
-        """`load`, evaluated on `path`; a computed position may be anywhere in its dimension."""
-        t = self.tensors[load.source]
-        extra = [(f"any {d}", t.shape[d]) for d, p in enumerate(load.index) if is_computed(p)]
-        frame = Frame(s.name, self.op.sizes, (*s.dims, *(n for n, _ in extra)))
-        domain = s.domain.intersect_params(self.scop.context)
-        if extra:
-            domain = domain.add_dims(SET, len(extra)).set_tuple_name(s.name)
-        for condition, truth in path:
-            part = frame.condition(condition, domain)
-            domain = part if truth else domain.subtract(part)
-        tests = [x for n, e in extra for x in (affine(n), e - affine(n) - 1)]
-        return _Access(s, load, t, frame, frame.where((*load.guard, *tests), domain) if tests or load.guard else domain)
-
-    @cached_property
-    def targets(self) -> tuple[_Access, ...]:
-        return tuple(self.access(s, s.target) for s in self.scop.stmts)
-
-    @cached_property
-    def reads(self) -> tuple[_Access, ...]:
-        found = []
-        for s in self.scop.stmts:
-            if s.kind != INIT:
-                inner = [x for p in computed(s.target) for x in loads_with_paths(p)]
-                found += [self.access(s, load, path) for load, path in (*loads_with_paths(s.expr), *inner)]
-        return tuple(found)
-
-    def unwritten(self, tensor: str) -> isl.Set | None:
-        """The elements that no statement writes; None if that is plainly none."""
-        written = isl.Set.empty(self.scop.box(tensor).get_space())
-        for a in self.targets:
-            if a.load.source == tensor and a.stmt.kind != "update":
-                if self._plainly_full(a):
-                    return None
-                written = written.union(a.place.range())
-        return self.scop.box(tensor).intersect_params(self.scop.context).subtract(written)
-
-    def _plainly_full(self, a: _Access) -> bool:
-        """Whether the target is `T[i, j]` with i and j over all of T."""
-        step = self.step(a.stmt)
-        if a.stmt.kind == INIT or step.where:
-            return False
-        limits = {r.index: (r.lower, r.upper) for r in step.ranges}
-        at = [p.name for p in a.load.index if isinstance(p, Affine) and p.name in limits]
-        whole = [limits[i] == (Affine(), e) for i, e in zip(at, a.tensor.shape, strict=False) if i is not None]
-        return len(set(at)) == len(a.tensor.shape) == len(limits) and all(whole)
-
-
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _outside(a: _Access, o: _Operator) -> tuple[dict[str, int], dict[str, int]] | None:
+def _outside(a: Access, o: Operator) -> tuple[dict[str, int], dict[str, int]] | None:
     """Sizes and indices of the smallest instance whose place lies outside its tensor."""
     ranges = {r.index: (r.lower, r.upper) for r in o.step(a.stmt).ranges}
     for p, extent in zip(a.load.index, a.tensor.shape, strict=True):
@@ -163,7 +85,7 @@ def _outside(a: _Access, o: _Operator) -> tuple[dict[str, int], dict[str, int]] 
     return None
 
 
-def _shown(o: _Operator, s: Stmt, load: Load, sizes: dict[str, int]) -> str:
+def _shown(o: Operator, s: Stmt, load: Load, sizes: dict[str, int]) -> str:
     """` when N = 1`: the sizes that have to do with `load`."""
     indices = expr_names(load)
     used = {n for e in o.tensors[load.source].shape for n in names(e)} | indices
@@ -174,7 +96,7 @@ def _shown(o: _Operator, s: Stmt, load: Load, sizes: dict[str, int]) -> str:
     return f" when {equations(relevant)}" if relevant else ""
 
 
-def inside_reads(o: _Operator) -> Iterator[Fault]:
+def inside_reads(o: Operator) -> Iterator[Fault]:
     for a in o.reads:
         found = _outside(a, o)
         if found:
@@ -187,7 +109,7 @@ def inside_reads(o: _Operator) -> Iterator[Fault]:
                        says + _shown(o, a.stmt, a.load, sizes), f"give the value outside: `({shown} else 0)`")
 
 
-def inside_writes(o: _Operator) -> Iterator[Fault]:
+def inside_writes(o: Operator) -> Iterator[Fault]:
     for a in o.targets:
         found = _outside(a, o) if a.stmt.kind != INIT else None
         if found:
@@ -200,7 +122,7 @@ def inside_writes(o: _Operator) -> Iterator[Fault]:
 # --- once, in full ---------------------------------------------------------------------------------------------------
 
 
-def once(o: _Operator) -> Iterator[Fault]:
+def once(o: Operator) -> Iterator[Fault]:
     assigning = [a for a in o.targets if a.stmt.kind == "map"]
     for n, a in enumerate(assigning):
         yield from _repeated(o, a)
@@ -216,7 +138,7 @@ def once(o: _Operator) -> Iterator[Fault]:
                                a.load.span or o.step(a.stmt).span)
 
 
-def _repeated(o: _Operator, a: _Access) -> Iterator[Fault]:
+def _repeated(o: Operator, a: Access) -> Iterator[Fault]:
     """E322: one statement that writes an element at two of its points."""
     span, name = a.load.span or o.step(a.stmt).span, a.load.source
     hint = "say how to combine: `+=`, `max=`"
@@ -245,7 +167,7 @@ def _at(m: isl.Map, sizes: dict[str, int], point: tuple[int, ...]) -> isl.Map:
     return m
 
 
-def in_full(o: _Operator) -> Iterator[Fault]:
+def in_full(o: Operator) -> Iterator[Fault]:
     kept = {output for _, output in o.op.updates}
     for t in o.op.outputs:
         missing = o.unwritten(t.name) if t.name not in kept else None
@@ -278,7 +200,7 @@ def _element(t: Tensor, at: tuple[int, ...]) -> str:
     return f"{t.name}[{', '.join(map(str, at))}]" if at else t.name
 
 
-def _of(t: Tensor, sizes: dict[str, int], o: _Operator | None = None, s: Stmt | None = None) -> str:
+def _of(t: Tensor, sizes: dict[str, int], o: Operator | None = None, s: Stmt | None = None) -> str:
     """` when N = 1`: the sizes in the shape of `t`, and those of the ranges of `s`."""
     used = {n for e in t.shape for n in names(e)}
     if o is not None and s is not None:
@@ -290,7 +212,7 @@ def _of(t: Tensor, sizes: dict[str, int], o: _Operator | None = None, s: Stmt | 
 # --- written, in order -----------------------------------------------------------------------------------------------
 
 
-def written(o: _Operator) -> Iterator[Fault]:
+def written(o: Operator) -> Iterator[Fault]:
     missing = {t.name: o.unwritten(t.name) for t in o.op.tensors if t.role != "in"}
     for a in o.reads:
         holes = missing.get(a.load.source)
@@ -314,8 +236,8 @@ def _conditions(s: Step) -> tuple[str, ...]:
     return (text,) if text else tuple(map(str, s.where))
 
 
-def in_order(o: _Operator) -> Iterator[Fault]:
-    found = disorder(o.scop)
+def in_order(o: Operator) -> Iterator[Fault]:
+    found = disorder(o)
     if found is None:
         return
     s = found.stmt

@@ -259,5 +259,5 @@ def placed(frame: Frame, site: Site, index: Iterable[Position]) -> list[Affine]:
 
 
 def constant(c: Const) -> str:
-    """The name under which a constant stands for the element that it came from; integers and floats of one value agree."""
-    return f"={c.dtype} {float(c.value)!r}"
+    """The name under which a constant stands for the element that it came from; `0` and `0.0` of one dtype are one."""
+    return f"={c.dtype} {float(c.value)!r}" if c.dtype.is_float else f"={c.dtype} {int(c.value)}"

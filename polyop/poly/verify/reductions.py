@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import islpy as isl
 
+from polyop.ir.expr import Const
 from polyop.ir.op import Monoid
 from polyop.poly.scop import UPDATE
-from polyop.poly.verify.accesses import Role
+from polyop.poly.verify.accesses import Role, constant
 from polyop.poly.verify.flow import maps, not_before, union
 from polyop.poly.verify.frame import OUT
 from polyop.poly.verify.sites import Site
@@ -54,11 +55,11 @@ def _starts(v: Values, known: dict[str, Monoid]) -> Fault | None:
     reduced = labelled(v, tuple(known))
     for s in v.a.sites:
         if s.store.origin is None and s.store.reduce is None:
-            for constant, domain in v.a.constants(s):
+            for found, domain in v.a.constants(s):
                 for m in maps(reduced.intersect_domain(isl.UnionSet.from_set(domain))):
-                    identity = known[m.get_tuple_name(OUT)].identity
-                    if repr(float(constant.value)) != repr(float(identity)) and not m.is_empty():
-                        return Fault(f"starts from {constant.value}, expected {identity}", s, m.domain())
+                    identity = Const(known[m.get_tuple_name(OUT) or ""].identity, found.dtype)
+                    if constant(found) != constant(identity) and not m.is_empty():
+                        return Fault(f"starts from {found.value}, expected {identity.value}", s, m.domain())
     return None
 
 
