@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import reduce
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, bounds, loads, names, quasi
@@ -156,9 +157,10 @@ def _flatten(n: For) -> tuple[tuple[Axis, ...], tuple[Node, ...]]:
     axes: list[Axis] = []
     ranges: dict[str, tuple[Affine, Affine]] = {}
     while True:
-        trips = [a - b for a in bounds(n.upper) for b in bounds(n.lower, "max")]
+        trips = [greatest(a - b, ranges) for a in bounds(n.upper) for b in bounds(n.lower, "max")]
+        trip = reduce(lambda a, b: quasi("min", a, b), trips)
         exact = not names(n.upper - n.lower) & ranges.keys()
-        count = quasi("div", quasi("min", *(greatest(t, ranges) for t in trips)) + (n.step - 1), affine(n.step))
+        count = quasi("div", trip + (n.step - 1), affine(n.step))
         axes.append(Axis(n, count, exact))
         ranges[n.index] = (least(n.lower, ranges), greatest(n.upper - 1, ranges))
         if len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.PARALLEL:

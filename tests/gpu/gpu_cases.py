@@ -185,6 +185,14 @@ def total() -> Case:
     return Case(nest("total", "N", buffers, *body), ({"N": 50}, {"N": 0}))
 
 
+def constants() -> Case:
+    """Parallel loops of constant extents, one with a step."""
+    cell = at("Y", i * 6 + j)
+    body = parallel("i", 3, parallel("j", 6, store("S0", cell, at("X", i, j)), step=2))
+    odd = parallel("i", 9, store("S1", at("Y", i * 2 + 1), Number(i, F32)))
+    return Case(nest("constants", "", (buffer("X", 3, 6, unit=1), buffer("Y", 18)), body, odd), ({},))
+
+
 def odd_names() -> Case:
     """Names that C or the printer itself uses."""
     first = store("S0", at("new.1", "int", "item"), at("X_s0", "int", "item"))
@@ -197,7 +205,8 @@ def odd_names() -> Case:
 
 
 CASES = {x.nest.name: x for x in (saxpy(), matmul(), tiled_matmul(), softmax(), private_rows(), stencil(), triangle(), heat(),
-                                  gather(), scatter(), half(F16), half(BF16), mask(), user_monoid(), total(), odd_names())}
+                                  gather(), scatter(), half(F16), half(BF16), mask(), user_monoid(), total(),
+                                  constants(), odd_names())}
 
 
 def data(case: Case, sizes: dict[str, int], seed: int = 0) -> dict[str, np.ndarray]:
