@@ -148,9 +148,9 @@ def _make(rng: np.random.Generator, text: str, dtype: str, sizes: Sizes) -> np.n
         case "logp":
             x = np.log((u + 0.1) / np.maximum((u + 0.1).sum(-1, keepdims=True), 1e-9))
         case "spd":
-            x = (u - 0.5) @ (u - 0.5).T / max(shape[0], 1) + np.eye(*shape)
+            x = (u - 0.5) @ (u - 0.5).T / max(shape[0], 1) + np.eye(shape[0])
         case "lower":
-            x = np.where(np.eye(*shape, dtype=bool), u + 1, (u - 0.5) / max(shape[0], 1))
+            x = np.where(np.eye(shape[0]) > 0, u + 1, (u - 0.5) / max(shape[0], 1))
         case "small":
             x = (u - 0.5) / 4
         case "sign":
