@@ -14,6 +14,8 @@ from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
+from polyop.report.explain import explain
+from polyop.rewrite.ones import narrow_sizes
 from polyop.runtime import cache, call, choose, cpu, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
@@ -74,15 +76,9 @@ class Artefact:
         """
         return self.operator(*args, out=out, **keywords)
 
-    def explain(self) -> str:
-        """What was decided, and what is proved about it."""
-        units = ", ".join(f"{n} along dimension {d}" if d is not None else f"{n} along none" for n, d in self.layout.units)
-        parts = [str(self.op), f"target {self.target.name}; unit strides: {units}"]
-        if self.notes:
-            parts.append("\n".join(self.notes))
-        if "tiles" in self.trace:
-            parts.append(self.trace["tiles"])
-        return "\n\n".join([*parts, "\n".join(map(str, self.proofs)) or "nothing was proved"])
+    def explain(self, sizes: Mapping[str, int] | None = None) -> str:
+        """Loops, fusion, work, memory and proofs; with `sizes`, the formulas are also worked out for them."""
+        return with_room(lambda: explain(self, sizes))
 
 
 class Operator:
@@ -168,7 +164,8 @@ class Operator:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
         except CallError as e:
             raise self._in_users_words(e) from None
-        units, options = layout(op, bound.views), self._variant(bound)
+        options = self._variant(op, bound)
+        units = layout(op, bound.views, options.ones)
         k = self._kernels.get((choice, units, options), lambda: self._find(op, units, options))
         count = self._count(op, bound)
         result = k(bound, count)
@@ -193,13 +190,12 @@ class Operator:
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(choice, lambda: self._instantiate(choice))
 
-    def _variant(self, bound: Bound) -> Options:
-        """The options for these sizes: most kernels count on every size being at least 1."""
-        regime = "positive" if all(n > 0 for n in bound.sizes.values()) else "any"
-        threaded = threads.get_num_threads() > 1
-        if (regime, threaded) == (self.options.regime, self.options.threads):
-            return self.options
-        return replace(self.options, regime=regime, threads=threaded)
+    def _variant(self, op: Op, bound: Bound) -> Options:
+        """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
+        sizes = bound.sizes
+        positive = all(n > 0 for n in sizes.values())
+        return replace(self.options, regime="positive" if positive else "any", ones=narrow_sizes(op, sizes) if positive else (),
+                       threads=threads.get_num_threads() > 1)
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)

@@ -118,11 +118,11 @@ def _iterators(load: Load) -> frozenset[str]:
 
 
 def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, ...]:
-    """Sizes from the cache formulas; roles from strides: a pack pays for a wrong stride and for cache reuse."""
-    try:
-        c = classify(plan, cluster, outer)
-    except UnsupportedError:
-        return ()
+    """Sizes from the cache formulas; roles from strides: a pack pays for a wrong stride and for cache reuse.
+
+    Raises  UnsupportedError, if the update has no roles for a register tile, or the target no registers for one.
+    """
+    c = classify(plan, cluster, outer)
     u, t = c.update, plan.target
     own = plan.classes[u.name]
 
@@ -177,6 +177,8 @@ def register_tile(t: Target, lanes: int, rows_hint: int | None, columns_hint: in
 
     legal = [(r, v) for v in (1, 2, 3, 4) for r in range(1, t.registers)
              if r * v + v + 1 <= t.registers and r * v >= t.fma_chains]
+    if not legal:
+        raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
     return min(legal, key=cost)
 
 

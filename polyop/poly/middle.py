@@ -134,8 +134,11 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
     """The first strategy that can be built and whose loops can be generated; the reasons against the others are noted."""
     attempts: list[tuple[str, Callable[[], Part]]] = []
     if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and not plan.target.warp:
-        for c in contract.choose(plan, cluster, outer):
-            attempts.append((str(c), lambda c=c: contract.build(plan, cluster, outer, c)))  # type: ignore[misc]
+        try:
+            for c in contract.choose(plan, cluster, outer):
+                attempts.append((str(c), lambda c=c: contract.build(plan, cluster, outer, c)))  # type: ignore[misc]
+        except UnsupportedError as error:
+            notes.append(f"{cluster}: not packed, since {error}")
     for r in rows.choose(plan, cluster):
         if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and not plan.target.warp):
             attempts.append((str(r), lambda r=r: rows.build(plan, cluster, outer, r)))  # type: ignore[misc]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from polyop.ir.op import Op
+from polyop.ir.op import Op, Tensor
 from polyop.ir.options import Layout
 from polyop.runtime.arrays import View
 
@@ -24,9 +24,15 @@ def unit(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     return ones[-1] if ones else next((d for d in reversed(range(rank)) if shape[d] == 1), None)
 
 
-def layout(op: Op, views: Mapping[str, View]) -> Layout:
-    """The Layout of a call's arrays, inputs and outputs in the Op's order."""
-    return Layout(tuple((t.name, unit(views[t.name].shape, views[t.name].strides)) for t in op.tensors if t.role != "temp"))
+def layout(op: Op, views: Mapping[str, View], ones: tuple[str, ...] = ()) -> Layout:
+    """The Layout of a call's arrays, inputs and outputs in the Op's order; dimensions of a size in `ones` do not count."""
+    return Layout(tuple((t.name, _unit(t, views[t.name], ones)) for t in op.tensors if t.role != "temp"))
+
+
+def _unit(t: Tensor, v: View, ones: tuple[str, ...]) -> int | None:
+    kept = [d for d, e in enumerate(t.shape) if e.name not in ones] or list(range(len(t.shape)))
+    found = unit(tuple(v.shape[d] for d in kept), tuple(v.strides[d] for d in kept))
+    return None if found is None else kept[found]
 
 
 def contiguous(op: Op) -> Layout:

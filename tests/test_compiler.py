@@ -1,0 +1,140 @@
+"""The pipeline and its ladder: each rung is reached, reported, and computes the same."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop import compiler
+from polyop.compiler import compile_op
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.errors import InternalError, UserError
+from polyop.ir.module import Proof
+from polyop.ir.op import Op
+from polyop.ir.options import Options
+from polyop.ir.span import Source
+from polyop.runtime import cpu
+from polyop.runtime.layout import contiguous
+from polyop.trace import STAGES
+
+MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
+SKEWED = """op f(X: f32[N, N]) -> (A: f32[N, N]) {
+    A[i, j] = X[i, j] + (A[i-1, j+1] else 0) + (A[i+1, j-2] else 0) }"""
+
+
+def op_of(text: str) -> Op:
+    return instantiate(parse(Source("<test>", text)), "f")
+
+
+@pytest.fixture
+def a_and_b():
+    rng = np.random.default_rng(0)
+    return rng.standard_normal((7, 70)).astype(np.float32), rng.standard_normal((70, 33)).astype(np.float32)
+
+
+@pytest.fixture(autouse=True)
+def empty_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+
+
+@pytest.mark.parametrize("rung", ["tuned", "default", "distributed"])
+def test_each_rung_can_be_asked_for_and_computes_the_same(rung, a_and_b):
+    a, b = a_and_b
+    op = op_of(MATMUL)
+    made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options(rung=rung))
+    assert made.rung == rung and made.binary is not None
+    assert made.proofs and all(p.holds for p in made.proofs)
+    matmul = polyop.op(MATMUL, options=Options(rung=rung))
+    np.testing.assert_allclose(matmul(a, b), a @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_the_last_rung_evaluates_and_says_so(caplog):
+    f = polyop.op(SKEWED)
+    x = np.arange(16, dtype=np.float32).reshape(4, 4)
+    with caplog.at_level(logging.WARNING, "polyop"):
+        got = f(x)
+    assert "interpreter" in caplog.text and "no order along single iterators" in caplog.text
+    want = x.copy()
+    for i, j in sorted(np.ndindex(4, 4), key=lambda p: 3 * p[0] + 2 * p[1]):
+        want[i, j] = x[i, j] + (want[i-1, j+1] if i and j < 3 else 0) + (want[i+1, j-2] if i < 3 and j >= 2 else 0)
+    np.testing.assert_allclose(got, want)
+
+
+def test_a_target_with_few_registers_gets_a_simpler_schedule(a_and_b):
+    op = op_of(MATMUL)
+    poor = replace(cpu.resolve("x86"), registers=3)
+    made = compile_op(op, contiguous(op), poor, Options())
+    assert made.binary is not None and all(p.holds for p in made.proofs)
+    assert any("registers" in n for n in made.notes) and not any("packed:" in c for c in made.chosen)
+
+
+def test_a_schedule_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeypatch, caplog):
+    op, real, seen = op_of(MATMUL), compiler.prove, []
+
+    def doubtful(scop, nest, context):
+        seen.append(nest)
+        return (Proof("made up", False, "M = 1"),) if len(seen) == 1 else real(scop, nest, context)
+
+    monkeypatch.setattr(compiler, "prove", doubtful)
+    with caplog.at_level(logging.ERROR, "polyop"):
+        made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert made.rung == "default" and "polyop bug" in caplog.text
+    assert any("made up" in n for n in made.notes)
+
+
+def test_a_bug_in_a_strategy_is_reported_and_survived(monkeypatch, caplog):
+    op, real = op_of(MATMUL), compiler.lower
+
+    def broken(scop, layout, target, options, rung, fold):
+        if rung == "tuned":
+            raise InternalError("poly: made up")
+        return real(scop, layout, target, options, rung, fold)
+
+    monkeypatch.setattr(compiler, "lower", broken)
+    with caplog.at_level(logging.ERROR, "polyop"):
+        made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert made.rung == "default" and "made up" in caplog.text
+
+
+def test_every_stage_leaves_its_text_and_time():
+    op = op_of(MATMUL)
+    made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert tuple(made.trace) == STAGES
+    assert all(made.trace[stage] for stage in STAGES)
+    assert made.trace.total_ms > 0
+
+
+def test_a_wrong_operator_is_refused_before_anything_is_scheduled():
+    op = op_of("op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] where i >= 1 }")
+    with pytest.raises(UserError, match="not written in full"):
+        compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+
+
+@pytest.mark.parametrize("name", ["cuda:sm_80", "hip:gfx942"])
+def test_a_gpu_needs_no_device_to_be_compiled_for(name):
+    op = op_of(MATMUL)
+    made = compile_op(op, contiguous(op), cpu.resolve(name), Options())
+    assert made.module is not None and "__global__" in made.module.text
+    assert all(p.holds for p in made.proofs)
+
+
+def test_one_compile_serves_a_thousand_shapes(monkeypatch):
+    count, real = [], compiler.compile_op
+
+    def counted(*args):
+        count.append(args)
+        return real(*args)
+
+    monkeypatch.setattr(compiler, "compile_op", counted)
+    f = polyop.op("op f(X: f32[M, N], b: f32[N]) -> (Y: f32[M, N]) { Y[m, n] = X[m, n] + b[n] }")
+    rng = np.random.default_rng(0)
+    for _ in range(1000):
+        m, n = rng.integers(2, 40, 2)
+        x, b = rng.standard_normal((m, n)).astype(np.float32), rng.standard_normal(n).astype(np.float32)
+        np.testing.assert_array_equal(f(x, b), x + b)
+    assert len(count) == 1
