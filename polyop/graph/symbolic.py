@@ -19,6 +19,7 @@ from polyop.ir.op import Op
 from polyop.rewrite.algebra import constant
 from polyop.rewrite.unify import unify
 from polyop.runtime import arrays, choose
+from polyop.runtime.bind import plain
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -87,7 +88,7 @@ def call(interface: Interface, instantiate: Callable[[Choice], Op], arguments: M
             raise fail("E702", f"`{t.name}` of `{op.name}` is {t.dtype}, got {inputs[t.name]}")
     given = {inner[p.name]: arguments[p.name] for p in interface.parameters if p.kind in ("scalar", "int")}
     ints = {p.name: _extent(op, p.name, given[p.name]) for p in op.params if p.is_size}
-    scalars = {p.name: constant(arrays.number(given[p.name], p.name, p.dtype)[()], p.dtype) for p in op.params if not p.is_size}
+    scalars = {p.name: constant(plain(p, given[p.name]), p.dtype) for p in op.params if not p.is_size}
     found = unify(op, {n: v.shape for n, v in inputs.items()}, ints)
     facts = (*found.facts, *(map_affine(f, lambda x: substitute(x, found.sizes)) for f in op.facts))
     node = Node(op, tuple((t.name, inputs[t.name]) for t in op.inputs), scalars, found.sizes, facts)
