@@ -3,31 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polyop.dsl.intervals import Box, at_least_zero, least
-from polyop.dsl.values import both, cast, negated, test
+from polyop.dsl.values import both, cast, either, negated, test
 from polyop.ir.dtypes import BOOL, I64
+from polyop.ir.errors import fail
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Position, Test, is_affine_condition, loads, rebuild
+from polyop.ir.span import Span
 
 Guards = tuple[Affine, ...]
+
+MAX_CASES = 1000
+NEAREST = 8  # guards that a proof looks at; what it does not see is only a test too many
 
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """What holds where an expression stands: its indices' ranges, tests known to be >= 0, and the tensors' shapes."""
+    """What holds where an expression stands: its indices' ranges, tests known to be >= 0, and the tensors' shapes.
+
+    cases   how often a choice was split so far
+    """
 
     box: Box
     facts: tuple[Affine, ...]
     known: tuple[Affine, ...]
     shapes: Mapping[str, tuple[Affine, ...]]
     inputs: frozenset[str]
+    cases: list[int] = field(default_factory=lambda: [0])
+    span: Span | None = None
 
     def always(self, x: Affine, guards: Guards = ()) -> bool:
         """Whether `x >= 0` can be seen to hold here."""
         if at_least_zero(least(x, self.box), self.facts):
             return True
-        return any(at_least_zero(least(x - k, self.box), self.facts) for k in (*self.known, *guards))
+        nearest = (*self.known[:NEAREST], *guards[-NEAREST:])
+        return any(at_least_zero(least(x - k, self.box), self.facts) for k in nearest)
 
     def never(self, x: Affine, guards: Guards = ()) -> bool:
         return self.always(x * -1 - 1, guards)
@@ -44,16 +55,25 @@ def guarded(e: Expr, a: Around, guards: Guards = ()) -> Expr:
             return _otherwise(e, load, other, a, guards)
         case Apply(fn="select", args=(c, yes, no)):
             return _select(e, c, yes, no, a, guards)
-        case Apply(fn="and", args=(x, y)):
-            x = guarded(x, a, guards)
-            return both(x, guarded(y, a, (*guards, *implied(x))))
-        case Apply(fn="or", args=(x, y)):
-            x = guarded(x, a, guards)
-            y = guarded(y, a, (*guards, *implied(negated(x))))
-            if isinstance(x, Const) or isinstance(y, Const):
-                return y if isinstance(x, Const) and not x.value else x if isinstance(x, Const) or not y.value else y  # type: ignore[union-attr]
-            return Apply("or", (x, y), BOOL)
+        case Apply(fn="and" | "or"):
+            return _joined(e, a, guards)
     return rebuild(e, lambda x: guarded(x, a, guards))
+
+
+def _joined(e: Apply, a: Around, guards: Guards) -> Expr:
+    """A chain of `and` or `or`: each operand is needed only where those before it left it open."""
+    operands: list[Expr] = []
+    rest: Expr = e
+    while isinstance(rest, Apply) and rest.fn == e.fn:
+        operands.append(rest.args[1])
+        rest = rest.args[0]
+    out = guarded(rest, a, guards)
+    around = (*guards, *implied(out if e.fn == "and" else negated(out)))
+    for operand in reversed(operands):
+        new = guarded(operand, a, around)
+        around = (*around, *implied(new if e.fn == "and" else negated(new)))
+        out = both(out, new) if e.fn == "and" else either(out, new)
+    return out
 
 
 def implied(c: Expr) -> Guards:
@@ -129,6 +149,10 @@ Branch = Callable[[Guards], Expr]
 def _choose(c: Expr, yes: Branch, no: Branch, a: Around, guards: Guards, needs: tuple[bool, bool], e: Apply) -> Expr:
     """`c ? yes : no`; split into nested choices where a branch with Loads would else have no conjunction to stand on."""
     c = simplify(c, a, guards)
+    a.cases[0] += 1
+    if a.cases[0] > MAX_CASES:
+        raise fail("E237", f"the conditions of this statement make more than {MAX_CASES} cases", a.span,
+                   hint="write pieces of their own, each with a `where`")
 
     def again(c: Expr, yes: Branch, no: Branch, guards: Guards) -> Expr:
         return _choose(c, yes, no, a, guards, needs, e)

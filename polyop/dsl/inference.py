@@ -113,7 +113,7 @@ def _known(d: Draft, state: State) -> Inference:
     pieces = sum(isinstance(x, Draft) and x.target == d.target and x.reduce is None for x in state.body.drafts) > 1
     shown = {h.name: n for n, h in state.body.holders.items()} | {h.result: n for n, h in state.body.holders.items() if h.result}
     return Inference(state.shapes, state.sizes, state.facts, state.shapes.get(d.target) is not None, pieces,
-                     state.holders[d.target].role == "inout", shown)
+                     d.reduce is not None or state.holders[d.target].role == "inout", shown)
 
 
 def _read(d: Draft) -> set[str]:

@@ -47,6 +47,7 @@ def parse(source: Source) -> s.Program:
     for root in roots:
         _check_nesting(root)
     depth = s.depth(*(e for o in ops for e in s.expressions(o))) + sum(s.depth(f.body) for f in fns)
+    depth += max((len(x.where) for o in ops for x in o.body if isinstance(x, s.Assignment)), default=0)
     return s.Program(source, ops, fns, monoids, depth)
 
 

@@ -34,7 +34,7 @@ class Inference:
     sizes      the names that are no indices
     declared   whether the left side's shape is given
     pieces     whether several `=` statements write the tensor, so that reads cut each one's range
-    partial    whether the left side need not be written in full (`inout`): reads come before `X[start + i]` then
+    partial    whether the left side need not be written in full (`inout`, reductions): reads come before `X[start + i]` then
     """
 
     shapes: Shapes

@@ -24,6 +24,8 @@ def inner_reduction(e: s.Reduction, w: Work, lower: Callable[[s.Syntax, Work], V
         if e.name in w.scope.tensors:
             raise fail("E120", "an operator is missing between the two brackets", e.span)
         raise fail("E201", f"`{e.name}` does not reduce" + did_you_mean(e.name, REDUCTIONS), e.span)
+    if not e.index:
+        raise fail("E217", "a reduction runs over plain indices", e.span, hint=f"such as `{e.name}[k](...)`")
     outer_bound, outer_hidden = dict(w.bound), w.hidden
     mine = [_bind(i, w) for i in e.index]
     w.hidden = []

@@ -40,18 +40,17 @@ def body_of(scope: Scope, callee_dtypes: CalleeDtypes) -> Body:
     scope = with_temporaries(scope)
     check_forms(scope)
     dtypes: dict[str, DType | None] = {n: h.dtype for n, h in scope.tensors.items()}
-    for _ in range(MAX_ROUNDS):
+    statements = [x for x in scope.op.body if not isinstance(x, s.Declaration)]
+    for n in range(MAX_ROUNDS):
         before = dict(dtypes)
         taken = set(scope.safe.values()) | {h.result for h in scope.tensors.values()}
         work = Work(scope, dtypes, taken)
-        lowered = [_lower(statement, work, callee_dtypes) for statement in scope.op.body
-                   if not isinstance(statement, s.Declaration)]
         stored: dict[str, DType] = {}
-        for one in lowered:
-            for name, dtype in one.stores:
+        for x in statements if n % 2 == 0 else reversed(statements):  # writers may stand before or after readers
+            for name, dtype in _lower(x, work, callee_dtypes).stores:
                 if scope.tensors[name].dtype is None and dtype is not None:
                     stored[name] = promote(stored[name], dtype) if name in stored else dtype
-        dtypes.update(stored)
+                    dtypes[name] = stored[name]
         if dtypes == before:
             break
     missing = [n for n, t in dtypes.items() if t is None]
@@ -61,7 +60,7 @@ def body_of(scope: Scope, callee_dtypes: CalleeDtypes) -> Body:
     holders = {n: replace(h, dtype=dtypes[n]) for n, h in scope.tensors.items()}
     final = replace(scope, tensors=holders)
     work = Work(final, dtypes, set(scope.safe.values()) | {h.result for h in holders.values()})
-    drafts = [_lower(x, work, callee_dtypes).finish() for x in scope.op.body if not isinstance(x, s.Declaration)]
+    drafts = [_lower(x, work, callee_dtypes).finish() for x in statements]
     return Body(tuple(drafts), holders, frozenset(work.taken))
 
 

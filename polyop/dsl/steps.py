@@ -107,7 +107,7 @@ def _step(draft: Draft, box: Box, target: Load, s: Setting, conditions: tuple[Ex
     tests = test(*(t for c in (*where, *extra) if isinstance(c, Test) for t in c.tests if not a.always(t)))
     others = [simplify(c, a) for c in where if not isinstance(c, Test)]
     kept = tuple(c for c in (tests, *others) if not (isinstance(c, Const) and c.value))
-    a = replace(a, known=tests.tests if isinstance(tests, Test) else ())
+    a = replace(a, known=tests.tests if isinstance(tests, Test) else (), span=draft.span)
     plain = guarded(expr, a)
     back = _letters(mine)
     step = Step(target, draft.reduce, plain, ranges, kept, draft.span)

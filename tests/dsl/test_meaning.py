@@ -128,6 +128,7 @@ def test_only_what_is_needed_is_read(text, want):
     ("Y[i] = i > 1 ? sum[k](X[k]) : max[k](X[k])", [5, 5, 11, 11]),
     ("Y[i] = sum[j](X[j] * max[k](X[k] - X[j]))", [16, 16, 16, 16]),
     ("Y[i] *= X[j] where j <= i", [3, 3, 6, 30]),
+    ("Y[i / 2] += X[i]", [4, 7, 0, 0]),
     ("s: f32[N]\ns[i] += X[j] where i in 1:3, j <= i\nY[i] = s[i]", [0, 4, 6, 0]),
     ("t[i, j] = i * 10 + j\nY[i] = t[i, 2 * i]", [0, 12, 24, 36]),
     ("a[i] = X[i]\na[i] = 0.0 where i in N:N + 2\nY[i] = a[i + 2]", [2, 5, 0, 0]),
