@@ -215,7 +215,7 @@ def test_compiling_ahead_takes_names_and_defaults():
 def test_an_artefact_shows_its_text_and_explains_itself(saxpy):
     made = saxpy.compile(target="x86")
     assert "define i64 @saxpy" in made.source and made.trace["source"] == made.source
-    assert "unit strides: X along dimension 0, Y along dimension 0, Z along dimension 0" in made.explain()
+    assert "unit stride in X (dimension 0), Y (dimension 0), Z (dimension 0)" in made.explain()
     np.testing.assert_array_equal(made(f32(3), Y=f32(3), a=2), 3 * f32(3))
 
 
