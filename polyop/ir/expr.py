@@ -94,8 +94,7 @@ def affine(x: Affine | Atom | int) -> Affine:
 def quasi(op: str, *args: Affine) -> Affine:
     """`op(args)`, simplified where that needs no knowledge of the names."""
     if all(a.is_constant for a in args):
-        fold: dict[str, Callable[..., int]] = {"min": min, "max": max, "div": lambda a, b: a // b, "mod": lambda a, b: a % b}
-        return Affine(const=fold[op](*(a.const for a in args)))
+        return Affine(const=_FOLD[op]([a.const for a in args]))
     if op in ("min", "max"):
         flat = [b for a in args for b in _operands(op, a)]
         unique = tuple(dict.fromkeys(flat))
@@ -113,6 +112,11 @@ def quasi(op: str, *args: Affine) -> Affine:
         out = Affine(tuple((a, f // d) for a, f in whole.terms), whole.const // d)
         return out if not rest.terms else out + affine(Quasi("div", (rest, args[1])))
     return rest if not rest.terms else affine(Quasi("mod", (rest, args[1])))
+
+
+_FOLD: dict[str, Callable[[list[int]], int]] = {
+    "min": min, "max": max, "div": lambda a: a[0] // a[1], "mod": lambda a: a[0] % a[1],
+}
 
 
 def _operands(op: str, x: Affine) -> tuple[Affine, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Expr, Load, Test, affine, map_affine, substitute
+from polyop.ir.expr import Affine, Expr, Load, Test, affine, expr_names, loads, map_affine, substitute
 from polyop.ir.op import Op, Range, Step
 
 
@@ -42,6 +42,15 @@ def _fixed(s: Step, env: Mapping[str, Affine]) -> Step:
 
 
 def narrow_sizes(op: Op, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The sizes that are 1 in a call and are the last extent of a result: lanes along them would have one element."""
-    last = {t.shape[-1].name for t in op.outputs if t.shape}
-    return tuple(s for s in op.sizes if s in last and sizes[s] == 1)
+    """The sizes that are 1 in a call and would leave the lanes of a contraction with one element.
+
+    That is the last extent of what a reduction writes, where some read does without its index: `n` of `A[m, k] * B[k, n]`.
+    """
+    found = set()
+    for s in op.steps:
+        last = s.target.index[-1] if s.target.index else None
+        if s.reduce is None or not isinstance(last, Affine) or last.name is None:
+            continue
+        if any(last.name not in expr_names(x) for x in loads(s.expr)):
+            found |= {op.tensor(s.target.source).shape[-1].name}
+    return tuple(n for n in op.sizes if n in found and sizes[n] == 1)

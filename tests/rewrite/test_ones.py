@@ -32,6 +32,8 @@ def test_the_result_is_the_same():
         np.testing.assert_array_equal(got, evaluate(MATMUL, at, {}, cut)["C"])
 
 
-def test_only_the_last_extent_of_a_result_makes_lanes_narrow():
+def test_only_the_lanes_of_a_contraction_become_narrow():
     assert narrow_sizes(MATMUL, {"K": 1, "M": 1, "N": 7}) == ()
     assert narrow_sizes(MATMUL, {"K": 3, "M": 3, "N": 1}) == ("N",)
+    scaled = instantiate(parse(Source("<test>", "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] * 2 }")), "f")
+    assert narrow_sizes(scaled, {"N": 1}) == ()
