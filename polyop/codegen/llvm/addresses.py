@@ -5,15 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyop.codegen.llvm.index import (
-    atom_value,
-    index,
-    index_vector,
-    rows_of,
-    splat,
-)
+from polyop.codegen.llvm.index import atom_value, index, index_vector, rows_of, splat
 from polyop.codegen.llvm.state import Point, State, Value, require_buffer
 from polyop.codegen.llvm.types import Int, iota, memory
+from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Atom, Load, affine, names
 from polyop.ir.loops import Buffer, Space
@@ -131,12 +126,11 @@ def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Pla
 
     def offsets(point: Point, v: int) -> str:
         w = s.width
-        total = f"<{w} x i64> zeroinitializer"[len(f"<{w} x i64> "):]
-        if along != 0:
-            total = lane_offsets(s, along, v)
+        total = lane_offsets(s, along, v) if along != 0 else "zeroinitializer"
         for item, factor in vectors:
             x = item.at(point, v) if isinstance(item, Value) else index_vector(s, item, point, v)
-            scaled = x if factor == 1 else s.b.pure(f"mul <{w} x i64> {x}, {(f := splat(s, factor))}", x, f)
+            f = splat(s, factor)
+            scaled = x if factor == 1 else s.b.pure(f"mul <{w} x i64> {x}, {f}", x, f)
             total = scaled if total == "zeroinitializer" else s.b.pure(f"add <{w} x i64> {total}, {scaled}", total, scaled)
         return total
 
@@ -242,8 +236,6 @@ def _inside(s: State, checks: list[tuple[Value, Int]]) -> Value | None:
     """Whether 0 <= position < extent for every computed position."""
     if not checks:
         return None
-    from polyop.ir.dtypes import BOOL
-
     rows = frozenset().union(*(v.rows for v, _ in checks))
     lanes = any(v.lanes for v, _ in checks)
 
