@@ -1,10 +1,11 @@
 """Plans: bound, run with memory that is used again, and compiled."""
 
+import random
 import threading
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyop
@@ -15,7 +16,20 @@ from polyop.ir.dtypes import F16, F32
 from polyop.ir.errors import CallError, UserError
 from polyop.ir.expr import affine
 from polyop.ir.op import Tensor
-from tests.graph.helpers import ADD, DOUBLE, LINEAR, MATMUL, TOTAL, by_reference, call_by_call, random_inputs, square
+from tests.graph.helpers import (
+    ADD,
+    BLUR,
+    DOUBLE,
+    FLIP,
+    LINEAR,
+    MATMUL,
+    SCAN,
+    TOTAL,
+    by_reference,
+    call_by_call,
+    random_inputs,
+    square,
+)
 
 X, Y = square("x"), square("y")
 
@@ -59,6 +73,15 @@ def test_an_input_that_does_not_fit_is_refused_before_anything_runs(x, code):
         reference(MATMUL(X, Y))({"x": x, "y": np.ones((2, 2), np.float32)})
 
 
+def test_an_input_that_does_not_fit_is_refused_after_one_that_did():
+    made, good = reference(DOUBLE(X)), np.ones((2, 2), np.float32)
+    made({"x": good})
+    for bad in (good.astype(np.float64), np.ones((2, 3), np.float32), good.tolist()):
+        with pytest.raises(CallError):
+            made({"x": bad})
+    assert made({"x": good}).tolist() == [[2, 2], [2, 2]]
+
+
 def test_a_long_chain_needs_two_pieces_of_memory():
     y = X
     for _ in range(6):
@@ -74,8 +97,8 @@ def test_memory_between_kernels_is_kept_for_the_next_call_and_never_given_out():
     inputs = random_inputs(made.graph)
     first, second = made(inputs)["a"], made(inputs)["a"]
     assert first is not second and first.tobytes() == second.tobytes()
-    between = next(iter(made._arenas.known.values()))
-    assert len(made._arenas.known) == 1 and not any(np.shares_memory(first, b) for b in between.values())
+    between = next(iter(made._kept.between.values()))
+    assert len(made._kept.between) == 1 and not any(np.shares_memory(first, b) for b in between.values())
 
 
 def test_threads_do_not_share_what_lies_between_kernels():
@@ -126,6 +149,22 @@ def test_a_compiled_graph_agrees_with_its_calls_one_by_one():
     memory = call_by_call(made.graph, inputs)
     for label, got in made(inputs).items():
         np.testing.assert_allclose(got, memory[dict(made.graph.outputs)[label]], rtol=1e-5, atol=1e-5)
+
+
+@settings(max_examples=5, deadline=None)
+@given(st.integers(0, 1 << 20))
+def test_compiled_graphs_of_any_form_agree_with_their_calls_one_by_one(seed):
+    choose = random.Random(seed)
+    values = [X, Y]
+    for _ in range(choose.randint(2, 5)):
+        operator = choose.choice((ADD, BLUR, DOUBLE, FLIP, MATMUL, SCAN))
+        values.append(operator(*(choose.choice(values[-3:]) for _ in operator.interface.tensors)))
+    made = build({"last": values[-1], "some": choose.choice(values[2:])}).compile()
+    inputs = {n: v / 4 for n, v in random_inputs(made.graph, size=6, seed=seed).items()}
+    memory = call_by_call(made.graph, inputs)
+    for label, got in made(inputs).items():
+        want = memory[dict(made.graph.outputs)[label]]
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4 * max(1, np.abs(want).max()))
 
 
 def test_torch_tensors_go_in_and_come_out():
