@@ -427,12 +427,13 @@ def cache_(action: str) -> None:
     folder = cache.folder()
     entries = sorted(folder.glob("*.pok")) if folder.is_dir() else []
     bytes_ = sum(p.stat().st_size for p in entries)
+    count = f"{len(entries)} kernel{'' if len(entries) == 1 else 's'}"
     if action == "clear":
         for p in entries:
             p.unlink(missing_ok=True)
-        OUT.print(f"removed {len(entries)} kernels, {bytes_ / 1e6:.1f} MB, from {folder}")
+        OUT.print(f"removed {count}, {bytes_ / 1e6:.1f} MB, from {folder}")
     else:
-        OUT.print(f"{folder}: {len(entries)} kernels, {bytes_ / 1e6:.1f} MB of at most {cache.limit() / 1e6:.0f} MB")
+        OUT.print(f"{folder}: {count}, {bytes_ / 1e6:.1f} MB of at most {cache.limit() / 1e6:.0f} MB")
 
 
 # --- demo --------------------------------------------------------------------------------------------------------------
