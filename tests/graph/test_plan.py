@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyop
-from polyop.graph import build, f32, input
+from polyop.graph import build, f32, i64, input
 from polyop.graph.memory import assign
 from polyop.graph.plan import plan
 from polyop.ir.dtypes import F16, F32
@@ -174,3 +174,34 @@ def test_torch_tensors_go_in_and_come_out():
     got = made({"x": a, "y": b})
     assert isinstance(got, torch.Tensor)
     torch.testing.assert_close(got, a @ b @ a)
+
+
+def test_attention_with_its_heads_swapped_on_the_way_in_and_out_is_one_kernel():
+    swap = polyop.library("swap_heads")
+    q = input("q", f32["B", "S", "H", "D"])
+    made = build(swap(polyop.library("attention")(swap(q), swap(q), swap(q), scale=0.5))).compile()
+    assert len(made.steps) == 1 and not made.slots.of
+    x = np.random.default_rng(0).standard_normal((2, 9, 3, 4)).astype(np.float32)
+    p = np.swapaxes(x, 1, 2).astype(np.float64)
+    e = np.exp(0.5 * p @ np.swapaxes(p, -1, -2))
+    want = np.swapaxes(e / e.sum(-1, keepdims=True) @ p, 1, 2)
+    np.testing.assert_allclose(made({"q": x}), want, rtol=1e-5, atol=1e-5)
+
+
+def test_a_row_that_is_not_there_is_reported_by_the_kernel_that_gathers_it():
+    ids, e, g, b = input("ids", i64["B", "S"]), input("E", f32["V", "D"]), input("g", f32["D"]), input("b", f32["D"])
+    made = build(polyop.library("layernorm")(polyop.library("embedding")(ids, e), g, b)).compile()
+    assert len(made.steps) == 1
+    arrays = {"E": np.eye(3, 4, dtype=np.float32), "g": np.ones(4, np.float32), "b": np.zeros(4, np.float32)}
+    assert made({"ids": np.array([[0, 2]]), **arrays}).shape == (1, 2, 4)
+    with pytest.raises(CallError, match=r"E610.*ids\[0, 1\] = 7 reads outside `E`"):
+        made({"ids": np.array([[0, 7]]), **arrays})
+
+
+@pytest.mark.parametrize("sizes", [(0, 3, 4), (2, 0, 4), (2, 3, 0)])
+def test_a_size_may_be_zero(sizes):
+    batch, d, f = sizes
+    x, w, b = input("x", f32["B", "D"]), input("w", f32["D", "F"]), input("b", f32["F"])
+    made = build(polyop.library("bias_add")(LINEAR(x, w), b)).compile()
+    got = made({"x": np.ones((batch, d), np.float32), "w": np.ones((d, f), np.float32), "b": np.ones(f, np.float32)})
+    assert got.tolist() == np.full((batch, f), 1 + d).tolist()
