@@ -42,7 +42,7 @@ from polyop.trace import STAGES
 from polyop.trial import Trial, compared, sort, trial
 
 OUT = Console(highlight=False, soft_wrap=True, width=None if sys.stdout.isatty() else 160)
-ERR = Console(stderr=True, highlight=False, soft_wrap=True)
+ERR = Console(stderr=True, highlight=False, soft_wrap=True, width=None if sys.stderr.isatty() else 160)
 
 _COLOURS = {"error": "bold red", "warning": "bold yellow", "note": "bold cyan", "help": "bold green"}
 
@@ -447,6 +447,7 @@ def demo_(peer: bool) -> None:
     for column in table.columns[2:7]:
         column.justify = "right"
     start, wrong, runs = time.perf_counter(), 0, 0
+    numpys = "" if demo.one_blas_thread() else "; NumPy's BLAS uses as many as it likes"
     with ERR.status("importing") as status:
         for subject, result in zip(demo.SUBJECTS, demo.results(peer), strict=False):
             status.update(f"{subject.title} done")
@@ -457,8 +458,8 @@ def demo_(peer: bool) -> None:
     OUT.print(table)
     OUT.print(f"{len(demo.SUBJECTS)} operators, {runs} sizes, {time.perf_counter() - start:.0f} s. Each operator was compiled "
               "once, with nothing cached; its proofs hold for all sizes.")
-    OUT.print("Times are medians in ms, on one thread; NumPy's BLAS uses as many as it likes. Errors are against float64, "
-              "as a part of the greatest element.", style="dim")
+    OUT.print(f"Times are medians in ms, on one thread{numpys}. Errors are against float64, as a part of the greatest element.",
+              style="dim")
     if wrong:
         raise click.exceptions.Exit(1)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import importlib.util
 import os
@@ -58,6 +59,21 @@ class Result:
     @property
     def proved(self) -> bool:
         return bool(self.proofs) and all(p.holds for p in self.proofs)
+
+
+def one_blas_thread() -> bool:
+    """Let NumPy's own matrix library use one thread; whether that could be done."""
+    try:
+        libraries = {x.split()[-1] for x in Path("/proc/self/maps").read_text().splitlines() if "openblas" in x}
+    except OSError:
+        return False
+    for path in libraries:
+        library = ctypes.CDLL(path)
+        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
+            if hasattr(library, name):
+                getattr(library, name)(1)
+                return True
+    return False
 
 
 def results(peer: bool = True, subjects: tuple[Subject, ...] = SUBJECTS) -> Iterator[Result]:
