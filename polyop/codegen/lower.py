@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
+from polyop.codegen.peel import peel
 from polyop.codegen.stream import stream_outputs
 from polyop.codegen.verify import verify
 from polyop.ir.loops import LoopNest
@@ -18,4 +19,4 @@ def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
     """
     verify(nest, target)
     split = split_full_tiles(unswitch(stream_outputs(nest)), vector_width(nest, target))
-    return verify(prefetch(split), target)
+    return verify(prefetch(peel(split)), target)

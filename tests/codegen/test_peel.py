@@ -1,0 +1,43 @@
+"""Peeling a loop keeps what it does, iteration for iteration."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from polyop.codegen.peel import peel
+from polyop.ir.dtypes import F32
+from polyop.ir.expr import Affine, Const, Load, affine
+from polyop.ir.interpret import interpret
+from polyop.ir.loops import Buffer, For, If, LoopNest, Space, Store, structure
+
+
+def store(value: float, at: Affine) -> Store:
+    return Store("S", (), None, (), Load("A", (at,), F32), None, Const(value, F32))
+
+
+def nest(lower: int, step: int, tile: int, other: bool = True) -> LoopNest:
+    """for i in [lower, N) by step { if N - i - tile >= 0 { A[i] = 1 } else { A[i] = 2 } }"""
+    test = affine("N") - affine("i") - tile
+    body = If((test,), (store(1, affine("i")),), (store(2, affine("i")),) if other else ())
+    buffer = Buffer("A", F32, ((affine("N"), 1),), Space.TENSOR, unit=0)
+    return LoopNest("f", ("N",), (), (buffer,), (For("i", affine(lower), affine("N"), (body,), step),))
+
+
+@given(st.integers(0, 9), st.integers(1, 5), st.integers(-2, 7), st.integers(0, 20))
+def test_the_two_loops_write_what_the_one_wrote(lower, step, tile, n):
+    whole = nest(lower, step, tile)
+    cut = peel(whole)
+    got, want = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    interpret(whole, {"N": n}, {}, {"A": want})
+    interpret(cut, {"N": n}, {}, {"A": got})
+    np.testing.assert_array_equal(got, want)
+
+
+def test_full_tiles_come_first_without_a_test():
+    assert structure(peel(nest(0, 4, 4)).body) == "i(S) i(S)"
+
+
+def test_a_test_without_an_alternative_stays():
+    assert structure(peel(nest(0, 4, 4, other=False)).body) == "i(if(S))"
