@@ -134,7 +134,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     left, right = c.lefts[0], c.rights[0]
     row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order) if i in c.having(ROW))
     contracted = c.having(CONTRACTED)
-    depth = unit(left, contracted) or unit(right, contracted) or contracted[-1]
+    long = tuple(i for i in contracted if not _extent(u, i).is_constant) or contracted  # a 3 is not worth cutting
+    depth = unit(left, long) or unit(right, long) or long[-1]
     if plan.options.numerics == "strict" and len(contracted) > 1:
         return ()  # blocks would sum in another order
     hints = dict(plan.options.hints)
@@ -155,6 +156,10 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside),)
     pack_left = len(c.lefts) == 1 and depth in _iterators(left) and unit(left, (depth,)) is None
     return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside),)
+
+
+def _extent(s: Stmt, iterator: str) -> Affine:
+    return next(r.upper - r.lower for r in s.ranges if r.index == iterator)
 
 
 def _typical(extent: Affine, hints: dict[str, int]) -> int | None:
