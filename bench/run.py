@@ -24,7 +24,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 from cases import GROUPS, Case
 from machine import Machine, machine
 
-from polyop.demo.measure import interleaved, one_blas_thread
+from polyop.demo.measure import interleaved, keep_memory, one_blas_thread
 
 L2 = 1 << 20  # bytes below which memory is no limit
 
@@ -71,6 +71,7 @@ def main() -> int:
     given = parser.parse_args()
     polyop.set_num_threads(1)
     one_blas_thread()
+    keep_memory()
     torch = None
     if importlib.util.find_spec("torch"):
         import torch  # type: ignore[no-redef]

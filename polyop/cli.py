@@ -447,6 +447,7 @@ def demo_(peer: bool) -> None:
     for column in table.columns[2:7]:
         column.justify = "right"
     start, wrong, runs = time.perf_counter(), 0, 0
+    demo.keep_memory()
     numpys = "" if demo.one_blas_thread() else "; NumPy's BLAS uses as many as it likes"
     with ERR.status("importing") as status:
         for subject, result in zip(demo.SUBJECTS, demo.results(peer), strict=False):

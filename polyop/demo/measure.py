@@ -26,6 +26,8 @@ from polyop.trial import difference
 BUDGET = 0.03    # seconds for one thing at one size
 ALLOWED = 2e-5   # of the greatest element: single precision, sums of up to some thousand terms
 
+_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt
+
 
 @dataclass(frozen=True, slots=True)
 class Run:
@@ -74,6 +76,14 @@ def one_blas_thread() -> bool:
                 getattr(library, name)(1)
                 return True
     return False
+
+
+def keep_memory() -> None:
+    """Let malloc keep what is freed: otherwise every large result of PyTorch is paid for in page faults, not in computing."""
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is not None:  # glibc
+        mallopt(_MMAP_MAX, 0)
+        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def results(peer: bool = True, subjects: tuple[Subject, ...] = SUBJECTS) -> Iterator[Result]:

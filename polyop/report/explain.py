@@ -61,7 +61,8 @@ def _operator(made: Explained) -> Iterator[str]:
         yield f"unit stride in {', '.join(units)}; all other strides are run-time values"
     if free:
         yield f"no unit stride in {', '.join(free)}"
-    yield "a call with an empty size, another layout, dtype or const gets a kernel of its own when it first happens"
+    yield ("another dtype, const or order of strides, an empty size, or a size of 1 that changes the kind of operator "
+           "gets a kernel of its own when it first comes")
 
 
 def _work(made: Explained, sizes: Mapping[str, int]) -> Iterator[str]:
