@@ -55,6 +55,8 @@ class PackedStrategy:
 
     kc            None: accumulators stay in registers for the whole contraction
     rows_outside  the other rows go outside the blocks, as batches do: more for several threads to share
+    beside        another column, along which the right operand has its unit stride: blocks hold `vector` values of it, so
+                  that a copy reads whole lines
     """
 
     what: Contraction
@@ -71,6 +73,7 @@ class PackedStrategy:
     pack_right: bool
     fuse_pack: bool
     rows_outside: bool
+    beside: str | None = None
 
     def __str__(self) -> str:
         packs = ["left"] * self.pack_left + [("right, fused" if self.fuse_pack else "right")] * self.pack_right
@@ -146,7 +149,10 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     columns = vectors * vector
     inside = prod(typical[i] or 1 for i in contracted if i != depth)
     kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / inside))))
-    nc = column_block(t, kc * inside, columns, bytes_)
+    beside = unit(right, tuple(i for i in c.having(COLUMN) if i != column)) if len(c.rights) == 1 else None
+    if beside:
+        kc = min(kc, 128)
+    nc = column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
     mc = (192 if plan.options.threads else 4800) // rows * rows
     fuse = unit(right, (column,)) is not None
     outside = plan.options.threads
@@ -155,7 +161,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
             return ()
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside),)
     pack_left = len(c.lefts) == 1 and depth in _iterators(left) and unit(left, (depth,)) is None
-    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside),)
+    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside, beside),)
 
 
 def _extent(s: Stmt, iterator: str) -> Affine:
@@ -216,6 +222,8 @@ class _Packed:
             s.column: (Coord(f"{q[s.column]}_c", s.nc), Coord(f"{q[s.column]}_r", s.columns, s.nc),
                        Coord(f"{q[s.column]}_v", 1, s.columns)),
         }
+        if s.beside:
+            chains[s.beside] = (Coord(f"{q[s.beside]}_c", s.vector), Coord(f"{q[s.beside]}_p", 1, s.vector))
         if s.kc:
             chains[s.depth] = (Coord(f"{q[s.depth]}_c", s.kc), Coord(f"{q[s.depth]}_p", 1, s.kc))
         for i in self.u.dims:
@@ -265,7 +273,8 @@ class _Packed:
     def build(self) -> Part:
         s, u = self.s, self.u
         batch, other_m = self.batch, self.other_m
-        other_n, other_k = self.others(COLUMN, s.column), self.others(CONTRACTED, s.depth)
+        beside = self.loops((s.beside,)) if s.beside else ()  # (block, within the block)
+        other_n, other_k = self.others(COLUMN, s.column, *((s.beside,) if s.beside else ())), self.others(CONTRACTED, s.depth)
         before, after = self.accumulator()
         packed: dict[Load, Load] = {}
         tree_left: tuple[Band | str, ...] = ()
@@ -286,8 +295,8 @@ class _Packed:
         inner = (*before, band((*self.loops(other_k), *depth), *fused, *self.on_rows(u.name)), *after)
         m_c, m_r = (c.name for c in self.coords(s.row)[:2])
         n_c, n_r = (c.name for c in self.coords(s.column)[:2])
-        micro = band((*self.loops(other_m), m_r, n_r, self.n_v), *inner)
-        blocks = band((*self.loops(other_n), n_c), *tree_right, micro)
+        micro = band((*beside[1:], *self.loops(other_m), m_r, n_r, self.n_v), *inner)
+        blocks = band((*self.loops(other_n), *beside[:1], n_c), *tree_right, micro)
         outside = (*self.loops(batch), m_c, *((self.chunk,) if self.chunk else ()))
         shared = self.loops(batch)[-1] if batch else m_c  # a leading batch is often 1
         self.b.kinds[shared] = (Kind.PARALLEL, None)
@@ -361,7 +370,8 @@ class _Packed:
         s = self.s
         n_c, n_r = (affine(c.name) for c in self.coords(s.column)[:2])
         k = self.offset(s.depth) - affine(self.chunk) if self.chunk else self.offset(s.depth)
-        index = (n_r, *(self.offset(i) for i in other_k), k, self.offset(s.column) - n_c - n_r)
+        near = (self.offset(s.beside) - affine(self.coords(s.beside)[0].name),) if s.beside else ()
+        index = (n_r, *near, *(self.offset(i) for i in other_k), k, self.offset(s.column) - n_c - n_r)
         return Load(self.packed_name("right"), index, self.c.rights[0].dtype)
 
     def left_place(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
@@ -381,7 +391,8 @@ class _Packed:
     def pack_right(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[tuple[Band | str, ...], tuple[str, ...]]:
         """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
         s = self.s
-        dims = ((affine(s.nc), s.columns), *self.deep(other_k), (affine(s.columns), 1))
+        near = ((affine(s.vector), 1),) if s.beside else ()
+        dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k), (affine(s.columns), 1))
         self.b.buffer(Buffer(self.packed_name("right"), self.c.rights[0].dtype, dims, Space.WORK, pad=s.columns, private=True))
         m_c, m_r = self.coords(s.row)[:2]
         only = [f"0 <= {m_c.name} < {self.extent(s.row)}"]
@@ -395,8 +406,8 @@ class _Packed:
         copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column,
                      source if source != s.column else None, (n_r,))
         name = copy.write(f"{self.u.name}_right", lambda axes: self.moved(axes, lambda: self.right_place(other_k)), (m_c,), only)
-        around = (s.column, *self.others(COLUMN, s.column))
-        return bands(copy.loops(exclude=around[1:]), name), ()
+        around = self.others(COLUMN, s.column, *((s.beside,) if s.beside else ()))
+        return bands(copy.loops(exclude=around), name), ()
 
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
         """What copies a block of the left operand, before the blocks of columns."""

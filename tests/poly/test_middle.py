@@ -41,6 +41,7 @@ HEAT = """op f(X: f32[N]; steps: int) -> (Y: f32[N]) {
     A[t, i] = ((A[t-1, i-1] else 0) + A[t-1, i] + (A[t-1, i+1] else 0)) * 0.25  where t >= 1
     Y[i] = A[steps, i] }"""
 TRIANGLE = "op f(L: f32[N, N], B: f32[N, M]) -> (C: f32[N, M]) { C[i, m] += L[i, k] * B[k, m]  where k <= i }"
+BESIDE = "op f(A: f32[I, K, B], M: f32[J, K]) -> (C: f32[J, B, I]) { C[j, b, a] += A[a, k, b] * M[j, k] }"
 TRANSPOSE = "op f(X: f32[R, C]) -> (Y: f32[C, R]) { Y[c, r] = X[r, c] }"
 MAXPLUS = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] max= A[m, k] + B[k, n] }"
 
@@ -111,6 +112,7 @@ CASES = {
     "elman": (ELMAN, lambda a, s: elman(a), ({"T": 4, "B": 7, "D": 5}, {"T": 1, "B": 1, "D": 1})),
     "heat": (HEAT, lambda a, s: heat(a, s["steps"]), ({"N": 70, "steps": 4}, {"N": 1, "steps": 1}, {"N": 2, "steps": 3})),
     "triangle": (TRIANGLE, lambda a, s: np.tril(a["L"]) @ a["B"], ({"N": 9, "M": 20},)),
+    "beside": (BESIDE, lambda a, s: np.einsum("akb,jk->jba", a["A"], a["M"]), ({"I": 17, "K": 3, "B": 18, "J": 7},)),
     "transpose": (TRANSPOSE, lambda a, s: a["X"].T, ({"R": 17, "C": 35}, {"R": 1, "C": 1})),
     "maxplus": (MAXPLUS, lambda a, s: (a["A"][:, :, None] + a["B"]).max(1), ({"M": 7, "N": 17, "K": 3},)),
 }
