@@ -1,0 +1,94 @@
+"""Made-up calls: every operator of the library can be tried, and a wrong result would be seen."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyop import program, standard
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.dtypes import BF16, F32, F64, I64
+from polyop.ir.errors import UserError
+from polyop.ir.options import Options
+from polyop.ir.span import Source
+from polyop.trial import compared, difference, sample, tolerance, trial
+
+
+def maker(text, name):
+    return lambda dtypes, consts, rank: instantiate(text, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)
+
+
+@pytest.mark.parametrize("file", sorted(standard.texts()))
+def test_every_operator_of_the_library_can_be_tried(file):
+    text = standard.program(file)
+    for op in text.ops:
+        interface = program.signature(text, op.name)
+        given = {p.name: 1 for p in interface.consts if p.required}
+        call = trial(interface, maker(text, op.name), given, size=4)
+        assert set(call.sizes) >= set(call.op.sizes)
+        for t in call.op.inputs:
+            assert call.inputs[t.name].dtype == t.dtype.numpy
+
+
+def test_positions_stay_inside_what_they_point_into():
+    text = standard.program("embedding.pop")
+    call = trial(program.signature(text, "embedding"), maker(text, "embedding"), {"V": 3, "D": 2}, size=500)
+    assert set(np.unique(call.arguments["ids"])) == {0, 1, 2}
+
+
+def test_the_same_seed_makes_the_same_inputs():
+    a, b, c = (sample(np.random.default_rng(seed), BF16, (5, 7)) for seed in (1, 1, 2))
+    assert a.dtype == BF16.numpy
+    assert (a == b).all() and not (a == c).all()
+
+
+def test_arrays_say_how_many_dimensions_the_dots_are():
+    text = standard.program("softmax.pop")
+    interface = program.signature(text, "softmax")
+    call = trial(interface, maker(text, "softmax"), {"X": np.zeros((2, 3, 5))})
+    assert len(call.op.tensor("X").shape) == 3 and call.op.tensor("X").dtype == F64
+    assert not call.assumed
+
+
+def test_sizes_that_disagree_with_an_array_are_refused():
+    text = standard.program("linalg.pop")
+    with pytest.raises(UserError, match="`M` is 3, but dimension 0 of `A` has 2"):
+        trial(program.signature(text, "matmul"), maker(text, "matmul"), {"A": np.zeros((2, 5), np.float32), "M": 3})
+
+
+def test_a_wrong_kernel_is_seen_at_any_size():
+    text = parse(Source("<test>", "op f(X: f32[M, N]) -> (Y: f32[M, N]) { Y[m, n] = X[m, n] * 2 }"))
+    right = program.operator(text, "f", Options())
+
+    class Wrong:
+        interface = right.interface
+
+        def __call__(self, X):
+            return right(X) + np.float32(0.001) * (X > 1)
+
+    for sizes in ({"M": 9, "N": 20}, {"M": 1000, "N": 1000}):
+        assert compared(right, maker(text, "f"), sizes).right
+        outcome = compared(Wrong(), maker(text, "f"), sizes)
+        assert not outcome.right and "WRONG" in str(outcome)
+
+
+def test_a_check_that_cannot_be_made_says_so():
+    text = parse(Source("<test>", "op f(X: f32[N]) -> (Y: f32[N]) where N >= 1000000 { Y[n] = X[n] }"))
+    outcome = compared(program.operator(text, "f", Options()), maker(text, "f"), {"N": 1000000})
+    assert "not checked" in str(outcome)
+
+
+def test_differences_count_special_values_and_shapes():
+    want = np.array([1.0, np.nan, np.inf])
+    assert difference(want.astype(np.float32), want) == 0
+    assert difference(np.array([1, 0, np.inf], np.float32), want) == np.inf
+    assert difference(np.array([np.nan, np.nan, np.inf], np.float32), want) == np.inf
+    assert difference(np.zeros(2), np.zeros(3)) == np.inf
+    assert difference(np.array([1, 2]), np.array([1, 3])) == np.inf
+    assert difference(np.float32([2, 4]), np.array([2.0, 5.0])) == pytest.approx(0.2)
+
+
+def test_tolerances_are_zero_for_integers_and_grow_with_the_terms():
+    assert tolerance(I64, 100) == 0
+    assert tolerance(F64, 10) < tolerance(F32, 10) < tolerance(F32, 1000) < 1e-3
