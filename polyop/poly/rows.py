@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const, is_computed
 from polyop.ir.loops import Kind, Space
-from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, serial_axis, stride
+from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, is_local, register, serial_axis, stride
 from polyop.poly.schedule import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
 from polyop.poly.tiles import ZERO, Axis, Band, Coord, bands
@@ -70,7 +70,8 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             best, gain = None, 0
         inner.append(best)
         total += gain
-    shell = {c: score(plan, cluster.stmts, c) for c in cluster.shell}
+    local = frozenset(s.target.source for s in cluster.stmts if is_local(plan, cluster, s.target.source))
+    shell = {c: score(plan, cluster.stmts, c, local) for c in cluster.shell}
     lane = max(shell, key=lambda c: shell[c], default=None)
     none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
     by_inner = RowStrategy(None, tuple(inner), None, 1, 4, lanes)
@@ -86,8 +87,11 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     return (*out, none)
 
 
-def score(plan: Plan, stmts: Iterable[Stmt], loop: str) -> int:
-    """How well accesses run along `loop`: unit strides count for it, other strides against; reductions weigh more."""
+def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset()) -> int:
+    """How well accesses run along `loop`: unit strides count for it, other strides against; reductions weigh more.
+
+    Tensors in `free` have no stride yet: they get the one that the lanes want.
+    """
     total = 0
     for s in stmts:
         own = plan.classes[s.name].values()
@@ -95,8 +99,12 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str) -> int:
             continue
         weight = 3 if s.kind == UPDATE else 1
         for load in s.reads:
+            if load.source in free:
+                continue
             step = stride(plan, s, load, loop)
             total += weight * (2 if step in (1, -1) else 0 if step == 0 else -2)
+        if s.target.source in free:
+            continue
         step = stride(plan, s, s.target, loop)
         total += 4 if step in (1, -1) else 0 if step == 0 else -6
     return total

@@ -164,6 +164,15 @@ def test_a_row_reduction_runs_along_the_unit_stride_wherever_that_is():
     assert first.startswith("r_t:parallel(r_v:lanes(")
 
 
+@pytest.mark.parametrize("body", [
+    "Y[r] argmax= X[r, c]",
+    "n[r] += X[r, c]; Y[r] = i64(n[r]) / 3",
+    "s[r] += X[r, c]; v[r] += (X[r, c] - s[r]) * (X[r, c] - s[r]); Y[r] = i64(v[r])"])
+def test_what_lies_in_registers_never_makes_up_for_a_tensor_read_from_places_apart(body):
+    m = middle(f"op f(X: f32[R, C]) -> (Y: i64[R]) {{ {body} }}", "tuned")
+    assert "c_v:lanes" in structure(m.nest.body) and "r_v" not in structure(m.nest.body) and proved(m)
+
+
 def test_a_temporary_of_a_recurrence_keeps_only_the_steps_that_are_read():
     m = middle(HEAT, "tuned")
     assert m.has_folds and proved(m)
