@@ -12,6 +12,7 @@ from polyop import standard
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DTYPES
+from polyop.ir.errors import UserError
 from polyop.ir.scalars import ARITY
 from polyop.ir.span import Source
 from polyop.poly.wellformed import check
@@ -21,6 +22,8 @@ DOCS = sorted((ROOT / "docs").glob("*.md"))
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LANGUAGE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```pop\n(.*?)```", LANGUAGE, re.S)
+WRONG = re.findall(r"```pop wrong\n(.*?)```\n\n```\n(.*?)\n```", LANGUAGE, re.S)
+PYTHON = [(page.name, code) for page in DOCS for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)]
 CONSTS = {"times": 2}
 
 
@@ -31,6 +34,27 @@ def test_every_program_of_the_language_page_is_right(number):
     for op in program.ops:
         consts = {p.name: CONSTS[p.name] for p in op.params if p.name in CONSTS}
         check(instantiate(program, op.name, consts=consts, library=standard.LIBRARY))
+
+
+@pytest.mark.parametrize("number", range(len(WRONG)))
+def test_every_wrong_program_of_the_language_page_gets_the_report_below_it(number):
+    text, report = WRONG[number]
+    program = parse(Source("wrong.pop", text))
+    with pytest.raises(UserError) as caught:
+        check(instantiate(program, program.ops[0].name))
+    assert str(caught.value) == report
+
+
+def test_no_block_of_a_page_is_left_out():
+    assert LANGUAGE.count("```pop wrong\n") == len(WRONG) > 0
+    assert all(re.findall(r"^```(\S*)", p.read_text(encoding="utf-8"), re.M).count("python") == sum(n == p.name for n, _ in PYTHON)
+               for p in DOCS)
+
+
+@pytest.mark.parametrize("page, code", PYTHON, ids=[f"{n}-{k}" for k, (n, _) in enumerate(PYTHON)])
+def test_every_piece_of_python_on_a_page_runs(page, code, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+    exec(compile(code, page, "exec"), {})
 
 
 def test_the_language_page_names_every_dtype_and_function():
@@ -44,8 +68,7 @@ def test_the_language_page_names_every_dtype_and_function():
 @pytest.mark.parametrize("page", DOCS, ids=lambda p: p.name)
 def test_links_and_paths_of_a_page_lead_somewhere(page):
     text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.S)
-    text = re.sub(r"`[^`/]*`", "", text)
-    for target in re.findall(r"\]\(([^)#]+)\)", text):
+    for target in re.findall(r"\]\(([^)#]+)\)", re.sub(r"`[^`]*`", "", text)):
         assert target.startswith("https://") or (page.parent / target).exists(), target
     for path in re.findall(r"`(polyop/[\w/]+\.\w+)`", text):
         assert (ROOT / path).exists(), path
