@@ -23,7 +23,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LANGUAGE = (ROOT / "docs" / "language.md").read_text(encoding="utf-8")
 PROGRAMS = re.findall(r"```pop\n(.*?)```", LANGUAGE, re.S)
 WRONG = re.findall(r"```pop wrong\n(.*?)```\n\n```\n(.*?)\n```", LANGUAGE, re.S)
-PYTHON = [(page.name, code) for page in DOCS for code in re.findall(r"```python\n(.*?)```", page.read_text(encoding="utf-8"), re.S)]
+PYTHON = [(p.name, code) for p in DOCS for code in re.findall(r"```python\n(.*?)```", p.read_text(encoding="utf-8"), re.S)]
 CONSTS = {"times": 2}
 
 
@@ -47,8 +47,7 @@ def test_every_wrong_program_of_the_language_page_gets_the_report_below_it(numbe
 
 def test_no_block_of_a_page_is_left_out():
     assert LANGUAGE.count("```pop wrong\n") == len(WRONG) > 0
-    assert all(re.findall(r"^```(\S*)", p.read_text(encoding="utf-8"), re.M).count("python") == sum(n == p.name for n, _ in PYTHON)
-               for p in DOCS)
+    assert sum(p.read_text(encoding="utf-8").count("```python") for p in DOCS) == len(PYTHON) > 0
 
 
 @pytest.mark.parametrize("page, code", PYTHON, ids=[f"{n}-{k}" for k, (n, _) in enumerate(PYTHON)])
