@@ -15,7 +15,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.report.explain import explain
-from polyop.rewrite.ones import narrow_sizes
+from polyop.rewrite.ones import is_short, narrow_sizes
 from polyop.runtime import cache, call, choose, cpu, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
@@ -194,8 +194,10 @@ class Operator:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
         sizes = bound.sizes
         positive = all(n > 0 for n in sizes.values())
-        return replace(self.options, regime="positive" if positive else "any", ones=narrow_sizes(op, sizes) if positive else (),
-                       threads=threads.get_num_threads() > 1)
+        if not positive:
+            return replace(self.options, regime="any", threads=threads.get_num_threads() > 1)
+        ones = narrow_sizes(op, sizes)
+        return replace(self.options, ones=ones, short=not ones and is_short(op, sizes), threads=threads.get_num_threads() > 1)
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)

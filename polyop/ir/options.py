@@ -14,6 +14,7 @@ class Options:
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
     ones       sizes that are 1 in the calls the kernel is for
+    short      whether what has unit stride in a contraction's result is shorter than a vector in these calls
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
     """
@@ -23,6 +24,7 @@ class Options:
     rung: str = "tuned"
     regime: str = "positive"
     ones: tuple[str, ...] = ()
+    short: bool = False
     threads: bool = False
     check: bool = True
 

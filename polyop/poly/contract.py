@@ -21,7 +21,7 @@ from math import log2, prod
 import islpy as isl
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, substitute_expr
+from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
 from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
@@ -44,6 +44,7 @@ class Contraction:
     lefts: tuple[Load, ...]
     rights: tuple[Load, ...]
     roles: dict[str, str]
+    lane: str
 
     def having(self, role: str) -> tuple[str, ...]:
         return tuple(i for i in self.update.dims if self.roles.get(i) == role)
@@ -88,9 +89,16 @@ def classify(plan: Plan, cluster: Cluster, outer: Axes) -> Contraction:
     operands = tuple(dict.fromkeys(update.reads))
     own = plan.classes[update.name]
     free = [i for i in update.dims if own[i] not in outer]
-    lane = next((i for i in free if stride(plan, update, update.target, own[i]) == 1), None)
-    if lane is None:
+    unit = next((i for i in free if stride(plan, update, update.target, own[i]) == 1), None)
+    if unit is None:
         raise UnsupportedError(f"nothing has unit stride in the target of {update.name}")
+    lane: str | None = unit
+    if plan.options.short:  # lanes along what is a row otherwise: its loops are long, and its stores are scattered
+        rows = [i for i in written_order(update) if i in free
+                and all((i in _iterators(x)) != (unit in _iterators(x)) for x in operands)]
+        lane = rows[-1] if rows else None
+    if lane is None:
+        raise UnsupportedError(f"{update.name} has no row to run lanes along")
     lefts = tuple(x for x in operands if lane not in _iterators(x))
     rights = tuple(x for x in operands if lane in _iterators(x))
     if not lefts or not rights:
@@ -110,7 +118,7 @@ def classify(plan: Plan, cluster: Cluster, outer: Axes) -> Contraction:
                 roles[i] = CONTRACTED
             case _:
                 raise UnsupportedError(f"{i} is in the target of {update.name} and in no operand")
-    what = Contraction(update, lefts, rights, roles)
+    what = Contraction(update, lefts, rights, roles, lane)
     if not what.having(ROW) or not what.having(CONTRACTED):
         raise UnsupportedError(f"{update.name} has no row or nothing to contract")
     return what
@@ -132,10 +140,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     def unit(load: Load, pool: tuple[str, ...]) -> str | None:
         return next((i for i in pool if stride(plan, u, load, own[i]) == 1), None)
 
-    written_order = [p.name for p in u.target.index if isinstance(p, Affine)]
-    column = next(i for i in c.having(COLUMN) if stride(plan, u, u.target, own[i]) == 1)
+    column = c.lane
     left, right = c.lefts[0], c.rights[0]
-    row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order) if i in c.having(ROW))
+    row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order(u)) if i in c.having(ROW))
     contracted = c.having(CONTRACTED)
     long = tuple(i for i in contracted if not _extent(u, i).is_constant) or contracted  # a 3 is not worth cutting
     depth = unit(left, long) or unit(right, long) or long[-1]
@@ -162,6 +169,11 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside),)
     pack_left = len(c.lefts) == 1 and depth in _iterators(left) and unit(left, (depth,)) is None
     return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside, beside),)
+
+
+def written_order(s: Stmt) -> tuple[str, ...]:
+    """The iterators of the target of `s`, in the order of its positions."""
+    return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None)
 
 
 def _extent(s: Stmt, iterator: str) -> Affine:
@@ -412,7 +424,7 @@ class _Packed:
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
         """What copies a block of the left operand, before the blocks of columns."""
         s = self.s
-        dims = (*((self.extent(i), 1) for i in other_m), (affine(s.mc), 1), *self.deep(other_k))
+        dims = (*((self.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), self.extent(s.row)), 1), *self.deep(other_k))
         self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=True))
         pool = (s.row, *other_m, *self.c.having(CONTRACTED))
         source = self.unit_of(self.c.lefts[0], pool)

@@ -31,6 +31,8 @@ BIAS = """op f(A: f32[M, K], B: f32[N, K], b: f32[N]) -> (D: f32[M, N]) {
 SOFTMAX = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { e[r, c] = exp(X[r, c] - max[k](X[r, k])); Y[r, c] = e[r, c] / sum[k](e[r, k]) }"
 CONV = """op f(X: f32[H, W, C], F: f32[3, 3, C, K]) -> (Y: f32[H, W, K]) {
     Y[p, q, k] += (X[p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }"""
+NCHW = """op f(X: f32[C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[K, H, W]) {
+    Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }"""
 SCAN = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { Y[r, c] = (Y[r, c-1] else 0) + X[r, c] }"
 BACKWARDS = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { Y[r, c] = (Y[r, c+1] else 0) + X[r, c] }"
 ELMAN = """op f(X: f32[T, B, D], U: f32[D, D]) -> (H: f32[T, B, D]) {
@@ -95,6 +97,11 @@ def conv(a):
     return sum(p[r:r + h, s:s + w] @ a["F"][r, s] for r in range(3) for s in range(3))
 
 
+def nchw(a):
+    x = {"X": a["X"].transpose(1, 2, 0), "F": a["F"].transpose(2, 3, 1, 0)}
+    return conv(x).transpose(2, 0, 1)
+
+
 def softmax(a):
     e = np.exp(a["X"] - a["X"].max(1, keepdims=True))
     return e / e.sum(1, keepdims=True)
@@ -107,6 +114,7 @@ CASES = {
              ({"M": 7, "N": 17, "K": 5}, {"M": 5, "N": 3, "K": 515})),
     "softmax": (SOFTMAX, lambda a, s: softmax(a), ({"R": 3, "C": 70}, {"R": 2, "C": 64}, {"R": 1, "C": 1})),
     "conv": (CONV, lambda a, s: conv(a), ({"H": 3, "W": 8, "C": 2, "K": 5}, {"H": 1, "W": 1, "C": 1, "K": 1})),
+    "nchw": (NCHW, lambda a, s: nchw(a), ({"C": 2, "H": 3, "W": 18, "K": 5},)),
     "scan": (SCAN, lambda a, s: np.cumsum(a["X"], 1), ({"R": 3, "C": 17},)),
     "backwards": (BACKWARDS, lambda a, s: np.cumsum(a["X"][:, ::-1], 1)[:, ::-1], ({"R": 3, "C": 17},)),
     "elman": (ELMAN, lambda a, s: elman(a), ({"T": 4, "B": 7, "D": 5}, {"T": 1, "B": 1, "D": 1})),
@@ -184,6 +192,14 @@ def test_a_fold_that_would_lose_a_value_is_refused_by_the_checker():
     m = middle(HEAT.replace("A[t-1, i] +", "(A[t-2, i] else A[t-1, i]) +"), "tuned")
     kept = int(str(m.nest.buffer("A").dims[0][0]))
     assert kept == 3 and proved(m)
+
+
+def test_lanes_leave_a_short_result_for_a_longer_loop_if_asked_to():
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(short=True))
+    assert proved(m) and "k_v:lanes" in structure(m.nest.body)
+    arrays, got = run(m, {"C": 3, "H": 4, "W": 3, "K": 18})
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
 
 
 def test_strict_numerics_never_splits_a_sum_over_lanes():

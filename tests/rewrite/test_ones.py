@@ -8,7 +8,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
-from polyop.rewrite.ones import fix_at_one, narrow_sizes
+from polyop.rewrite.ones import fix_at_one, is_short, narrow_sizes
 
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
@@ -37,3 +37,12 @@ def test_only_the_lanes_of_a_contraction_become_narrow():
     assert narrow_sizes(MATMUL, {"K": 3, "M": 3, "N": 1}) == ("N",)
     scaled = instantiate(parse(Source("<test>", "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] * 2 }")), "f")
     assert narrow_sizes(scaled, {"N": 1}) == ()
+
+
+def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
+    conv = instantiate(parse(Source("<test>", """
+    op f(X: f32[C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[K, H, W]) {
+        Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
+    sizes = {"C": 64, "H": 7, "K": 64}
+    assert is_short(conv, sizes | {"W": 7}) and not is_short(conv, sizes | {"W": 56})
+    assert not is_short(MATMUL, {"K": 64, "M": 64, "N": 7})  # nothing else would use a laid-out A again
