@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from polyop.dsl.draft import Draft, OperatorCall
+from polyop.dsl.existence import Written, existing
 from polyop.dsl.finish import filled, finished, untouched
 from polyop.dsl.header import Header
 from polyop.dsl.inference import Inliner, State, infer_all
@@ -39,7 +40,7 @@ def _op(state: State) -> Op:
     scope = state.header.scope
     shapes = {n: x for n, x in state.shapes.items() if x is not None}
     setting = Setting(shapes, frozenset(h.name for h in state.body.holders.values() if h.role in ("in", "inout")),
-                      state.sizes, state.facts, state.taken)
+                      state.sizes, state.facts, state.taken, _existing(state))
     tensors: dict[str, Tensor] = {}
     updates: list[tuple[str, str]] = []
     results: list[Tensor] = []
@@ -74,6 +75,14 @@ def _op(state: State) -> Op:
     unique = tuple(f for f in dict.fromkeys(facts) if not (isinstance(f, Const) and f.value))
     return Op(scope.op.name, tuple(every), state.header.params, tuple(sorted(state.sizes)), built.steps, unique, tuple(updates),
               scope.op.doc, scope.op.span)
+
+
+def _existing(state: State) -> dict[str, Written]:
+    """Where the temporaries of inferred shape are written."""
+    drafts = {n: d for n, d in enumerate(state.body.drafts) if isinstance(d, Draft)}
+    called = {t for d in state.body.drafts if isinstance(d, OperatorCall) for t in d.targets}
+    inferred = [h.name for n, h in state.body.holders.items() if h.role == "temp" and h.shape is None and n not in called]
+    return existing(drafts, state.boxes, inferred, state.sizes)
 
 
 def _not_negative(extent: Affine, facts: Sequence[Affine]) -> list[Expr]:

@@ -126,10 +126,6 @@ def inline(item: OperatorCall, state: State, instance: Instance) -> Inlined:
     given = bind(callee, item.call, scope)
     dtypes = {n: h.dtype for n, h in scope.tensors.items()}
     op = instance(callee, home, given.consts, variables(callee, item.call, given, dtypes, scope), given.rank)
-    if op.updates:
-        raise fail(
-            "E244", f"`{callee.name}` changes `{op.updates[0][0]}` in place, so it cannot be called from an operator", item.span
-        )
     renames: dict[str, str] = {}
     sizes: dict[str, Affine] = {}
     facts: list[Expr] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from polyop.dsl.existence import Written
 from polyop.dsl.intervals import Box, at_least_zero, least
 from polyop.dsl.values import both, cast, either, negated, test
 from polyop.ir.dtypes import BOOL, I64
@@ -22,6 +23,7 @@ NEAREST = 8  # guards that a proof looks at; what it does not see is only a test
 class Around:
     """What holds where an expression stands: its indices' ranges, tests known to be >= 0, and the tensors' shapes.
 
+    exists  where temporaries of inferred shape are written, if that is less than their shape
     cases   how often a choice was split so far
     """
 
@@ -30,6 +32,7 @@ class Around:
     known: tuple[Affine, ...]
     shapes: Mapping[str, tuple[Affine, ...]]
     inputs: frozenset[str]
+    exists: Mapping[str, Written] = field(default_factory=dict)
     cases: list[int] = field(default_factory=lambda: [0])
     span: Span | None = None
 
@@ -121,6 +124,8 @@ def _load(load: Load, a: Around, guards: Guards) -> Load:
 def _otherwise(e: Expr, load: Load, other: Expr, a: Around, guards: Guards) -> Expr:
     index = tuple(p if isinstance(p, Affine) else guarded(p, a, guards) for p in load.index)
     tests, computed = inside(index, a.shapes[load.source])
+    if load.source in a.exists:
+        tests += a.exists[load.source].at(index)
     needed = tuple(dict.fromkeys(t for t in tests if not a.always(t, guards)))
     read: Expr = cast(_load(replace(load, index=index), a, (*guards, *needed)), e.dtype)
     if not needed and not computed:

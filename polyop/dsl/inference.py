@@ -10,7 +10,7 @@ from polyop.dsl import syntax as s
 from polyop.dsl.draft import Draft, Holder, OperatorCall
 from polyop.dsl.header import Header
 from polyop.dsl.intervals import Interval, greatest, larger, least, smaller
-from polyop.dsl.ranges import Inference, infer
+from polyop.dsl.ranges import Inference, infer, reads
 from polyop.dsl.statements import Body, not_an_index
 from polyop.dsl.steps import box_shape
 from polyop.ir.errors import fail
@@ -190,10 +190,19 @@ def _no_range(pending: Mapping[int, Draft | OperatorCall], state: State) -> Exce
                 index = missing[0].split("@")[0]
                 span = _first_span(d, index)
                 if index in d.left_names or any(index in _names_of_positions(x) for x in _with_hidden(d)):
-                    return fail("E307", f"nothing gives `{index}` a range", span, hint=f"say it: `where {index} in 0:N`")
+                    return _unbounded(d, index, span, state)
                 return not_an_index(index, span, state.header.scope)
     call = next(d for d in pending.values() if isinstance(d, OperatorCall))
     return fail("E308", f"the shapes of what `{call.name}` is given depend on its own result", call.span)
+
+
+def _unbounded(d: Draft, index: str, span: Span | None, state: State) -> Exception:
+    """E307, with the range that the user most likely means: the dimension in which `index` stands alone."""
+    for p in reads(d, state.shapes):
+        if p.at.name is not None and p.at.name.split("@")[0] == index and p.span is not None:
+            return fail("E307", f"nothing gives `{index}` a range: `{p.span.text}` is read only where a condition on "
+                        f"`{index}` holds", span, hint=f"say it at the end of the statement: `where {index} in 0:{p.extent}`")
+    return fail("E307", f"nothing gives `{index}` a range", span, hint=f"say it: `where {index} in 0:N`")
 
 
 def _names_of_positions(d: Draft) -> set[str]:

@@ -171,7 +171,7 @@ def _disagree(name: str, first: Place | None, over: Affine, p: Place, known: Inf
     where = f" in `{known.shown.get(first.tensor, first.tensor)}`" if first else ""
     notes = (("first read here", Label(first.span)),) if first and first.span else ()
     return fail("E305", f"`{shown}` runs over {over}{where} and over {p.extent} in `{tensor}`", p.span, notes=notes,
-                hint=f"give both one name, or say `where {shown} in 0:min({over}, {p.extent})`")
+                hint=f"give both one name, or say `where {shown} in 0:{smaller(over, p.extent, known.facts)}`")
 
 
 def _open(places: Sequence[Place], every: Sequence[str], box: dict[str, Interval], known: Inference) -> None:

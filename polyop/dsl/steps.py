@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polyop.dsl.draft import Draft
+from polyop.dsl.existence import Written
 from polyop.dsl.guards import Around, guarded, simplify
 from polyop.dsl.intervals import Box, Interval, greatest, least, rename
 from polyop.dsl.names import fresh
 from polyop.dsl.values import both, test
+from polyop.ir.dtypes import I64
 from polyop.ir.errors import fail
 from polyop.ir.expr import (
     Affine,
@@ -31,13 +33,17 @@ from polyop.ir.span import Span
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What holds throughout the operator. `taken` grows as temporaries are named."""
+    """What holds throughout the operator. `taken` grows as temporaries are named.
+
+    exists   where temporaries of inferred shape are written, if that is less than their shape
+    """
 
     shapes: Mapping[str, tuple[Affine, ...]]
     inputs: frozenset[str]
     sizes: frozenset[str]
     facts: tuple[Affine, ...]
     taken: set[str]
+    exists: Mapping[str, Written] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +91,17 @@ def _hidden(inner: Draft, box: Box, s: Setting, conditions: tuple[Expr, ...]) ->
 
 
 def _step(draft: Draft, box: Box, target: Load, s: Setting, conditions: tuple[Expr, ...]) -> Step:
-    expr = draft.expr
+    expr, at = draft.expr, target.index
     if draft.filters:
         assert draft.reduce is not None
         chosen = draft.filters[0]
         for f in draft.filters[1:]:
             chosen = both(chosen, f)
         expr = Apply("select", (chosen, expr, Const(draft.reduce.identity, expr.dtype)), expr.dtype)
+        # a term left out has no position: it combines the identity with element 0, so there must be one
+        at = tuple(p if isinstance(p, Affine) else Apply("select", (chosen, p, Const(0, I64)), I64) for p in at)
+        spare = zip(at, s.shapes[target.source], strict=True)
+        conditions = (*conditions, *(test(n - 1) for p, n in spare if not isinstance(p, Affine)))
     left = [n for n in draft.left_names if n in box]
     used = expr_names(expr) | frozenset(draft.bound)
     whole = draft.bound == ()
@@ -103,12 +113,13 @@ def _step(draft: Draft, box: Box, target: Load, s: Setting, conditions: tuple[Ex
     rest = [n for n in box if n in mine and n not in left]
     ranges, extra = arrange(left, rest, box)
     local = {r.index: Interval(r.lower, r.upper) for r in ranges}
-    a = Around(local, s.facts, (), s.shapes, s.inputs)
+    a = Around(local, s.facts, (), s.shapes, s.inputs, s.exists)
     tests = test(*(t for c in (*where, *extra) if isinstance(c, Test) for t in c.tests if not a.always(t)))
     others = [simplify(c, a) for c in where if not isinstance(c, Test)]
     kept = tuple(c for c in (tests, *others) if not (isinstance(c, Const) and c.value))
     a = replace(a, known=tests.tests if isinstance(tests, Test) else (), span=draft.span)
     plain = guarded(expr, a)
+    target = replace(target, index=tuple(p if isinstance(p, Affine) else guarded(p, a) for p in at))
     back = _letters(mine)
     step = Step(target, draft.reduce, plain, ranges, kept, draft.span)
     return renamed(step, back) if back else step

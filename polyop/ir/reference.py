@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -41,6 +41,7 @@ class Outside:
     """`load` at `at` leaves `tensor` in `dimension`, which has `extent` elements; `computed` if data said where.
 
     cause   the Load whose value the position is, and where it was read; None if the position is more than one Load
+    written whether it is the target of a step
     """
 
     load: Load
@@ -50,6 +51,7 @@ class Outside:
     computed: bool
     shape: str
     cause: tuple[str, tuple[int, ...]] | None = None
+    written: bool = False
 
     def __str__(self) -> str:
         n = self.at[self.dimension]
@@ -58,7 +60,8 @@ class Outside:
         unit = "rows" if self.dimension == 0 else "elements"
         extent = f"{self.shape} = {self.extent}" if self.shape != str(self.extent) else self.shape
         place = "" if self.dimension == 0 else f" in dimension {self.dimension}"
-        return f"{what} reads outside `{name}`, which has {extent} {unit}{place}"
+        verb = "writes" if self.written else "reads"
+        return f"{what} {verb} outside `{name}`, which has {extent} {unit}{place}"
 
 
 Point = dict[str, int]
@@ -128,6 +131,9 @@ class _Run:
                 return self.place(step.target, env)
             except _Later as later:
                 self.element(later.key)
+            except OutsideError as error:
+                is_target = error.outside.load is step.target
+                raise OutsideError(replace(error.outside, written=is_target)) from None
 
     def place(self, load: Load, env: Point) -> tuple[int, ...]:
         at = tuple(value_of(p, env) if isinstance(p, Affine) else int(self.value(p, env)) for p in load.index)
@@ -138,8 +144,8 @@ class _Run:
 
     def outside(self, load: Load, at: tuple[int, ...], d: int, n: int, env: Point) -> Outside:
         p: Position = load.index[d]
-        while isinstance(p, Apply) and p.fn == "cast":
-            p = p.args[0]
+        while isinstance(p, Apply) and p.fn in ("cast", "select"):
+            p = p.args[0] if p.fn == "cast" else p.args[1] if self.value(p.args[0], env) else p.args[2]
         cause = (p.source, self.place(p, env)) if isinstance(p, Load) else None
         return Outside(load, at, d, n, not isinstance(load.index[d], Affine), str(self.op.tensor(load.source).shape[d]), cause)
 
