@@ -31,7 +31,7 @@ from polyop.trace import Recorder, Trace
 LOG = logging.getLogger("polyop")
 
 _ISL = threading.RLock()
-"""isl's one context is not for several threads at once; the interpreter lock is held inside isl anyway."""
+"""isl's one context is not for several threads at once; Python's own lock is held inside isl anyway."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,8 +131,3 @@ def _emit(nest: LoopNest, target: Target, options: Options) -> Module:
         case "hip":
             return hip.emit(nest, target, options)
     raise InternalError(f"no emitter for {target.family}")
-
-
-def contiguous(op: Op) -> Layout:
-    """The layout of tensors in C order."""
-    return Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))

@@ -15,7 +15,7 @@ from polyop.codegen.llvm.nodes import emit_nodes
 from polyop.codegen.llvm.parallel import STATUS
 from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
-from polyop.ir.loops import LoopNest, Space
+from polyop.ir.loops import Buffer, LoopNest, Space
 from polyop.ir.module import Module, Signature
 from polyop.ir.options import Options
 from polyop.ir.target import Target
@@ -49,7 +49,7 @@ def attributes(target: Target) -> str:
 
 
 def signature(nest: LoopNest, shared: Shared) -> Signature:
-    def of(space: Space) -> tuple:  # type: ignore[type-arg]
+    def of(space: Space) -> tuple[Buffer, ...]:
         return tuple(b for b in nest.buffers if b.space == space)
 
     return Signature(nest.name, nest.sizes, nest.scalars, of(Space.TENSOR), of(Space.WORK), tuple(shared.sites))

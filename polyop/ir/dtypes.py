@@ -33,10 +33,6 @@ class DType:
         return self.kind in ("int", "uint")
 
     @property
-    def is_signed(self) -> bool:
-        return self.kind in ("int", "float")
-
-    @property
     def numpy(self) -> np.dtype[Any]:
         return _NUMPY[self.name]
 

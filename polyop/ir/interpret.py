@@ -1,4 +1,4 @@
-"""The interpreter of a LoopNest: the definition of what a nest means, and the last rung of the ladder."""
+"""The interpreter of a LoopNest: the definition of what a nest means, and what the tests hold every rewrite and emitter to."""
 
 from __future__ import annotations
 

@@ -25,7 +25,6 @@ PREDICATES = ("isnan", "isinf", "isfinite")
 BINARY_FLOAT = ("pow", "atan2", "nextafter")
 BINARY = ("add", "sub", "mul", "div", "mod", "max", "min", "and", "or", "bitand", "bitor", "bitxor", "shl", "shr")
 COMPARE = ("lt", "le", "gt", "ge", "eq", "ne")
-TERNARY = ("fma",)
 MIXED = ("select", "cast")
 
 ARITY = {
@@ -37,7 +36,6 @@ ARITY = {
 
 def _erf(x: float) -> float:
     return math.erf(x)
-
 
 
 def _float(fn: Callable[..., float]) -> Callable[..., Any]:

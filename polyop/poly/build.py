@@ -43,9 +43,6 @@ class Plan:
         """The size of the element that a lane is made for: 8 bytes if any tensor has such elements, else 4."""
         return 8 if any(t.dtype.bytes_ == 8 for t in self.scop.op.tensors) else 4
 
-    def axis_of(self, s: Stmt, iterator: str, axes: Axes) -> Axis:
-        return axes[self.classes[s.name][iterator]]
-
     def values(self, s: Stmt, axes: Axes) -> dict[str, Affine]:
         """iterator -> its value in tile coordinates, for the iterators whose class has an axis."""
         own = self.classes[s.name]
@@ -134,6 +131,8 @@ def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:
 
 
 # --- storage -------------------------------------------------------------------------------------------------------
+
+
 @dataclass(frozen=True, eq=False)
 class Home:
     """Where a temporary lives inside its cluster.
@@ -214,7 +213,9 @@ def register(name: str, dtype: DType, locked: Iterable[tuple[str, int]]) -> tupl
     return buffer, Load(name, tuple(affine(c) for c, _ in locked), dtype)
 
 
-# --- strides and bounds ----------------------------------------------------------------------------------------------
+# --- strides and bounds --------------------------------------------------------------------------------------------
+
+
 def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
     """The element stride of `load` along class `loop`: 0, 1, -1, or None for anything else (another dimension, a gather)."""
     t = plan.scop.op.tensor(load.source)

@@ -3,13 +3,14 @@
     tuned        contractions in packed register tiles, everything else in rows
     default      rows for everything
     distributed  every statement in scalar loops of its own
-    interpreter  the distributed nest, run by the interpreter (the caller's business)
+    interpreter  no nest at all: the caller evaluates the Op
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 
 import islpy as isl
 
@@ -136,12 +137,12 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
     if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and not plan.target.warp:
         try:
             for c in contract.choose(plan, cluster, outer):
-                attempts.append((str(c), lambda c=c: contract.build(plan, cluster, outer, c)))  # type: ignore[misc]
+                attempts.append((str(c), partial(contract.build, plan, cluster, outer, c)))
         except UnsupportedError as error:
             notes.append(f"{cluster}: not packed, since {error}")
     for r in rows.choose(plan, cluster):
         if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and not plan.target.warp):
-            attempts.append((str(r), lambda r=r: rows.build(plan, cluster, outer, r)))  # type: ignore[misc]
+            attempts.append((str(r), partial(rows.build, plan, cluster, outer, r)))
     reasons = []
     for name, attempt in attempts:
         try:

@@ -30,7 +30,6 @@ class Access:
         index = [p if isinstance(p, Affine) else affine(next(spare)) for p in self.load.index]
         return self.frame.function(self.load.source, index).intersect_domain(self.domain)
 
-
     @property
     def instances(self) -> isl.Map:
         """{ S[dims] -> Tensor[position] }: the places that an instance may touch."""
@@ -81,7 +80,7 @@ class Operator:
         return tuple(found)
 
     def dependences(self, stmts: tuple[Stmt, ...]) -> isl.UnionMap:
-        """{ source -> sink } among `stmts`, through memory: W . R^-1, as in `scop.dependences`."""
+        """{ source -> sink } among `stmts`, through memory: W . R^-1. Updates of one element are not ordered among themselves."""
         names = {s.name for s in stmts}
         found = isl.UnionMap.empty(self.scop.context.get_space())
         for r in self.reads:

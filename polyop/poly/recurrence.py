@@ -19,7 +19,7 @@ from itertools import product
 
 import islpy as isl
 
-from polyop.ir.expr import evaluate, is_computed
+from polyop.ir.expr import Affine, evaluate
 from polyop.poly.places import Operator
 from polyop.poly.scop import INIT, Scop, Stmt
 from polyop.poly.sets import pieces
@@ -156,5 +156,5 @@ def _element(scop: Scop, x: Instance, sizes: Mapping[str, int]) -> str:
     """What an instance writes: `H[1]`."""
     s = scop.stmt(x[0])
     env = dict(sizes) | dict(zip(s.dims, x[1], strict=True))
-    at = ["?" if is_computed(p) else str(evaluate(p, env)) for p in s.target.index]  # type: ignore[arg-type]
+    at = [str(evaluate(p, env)) if isinstance(p, Affine) else "?" for p in s.target.index]
     return f"{s.target.source}[{', '.join(at)}]" if at else s.target.source

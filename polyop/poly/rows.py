@@ -42,8 +42,6 @@ class RowStrategy:
         return f"rows: {where}, {self.vectors} x {self.lanes}" + (f", rows {self.rows} x {self.row_extent}" if self.rows else "")
 
 
-
-
 def groups_of(items: Iterable[Group | Serial | Cluster]) -> list[Group]:
     """All groups, in order, with those inside serial loops."""
     out: list[Group] = []
@@ -284,5 +282,3 @@ class _Groups:
             before.append(self.leaf(b.move(f"{s.name}_fill", s, axes, outside, acc, home)))
         body.append(self.leaf(b.compute(s, axes, every, target=acc)))
         after.append(self.leaf(b.move(f"{s.name}_finish", s, axes, outside, home, acc)))
-
-

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Const, Expr, Load, affine, expr_names, is_computed, loads, names, substitute_expr
+from polyop.ir.expr import Affine, Const, Expr, Load, affine, expr_names, loads, names
 from polyop.ir.op import Monoid, Op, Range
-from polyop.poly.sets import condition, conjunction, params, space_text, union_map
+from polyop.poly.sets import condition, conjunction, params, space_text
 
 INIT, UPDATE, MAP = "init", "update", "map"
 
@@ -46,7 +46,7 @@ class Stmt:
     @property
     def reads(self) -> tuple[Load, ...]:
         """The Loads of the right side in reading order, then those in computed positions of the target."""
-        inner = tuple(x for p in self.target.index if is_computed(p) for x in loads(p))  # type: ignore[arg-type]
+        inner = tuple(x for p in self.target.index if not isinstance(p, Affine) for x in loads(p))
         return loads(self.expr) + inner
 
     def __str__(self) -> str:
@@ -141,33 +141,3 @@ def _init(op: Op, tensor: str, first: int, head: str) -> Stmt:
             where = tuple(w for w in step.where if not expr_names(w) & reduced)
     target = Load(tensor, tuple(affine(r) for r in indices), t.dtype)
     return _stmt(head, f"{tensor}_init", INIT, ranges, where, target, None, Const(monoid.identity, t.dtype), first)
-
-
-def dependences(scop: Scop) -> isl.UnionMap:
-    """{ source -> sink } through memory: W . R^-1, exact because each element has one init and one writer or reduction.
-
-    Every update is a source for every reader, and an init for every update; updates of one element are not ordered
-    among themselves, so a reduction stays free to reorder.
-    """
-    space = scop.context.get_space()
-    writes = {s.name: s.access(s.target) for s in scop.stmts}
-    by_tensor: dict[str, list[Stmt]] = {}
-    for s in scop.stmts:
-        by_tensor.setdefault(s.target.source, []).append(s)
-    found: list[isl.Map] = []
-    for s in scop.stmts:
-        for load in s.reads:
-            for w in by_tensor.get(load.source, ()):
-                found.append(writes[w.name].apply_range(s.access(load).reverse()))
-        if s.kind == UPDATE:
-            for w in by_tensor[s.target.source]:
-                if w.kind == INIT:
-                    found.append(writes[w.name].apply_range(writes[s.name].reverse()))
-    return union_map((m.intersect_params(scop.context) for m in found), space)
-
-
-def substituted(s: Stmt, env: dict[str, Affine]) -> tuple[Load, Expr]:
-    """Target and expression of `s` at other coordinates."""
-    target = substitute_expr(s.target, env)
-    assert isinstance(target, Load)
-    return target, substitute_expr(s.expr, env)

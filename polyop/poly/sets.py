@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import reduce
 
 import islpy as isl
 
@@ -49,19 +48,6 @@ def condition(e: Expr) -> str:
 def space_text(name: str, dims: Sequence[object]) -> str:
     """`S[i, j]`."""
     return f"{name}[{', '.join(map(str, dims))}]"
-
-
-def union_map(maps: Iterable[isl.Map | isl.UnionMap], space: isl.Space) -> isl.UnionMap:
-    """The union of `maps`; `space` gives the parameters of an empty one."""
-    return reduce(isl.UnionMap.union, (_lift(m) for m in maps), isl.UnionMap.empty(space))
-
-
-def union_set(sets: Iterable[isl.Set], space: isl.Space) -> isl.UnionSet:
-    return reduce(isl.UnionSet.union, (isl.UnionSet.from_set(s) for s in sets), isl.UnionSet.empty(space))
-
-
-def _lift(m: isl.Map | isl.UnionMap) -> isl.UnionMap:
-    return isl.UnionMap.from_map(m) if isinstance(m, isl.Map) else m
 
 
 def pieces(m: isl.UnionMap) -> tuple[isl.Map, ...]:

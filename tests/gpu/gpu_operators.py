@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from polyop.compiler import compile_op, contiguous
+from polyop.compiler import compile_op
 from polyop.ir.expr import evaluate
 from polyop.ir.module import Module
 from polyop.ir.target import target
+from polyop.runtime.layout import contiguous
 from tests.library.case import Case, Sizes, check
 from tests.library.catalog import CASES, IDS, accuracy, bound, instance
 
