@@ -36,7 +36,7 @@ def measure(case: Case, limits: Machine, torch: Any, budget: float) -> dict[str,
     if torch and case.torch:
         theirs = case.torch
         things.append(("torch", lambda: theirs(torch, *tensors)))
-    if case.numpy and (not torch or case.group == "calls"):
+    if case.numpy and (not torch or case.group in ("calls", "matmul")):
         arrays = case.numpy
         things.append(("numpy", lambda: arrays(*case.inputs)))
     got = np.asarray(things[0][1]())
@@ -63,6 +63,22 @@ def line(r: dict[str, Any]) -> str:
     return f"{r['case']:36s} {r['polyop']:9.4f} ms  {peers}  {rate} {limit}" + ("" if r.get("right", True) else "  WRONG")
 
 
+def summary(rows: list[dict[str, Any]]) -> list[str]:
+    """The groups as a table in Markdown: geometric means of the ratios, and the least one."""
+    lines = ["| group | cases | over PyTorch | least | over NumPy |", "|---|---|---|---|---|"]
+    for group in dict.fromkeys(r["group"] for r in rows):
+        mine = [r for r in rows if r["group"] == group]
+        torch, numpy = ([r[f"over_{n}"] for r in mine if f"over_{n}" in r] for n in ("torch", "numpy"))
+        cells = [f"{mean(torch):.2f}x" if torch else "-", f"{min(torch):.2f}x" if torch else "-",
+                 f"{mean(numpy):.2f}x" if numpy else "-"]
+        lines.append(f"| {group} | {len(mine)} | {' | '.join(cells)} |")
+    return lines
+
+
+def mean(ratios: list[float]) -> float:
+    return float(np.exp(np.mean(np.log(ratios))))
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("groups", nargs="*", choices=[[], *GROUPS], help=f"of {', '.join(GROUPS)}")
@@ -87,10 +103,9 @@ def main() -> int:
         for case in GROUPS[group]():
             mine.append(measure(case, limits, torch, given.budget))
             print("  " + line(mine[-1]), flush=True)
-        ratios = [r["over_torch"] for r in mine if "over_torch" in r]
-        if ratios:
-            print(f"  geometric mean over torch: {np.exp(np.mean(np.log(ratios))):.2f}x, least {min(ratios):.2f}x\n")
         rows += mine
+        print()
+    print("\n".join(summary(rows)))
     if given.json:
         given.json.write_text(json.dumps({"machine": limits.row(), "rows": rows}, indent=1))
     return 1 if any(not r.get("right", True) for r in rows) else 0

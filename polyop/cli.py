@@ -446,7 +446,7 @@ def demo_(peer: bool) -> None:
     table = Table("operator", "sizes", "compile", "polyop", "NumPy", "PyTorch", "error", "proofs", header_style="bold", box=None)
     for column in table.columns[2:7]:
         column.justify = "right"
-    start, wrong, runs = time.perf_counter(), 0, 0
+    start, wrong, runs, kernels = time.perf_counter(), 0, 0, 0
     demo.keep_memory()
     numpys = "" if demo.one_blas_thread() else "; NumPy's BLAS uses as many as it likes"
     with ERR.status("importing") as status:
@@ -456,9 +456,10 @@ def demo_(peer: bool) -> None:
                 table.add_row(*_demo_row(result, r, k), end_section=k == len(result.runs) - 1)
             wrong += sum(not r.right for r in result.runs) + (not result.proved)
             runs += len(result.runs)
+            kernels += result.kernels
     OUT.print(table)
-    OUT.print(f"{len(demo.SUBJECTS)} operators, {runs} sizes, {time.perf_counter() - start:.0f} s. Each operator was compiled "
-              "once, with nothing cached; its proofs hold for all sizes.")
+    OUT.print(f"{len(demo.SUBJECTS)} operators, {runs} sizes, {kernels} kernels, {time.perf_counter() - start:.0f} s. "
+              "Nothing was cached; proofs hold for all sizes.")
     OUT.print(f"Times are medians in ms, on one thread{numpys}. Errors are against float64, as a part of the greatest element.",
               style="dim")
     if wrong:

@@ -202,7 +202,7 @@ SUBJECTS = (
             (("Q", (1, 12, "S", 64), "f32"), ("K", (1, 12, "S", 64), "f32"), ("V", (1, 12, "S", 64), "f32")),
             _attention, _torch_attention, (("scale", 0.125),)),
     Subject("convolution 3x3", "ResNet-50, all four stages", "conv2d",
-            _rows("B C N", (1, 64, 56), (1, 128, 28), (1, 256, 14), (1, 512, 7), (4, 64, 27)),
+            _rows("B C N", (1, 64, 56), (1, 128, 28), (1, 256, 14), (1, 512, 7), (1, 96, 27)),
             (("X", ("B", "C", "N", "N"), "f32"), ("F", ("C", "C", 3, 3), "f32")), _conv, _torch_conv, (("pad", 1),)),
     Subject("RMS norm", "Llama-2 7B, hidden states", "rmsnorm",
             _rows("S D", (1, 4096), (7, 4096), (64, 4096), (128, 4096), (512, 4096)),
