@@ -1,11 +1,15 @@
+import re
+
 import numpy as np
 import pytest
 
+from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import BOOL, F32, F64, I32, I64, U8
 from polyop.ir.expr import Affine, Apply, Const, Number, Test, affine, quasi
 from polyop.ir.interpret import OutsideError, interpret
+from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, check, compiled
-from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, rows, st, strip, tensor, when, work
+from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, when, work
 
 I = A("i_c", "i_v")
 SIZES = (0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 64, 70)
@@ -283,8 +287,6 @@ def test_rows_and_loops_inside_guards_share_a_row_of_zeros(target):
     row = A("p_r", "p_p", "r", -1)
     x = ld("x", row, "c", guard=(row, A("P", -1) - row))
     acc = ld("acc", "p_p", "k_v")
-    from tests.codegen.nests import reg
-
     tile = least(4, A("P", (-1, "p_r")))
     body = loop(
         "p_r",
@@ -305,6 +307,26 @@ def test_rows_and_loops_inside_guards_share_a_row_of_zeros(target):
     k = compiled(n, target)
     for p, c, f in ((1, 1, 1), (4, 3, 16), (9, 5, 7), (2, 40, 16), (6, 0, 3)):
         check(n, {"P": p, "C": c, "N": f}, kernel=k)
+
+
+def test_outside_or_not_is_asked_outside_the_loops_that_the_test_does_not_depend_on():
+    """As above with a channel loop of at most 64: the strides of rows and columns are known at run time only."""
+    row, column = A("p_p", "r", -1), A("q", "s", -1)
+    inside = (row, A("P", -1) - row, column, A("Q", -1) - column)
+    x = ld("x", row, column, A("c_c", "c_p"), guard=inside)
+    update = rows("p_p", 4, None, st(ld("acc", "p_p", "k_v"), ap("mul", x, ld("w", "r", "s", "c_p", "k_v")), "add"))
+    taps = loop("r", 3, loop("s", 3, loop("c_p", least(64, A("C", (-1, "c_c"))), update)))
+    body = loop("q", "Q", lanes("k_v", 16, None,
+        rows("p_p", 4, None, st(ld("acc", "p_p", "k_v"), Const(0.0, F32))),
+        loop("c_c", "C", taps, step=64),
+        rows("p_p", 4, None, st(ld("y", "p_p", "q", "k_v"), ld("acc", "p_p", "k_v")))))
+    buffers = [tensor("x", "P", "Q", "C"), tensor("w", 3, 3, 64, 16), tensor("y", 4, "Q", 16), reg("acc", 4, 16)]
+    n = nest(buffers, [body], sizes=("P", "Q", "C"))
+    innermost = max(re.split(r"^b\d+:", emit(n, V4, Options()).text, flags=re.M), key=lambda x: x.count("fadd"))
+    assert innermost.count("fadd") == 4 and "@zeros" not in innermost
+    k = compiled(n, V4)
+    for q, c in ((1, 1), (4, 64)):
+        check(n, {"P": 4, "Q": q, "C": c}, kernel=k)
 
 
 @each_target

@@ -205,20 +205,22 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
         for _, by in (*sorted(outer, key=_level), *sorted(own, key=_level)):
             p = gep(s, element, p, by)
         inner.sort(key=_level)
-        room = s.vectors() * s.width + sum(span or 0 for _, _, span in inner) + abs(offset)
-        early = test is not None and all(span is not None for _, _, span in inner) and room * b.dtype.bytes_ <= ZEROS
-        if test is not None and early:
-            p = gep(s, element, p, offset)
+        room = (s.vectors() * s.width + abs(offset)) * b.dtype.bytes_
+        if test is not None:
             at = max(s.b.level(p), s.b.level(test))
-            for level, by, _ in inner:
-                if level > at and test:
-                    p, test = _or_zeros(s, p, test, room * b.dtype.bytes_), None
-                p = gep(s, element, p, by)
-            return _or_zeros(s, p, test, room * b.dtype.bytes_) if test else p
+            spans = [span for level, _, span in inner if level > at]
+            early = (s.vectors() * s.width + sum(span or 0 for span in spans)) * b.dtype.bytes_
+            if None not in spans and early <= ZEROS:  # the pointer, or that of zeros, then runs through the loops further in
+                p = gep(s, element, p, offset)
+                for level, by, _ in inner:
+                    if level > at and test:
+                        p, test = _or_zeros(s, p, test, early), None
+                    p = gep(s, element, p, by)
+                return _or_zeros(s, p, test, early) if test else p
         for _, by, _ in inner:
             p = gep(s, element, p, by)
         p = gep(s, element, p, offset)
-        return _or_zeros(s, p, test, room * b.dtype.bytes_) if test else p
+        return _or_zeros(s, p, test, room) if test else p
 
     return base
 
