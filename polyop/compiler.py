@@ -7,7 +7,6 @@
 from __future__ import annotations
 
 import logging
-import threading
 from dataclasses import dataclass
 
 from polyop.codegen import cuda, hip, x86
@@ -25,12 +24,12 @@ from polyop.poly.verify import first_failure, prove
 from polyop.poly.wellformed import check
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
-from polyop.runtime import cpu
+from polyop.runtime import cpu, forks
 from polyop.trace import Recorder, Trace
 
 LOG = logging.getLogger("polyop")
 
-_ISL = threading.RLock()
+_ISL = forks.rlock()
 """isl's one context is not for several threads at once; Python's own lock is held inside isl anyway."""
 
 

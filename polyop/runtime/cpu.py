@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import threading
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -15,6 +14,7 @@ from llvmlite import binding
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.module import Binary, Module
 from polyop.ir.target import Target, target
+from polyop.runtime import forks
 
 # https://gitlab.com/x86-psABIs/x86-64-ABI: what each micro-architecture level asks for, in LLVM's spelling
 _V2 = ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
@@ -28,7 +28,7 @@ VERSION = f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, binding.llv
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _numbers = itertools.count()
-_lock = threading.RLock()  # LLJIT and the list of targets are shared by all threads
+_lock = forks.rlock()  # LLJIT and the list of targets are shared by all threads
 
 
 @lru_cache(maxsize=1)
@@ -109,7 +109,12 @@ def assemble(module: Module, t: Target, level: int = 2) -> Binary:
 
     Raises InternalError, if LLVM refuses the text.
     """
-    machine = _machine(t, level)
+    with _lock:
+        code = _object(module, _machine(t, level))
+    return Binary(module.name, t.name, code, module.signature)
+
+
+def _object(module: Module, machine: Any) -> bytes:
     context = llvm.create_context()
     try:
         parsed = llvm.parse_assembly(module.text, context)
@@ -117,14 +122,13 @@ def assemble(module: Module, t: Target, level: int = 2) -> Binary:
             parsed.triple = llvm.get_process_triple()
             parsed.data_layout = str(machine.target_data)
             parsed.verify()
-            code = machine.emit_object(parsed)
+            return bytes(machine.emit_object(parsed))
         finally:
             parsed.close()
     except RuntimeError as e:
         raise InternalError(f"assemble: LLVM refuses {module.name}: {e}") from e
     finally:
         context.close()
-    return Binary(module.name, t.name, code, module.signature)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -150,15 +154,15 @@ def link(code: bytes, symbols: tuple[str, ...]) -> Loaded:
 
     Raises InternalError, if it does not link.
     """
-    builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
-    for s in symbols:
-        builder.export_symbol(s)
     with _lock:
+        builder = llvm.JITLibraryBuilder().add_object_img(code).add_current_process()
+        for s in symbols:
+            builder.export_symbol(s)
         try:
             library = builder.link(_linker(), f"polyop.{next(_numbers)}")
         except RuntimeError as e:
             raise InternalError(f"load: cannot link {', '.join(symbols)}: {e}") from e
-    return Loaded({s: library[s] for s in symbols}, library)
+        return Loaded({s: library[s] for s in symbols}, library)
 
 
 def load(binary: Binary) -> Loaded:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import ctypes
 import os
-import threading
 from functools import lru_cache
 from pathlib import Path
 
 from polyop.ir.errors import UserError, fail
 from polyop.ir.module import Binary, Module, Signature
-from polyop.runtime import cache, cpu
+from polyop.runtime import cache, cpu, forks
 
 MOST = 512  # threads in the pool; more would only wait for memory
 
@@ -20,7 +19,7 @@ _NUMBERS = {"MOST": MOST, "SPINS": 20_000, "PATIENCE": 2_000, "CHUNKS": 4}
 _SYMBOLS = ("polyop_parallel", "polyop_forked")
 _TEXT = Path(__file__).with_name("pool.ll")
 
-_lock = threading.Lock()
+_lock = forks.rlock()
 setting: int | None = None  # how many threads; None until someone asks
 
 
