@@ -14,6 +14,7 @@ from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
+from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
 from polyop.rewrite.ones import is_short, narrow_sizes
 from polyop.runtime import cache, call, choose, cpu, store, threads
@@ -110,7 +111,7 @@ class Operator:
         self._all = len(parameters) if not any(p.by_name for p in parameters) else -1
         self._most = next((k for k, p in enumerate(parameters) if p.by_name), len(parameters))
         self.__name__ = interface.name
-        self.__doc__ = interface.doc or str(interface)
+        self.__doc__ = interface.docstring
 
     def __repr__(self) -> str:
         return f"<polyop {self.interface}>"
@@ -163,7 +164,7 @@ class Operator:
         try:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
         except CallError as e:
-            raise self._in_users_words(e) from None
+            raise CallError(in_users_words(op, e.diagnostic)) from None
         options = self._variant(op, bound)
         units = layout(op, bound.views, options.ones)
         k = self._kernels.get((choice, units, options), lambda: self._find(op, units, options))
@@ -178,14 +179,6 @@ class Operator:
                 look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
                 self._plans[look] = made
         return result
-
-    def _in_users_words(self, e: CallError) -> CallError:
-        """The same with the names that the user gave his parameters."""
-        d = e.diagnostic
-        message = d.message
-        for inner, name in zip(self._inner, self._names, strict=True):
-            message = message.replace(f"`{inner}`", f"`{name}`")
-        return CallError(replace(d, message=message))
 
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(choice, lambda: self._instantiate(choice))

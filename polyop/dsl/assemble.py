@@ -74,7 +74,20 @@ def _op(state: State) -> Op:
             facts += _not_negative(e, [q for f in facts if isinstance(f, Test) for q in f.tests])
     unique = tuple(f for f in dict.fromkeys(facts) if not (isinstance(f, Const) and f.value))
     return Op(scope.op.name, tuple(every), state.header.params, tuple(sorted(state.sizes)), built.steps, unique, tuple(updates),
-              scope.op.doc, scope.op.span)
+              scope.op.doc, scope.op.span, _names(state, built.tensors))
+
+
+def _names(state: State, hidden: Sequence[Tensor]) -> tuple[tuple[str, str], ...]:
+    """What the user calls the names of the Op: those made safe, results of `inout`s, and sums on the way to a tensor."""
+    found = {inner: name for name, inner in state.header.scope.safe.items() if name != inner}
+    for name, h in state.body.holders.items():
+        if h.result:
+            found[h.result] = name
+    for t in hidden:
+        owners = [(h.name, n) for n, h in state.body.holders.items() if t.name.startswith(f"{h.name}_")]
+        if owners and t.span is not None and all(t not in x.tensors for x in state.inlined.values()):
+            found[t.name] = max(owners)[1]
+    return tuple(sorted(found.items()))
 
 
 def _existing(state: State) -> dict[str, Written]:

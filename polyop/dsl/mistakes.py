@@ -18,6 +18,7 @@ _CHARACTERS = {
     "\\": "a line goes on by itself inside brackets and after an operator",
     "×": "multiply with `*`", "·": "multiply with `*`", "÷": "divide with `/`", "−": "the minus sign is `-`",
     "≤": "at most is `<=`", "≥": "at least is `>=`", "≠": "unequal is `!=`", "∑": "a sum is `+=`, or `sum[k](...)`",
+    ".": "functions stand alone, such as `exp(x)`; there are no methods", "²": "a square is written out: `x * x`",
     "π": "the constant is `pi`", "∞": "the constant is `inf`",
 }
 
@@ -102,7 +103,12 @@ def explain_token(source: Source, error: UnexpectedToken) -> UserError:
                     hint="indices run by themselves; a condition is `where ...` or `c ? a : b`")
     if token.type == "_SEP":
         return fail("E119", "the line ends too early", span, f"expected {_expected(error, source.text)}")
-    return fail("E120", f"expected {_expected(error, source.text)}, got `{word[:40]}`", span)
+    hint = ""
+    if word in ("if", "then"):
+        hint = "a choice is `c ? a : b`"
+    elif word == ":" and _innermost(before) == "`]`":
+        hint = "each position is named, `A[i, k]`; a part of a range is `where i in 0:5`"
+    return fail("E120", f"expected {_expected(error, source.text)}, got `{word[:40]}`", span, hint=hint)
 
 
 def _product(source: Source, token: Token, span: Span) -> UserError:

@@ -240,7 +240,7 @@ def _check_open(x: s.Assignment, w: Work, given: tuple[Given, ...]) -> None:
 
 def not_an_index(name: str, span: Span | None, scope: Scope) -> Exception:
     """E304: an index that nothing gives a range, most likely a misspelt name."""
-    known = [*scope.scalars, *scope.consts, *scope.sizes, *scope.tensors]
+    known = [*scope.scalars, *scope.consts, *scope.sizes, *scope.tensors, "true", "false"]
     return fail(
         "E304", f"`{name}` is no parameter, so it is an index, and nothing gives it a range" + did_you_mean(name, known), span
     )

@@ -120,8 +120,26 @@ def rest_rank(callee: s.OpDef, call: s.Call, scope: Scope) -> int:
     return 0
 
 
+def _check_results(scope: Scope) -> None:
+    """E244: what an operator returns is a whole tensor, so nothing else writes it."""
+    writers: dict[str, list[s.Assignment | s.Multi]] = {}
+    for x in scope.op.body:
+        if isinstance(x, s.Assignment | s.Multi):
+            for name in x.names if isinstance(x, s.Multi) else (x.name,):
+                writers.setdefault(name, []).append(x)
+    for name, several in writers.items():
+        for n, x in enumerate(several):
+            if len(several) > 1 and is_operator_call(x.value, scope) and (isinstance(x, s.Multi) or x.index is None):
+                assert isinstance(x.value, s.Call)
+                other = several[0] if n else several[1]
+                raise fail("E244", f"`{name}` is the whole result of `{x.value.name}`, and is written elsewhere too", _left(x),
+                           notes=(("written here", Label(_left(other))),), hint=f"give the result a name of its own: `T = "
+                           f"{x.value.name}(...)`")
+
+
 def check_forms(scope: Scope) -> None:
-    """One tensor is either assigned, or reduced with one operator."""
+    """One tensor is either assigned, or reduced with one operator, or the result of one call."""
+    _check_results(scope)
     first: dict[str, s.Assignment] = {}
     for x in scope.op.body:
         if not isinstance(x, s.Assignment):

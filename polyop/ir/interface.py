@@ -84,6 +84,13 @@ class Interface:
     def parameter(self, name: str) -> Parameter | None:
         return next((p for p in self.parameters if p.name == name), None)
 
+    @property
+    def docstring(self) -> str:
+        """What the text says about the operator and its parameters, then how to call it."""
+        said = {p.name: p for p in (*self.parameters, *self.results) if p.doc}  # an `inout` is both
+        lines = [f"{name}: {' '.join(p.doc.split())}" for name, p in said.items()]
+        return "\n\n".join(part for part in (self.doc, "\n".join(lines), str(self)) if part)
+
     def __str__(self) -> str:
         """As it would be written in the language."""
         plain = [str(p) for p in self.parameters if not p.by_name]

@@ -123,6 +123,7 @@ class Op:
     facts    affine conditions on sizes, checked on every call and used by the compiler: the `where` of the signature
              and "no extent is negative"
     updates  (input, output) pairs that are one `inout` parameter: the caller gets the result in the same memory
+    names    (name here, what the user calls it) where these differ
     """
 
     name: str
@@ -134,6 +135,7 @@ class Op:
     updates: tuple[tuple[str, str], ...] = ()
     doc: str = ""
     span: Span | None = field(default=None, compare=False, repr=False)
+    names: tuple[tuple[str, str], ...] = field(default=(), compare=False, repr=False)
 
     def tensor(self, name: str) -> Tensor:
         for t in self.tensors:

@@ -18,9 +18,10 @@ from time import perf_counter
 import islpy as isl
 
 from polyop.ir.errors import UnsupportedError, UserError, fail
-from polyop.ir.expr import Affine, Load, evaluate, expr_names, names
+from polyop.ir.expr import Affine, Load, Test, evaluate, expr_names, names
 from polyop.ir.module import Proof
 from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.words import in_users_words
 from polyop.poly.places import Access, Operator
 from polyop.poly.recurrence import disorder
 from polyop.poly.scop import INIT, Scop, Stmt, extract
@@ -46,7 +47,7 @@ def check(op: Op, scop: Scop | None = None) -> None:
         with quota(OPERATIONS, f"{op.name}: whether {claim}"):
             fault = next(faults(given), None)
         if fault is not None:
-            raise fault
+            raise UserError(in_users_words(op, fault.diagnostic))
 
 
 def proofs(op: Op) -> tuple[Proof, ...]:
@@ -58,7 +59,7 @@ def proofs(op: Op) -> tuple[Proof, ...]:
             with quota(OPERATIONS, claim):
                 fault = next(faults(given), None)
             if fault is not None:
-                d = fault.diagnostic
+                d = in_users_words(op, fault.diagnostic)
                 witness = d.message + (f": {d.label.text}" if d.label and d.label.text else "")
         except UnsupportedError as error:
             witness = str(error)
@@ -193,6 +194,11 @@ def _reason(s: Step, at: tuple[int, ...], sizes: dict[str, int]) -> str:
             return f", because {line} starts at {r.index} = {first}"
         if v > last:
             return f", because {line} ends at {r.index} = {last}" if last >= first else f", because {line} runs over nothing"
+    here = {p.name: v for p, v in zip(s.target.index, at, strict=True) if isinstance(p, Affine) and p.name in ranges}
+    said = s.span.text.partition(" where ")[2].strip() if s.span else ""
+    for c in s.where if said else ():
+        if isinstance(c, Test) and expr_names(c) <= {*here, *sizes} and any(evaluate(t, sizes | here) < 0 for t in c.tests):
+            return f", because {line} writes only `where {said}`"
     return ""
 
 

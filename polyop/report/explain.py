@@ -7,9 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 from polyop.ir.module import Proof
-from polyop.ir.op import Op
+from polyop.ir.op import Op, Param, Tensor
 from polyop.ir.options import Layout
 from polyop.ir.target import Target
+from polyop.ir.words import users_words
 from polyop.report.work import Count, work
 
 _LINES = 80  # of loops that are shown
@@ -52,6 +53,7 @@ def _operator(made: Explained) -> Iterator[str]:
     yield str(op).splitlines()[0].removesuffix(" {")
     if op.doc:
         yield from op.doc.splitlines()
+    yield from (f"{users_words(op, x.name)}: {' '.join(x.doc.split())}" for x in _documented(op))
     for fact in op.facts:
         yield f"needs {fact}, which every call is checked for"
     units = [f"{n} (dimension {d})" for n, d in made.layout.units if d is not None]
@@ -63,6 +65,15 @@ def _operator(made: Explained) -> Iterator[str]:
         yield f"no unit stride in {', '.join(free)}"
     yield ("another dtype, const or order of strides, an empty size, or a size of 1 that changes the kind of operator "
            "gets a kernel of its own when it first comes")
+
+
+def _documented(op: Op) -> Iterator[Tensor | Param]:
+    """Parameters and results with a comment; an `inout` once."""
+    updated = {out for _, out in op.updates}
+    every: tuple[Tensor | Param, ...] = (*op.inputs, *op.params, *op.outputs)
+    for x in every:
+        if x.doc and x.name not in updated:
+            yield x
 
 
 def _work(made: Explained, sizes: Mapping[str, int]) -> Iterator[str]:

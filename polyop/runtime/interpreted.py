@@ -8,6 +8,7 @@ from typing import Any
 from polyop.ir.deep import with_room
 from polyop.ir.op import Op
 from polyop.ir.reference import OutsideError, evaluate
+from polyop.ir.words import users_words
 from polyop.runtime.arrays import as_numpy, refuse
 from polyop.runtime.bind import Bound
 
@@ -29,7 +30,7 @@ class Interpreted:
         try:
             results = with_room(lambda: evaluate(self.op, bound.sizes, bound.scalars, given))
         except OutsideError as error:
-            raise refuse("E610", str(error.outside)) from None
+            raise refuse("E610", users_words(bound.op, str(error.outside))) from None
         for t in self.op.outputs:
             memory[t.name][...] = results[t.name]
         return bound.value

@@ -8,6 +8,7 @@ from polyop.ir.expr import Affine, Load, is_computed, loads
 from polyop.ir.module import Signature
 from polyop.ir.op import Op
 from polyop.ir.reference import first_outside
+from polyop.ir.words import users_words
 from polyop.runtime import arrays, words
 from polyop.runtime.bind import Bound
 from polyop.runtime.estimate import work
@@ -22,7 +23,7 @@ def outside(signature: Signature, bound: Bound, status: int) -> CallError:
 
 def report(bound: Bound, site: Load) -> CallError:
     """The report for a computed position of `site`."""
-    return arrays.refuse("E610", _first(bound) or _plain(bound, site))
+    return arrays.refuse("E610", users_words(bound.op, _first(bound) or _plain(bound, site)))
 
 
 def _first(bound: Bound) -> str:

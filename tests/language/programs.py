@@ -41,7 +41,7 @@ def report(text: str, *arrays: Any, name: str | None = None, **named: Any) -> st
         result = made(*arrays, **named) if arrays or named else made.compile()
     except UserError as error:
         return str(error)
-    return f"no error: {result}"
+    return f"no error: {str(result)[:80]}"
 
 
 def normal(*shape: int, seed: int = 0) -> np.ndarray:
