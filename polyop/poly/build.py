@@ -15,7 +15,8 @@ from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.op import Monoid
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.schedule import Classes, Cluster, Serial, single, written
+from polyop.poly.edges import single
+from polyop.poly.schedule import Classes, Cluster, Serial, written
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.sets import params
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances

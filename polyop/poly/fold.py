@@ -14,7 +14,8 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer
-from polyop.poly.schedule import Cluster, Group, Schedule, Serial, single
+from polyop.poly.edges import single
+from polyop.poly.schedule import Cluster, Group, Schedule, Serial
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.tiles import TileProgram, TileStmt
 
