@@ -26,6 +26,8 @@ def einsum(equation: Any, *operands: Any, out: Any = None) -> Any:
 
     Raises  UserError E150, E151, if the equation is wrong or the operands do not fit it.
     """
+    if isinstance(equation, bytes):
+        raise fail("E150", f"the equation is a str, got {equation!r}")
     if not isinstance(equation, str):
         equation, operands = _from_lists((equation, *operands))
     views = [arrays.view(x, f"operand {n}", None) for n, x in enumerate(operands)]

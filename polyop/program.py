@@ -14,7 +14,7 @@ from polyop.dsl.interface import interface
 from polyop.dsl.names import did_you_mean
 from polyop.dsl.parse import parse
 from polyop.ir.errors import fail
-from polyop.ir.interface import Choice, Interface, Parameter
+from polyop.ir.interface import Choice
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.span import Source
@@ -57,6 +57,8 @@ def op(text: str, name: str | None = None, *, options: Options | None = None) ->
 
     Raises UserError, if the text is wrong.
     """
+    if not isinstance(text, str):
+        raise fail("E101", f"the text of an operator is a str, got a {type(text).__name__}")
     program = parse(Source("<string>", text))
     names = [o.name for o in program.ops]
     if name is None:
@@ -105,18 +107,7 @@ def operator(program: syntax.Program, name: str, options: Options) -> Operator:
         return instantiate(program, name, consts=dict(choice.consts), dtypes=dict(choice.dtypes), rank=choice.rest,
                            library=cast(syntax.Program, standard.LIBRARY))
 
-    return Operator(signature(program, name), make, _compile, options)
-
-
-def signature(program: syntax.Program, name: str) -> Interface:
-    """The interface of an operator in the words of `ir/interface.py`."""
-    made = interface(program, name)
-    kinds = {"tensor": "tensor", "inout": "tensor", "scalar": "scalar", "size": "int", "const": "const"}
-    words = {"int": "i64", "float": "f64"}
-    parameters = tuple(Parameter(p.name, kinds[p.kind], words.get(p.dtype, p.dtype), p.dims, p.default, p.by_name,
-                                 p.kind == "inout", p.doc, p.inner, p.default is None and not p.required) for p in made.params)
-    results = tuple(Parameter(r.name, "tensor", r.dtype, r.dims, inout=r.updates is not None, doc=r.doc) for r in made.results)
-    return Interface(made.name, parameters, results, made.variables, made.doc)
+    return Operator(interface(program, name), make, _compile, options)
 
 
 def _compile(op: Op, layout: Layout, target: Target, options: Options) -> Compiled:

@@ -1,10 +1,12 @@
 """What strangers write: operators that are not in the library, against plain NumPy, and uses that nobody planned."""
 
+import array
 import os
 import threading
 import time
 
 import numpy as np
+import pytest
 
 import polyop
 
@@ -55,3 +57,54 @@ def test_a_child_compiles_though_another_thread_was_compiling_when_it_was_forked
         stop.set()
         thread.join()
     assert codes == [0, 0, 0]
+
+
+# --- arguments -----------------------------------------------------------------------------------------------------------
+
+
+def _refusal(f, *args, **keywords):
+    with pytest.raises(polyop.UserError) as caught:
+        f(*args, **keywords)
+    d = caught.value.diagnostic
+    return f"{d.code}: {d.message}" + (f" | {d.hint}" if d.hint else "")
+
+
+def test_what_is_no_array_is_refused_by_name_whatever_its_own_code_raises():
+    op = polyop.op("op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] }")
+
+    class Broken:
+        def __dlpack_device__(self):
+            raise KeyError("device")
+
+    assert _refusal(op, Broken()) == "E608: `X`: Broken cannot be read as an array: 'device'"
+    assert _refusal(op, array.array("f", [1, 2])) == "E608: `X` is an array.array; expected an array | numpy.asarray(X)"
+    assert _refusal(op, b"abc") == "E608: `X` is a bytes; expected an array"
+    assert _refusal(op, 1.5) == "E608: `X` is 1.5; expected an array of 1 dimension"
+    assert _refusal(polyop.einsum, "ij->ji", [[1.0]]) == "E608: `operand 0` is a list; expected an array"
+
+
+def test_integers_beyond_every_dtype_are_refused_by_name():
+    op = polyop.op("op f(X: f32[N]; a: f32 = 0, n: int = 0, const c: int = 1) -> (Y: f32[N]) { Y[i] = a + n + c }")
+    x = np.zeros(2, np.float32)
+    assert _refusal(op, x, a=10**5000) == "E609: `a` is f32, got an integer of 16610 bits"
+    assert _refusal(op, x, n=-10**5000) == "E609: `n` is i64, got an integer of 16610 bits"
+    assert _refusal(op, x, c=1 << 64) == "E609: `c` is i64, got 18446744073709551616"
+    assert _refusal(op, 10**5000) == "E608: `X` is an integer of 16610 bits; expected an array of 1 dimension"
+
+
+def test_what_is_no_text_is_no_operator():
+    assert _refusal(polyop.op, None) == "E101: the text of an operator is a str, got a NoneType"
+    assert _refusal(polyop.op, b"op f") == "E101: the text of an operator is a str, got a bytes"
+    assert _refusal(polyop.einsum, b"i->i", np.ones(2)) == "E150: the equation is a str, got b'i->i'"
+
+
+# --- compiling -----------------------------------------------------------------------------------------------------------
+
+
+def test_a_contraction_that_also_sums_over_one_operand_alone_is_tuned_without_complaint(caplog, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+    op = polyop.op("op g(A: f32[E, J], B: f32[I, K]) -> (C: f32[K, E]) { C[k, e] += A[e, j] * B[i, k] }")
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((33, 7), np.float32), rng.standard_normal((5, 17), np.float32)
+    np.testing.assert_allclose(op(a, b), np.einsum("ej,ik->ke", a, b), atol=1e-4)
+    assert not caplog.records

@@ -163,7 +163,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     mc = (192 if plan.options.threads else 4800) // rows * rows
     fuse = unit(right, (column,)) is not None
     outside = plan.options.threads
-    if len(c.rights) > 1 or depth not in _iterators(right):  # nothing to pack, or more than one thing
+    if len(c.rights) > 1 or not set(contracted) <= _iterators(right):  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside),)

@@ -18,6 +18,7 @@ _TORCH = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32",
     "int64": "i64", "uint8": "u8", "uint16": "u16", "uint32": "u32", "uint64": "u64", "bool": "bool",
 }
+_MOST = int(np.finfo(np.float64).max)  # Python's integers know no infinity
 _SPELLED = {t: n for n, t in _TORCH.items()}
 _DEVICES = {1: "CPU", 2: "CUDA", 3: "pinned CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 11: "pinned ROCm",
             13: "CUDA managed"}
@@ -71,21 +72,35 @@ def view(value: Any, name: str, wanted: DType | None = None) -> View:
         return _numpy_view(value, name, value, "numpy")
     if isinstance(value, bool | int | float | np.generic):
         return _numpy_view(number(value, name, wanted), name, value, "numpy")
-    if hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] != 1:
-        device = int(value.__dlpack_device__()[0])
-        raise refuse("E608", f"`{name}` is in {_DEVICES.get(device, f'type {device}')} memory; expected an array on the CPU")
-    kind = value.__array_namespace__() if hasattr(value, "__array_namespace__") else "numpy"
     try:
+        if hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] != 1:
+            device = int(value.__dlpack_device__()[0])
+            raise refuse("E608", f"`{name}` is in {_DEVICES.get(device, f'type {device}')} memory; expected an array on the CPU")
+        kind = value.__array_namespace__() if hasattr(value, "__array_namespace__") else "numpy"
         if hasattr(value, "__array_interface__"):
             return _numpy_view(np.asarray(value), name, value, kind)
         if hasattr(value, "__dlpack__"):
             return _numpy_view(np.from_dlpack(value), name, value, kind)
-    except (BufferError, RuntimeError, TypeError, ValueError) as e:
-        if isinstance(e, CallError):
-            raise
+    except CallError:
+        raise
+    except Exception as e:  # it is somebody else's code that runs here
         raise refuse("E608", f"`{name}`: {type(value).__name__} cannot be read as an array: {e}") from e
-    raise refuse("E608", f"`{name}` is a {type(value).__name__}; expected an array",
-                 f"numpy.asarray({name})" if isinstance(value, list | tuple) else "")
+    raise refuse("E608", f"`{name}` is {_sort(value)}; expected an array",
+                 f"numpy.asarray({name})" if name.isidentifier() and _holds_numbers(value) else "")
+
+
+def _sort(value: Any) -> str:
+    kind = type(value)
+    name = kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
+    return f"{'an' if name[0] in 'aeiouAEIOU' else 'a'} {name}"
+
+
+def _holds_numbers(value: Any) -> bool:
+    """Whether NumPy makes a useful array of `value`."""
+    try:
+        return isinstance(value, list | tuple | range) or (not isinstance(value, bytes) and memoryview(value).nbytes >= 0)
+    except TypeError:
+        return False
 
 
 def number(value: Any, name: str, wanted: DType | None) -> np.ndarray:
@@ -101,12 +116,17 @@ def number(value: Any, name: str, wanted: DType | None) -> np.ndarray:
         fits = isinstance(value, bool) and wanted == BOOL
     else:
         fits = wanted.is_float or isinstance(value, int)
-    if fits and wanted.is_integer:
-        fits = wanted.lowest <= value <= wanted.highest
+    if fits and isinstance(value, int) and wanted != BOOL:
+        fits = -_MOST <= value <= _MOST if wanted.is_float else wanted.lowest <= value <= wanted.highest
     if not fits:
-        raise refuse("E609", f"`{name}` is {wanted}, got {value!r}")
+        raise refuse("E609", f"`{name}` is {wanted}, got {shown(value)}")
     with np.errstate(over="ignore"):
         return np.asarray(value).astype(wanted.numpy)
+
+
+def shown(value: Any) -> str:
+    """`value` in a message; Python refuses to write out very long integers."""
+    return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 80 else repr(value)
 
 
 def _numpy_view(a: np.ndarray, name: str, owner: Any, kind: Any) -> View:

@@ -73,6 +73,8 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
 
 
 def _input(t: Tensor, value: Any) -> View:
+    if t.shape and isinstance(value, bool | int | float):
+        raise refuse("E608", f"`{t.name}` is {arrays.shown(value)}; expected an array of {_count(len(t.shape), 'dimension')}")
     v = arrays.view(value, t.name, t.dtype if not t.shape else None)
     _dtype(t, v.dtype)
     _rank(t, v.shape)

@@ -125,4 +125,5 @@ def const(p: Parameter, value: Any) -> float | int | bool:
     if not right:
         wanted = "true or false" if dtype == BOOL else "an integer" if dtype.is_integer else "a number"
         raise refuse("E609", f"`{p.name}` is {wanted} and fixed when the operator is compiled, got {value!r}")
+    arrays.number(value, p.name, dtype)  # refuses what is too large
     return float(value) if dtype.is_float else value
