@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from polyop.dsl.draft import Draft, OperatorCall
-from polyop.dsl.existence import Written, existing
+from polyop.dsl.existence import Existence, existing
 from polyop.dsl.finish import filled, finished, untouched
 from polyop.dsl.header import Header
 from polyop.dsl.inference import Inliner, State, infer_all
@@ -90,7 +90,7 @@ def _names(state: State, hidden: Sequence[Tensor]) -> tuple[tuple[str, str], ...
     return tuple(sorted(found.items()))
 
 
-def _existing(state: State) -> dict[str, Written]:
+def _existing(state: State) -> dict[str, Existence]:
     """Where the temporaries of inferred shape are written."""
     drafts = {n: d for n, d in enumerate(state.body.drafts) if isinstance(d, Draft)}
     called = {t for d in state.body.drafts if isinstance(d, OperatorCall) for t in d.targets}

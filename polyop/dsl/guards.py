@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from polyop.dsl.existence import Written
+from polyop.dsl.existence import Existence, fills
 from polyop.dsl.intervals import Box, at_least_zero, least
 from polyop.dsl.values import both, cast, either, negated, test
 from polyop.ir.dtypes import BOOL, I64
@@ -32,7 +32,7 @@ class Around:
     known: tuple[Affine, ...]
     shapes: Mapping[str, tuple[Affine, ...]]
     inputs: frozenset[str]
-    exists: Mapping[str, Written] = field(default_factory=dict)
+    exists: Mapping[str, Existence] = field(default_factory=dict)
     cases: list[int] = field(default_factory=lambda: [0])
     span: Span | None = None
 
@@ -124,8 +124,12 @@ def _load(load: Load, a: Around, guards: Guards) -> Load:
 def _otherwise(e: Expr, load: Load, other: Expr, a: Around, guards: Guards) -> Expr:
     index = tuple(p if isinstance(p, Affine) else guarded(p, a, guards) for p in load.index)
     tests, computed = inside(index, a.shapes[load.source])
-    if load.source in a.exists:
-        tests += a.exists[load.source].at(index)
+    where = a.exists.get(load.source, ())
+    if where and not computed:
+        if len(where) == 1 and not where[0].conditions:
+            tests += where[0].at(index)[0]
+        elif not fills(where, index, tests, a.always):
+            return _in_parts(e, replace(load, index=index), other, test(*tests), where, a, guards)
     needed = tuple(dict.fromkeys(t for t in tests if not a.always(t, guards)))
     read: Expr = cast(_load(replace(load, index=index), a, (*guards, *needed)), e.dtype)
     if not needed and not computed:
@@ -140,6 +144,19 @@ def _otherwise(e: Expr, load: Load, other: Expr, a: Around, guards: Guards) -> E
     return Apply("select", (condition, read, fallback), e.dtype)
 
 
+def _in_parts(e: Expr, load: Load, other: Expr, inside: Expr, where: Existence, a: Around, guards: Guards) -> Expr:
+    """`(load else other)` of a temporary that several statements write, or one under an `or`."""
+    written: Expr = Const(False, BOOL)
+    for w in where:
+        tests, conditions = w.at(load.index)
+        here = test(*tests)
+        for c in conditions:
+            here = both(here, c)
+        written = either(written, here)
+    return _choose(both(inside, written), lambda g: cast(_load(load, a, g), e.dtype), lambda g: guarded(other, a, g), a, guards,
+                   (True, True), e)
+
+
 def _select(e: Apply, c: Expr, yes: Expr, no: Expr, a: Around, guards: Guards) -> Expr:
     c = guarded(c, a, guards)
     if is_affine_condition(c):
@@ -151,7 +168,7 @@ def _select(e: Apply, c: Expr, yes: Expr, no: Expr, a: Around, guards: Guards) -
 Branch = Callable[[Guards], Expr]
 
 
-def _choose(c: Expr, yes: Branch, no: Branch, a: Around, guards: Guards, needs: tuple[bool, bool], e: Apply) -> Expr:
+def _choose(c: Expr, yes: Branch, no: Branch, a: Around, guards: Guards, needs: tuple[bool, bool], e: Expr) -> Expr:
     """`c ? yes : no`; split into nested choices where a branch with Loads would else have no conjunction to stand on."""
     c = simplify(c, a, guards)
     a.cases[0] += 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polyop.dsl.draft import Draft
-from polyop.dsl.existence import Written
+from polyop.dsl.existence import Existence
 from polyop.dsl.guards import Around, guarded, simplify
 from polyop.dsl.intervals import Box, Interval, greatest, least, rename
 from polyop.dsl.names import fresh
@@ -43,7 +43,7 @@ class Setting:
     sizes: frozenset[str]
     facts: tuple[Affine, ...]
     taken: set[str]
-    exists: Mapping[str, Written] = field(default_factory=dict)
+    exists: Mapping[str, Existence] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -40,7 +40,7 @@ class OutsideError(PolyopError):
 class Outside:
     """`load` at `at` leaves `tensor` in `dimension`, which has `extent` elements; `computed` if data said where.
 
-    cause   the Load whose value the position is, and where it was read; None if the position is more than one Load
+    cause   the Load or scalar whose value the position is, and where it was read; None if the position is more than that
     written whether it is the target of a step
     """
 
@@ -56,7 +56,10 @@ class Outside:
     def __str__(self) -> str:
         n = self.at[self.dimension]
         name = self.load.source
-        what = f"{self.cause[0]}[{', '.join(map(str, self.cause[1]))}] = {n}" if self.cause else f"position {n}"
+        what = f"position {n}"
+        if self.cause:
+            source, at = self.cause
+            what = f"{source}[{', '.join(map(str, at))}] = {n}" if at else f"{source} = {n}"
         unit = "rows" if self.dimension == 0 else "elements"
         extent = f"{self.shape} = {self.extent}" if self.shape != str(self.extent) else self.shape
         place = "" if self.dimension == 0 else f" in dimension {self.dimension}"
@@ -146,7 +149,7 @@ class _Run:
         p: Position = load.index[d]
         while isinstance(p, Apply) and p.fn in ("cast", "select"):
             p = p.args[0] if p.fn == "cast" else p.args[1] if self.value(p.args[0], env) else p.args[2]
-        cause = (p.source, self.place(p, env)) if isinstance(p, Load) else None
+        cause = (p.source, self.place(p, env)) if isinstance(p, Load) else (p.name, ()) if isinstance(p, Scalar) else None
         return Outside(load, at, d, n, not isinstance(load.index[d], Affine), str(self.op.tensor(load.source).shape[d]), cause)
 
     def element(self, key: Key) -> Any:

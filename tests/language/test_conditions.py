@@ -145,3 +145,23 @@ def test_gathers_of_nothing():
 def test_the_places_of_a_scatter_may_take_an_else():
     got = run("op f(P: i64[N]) -> (Y: i64[3]) {\nY[(P[i - 1] else 2)] += 1 where i in 0:N\n}", i64(0, 1, 9))
     assert_array_equal(got, [1, 1, 1])
+
+
+PARTS = {  # how a temporary is written, and what a read with `else -1` gives for X = 3 1 2 5
+    "T[i] = X[i] where i == 0 or i > 2": [3, -1, -1, 5],
+    "T[i] = X[i] where i % 2 == 0": [3, -1, 2, -1],
+    "T[i] = X[i] where i >= 2\nT[0] = 7 where N > 0": [7, -1, 2, 5],
+    "T[i + 1] = X[i] where i in 1:N - 1": [-1, -1, 1, 2],
+    "T[i] = X[i] + (T[i - 1] else 10) where i >= 1": [-1, 11, 13, 18],
+    "T[i] = 1 where i < N / 2\nT[i] = 2 where i in N / 2:N": [1, 1, 2, 2],
+}
+
+
+@pytest.mark.parametrize("how", [run, strict])
+@pytest.mark.parametrize("text", PARTS)
+def test_a_temporary_written_in_parts_takes_its_else_between_them(text, how):
+    assert_array_equal(how(body(f"{text}\nY[i] = (T[i] else -1)"), X), PARTS[text])
+
+
+def test_a_position_that_is_a_scalar_is_named_in_the_report():
+    assert "k = -1 reads outside `X`, which has N = 4 rows" in report(body("Y = X[k]", "X: f32[N], k: i64", "Y: f32"), X, -1)

@@ -127,8 +127,8 @@ INOUT = {
     "outside": ("op f(inout X: f32[N]) {\nX[i + 1] = X[i]\n}", "`X` is written outside its bounds", "writes X[1] when N = 1"),
     "twice": ("op f(inout X: f32[N]) {\nX[i] = 0\nX[0] = 1 where N > 0\n}", "`X[0]` is written twice", ""),
     "a sum": ("op f(inout X: f16[N]) {\nX[i - 1] += f16(1) where i in 0:N\n}", "`X` is written outside", "writes X[-1]"),
-    "isl's word, written": (
-        body("mod[i] = X[i] where i > 0", result="mod: f32[N]"), "`mod` is not written in full", "mod[0]"),
+    "argmax": (
+        body("Y[i - 1] argmax= A[i, k]", "A: f32[N, K]", "Y: i64[N]"), "`Y` is written outside its bounds", "writes Y[-1]"),
     "isl's word, read": (body("Y[i] = mod[i - 1]", "mod: f32[N]"), "`mod` is read outside its bounds", "reads mod[-1]"),
     "isl's word, written": (body("mod[i] = X[i] where i > 0", result="mod: f32[N]"), "`mod` is not written in full", "mod[0]"),
     "isl's word, a size": (body("Y[i] = X[i + 1]", "X: f32[mod]", "Y: f32[mod]"), "`X` is read outside", "when mod = 1"),
