@@ -22,6 +22,7 @@ from polyop import __version__, demo, program, standard
 from polyop.dsl import syntax
 from polyop.dsl.check import instantiate, warnings
 from polyop.dsl.describe import describe
+from polyop.dsl.interface import interface as interface_of
 from polyop.dsl.names import did_you_mean
 from polyop.dsl.parse import parse
 from polyop.ir.deep import with_room
@@ -313,7 +314,7 @@ def check(file: str, names: tuple[str, ...], given: dict[str, Any], rank: int | 
 
 
 def _checked(text: syntax.Program, name: str, given: dict[str, Any], rank: int | None) -> None:
-    interface = program.signature(text, name)
+    interface = interface_of(text, name)
     known = sort(interface, {n: v for n, v in given.items() if n in _names(interface)})
     consts = {p.name: 1 for p in interface.consts if p.required and p.dtype == "i64"} | known.consts
     op = maker(text, name)(known.dtypes, consts, rank)

@@ -7,6 +7,7 @@ import pytest
 
 from polyop import program, standard
 from polyop.dsl.check import instantiate
+from polyop.dsl.interface import interface as interface_of
 from polyop.dsl.parse import parse
 from polyop.ir.dtypes import BF16, F32, F64, I64
 from polyop.ir.errors import UserError
@@ -23,7 +24,7 @@ def maker(text, name):
 def test_every_operator_of_the_library_can_be_tried(file):
     text = standard.program(file)
     for op in text.ops:
-        interface = program.signature(text, op.name)
+        interface = interface_of(text, op.name)
         given = {p.name: 1 for p in interface.consts if p.required}
         call = trial(interface, maker(text, op.name), given, size=4)
         assert set(call.sizes) >= set(call.op.sizes)
@@ -33,7 +34,7 @@ def test_every_operator_of_the_library_can_be_tried(file):
 
 def test_positions_stay_inside_what_they_point_into():
     text = standard.program("embedding.pop")
-    call = trial(program.signature(text, "embedding"), maker(text, "embedding"), {"V": 3, "D": 2}, size=500)
+    call = trial(interface_of(text, "embedding"), maker(text, "embedding"), {"V": 3, "D": 2}, size=500)
     assert set(np.unique(call.arguments["ids"])) == {0, 1, 2}
 
 
@@ -45,7 +46,7 @@ def test_the_same_seed_makes_the_same_inputs():
 
 def test_arrays_say_how_many_dimensions_the_dots_are():
     text = standard.program("softmax.pop")
-    interface = program.signature(text, "softmax")
+    interface = interface_of(text, "softmax")
     call = trial(interface, maker(text, "softmax"), {"X": np.zeros((2, 3, 5))})
     assert len(call.op.tensor("X").shape) == 3 and call.op.tensor("X").dtype == F64
     assert not call.assumed
@@ -54,7 +55,7 @@ def test_arrays_say_how_many_dimensions_the_dots_are():
 def test_sizes_that_disagree_with_an_array_are_refused():
     text = standard.program("linalg.pop")
     with pytest.raises(UserError, match="`M` is 3, but dimension 0 of `A` has 2"):
-        trial(program.signature(text, "matmul"), maker(text, "matmul"), {"A": np.zeros((2, 5), np.float32), "M": 3})
+        trial(interface_of(text, "matmul"), maker(text, "matmul"), {"A": np.zeros((2, 5), np.float32), "M": 3})
 
 
 def test_a_wrong_kernel_is_seen_at_any_size():

@@ -115,8 +115,11 @@ def _integers(op: Op, arguments: Mapping[str, Any]) -> tuple[dict[str, int], dic
 def plain(p: Param, value: Any) -> Any:
     """A scalar argument as a NumPy number of the parameter's dtype; arrays of rank 0 are numbers too.
 
+    value   None stands for the default, which the caller does not know where it follows from consts
+
     Raises CallError, if it does not fit.
     """
+    value = p.default if value is None else value
     if arrays.is_torch(value) or isinstance(value, np.ndarray | np.generic):
         shape = tuple(value.shape)
         if shape:

@@ -1,5 +1,6 @@
 """Interfaces, dtype variables, consts, descriptions, warnings, and room for recursion."""
 
+import math
 import sys
 import threading
 
@@ -8,11 +9,12 @@ from helpers import EXAMPLES, body, op
 
 from polyop.dsl.check import instantiate
 from polyop.dsl.describe import describe
-from polyop.dsl.interface import Argument, Result, interface
+from polyop.dsl.interface import interface
 from polyop.dsl.parse import parse
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import BF16, F64, I32, I64
 from polyop.ir.errors import UserError
+from polyop.ir.interface import Parameter
 from polyop.ir.span import Source
 
 TEXT = """# Scales and shifts.
@@ -34,22 +36,29 @@ op f<T: float, I: i32 | i64>(
 
 def test_an_interface_tells_all_that_a_call_needs():
     made = interface(parse(Source("t.pop", TEXT)), "f")
-    assert made.params == (
-        Argument("X", "inout", "T", ("...", "2 * N"), doc="what is changed", inner="X"),
-        Argument("idx", "tensor", "I", ("N",), inner="idx"),
-        Argument("steps", "size", "int", default=3, required=False, inner="steps"),
-        Argument("alpha", "scalar", "f32", default=-1.5, required=False, by_name=True, inner="alpha"),
-        Argument("pad", "const", "int", default=2, required=False, by_name=True, inner="pad"),
-        Argument("wide", "const", "int", required=False, by_name=True, inner="wide"),
+    assert made.parameters == (
+        Parameter("X", "tensor", "T", ("...", "2 * N"), inout=True, doc="what is changed", inner="X"),
+        Parameter("idx", "tensor", "I", ("N",), inner="idx"),
+        Parameter("steps", "int", "i64", default=3, inner="steps"),
+        Parameter("alpha", "scalar", "f32", default=-1.5, by_name=True, inner="alpha"),
+        Parameter("pad", "const", "i64", default=2, by_name=True, inner="pad"),
+        Parameter("wide", "const", "i64", by_name=True, inner="wide", derived=True),
     )
-    assert made.results == (Result("n", "i64", (), None, "the count"), Result("X", "T", ("...", "2 * N"), "X", "what is changed"))
+    assert [p.required for p in made.parameters] == [True, True, False, False, False, False]
+    assert made.results == (Parameter("n", "tensor", "i64", doc="the count"),
+                            Parameter("X", "tensor", "T", ("...", "2 * N"), inout=True, doc="what is changed"))
     assert made.variables == (("T", ("f16", "bf16", "f32", "f64")), ("I", ("i32", "i64")))
     assert made.has_rest and made.doc == "Scales and shifts.\nIn place."
 
 
 def test_an_interface_gives_the_names_in_the_op():
     program = parse(Source("t.pop", "op f(min: f32[N]) -> (Y: f32[N]) { Y[i] = min[i] }"))
-    assert interface(program, "f").param("min").inner == instantiate(program, "f").inputs[0].name == "min_"
+    assert interface(program, "f").parameter("min").inner == instantiate(program, "f").inputs[0].name == "min_"
+
+
+def test_the_constants_of_the_language_are_defaults_like_numbers():
+    program = parse(Source("t.pop", body("Y[i] = min(X[i], s)", "X: f32[N]; s: f32 = -inf, const c: float = pi / 2")))
+    assert [p.default for p in interface(program, "f").parameters] == [None, -math.inf, math.pi / 2]
 
 
 def test_dtype_variables_default_to_what_is_common():

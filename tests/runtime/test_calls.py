@@ -134,3 +134,12 @@ def test_a_result_of_rank_0_is_an_array_of_rank_0():
     for n in (0, 1, 1000):
         x = f32(n)
         assert total(x).shape == () and total(x) == x.sum()
+
+
+def test_a_default_may_follow_from_a_const():
+    f = polyop.op("""op f(X: f32[N]; const c: int = 3, s: f32 = c / 2.0, n: int = c + 1) -> (Z: f32[n]) {
+        Z[i] = s * (X[i] else 0) }""")
+    x = np.ones(3, np.float32)
+    assert f(x).tolist() == [1.5, 1.5, 1.5, 0]
+    assert f(x, c=1).tolist() == [0.5, 0.5]
+    assert f(x, c=1, s=2, n=1).tolist() == [2]
