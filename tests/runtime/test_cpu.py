@@ -2,13 +2,14 @@
 
 import ctypes
 import platform
+from dataclasses import replace
 
 import pytest
 
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.module import Binary, Module, Signature
 from polyop.ir.target import target
-from polyop.runtime import cpu
+from polyop.runtime import cpu, cpu_passes
 from polyop.runtime.kernel import kernel
 from tests.runtime import modules
 
@@ -89,6 +90,24 @@ def test_every_x86_target_can_be_assembled_for_without_having_it(name):
 def test_text_that_llvm_refuses_is_a_bug_of_ours(text):
     with pytest.raises(InternalError, match="LLVM refuses f"):
         cpu.assemble(Module("f", "x86:host", text, NONE), cpu.host())
+
+
+def test_a_switch_of_llvm_is_put_back_even_after_a_mistake(monkeypatch):
+    seen = []
+    monkeypatch.setattr(cpu_passes.llvm, "set_option", lambda _, text: seen.append(text))
+    with pytest.raises(ValueError), cpu_passes.plain_addresses():
+        assert seen == ["-disable-lsr=true"]
+        raise ValueError
+    assert seen == ["-disable-lsr=true", "-disable-lsr=false"]
+
+
+@pytest.mark.parametrize("lines", [1, 2 * cpu.LONG])
+def test_a_long_kernel_is_compiled_with_fewer_passes_and_a_short_one_with_all(monkeypatch, lines):
+    seen = []
+    monkeypatch.setattr(cpu_passes.llvm, "set_option", lambda _, text: seen.append(text))
+    text = modules.saxpy().text + "\n; a comment" * lines
+    assert cpu.assemble(replace(modules.saxpy(), text=text), cpu.host()).code == cpu.assemble(modules.saxpy(), cpu.host()).code
+    assert len(seen) == (2 if lines > cpu.LONG else 0)
 
 
 def test_code_that_does_not_link_is_a_bug_of_ours():

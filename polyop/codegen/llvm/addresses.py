@@ -189,12 +189,14 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
                 by = t.factor
                 outer.append((s.b.level(by), by))
                 continue
-            by = s.b.mul(atom_value(s, t.atom, point), t.factor)
+            value = atom_value(s, t.atom, point)
+            by = s.b.mul(value, t.factor)
             level = s.b.level(by)
             if isinstance(by, int):
                 offset += by
             elif isinstance(t.atom, str) and t.atom in s.axes:
-                own.append((level, by))
+                # from copy to copy by one addition: offsets of their own would fill the registers
+                own += [(s.b.level(t.factor), t.factor)] * value if isinstance(value, int) else [(level, by)]
             elif level <= here:
                 outer.append((level, by))
             else:

@@ -131,9 +131,14 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
     w, lanes = s.width, s.lanes
     assert lanes is not None
 
+    def pointer(p: str, lane: int) -> str:
+        """From lane to lane by one addition: offsets of their own would fill the registers."""
+        if lanes.valid is None:
+            return gep(s, place.element, pointer(p, lane - 1), place.stride) if lane else p
+        return gep(s, place.element, p, s.b.mul(place.stride, s.b.extreme("min", lane, s.b.add(lanes.valid, -1)) if lane else 0))
+
     def line(p: str, block: int, lane: int) -> str:
-        at = lane if lanes.valid is None or lane == 0 else s.b.extreme("min", lane, s.b.add(lanes.valid, -1))
-        q = gep(s, place.element, gep(s, place.element, p, s.b.mul(place.stride, at)), block * w)
+        q = gep(s, place.element, pointer(p, lane), block * w)
         if axis.valid is not None:
             return masked_load(s, place.element, q, below(s, axis.valid, block))
         return s.b.do(f"load {vector(place.element, w)}, ptr {q}, align {alignment(place.element)}")
