@@ -1,6 +1,7 @@
 """How long compiling takes: cold with all proofs, from the disk cache, importing, one call, and a thousand shapes.
 
-    python bench/compile.py
+    python bench/compile.py              a table
+    python bench/compile.py --readme     and some of it into the README
 """
 
 from __future__ import annotations
@@ -51,7 +52,12 @@ def once(name: str, cache: Path) -> dict[str, float]:
     return found
 
 
-def first_calls() -> None:
+SHOWN = ("relu", "softmax", "matmul", "conv2d_nhwc", "attention", "lstm")
+
+
+def first_calls() -> dict[str, tuple[float, float]]:
+    """Medians of three processes each."""
+    found: dict[str, tuple[float, float]] = {}
     print(f"{'first call of':20s} {'cold':>9s} {'warm':>9s}   ms: text to result, with all proofs; from the disk cache")
     imports = []
     for name in COLD:
@@ -61,8 +67,10 @@ def first_calls() -> None:
                 cold.append(once(name, Path(folder)))
                 warm.append(once(name, Path(folder)))
         imports += [x["import"] for x in cold + warm]
-        print(f"{name:20s} {np.median([x['first'] for x in cold]):9.1f} {np.median([x['first'] for x in warm]):9.1f}", flush=True)
+        found[name] = float(np.median([x["first"] for x in cold])), float(np.median([x["first"] for x in warm]))
+        print(f"{name:20s} {found[name][0]:9.1f} {found[name][1]:9.1f}", flush=True)
     print(f"\nimport polyop: median {np.median(imports):.0f} ms, least {min(imports):.0f} ms")
+    return found
 
 
 def overhead() -> None:
@@ -107,6 +115,14 @@ def thousand_shapes() -> None:
 
 
 if __name__ == "__main__":
-    first_calls()
+    calls = first_calls()
+    if "--readme" in sys.argv:
+        sys.path.insert(0, str(Path(__file__).parent))
+        from readme import fill
+        fill("compiling", [
+            "The first call of an operator, from text to result, in ms: compiled with all proofs, or from the disk cache.", "",
+            f"| | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 1) + "|",
+            f"| compiled | {' | '.join(f'{calls[n][0]:.0f}' for n in SHOWN)} |",
+            f"| from the cache | {' | '.join(f'{calls[n][1]:.1f}' for n in SHOWN)} |"])
     overhead()
     thousand_shapes()

@@ -154,8 +154,8 @@ def _run(subject: Subject, operator: Operator, sizes: Sizes, rng: np.random.Gene
     return Run(sizes, times[0], times[1], times[2] if len(times) > 2 else None, error)
 
 
-def interleaved(things: list[Callable[[], Any]], budget: float) -> list[float]:
-    """Milliseconds of each, the median of calls taken in turn for about `budget` seconds each."""
+def interleaved(things: list[Callable[[], Any]], budget: float, quantile: float = 0.5) -> list[float]:
+    """Milliseconds of each, the median (or another quantile) of calls taken in turn for about `budget` seconds each."""
     times: list[list[float]] = [[] for _ in things]
     stop = time.perf_counter() + budget * len(things)
     while len(times[0]) < 2 or time.perf_counter() < stop:
@@ -163,4 +163,4 @@ def interleaved(things: list[Callable[[], Any]], budget: float) -> list[float]:
             start = time.perf_counter()
             thing()
             taken.append(1e3 * (time.perf_counter() - start))
-    return [sorted(t)[(len(t) - 1) // 2] for t in times]
+    return [sorted(t)[int((len(t) - 1) * quantile)] for t in times]
