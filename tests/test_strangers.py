@@ -98,6 +98,12 @@ def test_what_is_no_text_is_no_operator():
     assert _refusal(polyop.einsum, b"i->i", np.ones(2)) == "E150: the equation is a str, got b'i->i'"
 
 
+def test_a_tensor_is_no_index():
+    op = polyop.op("op f(A: f32[M, N]) -> (m: f32[M]) { m[m] += A[m, n] }")
+    assert _refusal(op.compile) == ("E204: `m` is a tensor of 1 dimension, and so no index | "
+                                    "in one operator a name means one thing: call the index something else")
+
+
 # --- compiling -----------------------------------------------------------------------------------------------------------
 
 
@@ -107,4 +113,28 @@ def test_a_contraction_that_also_sums_over_one_operand_alone_is_tuned_without_co
     rng = np.random.default_rng(0)
     a, b = rng.standard_normal((33, 7), np.float32), rng.standard_normal((5, 17), np.float32)
     np.testing.assert_allclose(op(a, b), np.einsum("ej,ik->ke", a, b), atol=1e-4)
+    assert not caplog.records
+
+
+def test_sums_along_diagonals_and_into_bins_by_position_run_as_loops(caplog, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+    op = polyop.op("""op f(A: f32[B, M], F: f32[N]) -> (C: f32[B, M + N - 1], p: f32[M], q: f32[3], r: f32[M])
+        where M >= 1, N >= 1 {
+        C[b, i + j] += A[b, i] * F[j]
+        p[i / 2]  max= A[b, i]
+        q[i % 3]    += A[b, i]
+        r[M - 1 - i] += A[b, i]
+    }""")
+    rng = np.random.default_rng(0)
+    for m, n in ((1, 1), (2, 5), (17, 3), (65, 40)):
+        a, f = rng.standard_normal((3, m), np.float32), rng.standard_normal(n, np.float32)
+        c, p, q, r = op(a, f)
+        at = np.arange(m)
+        want_p, want_q = np.full(m, -np.inf), np.zeros(3)
+        np.maximum.at(want_p, at // 2, a.max(0))
+        np.add.at(want_q, at % 3, a.sum(0))
+        np.testing.assert_allclose(c, [np.convolve(row, f) for row in a], atol=1e-4)
+        np.testing.assert_array_equal(p, want_p)
+        np.testing.assert_allclose(q, want_q, atol=1e-4)
+        np.testing.assert_allclose(r, a.sum(0)[::-1], atol=1e-5)
     assert not caplog.records

@@ -168,6 +168,10 @@ def positions(name: str, index: Sequence[s.Syntax], span: Span, w: Work) -> tupl
             for _, i in w.scope.rest:
                 w.places.setdefault(i, x.span)
         else:
+            other = w.scope.tensors.get(x.name) if isinstance(x, s.Name) else None
+            if other is not None and other.rank:
+                message = f"`{other.name}` is a tensor of {counted(other.rank, 'dimension', 'dimensions')}, and so no index"
+                raise fail("E204", message, x.span, hint="in one operator a name means one thing: call the index something else")
             out.append(position(x, w))
     holder = w.scope.tensors[name]
     if len(out) != holder.rank:

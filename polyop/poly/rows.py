@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Const, is_computed
+from polyop.ir.expr import Affine, Const, names
 from polyop.ir.loops import Kind, Space
 from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, is_local, register, serial_axis, stride
 from polyop.poly.schedule import Cluster, Group, Serial
@@ -51,6 +51,12 @@ def groups_of(items: Iterable[Group | Serial | Cluster]) -> list[Group]:
         elif isinstance(item, Serial):
             out += groups_of(item.body)
     return out
+
+
+def scatters(plan: Plan, s: Stmt, reduced: tuple[str, ...]) -> bool:
+    """Whether where the update `s` writes is known only inside the loops `reduced`: `T[ids[i]] +=`, `T[i + j] +=`."""
+    own = {i for i in s.dims if plan.classes[s.name].get(i) in reduced}
+    return s.kind == UPDATE and any(not isinstance(p, Affine) or names(p) & own for p in s.target.index)
 
 
 def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
@@ -189,7 +195,7 @@ class _Groups:
         stmts = tuple(s for s in g.stmts if not self.is_taken_over(s))
         if not stmts:
             return ()
-        if any(is_computed(p) for s in stmts for p in s.target.index):
+        if any(scatters(b.plan, s, g.reduced) for s in stmts):
             g = Group(g.stmts, (), (*g.reduced, *g.kept))  # a scatter: where it writes is known only inside
         kept = [c for c in g.kept if c != lane] + [c for c in g.kept if c == lane]
         reduced = [c for c in g.reduced if c != lane] + [c for c in g.reduced if c == lane]
@@ -208,7 +214,7 @@ class _Groups:
         body: list[Band | str] = []
         after: list[Band | str] = []
         for s in stmts:
-            direct = s.kind != UPDATE or not reduced or any(is_computed(p) for p in s.target.index) \
+            direct = s.kind != UPDATE or not reduced or scatters(b.plan, s, g.reduced) \
                 or not set(b.plan.classes[s.name].values()) & set(reduced)
             if direct:
                 body.append(self.leaf(b.compute(s, inside, every)))
@@ -242,7 +248,7 @@ class _Groups:
             for u in g.stmts:
                 if u.kind == UPDATE and u.target.source == s.target.source and self.init_of(u) is s:
                     own = self.b.plan.classes[u.name].values()
-                    return bool(set(own) & set(g.reduced)) and not any(is_computed(p) for p in u.target.index)
+                    return bool(set(own) & set(g.reduced)) and not scatters(self.b.plan, u, g.reduced)
         return False
 
     def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], lane: str,
