@@ -89,31 +89,32 @@ class Builder:
         assert isinstance(out, Load)
         return out
 
-    def compute(self, s: Stmt, axes: Axes, loops: Iterable[str], target: Load | None = None, name: str = "",
-                expr: Expr | None = None) -> str:
-        """The statement that carries out `s` in the loops over the classes `loops`; `target` if not its home."""
-        name = name or s.name
+    def domain(self, name: str, s: Stmt, values: Mapping[str, Affine], coords: tuple[Coord, ...], only: Iterable[str]) -> isl.Set:
+        """{ name[coords] : some instance of `s` has `values`, and `only` hold }, with values for some iterators or all."""
+        within = s.domain.intersect_params(self.plan.context)
+        for i in reversed(range(len(s.dims))):
+            if s.dims[i] not in values:
+                within = within.project_out(isl.dim_type.set, i, 1)
+        at = tuple(values[i] for i in s.dims if i in values)
+        return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), only)
+
+    def compute(self, s: Stmt, axes: Axes, loops: Iterable[str], target: Load | None = None, expr: Expr | None = None,
+                extra: Iterable[Coord] = (), only: Iterable[str] = ()) -> str:
+        """The statement that carries out `s` in the loops over the classes `loops` and `extra`; `target` if not its home."""
         values = self.plan.values(s, axes)
-        lift = tuple(values[i] for i in s.dims)
-        coords = coords_of(axes, loops)
-        domain = instances(self.plan.head, name, coords, lift, s.domain.intersect_params(self.plan.context))
+        coords = coords_of(axes, loops) + tuple(extra)
+        domain = self.domain(s.name, s, values, coords, only)
         target = target or self.place(s, s.target, axes)
         value = expr if expr is not None else self.located(s, s.expr, axes)
-        self.stmts.append(TileStmt(name, coords, domain, s.name, lift, target, s.reduce, value))
-        return name
+        self.stmts.append(TileStmt(s.name, coords, domain, s.name, tuple(values[i] for i in s.dims), target, s.reduce, value))
+        return s.name
 
     def move(self, name: str, s: Stmt, axes: Axes, loops: Iterable[str], target: Load, expr: Expr, reduce: Monoid | None = None,
              extra: Iterable[Coord] = (), only: Iterable[str] = (), origin: Stmt | None = None) -> str:
         """A statement once for each point that `s` writes: it moves data, or carries out `origin`, an init of `s`."""
         values = self.plan.values(s, axes)
-        kept = [i for i in s.dims if i in written(s)]
-        within = s.domain.intersect_params(self.plan.context)
-        for i in reversed(range(len(s.dims))):
-            if s.dims[i] not in kept:
-                within = within.project_out(isl.dim_type.set, i, 1)
-        within = within.set_tuple_name("point")
         coords = coords_of(axes, loops) + tuple(extra)
-        domain = instances(self.plan.head, name, coords, tuple(values[i] for i in kept), within, only)
+        domain = self.domain(name, s, {i: x for i, x in values.items() if i in written(s)}, coords, only)
         lift: tuple[Affine, ...] = ()
         if origin is not None:
             matched = {p.name: q for p, q in zip(origin.target.index, s.target.index, strict=True)

@@ -19,7 +19,7 @@ from polyop.ir.loops import Buffer, LoopNest, Node
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly import contract, rows
+from polyop.poly import contract, packed, rows
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
 from polyop.poly.fold import Folds, find_folds, folded, folded_buffer
 from polyop.poly.generate import generate
@@ -137,7 +137,7 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
     if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and not plan.target.warp:
         try:
             for c in contract.choose(plan, cluster, outer):
-                attempts.append((str(c), partial(contract.build, plan, cluster, outer, c)))
+                attempts.append((str(c), partial(packed.build, plan, cluster, outer, c)))
         except UnsupportedError as error:
             notes.append(f"{cluster}: not packed, since {error}")
     for r in rows.choose(plan, cluster):

@@ -1,0 +1,293 @@
+"""Strategy "packed", built: the tile program of a contraction in register tiles.
+
+    batch.. m_c k_c ( pack_left  n_c ( pack_right  row.. m_r n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) ) )
+
+with every compute statement in its own m_p loop; a fused pack_right stands just before the update, where m_r is 0.
+
+Rows m_p and lanes n_v run in lock step outside the contraction, so the outer product in registers is a consequence of
+where the loops stand. Accumulators are a register buffer that `fill` and `spill` move from and to memory between chunks of
+depth: so even the register promotion is in the proof.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi, substitute_expr
+from polyop.ir.loops import Buffer, Kind, Space
+from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
+from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, PackedStrategy, iterators_of
+from polyop.poly.schedule import Cluster
+from polyop.poly.scop import INIT, MAP, Stmt
+from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
+
+
+def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
+    """The part of the tile program that `s` stands for, inside the loops `outer`."""
+    return _Packed(plan, cluster, outer, s).build()
+
+
+class _Packed:
+    def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> None:
+        self.plan, self.cluster, self.outer, self.s = plan, cluster, outer, s
+        self.c, self.u = s.what, s.what.update
+        self.own = plan.classes[self.u.name]
+        self.range = {r.index: r for r in self.u.ranges}
+        self.axes: dict[str, Axis] = dict(outer)
+        q = self.own
+        chains: dict[str, tuple[Coord, ...]] = {
+            s.row: (Coord(f"{q[s.row]}_c", s.mc), Coord(f"{q[s.row]}_r", s.rows, s.mc), Coord(f"{q[s.row]}_p", 1, s.rows)),
+            s.column: (Coord(f"{q[s.column]}_c", s.nc), Coord(f"{q[s.column]}_r", s.columns, s.nc),
+                       Coord(f"{q[s.column]}_v", 1, s.columns)),
+        }
+        if s.beside:
+            chains[s.beside] = (Coord(f"{q[s.beside]}_c", s.vector), Coord(f"{q[s.beside]}_p", 1, s.vector))
+        if s.kc:
+            chains[s.depth] = (Coord(f"{q[s.depth]}_c", s.kc), Coord(f"{q[s.depth]}_p", 1, s.kc))
+        for i in self.u.dims:
+            if q[i] in outer:
+                continue
+            start = lower_bound(plan, self.u, q[i], outer)
+            self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), start)
+        other_m = self.others(ROW, s.row)
+        self.batch = self.others(BATCH) + (other_m if s.rows_outside else ())
+        self.other_m = () if s.rows_outside else other_m
+        self.m_p, self.n_v = f"{q[s.row]}_p", f"{q[s.column]}_v"
+        self.chunk = f"{q[s.depth]}_c" if s.kc else None
+        locked = ((self.m_p, s.rows), (self.n_v, s.columns))
+        self.homes = find_homes(plan, cluster, tuple(outer), locked, s.columns)
+        self.b = Builder(plan, cluster, self.homes)
+        self.b.kinds |= {self.m_p: (Kind.ROWS, s.rows), self.n_v: (Kind.LANES, s.columns)}
+        for h in self.homes.values():
+            self.b.buffer(h.buffer)
+
+    # --- small words
+    def others(self, role: str, *used: str) -> tuple[str, ...]:
+        return tuple(i for i in self.c.having(role) if i not in used)
+
+    def coords(self, i: str) -> tuple[Coord, ...]:
+        return self.axes[self.own[i]].coords
+
+    def loops(self, items: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(c.name for i in items for c in self.coords(i))
+
+    def extent(self, i: str) -> Affine:
+        """The number of values of iterator `i`, in sizes alone."""
+        r = self.range[i]
+        out = r.upper - r.lower
+        if not names(out) <= set(self.plan.scop.op.sizes):
+            raise UnsupportedError(f"the extent of {i}, {out}, depends on other loops")
+        return out
+
+    def offset(self, i: str, axes: Axes) -> Affine:
+        """Iterator `i` counted from its start, in the coordinates of `axes`."""
+        axis = axes[self.own[i]]
+        return axis.value - axis.start
+
+    def on_rows(self, *items: str) -> tuple[Band, ...]:
+        return tuple(Band(self.m_p, (x,)) for x in items)
+
+    # --- the parts
+    def build(self) -> Part:
+        s, u = self.s, self.u
+        batch, other_m = self.batch, self.other_m
+        beside = self.loops((s.beside,)) if s.beside else ()  # (block, within the block)
+        other_n, other_k = self.others(COLUMN, s.column, *((s.beside,) if s.beside else ())), self.others(CONTRACTED, s.depth)
+        before, after = self.accumulator()
+        packed: dict[Load, Load] = {}
+        tree_left: tuple[Band | str, ...] = ()
+        tree_right: tuple[Band | str, ...] = ()
+        fused: tuple[str, ...] = ()
+        values = self.plan.values(u, self.axes)
+        if s.pack_right:
+            tree_right, fused = self.pack_right(other_m, other_k)
+            packed[place(self.c.rights[0], values)] = self.right_place(self.axes, other_k)
+        if s.pack_left:
+            tree_left = self.pack_left(other_m, other_k)
+            packed[place(self.c.lefts[0], values)] = self.left_place(self.axes, other_m, other_k)
+        expr = map_loads(substitute_expr(u.expr, values), lambda x: packed.get(x, x))
+        every = [self.own[i] for i in u.dims]
+        every = [*self.outer, *(q for q in every if q not in self.outer)]
+        self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
+        depth = [c.name for c in self.coords(s.depth) if c.name != self.chunk]
+        inner = (*before, band((*self.loops(other_k), *depth), *fused, *self.on_rows(u.name)), *after)
+        m_c, m_r = (c.name for c in self.coords(s.row)[:2])
+        n_c, n_r = (c.name for c in self.coords(s.column)[:2])
+        micro = band((*beside[1:], *self.loops(other_m), m_r, n_r, self.n_v), *inner)
+        blocks = band((*self.loops(other_n), *beside[:1], n_c), *tree_right, micro)
+        outside = (*self.loops(batch), m_c, *((self.chunk,) if self.chunk else ()))
+        shared = self.loops(batch)[-1] if batch else m_c  # a leading batch is often 1
+        self.b.kinds[shared] = (Kind.PARALLEL, None)
+        return self.b.part(bands(outside, *tree_left, blocks))
+
+    def accumulator(self) -> tuple[tuple[Band, ...], tuple[Band, ...]]:
+        """What stands before and after the contraction: init or fill; spill, or finish and the statements that follow."""
+        u, s, plan = self.u, self.s, self.plan
+        locked = ((self.m_p, s.rows), (self.n_v, s.columns))
+        init = next((q for q in self.cluster.stmts if q.kind == INIT and q.target.source == u.target.source), None)
+        follow = [q for q in self.cluster.stmts if q.kind == MAP]
+        local = is_local(plan, self.cluster, u.target.source)
+        buffer, self.acc = register(f"{u.target.source}_{u.name}_acc", u.target.dtype, locked)
+        self.b.buffers.pop(f"{u.target.source}_reg", None)
+        self.b.buffer(buffer)
+        if local and self.chunk:
+            home = self.partial_home(follow)
+        else:
+            home = place(u.target, plan.values(u, self.axes))
+        loops = [*self.outer, *(self.own[i] for i in u.dims if i in iterators_of(u.target) and self.own[i] not in self.outer)]
+        extra = [c for c in self.coords(s.depth) if c.name == self.chunk]
+        k, kc = self.chunk, s.kc or 0
+        extent = self.extent(s.depth) if k else Affine()
+        starts = [f"0 <= {k} < {extent}"] if k else []
+        first, later = ([f"{k} = 0"], [*starts, f"{k} > 0"]) if k else ([], [])
+        last, early = ([*starts, f"{k} >= {extent - kc}"], [*starts, f"{k} < {extent - kc}"]) if k else ([], [])
+        before: list[str] = []
+        after: list[str] = []
+        if init:
+            before.append(self.b.move(init.name, u, self.axes, loops, self.acc, init.expr, extra=extra, only=first, origin=init))
+            if k:
+                before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=later))
+        else:
+            before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=starts))
+        if local:
+            if k:
+                after.append(self.b.move(f"{u.name}_spill", u, self.axes, loops, home, self.acc, extra=extra, only=early))
+        else:
+            after.append(self.b.move(f"{u.name}_finish", u, self.axes, loops, home, self.acc, extra=extra, only=starts))
+        for q in follow:
+            after.append(self.epilogue(q, extra, last))
+        return self.on_rows(*before), self.on_rows(*after)
+
+    def partial_home(self, follow: list[Stmt]) -> Load:
+        """Memory for partial sums of a temporary: the last result computed from it, if that has its shape and dtype."""
+        u, plan = self.u, self.plan
+        for q in reversed(follow):
+            plain = sorted(p.name or "" for p in q.target.index if isinstance(p, Affine)) == sorted(q.dims)
+            memory = {q.target.source, *(i for i, o in plan.scop.op.updates if o == q.target.source)}
+            read = any(x.source in memory for p in follow for x in p.reads)
+            if q.target.dtype == u.target.dtype and plain and not read and not is_local(plan, self.cluster, q.target.source):
+                return place(q.target, plan.values(q, self.axes))
+        t = plan.scop.op.tensor(u.target.source)
+        self.b.buffer(Buffer(f"{t.name}_sum", t.dtype, tuple((e, 1) for e in t.shape), Space.WORK))
+        return replace(place(u.target, plan.values(u, self.axes)), source=f"{t.name}_sum")
+
+    def epilogue(self, q: Stmt, extra: list[Coord], only: list[str]) -> str:
+        """A statement that follows the update at the same point; it reads the accumulator."""
+        loops = [*self.outer, *(c for i in q.dims if (c := self.plan.classes[q.name][i]) not in self.outer)]
+        expr = map_loads(q.expr, lambda x: self.acc if x.source == self.u.target.source else x)
+        return self.b.compute(q, self.axes, loops, expr=self.b.located(q, expr, self.axes), extra=extra, only=only)
+
+    def right_place(self, axes: Axes, other_k: tuple[str, ...]) -> Load:
+        """Where a packed right operand stands, in the coordinates of `axes`: the tiles', or those of its copy."""
+        s = self.s
+        n_c, n_r = (affine(c.name) for c in axes[self.own[s.column]].coords[:2])
+        near = (self.offset(s.beside, axes) - affine(axes[self.own[s.beside]].coords[0].name),) if s.beside else ()
+        inside = (*(self.offset(i, axes) for i in other_k), self.depth(axes))
+        return Load(self.packed_name("right"), (n_r, *near, *inside, self.offset(s.column, axes) - n_c - n_r),
+                    self.c.rights[0].dtype)
+
+    def left_place(self, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
+        """The same for a packed left operand."""
+        m = self.offset(self.s.row, axes) - affine(axes[self.own[self.s.row]].coords[0].name)
+        index = (*(self.offset(i, axes) for i in other_m), m, *(self.offset(i, axes) for i in other_k), self.depth(axes))
+        return Load(self.packed_name("left"), index, self.c.lefts[0].dtype)
+
+    def depth(self, axes: Axes) -> Affine:
+        """The iterator `depth`, counted from the start of its chunk."""
+        whole = self.offset(self.s.depth, axes)
+        return whole - affine(self.chunk) if self.chunk else whole
+
+    def packed_name(self, side: str) -> str:
+        return f"{self.u.target.source}_{self.u.name}_{side}"
+
+    def deep(self, other_k: tuple[str, ...]) -> tuple[tuple[Affine, int], ...]:
+        s = self.s
+        return (*((self.extent(i), 1) for i in other_k), (affine(s.kc) if s.kc else self.extent(s.depth), 1))
+
+    def pack_right(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[tuple[Band | str, ...], tuple[str, ...]]:
+        """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
+        s = self.s
+        near = ((affine(s.vector), 1),) if s.beside else ()
+        dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k), (affine(s.columns), 1))
+        self.b.buffer(Buffer(self.packed_name("right"), self.c.rights[0].dtype, dims, Space.WORK, pad=s.columns, private=True))
+        m_c, m_r = self.coords(s.row)[:2]
+        only = [f"0 <= {m_c.name} < {self.extent(s.row)}"]
+        if s.fuse_pack:
+            also = (m_c, *(c for i in other_m for c in self.coords(i)), m_r)
+            only += [f"{c.name} = 0" for c in also if c is not m_c]
+            copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column, None, ())
+            return (), (copy.write(f"{self.u.name}_right", self.right_place(self.axes, other_k), also, only),)
+        source = self.unit_of(self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED))
+        n_r = self.coords(s.column)[1].name
+        copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column,
+                     source if source != s.column else None, (n_r,))
+        target = self.right_place({**self.axes, **copy.axes}, other_k)
+        name = copy.write(f"{self.u.name}_right", target, (m_c,), only)
+        around = self.others(COLUMN, s.column, *((s.beside,) if s.beside else ()))
+        return bands(copy.loops(exclude=around), name), ()
+
+    def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
+        """What copies a block of the left operand, before the blocks of columns."""
+        s = self.s
+        dims = (*((self.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), self.extent(s.row)), 1), *self.deep(other_k))
+        self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=True))
+        pool = (s.row, *other_m, *self.c.having(CONTRACTED))
+        source = self.unit_of(self.c.lefts[0], pool)
+        copy = _Copy(self, self.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())
+        name = copy.write(f"{self.u.name}_left", self.left_place({**self.axes, **copy.axes}, other_m, other_k), (), [])
+        return bands(copy.loops(exclude=()), name)
+
+    def unit_of(self, load: Load, pool: tuple[str, ...]) -> str | None:
+        return next((i for i in pool if stride(self.plan, self.u, load, self.own[i]) == 1), None)
+
+
+class _Copy:
+    """A copy of one operand, over the iterators `pool` that it uses, with lanes along `lane`.
+
+    source   the iterator along which the operand has unit stride, if that is another: the copy then goes by square
+             blocks, rows along `source` and lanes along `lane`, and the emitter transposes them in registers
+    keep     coordinates of `lane` that stay tile coordinates of the copy
+    """
+
+    def __init__(self, p: _Packed, load: Load, pool: tuple[str, ...], lane: str, source: str | None,
+                 keep: tuple[str, ...]) -> None:
+        self.p, self.load, self.lane, self.source = p, load, lane, source
+        used = iterators_of(load)
+        self.used = tuple(i for i in p.u.dims if i in used)
+        self.pool = tuple(i for i in self.used if i in pool)
+        self.axes = {p.own[i]: p.axes[p.own[i]] for i in self.used}
+        vector = p.s.vector
+        if source is not None:
+            for i, last in ((lane, "l"), (source, "s")):
+                q = p.own[i]
+                axis = p.axes[q]
+                stay = tuple(c for c in axis.coords if c.step > 1 and (c.name.endswith("_c") or c.name in keep))
+                cap = stay[-1].step if stay else None
+                self.axes[q] = Axis((*stay, Coord(f"{q}_x", vector, cap), Coord(f"{q}_{last}", 1, vector)), axis.start)
+            p.b.kinds |= {f"{p.own[lane]}_l": (Kind.LANES, vector), f"{p.own[source]}_s": (Kind.ROWS, vector)}
+
+    def write(self, name: str, target: Load, also: tuple[Coord, ...], only: list[str]) -> str:
+        """The statement of the copy: `also` are tile coordinates in which it is repeated, under the conditions `only`."""
+        p = self.p
+        repeated = {p.own[i]: p.axes[p.own[i]] for i in p.u.dims if p.own[i] in p.outer or i in p.batch}
+        axes = {**repeated, **self.axes}
+        values = {i: axes[p.own[i]].value for i in p.u.dims if p.own[i] in axes}
+        coords = tuple(c for i in values for c in axes[p.own[i]].coords)
+        coords += tuple(c for c in also if c not in coords)
+        domain = p.b.domain(name, p.u, values, coords, only)
+        p.b.stmts.append(TileStmt(name, coords, domain, None, (), target, None, place(self.load, values)))
+        return name
+
+    def loops(self, exclude: tuple[str, ...]) -> tuple[str, ...]:
+        """The copy's own loops, outermost first: those that the tiles around do not already have."""
+        p = self.p
+        inner = {i: [c.name for c in self.axes[p.own[i]].coords if not c.name.endswith("_c")]
+                 for i in self.pool if i not in exclude}
+        if self.source is not None and self.source in inner:
+            inside = [inner[self.source].pop(), inner[self.lane].pop()]
+            around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i]]
+            return (*inner[self.lane], *around, *inside)
+        inside = [inner[self.lane].pop()]
+        around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i]]
+        return (*around, *inner[self.lane], *inside)
