@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polyop.ir.deep import with_room
 from polyop.ir.errors import CallError, PolyopError
-from polyop.ir.expr import Affine, Load, is_computed, loads
+from polyop.ir.expr import Affine, Apply, Load, is_computed, loads
 from polyop.ir.module import Signature
 from polyop.ir.op import Op
 from polyop.ir.reference import first_outside
@@ -44,7 +44,7 @@ def _plain(bound: Bound, site: Load) -> str:
     op = bound.op
     load = _in_text(op, site)
     verb = "writes" if load.source in {t.name for t in op.outputs} else "reads"
-    text = f"`{load}` {verb} outside `{load.source}`"
+    text = f"`{load.span.text if load.span else load}` {verb} outside `{load.source}`"
     if load.source not in bound.views:
         return text
     shape = bound.views[load.source].shape
@@ -52,6 +52,8 @@ def _plain(bound: Bound, site: Load) -> str:
     if len(computed) != 1:
         return f"{text}, which has shape {shape}"
     d, p = computed[0]
+    while isinstance(p, Apply) and p.fn in ("cast", "select"):  # a select is what a `where` on data makes of a position
+        p = p.args[p.fn == "select"]
     extent = words.extent(op.tensor(load.source).shape[d])
     size = f"{shape[d]}" if extent == str(shape[d]) else f"{extent} = {shape[d]}"
     text += f", which has {size} {'rows' if d == 0 else f'elements in dimension {d}'}"

@@ -165,3 +165,10 @@ def test_a_temporary_written_in_parts_takes_its_else_between_them(text, how):
 
 def test_a_position_that_is_a_scalar_is_named_in_the_report():
     assert "k = -1 reads outside `X`, which has N = 4 rows" in report(body("Y = X[k]", "X: f32[N], k: i64", "Y: f32"), X, -1)
+
+
+def test_a_large_scatter_outside_says_what_the_user_wrote():
+    p, x = np.zeros(30_000, np.int64), np.ones(30_000, np.float32)
+    p[7], x[8], p[8] = 4, 50, 99
+    said = report(SCATTER.format("+"), p, x, lo=0, hi=9, n=4)
+    assert "`Y[P[i]]` writes outside `Y`, which has n = 4 rows; `P` has values from 0 to 99" in said
