@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from difflib import get_close_matches
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
@@ -57,7 +57,7 @@ def choose(interface: Interface, values: Mapping[str, Any]) -> Choice:
     for p in interface.tensors:
         if p.dtype not in known and "..." not in p.dims:
             continue
-        v = arrays.view(values[p.name], p.name, None if p.dtype in known else DTYPES[p.dtype])
+        v = arrays.view(values[p.name], p.name, None if p.dtype in known else DTYPES.get(p.dtype))
         if p.dtype in known:
             _agree(found, p, v.dtype)
         if "..." in p.dims:
@@ -119,7 +119,9 @@ def const(p: Parameter, value: Any) -> float | int | bool:
     """
     if isinstance(value, np.generic):
         value = value.item()
-    dtype = DTYPES[p.dtype]
+    dtype = DTYPES.get(p.dtype)
+    if dtype is None:
+        return cast("float | int | bool", value)  # the operator itself is wrong, and says so when it is instantiated
     right = isinstance(value, bool) if dtype == BOOL else not isinstance(value, bool) and isinstance(
         value, int if dtype.is_integer else int | float)
     if not right:
