@@ -30,11 +30,10 @@ from polyop.ir.dtypes import DTYPES, DType
 from polyop.ir.errors import Diagnostic, InternalError, PolyopError, UserError, fail
 from polyop.ir.interface import Interface
 from polyop.ir.op import Op
-from polyop.ir.options import Options
+from polyop.ir.options import RUNGS, Options
 from polyop.ir.span import Source
 from polyop.ir.target import ROWS
 from polyop.operator import Artefact, Operator
-from polyop.poly.middle import RUNGS
 from polyop.poly.wellformed import check as well_formed
 from polyop.report.explain import explain as explained
 from polyop.report.work import work

@@ -16,9 +16,9 @@ from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
-from polyop.ir.options import Layout, Options
+from polyop.ir.options import RUNGS, Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.middle import RUNGS, Middle, lower, scop_of
+from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.wellformed import check

@@ -16,7 +16,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
-from polyop.rewrite.ones import is_short, narrow_sizes
+from polyop.rewrite.regimes import is_short, narrow_sizes
 from polyop.runtime import cache, call, choose, cpu, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work

@@ -109,6 +109,13 @@ def test_every_stage_leaves_its_text_and_time():
     assert made.trace.total_ms > 0
 
 
+@pytest.mark.parametrize("wrong", [{"numerics": "exact"}, {"rung": "best"}, {"regime": "all"}])
+def test_an_option_that_does_not_exist_is_refused(wrong):
+    name, value = next(iter(wrong.items()))
+    with pytest.raises(UserError, match=rf"error\[E902\]: the option `{name}` is '{value}'; expected '"):
+        Options(**wrong)
+
+
 def test_a_wrong_operator_is_refused_before_anything_is_scheduled():
     op = op_of("op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] where i >= 1 }")
     with pytest.raises(UserError, match="not written in full"):

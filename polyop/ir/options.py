@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from polyop.ir.errors import fail
+
+RUNGS = ("tuned", "default", "distributed", "interpreter")
+"""The ladder that compiling falls down, best first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
@@ -17,6 +22,8 @@ class Options:
     short      whether what has unit stride in a contraction's result is shorter than a vector in these calls
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
+
+    Raises UserError E902, if a word is none of those.
     """
 
     numerics: str = "fast"
@@ -27,6 +34,12 @@ class Options:
     short: bool = False
     threads: bool = False
     check: bool = True
+
+    def __post_init__(self) -> None:
+        for name, words in (("numerics", ("fast", "strict")), ("rung", RUNGS), ("regime", ("positive", "any"))):
+            value = getattr(self, name)
+            if value not in words:
+                raise fail("E902", f"the option `{name}` is {value!r}; expected {', '.join(map(repr, words))}")
 
 
 @dataclass(frozen=True, slots=True)

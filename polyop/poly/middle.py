@@ -28,7 +28,6 @@ from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
 from polyop.poly.tiles import TileProgram, band
 
-RUNGS = ("tuned", "default", "distributed", "interpreter")
 OPERATIONS = 20_000_000  # of isl for one stage: a few seconds
 
 

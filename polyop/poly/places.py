@@ -39,8 +39,8 @@ class Access:
 
 
 @dataclass(frozen=True, eq=False)
-class Operator:
-    """An operator with its Scop, and what each of its statements reads and writes."""
+class Places:
+    """What each statement of an Op reads and writes."""
 
     op: Op
     scop: Scop

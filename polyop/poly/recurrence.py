@@ -20,7 +20,7 @@ from itertools import product
 import islpy as isl
 
 from polyop.ir.expr import Affine, evaluate
-from polyop.poly.places import Operator
+from polyop.poly.places import Places
 from polyop.poly.scop import INIT, Scop, Stmt
 from polyop.poly.sets import pieces
 from polyop.poly.verify.frame import IN, OUT, PARAM
@@ -42,7 +42,7 @@ class Disorder:
     cycle: tuple[tuple[str, str], ...] = ()
 
 
-def disorder(o: Operator) -> Disorder | None:
+def disorder(o: Places) -> Disorder | None:
     """Statements of `o` that cannot be shown to have an order, or None."""
     scop = o.scop
     for part in circular(scop):

@@ -22,7 +22,7 @@ from polyop.ir.expr import Affine, Load, Test, evaluate, expr_names, names
 from polyop.ir.module import Proof
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.words import in_users_words
-from polyop.poly.places import Access, Operator
+from polyop.poly.places import Access, Places
 from polyop.poly.recurrence import disorder
 from polyop.poly.scop import INIT, Scop, Stmt, extract
 from polyop.poly.sets import quota
@@ -33,7 +33,7 @@ from polyop.poly.verify.witness import equations, smallest, spot
 OPERATIONS = 4_000_000  # of isl, for one claim: a few seconds; a usual operator needs 10,000
 
 Fault = UserError
-Check = Callable[[Operator], Iterator[Fault]]
+Check = Callable[[Places], Iterator[Fault]]
 
 
 def check(op: Op, scop: Scop | None = None) -> None:
@@ -42,7 +42,7 @@ def check(op: Op, scop: Scop | None = None) -> None:
     scop   extract(op), where there is one already
     Raises UserError E311, E312, E320 .. E325; UnsupportedError, if isl cannot decide within its quota.
     """
-    given = Operator(op, scop or extract(op))
+    given = Places(op, scop or extract(op))
     for claim, faults in CLAIMS:
         with quota(OPERATIONS, f"{op.name}: whether {claim}"):
             fault = next(faults(given), None)
@@ -52,7 +52,7 @@ def check(op: Op, scop: Scop | None = None) -> None:
 
 def proofs(op: Op) -> tuple[Proof, ...]:
     """Every claim about `op`; one that fails says how, and ends the list."""
-    given, out = Operator(op, extract(op)), list[Proof]()
+    given, out = Places(op, extract(op)), list[Proof]()
     for claim, faults in CLAIMS:
         start, witness = perf_counter(), ""
         try:
@@ -72,7 +72,7 @@ def proofs(op: Op) -> tuple[Proof, ...]:
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _outside(a: Access, o: Operator) -> tuple[dict[str, int], dict[str, int]] | None:
+def _outside(a: Access, o: Places) -> tuple[dict[str, int], dict[str, int]] | None:
     """Sizes and indices of the smallest instance whose place lies outside its tensor."""
     ranges = {r.index: (r.lower, r.upper) for r in o.step(a.stmt).ranges}
     for p, extent in zip(a.load.index, a.tensor.shape, strict=True):
@@ -86,7 +86,7 @@ def _outside(a: Access, o: Operator) -> tuple[dict[str, int], dict[str, int]] | 
     return None
 
 
-def _shown(o: Operator, s: Stmt, load: Load, sizes: dict[str, int]) -> str:
+def _shown(o: Places, s: Stmt, load: Load, sizes: dict[str, int]) -> str:
     """` when N = 1`: the sizes that have to do with `load`."""
     indices = expr_names(load)
     used = {n for e in o.tensors[load.source].shape for n in names(e)} | indices
@@ -97,7 +97,7 @@ def _shown(o: Operator, s: Stmt, load: Load, sizes: dict[str, int]) -> str:
     return f" when {equations(relevant)}" if relevant else ""
 
 
-def inside_reads(o: Operator) -> Iterator[Fault]:
+def inside_reads(o: Places) -> Iterator[Fault]:
     for a in o.reads:
         found = _outside(a, o)
         if found:
@@ -110,7 +110,7 @@ def inside_reads(o: Operator) -> Iterator[Fault]:
                        says + _shown(o, a.stmt, a.load, sizes), f"give the value outside: `({shown} else 0)`")
 
 
-def inside_writes(o: Operator) -> Iterator[Fault]:
+def inside_writes(o: Places) -> Iterator[Fault]:
     for a in o.targets:
         found = _outside(a, o) if a.stmt.kind != INIT else None
         if found:
@@ -123,7 +123,7 @@ def inside_writes(o: Operator) -> Iterator[Fault]:
 # --- once, in full ---------------------------------------------------------------------------------------------------
 
 
-def once(o: Operator) -> Iterator[Fault]:
+def once(o: Places) -> Iterator[Fault]:
     assigning = [a for a in o.targets if a.stmt.kind == "map"]
     for n, a in enumerate(assigning):
         yield from _repeated(o, a)
@@ -139,7 +139,7 @@ def once(o: Operator) -> Iterator[Fault]:
                                a.load.span or o.step(a.stmt).span)
 
 
-def _repeated(o: Operator, a: Access) -> Iterator[Fault]:
+def _repeated(o: Places, a: Access) -> Iterator[Fault]:
     """E322: one statement that writes an element at two of its points."""
     span, name = a.load.span or o.step(a.stmt).span, a.load.source
     hint = "say how to combine: `+=`, `max=`"
@@ -168,7 +168,7 @@ def _at(m: isl.Map, sizes: dict[str, int], point: tuple[int, ...]) -> isl.Map:
     return m
 
 
-def in_full(o: Operator) -> Iterator[Fault]:
+def in_full(o: Places) -> Iterator[Fault]:
     kept = {output for _, output in o.op.updates}
     for t in o.op.outputs:
         missing = o.unwritten(t.name) if t.name not in kept else None
@@ -206,7 +206,7 @@ def _element(t: Tensor, at: tuple[int, ...]) -> str:
     return f"{t.name}[{', '.join(map(str, at))}]" if at else t.name
 
 
-def _of(t: Tensor, sizes: dict[str, int], o: Operator | None = None, s: Stmt | None = None) -> str:
+def _of(t: Tensor, sizes: dict[str, int], o: Places | None = None, s: Stmt | None = None) -> str:
     """` when N = 1`: the sizes in the shape of `t`, and those of the ranges of `s`."""
     used = {n for e in t.shape for n in names(e)}
     if o is not None and s is not None:
@@ -218,7 +218,7 @@ def _of(t: Tensor, sizes: dict[str, int], o: Operator | None = None, s: Stmt | N
 # --- written, in order -----------------------------------------------------------------------------------------------
 
 
-def written(o: Operator) -> Iterator[Fault]:
+def written(o: Places) -> Iterator[Fault]:
     missing = {t.name: o.unwritten(t.name) for t in o.op.tensors if t.role != "in"}
     for a in o.reads:
         holes = missing.get(a.load.source)
@@ -242,7 +242,7 @@ def _conditions(s: Step) -> tuple[str, ...]:
     return (text,) if text else tuple(map(str, s.where))
 
 
-def in_order(o: Operator) -> Iterator[Fault]:
+def in_order(o: Places) -> Iterator[Fault]:
     found = disorder(o)
     if found is None:
         return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from polyop.ir.deep import with_room
@@ -28,26 +28,6 @@ class Part:
     tensors: Mapping[str, str]
     scalars: Mapping[str, Expr] = field(default_factory=dict)
     sizes: Mapping[str, Affine] = field(default_factory=dict)
-
-
-def merge(first: Op, second: Op, bind: Mapping[str, str], *, share: Mapping[str, str] | None = None,
-          keep: Collection[str] = (), name: str = "") -> Op:
-    """`second` behind `first`.
-
-    bind    inputs of `second` -> outputs of `first`
-    share   inputs of `second` -> inputs of `first` that are the same tensor
-    keep    outputs of `first` that stay outputs though `second` reads them
-
-    Raises  UserError E703, E704 for shapes that cannot agree; E702 for dtypes.
-    Notes   Names of `second` that `first` uses get a number: `X_2`.
-    """
-    taken = {t.name for t in first.tensors} | set(first.sizes) | {p.name for p in first.params}
-    mine = {t.name: t.name for t in (*first.inputs, *first.outputs)}
-    theirs = {**bind, **(share or {})}
-    theirs.update({t.name: fresh(t.name, taken) for t in (*second.inputs, *second.outputs) if t.name not in theirs})
-    bound = set(bind.values())
-    outputs = [t.name for t in first.outputs if t.name not in bound or t.name in keep] + [theirs[t.name] for t in second.outputs]
-    return compose(name or f"{first.name}_{second.name}", (Part(first, mine), Part(second, theirs)), outputs)
 
 
 def compose(name: str, parts: Sequence[Part], outputs: Sequence[str], shapes: Mapping[str, Shape] | None = None) -> Op:
@@ -173,7 +153,7 @@ def wrong_dtype(op: Op, t: Tensor, got: Tensor) -> UserError:
     return fail("E702", f"`{t.name}` of `{op.name}` is {t.dtype}, and `{got.name}` is {got.dtype}")
 
 
-def _sizes(tensors: Sequence[Tensor], steps: Sequence[Step], facts: Collection[Expr], params: Sequence[Param]) -> tuple[str, ...]:
+def _sizes(tensors: Sequence[Tensor], steps: Sequence[Step], facts: Iterable[Expr], params: Sequence[Param]) -> tuple[str, ...]:
     """Every size that occurs, sorted."""
     found = {n for t in tensors for e in t.shape for n in names(e)} | {n for f in facts for n in expr_names(f)}
     found |= {p.name for p in params if p.is_size}

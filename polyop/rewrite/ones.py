@@ -1,6 +1,4 @@
-"""Which calls deserve a kernel of their own, by their sizes alone; and fixing sizes at 1.
-
-Where a size is 1, the loops over it disappear, and what is left may be another kind of operator.
+"""Fixing sizes at 1: the loops over them disappear, and what is left may be another kind of operator.
 
 A product of matrices whose result has one column is a product of a matrix and a vector: its lanes then run along the
 contraction, and not along that one column.
@@ -11,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Expr, Load, Test, affine, evaluate, expr_names, loads, map_affine, substitute
+from polyop.ir.expr import Affine, Expr, Load, Test, affine, map_affine, substitute
 from polyop.ir.op import Op, Range, Step
 
 
@@ -41,43 +39,3 @@ def _fixed(s: Step, env: Mapping[str, Affine]) -> Step:
     target = within(s.target)
     assert isinstance(target, Load)
     return replace(s, target=target, expr=within(s.expr), ranges=tuple(kept), where=tuple(map(within, s.where)))
-
-
-def narrow_sizes(op: Op, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The sizes that are 1 in a call and would leave the lanes of a contraction with one element.
-
-    That is the last extent of what a reduction writes, where some read does without its index: `n` of `A[m, k] * B[k, n]`.
-    """
-    found = {op.tensor(s.target.source).shape[-1].name for s, _ in _contractions(op)}
-    return tuple(n for n in op.sizes if n in found and sizes[n] == 1)
-
-
-def is_short(op: Op, sizes: Mapping[str, int]) -> bool:
-    """Whether a call's lanes would be few, and those of another loop many.
-
-    The result of a contraction is then shorter than a vector along its last extent, and the reads that do without that
-    index are used again by other loops, so that laying them out for lanes pays: the filters of a convolution on 7 x 7.
-    """
-    for s, last in _contractions(op):
-        t = op.tensor(s.target.source)
-        kept = {p.name for p in s.target.index if isinstance(p, Affine) and p.name}
-        others = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
-        if (kept - {last}).difference(*others) and evaluate(t.shape[-1], sizes) * t.dtype.bytes_ <= _LINE:
-            return True
-    return False
-
-
-_LINE = 64  # bytes of the widest vector
-
-
-def _contractions(op: Op) -> list[tuple[Step, str]]:
-    """The reductions in which some read does without the last index of the target, with that index."""
-    out = []
-    for s in op.steps:
-        last = s.target.index[-1] if s.target.index else None
-        if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
-            continue
-        assert last.name is not None
-        if any(last.name not in expr_names(x) for x in loads(s.expr)):
-            out.append((s, last.name))
-    return out

@@ -8,7 +8,8 @@ from polyop.ir.errors import UnsupportedError, UserError
 from polyop.ir.expr import Const, affine
 from polyop.ir.reference import evaluate
 from polyop.rewrite.inline import inline
-from polyop.rewrite.merge import Part, compose, merge
+from polyop.rewrite.merge import Part, compose
+from polyop.rewrite.names import fresh
 from polyop.rewrite.simplify import simplify
 from polyop.rewrite.unify import unify
 from polyop.runtime.words import holds
@@ -20,6 +21,17 @@ SQUARE = "op square(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] * X[i] }"
 SOFTMAX = """op softmax(X: f32[R, C]) -> (Y: f32[R, C]) {
     e[r, c] = exp(X[r, c] - max[k](X[r, k]))
     Y[r, c] = e[r, c] / sum[k](e[r, k]) }"""
+
+
+def merge(first, second, bind, *, share=None, keep=(), name=""):
+    """`second` behind `first`: `bind` and `share` name outputs and inputs of `first` for inputs of `second`."""
+    taken = {t.name for t in first.tensors} | set(first.sizes) | {p.name for p in first.params}
+    mine = {t.name: t.name for t in (*first.inputs, *first.outputs)}
+    theirs = {**bind, **(share or {})}
+    theirs.update({t.name: fresh(t.name, taken) for t in (*second.inputs, *second.outputs) if t.name not in theirs})
+    bound = set(bind.values())
+    outputs = [t.name for t in first.outputs if t.name not in bound or t.name in keep] + [theirs[t.name] for t in second.outputs]
+    return compose(name or f"{first.name}_{second.name}", (Part(first, mine), Part(second, theirs)), outputs)
 
 
 def assert_is_one_after_the_other(merged, first, second, bind, sizes):

@@ -8,7 +8,8 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
-from polyop.rewrite.ones import fix_at_one, is_short, narrow_sizes
+from polyop.rewrite.ones import fix_at_one
+from polyop.rewrite.regimes import is_short, narrow_sizes
 
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
