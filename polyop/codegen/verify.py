@@ -87,9 +87,49 @@ def pressure(nest: LoopNest, tile: For, width: int) -> int:
         return nest.buffer(x.source).space == Space.REG
 
     inside = stores(tile.body)
-    held = {x.target for x in inside if is_register(x.target)}
-    # an operand that all rows share stays live from row to row; any other is used where it is loaded
-    shared = [x for s in inside if is_register(s.target) and s.reduce and on_rows(s.target)
-              for x in loads(s.expr) if not is_register(x) and not on_rows(x)]
-    streamed = max(map(vectors, shared), default=0)
-    return sum(map(vectors, held)) + streamed + (1 if held else 0)
+    alive = _lifetimes(tile, frozenset(x for s in inside for x in (s.target, *loads(s.expr)) if is_register(x)))
+
+    def need(place: int, s: Store) -> int:
+        held = [x for x, (first, last) in alive.items() if first <= place < last or place == first]
+        # an operand that all rows share stays live from row to row; any other is used where it is loaded
+        is_update = is_register(s.target) and s.reduce is not None and on_rows(s.target)
+        shared = [x for x in loads(s.expr) if is_update and not is_register(x) and not on_rows(x)]
+        return sum(map(vectors, held)) + max(map(vectors, shared), default=0) + (1 if held else 0)
+
+    return max((need(place, s) for place, s in enumerate(inside)), default=0)
+
+
+def _lifetimes(tile: For, registers: frozenset[Load]) -> dict[Load, tuple[int, int]]:
+    """From which store of `tile` to which each register lives, counted in text order.
+
+    What a serial loop touches lives through all of the loop. The last read of a value frees it for what that store writes:
+    lock step goes vector by vector.
+    """
+    found: dict[Load, tuple[int, int]] = {}
+
+    def touch(x: Load, first: int, last: int) -> None:
+        old = found.get(x, (first, last))
+        found[x] = min(old[0], first), max(old[1], last)
+
+    def go(body: tuple[Node, ...], place: int) -> int:
+        for n in body:
+            start = place
+            match n:
+                case Store():
+                    for x in (n.target, *loads(n.expr)):
+                        if x in registers:
+                            touch(x, place, place)
+                    place += 1
+                case For():
+                    place = go(n.body, place)
+                    if n.kind not in LOCKSTEP:
+                        for x in {x for s in stores(n.body) for x in (s.target, *loads(s.expr))} & registers:
+                            touch(x, start, place)
+                case If():
+                    place = go(n.other, go(n.then, place))
+                case _:
+                    pass
+        return place
+
+    go(tile.body, 0)
+    return found
