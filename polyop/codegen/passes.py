@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
+from polyop.ir.expr import walk as expr_walk
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
 
 Body = tuple[Node, ...]
@@ -79,7 +80,7 @@ def _extra(x: For) -> tuple[Affine, ...]:
 
 
 def _size(n: Node, width: int) -> int:
-    """Stores of `n`, once for each copy of rows and vectors."""
+    """Stores of `n`, once for each copy of rows and vectors; a long expression counts for several."""
     match n:
         case For(kind=Kind.ROWS, extent=e) if e:
             return e * sum(_size(c, width) for c in n.body)
@@ -89,6 +90,8 @@ def _size(n: Node, width: int) -> int:
             return sum(_size(c, width) for c in n.body)
         case If():
             return sum(_size(c, width) for c in (*n.then, *n.other))
+        case Store(expr=e):
+            return 1 + sum(1 for _ in expr_walk(e)) // 4
     return 1
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,7 +15,7 @@ from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.module import Binary, Module
 from polyop.ir.target import Target, target
 from polyop.runtime import forks
-from polyop.runtime.cpu_passes import plain_addresses
+from polyop.runtime.cpu_passes import quick
 
 # https://gitlab.com/x86-psABIs/x86-64-ABI: what each micro-architecture level asks for, in LLVM's spelling
 _V2 = ("cx16", "popcnt", "sse3", "sse4.1", "sse4.2", "ssse3")
@@ -27,9 +26,6 @@ LEVELS = {"x86-64-v4": _V4, "x86-64-v3": _V3, "x86-64-v2": _V2}
 llvm: Any = binding  # llvmlite has no types
 VERSION = f"llvmlite {llvmlite.__version__}, LLVM {'.'.join(map(str, binding.llvm_version_info))}"
 """What makes the code: part of every cache key."""
-
-LONG = 1000
-"""Lines of a module from which on compiling it costs more than the last tenth of speed in copies is worth."""
 
 _CACHES = Path("/sys/devices/system/cpu/cpu0/cache")
 _numbers = itertools.count()
@@ -127,7 +123,7 @@ def _object(module: Module, machine: Any) -> bytes:
             parsed.triple = llvm.get_process_triple()
             parsed.data_layout = str(machine.target_data)
             parsed.verify()
-            with plain_addresses() if module.text.count("\n") > LONG else nullcontext():
+            with quick(module.text.count("\n")):
                 return bytes(machine.emit_object(parsed))
         finally:
             parsed.close()

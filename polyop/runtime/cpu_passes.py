@@ -1,4 +1,4 @@
-"""LLVM's code generator without the passes that kernels do not need."""
+"""LLVM's code generator without the passes that long kernels do not need."""
 
 from __future__ import annotations
 
@@ -10,21 +10,31 @@ from llvmlite import binding
 
 llvm: Any = binding  # llvmlite has no types
 
-_SWITCH = "-disable-lsr"
-"""Known to every LLVM since 3.0; one that does not know a switch ends the process, so there is no asking first."""
+PASSES = (
+    # loop strength reduction: 40 % of the time to compile a tile of registers. The emitter has already put what loops
+    # share outside them, and x86 adds an index to a pointer at no cost
+    (1000, "-disable-lsr=true", "-disable-lsr=false"),
+    # the second scheduler: its time grows with the square of a block's length, and blocks are in a good order already
+    (10_000, "-enable-misched=false", "-enable-misched=true"),
+)
+"""(lines of a module from which on a pass is left out, how to switch it off, and on again).
+
+Every LLVM that llvmlite comes with knows them; one that does not know a switch ends the process, so there is no asking.
+"""
 
 
 @contextmanager
-def plain_addresses() -> Iterator[None]:
-    """Inside, loop strength reduction does not run: 40 % of the time to compile a tile of registers.
+def quick(lines: int) -> Iterator[None]:
+    """Inside, LLVM leaves out what a module of so many lines does not need.
 
-    The emitter has already put what loops share outside them, and x86 adds an index to a pointer at no cost.
-
-    Notes   The switch is the whole process's, so that whoever else uses LLVM meanwhile gets correct code without it;
-            it is put back at the end.
+    Notes   The switches are the whole process's: whoever else uses LLVM meanwhile gets correct code without those passes.
+            They are put back at the end.
     """
-    llvm.set_option("", f"{_SWITCH}=true")
+    left_out = [p for p in PASSES if lines > p[0]]
+    for _, off, _ in left_out:
+        llvm.set_option("", off)
     try:
         yield
     finally:
-        llvm.set_option("", f"{_SWITCH}=false")
+        for _, _, on in left_out:
+            llvm.set_option("", on)

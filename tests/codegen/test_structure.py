@@ -289,6 +289,22 @@ def test_an_edge_takes_only_the_vectors_it_needs():
     assert structure(split_full_tiles(n, 16).body) == "i_c(if(i_v:lanes(s) | if(i_v:lanes(s) | if(i_v:lanes(s) | i_v:lanes(s)))))"
 
 
+def test_the_edge_of_a_long_expression_is_written_once():
+    x = ld("x", I)
+    total = x
+    for _ in range(300):
+        total = ap("add", total, x)
+    n = nest([tensor("x", "N"), tensor("y", "N")], [strip("i", 64, "N", st(ld("y", I), total))])
+    assert structure(split_full_tiles(n, 16).body) == "i_c(if(i_v:lanes(s) | i_v:lanes(s)))"
+
+
+def test_a_place_read_twice_in_one_store_is_loaded_once():
+    x = ld("x", I)
+    square = lanes("i_v", 16, None, st(ld("y", I), ap("mul", x, x)))
+    n = nest([tensor("x", "N"), tensor("y", "N")], [loop("i_c", "N", square, step=16)])
+    assert emit(n, V4, Options()).text.count("load <16 x float>") == 1
+
+
 def test_what_a_loop_streams_is_asked_for_early():
     n = prefetch(split_full_tiles(matmul(6, 64), 16))
     assert "prefetch B[k_c + k_p + 8, n_r + n_v]" in str(n) and "prefetch C[m_p + m_r, n_r + n_v]" in str(n)

@@ -92,22 +92,22 @@ def test_text_that_llvm_refuses_is_a_bug_of_ours(text):
         cpu.assemble(Module("f", "x86:host", text, NONE), cpu.host())
 
 
-def test_a_switch_of_llvm_is_put_back_even_after_a_mistake(monkeypatch):
+def test_the_switches_of_llvm_are_put_back_even_after_a_mistake(monkeypatch):
     seen = []
     monkeypatch.setattr(cpu_passes.llvm, "set_option", lambda _, text: seen.append(text))
-    with pytest.raises(ValueError), cpu_passes.plain_addresses():
+    with pytest.raises(ValueError), cpu_passes.quick(5000):
         assert seen == ["-disable-lsr=true"]
         raise ValueError
     assert seen == ["-disable-lsr=true", "-disable-lsr=false"]
 
 
-@pytest.mark.parametrize("lines", [1, 2 * cpu.LONG])
-def test_a_long_kernel_is_compiled_with_fewer_passes_and_a_short_one_with_all(monkeypatch, lines):
+@pytest.mark.parametrize(("lines", "switches"), [(1, 0), (2000, 2), (20_000, 4)])
+def test_the_longer_a_kernel_the_fewer_passes_compile_it(monkeypatch, lines, switches):
     seen = []
     monkeypatch.setattr(cpu_passes.llvm, "set_option", lambda _, text: seen.append(text))
     text = modules.saxpy().text + "\n; a comment" * lines
     assert cpu.assemble(replace(modules.saxpy(), text=text), cpu.host()).code == cpu.assemble(modules.saxpy(), cpu.host()).code
-    assert len(seen) == (2 if lines > cpu.LONG else 0)
+    assert len(seen) == switches
 
 
 def test_code_that_does_not_link_is_a_bug_of_ours():

@@ -37,7 +37,10 @@ def value_of(s: State, e: Expr, active: Active = ()) -> Value:
         case Load() if s.nest.buffer(e.source).space == Space.REG:
             return _guarded_register(s, e)
         case Load():
-            return load_value(s, e, active)
+            key = e, *map(id, active)
+            if key not in s.loaded:
+                s.loaded[key] = load_value(s, e, active), active
+            return s.loaded[key][0]
         case Apply(fn="select", args=(c, a, b), dtype=t):
             return _select(s, c, a, b, t, active)
         case Apply(fn="and" | "or", args=(a, b), dtype=t) if a.dtype == BOOL:

@@ -14,6 +14,7 @@ from polyop.ir.loops import Space, Store
 
 
 def store(s: State, n: Store) -> None:
+    s.loaded = {}
     x = value_of(s, n.expr, s.active)
     if s.nest.buffer(n.target.source).space == Space.REG:
         _to_register(s, n, x)
