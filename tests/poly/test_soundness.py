@@ -23,9 +23,6 @@ from .texts import nest, operator
 
 SHIFT = operator("Y[i] = X[i - 1] | i in 1:N", inputs="X[N]", outputs="Y[N]", ranges="i:N", updates=(("X", "Y"),))
 SCALE = operator("Y[i] = X[i] * X[i] | i in 1:N", inputs="X[N]", outputs="Y[N]", ranges="i:N", updates=(("X", "Y"),))
-LOWER = operator("""s[i, j] += Q[i, d] * K[j, d] | | j <= i
-                    Y[i] max= s[i, j] | | j <= i""",
-                 inputs="Q[S, D], K[S, D]", outputs="Y[S]", temps="s[S, S]", ranges="i:S j:S d:D")
 TWICE = operator("""a[i] = exp(X[i])
                     Y[i] = a[i] * a[i]""", inputs="X[N]", outputs="Y[N]", temps="a[N]", ranges="i:N")
 
@@ -44,17 +41,7 @@ CASES = {
             for v in 0, min(2, N - i): lanes 2
                 - t[v] = X[i + v]
                 S0(i + v): Y[i + v] = t[v] * X[i + v]""")),
-    "lower": (LOWER, nest(LOWER, """
-        buffer s[S, S] work
-        for i in 0, S: parallel
-            for j in 0, i + 1:
-                s_init(i, j): s[i, j] = 0.0
-                for d in 0, D:
-                    S0(i, j, d): s[i, j] += Q[i, d] * K[j, d]
-        for i in 0, S:
-            Y_init(i): Y[i] = -inf
-            for j in 0, min(S, i + 1):
-                S1(i, j): Y[i] max= s[i, j]""")),
+    "lower": (n.LOWER, n.LOWER_TRIANGLE),
     "twice": (TWICE, nest(TWICE, """
         buffer t[2] reg
         for i_t in 0, N, 2: parallel

@@ -27,9 +27,6 @@ SCALE_OP = operator("Y[i] = X[i] * X[i] | i in 1:N", inputs="X[N]", outputs="Y[N
 GATHER_OP = operator("Y[b, d] = E[ids[b], d]", inputs="ids: i64[B], E[V, D]", outputs="Y[B, D]", ranges="b:B d:D")
 SCATTER_OP = operator("Y[ids[b], d] += X[b, d]", inputs="ids: i64[B], X[B, D]", outputs="Y[V, D]", ranges="b:B d:D")
 DOT_OP = operator("C += A[k] * B[k]", inputs="A[K], B[K]", outputs="C", ranges="k:K", where="K <= 64")
-LOWER_OP = operator("""s[i, j] += Q[i, d] * K[j, d] | | j <= i
-                       Y[i] max= s[i, j] | | j <= i""",
-                    inputs="Q[S, D], K[S, D]", outputs="Y[S]", temps="s[S, S]", ranges="i:S j:S d:D")
 
 RIGHT = {
     "matmul_loops": (n.MATMUL, n.MATMUL_LOOPS),
@@ -84,17 +81,7 @@ RIGHT = {
         C_init(): C = 0.0
         for k in 0, K: lanes 64
             S0(k): C += A[k] * B[k]""")),
-    "below the diagonal": (LOWER_OP, nest(LOWER_OP, """
-        buffer s[S, S] work
-        for i in 0, S: parallel
-            for j in 0, i + 1:
-                s_init(i, j): s[i, j] = 0.0
-                for d in 0, D:
-                    S0(i, j, d): s[i, j] += Q[i, d] * K[j, d]
-        for i in 0, S:
-            Y_init(i): Y[i] = -inf
-            for j in 0, min(S, i + 1):
-                S1(i, j): Y[i] max= s[i, j]""")),
+    "below the diagonal": (n.LOWER, n.LOWER_TRIANGLE),
     "padding filled while packing": (n.CONV1, n.CONV1_PADDED),
 }
 
