@@ -15,7 +15,7 @@ from functools import reduce
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, bounds, loads, names, quasi
 from polyop.ir.loops import For, If, Kind, LoopNest, Node, Space, Store, walk
-from polyop.ir.module import HostIf, HostLoop, Plan
+from polyop.ir.module import HostIf, HostLoop, HostStep
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,9 +89,9 @@ def kernels(steps: tuple[Step, ...]) -> tuple[KernelNest, ...]:
     return tuple(out)
 
 
-def plan(steps: tuple[Step, ...], launch: Mapping[str, Plan]) -> tuple[Plan, ...]:
+def plan(steps: tuple[Step, ...], launch: Mapping[str, HostStep]) -> tuple[HostStep, ...]:
     """The host plan, given the launch of each kernel by its name."""
-    out: list[Plan] = []
+    out: list[HostStep] = []
     for s in steps:
         match s:
             case Start(kernel=k):

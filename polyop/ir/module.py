@@ -64,7 +64,7 @@ class HostLoop:
     lower: Affine
     upper: Affine
     step: int
-    body: tuple[Plan, ...]
+    body: tuple[HostStep, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,17 +72,17 @@ class HostIf:
     """The host runs `then` where every test is >= 0, else `other`."""
 
     tests: tuple[Affine, ...]
-    then: tuple[Plan, ...]
-    other: tuple[Plan, ...] = ()
+    then: tuple[HostStep, ...]
+    other: tuple[HostStep, ...] = ()
 
 
-Plan = Launch | HostLoop | HostIf
+HostStep = Launch | HostLoop | HostIf
 
 STATUS = "status*"
 """How `Launch.args` calls the status word; no name of a user looks like it."""
 
 
-def launches(plan: tuple[Plan, ...]) -> tuple[Launch, ...]:
+def launches(plan: tuple[HostStep, ...]) -> tuple[Launch, ...]:
     """Every launch of a host plan in text order."""
     out: list[Launch] = []
     for p in plan:
@@ -98,7 +98,7 @@ def launches(plan: tuple[Plan, ...]) -> tuple[Launch, ...]:
     return tuple(out)
 
 
-def in_order(plan: tuple[Plan, ...], env: Mapping[str, int]) -> Iterator[tuple[Launch, dict[str, int]]]:
+def in_order(plan: tuple[HostStep, ...], env: Mapping[str, int]) -> Iterator[tuple[Launch, dict[str, int]]]:
     """The launches a host carries out, one after the other, each with the values of sizes and host loop indices."""
     for p in plan:
         match p:
@@ -121,7 +121,7 @@ class Module:
     target: str
     text: str
     signature: Signature
-    launch: tuple[Plan, ...] = ()   # GPU only: what the host does, in order
+    launch: tuple[HostStep, ...] = ()   # GPU only: what the host does, in order
 
     def __str__(self) -> str:
         return self.text

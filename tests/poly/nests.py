@@ -200,11 +200,6 @@ CONV1_PADDED_TEXT = """
 CONV1_PADDED = nest(CONV1, CONV1_PADDED_TEXT)
 
 
-def small(text: str) -> str:
-    """The text of a nest with tiles of a few elements, so that a few elements fill several of them."""
-    tiles = {"4800": "4", "513": "5", "512": "4", "448": "4", "64": "2", "16": "2", "6": "2"}
-    return re.sub(r"\b\d+\b", lambda m: tiles.get(m[0], m[0]), text)
-
 LOWER = operator("""s[i, j] += Q[i, d] * K[j, d] | | j <= i
                     Y[i] max= s[i, j] | | j <= i""",
                  inputs="Q[S, D], K[S, D]", outputs="Y[S]", temps="s[S, S]", ranges="i:S j:S d:D")
@@ -220,3 +215,9 @@ LOWER_TRIANGLE = nest(LOWER, """
         Y_init(i): Y[i] = -inf
         for j in 0, min(S, i + 1):
             S1(i, j): Y[i] max= s[i, j]""")
+
+
+def small(text: str) -> str:
+    """The text of a nest with tiles of a few elements, so that a few elements fill several of them."""
+    tiles = {"4800": "4", "513": "5", "512": "4", "448": "4", "64": "2", "16": "2", "6": "2"}
+    return re.sub(r"\b\d+\b", lambda m: tiles.get(m[0], m[0]), text)
