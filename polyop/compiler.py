@@ -61,7 +61,7 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     """Compile `op` for tensors that lie as `layout` says.
 
     Raises  UserError, if the operator itself is wrong: reads outside, results not written, no legal order.
-            InternalError, if not even the last rung worked.
+            UnsupportedError, if isl cannot decide within its quota whether it is.
     """
     options = options or Options()
     rec = Recorder()
