@@ -11,11 +11,13 @@ _LINE = 64  # bytes of the widest vector
 
 
 def narrow_sizes(op: Op, sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """The sizes that are 1 in a call and would leave the lanes of a contraction with one element.
+    """The sizes that are 1 in a call and would leave lanes with one element, where another loop could have them.
 
-    That is the last extent of what a reduction writes, where some read does without its index: `n` of `A[m, k] * B[k, n]`.
+    That is the last extent of what a contraction writes, `n` of `A[m, k] * B[k, n]`, or of any reduction with rows.
     """
-    found = {op.tensor(s.target.source).shape[-1].name for s, _ in _contractions(op)}
+    last = [s.target for s, _ in _contractions(op)]
+    last += [s.target for s in op.steps if s.reduce is not None and len(s.target.index) > 1]
+    found = {op.tensor(t.source).shape[-1].name for t in last}
     return tuple(n for n in op.sizes if n in found and sizes[n] == 1)
 
 

@@ -33,11 +33,13 @@ def test_the_result_is_the_same():
         np.testing.assert_array_equal(got, evaluate(MATMUL, at, {}, cut)["C"])
 
 
-def test_only_the_lanes_of_a_contraction_become_narrow():
+def test_sizes_are_narrow_where_another_loop_could_have_the_lanes():
     assert narrow_sizes(MATMUL, {"K": 1, "M": 1, "N": 7}) == ()
     assert narrow_sizes(MATMUL, {"K": 3, "M": 3, "N": 1}) == ("N",)
     scaled = instantiate(parse(Source("<test>", "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] * 2 }")), "f")
-    assert narrow_sizes(scaled, {"N": 1}) == ()
+    assert narrow_sizes(scaled, {"N": 1}) == ()  # there is no other loop
+    middle = instantiate(parse(Source("<test>", "op f(X: f32[A, R, B]) -> (Y: f32[A, B]) { Y[a, b] += X[a, r, b] }")), "f")
+    assert narrow_sizes(middle, {"A": 3, "R": 7, "B": 1}) == ("B",)
 
 
 def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
