@@ -1,12 +1,16 @@
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from polyop.codegen.llvm.weight import vector_width
 from polyop.ir import scalars
-from polyop.ir.dtypes import BOOL, DTYPES, DType
+from polyop.ir.dtypes import BF16, BOOL, DTYPES, F16, I16, I32, I64, U8, DType
 from polyop.ir.expr import Apply
-from tests.codegen.harness import RUNNABLE, check, compiled, random_array
-from tests.codegen.nests import A, ld, loop, nest, st, strip, tensor
+from tests.codegen.harness import RUNNABLE, V4, check, compiled, random_array
+from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor
 
+I = A("i_c", "i_v")
 INTEGER = (
     "add",
     "sub",
@@ -222,3 +226,12 @@ def test_rounding_to_16_bits_is_to_the_nearest_even(target):
             np.testing.assert_array_equal(y.astype(np.float32), x.astype(t.numpy).astype(np.float32))
             if name == "f16":
                 np.testing.assert_array_equal(z.astype(np.float32), w.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize(("t", "bytes_"), [(U8, 1), (I16, 2), (I32, 4), (I64, 8), (F16, 4), (BF16, 4)], ids=str)
+def test_vectors_are_as_wide_as_the_widest_thing_that_lanes_meet(t, bytes_):
+    e = ap("add", ld("x", I, t=t), ld("x", I, t=t), t=t)
+    n = nest([tensor("x", "N", t=t), tensor("y", "N", t=t)], [strip("i", 64, "N", st(ld("y", I, t=t), e))])
+    assert vector_width(n, V4) == V4.lanes(bytes_)
+    guarded = replace(n, body=(strip("i", 64, "N", st(ld("y", I, t=t), ld("x", I, t=t, guard=(A(I, -1),)))),))
+    assert vector_width(guarded, V4) == V4.lanes(max(4, bytes_))

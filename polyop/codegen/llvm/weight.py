@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyop.codegen.vecmath.table import INSTRUCTIONS
-from polyop.ir.expr import Apply, Load, expr_names, walk
+from polyop.ir.expr import Apply, Expr, Load, Number, Test, expr_names, is_computed, walk
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, stores
 from polyop.ir.loops import walk as walk_nodes
 from polyop.ir.target import Target
@@ -13,15 +13,27 @@ INLINE = 1500
 
 
 def vector_width(nest: LoopNest, target: Target) -> int:
-    """Lanes of a vector: of 8-byte elements if the lanes run through any, else of 4-byte ones; no more than are needed."""
+    """Lanes of a vector: of 8-byte elements if the lanes run through any, else of 4-byte ones; no more than are needed.
+
+    Of 1- or 2-byte elements where the lanes meet nothing else: integers at places that lie side by side.
+    """
     lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
+    found = [x for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)]
     touched = {x.dtype.bits for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)
                if isinstance(x, Load) and n.index in expr_names(x)}
-    width = target.lanes(8 if 64 in touched else 4)
+    small = max((x.dtype.bytes_ for x in found), default=4) if all(map(_is_small, found)) else 4
+    width = target.lanes(8 if 64 in touched else small)
     widest = max((n.extent or 1 for n in lanes), default=width)
     while width > 2 and width // 2 >= widest:
         width //= 2
     return width
+
+
+def _is_small(e: Expr) -> bool:
+    """Whether vectors of `e` take no more than 2 bytes a lane."""
+    if isinstance(e, Number | Test) or (isinstance(e, Load) and (e.guard or any(map(is_computed, e.index)))):
+        return False
+    return e.dtype.bits < 32 and not e.dtype.is_float
 
 
 def heavy_functions(nest: LoopNest, width: int) -> frozenset[tuple[str, str]]:
