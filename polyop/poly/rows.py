@@ -68,6 +68,7 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     total = 0
     for g in groups:
         loops = [c for c in (*g.kept, *g.reduced) if not (strict and c in g.reduced)]
+        loops = [c for c in loops if not is_few(plan, g.stmts, c, lanes)]
         best = max(loops, key=lambda c: score(plan, g.stmts, c), default=None)
         gain = score(plan, g.stmts, best) if best else 0
         if best and gain <= 0:
@@ -112,6 +113,12 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         step = stride(plan, s, s.target, loop)
         total += 4 if step in (1, -1) else 0 if step == 0 else -6
     return total
+
+
+def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
+    """Whether `loop` is known to have fewer iterations than a vector has lanes, as the window of a pooling has."""
+    extents = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
+    return any(e.is_constant and e.const < lanes for e in extents)
 
 
 def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:
