@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from polyop.codegen import cuda, hip, x86
 from polyop.codegen.lower import lower as optimize
 from polyop.codegen.verify import verify as verify_nest
-from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
@@ -80,10 +80,15 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
                     if not error.has_folds:
                         LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
                         break
-                except (UnsupportedError, InternalError) as error:
+                except UnsupportedError as error:
                     notes.append(f"not on rung {rung}: {error}")
-                    if isinstance(error, InternalError):
-                        LOG.error("polyop bug: %s on rung %s: %s", op.name, rung, error)
+                    break
+                except (UserError, RecursionError, MemoryError):
+                    raise
+                except Exception as error:  # plainer loops may do without what is broken
+                    what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+                    notes.append(f"not on rung {rung}: {what}")
+                    LOG.error("polyop bug: %s on rung %s: %s", op.name, rung, what)
                     break
     notes.append("no loops could be generated: calls are interpreted, which is slow")
     LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))

@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import polyop
+from polyop import compiler
+from polyop.ir import reference
 
 # --- processes -----------------------------------------------------------------------------------------------------------
 
@@ -138,3 +140,45 @@ def test_sums_along_diagonals_and_into_bins_by_position_run_as_loops(caplog, tmp
         np.testing.assert_allclose(q, want_q, atol=1e-4)
         np.testing.assert_allclose(r, a.sum(0)[::-1], atol=1e-5)
     assert not caplog.records
+
+
+def test_a_loop_over_lanes_that_has_one_point_is_compiled(caplog, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+    dot = polyop.op("op f(A: f32[K], B: f32[K]) -> (C: f32) { C += A[k] * B[k] where k <= 0 }")
+    product = polyop.op("op g(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] where k <= n }")
+    assert dot(np.full(3, 2, np.float32), np.full(3, 3, np.float32)) == 6
+    assert (product(np.ones((4, 5), np.float32), np.ones((5, 1), np.float32)) == 1).all()
+    assert not caplog.records
+
+
+def test_a_product_over_an_upper_triangle_is_packed_without_complaint(caplog, tmp_path, monkeypatch):
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+    text = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] where m <= k }"
+    notes = polyop.op(text).compile().notes
+    assert any("packed: rows m" in n and "not packed" not in n for n in notes)
+    assert not caplog.records
+
+
+def test_whatever_goes_wrong_on_a_rung_the_next_one_is_tried(caplog, monkeypatch):
+    broken = []
+
+    def emit(nest, target, options, emit=compiler.x86.emit):
+        if not broken:
+            broken.append(nest)
+            raise KeyError("a register")
+        return emit(nest, target, options)
+
+    monkeypatch.setattr(compiler.x86, "emit", emit)
+    made = polyop.op("op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] }").compile()
+    assert made.binary is not None
+    assert "not on rung tuned: KeyError: 'a register'" in made.notes
+    assert "polyop bug: f on rung tuned: KeyError: 'a register'" in caplog.messages
+
+
+def test_the_wide_evaluation_reduces_in_float64_too():
+    op = polyop.op("op f(X: f32[N]) -> (s: f32, a: i64) { s += X[i]; a argmax= 0.1 * X[i] }")
+    x = np.array([1e8, 1, 1, 1], np.float32)
+    made = op.compile()
+    want = reference.evaluate(made.op, {"N": 4}, {}, {"X": x}, wide=True)
+    assert want["s"] == 100000003.0
+    assert want["a"] == 0, "what is equal to the greatest element is found again"

@@ -15,6 +15,7 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
     Raises  InternalError for a nest that means nothing; UnsupportedError for one that this target cannot run.
     """
     _scopes(nest, nest.body, frozenset(nest.sizes), frozenset(), frozenset())
+    _whole_registers(nest)
     width = vector_width(nest, target)
     for n in walk(nest.body):
         if isinstance(n, For) and n.kind in LOCKSTEP and (need := pressure(nest, n, width)) > target.registers:
@@ -64,6 +65,19 @@ def _load(nest: LoopNest, x: Load) -> None:
         raise InternalError(f"nest {nest.name}: {x} has {len(x.index)} indices for {b}")
     if b.space == Space.REG and any(map(is_computed, x.index)):
         raise UnsupportedError(f"{x}: a register cannot be chosen by data")
+
+
+def _whole_registers(nest: LoopNest) -> None:
+    """A loop over lanes with one point has become no loop, and what it did to one lane no vector instruction does."""
+    lanes = frozenset(n.index for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.LANES)
+    along: dict[tuple[str, int], bool] = {}
+    for s in stores(nest.body):
+        for x in (s.target, *loads(s.expr)):
+            if nest.buffer(x.source).space == Space.REG:
+                for d, p in enumerate(x.index):
+                    has_lanes = isinstance(p, Affine) and bool(names(p) & lanes)
+                    if along.setdefault((x.source, d), has_lanes) != has_lanes:
+                        raise UnsupportedError(f"{x}: one lane of a vector is used alone")
 
 
 def pressure(nest: LoopNest, tile: For, width: int) -> int:

@@ -183,7 +183,8 @@ class _Run:
             return scalars.convert(self.value(step.expr, env), t)
         total = t.numpy.type(monoid.identity)
         for step, env in writers:
-            total = scalars.convert(scalars.combine(monoid.body, total, scalars.convert(self.value(step.expr, env), t)), t)
+            term = scalars.convert(self.value(step.expr, env), t)
+            total = scalars.convert(scalars.combine(monoid.body, total, term, self.kind), t)
         return total
 
     def value(self, e: Expr, env: Point) -> Any:

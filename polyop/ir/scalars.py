@@ -146,17 +146,17 @@ def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
     return convert(out, dtype)
 
 
-def combine(body: Expr, a: Any, b: Any) -> Any:
-    """A monoid's body at two values."""
+def combine(body: Expr, a: Any, b: Any, kind: Callable[[DType], DType] = lambda t: t) -> Any:
+    """A monoid's body at two values; `kind` says in which dtype that of an expression is computed."""
     def value(e: Expr) -> Any:
         match e:
             case Scalar(name=n):
                 return {"a": a, "b": b}[n]
             case Const(value=v, dtype=t):
-                return t.numpy.type(v)
+                return kind(t).numpy.type(v)
             case Apply(fn="select", args=(c, x, y)):
                 return value(x) if value(c) else value(y)
             case Apply(fn=fn, args=args, dtype=t):
-                return apply(fn, tuple(map(value, args)), t)
+                return apply(fn, tuple(map(value, args)), kind(t))
         raise InternalError(f"{e} in the body of a monoid")
     return value(body)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from math import log2, prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, names
+from polyop.ir.expr import Affine, Load, expr_names, names
 from polyop.ir.target import Target
 from polyop.poly.build import Axes, Plan, stride
 from polyop.poly.schedule import Cluster
@@ -152,7 +152,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     mc = (192 if plan.options.threads else 4800) // rows * rows
     fuse = unit(right, (column,)) is not None
     outside = plan.options.threads
-    if len(c.rights) > 1 or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
+    tied = any(depth in expr_names(w) and expr_names(w) & set(written_order(u)) for w in u.where)  # no chunk is first everywhere
+    if len(c.rights) > 1 or tied or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside),)

@@ -434,7 +434,7 @@ def written(s: Stmt) -> frozenset[str]:
 
 def is_contraction(s: Stmt, fixed: frozenset[str]) -> bool:
     """Whether `s` reduces over a product with reuse both ways: two loads, each with a kept iterator that the other lacks."""
-    if s.kind != UPDATE or any(not isinstance(p, Affine) for p in s.target.index):
+    if s.kind != UPDATE or any(not isinstance(p, Affine) or (p.name is None and names(p) & set(s.dims)) for p in s.target.index):
         return False
     kept = written(s) - fixed
     if not [i for i in s.dims if i not in written(s) and i not in fixed]:
