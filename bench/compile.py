@@ -27,7 +27,8 @@ imported = time.perf_counter()
 import numpy as np
 from polyop import standard
 from polyop.dsl.check import instantiate
-from polyop.program import signature, operator
+from polyop.dsl.interface import interface
+from polyop.program import operator
 from polyop.ir.options import Options
 from polyop.trial import trial
 import polyop.runtime.threads as threads
@@ -37,7 +38,7 @@ polyop.op("op warm(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] }")(np.zeros(3, np.fl
 text = standard.program(standard.index()[name])
 def make(dtypes, consts, rank):
     return instantiate(text, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)
-call = trial(signature(text, name), make, {}, None, 0, 8)
+call = trial(interface(text, name), make, {}, None, 0, 8)
 start_call = time.perf_counter()
 operator(text, name, Options())(**call.arguments)
 print(json.dumps({"import": 1e3 * (imported - start), "first": 1e3 * (time.perf_counter() - start_call)}))
