@@ -134,6 +134,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order(u)) if i in c.having(ROW))
     contracted = c.having(CONTRACTED)
     long = tuple(i for i in contracted if not _extent(u, i).is_constant) or contracted  # a 3 is not worth cutting
+    alone = tuple(i for i in long if all(_stands_alone(i, x) for x in (left, right)))
+    long = alone or long  # what is added to another index is a window, mostly short
     depth = unit(left, long) or unit(right, long) or long[-1]
     if plan.options.numerics == "strict" and len(contracted) > 1:
         return ()  # blocks would sum in another order
@@ -164,6 +166,11 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
 def written_order(s: Stmt) -> tuple[str, ...]:
     """The iterators of the target of `s`, in the order of its positions."""
     return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None)
+
+
+def _stands_alone(iterator: str, load: Load) -> bool:
+    """Whether some position of `load` is just `iterator`."""
+    return any(isinstance(p, Affine) and p.name == iterator for p in load.index)
 
 
 def _extent(s: Stmt, iterator: str) -> Affine:
