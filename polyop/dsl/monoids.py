@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 from polyop.dsl import syntax as s
 from polyop.dsl import values as v
-from polyop.dsl.names import REDUCING, did_you_mean
+from polyop.dsl.functions import apply_function
+from polyop.dsl.names import FUNCTIONS, REDUCING, did_you_mean
 from polyop.dsl.scope import Scope, Work
 from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BOOL, DType
@@ -35,14 +36,21 @@ def monoid_of(name: str, dtype: DType, scope: Scope, span: Span, lower: Lower) -
         if name in ("and", "or") and dtype != BOOL:
             raise fail("E223", f"`{name}=` joins conditions, and this is {dtype}", span)
         return builtin_monoid(name, dtype)
-    fn = scope.fn(own.combine)
-    if fn is None or len(fn.params) != 2:
-        raise fail("E225", f"`{own.combine}` is no function of two arguments", own.span)
     identity = lower(own.identity, Work(scope, {}, set(), indices_allowed=False, tensors_allowed=False, arguments={}))
     if not isinstance(identity, Weak) or identity.constant is None:
         raise fail("E225", f"the identity of `{name}` is no constant", own.span)
-    given = dict(zip(fn.params, (Typed(Scalar(n, dtype)) for n in "ab"), strict=True))
-    body = v.to(lower(fn.body, Work(scope, {}, set(), arguments=given, calling=(fn.name,))), dtype, scope.default)
+    body = v.to(_combined(own, dtype, scope, lower), dtype, scope.default)
     const = v.to(identity, dtype, scope.default)
     assert isinstance(const, Const)
     return Monoid(name, const.value, None, body)
+
+
+def _combined(own: s.MonoidDef, dtype: DType, scope: Scope, lower: Lower) -> Value:
+    """What the monoid's function, the user's or a built-in one, makes of `a` and `b`."""
+    a, b = Typed(Scalar("a", dtype)), Typed(Scalar("b", dtype))
+    fn = scope.fn(own.combine)
+    if fn is not None and len(fn.params) == 2:
+        return lower(fn.body, Work(scope, {}, set(), arguments=dict(zip(fn.params, (a, b), strict=True)), calling=(fn.name,)))
+    if fn is None and FUNCTIONS.get(own.combine) in (2, -1):
+        return apply_function(own.combine, (a, b), scope.default, own.span)
+    raise fail("E225", f"`{own.combine}` is no function of two arguments", own.span)

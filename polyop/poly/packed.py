@@ -114,7 +114,7 @@ class _Packed:
         inner = (*before, band((*self.loops(other_k), *depth), *fused, *self.on_rows(u.name)), *after)
         m_c, m_r = (c.name for c in self.coords(s.row)[:2])
         n_c, n_r = (c.name for c in self.coords(s.column)[:2])
-        micro = band((*beside[1:], *self.loops(other_m), m_r, n_r, self.n_v), *inner)
+        micro = band((*self.loops(other_m), m_r, *beside[1:], n_r, self.n_v), *inner)
         blocks = band((*self.loops(other_n), *beside[:1], n_c), *tree_right, micro)
         outside = (*self.loops(batch), m_c, *((self.chunk,) if self.chunk else ()))
         shared = self.loops(batch)[-1] if batch else m_c  # a leading batch is often 1
@@ -202,8 +202,8 @@ class _Packed:
         return f"{self.u.target.source}_{self.u.name}_{side}"
 
     def deep(self, other_k: tuple[str, ...]) -> tuple[tuple[Affine, int], ...]:
-        s = self.s
-        return (*((self.extent(i), 1) for i in other_k), (affine(s.kc) if s.kc else self.extent(s.depth), 1))
+        s, extent = self.s, self.extent(self.s.depth)
+        return (*((self.extent(i), 1) for i in other_k), (quasi("min", affine(s.kc), extent) if s.kc else extent, 1))
 
     def pack_right(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[tuple[Band | str, ...], tuple[str, ...]]:
         """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
