@@ -54,6 +54,14 @@ def test_argmax_reduces_exactly_one_index():
     assert "exactly one index" in report(body("Y argmax= A[r, c]", A, "Y: i64"))
 
 
+@pytest.mark.parametrize("declared", ["T: f64", "T: f64[]"])
+def test_a_declaration_of_rank_0_stands_with_or_without_brackets(declared):
+    text = body(f"{declared}\nT += X[i]\nY = f32(T / 3)", result="Y: f32")
+    assert_allclose(run(text, f32(1e8, 1, -1e8)), 1 / 3, rtol=1e-6)
+    assert_allclose(run(text.replace(f"{declared}\n", f"{declared}; "), f32(1e8, 1, -1e8)), 1 / 3, rtol=1e-6)
+    assert "E203]: `T` has 0 dimensions but 1 index" in report(text.replace("T +=", "T[i] +="))
+
+
 def test_all_updates_of_one_tensor_are_one_reduction():
     a, b = normal(3, 5), normal(3, 2)
     got = run(body("Y[r] += A[r, c]\nY[r] += B[r, d]\nY[r] += 1", "A: f32[R, C], B: f32[R, D]", R), a, b)

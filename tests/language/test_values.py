@@ -185,6 +185,16 @@ def test_monoid_adds_a_reducing_operator(how, c):
     assert_allclose(how(text, a), np.logaddexp.reduce(a, axis=1) if c else np.full(3, -np.inf), rtol=1e-5)
 
 
+@pytest.mark.parametrize("how", [run, strict])
+def test_a_monoid_may_combine_with_a_built_in_function(how):
+    text = "monoid highest(0, max)\nop f(A: u32[R, C]) -> (Y: u32[R]) {\nY[r] highest= A[r, c]\n}"
+    a = np.arange(21, dtype=np.uint32).reshape(3, 7) * 7 % 11
+    assert_array_equal(how(text, a), a.max(1))
+    assert_array_equal(how(text, a[:, :0]), np.zeros(3))
+    for wrong in ("exp", "fma", "f32", "nothing"):
+        assert f"E225]: `{wrong}` is no function of two arguments" in report(text.replace("max", wrong))
+
+
 # --- calls -----------------------------------------------------------------------------------------------------------
 
 
