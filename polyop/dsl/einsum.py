@@ -5,9 +5,8 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import combinations
-from math import prod
 
+from polyop.dsl.pairs import order
 from polyop.ir.dtypes import BOOL, DType, accumulator, promote
 from polyop.ir.errors import UserError, fail
 from polyop.ir.span import Source, Span
@@ -27,7 +26,7 @@ def einsum_text(equation: str, shapes: Sequence[tuple[int, ...]], dtypes: Sequen
 
     Operands are called X0, X1, ..., the result `out`; a label `i` runs over the size `N_i`. Sizes stay symbolic, except
     that a dimension of size 1 that meets a larger one is read at 0 throughout. Three operands and more are contracted in
-    pairs, the cheapest first.
+    pairs, in the cheapest order (`polyop.dsl.pairs`).
 
     Raises  UserError E150 (the equation), E151 (operands that do not fit it).
     """
@@ -143,16 +142,18 @@ def _operands(labelled: Sequence[tuple[str, ...]], shapes: Sequence[tuple[int, .
 
 def _body(terms: list[Term], result: tuple[str, ...], extents: dict[str, int], dtype: DType) -> list[str]:
     lines: list[str] = []
-    while len(terms) > 2:
-        a, b = _cheapest(terms, result, extents)
-        rest = [t for t in terms if t is not a and t is not b]
-        needed = {*result, *(x for t in rest for x in t.labels)}
+    alive = dict(enumerate(terms))
+    pairs = order([frozenset(t.labels) for t in terms], frozenset(result), extents)
+    for left, right in pairs[:-1]:
+        a, b = alive.pop(left), alive.pop(right)
+        needed = {*result, *(x for t in alive.values() for x in t.labels)}
         both = tuple(dict.fromkeys(a.labels + b.labels))
         kept = tuple(x for x in both if x in needed)
         name = f"T{len(lines)}"
         read = f"{name}[{', '.join(kept)}]" if kept else name
         lines.append(f"{read} {_sign(kept, both, dtype)} {_product(a.read, b.read, dtype)}")
-        terms = [Term(name, kept, read), *rest]
+        alive[len(terms) + len(lines) - 1] = Term(name, kept, read)
+    terms = list(alive.values())
     both = tuple(dict.fromkeys(x for t in terms for x in t.labels))
     product = terms[0].read if len(terms) == 1 else _product(terms[0].read, terms[1].read, dtype)
     place = f"[{', '.join(result)}]" if result else ""
@@ -173,12 +174,3 @@ def _sign(kept: tuple[str, ...], both: tuple[str, ...], dtype: DType) -> str:
     if set(both) <= set(kept):
         return "="
     return "or=" if dtype == BOOL else "+="
-
-
-def _cheapest(terms: list[Term], result: tuple[str, ...], extents: dict[str, int]) -> tuple[Term, Term]:
-    """The pair that takes the fewest products; of two, the one that leaves less."""
-    def cost(pair: tuple[Term, Term]) -> tuple[int, int]:
-        both = {*pair[0].labels, *pair[1].labels}
-        needed = {*result, *(x for t in terms if t not in pair for x in t.labels)}
-        return prod(max(1, extents[x]) for x in both), prod(max(1, extents[x]) for x in both & needed)
-    return min(combinations(terms, 2), key=cost)
