@@ -60,8 +60,8 @@ class Compiled:
 def compile_op(op: Op, layout: Layout, target: Target, options: Options | None = None) -> Compiled:
     """Compile `op` for tensors that lie as `layout` says.
 
-    Raises  UserError, if the operator itself is wrong: reads outside, results not written, no legal order.
-            UnsupportedError, if isl cannot decide within its quota whether it is.
+    Raises  UserError, if the operator itself is wrong: reads outside, results not written, no legal order; or if isl cannot
+            decide within its quota whether it is. UnsupportedError, if the pieces it is cut into exceed that quota.
     """
     options = options or Options()
     rec = Recorder()

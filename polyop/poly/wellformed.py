@@ -5,6 +5,7 @@ once         no element is assigned twice                                 E321 (
 in full      every element of an output is written                        E320
 written      what is read of a temporary is written                       E324
 in order     the elements can be computed one after the other             E323, E325
+decided      isl can tell all this within its quota                       E326
 
 A computed position may be anywhere in its dimension, so a temporary that is read through one must be written in full.
 An `inout` output need not be: the caller's values stay.
@@ -40,14 +41,25 @@ def check(op: Op, scop: Scop | None = None) -> None:
     """Nothing, if `op` is well formed.
 
     scop   extract(op), where there is one already
-    Raises UserError E311, E312, E320 .. E325; UnsupportedError, if isl cannot decide within its quota.
+    Raises UserError E311, E312, E320 .. E326.
     """
-    given = Places(op, scop or extract(op))
-    for claim, faults in CLAIMS:
-        with quota(OPERATIONS, f"{op.name}: whether {claim}"):
-            fault = next(faults(given), None)
-        if fault is not None:
-            raise UserError(in_users_words(op, fault.diagnostic))
+    claim = "it is well formed"
+    try:
+        with quota(OPERATIONS, claim):
+            given = Places(op, scop or extract(op))
+        for claim, faults in CLAIMS:
+            with quota(OPERATIONS, claim):
+                fault = next(faults(given), None)
+            if fault is not None:
+                raise UserError(in_users_words(op, fault.diagnostic))
+    except UnsupportedError:
+        raise _undecided(op, claim) from None
+
+
+def _undecided(op: Op, claim: str) -> UserError:
+    """E326: isl's quota ran out, which divisions and remainders do to it; nothing is claimed."""
+    return fail("E326", f"`{op.name}` is refused: whether {claim} was not decided within {OPERATIONS:,} operations of isl", op.span,
+                hint="use fewer `/`, `%`, `min` and `max` in one position or condition, or give parts of it operators of their own")
 
 
 def proofs(op: Op) -> tuple[Proof, ...]:

@@ -181,3 +181,13 @@ def test_the_check_is_cheap(name, monkeypatch):
     """Counted in operations of isl for the costliest claim: 10,000 take about 3 ms."""
     monkeypatch.setattr(wellformed, "OPERATIONS", 10_000)
     check(RIGHT[name])
+
+
+def test_what_isl_cannot_decide_within_its_quota_is_one_report_and_isl_goes_on(monkeypatch):
+    given = op("op hard(X: f32[N]) -> (Y: f32[N, N]) { Y[i, j] = X[min(N - 1, (3*i + 2*j) / 5 % 7 + (5*i + 7*j) / 11 % 9)] }")
+    monkeypatch.setattr(wellformed, "OPERATIONS", 50)
+    refused = refusal(given).diagnostic
+    assert refused.code == "E326" and refused.label.span.text.startswith("hard") and "%" in refused.hint
+    assert refused.message.startswith("`hard` is refused: whether ") and refused.message.endswith("within 50 operations of isl")
+    monkeypatch.undo()
+    check(given)
