@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from math import prod
 
 import numpy as np
@@ -64,9 +65,9 @@ def test_an_outer_product_is_not_made_because_it_is_the_cheapest_first_step():
 def test_a_long_chain_is_right_whichever_search_orders_it(count):
     rng = np.random.default_rng(count)
     letters = "abcdefghijklm"[: count + 1]
-    equation = ",".join(a + b for a, b in zip(letters, letters[1:], strict=False)) + f"->{letters[0]}{letters[-1]}"
+    equation = ",".join(a + b for a, b in itertools.pairwise(letters)) + f"->{letters[0]}{letters[-1]}"
     extents = rng.integers(1, 7, count + 1)
-    operands = [rng.standard_normal((a, b)) for a, b in zip(extents, extents[1:], strict=False)]
+    operands = [rng.standard_normal((a, b)) for a, b in itertools.pairwise(extents)]
     want = operands[0]
     for x in operands[1:]:
         want = want @ x
