@@ -90,6 +90,33 @@ def test_differences_count_special_values_and_shapes():
     assert difference(np.float32([2, 4]), np.array([2.0, 5.0])) == pytest.approx(0.2)
 
 
+def test_where_the_working_dtype_overflows_any_overflow_is_right_and_a_finite_value_must_be_near_the_exact_one():
+    want, working = np.array([1e39, 1e39, 1e39, 2.0]), np.array([np.inf, np.nan, np.inf, 2.0], np.float32)
+    assert difference(np.array([np.inf, -np.inf, 1e39, 2.0]), want, working) == 0
+    assert difference(np.array([np.inf, np.nan, 1e38, 2.0]), want, working) > 0.1
+    assert difference(np.array([np.inf, np.nan, np.inf, np.inf]), want, working) == np.inf
+    assert difference(np.array([np.inf, np.nan, np.inf, 2.5]), want, working) == 0.25
+    assert difference(np.array([3, 4]), np.array([3, 5]), np.array([2, 4])) == 0
+    assert difference(np.array([3, 4]), np.array([3, 5]), np.array([4, 5])) == np.inf
+
+
+@pytest.mark.parametrize(("text", "values"), [
+    ("op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] * X[n] }", [1e20, 2.0, -3e38, 1e19]),
+    ("op f(X: f16[N]) -> (Y: f16[N]) { Y[n] = X[n] + X[n] }", [60000, 3]),
+    ("op f(X: f32[N]) -> (y: f32) { y += X[n] }", [3e38, 3e38, 3e38]),
+    ("op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] * X[n] - X[n] * X[n] * X[n] }", [1e20, 1.5]),
+    ("op f(X: f32[N]) -> (Y: bool[N]) { Y[n] = isinf(X[n] * X[n]) }", [1e20, 2.0]),
+    ("op f(X: f32[N]) -> (y: i64) { y argmax= X[n] + 1e9 }", [1.0, 2.0, 3.0]),
+    ("op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = floor(X[n] * 10.0) }", np.arange(50) / 10),
+])
+def test_what_overflows_ties_or_jumps_in_the_working_dtype_is_no_wrong_result(text, values):
+    parsed = parse(Source("<test>", text))
+    operator = program.operator(parsed, "f", Options())
+    dtype = operator.interface.tensors[0].dtype
+    outcome = compared(operator, maker(parsed, "f"), {"X": np.array(values, {"f32": np.float32, "f16": np.float16}[dtype])})
+    assert outcome.right, outcome
+
+
 def test_tolerances_are_zero_for_integers_and_grow_with_the_terms():
     assert tolerance(I64, 100) == 0
     assert tolerance(F64, 10) < tolerance(F32, 10) < tolerance(F32, 1000) < 1e-3

@@ -58,8 +58,8 @@ def check(op: Op, scop: Scop | None = None) -> None:
 
 def _undecided(op: Op, claim: str) -> UserError:
     """E326: isl's quota ran out, which divisions and remainders do to it; nothing is claimed."""
-    return fail("E326", f"`{op.name}` is refused: whether {claim} was not decided within {OPERATIONS:,} operations of isl", op.span,
-                hint="use fewer `/`, `%`, `min` and `max` in one position or condition, or give parts of it operators of their own")
+    return fail("E326", f"`{op.name}` is refused: whether {claim} was not decided within {OPERATIONS:,} operations of isl",
+                op.span, hint="use fewer `/`, `%`, `min` and `max` in one position or condition")
 
 
 def proofs(op: Op) -> tuple[Proof, ...]:
