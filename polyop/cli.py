@@ -128,7 +128,7 @@ def source(file: str) -> syntax.Program:
 def maker(given: syntax.Program, name: str) -> Callable[[Mapping[str, DType], Mapping[str, Any], int | None], Op]:
     """What instantiates the operator `name`."""
     def make(dtypes: Mapping[str, DType], consts: Mapping[str, Any], rank: int | None) -> Op:
-        return instantiate(given, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)  # type: ignore[arg-type]
+        return instantiate(given, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)
     return make
 
 
@@ -322,7 +322,7 @@ def _checked(text: syntax.Program, name: str, given: dict[str, Any], rank: int |
     for p in interface.consts:
         if p.name in consts and p.name not in known.consts:
             OUT.print(Text(f"  {p.name} has no default; checked for {p.name} = {consts[p.name]}, give another with -D", "dim"))
-    for d in warnings(text, name, consts=consts, dtypes=known.dtypes, rank=rank, library=standard.LIBRARY):  # type: ignore[arg-type]
+    for d in warnings(text, name, consts=consts, dtypes=known.dtypes, rank=rank, library=standard.LIBRARY):
         report(d)
     with_room(lambda: well_formed(op))
     OUT.print(Text("  proved for all sizes: reads and writes inside, results written once and in full, an order exists", "green"))

@@ -105,7 +105,7 @@ def operator(program: syntax.Program, name: str, options: Options) -> Operator:
     """The Operator for one definition; it is instantiated, and compiled, when it is called."""
     def make(choice: Choice) -> Op:
         return instantiate(program, name, consts=dict(choice.consts), dtypes=dict(choice.dtypes), rank=choice.rest,
-                           library=cast(syntax.Program, standard.LIBRARY))
+                           library=standard.LIBRARY)
 
     return Operator(interface(program, name), make, _compile, options)
 

@@ -19,7 +19,7 @@ from polyop.ir.errors import Label, fail
 from polyop.ir.expr import Affine, Expr, Load, Scalar, affine, map_affine, map_loads, rebuild, substitute
 from polyop.ir.op import Op, Range, Step, Tensor
 
-Instance = Callable[[s.OpDef, s.Program, Mapping[str, int | float | bool], Mapping[str, DType], int], Op]
+Instance = Callable[[s.OpDef, s.Definitions, Mapping[str, int | float | bool], Mapping[str, DType], int], Op]
 """A callee for given consts, dtype variables and number of dimensions in `...`."""
 
 
@@ -78,7 +78,7 @@ def bind(callee: s.OpDef, call: s.Call, scope: Scope) -> Arguments:
 
 
 def result_dtypes(callee: s.OpDef, call: s.Call, scope: Scope, dtypes: Mapping[str, DType | None],
-                  instance: Instance, home: s.Program) -> tuple[DType | None, ...]:
+                  instance: Instance, home: s.Definitions) -> tuple[DType | None, ...]:
     """What `call` returns; None while a dtype that it depends on is not known."""
     given = bind(callee, call, scope)
     known = {n: dtypes.get(t) for n, t in given.tensors.items()}

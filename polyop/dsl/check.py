@@ -24,8 +24,8 @@ DEEP = 60
 """Levels of an expression that are walked on the ordinary stack."""
 
 
-def instantiate(program: s.Program, name: str, *, consts: Mapping[str, int | float | bool] | None = None,
-                dtypes: Mapping[str, DType] | None = None, rank: int | None = None, library: s.Program | None = None) -> Op:
+def instantiate(program: s.Definitions, name: str, *, consts: Mapping[str, int | float | bool] | None = None,
+                dtypes: Mapping[str, DType] | None = None, rank: int | None = None, library: s.Definitions | None = None) -> Op:
     """The operator `name` of `program`, with everything resolved but its sizes and run-time scalars.
 
     consts   the `const` parameters that differ from their defaults
@@ -45,9 +45,9 @@ def instantiate(program: s.Program, name: str, *, consts: Mapping[str, int | flo
     return with_room(build) if is_deep(program, library) else build()
 
 
-def warnings(program: s.Program, name: str, *, consts: Mapping[str, int | float | bool] | None = None,
+def warnings(program: s.Definitions, name: str, *, consts: Mapping[str, int | float | bool] | None = None,
              dtypes: Mapping[str, DType] | None = None, rank: int | None = None,
-             library: s.Program | None = None) -> tuple[Diagnostic, ...]:
+             library: s.Definitions | None = None) -> tuple[Diagnostic, ...]:
     """What is legal in `name` and most likely not meant; the same arguments and errors as `instantiate`."""
     op = instantiate(program, name, consts=consts, dtypes=dtypes, rank=rank, library=library)
     definition = program.op(name)
@@ -57,19 +57,19 @@ def warnings(program: s.Program, name: str, *, consts: Mapping[str, int | float 
     return warnings_of(definition, op, known)
 
 
-def is_deep(*programs: s.Program | None) -> bool:
+def is_deep(*programs: s.Definitions | None) -> bool:
     """Whether some expression is too deep for Python's own stack: a sum of hundreds of terms, or functions in functions."""
     return any(p is not None and p.depth > DEEP for p in programs)
 
 
-def _build(program: s.Program, definition: s.OpDef, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType],
-           rank: int | None, library: s.Program | None, calling: tuple[str, ...]) -> Op:
+def _build(program: s.Definitions, definition: s.OpDef, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType],
+           rank: int | None, library: s.Definitions | None, calling: tuple[str, ...]) -> Op:
     if definition.name in calling:
         raise fail("E214", f"`{definition.name}` calls itself", definition.span)
     made: dict[object, Op] = {}
 
     def instance(
-        callee: s.OpDef, home: s.Program, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType], rank: int
+        callee: s.OpDef, home: s.Definitions, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType], rank: int
     ) -> Op:
         key = (callee.name, id(home), tuple(sorted(consts.items())), tuple(sorted((k, v.name) for k, v in dtypes.items())), rank)
         if key not in made:
@@ -78,7 +78,7 @@ def _build(program: s.Program, definition: s.OpDef, consts: Mapping[str, int | f
 
     header = resolve(program, definition, consts, dtypes, rank, library)
 
-    def callee_dtypes(callee: s.OpDef, home: s.Program, call: s.Call, scope: Scope,
+    def callee_dtypes(callee: s.OpDef, home: s.Definitions, call: s.Call, scope: Scope,
                       known: Mapping[str, DType | None]) -> tuple[DType | None, ...]:
         return calls.result_dtypes(callee, call, scope, known, instance, home)
 

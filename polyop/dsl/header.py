@@ -26,8 +26,8 @@ class Header:
     facts: tuple[Expr, ...]
 
 
-def resolve(program: s.Program, op: s.OpDef, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType],
-            rank: int | None, library: s.Program | None) -> Header:
+def resolve(program: s.Definitions, op: s.OpDef, consts: Mapping[str, int | float | bool], dtypes: Mapping[str, DType],
+            rank: int | None, library: s.Definitions | None) -> Header:
     """What the names of `op` mean for these consts, dtype variables and number of dimensions in `...`.
 
     Raises  UserError E2xx, E3xx.

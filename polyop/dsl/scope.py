@@ -26,8 +26,8 @@ class Scope:
     """
 
     op: s.OpDef
-    program: s.Program
-    library: s.Program | None
+    program: s.Definitions
+    library: s.Definitions | None
     default: DType = F32
     dtypes: Mapping[str, DType] = field(default_factory=lambda: dict(DTYPES))
     consts: Mapping[str, Value] = field(default_factory=dict)
@@ -44,7 +44,7 @@ class Scope:
     def monoid(self, name: str) -> s.MonoidDef | None:
         return self.program.monoid(name) or (self.library.monoid(name) if self.library else None)
 
-    def operator(self, name: str) -> tuple[s.OpDef, s.Program] | None:
+    def operator(self, name: str) -> tuple[s.OpDef, s.Definitions] | None:
         for program in (self.program, self.library):
             found = program.op(name) if program else None
             if program and found:

@@ -22,7 +22,7 @@ from polyop.ir.span import Span
 
 MAX_ROUNDS = 12
 
-CalleeDtypes = Callable[[s.OpDef, s.Program, s.Call, Scope, Mapping[str, DType | None]], "tuple[DType | None, ...]"]
+CalleeDtypes = Callable[[s.OpDef, s.Definitions, s.Call, Scope, Mapping[str, DType | None]], "tuple[DType | None, ...]"]
 """What an operator call returns, by the dtypes of the caller's tensors."""
 
 

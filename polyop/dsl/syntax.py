@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 from polyop.ir.errors import assert_never
 from polyop.ir.span import Source, Span
@@ -282,6 +283,24 @@ class MonoidDef:
 
 
 Definition = OpDef | FnDef | MonoidDef
+
+
+class Definitions(Protocol):
+    """Where names are looked up: a Program, or a library, which may parse a text only when a name leads to it."""
+
+    @property
+    def source(self) -> Source: ...
+    @property
+    def ops(self) -> tuple[OpDef, ...]: ...
+    @property
+    def fns(self) -> tuple[FnDef, ...]: ...
+    @property
+    def monoids(self) -> tuple[MonoidDef, ...]: ...
+    @property
+    def depth(self) -> int: ...
+    def op(self, name: str) -> OpDef | None: ...
+    def fn(self, name: str) -> FnDef | None: ...
+    def monoid(self, name: str) -> MonoidDef | None: ...
 
 
 @dataclass(frozen=True, slots=True)

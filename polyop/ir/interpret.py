@@ -13,7 +13,7 @@ from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Tes
 from polyop.ir.loops import For, If, LoopNest, Node, Prefetch, Space, Store
 
 
-class OutsideError(Exception):
+class PositionError(Exception):
     """A computed position lies outside its tensor: the Load, and the position it would read."""
 
     def __init__(self, load: Load, at: tuple[int, ...]) -> None:
@@ -26,7 +26,7 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
 
     Shapes  arrays: one for each tensor buffer, of its extents. Work and register buffers are made here, filled with
             NaN (or the highest integer), so a read before a write shows.
-    Raises  OutsideError for a computed position; InternalError for an affine one, which the proofs exclude.
+    Raises  PositionError for a computed position; InternalError for an affine one, which the proofs exclude.
     """
     memory: dict[str, Any] = dict(arrays)
     units = {b.name: tuple(u for _, u in b.dims) for b in nest.buffers}
@@ -43,7 +43,7 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
         at = tuple(i // u for i, u in zip(raw, units[load.source], strict=True))
         if any(not 0 <= i < n for i, n in zip(at, memory[load.source].shape, strict=True)):
             if computed:
-                raise OutsideError(load, at)
+                raise PositionError(load, at)
             raise InternalError(f"interpreter: {load} at {at} leaves its buffer of shape {memory[load.source].shape}")
         return at
 

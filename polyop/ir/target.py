@@ -21,7 +21,6 @@ class Target:
     l1, l2, l3     bytes of cache one core can count on
     stream_bytes   outputs larger than this are worth writing past the caches
     warp           threads that run in lock step; 0 on a CPU
-    shared_bytes   on-chip memory of a thread block; 0 on a CPU
     """
 
     name: str
@@ -37,7 +36,6 @@ class Target:
     l3: int = 16 << 20
     stream_bytes: int = 8 << 20
     warp: int = 0
-    shared_bytes: int = 0
 
     def lanes(self, bytes_: int) -> int:
         """How many elements of `bytes_` each fit into a vector register."""
@@ -50,13 +48,13 @@ ROWS = (
     Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10),
     Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
     # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities
-    Target("cuda:sm_80", "cuda", "sm_80", warp=32, shared_bytes=163 << 10, registers=255),
-    Target("cuda:sm_90", "cuda", "sm_90", warp=32, shared_bytes=227 << 10, registers=255),
-    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, shared_bytes=227 << 10, registers=255),
+    Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255),
+    Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255),
+    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255),
     # https://llvm.org/docs/AMDGPUUsage.html: processors
-    Target("hip:gfx90a", "hip", "gfx90a", warp=64, shared_bytes=64 << 10, registers=256),
-    Target("hip:gfx942", "hip", "gfx942", warp=64, shared_bytes=64 << 10, registers=256),
-    Target("hip:gfx1100", "hip", "gfx1100", warp=32, shared_bytes=64 << 10, registers=256),
+    Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256),
+    Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256),
+    Target("hip:gfx1100", "hip", "gfx1100", warp=32, registers=256),
 )
 BY_NAME = {t.name: t for t in ROWS}
 

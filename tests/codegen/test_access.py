@@ -5,8 +5,8 @@ import pytest
 
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import BOOL, F32, F64, I32, I64, U8
-from polyop.ir.expr import Affine, Apply, Const, Number, Test, affine, quasi
-from polyop.ir.interpret import OutsideError, interpret
+from polyop.ir.expr import Affine, Apply, Load, Const, Number, Test, affine, quasi
+from polyop.ir.interpret import PositionError, interpret
 from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, check, compiled
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, when, work
@@ -82,6 +82,22 @@ def test_constant_and_run_time_strides_are_gathered_and_scattered(target):
             "u": np.zeros((2, size), "f").T,
         }
         check(n, {"N": size}, kernel=k, arrays=arrays)
+
+
+@each_target
+@pytest.mark.parametrize("step", (2, 3, 4, 5))
+@pytest.mark.parametrize("t", (F32, F64, U8), ids=str)
+def test_lanes_a_few_elements_apart_are_picked_out_of_vectors_that_end_with_the_tensor(step, t, target):
+    apart = A(1 - step, (step, "i_c"), (step, "i_v"))  # the first lane would read before the tensor
+    guarded = Load("x", (apart,), t, guard=(Test((apart, A("N", -4) + I * -1)),))
+    n = nest(
+        [tensor("x", A((step, "N"), 1 - step), t=t), tensor("y", "N", t=t), tensor("z", "N", t=t)],
+        [strip("i", 32, "N", st(ld("y", I, t=t), ld("x", A((step, "i_c"), (step, "i_v")), t=t)), st(ld("z", I, t=t), guarded))],
+    )
+    k = compiled(n, target)
+    assert ("masked.gather" in k.module.text) == (step > 4)
+    for size in SIZES[1:]:
+        check(n, {"N": size}, kernel=k)
 
 
 @each_target
@@ -219,7 +235,7 @@ def test_a_position_outside_is_reported_by_the_number_of_its_site_and_not_read(t
         arrays["at"][bad] = value
         assert k({"N": size}, {}, arrays) == 1
         assert arrays["y"].sum() == size - 1
-        with pytest.raises(OutsideError):
+        with pytest.raises(PositionError):
             interpret(n, {"N": size}, {}, arrays)
 
 

@@ -8,7 +8,7 @@ from gpu_cases import CASES, Case, data
 
 from polyop.codegen import cuda, hip
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.interpret import OutsideError, interpret
+from polyop.ir.interpret import PositionError, interpret
 from polyop.ir.module import Module
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -61,7 +61,7 @@ def test_a_position_outside_its_tensor_is_reported_as_the_interpreter_reports_it
     case = CASES["gather"]
     arrays = data(case, case.sizes[0])
     arrays["ids"][4] = 5
-    with pytest.raises(OutsideError) as outside:
+    with pytest.raises(PositionError) as outside:
         interpret(case.nest, case.sizes[0], {}, data(case, case.sizes[0]) | {"ids": arrays["ids"]})
     report = emulated.run(printed(case, "cuda:sm_80"), case.sizes[0], {}, arrays)
     assert report.site == outside.value.load
