@@ -5,7 +5,7 @@ import pytest
 
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import BOOL, F32, F64, I32, I64, U8
-from polyop.ir.expr import Affine, Apply, Load, Const, Number, Test, affine, quasi
+from polyop.ir.expr import Affine, Apply, Const, Number, Test, affine, quasi
 from polyop.ir.interpret import PositionError, interpret
 from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, check, compiled
@@ -89,7 +89,7 @@ def test_constant_and_run_time_strides_are_gathered_and_scattered(target):
 @pytest.mark.parametrize("t", (F32, F64, U8), ids=str)
 def test_lanes_a_few_elements_apart_are_picked_out_of_vectors_that_end_with_the_tensor(step, t, target):
     apart = A(1 - step, (step, "i_c"), (step, "i_v"))  # the first lane would read before the tensor
-    guarded = Load("x", (apart,), t, guard=(Test((apart, A("N", -4) + I * -1)),))
+    guarded = ld("x", apart, t=t, guard=(apart, A("N", -4) + I * -1))
     n = nest(
         [tensor("x", A((step, "N"), 1 - step), t=t), tensor("y", "N", t=t), tensor("z", "N", t=t)],
         [strip("i", 32, "N", st(ld("y", I, t=t), ld("x", A((step, "i_c"), (step, "i_v")), t=t)), st(ld("z", I, t=t), guarded))],

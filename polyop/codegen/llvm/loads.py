@@ -1,4 +1,4 @@
-"""Loads: scalars, vectors of consecutive elements either way, gathers, squares transposed in registers."""
+"""Loads: scalars, vectors of consecutive elements either way or near each other, gathers, squares transposed in registers."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Load
+
+NEAR = 4
+"""Lanes up to this many elements apart are picked out of consecutive vectors; a gather takes longer."""
 
 
 def scalar_part(s: State, conditions: Active, point: Point) -> str | None:
@@ -95,6 +98,8 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
         else:
             text = masked_load(s, place.element, p, reverse(s, mask, "i1"))
         return raw(s, place, reverse(s, text, place.element), w)
+    if isinstance(place.stride, int) and place.offsets is None and 1 < place.stride <= NEAR:
+        return raw(s, place, picked(s, place.element, gep(s, place.element, p, v * w * place.stride), place.stride, mask), w)
     offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
     return raw(s, place, gather(s, place.element, p, offsets, mask), w)
 
@@ -106,6 +111,33 @@ def gather(s: State, element: str, p: str, offsets: str, mask: str | None) -> st
     args = ((f"<{w} x ptr> align {alignment(element)}", pointers), (f"<{w} x i1>", mask or constant(True, "i1", w)),
             (vector(element, w), "zeroinitializer"))
     return s.b.call(vector(element, w), f"llvm.masked.gather.{suffix(element, w)}.v{w}p0", *args)
+
+
+def picked(s: State, element: str, p: str, stride: int, mask: str | None) -> str:
+    """The elements 0, stride, 2 stride, .. from p, one for each lane that the mask has, out of whole vectors.
+
+    The last vector starts early, so that nothing is read behind the last element: p[w k - 1] may not exist.
+    """
+    w = s.width
+    starts = [*range(0, w * (stride - 1), w), (w - 1) * (stride - 1)]
+    t, bits = vector(element, w), f"<{w} x i1>"
+    total: str | None = None
+    done = 0
+    for start in starts:
+        q = gep(s, element, p, start)
+        lanes = [i for i in range(done, w) if i * stride < start + w]
+        if mask is None:
+            x = s.b.do(f"load {t}, ptr {q}, align {alignment(element)}")
+        else:  # the mask, spread to where the lanes' elements are
+            at = {i * stride - start: i for i in lanes}
+            order = ", ".join(f"i32 {at.get(j, w)}" for j in range(w))
+            some = s.b.pure(f"shufflevector {bits} {mask}, {bits} zeroinitializer, <{w} x i32> <{order}>", mask)
+            x = masked_load(s, element, q, some)
+        order = ", ".join(f"i32 {i if i < done else w + i * stride - start if i in lanes else 0}" for i in range(w))
+        total = s.b.do(f"shufflevector {t} {total or x}, {t} {x}, <{w} x i32> <{order}>")
+        done += len(lanes)
+    assert total is not None
+    return total
 
 
 def masked_load(s: State, element: str, p: str, mask: str) -> str:
