@@ -233,7 +233,8 @@ def _write_out(fn: s.FnDef, e: s.Call, w: Work) -> Value:
     if len(e.args) != len(fn.params):
         raise fail("E211", f"`{fn.name}` takes {len(fn.params)} arguments, got {len(e.args)}", e.span)
     given = dict(zip(fn.params, (lower(a, w) for a in e.args), strict=True))
-    inner = replace(w, arguments=given, calling=(*w.calling, fn.name), bare={}, places={})
+    scope = w.scope if w.scope.program.fn(fn.name) else w.scope.of_library
+    inner = replace(w, scope=scope, arguments=given, calling=(*w.calling, fn.name), bare={}, places={})
     value = lower(fn.body, inner)
     v.total((value,), e.span)
     return value

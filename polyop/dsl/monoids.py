@@ -36,6 +36,7 @@ def monoid_of(name: str, dtype: DType, scope: Scope, span: Span, lower: Lower) -
         if name in ("and", "or") and dtype != BOOL:
             raise fail("E223", f"`{name}=` joins conditions, and this is {dtype}", span)
         return builtin_monoid(name, dtype)
+    scope = scope if scope.program.monoid(name) else scope.of_library
     identity = lower(own.identity, Work(scope, {}, set(), indices_allowed=False, tensors_allowed=False, arguments={}))
     if not isinstance(identity, Weak) or identity.constant is None:
         raise fail("E225", f"the identity of `{name}` is no constant", own.span)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from polyop.dsl import syntax as s
 from polyop.dsl.draft import Draft, Holder
@@ -50,6 +50,11 @@ class Scope:
             if program and found:
                 return found, program
         return None
+
+    @property
+    def of_library(self) -> Scope:
+        """What names mean inside a definition of the library, whatever this file calls its own."""
+        return replace(self, program=self.library) if self.library else self
 
     def dtype(self, name: str, span: Span) -> DType:
         """Raises UserError E206 where `name` is no dtype."""

@@ -141,7 +141,7 @@ def _stored(x: s.Assignment, draft: Draft, value: Value, holder: Holder, w: Work
     if declared is not None:
         if not counts:
             _check_fits(x, value, holder.summed or declared)
-        summed = holder.summed or accumulator(declared)
+        summed = holder.summed or (declared if name in ("max", "min") and declared.is_integer else accumulator(declared))
 
     def reduce() -> Draft:
         total = summed if declared is not None else w.dtypes[x.name]

@@ -279,6 +279,9 @@ def compare(fn: str, a: Value, b: Value, default: DType, span: Span | None) -> T
         t = default if weakest((a, b)) == "float" else I64
     else:
         t = common((a, b), default) or I64
+        for x in (a, b):
+            if t.kind == "uint" and isinstance(x, Weak) and x.constant is not None and x.constant < 0:
+                raise fail("E213", f"{x.constant} does not fit into {t}, so this is always the same", span)
     return Typed(Apply(fn, (to(a, t, default), to(b, t, default)), BOOL), total((a, b), span))
 
 

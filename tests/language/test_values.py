@@ -185,6 +185,12 @@ def test_monoid_adds_a_reducing_operator(how, c):
     assert_allclose(how(text, a), np.logaddexp.reduce(a, axis=1) if c else np.full(3, -np.inf), rtol=1e-5)
 
 
+def test_what_the_library_defines_keeps_its_meaning_whatever_the_file_calls_its_own():
+    text = "op f(X: f32[N]) -> (y: f32) { y lse= X[i] }"
+    assert_allclose(run(f"fn logaddexp(a, b) = a\n{text}", X), np.logaddexp.reduce(X), rtol=1e-5)
+    assert run(f"fn logaddexp(a, b) = max(a, b)\nmonoid lse(-inf, logaddexp)\n{text}", X) == X.max()
+
+
 @pytest.mark.parametrize("how", [run, strict])
 def test_a_monoid_may_combine_with_a_built_in_function(how):
     text = "monoid highest(0, max)\nop f(A: u32[R, C]) -> (Y: u32[R]) {\nY[r] highest= A[r, c]\n}"
@@ -270,6 +276,20 @@ def test_strict_numerics_keep_source_order_and_rounding():
     assert strict(body("Y += X[i]", result="Y: f32"), x) == want
     a, b, c = normal(99), normal(99, seed=1), normal(99, seed=2)
     assert_array_equal(strict(body("Y[i] = A[i] * B[i] + C[i]", "A: f32[N], B: f32[N], C: f32[N]"), a, b, c), a * b + c)
+
+
+@pytest.mark.parametrize("dtype", ["i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64"])
+def test_an_empty_max_or_min_has_the_identity_of_the_dtype_of_its_result(dtype):
+    text = f"op f(X: {dtype}[R, C]) -> (a: {dtype}[R], b: {dtype}[R]) {{ a[r] max= X[r, c]\n b[r] min= X[r, c] }}"
+    a, b = run(text, np.zeros((2, 0), getattr(np, f"{'u' * (dtype[0] == 'u')}int{dtype[1:]}")))
+    info = np.iinfo(a.dtype)
+    assert a.tolist() == [info.min] * 2 and b.tolist() == [info.max] * 2
+
+
+def test_an_unsigned_integer_is_not_compared_with_a_negative_number():
+    for condition in ("X[i] > -1", "-1 < X[i]", "X[i] == -3"):
+        assert "E213" in report(body(f"Y[i] = {condition}", "X: u8[N]", "Y: bool[N]"))
+    assert_array_equal(run(body("Y[i] = X[i] & -2", "X: u8[N]", "Y: u8[N]"), np.array([5, 255], np.uint8)), [4, 254])
 
 
 # --- limits and einsum -----------------------------------------------------------------------------------------------
