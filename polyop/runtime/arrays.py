@@ -29,7 +29,8 @@ class View:
     """Memory that looks like an array of `dtype`.
 
     Units   address in bytes, strides in elements; strides of dimensions with at most one element mean nothing.
-    Notes   `owner` keeps the memory alive and is what the caller gave; `kind` says what he expects back.
+    Notes   `owner` is what the caller gave, and `kind` says what he expects back; `memory` keeps the memory alive where the
+            owner does not: a number has none of its own.
     """
 
     address: int
@@ -39,6 +40,7 @@ class View:
     writeable: bool
     owner: Any
     kind: Any = "numpy"
+    memory: Any = None
 
     def span(self) -> tuple[int, int]:
         """The bytes [first, last) that the elements lie in; empty if there are none."""
@@ -71,7 +73,9 @@ def view(value: Any, name: str, wanted: DType | None = None) -> View:
     if isinstance(value, np.ndarray):
         return _numpy_view(value, name, value, "numpy")
     if isinstance(value, bool | int | float | np.generic):
-        return _numpy_view(number(value, name, wanted), name, value, "numpy")
+        held = number(value, name, wanted)
+        held.flags.writeable = False  # the caller would not see the new value of his number
+        return _numpy_view(held, name, value, "numpy")
     try:
         if hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] != 1:
             device = int(value.__dlpack_device__()[0])
@@ -141,7 +145,7 @@ def _numpy_view(a: np.ndarray, name: str, owner: Any, kind: Any) -> View:
     size = a.itemsize
     if not a.flags.aligned or any(s % size for n, s in zip(a.shape, a.strides, strict=True) if n > 1):
         raise refuse("E608", f"`{name}` is not aligned to its elements of {size} bytes", f"{name}.copy()")
-    return View(address(a), a.shape, tuple(s // size for s in a.strides), dtype, a.flags.writeable, owner, kind)
+    return View(address(a), a.shape, tuple(s // size for s in a.strides), dtype, a.flags.writeable, owner, kind, a)
 
 
 def _torch_view(t: Any, name: str) -> View:

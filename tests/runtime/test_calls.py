@@ -143,3 +143,19 @@ def test_a_default_may_follow_from_a_const():
     assert f(x).tolist() == [1.5, 1.5, 1.5, 0]
     assert f(x, c=1).tolist() == [0.5, 0.5]
     assert f(x, c=1, s=2, n=1).tolist() == [2]
+
+
+def test_numbers_for_tensors_of_rank_0_live_as_long_as_the_call():
+    product = polyop.op("op product(a: f32[], b: f32[]) -> (c: f32) { c = a * b }")
+    for k in range(1, 30):
+        for kind in (float, np.float32, lambda x: np.array(x, np.float32)):
+            assert product(kind(k), kind(k + 0.5)) == k * (k + 0.5)
+
+
+def test_a_number_is_no_inout_since_the_caller_would_not_see_it_change():
+    add = polyop.op("op add(inout s: f32, X: f32[N]) { s += X[i] }")
+    total = np.array(2, np.float32)
+    assert add(total, np.ones(3, np.float32)) is total and total == 5
+    for number in (2.0, 2, np.float32(2)):
+        with pytest.raises(CallError, match="`s` is read-only, and would be written"):
+            add(number, np.ones(3, np.float32))
