@@ -26,7 +26,8 @@ def emit(nest: LoopNest, target: Target, options: Options) -> Module:
 
     Raises  UnsupportedError, with the reason, for a nest that this target cannot run.
     """
-    text = Text()
+    # https://gitlab.com/x86-psABIs/x86-64-ABI: FMA comes with AVX2 at level v3, vscalef with masks at level v4
+    text = Text(fuses=target.vector_bytes >= 32, scales=target.masks)
     b = Builder(text)
     width = vector_width(nest, target)
     strict = options.numerics == "strict"

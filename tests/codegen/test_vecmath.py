@@ -5,7 +5,7 @@ import pytest
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.ir import scalars
 from polyop.ir.dtypes import F32, F64, DType
-from tests.codegen.harness import RUNNABLE, compiled
+from tests.codegen.harness import RUNNABLE, V3, V4, assembly, compiled
 from tests.codegen.nests import A, ap, ld, nest, st, strip, tensor
 
 BOUNDS = {
@@ -15,8 +15,8 @@ BOUNDS = {
     "sinh": 2.5,
     "cosh": 2.0,
     "tanh": 3.0,
-    "sigmoid": 3.0,
-    "silu": 3.5,
+    "sigmoid": 2.5,
+    "silu": 2.5,
     "log": 1.0,
     "log2": 1.0,
     "log1p": 1.5,
@@ -35,6 +35,7 @@ BOUNDS = {
     "mod": 0.0,
     "nextafter": 0.0,
 }
+WITHOUT_FMA = {("gelu", "f64"): 5.5}
 SPECIAL = [
     0.0,
     -0.0,
@@ -108,7 +109,24 @@ def test_a_function_keeps_its_stated_bound(fn, t, target):
     compiled(unary(fn, t), target)({"N": len(x)}, {}, {"x": x, "y": y})
     want = reference(fn, x)
     at, off = worst(y, want, t)
-    assert off <= BOUNDS[fn], f"{fn}({x[at]!r}) = {y[at]!r}, wanted {want[at]!r}: {off} ulp"
+    bound = BOUNDS[fn] if target.vector_bytes >= 32 else WITHOUT_FMA.get((fn, t.name), BOUNDS[fn])
+    assert off <= bound, f"{fn}({x[at]!r}) = {y[at]!r}, wanted {want[at]!r}: {off} ulp"
+
+
+@pytest.mark.parametrize("fn", ("exp", "sigmoid", "gelu"))
+def test_a_power_of_two_is_put_on_in_one_instruction_where_there_is_one(fn):
+    assert "vscalef" in assembly(unary(fn, F32), V4)
+    assert "vscalef" not in assembly(unary(fn, F32), V3)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("fn", ("sigmoid", "silu", "gelu", "exp"))
+def test_the_left_tail_is_right_to_the_last_denormal(fn, target):
+    x = np.linspace(-110, -80, 2000).astype(np.float32) if fn != "gelu" else np.linspace(-14.9, -12.5, 2000).astype(np.float32)
+    y = np.zeros_like(x)
+    compiled(unary(fn, F32), target)({"N": len(x)}, {}, {"x": x, "y": y})
+    at, off = worst(y, reference(fn, x), F32)
+    assert off <= BOUNDS[fn], f"{fn}({x[at]!r}) = {y[at]!r}: {off} ulp"
 
 
 @pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)

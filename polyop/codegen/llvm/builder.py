@@ -18,13 +18,19 @@ IMPURE = 1 << 30
 
 @dataclass(slots=True)
 class Text:
-    """A module in the making: finished functions, declarations, globals."""
+    """A module in the making: finished functions, declarations, globals.
+
+    fuses    the target multiplies and adds in one instruction
+    scales   the target multiplies by powers of two in one instruction
+    """
 
     functions: list[str] = field(default_factory=list)
     declared: set[str] = field(default_factory=set)
     constants: dict[str, str] = field(default_factory=dict)
     outlined: set[str] = field(default_factory=set)
     zeros: int = 64  # bytes of the row of zeros
+    fuses: bool = False
+    scales: bool = False
 
     def assemble(self, attributes: str) -> str:
         """The whole text; equal nests give equal texts."""

@@ -1,16 +1,17 @@
-"""erf and gelu, by way of erfc.
+"""erf and gelu: near 0 an odd polynomial, else by the exponent of erfc, or by Mills' ratio where its tail counts.
 
-    erfc(a) = e^(-a^2) G(t) / (1 + 2 a),   t = (a - c) / (a + c),   a >= 0
+    erf(x) = sign(x) (1 - 2^L(|x|)),            L(a) = log2 erfc(a)
+    gelu(x) = max(x, 0) - u e^(-u^2 / 2) h(u),  u = |x|,  h(u) = e^(u^2 / 2) Phi(-u),  u h(u) = P(u) / Q(u)
 
-G is smooth on all of [-1, 1]: one polynomial serves every a. a^2 is held in two parts, so that large arguments lose nothing.
+All coefficients of P and Q are positive, so that nothing cancels. u^2 is exact, so that large arguments lose nothing.
 
-Source: Shepherd and Laframboise, "Chebyshev approximation of (1 + 2x) exp(x^2) erfc x", 1981, for the form.
+Source: Cody, "Rational Chebyshev approximations for the error function", 1969, for quotients of e^(x^2) erfc x.
 """
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.exponential import LN2_HI, LN2_LO, LOG2E, exp_tail, scale
-from polyop.codegen.vecmath.ops import V, polynomial
+from polyop.codegen.vecmath.exponential import LN2, LN2_HI, LN2_LO, LOG2E, TAIL, exp_reduced, power_of_two, scale
+from polyop.codegen.vecmath.ops import V, in_halves, polynomial
 
 ERF = {
     "float": (0.12837916709551256, -0.37612342834472656, 0.11280316859483719, -0.026715055108070374, 0.004921761807054281,
@@ -20,54 +21,66 @@ ERF = {
                -1.6350312701054695e-07, 1.4659775274047436e-08, -1.1372848856791674e-09, 5.957176147748911e-11),
 }
 """erf(x) / x - 1 on |x| <= 1, in x^2."""
-CENTRE = {"float": 2.0, "double": 3.0}
-G = {
-    "float": (1.2769783735275269, -0.09276381134986877, -0.16603048145771027, 0.1640508621931076, -0.054218485951423645,
-              -0.008029675111174583, 0.008713103830814362, 0.0012503897305577993, -0.0014309898251667619, -0.0004018801264464855,
-              0.0001785904314601794, 8.423400140600279e-05),
-    "double": (1.2530080582697296, -0.1356211061245807, -0.047562294353446055, 0.12964515870270674, -0.11927366341554416,
-               0.06830802734576415, -0.023770514913937224, 0.0025293917889036557, 0.0018886903091815883, -0.0007798320435020403,
-               -0.00010515947518254091, 0.0001250981811675896, 4.9480999111481404e-06, -2.0096729199781912e-05,
-               -7.274998681019412e-07, 3.464205248370816e-06, 3.4891228555428936e-07, -6.052736528350745e-07,
-               -1.3110991326501397e-07, 9.205670051510656e-08, 3.2961782057401945e-08, -8.56013974464918e-09,
-               -4.235582752607375e-09),
+L = {
+    "float": (-0.003854569481143004, -1.6121226165925044, -0.9442283223407696, -0.1278719112725659, 0.02132028791024051,
+              -0.0016597071591617266),
+    "double": (-7.406323279922467e-07, -1.627899560335324, -0.918483229174355, -0.14816806150769857, 0.027393910029391805,
+               0.0005966699722350269, -0.0027685214026730897, 0.0011153226576697424, -0.00019704385936981767,
+               -2.8147183288735623e-05, 3.250049930684189e-05, -1.2374111850718399e-05, 3.0503940970370803e-06,
+               -5.330524102629717e-07, 6.625115033798617e-08, -5.610515773039387e-09, 2.9137974855732945e-10,
+               -7.016273086978685e-12),
 }
-"""G(t), as above, for a <= 10.7 and a <= 28.5."""
-FARTHEST = {"float": 10.5, "double": 28.0}
-"""erfc is 0 here."""
+"""log2 erfc(a) on [1, ERF_IS_ONE]; errors 2^-25.9 and 2^-57.1 of erf."""
+ERF_IS_ONE = {"float": 4.0, "double": 6.0}
 
-
-def _square(x: V) -> tuple[V, V]:
-    """x^2 in two parts."""
-    keep = -(1 << 27) if x.element == "double" else -(1 << 12)
-    high = (x.bits() & keep).real()
-    return high * high, (x - high) * (x + high)
-
-
-def _erfc(a: V, high: V, low: V) -> tuple[V, V]:
-    """(m, n): erfc(a) = m 2^n, where a^2 = high + low."""
-    c = CENTRE[a.element]
-    near, twice = a + c, a * 2.0 + 1.0
-    inverse = 1.0 / (near * twice)
-    t = (a - c) * (twice * inverse)
-    n = (high * -LOG2E).rint()
-    r = n * -LN2_HI[a.element] - high - n * LN2_LO[a.element] - low
-    return (exp_tail(r) + 1.0) * (polynomial(t, G[a.element]) * (near * inverse)), n
+P = {
+    "float": (0.0, 0.569744348526001, 0.5003355145454407, 0.20946498215198517, 0.046527549624443054, 0.004724201280623674),
+    "double": (0.0, 0.264756523188519, 0.43863808413551464, 0.3602385146188492, 0.18950971715447595, 0.07006296503606597,
+               0.01893517082845732, 0.0037835077585693854, 0.0005526136039813801, 5.668257255660523e-05, 3.7131697810145586e-06,
+               1.1943799570173693e-07),
+}
+Q = {
+    "float": (1.139488697052002, 1.9098519086837769, 1.3730213642120361, 0.5367271304130554, 0.1166343167424202,
+              0.011841687373816967),
+    "double": (0.529513046377038, 1.2997664527189596, 1.4927840913231405, 1.06103568184438, 0.5198166043755117,
+               0.18482448255012213, 0.048830016545538715, 0.00962533088604247, 0.0013945044211506167, 0.00014238152570470808,
+               9.307536361611391e-06, 2.993866570911662e-07),
+}
+"""u h(u) = P(u) / Q(u) on [0, TAIL_IS_ZERO]; errors 2^-26.7 and 2^-57.6 of h, at the scale where rounding them harms least."""
+TAIL_IS_ZERO = {"float": 14.8, "double": 39.6}
+"""u e^(-u^2 / 2) h(u) is 0 here."""
 
 
 def erf(x: V) -> V:
     a = x.abs()
     t = x * x
     small = x * polynomial(t, ERF[x.element]) + x
-    b = a.least(FARTHEST[x.element])
-    m, n = _erfc(b, *_square(b))
-    return a.cmp("olt", 1.0).pick(small, (1.0 - scale(m, n)).copysign(x))
+    exponent = polynomial(a.least(ERF_IS_ONE[x.element]), L[x.element])
+    n = exponent.rint()
+    fraction = exp_reduced((exponent - n) * LN2)
+    power = fraction.scaled(n)
+    erfc = fraction * power_of_two(n) if power is None else power
+    return a.cmp("olt", 1.0).pick(small, (1.0 - erfc).copysign(x))
 
 
 def gelu(x: V) -> V:
-    """x/2 erfc(-x / sqrt 2); the square of that argument is x^2 / 2, in two parts."""
-    a = x.abs().least(FARTHEST[x.element] * 1.4142135623730951)
-    high, low = _square(a)
-    m, n = _erfc(a * 0.7071067811865476, high * 0.5, low * 0.5)
-    left = scale(m * a * -0.5, n)
-    return x.cmp("olt", 0).pick(left, x - x.abs().least(FARTHEST[x.element] * 1.5) * 0.5 * scale(m, n))
+    u = x.abs().least(TAIL_IS_ZERO[x.element])
+    square = u * u
+    n, power = _bell(u, square)
+    powers = (u, square) if x.element == "float" else (u, square, square * square)
+    tail = power * (in_halves(powers, P[x.element]) / in_halves(powers, Q[x.element]))
+    return x.most(0.0) - scale(tail, n)
+
+
+def _bell(u: V, square: V) -> tuple[V, V]:
+    """(n, m): e^(-u^2 / 2) = m 2^n. With -u^2 = n 2 ln 2 + r, where u^2 is exact, m = e^(r / 2)."""
+    n = (square * (-0.5 * LOG2E)).rint()
+    whole = n * (-2.0 * LN2_HI[u.element])
+    low = n * (-2.0 * LN2_LO[u.element])
+    if u.fuses:
+        r = (-u).times_plus(u, whole) + low
+    else:
+        keep = -(1 << 27) if u.element == "double" else -(1 << 12)
+        high = (u.bits() & keep).real()
+        r = whole - high * high + low + (high - u) * (high + u)
+    return n, polynomial(r, tuple(c * 0.5**k for k, c in enumerate((1.0, 1.0, *TAIL[u.element]))))

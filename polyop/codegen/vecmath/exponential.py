@@ -2,7 +2,8 @@
 
     e^x = 2^n e^r,  n = round(x log2 e),  r = x - n ln 2 in two parts,  e^r = 1 + r + r^2 p(r)
 
-The factor 2^n is applied in two halves, so that overflow gives inf and small results are rounded once, denormals included.
+The factor 2^n is applied in one instruction or in two halves, so that overflow gives inf and small results are rounded
+once, denormals included.
 """
 
 from __future__ import annotations
@@ -40,6 +41,9 @@ def power_of_two(n: V) -> V:
 
 def scale(x: V, n: V) -> V:
     """x 2^n, where n may be twice what an exponent can be."""
+    whole = x.scaled(n)
+    if whole is not None:
+        return whole
     half = (n * 0.5).rint()
     return x * power_of_two(half) * power_of_two(n - half)
 
@@ -59,10 +63,15 @@ def exp_tail(r: V) -> V:
     return r * r * polynomial(r, TAIL[r.element]) + r
 
 
+def exp_reduced(r: V) -> V:
+    """e^r for |r| <= ln 2 / 2."""
+    return polynomial(r, (1.0, 1.0, *TAIL[r.element]))
+
+
 def exp_scaled(x: V, shift: int) -> V:
     """e^x 2^shift, for x that was clamped to where 2^shift still matters."""
     n, r = reduced(x)
-    return scale(exp_tail(r) + 1.0, n + float(shift) if shift else n)
+    return scale(exp_reduced(r), n + float(shift) if shift else n)
 
 
 def exp(x: V) -> V:
@@ -73,7 +82,7 @@ def exp2(x: V) -> V:
     bias, bits = BIAS[x.element]
     x = x.least(float(bias + 2)).most(float(-bias - bits - 2))
     n = x.rint()
-    return scale(exp_tail((x - n) * LN2) + 1.0, n)
+    return scale(exp_reduced((x - n) * LN2), n)
 
 
 def expm1(x: V) -> V:
@@ -118,9 +127,20 @@ def tanh(x: V) -> V:
     return (t / (t + 2.0)).copysign(x)
 
 
+def _power_beside(n: V, x: V) -> V:
+    """2^n + x for x of about 1; n may be so small that 2^n does not matter."""
+    power = x.const(1.0).scaled(n)
+    return (power_of_two(n.most(1.0 - BIAS[n.element][0])) if power is None else power) + x
+
+
+ENOUGH = {"float": 30.0, "double": 44.0}
+"""1 + e^-x is 1 here."""
+
+
 def sigmoid(x: V) -> V:
-    e = exp(-x.abs())
-    return x.cmp("olt", 0).pick(e, x.const(1.0)) / (e + 1.0)
+    """1 / (1 + e^-x) = 2^n / (2^n + e^-r), x = n ln 2 + r, which is e^x to the last denormal where x is small."""
+    n, r = reduced(x.least(ENOUGH[x.element]).most(BOTTOM[x.element]))
+    return scale(1.0 / _power_beside(n, exp_reduced(-r)), n)
 
 
 SILU_BOTTOM = {"float": -109.0, "double": -753.0}
@@ -128,8 +148,8 @@ SILU_BOTTOM = {"float": -109.0, "double": -753.0}
 
 
 def silu(x: V) -> V:
-    """x / (1 + e^-x), or x e^x / (1 + e^x) below 0, its numerator scaled as a whole; NaN at -inf, as x sigmoid(x) is."""
-    n, r = reduced((-x.abs()).most(SILU_BOTTOM[x.element]))
-    p = exp_tail(r) + 1.0
-    top = x.cmp("olt", 0).pick(scale(x.most(SILU_BOTTOM[x.element]) * p, n), x)
-    return x.cmp("oeq", float("-inf")).pick(x.const(float("nan")), top / (scale(p, n) + 1.0))
+    """x sigmoid(x), scaled as a whole; NaN at -inf, as x sigmoid(x) is."""
+    y = x.most(SILU_BOTTOM[x.element])
+    n, r = reduced(y.least(ENOUGH[x.element]))
+    out = scale(y / _power_beside(n, exp_reduced(-r)), n)
+    return x.cmp("oeq", float("-inf")).pick(x.const(float("nan")), out)

@@ -142,10 +142,34 @@ class V:
         """The same bits as floats."""
         return self.cast("bitcast", "double" if self.element == "i64" else "float")
 
+    @property
+    def fuses(self) -> bool:
+        """Whether a product and a sum are one instruction here, rounded once."""
+        return self.b.text.fuses
+
+    def times_plus(self, factor: V, term: V) -> V:
+        """self factor + term, rounded once; only where `fuses`."""
+        return self.intrinsic("fma", factor, term)
+
+    def scaled(self, n: V) -> V | None:
+        """self 2^n for an integer n of any size, rounded once; None where that is no single instruction."""
+        kind = SCALING.get((self.element, self.width)) if self.b.text.scales else None
+        if kind is None:
+            return None
+        mask = f"i{max(8, self.width)}", "-1"
+        rounding = (("i32", "4"),) if kind.endswith("512") else ()
+        vectors = tuple((x.type_, x.text) for x in (self, n, self))
+        return self.like(self.b.call(self.type_, f"llvm.x86.avx512.mask.scalef.{kind}", *vectors, mask, *rounding))
+
     def cast(self, verb: str, element: str) -> V:
         if element == self.element:
             return self
         return self.like(self.b.do(f"{verb} {self.type_} {self.text} to {vector(element, self.width)}"), element)
+
+
+SCALING = {("float", 4): "ps.128", ("float", 8): "ps.256", ("float", 16): "ps.512",
+           ("double", 2): "pd.128", ("double", 4): "pd.256", ("double", 8): "pd.512"}
+"""How LLVM spells scalef for a vector of so many."""
 
 
 def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
@@ -154,6 +178,17 @@ def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
     for c in reversed(coefficients[:-1]):
         total = total * x + c
     return total
+
+
+def in_halves(powers: tuple[V, ...], coefficients: tuple[float, ...]) -> V:
+    """c[0] + c[1] x + .. as even(x^2) + x odd(x^2), and these again, for `powers` x, x^2, x^4, ..
+
+    Shorter chains than Horner's rule, and where the last terms count most, fewer roundings of them.
+    """
+    x, *rest = powers
+    if not rest:
+        return polynomial(x, coefficients)
+    return in_halves(tuple(rest), coefficients[1::2]) * x + in_halves(tuple(rest), coefficients[::2])
 
 
 Function = Callable[..., V]
