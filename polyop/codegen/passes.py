@@ -43,8 +43,9 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
         for p in [0, min(6, M - m)) (rows 6) { S }   becomes
         if M - m - 6 >= 0 { for p in [0, 6) (rows 6) { S } } else { for p in [0, min(6, M - m)) (rows 6) { S } }
 
-    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. That ladder is left
-    out where the body, written for every copy of rows and vectors, has more than `copies` stores.
+    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four, and so that rows have
+    no bounds where only lanes are missing. That ladder is left out where the body, written for every copy of rows and
+    vectors, has more than `copies` stores.
     """
     def go(body: Body) -> Body:
         return tuple(one(n) for n in body)
@@ -61,18 +62,34 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
     partial = [x for x in (n, *walk(n.body)) if isinstance(x, For) and x.kind in LOCKSTEP and not x.is_full]
     if any(names(x.upper) & {y.index for y in (n, *walk(n.body)) if isinstance(y, For)} for x in partial):
         return None
-    tests = tuple(dict.fromkeys(b - x.extent for x in partial for b in _extra(x) if x.extent))
+    tests = _full(partial)
     if not tests:
         return None
     edge: Node = n
     if _size(n, width) <= copies:
-        for x in {(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values():
-            upper = _extra(x)
-            if len(upper) == 1 and x.extent:
-                for extent in reversed(range(width, x.extent, width)):
-                    narrow = _narrowed(n, x.index, extent, upper[0])
-                    edge = If((affine(extent) - upper[0],), (narrow,), (edge,))
+        lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
+        edge = _narrower(n, lanes, width, n)
+        rows = _full([x for x in partial if x.kind == Kind.ROWS])
+        if lanes and rows:
+            filled = _filled(n, (Kind.ROWS,))
+            edge = If(rows, (_narrower(filled, lanes, width, filled),), (edge,))
     return If(tests, (_filled(n),), (edge,))
+
+
+def _full(partial: list[For]) -> tuple[Affine, ...]:
+    """{ all copies of the loops `partial` exist }, as tests."""
+    return tuple(dict.fromkeys(b - x.extent for x in partial for b in _extra(x) if x.extent))
+
+
+def _narrower(n: Node, lanes: list[For], width: int, otherwise: Node) -> Node:
+    """`n`, with as few vectors for the loops `lanes` as there are lanes to fill."""
+    edge = otherwise
+    for x in lanes:
+        upper = _extra(x)
+        if len(upper) == 1 and x.extent:
+            for extent in reversed(range(width, x.extent, width)):
+                edge = If((affine(extent) - upper[0],), (_narrowed(n, x.index, extent, upper[0]),), (edge,))
+    return edge
 
 
 def _extra(x: For) -> tuple[Affine, ...]:
@@ -100,9 +117,9 @@ def _narrowed(n: Node, index: str, extent: int, upper: Affine) -> Node:
     return replace(new, extent=extent, upper=upper) if isinstance(new, For) and new.index == index else new
 
 
-def _filled(n: Node) -> Node:
-    new = rebuild(n, lambda body: tuple(map(_filled, body)))
-    return replace(new, upper=affine(new.extent)) if isinstance(new, For) and new.kind in LOCKSTEP and new.extent else new
+def _filled(n: Node, kinds: tuple[Kind, ...] = LOCKSTEP) -> Node:
+    new = rebuild(n, lambda body: tuple(_filled(b, kinds) for b in body))
+    return replace(new, upper=affine(new.extent)) if isinstance(new, For) and new.kind in kinds and new.extent else new
 
 
 def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:

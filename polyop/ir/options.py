@@ -10,6 +10,9 @@ RUNGS = ("tuned", "default", "distributed", "interpreter")
 """The ladder that compiling falls down, best first."""
 
 
+SHORT, VERY_SHORT = 1, 2
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """How to compile.
@@ -19,7 +22,8 @@ class Options:
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
     ones       sizes that are 1 in the calls the kernel is for
-    short      whether what has unit stride in a contraction's result is shorter than a vector in these calls
+    short      how long what has unit stride in a contraction's result is in these calls: more than a vector (0), at most a
+               vector (`SHORT`), at most a quarter of one (`VERY_SHORT`)
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
@@ -31,7 +35,7 @@ class Options:
     rung: str = "tuned"
     regime: str = "positive"
     ones: tuple[str, ...] = ()
-    short: bool = False
+    short: int = 0
     threads: bool = False
     check: bool = True
 

@@ -220,6 +220,12 @@ def register(name: str, dtype: DType, locked: Iterable[tuple[str, int]]) -> tupl
 
 def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
     """The element stride of `load` along class `loop`: 0, 1, -1, or None for anything else (another dimension, a gather)."""
+    found = spacing(plan, s, load, loop)
+    return found if found in (0, 1, -1) else None
+
+
+def spacing(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
+    """The element stride of `load` along class `loop`, or None if it is no constant (another dimension, a gather)."""
     t = plan.scop.op.tensor(load.source)
     unit = plan.layout.unit(load.source) if t.role != "temp" else len(t.shape) - 1
     own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
@@ -232,7 +238,7 @@ def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
         for i in own:
             if i in names(p):
                 f = p.factor(i)
-                if d != unit or f not in (1, -1) or any(i in names(affine(a)) for a, _ in p.terms if not isinstance(a, str)):
+                if d != unit or any(i in names(affine(a)) for a, _ in p.terms if not isinstance(a, str)):
                     return None
                 found = f
     return found

@@ -13,11 +13,14 @@ from math import log2, prod
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, expr_names, names
+from polyop.ir.options import SHORT, VERY_SHORT
 from polyop.ir.target import Target
-from polyop.poly.build import Axes, Plan, stride
+from polyop.poly.build import Axes, Plan, spacing, stride
 from polyop.poly.schedule import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
+NEAR = 4  # elements from lane to lane that a vector load still takes well
+WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
 
 
@@ -47,6 +50,7 @@ class PackedStrategy:
     rows_outside  the other rows go outside the blocks, as batches do: more for several threads to share
     beside        another column, along which the right operand has its unit stride: blocks hold `vector` values of it, so
                   that a copy reads whole lines
+    across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
     """
 
     what: Contraction
@@ -64,10 +68,14 @@ class PackedStrategy:
     fuse_pack: bool
     rows_outside: bool
     beside: str | None = None
+    across: str | None = None
+    second: int = 1
+    block: int = 1
 
     def __str__(self) -> str:
         packs = ["left"] * self.pack_left + [("right, fused" if self.fuse_pack else "right")] * self.pack_right
-        return (f"packed: rows {self.row} x {self.rows}, lanes {self.column} x {self.columns}, depth {self.depth}, "
+        across = f", {self.across} x {self.second}" if self.across else ""
+        return (f"packed: rows {self.row} x {self.rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}, "
                 f"mc {self.mc}, kc {self.kc}, nc {self.nc}, packs {' and '.join(packs) or 'nothing'}")
 
 
@@ -82,7 +90,7 @@ def classify(plan: Plan, cluster: Cluster, outer: Axes) -> Contraction:
     if unit is None:
         raise UnsupportedError(f"nothing has unit stride in the target of {update.name}")
     lane: str | None = unit
-    if plan.options.short:  # lanes along what is a row otherwise: its loops are long, and its stores are scattered
+    if plan.options.short == VERY_SHORT:  # lanes along what is a row otherwise: its loops are long, and its stores are scattered
         rows = [i for i in written_order(update) if i in free
                 and all((i in iterators_of(x)) != (unit in iterators_of(x)) for x in operands)]
         lane = rows[-1] if rows else None
@@ -143,24 +151,33 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
     bytes_ = plan.lane_bytes
     vector = t.lanes(bytes_)
-    rows, vectors = register_tile(t, vector, typical[row], typical[column])
-    columns = vectors * vector
-    inside = prod(typical[i] or 1 for i in contracted if i != depth)
-    kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / inside))))
     beside = unit(right, tuple(i for i in c.having(COLUMN) if i != column)) if len(c.rights) == 1 else None
+    others = tuple(i for i in written_order(u) if i in c.having(COLUMN) and i != column)
+    across = others[-1] if others and not beside and plan.options.short == SHORT else None
+    second = 4 if across else 1
+    rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second)
+    columns = vectors * vector
+    windows = {i for i in contracted if not all(_stands_alone(i, x) for x in (left, right) if i in iterators_of(x))}
+    inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)
+    kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / inside))))
     if beside:
         kc = min(kc, 128)
-    nc = column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
+    nc = columns if across else column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
+    block = column_block(t, kc * inside * columns, second, bytes_) if across else 1
     mc = (192 if plan.options.threads else 4800) // rows * rows
-    fuse = unit(right, (column,)) is not None
+    apart = spacing(plan, u, right, own[column])
+    fuse = apart is not None and 1 <= apart <= NEAR
     outside = plan.options.threads
     tied = any(depth in expr_names(w) and expr_names(w) & set(written_order(u)) for w in u.where)  # no chunk is first everywhere
     if len(c.rights) > 1 or tied or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
-        return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside),)
-    pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and unit(left, (depth,)) is None
-    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside, beside),)
+        return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside, None,
+                               across, second, block),)
+    # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
+    pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and unit(left, contracted) is None
+    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside, beside,
+                           across, second, block),)
 
 
 def written_order(s: Stmt) -> tuple[str, ...]:
@@ -183,20 +200,22 @@ def _typical(extent: Affine, hints: dict[str, int]) -> int | None:
     return hints.get(extent.name) if extent.name else None
 
 
-def register_tile(t: Target, lanes: int, rows_hint: int | None, columns_hint: int | None) -> tuple[int, int]:
+def register_tile(t: Target, lanes: int, rows_hint: int | None, columns_hint: int | None, most: int = 4,
+                  second: int = 1) -> tuple[int, int]:
     """(rows, vectors): fewest loads per multiply-add, (r + v) / (r v), under r v + v + 1 <= registers, r v >= fma_chains.
 
+    There are `second` times as many vectors in a tile, and up to `most` of them along the lanes.
     A hint is a typical extent, never an assumption: shapes that cut it with less waste are preferred.
     """
     def waste(extent: int | None, step: int) -> float:
         return -(-extent // step) * step / extent if extent else 1.0
 
     def cost(tile: tuple[int, int]) -> float:
-        r, v = tile
-        return ((r + v) / (r * v) + 2.0) * waste(rows_hint, r) * waste(columns_hint, v * lanes)
+        r, v = tile[0], tile[1] * second
+        return ((r + v) / (r * v) + 2.0) * waste(rows_hint, r) * waste(columns_hint, tile[1] * lanes)
 
-    legal = [(r, v) for v in (1, 2, 3, 4) for r in range(1, t.registers)
-             if r * v + v + 1 <= t.registers and r * v >= t.fma_chains]
+    legal = [(r, v) for v in range(1, most + 1) for r in range(1, t.registers)
+             if (r + 1) * v * second + 1 <= t.registers and r * v * second >= t.fma_chains]
     if not legal:
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
     return min(legal, key=cost)

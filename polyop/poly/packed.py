@@ -22,6 +22,8 @@ from polyop.poly.schedule import Cluster
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
+Bands = tuple[Band | str, ...]
+
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     """The part of the tile program that `s` stands for, inside the loops `outer`."""
@@ -41,6 +43,9 @@ class _Packed:
             s.column: (Coord(f"{q[s.column]}_c", s.nc), Coord(f"{q[s.column]}_r", s.columns, s.nc),
                        Coord(f"{q[s.column]}_v", 1, s.columns)),
         }
+        if s.across:
+            chains[s.across] = (Coord(f"{q[s.across]}_c", s.block), Coord(f"{q[s.across]}_r", s.second, s.block),
+                                Coord(f"{q[s.across]}_p", 1, s.second))
         if s.beside:
             chains[s.beside] = (Coord(f"{q[s.beside]}_c", s.vector), Coord(f"{q[s.beside]}_p", 1, s.vector))
         if s.kc:
@@ -55,10 +60,11 @@ class _Packed:
         self.other_m = () if s.rows_outside else other_m
         self.m_p, self.n_v = f"{q[s.row]}_p", f"{q[s.column]}_v"
         self.chunk = f"{q[s.depth]}_c" if s.kc else None
-        locked = ((self.m_p, s.rows), (self.n_v, s.columns))
-        self.homes = find_homes(plan, cluster, tuple(outer), locked, s.columns)
+        self.across = ((f"{q[s.across]}_p", s.second),) if s.across else ()
+        self.locked = ((self.m_p, s.rows), *self.across, (self.n_v, s.columns))
+        self.homes = find_homes(plan, cluster, tuple(outer), self.locked, s.columns)
         self.b = Builder(plan, cluster, self.homes)
-        self.b.kinds |= {self.m_p: (Kind.ROWS, s.rows), self.n_v: (Kind.LANES, s.columns)}
+        self.b.kinds |= {c: (Kind.LANES if c == self.n_v else Kind.ROWS, extent) for c, extent in self.locked}
         for h in self.homes.values():
             self.b.buffer(h.buffer)
 
@@ -86,19 +92,22 @@ class _Packed:
         return axis.value - axis.start
 
     def on_rows(self, *items: str) -> tuple[Band, ...]:
-        return tuple(Band(self.m_p, (x,)) for x in items)
+        return tuple(Band(self.m_p, self.on_second(x)) for x in items)
+
+    def on_second(self, item: str) -> tuple[Band | str, ...]:
+        return bands(tuple(c for c, _ in self.across), item)
 
     # --- the parts
     def build(self) -> Part:
         s, u = self.s, self.u
         batch, other_m = self.batch, self.other_m
-        beside = self.loops((s.beside,)) if s.beside else ()  # (block, within the block)
-        other_n, other_k = self.others(COLUMN, s.column, *((s.beside,) if s.beside else ())), self.others(CONTRACTED, s.depth)
+        near = [i for i in (s.beside, s.across) if i]
+        other_n, other_k = self.others(COLUMN, s.column, *near), self.others(CONTRACTED, s.depth)
         before, after = self.accumulator()
         packed: dict[Load, Load] = {}
         tree_left: tuple[Band | str, ...] = ()
         tree_right: tuple[Band | str, ...] = ()
-        fused: tuple[str, ...] = ()
+        fused: tuple[Band | str, ...] = ()
         values = self.plan.values(u, self.axes)
         if s.pack_right:
             tree_right, fused = self.pack_right(other_m, other_k)
@@ -114,8 +123,9 @@ class _Packed:
         inner = (*before, band((*self.loops(other_k), *depth), *fused, *self.on_rows(u.name)), *after)
         m_c, m_r = (c.name for c in self.coords(s.row)[:2])
         n_c, n_r = (c.name for c in self.coords(s.column)[:2])
-        micro = band((*self.loops(other_m), m_r, *beside[1:], n_r, self.n_v), *inner)
-        blocks = band((*self.loops(other_n), *beside[:1], n_c), *tree_right, micro)
+        within = tuple(self.coords(i)[1].name for i in near)
+        micro = band((*self.loops(other_m), m_r, *within, n_r, self.n_v), *inner)
+        blocks = band((*self.loops(other_n), *(self.coords(i)[0].name for i in near), n_c), *tree_right, micro)
         outside = (*self.loops(batch), m_c, *((self.chunk,) if self.chunk else ()))
         shared = self.loops(batch)[-1] if batch else m_c  # a leading batch is often 1
         self.b.kinds[shared] = (Kind.PARALLEL, None)
@@ -124,11 +134,10 @@ class _Packed:
     def accumulator(self) -> tuple[tuple[Band, ...], tuple[Band, ...]]:
         """What stands before and after the contraction: init or fill; spill, or finish and the statements that follow."""
         u, s, plan = self.u, self.s, self.plan
-        locked = ((self.m_p, s.rows), (self.n_v, s.columns))
         init = next((q for q in self.cluster.stmts if q.kind == INIT and q.target.source == u.target.source), None)
         follow = [q for q in self.cluster.stmts if q.kind == MAP]
         local = is_local(plan, self.cluster, u.target.source)
-        buffer, self.acc = register(f"{u.target.source}_{u.name}_acc", u.target.dtype, locked)
+        buffer, self.acc = register(f"{u.target.source}_{u.name}_acc", u.target.dtype, self.locked)
         self.b.buffers.pop(f"{u.target.source}_reg", None)
         self.b.buffer(buffer)
         if local and self.chunk:
@@ -182,9 +191,15 @@ class _Packed:
         """Where a packed right operand stands, in the coordinates of `axes`: the tiles', or those of its copy."""
         s = self.s
         n_c, n_r = (affine(c.name) for c in axes[self.own[s.column]].coords[:2])
-        near = (self.offset(s.beside, axes) - affine(axes[self.own[s.beside]].coords[0].name),) if s.beside else ()
-        inside = (*(self.offset(i, axes) for i in other_k), self.depth(axes))
-        return Load(self.packed_name("right"), (n_r, *near, *inside, self.offset(s.column, axes) - n_c - n_r),
+        inside = [*(self.offset(i, axes) for i in other_k), self.depth(axes)]
+        panel = [n_r]
+        if s.beside:
+            panel.append(self.offset(s.beside, axes) - affine(axes[self.own[s.beside]].coords[0].name))
+        if s.across:
+            block, step = (affine(c.name) for c in axes[self.own[s.across]].coords[:2])
+            panel.append(step)
+            inside.append(self.offset(s.across, axes) - block - step)
+        return Load(self.packed_name("right"), (*panel, *inside, self.offset(s.column, axes) - n_c - n_r),
                     self.c.rights[0].dtype)
 
     def left_place(self, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
@@ -205,11 +220,12 @@ class _Packed:
         s, extent = self.s, self.extent(self.s.depth)
         return (*((self.extent(i), 1) for i in other_k), (quasi("min", affine(s.kc), extent) if s.kc else extent, 1))
 
-    def pack_right(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[tuple[Band | str, ...], tuple[str, ...]]:
+    def pack_right(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Bands, Bands]:
         """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
         s = self.s
-        near = ((affine(s.vector), 1),) if s.beside else ()
-        dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k), (affine(s.columns), 1))
+        near = ((affine(s.vector), 1),) if s.beside else ((affine(s.block), s.second),) if s.across else ()
+        second = ((affine(s.second), 1),) if s.across else ()
+        dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k), *second, (affine(s.columns), 1))
         self.b.buffer(Buffer(self.packed_name("right"), self.c.rights[0].dtype, dims, Space.WORK, pad=s.columns, private=True))
         m_c, m_r = self.coords(s.row)[:2]
         only = [f"0 <= {m_c.name} < {self.extent(s.row)}"]
@@ -217,14 +233,14 @@ class _Packed:
             also = (m_c, *(c for i in other_m for c in self.coords(i)), m_r)
             only += [f"{c.name} = 0" for c in also if c is not m_c]
             copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column, None, ())
-            return (), (copy.write(f"{self.u.name}_right", self.right_place(self.axes, other_k), also, only),)
+            return (), self.on_second(copy.write(f"{self.u.name}_right", self.right_place(self.axes, other_k), also, only))
         source = self.unit_of(self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED))
         n_r = self.coords(s.column)[1].name
         copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column,
                      source if source != s.column else None, (n_r,))
         target = self.right_place({**self.axes, **copy.axes}, other_k)
         name = copy.write(f"{self.u.name}_right", target, (m_c,), only)
-        around = self.others(COLUMN, s.column, *((s.beside,) if s.beside else ()))
+        around = self.others(COLUMN, s.column, *(i for i in (s.beside, s.across) if i))
         return bands(copy.loops(exclude=around), name), ()
 
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
@@ -258,6 +274,10 @@ class _Copy:
         self.pool = tuple(i for i in self.used if i in pool)
         self.axes = {p.own[i]: p.axes[p.own[i]] for i in self.used}
         vector = p.s.vector
+        if p.s.across in used and not p.s.fuse_pack:  # there the copy has no rows that run in lock step
+            q = p.own[p.s.across]
+            block, step, inside = p.axes[q].coords
+            self.axes[q] = Axis((block, step, replace(inside, name=f"{q}_y")), p.axes[q].start)
         if source is not None:
             for i, last in ((lane, "l"), (source, "s")):
                 q = p.own[i]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads
 from polyop.ir.op import Op, Step
+from polyop.ir.options import SHORT, VERY_SHORT
 
 _LINE = 64  # bytes of the widest vector
 
@@ -21,19 +22,20 @@ def narrow_sizes(op: Op, sizes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(n for n in op.sizes if n in found and sizes[n] == 1)
 
 
-def is_short(op: Op, sizes: Mapping[str, int]) -> bool:
-    """Whether a call's lanes would be few, and those of another loop many.
+def is_short(op: Op, sizes: Mapping[str, int]) -> int:
+    """How few lanes a call would have, where those of another loop would be many: 0, `SHORT` or `VERY_SHORT`.
 
-    The result of a contraction is then shorter than a vector along its last extent, and the reads that do without that
-    index are used again by other loops, so that laying them out for lanes pays: the filters of a convolution on 7 x 7.
+    The result of a contraction is then no longer than a vector along its last extent, and the reads that do without that
+    index are used again by other loops, as the filters of a convolution of 7 x 7 images are.
     """
     for s, last in _contractions(op):
         t = op.tensor(s.target.source)
         kept = {p.name for p in s.target.index if isinstance(p, Affine) and p.name}
         others = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
-        if (kept - {last}).difference(*others) and evaluate(t.shape[-1], sizes) * t.dtype.bytes_ <= _LINE:
-            return True
-    return False
+        length = evaluate(t.shape[-1], sizes) * t.dtype.bytes_
+        if (kept - {last}).difference(*others) and length <= _LINE:
+            return VERY_SHORT if length <= _LINE // 4 else SHORT
+    return 0
 
 
 def _contractions(op: Op) -> list[tuple[Step, str]]:

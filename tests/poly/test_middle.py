@@ -15,7 +15,7 @@ from polyop.ir.expr import evaluate
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Kind, structure, walk
 from polyop.ir.op import Op
-from polyop.ir.options import Layout, Options
+from polyop.ir.options import SHORT, VERY_SHORT, Layout, Options
 from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
@@ -196,9 +196,18 @@ def test_a_fold_that_would_lose_a_value_is_refused_by_the_checker():
 
 def test_lanes_leave_a_short_result_for_a_longer_loop_if_asked_to():
     text, expected, _ = CASES["nchw"]
-    m = middle(text, "tuned", Options(short=True))
+    m = middle(text, "tuned", Options(short=VERY_SHORT))
     assert proved(m) and "k_v:lanes" in structure(m.nest.body)
     arrays, got = run(m, {"C": 3, "H": 4, "W": 3, "K": 18})
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 3, 18), (17, 7, 7, 6), (2, 5, 16, 13), (1, 3, 2, 1)])
+def test_a_tile_takes_several_values_of_another_column_where_the_lanes_are_few(shape):
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(short=SHORT))
+    assert proved(m) and "p_p:rows" in structure(m.nest.body) and "q_v:lanes" in structure(m.nest.body)
+    arrays, got = run(m, dict(zip("CHWK", shape, strict=True)))
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
 
 
