@@ -118,25 +118,31 @@ class Accesses:
         tests = [t for n, e in extra for t in (affine(n), e - affine(n) - 1)]
         return frame, frame.where(tests, domain.set_tuple_name(name))
 
-    def element(self, frame: Frame, site: Site, load: Load) -> isl.Map:
-        """{ frame -> element }, for the place that `load` names at `site`."""
-        b = self.buffers[load.source]
-        name, life = self.memory(load.source), list[Affine]()
+    def life(self, site: Site, buffer: str) -> tuple[str, tuple[str, ...]]:
+        """The memory behind `buffer` as `site` sees it, and the coordinates on which it depends which life of it that is."""
+        b = self.buffers[buffer]
+        name, life = self.memory(buffer), tuple[str, ...]()
         if b.space == Space.REG:
-            keys = self._life(site, load.source)
-            life = [affine(a.loop.index) for a in site.around if keys and a.key in keys]
+            keys = self._life(site, buffer)
+            life = tuple(a.loop.index for a in site.around if keys and a.key in keys)
             name += f" in {keys}" if keys is not None else f" outside {site.name}"
         elif b.private and site.parallel:
             inner = site.parallel[-1]   # each run of a parallel loop may give its iterations to other threads
-            life = [affine(a.loop.index) for a in site.around[: inner + 1]]
+            life = tuple(a.loop.index for a in site.around[: inner + 1])
             name += f" in {site.around[inner].key}"
-        return frame.function(name, (*life, *self._index(frame, site, load)))
+        return name, life
+
+    def element(self, frame: Frame, site: Site, load: Load) -> isl.Map:
+        """{ frame -> element }, for the place that `load` names at `site`."""
+        name, life = self.life(site, load.source)
+        return frame.function(name, (*map(affine, life), *self.index(frame, site, load)))
 
     def position(self, frame: Frame, site: Site, load: Load) -> isl.Map:
         """{ frame -> memory[position] }: the same place in every life."""
-        return frame.function(self.memory(load.source), self._index(frame, site, load))
+        return frame.function(self.memory(load.source), self.index(frame, site, load))
 
-    def _index(self, frame: Frame, site: Site, load: Load) -> list[Affine]:
+    def index(self, frame: Frame, site: Site, load: Load) -> list[Affine]:
+        """The position that `load` names at `site`, over the coordinates of `frame`."""
         return placed(frame, site, [site.at(p) if isinstance(p, Affine) else p for p in load.index])
 
     def along(self, path: Path, site: Site, frame: Frame, domain: isl.Set) -> isl.Set:
