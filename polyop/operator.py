@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Protocol, TypeVar
@@ -16,8 +17,8 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
-from polyop.rewrite.regimes import is_short, narrow_sizes
-from polyop.runtime import cache, call, choose, cpu, store, threads
+from polyop.rewrite.regimes import regime
+from polyop.runtime import cache, call, choose, cpu, entry, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
@@ -101,7 +102,7 @@ class Operator:
         self._plans: dict[Any, call.Plan] = {}
         parameters = interface.parameters
         self._defaults = tuple(p.default for p in parameters)
-        self._names = tuple(p.name for p in parameters)
+        self._names = tuple(sys.intern(p.name) for p in parameters)
         self._by_value = tuple(p.kind in ("int", "const") for p in parameters)
         # as many arguments as this need no names: the rest have defaults
         self._index = {p.name: k for k, p in enumerate(parameters)}
@@ -110,17 +111,22 @@ class Operator:
         self._least = max(self._required, default=-1) + 1
         self._all = len(parameters) if not any(p.by_name for p in parameters) else -1
         self._most = next((k for k, p in enumerate(parameters) if p.by_name), len(parameters))
+        self._front = entry.front(self._names, self._by_value, self._most)
         self.__name__ = interface.name
         self.__doc__ = interface.docstring
 
     def __repr__(self) -> str:
         return f"<polyop {self.interface}>"
 
-    def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
+    def __call__(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
         """Run on arguments.
 
         Raises CallError, if they do not fit.
         """
+        return self._general(*args, out=out, **keywords)
+
+    def _general(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
+        """`__call__`, in Python and for all arguments; `entry` puts machine code in front of it for those it has seen."""
         values = args if len(args) == self._all and not keywords else self._values(args, keywords)
         outs: tuple[Any, ...] = ()
         if out is not None:
@@ -130,6 +136,8 @@ class Operator:
         if found is not None:
             result = found.run(values + outs)
             if result is not call.LONG:
+                if self._front and type(out) is not list:  # whose items another thread may take out of it
+                    entry.remember(Operator, self._front, found, values + outs, args, {**keywords, "out": out})
                 return result
         return self._long(values, out, outs, key)
 
@@ -167,7 +175,7 @@ class Operator:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         options = self._variant(op, bound)
         units = layout(op, bound.views, options.ones)
-        k = self._kernels.get((choice, units, options), lambda: self._find(op, units, options))
+        k = self._kernels.get((_exactly(choice), units, options), lambda: self._find(op, units, options))
         count = self._count(op, bound)
         result = k(bound, count)
         if key is not None and isinstance(k, Kernel):
@@ -181,7 +189,7 @@ class Operator:
         return result
 
     def _op(self, choice: Choice) -> Op:
-        return self._ops.get(choice, lambda: self._instantiate(choice))
+        return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))
 
     def _variant(self, op: Op, bound: Bound) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
@@ -189,8 +197,7 @@ class Operator:
         positive = all(n > 0 for n in sizes.values())
         if not positive:
             return replace(self.options, regime="any", threads=threads.get_num_threads() > 1)
-        ones = narrow_sizes(op, sizes)
-        return replace(self.options, ones=ones, short=not ones and is_short(op, sizes), threads=threads.get_num_threads() > 1)
+        return replace(regime(op, sizes, self.options), threads=threads.get_num_threads() > 1)
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
@@ -253,6 +260,11 @@ class Operator:
             raise _unknown(interface, unknown[0])
         rest = (1 if rank is None else rank) if interface.has_rest else None
         return Choice(tuple(variables), tuple(values), rest)
+
+
+def _exactly(choice: Choice) -> tuple[Choice, str]:
+    """What tells apart choices that are equal: consts of 0.0 and of -0.0."""
+    return choice, str(choice.consts)
 
 
 def _unknown(interface: Interface, name: str) -> UserError:

@@ -11,21 +11,26 @@ import struct
 import sys
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import copysign
 from typing import Any
 
 import numpy as np
 from numpy import ndarray
 
-from polyop.ir.dtypes import BF16, DType
+from polyop.ir.dtypes import BF16, BY_NUMPY, DType
 from polyop.ir.op import Op
 from polyop.runtime import arrays, blocks, threads
 from polyop.runtime.arrays import address
 from polyop.runtime.bind import Bound
 from polyop.runtime.blocks import fill
+from polyop.runtime.estimate import work
 from polyop.runtime.kernel import Kernel, arena
 
 LONG = object()  # this call must go the long way
 
+_LONG = 1 << 12  # points from which a kernel takes longer than it takes to let other threads run
+
+_NUMBERS = frozenset({bool, int, float, type(None), *(d.type for d in BY_NUMPY if d.isbuiltin == 1)})
 _FORMATS = {"f16": "e6x", "f32": "f4x", "f64": "d", "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q", "u8": "B7x",
             "u16": "H6x", "u32": "I4x", "u64": "Q", "bool": "?7x"}
 
@@ -39,9 +44,11 @@ def key(values: Sequence[Any], by_value: Sequence[bool]) -> tuple[Any, ...] | No
     for v, fixed in zip(values, by_value):  # noqa: B905, strict costs a tenth of the key
         t = type(v)
         if t is ndarray:
+            if fixed:
+                return None  # a size, in an array of rank 0
             parts += (v.dtype, v.shape, v.strides)
-        elif t is float or t is int or t is bool:
-            parts.append((t, v) if fixed else t)
+        elif t in _NUMBERS:
+            parts += (t, v, copysign(1, v) if t is float else 0) if fixed else (t,)  # -0.0 is not 0.0, though they are equal
         elif "torch" in sys.modules and t in _torch_types():
             if not _is_plain(v):
                 return None
@@ -93,9 +100,10 @@ class Plan:
     places    (position in the values, slot in the row, is_torch, mask) of the arrays among the values
     written   (position, slot, is_torch, first, last, others) of those the kernel writes: the bytes they cover, from their
               address, and (slot, first, last) of every other array
-    numbers   (position in the values, slot in the row) of scalars
+    numbers   (position in the values, slot in the row) of scalars, and `scalars` their dtypes
     fresh     (slot, shape, dtype, size of class, NumPy's dtype) of the results to allocate, each of `kind`
     back      for each result, which of the fresh ones it is, or ~position of the value that is given back
+    is_long   whether other threads should run Python code meanwhile
     """
 
     kernel: Kernel
@@ -104,11 +112,18 @@ class Plan:
     places: tuple[tuple[int, int, bool, int], ...]
     written: tuple[tuple[int, int, bool, int, int, tuple[tuple[int, int, int], ...]], ...]
     numbers: tuple[tuple[int, int], ...]
+    scalars: tuple[DType, ...]
     fresh: tuple[tuple[int, tuple[int, ...], DType, int, Any], ...]
     kind: Any
     back: tuple[int, ...]
     work: tuple[tuple[int, int], ...]
     bytes_: int
+    is_long: bool
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether tensors of torch go in or come out."""
+        return self.kind == "torch" or any(is_torch for _, _, is_torch, _ in self.places)
 
     def run(self, values: Sequence[Any]) -> Any:
         """The results, or LONG."""
@@ -178,13 +193,16 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
         if i not in found:
             continue
         found[o] = _Array(found[i].position, slot[o], found[i].is_torch, found[i].mask, found[i].reach)
-    formats, numbers = ["q"] * len(row), []
+    formats, numbers, scalars = ["q"] * len(row), [], []
     for k, (n, dtype) in enumerate(signature.scalars):
         at = 2 + len(signature.sizes) + k
-        if dtype == BF16 or n not in position or not isinstance(values[position[n]], bool | int | float):
+        if n in position and values[position[n]] is None:
+            continue  # the default, which follows from consts
+        if dtype == BF16 or n not in position or type(values[position[n]]) not in _NUMBERS:
             return None
-        formats[at], row[at] = _FORMATS[dtype.name], 0
+        formats[at] = _FORMATS[dtype.name]
         numbers.append((position[n], at))
+        scalars.append(dtype)
     fresh: list[tuple[int, tuple[int, ...], DType, int, Any]] = []
     back, kind = [], "numpy"
     for t in op.outputs:
@@ -197,8 +215,8 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
     places = tuple((a.position, a.slot, a.is_torch, a.mask) for a in found.values())
     written = tuple((a.position, a.slot, a.is_torch, *a.reach, _others(a, found.values())) for a in
                     (found[t.name] for t in op.outputs if t.name in found))
-    return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers), tuple(fresh),
-                kind, tuple(back), prepared.work, prepared.bytes_)
+    return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
+                tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, work(op, bound.sizes) >= _LONG)
 
 
 def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:

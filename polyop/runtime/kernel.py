@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from polyop.ir.errors import UnsupportedError
+from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.module import Binary, Proof, slots
 from polyop.runtime import cpu, threads
 from polyop.runtime.arrays import refuse
@@ -91,6 +91,16 @@ class Kernel:
     notes: tuple[str, ...] = ()
     loaded: cpu.Loaded | None = field(default=None, repr=False)
     entry: Any = field(default=None, repr=False)
+
+    @property
+    def address(self) -> int:
+        """Where the code is.
+
+        Raises InternalError, if it is not loaded.
+        """
+        if self.loaded is None:
+            raise InternalError(f"load: {self.binary.name} has no code in this process")
+        return self.loaded.addresses[self.binary.name]
 
     def prepare(self, bound: Bound, count: int) -> Prepared:
         """Everything about a call on up to `count` threads that does not depend on where its arrays lie."""

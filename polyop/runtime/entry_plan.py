@@ -1,0 +1,98 @@
+"""A Plan as words that machine code follows: what `@run` of entry_run.ll reads."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from polyop.ir.dtypes import BOOL, F32, F64, DType
+from polyop.runtime import arrays, blocks
+from polyop.runtime.call import Plan
+from polyop.runtime.kernel import arena
+
+PLACES = 64        # most values of a call, and most results
+SMALL = 1 << 16    # bytes of a result up to which the C library has memory at hand
+_STACK = 1 << 12   # bytes of work memory that the stack has
+_ROW = 1 << 9      # most slots
+_FIRST = 2         # objects of a record stand behind its look and its plan
+_EXACT = 1 << 53   # all integers up to here are doubles
+_NUMPY, _CALL, _LIKE = range(3)  # how a result comes about
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Words:
+    """`plan` is the row of words, `objects` are what it speaks of, the first one as number 2."""
+
+    plan: bytes
+    objects: tuple[Any, ...]
+
+
+def record(plan: Plan, values: Sequence[Any]) -> Words | None:
+    """`plan` for the machine; None if it does something that the code does not know.
+
+    values   those of a call that the plan was just carried out for: the types are the same in all others, and where a call
+             gives no number, it means the default that stands here
+    """
+    objects: list[Any] = []
+    numbers = [_number(plan, k, values) for k in range(len(plan.numbers))]
+    if len(values) > PLACES or len(plan.fresh) > PLACES or not plan.back or len(plan.row) > _ROW or None in numbers:
+        return None
+    new = [_result(plan, k, objects) for k in range(len(plan.fresh))]
+    places = [(position, slot, mask) for position, slot, _, mask in plan.places]
+    written = [(position, slot, first, last, len(others), *(w for o in others for w in o))
+               for position, slot, _, first, last, others in plan.written]
+    where = 0
+    if plan.bytes_ > _STACK:
+        where = _FIRST + len(objects)
+        objects.append(partial(arena.take, plan.bytes_))
+    head = (plan.kernel.address, len(plan.row), plan.is_long, plan.bytes_, where, len(places), len(written), len(numbers),
+            len(new), len(plan.work), len(plan.back), 0)
+    row = list(plan.row)
+    for position, slot in plan.numbers:
+        row[slot] = values[position]
+    parts = [*places, *written, *(n for n in numbers if n), *new, *plan.work, plan.back]
+    return Words(_words(head) + plan.pack(*row) + _words([w for p in parts for w in p]), tuple(objects))
+
+
+def _words(numbers: Sequence[int]) -> bytes:
+    return np.array(numbers, np.int64).tobytes()
+
+
+def _number(plan: Plan, k: int, values: Sequence[Any]) -> tuple[int, ...] | None:
+    """Value, slot, how, least, greatest."""
+    (position, slot), dtype = plan.numbers[k], plan.scalars[k]
+    how = _how(dtype, values[position])
+    if how is None:
+        return None
+    least, greatest = (-_EXACT, _EXACT) if dtype.is_float else (int(dtype.lowest), min(int(dtype.highest), (1 << 63) - 1))
+    return position, slot, how, least, greatest
+
+
+def _how(dtype: DType, value: Any) -> int | None:
+    """How `@number` converts a value of this type; None if it cannot."""
+    if dtype == BOOL:
+        return 5
+    if dtype.is_integer:
+        return 4
+    if dtype not in (F32, F64):
+        return None
+    return (0 if isinstance(value, float | np.floating) else 2) + (dtype == F32)
+
+
+def _result(plan: Plan, k: int, objects: list[Any]) -> tuple[int, ...]:
+    """Slot, how, which object, bytes, rank, extents; the object is put behind `objects`."""
+    slot, shape, dtype, size, plain = plan.fresh[k]
+    bytes_ = prod(shape) * dtype.bytes_
+    if plan.kind == "numpy":
+        how, thing = (_NUMPY, plain) if bytes_ <= SMALL else (_CALL, partial(blocks.fill, size, shape, plain))
+    elif plan.kind == "torch" and bytes_ <= SMALL:
+        how, thing = _LIKE, arrays.empty(shape, dtype, "torch")[0]
+    else:
+        how, thing = _CALL, partial(arrays.empty, shape, dtype, plan.kind)
+    objects.append(thing)
+    return slot, how, _FIRST + len(objects) - 1, bytes_ + blocks.ALIGN, len(shape), *shape
