@@ -96,31 +96,43 @@ def clusters_of(nodes: tuple[Cluster | Serial | Group, ...]) -> list[Cluster]:
 
 def _node(plan: Plan, node: Cluster | Serial, rung: str, folds: Folds, chosen: list[str],
           notes: list[str]) -> tuple[TileProgram, tuple[Node, ...]]:
-    """The tile program of one top-level node and its loops."""
-    if isinstance(node, Cluster):
+    """The tile program of one top-level node and its loops.
+
+    Writing loops takes long, so those of a cluster inside a recurrence are tried alone only if the whole cannot be written
+    with what was built first.
+    """
+    if isinstance(node, Cluster) and not folds:
         part, name, body = _best(plan, node, {}, rung, notes)
         chosen.append(f"{node}: {name}")
-        if not folds:
-            return program(plan, part), body
-    else:
-        part = _serial(plan, node, {}, rung, chosen, notes)
-    whole = folded(program(plan, part), folds)
-    return whole, generate(whole, plan.head)
-
-
-def _serial(plan: Plan, node: Serial, outer: Axes, rung: str, chosen: list[str], notes: list[str]) -> Part:
-    """A loop that runs in order, around parts each of which was tried alone first."""
-    axes = {**outer, node.loop: serial_axis(plan, node)}
-    parts: list[Part] = []
-    for n in node.body:
-        if isinstance(n, Cluster):
-            part, name, _ = _best(plan, n, axes, rung, notes)
-            chosen.append(f"{n}: {name}")
-            parts.append(part)
-        elif isinstance(n, Serial):
-            parts.append(_serial(plan, n, axes, rung, chosen, notes))
+        return program(plan, part), body
+    for alone in (False, True):
+        names: list[str] = []
+        reasons: list[str] = []
+        try:
+            whole = folded(program(plan, _part(plan, node, {}, rung, names, reasons, alone)), folds)
+            nodes = generate(whole, plan.head)
+        except UnsupportedError:
+            if alone:
+                notes += reasons
+                raise
         else:
-            raise InternalError("poly: a group outside a cluster")
+            break
+    chosen += names
+    notes += reasons
+    return whole, nodes
+
+
+def _part(plan: Plan, node: Cluster | Serial | Group, outer: Axes, rung: str, chosen: list[str], notes: list[str],
+          alone: bool) -> Part:
+    """The part of a node: of a recurrence, a loop that runs in order around the parts of what is inside."""
+    if isinstance(node, Cluster):
+        part, name, _ = _best(plan, node, outer, rung, notes, alone)
+        chosen.append(f"{node}: {name}")
+        return part
+    if isinstance(node, Group):
+        raise InternalError("poly: a group outside a cluster")
+    axes = {**outer, node.loop: serial_axis(plan, node)}
+    parts = [_part(plan, n, axes, rung, chosen, notes, alone) for n in node.body]
     tree = tuple(t for p in parts for t in p.tree)
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
                 (band((node.loop,), *tree),), tuple(k for p in parts for k in p.kinds))
@@ -130,8 +142,9 @@ def program(plan: Plan, part: Part) -> TileProgram:
     return TileProgram(plan.context, part.stmts, part.buffers, part.tree, part.kinds)
 
 
-def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]) -> tuple[Part, str, tuple[Node, ...]]:
-    """The first strategy that can be built and whose loops can be generated; the reasons against the others are noted."""
+def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str],
+          alone: bool = True) -> tuple[Part, str, tuple[Node, ...]]:
+    """The first strategy that can be built and, if `alone`, whose loops can be written; reasons against the others are noted."""
     attempts: list[tuple[str, Callable[[], Part]]] = []
     if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and not plan.target.warp:
         try:
@@ -147,7 +160,7 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
         try:
             part = attempt()
             around = replace(part, tree=(band(outer, *part.tree),)) if outer else part
-            return part, name, generate(program(plan, around), plan.head)
+            return part, name, generate(program(plan, around), plan.head) if alone else ()
         except UnsupportedError as error:
             reasons.append(f"{cluster}: not {name}, since {error}")
             notes.append(reasons[-1])
