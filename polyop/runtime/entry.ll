@@ -52,9 +52,11 @@ declare ptr @PyErr_NoMemory()
 declare ptr @PyMem_Malloc(i64)
 declare void @PyMem_Free(ptr)
 declare ptr @PyObject_GetAttr(ptr, ptr)
-declare ptr @PyObject_Vectorcall(ptr, ptr, i64, ptr)
+declare ptr @PyObject_VectorcallDict(ptr, ptr, i64, ptr)
 declare i32 @PyObject_IsTrue(ptr)
+declare ptr @PyDict_New()
 declare ptr @PyDict_GetItem(ptr, ptr)
+declare i32 @PyDict_SetItem(ptr, ptr, ptr)
 declare ptr @PyList_GetItem(ptr, i64)
 declare i64 @PyList_Size(ptr)
 declare ptr @PyTuple_New(i64)
@@ -209,7 +211,7 @@ asked:
   br i1 %wanted, label %enabled, label %negative
 enabled:
   %is.enabled = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 19)
-  %on = call ptr @PyObject_Vectorcall(ptr %is.enabled, ptr null, i64 0, ptr null)
+  %on = call ptr @PyObject_VectorcallDict(ptr %is.enabled, ptr null, i64 0, ptr null)
   %on.lost = icmp eq ptr %on, null
   br i1 %on.lost, label %error, label %on.known
 on.known:
@@ -220,7 +222,7 @@ negative:
   %cell = alloca ptr
   store ptr %value, ptr %cell
   %is.neg = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 20)
-  %neg = call ptr @PyObject_Vectorcall(ptr %is.neg, ptr %cell, i64 1, ptr null)
+  %neg = call ptr @PyObject_VectorcallDict(ptr %is.neg, ptr %cell, i64 1, ptr null)
   %neg.lost = icmp eq ptr %neg, null
   br i1 %neg.lost, label %error, label %neg.known
 neg.known:
@@ -517,15 +519,7 @@ leave:
   br label %general
 
 general:
-  %named = icmp ne ptr %names, null
-  br i1 %named, label %count, label %whole
-count:
-  %extra = call i64 @PyTuple_Size(ptr %names)
-  br label %whole
-whole:
-  %more = phi i64 [ 0, %general ], [ %extra, %count ]
-  %all = add i64 %given, %more
-  %bytes = shl i64 %all, 3
+  %bytes = shl i64 %given, 3
   %room = add i64 %bytes, 8
   %stack = call ptr @PyMem_Malloc(i64 %room)
   %full = icmp eq ptr %stack, null
@@ -537,11 +531,45 @@ pass:
   store ptr %self, ptr %stack
   %behind = getelementptr ptr, ptr %stack, i64 1
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 %behind, ptr align 8 %args, i64 %bytes, i1 false)
+  %named = icmp ne ptr %names, null
+  br i1 %named, label %count, label %through
+count:
+  %dict = call ptr @PyDict_New()
+  %dict.lost = icmp eq ptr %dict, null
+  br i1 %dict.lost, label %free, label %keywords
+keywords:
+  %extra = call i64 @PyTuple_Size(ptr %names)
+  %values.named = getelementptr ptr, ptr %args, i64 %given
+  br label %keyword
+keyword:
+  %j = phi i64 [ 0, %keywords ], [ %j1, %set ]
+  %more = icmp slt i64 %j, %extra
+  br i1 %more, label %set, label %through
+set:
+  %name = call ptr @PyTuple_GetItem(ptr %names, i64 %j)
+  %value.at = getelementptr ptr, ptr %values.named, i64 %j
+  %value = load ptr, ptr %value.at
+  %failed = call i32 @PyDict_SetItem(ptr %dict, ptr %name, ptr %value)
+  %j1 = add i64 %j, 1
+  %was.set = icmp eq i32 %failed, 0
+  br i1 %was.set, label %keyword, label %undo
+undo:
+  call void @Py_DecRef(ptr %dict)
+  br label %free
+through:
+  %by.name = phi ptr [ null, %pass ], [ %dict, %keyword ]
   %with.self = add i64 %given, 1
   %function = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 4)
-  %answer = call ptr @PyObject_Vectorcall(ptr %function, ptr %stack, i64 %with.self, ptr %names)
+  %answer = call ptr @PyObject_VectorcallDict(ptr %function, ptr %stack, i64 %with.self, ptr %by.name)
+  %no.dict = icmp eq ptr %by.name, null
+  br i1 %no.dict, label %free, label %forget
+forget:
+  call void @Py_DecRef(ptr %by.name)
+  br label %free
+free:
+  %said = phi ptr [ null, %count ], [ null, %undo ], [ %answer, %through ], [ %answer, %forget ]
   call void @PyMem_Free(ptr %stack)
-  ret ptr %answer
+  ret ptr %said
 }
 
 ; `look((table, info), *args, **keywords)`: the look of a call as bytes, or None.

@@ -177,7 +177,7 @@ fresh.data:
   %data = load i64, ptr %data.at
   br label %fresh.put
 fresh.call:
-  %pair = call ptr @PyObject_Vectorcall(ptr %means, ptr null, i64 0, ptr null)
+  %pair = call ptr @PyObject_VectorcallDict(ptr %means, ptr null, i64 0, ptr null)
   %pair.lost = icmp eq ptr %pair, null
   br i1 %pair.lost, label %sorry, label %fresh.pair
 fresh.pair:
@@ -192,7 +192,7 @@ fresh.torch:
   %cell = getelementptr [PLACES x ptr], ptr %made, i64 0, i64 %f
   store ptr %means, ptr %cell
   %like = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 21)
-  %similar = call ptr @PyObject_Vectorcall(ptr %like, ptr %cell, i64 1, ptr null)
+  %similar = call ptr @PyObject_VectorcallDict(ptr %like, ptr %cell, i64 1, ptr null)
   %similar.lost = icmp eq ptr %similar, null
   br i1 %similar.lost, label %sorry, label %fresh.tensor
 fresh.tensor:
@@ -236,7 +236,7 @@ work.stack:
   br label %work.fill
 work.arena:
   %take = call ptr @PyTuple_GetItem(ptr %record, i64 %arena)
-  %taken = call ptr @PyObject_Vectorcall(ptr %take, ptr null, i64 0, ptr null)
+  %taken = call ptr @PyObject_VectorcallDict(ptr %take, ptr null, i64 0, ptr null)
   %taken.lost = icmp eq ptr %taken, null
   br i1 %taken.lost, label %sorry, label %work.taken
 work.taken:
