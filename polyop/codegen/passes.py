@@ -167,7 +167,7 @@ def _row_stores(body: Body, around: tuple[For, ...] = ()) -> Iterator[tuple[Load
 
 
 def _is_full_tile(n: For) -> bool:
-    return n.kind == Kind.LANES and n.is_full and _has_serial(n.body)
+    return n.kind == Kind.LANES and _has_serial(n.body)
 
 
 def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:

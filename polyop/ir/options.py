@@ -11,6 +11,7 @@ RUNGS = ("tuned", "default", "distributed", "interpreter")
 
 
 SHORT, VERY_SHORT = 1, 2
+STRIP = 256  # bytes: four vectors
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class Options:
     ones       sizes that are 1 in the calls the kernel is for
     short      how long what has unit stride in a contraction's result is in these calls: more than a vector (0), at most a
                vector (`SHORT`), at most a quarter of one (`VERY_SHORT`)
+    rows       how many rows a contraction has at most in these calls, where that is 1, 2, 4 or 8; 0: more
+    strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
@@ -36,6 +39,8 @@ class Options:
     regime: str = "positive"
     ones: tuple[str, ...] = ()
     short: int = 0
+    rows: int = 0
+    strip: bool = False
     threads: bool = False
     check: bool = True
 

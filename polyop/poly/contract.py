@@ -20,6 +20,7 @@ from polyop.poly.schedule import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
 NEAR = 4  # elements from lane to lane that a vector load still takes well
+CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
 
@@ -46,6 +47,7 @@ class Contraction:
 class PackedStrategy:
     """Numbers and names only.
 
+    row           None: there is nothing for rows to reuse (`columns.py`)
     kc            None: accumulators stay in registers for the whole contraction
     rows_outside  the other rows go outside the blocks, as batches do: more for several threads to share
     beside        another column, along which the right operand has its unit stride: blocks hold `vector` values of it, so
@@ -54,7 +56,7 @@ class PackedStrategy:
     """
 
     what: Contraction
-    row: str
+    row: str | None
     column: str
     depth: str
     rows: int
@@ -74,8 +76,9 @@ class PackedStrategy:
 
     def __str__(self) -> str:
         packs = ["left"] * self.pack_left + [("right, fused" if self.fuse_pack else "right")] * self.pack_right
+        rows = f"rows {self.row} x {self.rows}" if self.row else "no rows"
         across = f", {self.across} x {self.second}" if self.across else ""
-        return (f"packed: rows {self.row} x {self.rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}, "
+        return (f"packed: {rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}, "
                 f"mc {self.mc}, kc {self.kc}, nc {self.nc}, packs {' and '.join(packs) or 'nothing'}")
 
 
@@ -142,11 +145,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order(u)) if i in c.having(ROW))
     contracted = c.having(CONTRACTED)
     long = tuple(i for i in contracted if not _extent(u, i).is_constant) or contracted  # a 3 is not worth cutting
-    alone = tuple(i for i in long if all(_stands_alone(i, x) for x in (left, right)))
+    alone = tuple(i for i in long if all(stands_alone(i, x) for x in (left, right)))
     long = alone or long  # what is added to another index is a window, mostly short
     depth = unit(left, long) or unit(right, long) or long[-1]
     if plan.options.numerics == "strict" and len(contracted) > 1:
         return ()  # blocks would sum in another order
+    tied = any(depth in expr_names(w) and expr_names(w) & set(written_order(u)) for w in u.where)  # no chunk is first everywhere
+    outside = plan.options.threads
     hints = dict(plan.options.hints)
     typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
     bytes_ = plan.lane_bytes
@@ -157,7 +162,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     second = 4 if across else 1
     rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second)
     columns = vectors * vector
-    windows = {i for i in contracted if not all(_stands_alone(i, x) for x in (left, right) if i in iterators_of(x))}
+    if plan.options.rows and not tied and alone and all(unit(x, (column,)) for x in c.rights):
+        rows = plan.options.rows
+        columns = min(4, (t.registers - 1) // rows - 1) * vector
+        run = t.l1 // (4 * rows * bytes_) // columns * columns  # of results: a quarter of L1
+        chunk = None if plan.options.strip else CHUNK
+        return (PackedStrategy(c, row, column, depth, rows, columns, rows, chunk, run, vector, False, False, False, outside),)
+    windows = {i for i in contracted if not all(stands_alone(i, x) for x in (left, right) if i in iterators_of(x))}
     inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)
     kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / inside))))
     if beside:
@@ -167,8 +178,6 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     mc = (192 if plan.options.threads else 4800) // rows * rows
     apart = spacing(plan, u, right, own[column])
     fuse = apart is not None and 1 <= apart <= NEAR
-    outside = plan.options.threads
-    tied = any(depth in expr_names(w) and expr_names(w) & set(written_order(u)) for w in u.where)  # no chunk is first everywhere
     if len(c.rights) > 1 or tied or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
@@ -185,7 +194,7 @@ def written_order(s: Stmt) -> tuple[str, ...]:
     return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None)
 
 
-def _stands_alone(iterator: str, load: Load) -> bool:
+def stands_alone(iterator: str, load: Load) -> bool:
     """Whether some position of `load` is just `iterator`."""
     return any(isinstance(p, Affine) and p.name == iterator for p in load.index)
 

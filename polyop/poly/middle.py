@@ -19,7 +19,7 @@ from polyop.ir.loops import Buffer, LoopNest, Node
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly import contract, packed, rows
+from polyop.poly import columns, contract, packed, rows
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
 from polyop.poly.fold import Folds, find_folds, folded, folded_buffer
 from polyop.poly.generate import generate
@@ -146,9 +146,10 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
           alone: bool = True) -> tuple[Part, str, tuple[Node, ...]]:
     """The first strategy that can be built and, if `alone`, whose loops can be written; reasons against the others are noted."""
     attempts: list[tuple[str, Callable[[], Part]]] = []
-    if rung == "tuned" and cluster.is_contraction and plan.options.regime == "positive" and not plan.target.warp:
+    if rung == "tuned" and plan.options.regime == "positive" and not plan.target.warp:
+        choose = contract.choose if cluster.is_contraction else columns.choose
         try:
-            for c in contract.choose(plan, cluster, outer):
+            for c in choose(plan, cluster, outer):
                 attempts.append((str(c), partial(packed.build, plan, cluster, outer, c)))
         except UnsupportedError as error:
             notes.append(f"{cluster}: not packed, since {error}")

@@ -1,6 +1,7 @@
 """Strategy "packed", built: the tile program of a contraction in register tiles.
 
     batch.. m_c k_c ( pack_left  n_c ( pack_right  row.. m_r n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) ) )
+    batch.. n_c k_c ( n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) )                         without rows
 
 with every compute statement in its own m_p loop; a fused pack_right stands just before the update, where m_r is 0.
 
@@ -39,10 +40,12 @@ class _Packed:
         self.axes: dict[str, Axis] = dict(outer)
         q = self.own
         chains: dict[str, tuple[Coord, ...]] = {
-            s.row: (Coord(f"{q[s.row]}_c", s.mc), Coord(f"{q[s.row]}_r", s.rows, s.mc), Coord(f"{q[s.row]}_p", 1, s.rows)),
             s.column: (Coord(f"{q[s.column]}_c", s.nc), Coord(f"{q[s.column]}_r", s.columns, s.nc),
                        Coord(f"{q[s.column]}_v", 1, s.columns)),
         }
+        if s.row:
+            chains[s.row] = (Coord(f"{q[s.row]}_c", s.mc), Coord(f"{q[s.row]}_r", s.rows, s.mc),
+                             Coord(f"{q[s.row]}_p", 1, s.rows))
         if s.across:
             chains[s.across] = (Coord(f"{q[s.across]}_c", s.block), Coord(f"{q[s.across]}_r", s.second, s.block),
                                 Coord(f"{q[s.across]}_p", 1, s.second))
@@ -55,13 +58,14 @@ class _Packed:
                 continue
             start = lower_bound(plan, self.u, q[i], outer)
             self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), start)
-        other_m = self.others(ROW, s.row)
+        other_m = self.others(ROW, s.row) if s.row else ()
         self.batch = self.others(BATCH) + (other_m if s.rows_outside else ())
         self.other_m = () if s.rows_outside else other_m
-        self.m_p, self.n_v = f"{q[s.row]}_p", f"{q[s.column]}_v"
+        self.n_v = f"{q[s.column]}_v"
         self.chunk = f"{q[s.depth]}_c" if s.kc else None
+        self.row = ((f"{q[s.row]}_p", s.rows),) if s.row else ()
         self.across = ((f"{q[s.across]}_p", s.second),) if s.across else ()
-        self.locked = ((self.m_p, s.rows), *self.across, (self.n_v, s.columns))
+        self.locked = (*self.row, *self.across, (self.n_v, s.columns))
         self.homes = find_homes(plan, cluster, tuple(outer), self.locked, s.columns)
         self.b = Builder(plan, cluster, self.homes)
         self.b.kinds |= {c: (Kind.LANES if c == self.n_v else Kind.ROWS, extent) for c, extent in self.locked}
@@ -91,10 +95,10 @@ class _Packed:
         axis = axes[self.own[i]]
         return axis.value - axis.start
 
-    def on_rows(self, *items: str) -> tuple[Band, ...]:
-        return tuple(Band(self.m_p, self.on_second(x)) for x in items)
+    def on_rows(self, *items: str) -> Bands:
+        return tuple(x for item in items for x in bands(tuple(c for c, _ in (*self.row, *self.across)), item))
 
-    def on_second(self, item: str) -> tuple[Band | str, ...]:
+    def on_second(self, item: str) -> Bands:
         return bands(tuple(c for c, _ in self.across), item)
 
     # --- the parts
@@ -105,9 +109,9 @@ class _Packed:
         other_n, other_k = self.others(COLUMN, s.column, *near), self.others(CONTRACTED, s.depth)
         before, after = self.accumulator()
         packed: dict[Load, Load] = {}
-        tree_left: tuple[Band | str, ...] = ()
-        tree_right: tuple[Band | str, ...] = ()
-        fused: tuple[Band | str, ...] = ()
+        tree_left: Bands = ()
+        tree_right: Bands = ()
+        fused: Bands = ()
         values = self.plan.values(u, self.axes)
         if s.pack_right:
             tree_right, fused = self.pack_right(other_m, other_k)
@@ -121,17 +125,19 @@ class _Packed:
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
         depth = [c.name for c in self.coords(s.depth) if c.name != self.chunk]
         inner = (*before, band((*self.loops(other_k), *depth), *fused, *self.on_rows(u.name)), *after)
-        m_c, m_r = (c.name for c in self.coords(s.row)[:2])
+        m_c, m_r = ((c.name,) for c in self.coords(s.row)[:2]) if s.row else ((), ())
         n_c, n_r = (c.name for c in self.coords(s.column)[:2])
         within = tuple(self.coords(i)[1].name for i in near)
-        micro = band((*self.loops(other_m), m_r, *within, n_r, self.n_v), *inner)
-        blocks = band((*self.loops(other_n), *(self.coords(i)[0].name for i in near), n_c), *tree_right, micro)
-        outside = (*self.loops(batch), m_c, *((self.chunk,) if self.chunk else ()))
-        shared = self.loops(batch)[-1] if batch else m_c  # a leading batch is often 1
+        micro = band((*self.loops(other_m), *m_r, *within, n_r, self.n_v), *inner)
+        block = (*self.loops(other_n), *(self.coords(i)[0].name for i in near), n_c)
+        chunk = (self.chunk,) if self.chunk else ()
+        shared = self.loops(batch)[-1] if batch else (*m_c, *block)[0]  # a leading batch is often 1
         self.b.kinds[shared] = (Kind.PARALLEL, None)
-        return self.b.part(bands(outside, *tree_left, blocks))
+        if not s.row:
+            return self.b.part(bands((*self.loops(batch), *block, *chunk), micro))
+        return self.b.part(bands((*self.loops(batch), *m_c, *chunk), *tree_left, band(block, *tree_right, micro)))
 
-    def accumulator(self) -> tuple[tuple[Band, ...], tuple[Band, ...]]:
+    def accumulator(self) -> tuple[Bands, Bands]:
         """What stands before and after the contraction: init or fill; spill, or finish and the statements that follow."""
         u, s, plan = self.u, self.s, self.plan
         init = next((q for q in self.cluster.stmts if q.kind == INIT and q.target.source == u.target.source), None)
@@ -204,6 +210,7 @@ class _Packed:
 
     def left_place(self, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
         """The same for a packed left operand."""
+        assert self.s.row is not None
         m = self.offset(self.s.row, axes) - affine(axes[self.own[self.s.row]].coords[0].name)
         index = (*(self.offset(i, axes) for i in other_m), m, *(self.offset(i, axes) for i in other_k), self.depth(axes))
         return Load(self.packed_name("left"), index, self.c.lefts[0].dtype)
@@ -223,6 +230,7 @@ class _Packed:
     def pack_right(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Bands, Bands]:
         """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
         s = self.s
+        assert s.row is not None
         near = ((affine(s.vector), 1),) if s.beside else ((affine(s.block), s.second),) if s.across else ()
         second = ((affine(s.second), 1),) if s.across else ()
         dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k), *second, (affine(s.columns), 1))
@@ -246,6 +254,7 @@ class _Packed:
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
         """What copies a block of the left operand, before the blocks of columns."""
         s = self.s
+        assert s.row is not None
         dims = (*((self.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), self.extent(s.row)), 1), *self.deep(other_k))
         self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=True))
         pool = (s.row, *other_m, *self.c.having(CONTRACTED))

@@ -404,6 +404,8 @@ class _Scheduler:
     def share(self, g: Group, s: Stmt, kept: tuple[str, ...], reduced: tuple[str, ...], deps: tuple[Edge, ...]) -> bool:
         if not (kept + reduced) or set(g.kept + g.reduced) != set(kept + reduced):
             return False
+        if s.kind == UPDATE and any(q.kind == UPDATE and q.target.source == s.target.source for q in g.stmts):
+            return False  # each adds up in registers of its own, and would lose what the other adds
         between = [e for e in deps if e.sink is s and e.source in g.stmts]
         for e in between:
             if e.source.kind == UPDATE or e.load is None:

@@ -3,12 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
-from polyop.ir.expr import Affine, evaluate, expr_names, loads
+from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op, Step
-from polyop.ir.options import SHORT, VERY_SHORT
+from polyop.ir.options import SHORT, STRIP, VERY_SHORT, Options
 
 _LINE = 64  # bytes of the widest vector
+
+
+def regime(op: Op, sizes: Mapping[str, int], options: Options) -> Options:
+    """`options` for a call of these sizes, all of them at least 1."""
+    ones = narrow_sizes(op, sizes)
+    if ones:
+        return replace(options, ones=ones)
+    rows = few_rows(op, sizes)
+    return replace(options, short=is_short(op, sizes), rows=rows, strip=has_strip(op, sizes, bool(rows)))
 
 
 def narrow_sizes(op: Op, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -36,6 +46,40 @@ def is_short(op: Op, sizes: Mapping[str, int]) -> int:
         if (kept - {last}).difference(*others) and length <= _LINE:
             return VERY_SHORT if length <= _LINE // 4 else SHORT
     return 0
+
+
+def few_rows(op: Op, sizes: Mapping[str, int]) -> int:
+    """1, 2, 4 or 8, if no contraction of a call has more rows than that, else 0.
+
+    A matrix product with so few rows reads its right operand once and hardly uses it again: copies of it do not pay.
+    """
+    most = 0
+    for s, last in _contractions(op):
+        without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
+        beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
+        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+        count = 1
+        for r in s.ranges:
+            if r.index in kept and r.index not in beside and any(r.index in x for x in without):
+                extent = r.upper - r.lower
+                if not names(extent) <= sizes.keys():
+                    return 0
+                count *= evaluate(extent, sizes)
+        most = max(most, count)
+    return next((n for n in (1, 2, 4, 8) if 0 < most <= n), 0)
+
+
+def has_strip(op: Op, sizes: Mapping[str, int], also_contractions: bool) -> bool:
+    """Whether a sum of rows is so short in a call that all of it stays in registers, however many rows there are."""
+    contractions = [s for s, _ in _contractions(op)]
+    for s in op.steps:
+        last = s.target.index[-1] if s.target.index else None
+        if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
+            continue
+        t = op.tensor(s.target.source)
+        if (also_contractions or s not in contractions) and evaluate(t.shape[-1], sizes) * t.dtype.bytes_ <= STRIP:
+            return True
+    return False
 
 
 def _contractions(op: Op) -> list[tuple[Step, str]]:

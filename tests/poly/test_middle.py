@@ -211,6 +211,42 @@ def test_a_tile_takes_several_values_of_another_column_where_the_lanes_are_few(s
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize("strip", [False, True])
+def test_a_product_with_few_rows_reads_its_right_operand_in_place(rows, strip):
+    m = middle(MATMUL, "tuned", Options(rows=rows, strip=strip))
+    assert proved(m) and "right" not in str(m.nest) and ("k_c" in structure(m.nest.body)) != strip
+    for sizes in ({"M": rows, "N": 300, "K": 19}, {"M": rows + 3, "N": 17, "K": 8}, {"M": 1, "N": 1, "K": 1}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+SUMS = {
+    "sum": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }", lambda x: x.sum(0)),
+    "most": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] max= X[n, b] }", lambda x: x.max(0)),
+    "mean": ("op f(X: f32[N, B]) -> (S: f32[B]) { t[b] += X[n, b]; S[b] = t[b] / N }", lambda x: x.mean(0)),
+    "weighted": ("op f(X: f32[N, B]) -> (S: f32[B]) { t[b] += X[n, 0] * X[n, b]; S[b] = relu(t[b]) + 1 }",
+                 lambda x: np.maximum(x[:, 0] @ x, 0) + 1),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("numerics", ["fast", "strict"])
+def test_sums_of_rows_add_up_a_few_rows_at_a_time_over_long_runs(name, numerics):
+    text, expected = SUMS[name]
+    m = middle(text, "tuned", Options(numerics=numerics))
+    assert proved(m) and structure(m.nest.body).startswith("b_c:parallel(n_c(b_r(b_v:lanes(")
+    for sizes in ({"N": 19, "B": 70}, {"N": 8, "B": 1}, {"N": 1, "B": 64}, {"N": 7, "B": 65}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, expected(arrays["X"]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("body", ["S[b] += X[n, b] where n <= b", "S[b] += X[b, n]", "S[b] += X[n, b]; S[b] += X[b, n]"])
+def test_what_is_no_plain_sum_of_rows_keeps_its_strategy(body):
+    m = middle(f"op f(X: f32[B, B]) -> (S: f32[B]) {{ {body} }}", "tuned")
+    assert proved(m) and "n_c" not in structure(m.nest.body)
+
+
 def test_strict_numerics_never_splits_a_sum_over_lanes():
     strict = middle("op f(X: f32[R, C]) -> (S: f32[R]) { S[r] += X[r, c] }", "tuned", Options(numerics="strict"))
     assert "c_v" not in structure(strict.nest.body) and proved(strict)

@@ -9,7 +9,7 @@ from polyop.dsl.parse import parse
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.rewrite.ones import fix_at_one
-from polyop.rewrite.regimes import is_short, narrow_sizes
+from polyop.rewrite.regimes import few_rows, has_strip, is_short, narrow_sizes
 
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
@@ -49,3 +49,18 @@ def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
     sizes = {"C": 64, "H": 7, "K": 64}
     assert is_short(conv, sizes | {"W": 7}) and not is_short(conv, sizes | {"W": 56})
     assert not is_short(MATMUL, {"K": 64, "M": 64, "N": 7})  # nothing else would use a laid-out A again
+
+
+def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again():
+    for rows, found in ((1, 1), (2, 2), (3, 4), (8, 8), (9, 0)):
+        assert few_rows(MATMUL, {"K": 64, "M": rows, "N": 7}) == found
+    batched = instantiate(parse(Source("<test>", """
+    op f(A: f32[B, P, Q, K], X: f32[B, K, N]) -> (C: f32[B, P, Q, N]) { C[b, p, q, n] += A[b, p, q, k] * X[b, k, n] }""")), "f")
+    assert few_rows(batched, {"B": 50, "P": 2, "Q": 3, "K": 9, "N": 5}) == 8
+    assert few_rows(batched, {"B": 1, "P": 4, "Q": 3, "K": 9, "N": 5}) == 0
+
+
+def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
+    columns = instantiate(parse(Source("<test>", "op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }")), "f")
+    assert has_strip(columns, {"N": 3, "B": 64}, False) and not has_strip(columns, {"N": 3, "B": 65}, False)
+    assert has_strip(MATMUL, {"K": 3, "M": 1, "N": 64}, True) and not has_strip(MATMUL, {"K": 3, "M": 64, "N": 64}, False)

@@ -1,0 +1,59 @@
+"""Strategy "packed" without rows, chosen: a sum of rows, `y[n] op= f(x[k], B[k, n])`; `packed.py` builds it.
+
+A strip of lanes that runs down all of B touches one short piece of every row: a page for each of them, and too few lines in
+a row for the hardware to fetch ahead. Here a few rows are added up at a time, over a run of columns that stays in L1.
+"""
+
+from __future__ import annotations
+
+from polyop.ir.expr import Affine, expr_names
+from polyop.poly.build import Axes, Plan, stride
+from polyop.poly.contract import CHUNK, COLUMN, CONTRACTED, Contraction, PackedStrategy, iterators_of, stands_alone, written_order
+from polyop.poly.schedule import Cluster
+from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
+
+VECTORS = 4
+
+
+def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, ...]:
+    """A strategy, if the cluster is one update of such a kind and what follows it at the same points; else none."""
+    if plan.options.strip:
+        return ()
+    updates = [s for s in cluster.stmts if s.kind == UPDATE]
+    if len(updates) != 1:
+        return ()
+    u = updates[0]
+    own = plan.classes[u.name]
+    order = written_order(u)
+    if len(order) != len(u.target.index) or not all(_fits(s, u, cluster, plan) for s in cluster.stmts if s is not u):
+        return ()
+    kept = [i for i in order if own[i] not in outer]
+    long = [i for i in u.dims if i not in order and own[i] not in outer and not _extent(u, i).is_constant
+            and all(stands_alone(i, x) for x in u.reads if i in iterators_of(x))]
+    lane = next((i for i in kept if stride(plan, u, u.target, own[i]) == 1), None)
+    rights = tuple(x for x in u.reads if lane in iterators_of(x))
+    if lane is None or not rights or not long or any(stride(plan, u, x, own[lane]) != 1 for x in rights):
+        return ()
+    depth = long[-1]
+    tied = any(depth in expr_names(w) and expr_names(w) & set(order) for w in u.where)
+    if tied or not any(depth in iterators_of(x) for x in rights):
+        return ()
+    roles = dict.fromkeys(kept, COLUMN) | {i: CONTRACTED for i in u.dims if i not in order and own[i] not in outer}
+    lefts = tuple(x for x in u.reads if x not in rights)
+    what = Contraction(u, lefts, rights, roles, lane)
+    vector = plan.target.lanes(plan.lane_bytes)
+    columns = VECTORS * vector
+    run = plan.target.l1 // (4 * plan.lane_bytes) // columns * columns  # of results: a quarter of L1
+    return (PackedStrategy(what, None, lane, depth, 1, columns, 0, CHUNK, run, vector, False, False, False, False),)
+
+
+def _fits(s: Stmt, u: Stmt, cluster: Cluster, plan: Plan) -> bool:
+    """Whether `s` is the init of `u`, or comes after it and runs over the very points that `u` writes."""
+    if s.kind == INIT:
+        return s.target.source == u.target.source
+    same = {plan.classes[s.name][i] for i in s.dims} == {plan.classes[u.name][i] for i in written_order(u)}
+    return s.kind == MAP and same and cluster.stmts.index(s) > cluster.stmts.index(u)
+
+
+def _extent(s: Stmt, iterator: str) -> Affine:
+    return next(r.upper - r.lower for r in s.ranges if r.index == iterator)
