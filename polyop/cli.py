@@ -31,7 +31,6 @@ from polyop.ir.errors import Diagnostic, InternalError, PolyopError, UserError, 
 from polyop.ir.interface import Interface
 from polyop.ir.op import Op
 from polyop.ir.options import RUNGS, Options
-from polyop.ir.span import Source
 from polyop.ir.target import ROWS
 from polyop.operator import Artefact, Operator
 from polyop.poly.wellformed import check as well_formed
@@ -69,7 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
         ERR.print(Text(f"error: a bug of polyop, please report it: {error}", "bold red"))
         sys.exit(1)
     except (PolyopError, MemoryError, OSError) as error:
-        ERR.print(Text(f"error: {error or type(error).__name__}", "bold red"))
+        ERR.print(Text(f"error: {str(error) or type(error).__name__}", "bold red"))
         sys.exit(1)
     except Exception as error:
         ERR.print(Text(f"error: a bug of polyop, please report it: {type(error).__name__}: {error}", "bold red"))
@@ -97,6 +96,11 @@ def report(d: Diagnostic) -> None:
 def opened(file: str, name: str | None) -> tuple[syntax.Program, str]:
     """The program in `file` and the operator meant by `name`; None means the only one."""
     given = source(file)
+    return given, meant(given, file, name)
+
+
+def meant(given: syntax.Program, file: str, name: str | None) -> str:
+    """The operator of `given`, the program in `file`, that is meant by `name`."""
     names = [o.name for o in given.ops]
     if name is None and file in names and file in standard.index():
         name = file
@@ -107,13 +111,13 @@ def opened(file: str, name: str | None) -> tuple[syntax.Program, str]:
                    hint=f"say which: `{file} {names[0]}`" if names else "")
     if given.op(name) is None:
         raise fail("E912", f"{given.source.name} defines no operator `{name}`" + did_you_mean(name, names))
-    return given, name
+    return name
 
 
 def source(file: str) -> syntax.Program:
     """The program that `file` names: a path, "-" for the standard input, a file or an operator of the library."""
     if file == "-":
-        return parse(Source("<stdin>", sys.stdin.read()))
+        return parse(program.decoded("<stdin>", sys.stdin.buffer.read(program.LARGEST + 1)))
     path = Path(file)
     if not path.suffix and not path.exists():
         if f"{file}.pop" in standard.texts():
@@ -299,8 +303,9 @@ def check(file: str, names: tuple[str, ...], given: dict[str, Any], rank: int | 
     """Say what is inferred about operators: sizes, ranges, shapes, dtypes, conditions; prove that they make sense."""
     text = source(file)
     wrong = 0
+    for name in names:
+        meant(text, file, name)
     for name in names or [o.name for o in text.ops]:
-        opened(file, name)
         try:
             _checked(text, name, given, rank)
         except UserError as error:

@@ -24,7 +24,7 @@ from polyop.operator import Operator
 if TYPE_CHECKING:
     from polyop.compiler import Compiled
 
-_LARGEST = 1 << 20  # bytes of a source file; beyond is no program
+LARGEST = 1 << 20  # bytes of a source file; beyond is no program
 
 
 @dataclass(frozen=True, eq=False)
@@ -83,15 +83,21 @@ def load(path: str | Path, *, options: Options | None = None) -> Operators:
 def read(file: Path) -> Source:
     """The text of a file. Raises UserError, if it cannot be read or is no text."""
     try:
-        data = file.read_bytes()
-    except OSError as error:
-        raise fail("E102", f"cannot read {file}: {error.strerror or error}") from None
-    if len(data) > _LARGEST:
-        raise fail("E102", f"{file} has {len(data)} bytes; a program has at most {_LARGEST}")
+        with file.open("rb") as f:
+            data = f.read(LARGEST + 1)
+    except (OSError, ValueError) as error:
+        raise fail("E102", f"cannot read {file}: {getattr(error, 'strerror', None) or error}") from None
+    return decoded(str(file), data)
+
+
+def decoded(name: str, data: bytes) -> Source:
+    """The text in `data`, the first bytes of what `name` holds. Raises UserError, if it is too long or no text."""
+    if len(data) > LARGEST:
+        raise fail("E102", f"{name} is longer than {LARGEST} bytes, and so no program")
     try:
-        return Source(str(file), data.decode("utf-8-sig"))
+        return Source(name, data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
-        raise fail("E102", f"{file} is no text: byte {error.start} is not UTF-8") from None
+        raise fail("E102", f"{name} is no text: byte {error.start} is not UTF-8") from None
 
 
 def library(name: str, *, options: Options | None = None) -> Operator:

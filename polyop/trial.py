@@ -173,7 +173,11 @@ def _affordable(op: Op, sizes: Mapping[str, int]) -> None:
         for n in shape(t, sizes):
             bytes_ *= n
         if bytes_ > _MOST:
-            raise fail("E910", f"`{t}` would take {bytes_ / 2**30:.0f} GiB; a trial has arrays of at most {_MOST >> 30} GiB")
+            raise fail("E910", f"`{t}` would take {_gib(bytes_)}; a trial has arrays of at most {_MOST >> 30} GiB")
+
+
+def _gib(bytes_: int) -> str:
+    return f"{bytes_ >> 30} GiB" if bytes_ < 1 << 80 else f"2^{bytes_.bit_length() - 1} bytes"
 
 
 def _argument(p: Parameter, op: Op, known: Given, sizes: Mapping[str, int], rng: np.random.Generator) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import subprocess
 import sys
@@ -297,3 +298,29 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path):
     shell = f"{sys.executable} -m polyop.cli library linalg | head -1"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=env)
     assert "Traceback" not in done.stderr and done.stdout.startswith("#")
+
+
+def test_a_program_may_come_through_a_pipe_for_every_command(call, monkeypatch):
+    for command in (["check"], ["check", "bump"], ["show", "bump"], ["run", "bump", "--check"]):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(b"\xef\xbb\xbf" + PROGRAM.encode())))
+        status, _, err = call(command[0], "-", *command[1:])
+        assert status == 0, err
+
+
+def test_what_comes_through_a_pipe_is_a_text_of_bounded_length(call, monkeypatch):
+    for data, says in ((b"op f(\xff", "<stdin> is no text: byte 5 is not UTF-8"), (b"#" * 2_000_000, "<stdin> is longer than")):
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(data)))
+        assert says in call("check", "-")[2]
+    assert "/dev/zero is longer than" in call("check", "/dev/zero")[2]
+
+
+def test_nothing_in_a_users_text_reaches_the_terminal_as_a_command(call, tmp_path):
+    (tmp_path / "odd.pop").write_text("op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = \x1b[31mX[i] }")
+    err = call("check", str(tmp_path / "odd.pop"))[2]
+    assert "U+001B" in err and "\x1b" not in err and "\ufffd[31mX[i]" in err
+
+
+def test_absurd_sizes_are_refused_in_words(call, tmp_path):
+    sizes, places = (", ".join(f"{c}{k}" for k in range(200)) for c in "Ni")
+    (tmp_path / "many.pop").write_text(f"op f(X: f32[{sizes}]) -> (y: f32) {{ y += X[{places}] }}")
+    assert "would take 2^1202 bytes" in call("run", str(tmp_path / "many.pop"))[2]

@@ -83,7 +83,7 @@ def position(e: s.Syntax, w: Work) -> Position:
     w.inside_position = outer
     if isinstance(value, Weak):
         if value.form is not None:
-            return value.form
+            return v.placed(value.form, e.span)
         if value.kind == "unknown":
             return Affine()
         if value.kind == "float":
@@ -103,7 +103,7 @@ def extent(e: s.Syntax, w: Work) -> Affine:
     """`e` as an extent or a bound: quasi-affine."""
     value = lower(e, w)
     if isinstance(value, Weak) and value.form is not None:
-        return value.form
+        return v.placed(value.form, e.span)
     if isinstance(value, Weak) and value.kind == "int":
         raise _product(e, value.product or e.span, w.scope)
     raise fail("E233", "an extent or bound is made of sizes, indices and integer constants", e.span)

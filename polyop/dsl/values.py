@@ -11,11 +11,13 @@ from dataclasses import dataclass
 
 from polyop.ir.dtypes import BOOL, I64, DType, promote
 from polyop.ir.errors import fail
-from polyop.ir.expr import Affine, Apply, Const, Expr, Number, Test, affine, quasi
+from polyop.ir.expr import Affine, Apply, Const, Expr, Number, Quasi, Test, affine, quasi
 from polyop.ir.scalars import UNARY_FLOAT
 from polyop.ir.span import Span
 
 MAX_NODES = 100_000
+_MAX_FACTOR, _MAX_TERM = 2**32, 2**62
+"""Of what is a place, a bound or a condition: 64 bits then hold it for every index below 2^29, and it never wraps."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -69,6 +71,23 @@ def weak_int(form: Affine, span: Span | None = None) -> Weak:
         return Number(form, t)
 
     return Weak("int", build, form)
+
+
+def is_small(form: Affine) -> bool:
+    """Whether no factor in `form` is so large that 64 bits may not hold the whole for indices of a usual size."""
+    if abs(form.const) > _MAX_TERM or any(abs(f) > _MAX_FACTOR for _, f in form.terms):
+        return False
+    return all(is_small(x) for atom, _ in form.terms if isinstance(atom, Quasi) for x in atom.args)
+
+
+def placed(form: Affine, span: Span | None) -> Affine:
+    """`form`, which is a place, an extent, a bound or a difference that is compared.
+
+    Raises  UserError E213, where it might not fit into 64 bits.
+    """
+    if not is_small(form):
+        raise fail("E213", f"`{form}` may not fit into 64 bits: an index or size is multiplied by at most 2^32 here", span)
+    return form
 
 
 def _fitted(value: int, t: DType, span: Span | None) -> int | float | bool:
@@ -228,6 +247,8 @@ def _affine(fn: str, a: Affine, b: Affine) -> Affine | None:
             return a - b
         case "mul":
             return a * b.const if b.is_constant else b * a.const if a.is_constant else None
+        case "min" | "max" | "div" | "mod" if not ((is_small(a) and is_small(b)) or (a.is_constant and b.is_constant)):
+            return None  # a value, which wraps in i64
         case "min" | "max":
             return quasi(fn, a, b)
         case "div" | "mod" if b.is_constant:
@@ -275,6 +296,7 @@ def compare(fn: str, a: Value, b: Value, default: DType, span: Span | None) -> T
     """`fn(a, b)` for lt, le, gt, ge, eq, ne; a `Test` where both are quasi-affine."""
     if isinstance(a, Weak) and isinstance(b, Weak):
         if a.form is not None and b.form is not None:
+            placed(a.form - b.form, span)
             return _test(fn, a.form, b.form)
         t = default if weakest((a, b)) == "float" else I64
     else:

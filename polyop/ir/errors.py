@@ -51,7 +51,7 @@ _WIDEST = 160  # columns of a user's line that a report shows
 
 def _snippet(label: Label) -> list[str]:
     span = label.span
-    number, line = str(span.line), span.source.line(span.line).replace("\t", " ")
+    number, line = str(span.line), "".join(map(_visible, span.source.line(span.line)))
     shift = max(0, span.column - _WIDEST // 2) if len(line) > _WIDEST else 0
     shown = line[shift : shift + _WIDEST]
     end = span.end_column if span.end_line == span.line else len(line) + 1
@@ -64,6 +64,11 @@ def _snippet(label: Label) -> list[str]:
         f"{number} | {shown}",
         f"{pad} | {' ' * start}{'^' * width} {label.text}".rstrip(),
     ]
+
+
+def _visible(c: str) -> str:
+    """`c`, unless a terminal would obey it rather than show it."""
+    return c if c.isprintable() else " " if c == "\t" else "\ufffd"
 
 
 class PolyopError(Exception):

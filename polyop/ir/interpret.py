@@ -52,7 +52,7 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
             case Const(value=v, dtype=t):
                 return t.numpy.type(v)
             case Number(value=v, dtype=t):
-                return scalars.convert(np.int64(evaluate(v, env)), t)
+                return scalars.convert(scalars.counted(evaluate(v, env)), t)
             case Scalar(name=n, dtype=t):
                 return t.numpy.type(values[n])
             case Test(tests=tests):

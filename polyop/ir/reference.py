@@ -192,7 +192,7 @@ class _Run:
             case Const(value=v, dtype=t):
                 return self.kind(t).numpy.type(v)
             case Number(value=v, dtype=t):
-                return scalars.convert(np.int64(value_of(v, env)), self.kind(t))
+                return scalars.convert(scalars.counted(value_of(v, env)), self.kind(t))
             case Scalar(name=n, dtype=t):
                 return scalars.convert(t.numpy.type(self.values[n]), self.kind(t))
             case Test(tests=tests):

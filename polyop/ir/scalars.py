@@ -125,6 +125,11 @@ def convert(value: Any, target: DType) -> Any:
         return target.numpy.type(value)
 
 
+def counted(value: int) -> Any:
+    """What an index expression is worth as a number: an i64, which wraps like any integer."""
+    return np.int64((value + 2**63) % 2**64 - 2**63)
+
+
 def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
     """`fn(args)` rounded to `dtype`. 16-bit floats are computed in f32, transcendental functions in f64."""
     if fn == "cast":

@@ -72,6 +72,8 @@ def read(name: str) -> tuple[dict[str, Any], bytes] | None:
         return None
     path = folder() / (name + _SUFFIX)
     try:
+        if not path.is_file():
+            return None  # nothing there, or a pipe or device that would be read for ever
         raw = path.read_bytes()
     except OSError:
         return None

@@ -8,6 +8,10 @@ import pytest
 from numpy.testing import assert_allclose, assert_array_equal
 
 import polyop
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.reference import evaluate
+from polyop.ir.span import Source
 
 from .programs import body, f32, i64, make, normal, report, run, strict
 
@@ -290,6 +294,27 @@ def test_an_unsigned_integer_is_not_compared_with_a_negative_number():
     for condition in ("X[i] > -1", "-1 < X[i]", "X[i] == -3"):
         assert "E213" in report(body(f"Y[i] = {condition}", "X: u8[N]", "Y: bool[N]"))
     assert_array_equal(run(body("Y[i] = X[i] & -2", "X: u8[N]", "Y: u8[N]"), np.array([5, 255], np.uint8)), [4, 254])
+
+
+@pytest.mark.parametrize("value", ["(X[i * 4611686018427387904] else 0)", "(X[i - 9223372036854775807] else 0)",
+                                   "i * 4611686018427387904 < 5 ? 1.0 : 0.0", "(X[min(i, 3) * 8589934592 + 1] else 0)"])
+def test_places_and_conditions_that_64_bits_may_not_hold_are_refused(value):
+    assert "E213" in report(body(f"Y[i] = {value}"))
+    assert_array_equal(run(body("Y[i] = (X[i * 4294967296] else 0)"), X), [X[0], 0, 0, 0])
+
+
+def evaluated(text, sizes):
+    """The one result, by the reference evaluator."""
+    op = instantiate(parse(Source("<test>", text)), "f")
+    return next(iter(evaluate(op, sizes, {}, {"X": np.zeros(sizes["N"], np.float32)}).values()))
+
+
+def test_a_value_made_of_indices_wraps_like_any_integer():
+    i = np.arange(9, dtype=np.uint64)
+    big = (i * np.uint64(6364136223846793005) + np.uint64(1442695040888963407)).astype(np.int64)
+    text = body("Y[i] = (i * 6364136223846793005 + 1442695040888963407) % 1000 where i in 0:N", "X: f32[N]", "Y: i64[N]")
+    assert_array_equal(run(text, np.zeros(9, np.float32)), big % 1000)
+    assert_array_equal(evaluated(text, {"N": 9}), big % 1000)
 
 
 # --- limits and einsum -----------------------------------------------------------------------------------------------

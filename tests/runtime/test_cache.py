@@ -230,3 +230,14 @@ def test_a_header_is_json_and_nothing_else(saxpy, own_cache):
     raw = the_file(own_cache).read_bytes()
     size = int(raw.split(b"\n", 3)[2])
     json.loads(raw.split(b"\n", 3)[3][:size])
+
+
+def test_a_pipe_or_device_in_the_place_of_an_entry_is_not_read(saxpy, own_cache):
+    own_cache.mkdir(parents=True, exist_ok=True)
+    for make in (os.mkfifo, lambda p: os.symlink("/dev/zero", p)):
+        path = own_cache / f"{NAME}.pok"
+        make(path)
+        assert cache.read(NAME) is None
+        store.write(NAME, saxpy)
+        assert path.is_file() and not path.is_symlink() and cache.read(NAME) is not None
+        path.unlink()
