@@ -162,6 +162,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     second = 4 if across else 1
     rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second)
     columns = vectors * vector
+    if plan.options.rows == 1 and unit(right, long) and unit(left, long) == unit(right, long):
+        return ()  # dot products: nothing is used twice, and lanes along the contraction read it in place
     if plan.options.rows and not tied and alone and all(unit(x, (column,)) for x in c.rights):
         rows = plan.options.rows
         columns = min(4, (t.registers - 1) // rows - 1) * vector

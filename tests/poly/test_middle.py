@@ -221,6 +221,12 @@ def test_a_product_with_few_rows_reads_its_right_operand_in_place(rows, strip):
         np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
 
 
+def test_a_row_times_columns_that_lie_along_the_contraction_is_many_dot_products():
+    text = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
+    one, more = (middle(text, "tuned", Options(rows=rows)) for rows in (1, 2))
+    assert proved(one) and "k_v:lanes" in structure(one.nest.body) and "n_v:lanes" in structure(more.nest.body)
+
+
 SUMS = {
     "sum": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }", lambda x: x.sum(0)),
     "most": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] max= X[n, b] }", lambda x: x.max(0)),
