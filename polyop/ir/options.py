@@ -25,7 +25,7 @@ class Options:
     ones       sizes that are 1 in the calls the kernel is for
     short      how long what has unit stride in a contraction's result is in these calls: more than a vector (0), at most a
                vector (`SHORT`), at most a quarter of one (`VERY_SHORT`)
-    rows       how many rows a contraction has at most in these calls, where that is 1, 2, 4 or 8; 0: more
+    rows       how many rows a contraction has at most in these calls, where that is 1, 4 or 8; 0: more
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)

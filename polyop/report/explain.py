@@ -12,6 +12,7 @@ from polyop.ir.options import Layout
 from polyop.ir.target import Target
 from polyop.ir.words import users_words
 from polyop.report.work import Count, work
+from polyop.rewrite.regimes import kinds
 
 _LINES = 80  # of loops that are shown
 
@@ -63,8 +64,8 @@ def _operator(made: Explained) -> Iterator[str]:
         yield f"unit stride in {', '.join(units)}; all other strides are run-time values"
     if free:
         yield f"no unit stride in {', '.join(free)}"
-    yield ("another dtype, const or order of strides, an empty size, or a size of 1 that changes the kind of operator "
-           "gets a kernel of its own when it first comes")
+    yield "a kernel of their own, when they first come, get calls with another dtype, const or order of strides, and calls"
+    yield from (f"  {kind}" for kind in kinds(op))
 
 
 def _documented(op: Op) -> Iterator[Tensor | Param]:

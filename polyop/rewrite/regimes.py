@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import prod
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
-from polyop.ir.op import Op, Step
+from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import SHORT, STRIP, VERY_SHORT, Options
 
 _LINE = 64  # bytes of the widest vector
@@ -18,7 +19,8 @@ def regime(op: Op, sizes: Mapping[str, int], options: Options) -> Options:
     if ones:
         return replace(options, ones=ones)
     rows = few_rows(op, sizes)
-    return replace(options, short=is_short(op, sizes), rows=rows, strip=has_strip(op, sizes, bool(rows)))
+    strip = has_strip(op, sizes, bool(rows))
+    return replace(options, short=is_short(op, sizes), rows=0 if strip and rows > 1 else rows, strip=strip)
 
 
 def narrow_sizes(op: Op, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -49,37 +51,58 @@ def is_short(op: Op, sizes: Mapping[str, int]) -> int:
 
 
 def few_rows(op: Op, sizes: Mapping[str, int]) -> int:
-    """1, 2, 4 or 8, if no contraction of a call has more rows than that, else 0.
+    """1, 4 or 8, if no contraction of a call has more rows than that, else 0.
 
     A matrix product with so few rows reads its right operand once and hardly uses it again: copies of it do not pay.
     """
     most = 0
     for s, last in _contractions(op):
-        without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
-        beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
-        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-        count = 1
-        for r in s.ranges:
-            if r.index in kept and r.index not in beside and any(r.index in x for x in without):
-                extent = r.upper - r.lower
-                if not names(extent) <= sizes.keys():
-                    return 0
-                count *= evaluate(extent, sizes)
-        most = max(most, count)
-    return next((n for n in (1, 2, 4, 8) if 0 < most <= n), 0)
+        extents = _rows(op, s, last)
+        if not all(names(e) <= sizes.keys() for e in extents):
+            return 0
+        most = max(most, prod(evaluate(e, sizes) for e in extents))
+    return next((n for n in (1, 4, 8) if 0 < most <= n), 0)
 
 
 def has_strip(op: Op, sizes: Mapping[str, int], also_contractions: bool) -> bool:
     """Whether a sum of rows is so short in a call that all of it stays in registers, however many rows there are."""
+    return any(evaluate(t.shape[-1], sizes) * t.dtype.bytes_ <= STRIP for t in _sums_of_rows(op, also_contractions))
+
+
+def kinds(op: Op) -> tuple[str, ...]:
+    """The sorts of calls that get a kernel of their own, in words."""
+    out = ["with an empty size"] if op.sizes else []
+    last = narrow_sizes(op, dict.fromkeys(op.sizes, 1))
+    out += [f"where {n} is 1" for n in last]
+    if any(_rows(op, s, last) for s, last in _contractions(op)):
+        out.append("in which a contraction has one row, at most 4, or at most 8")
+    if is_short(op, dict.fromkeys(op.sizes, 1)):
+        out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or at most {_LINE // 4}")
+    if _sums_of_rows(op, True):
+        out.append(f"in which the result of summing rows has at most {STRIP} bytes")
+    return tuple(out)
+
+
+def _rows(op: Op, s: Step, last: str) -> list[Affine]:
+    """The extents of the indices of a contraction that its result shares with reads that do without `last` alone."""
+    without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
+    beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
+    kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+    return [r.upper - r.lower for r in s.ranges
+            if r.index in kept and r.index not in beside and any(r.index in x for x in without)]
+
+
+def _sums_of_rows(op: Op, also_contractions: bool) -> list[Tensor]:
+    """What is reduced over reads that have the last index of the target last, too: `S[b] += X[n, b]`."""
     contractions = [s for s, _ in _contractions(op)]
+    out = []
     for s in op.steps:
         last = s.target.index[-1] if s.target.index else None
         if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
             continue
-        t = op.tensor(s.target.source)
-        if (also_contractions or s not in contractions) and evaluate(t.shape[-1], sizes) * t.dtype.bytes_ <= STRIP:
-            return True
-    return False
+        if (also_contractions or s not in contractions) and any(x.index and x.index[-1] == last for x in loads(s.expr)):
+            out.append(op.tensor(s.target.source))
+    return out
 
 
 def _contractions(op: Op) -> list[tuple[Step, str]]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
 
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
+from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.rewrite.ones import fix_at_one
-from polyop.rewrite.regimes import few_rows, has_strip, is_short, narrow_sizes
+from polyop.rewrite.regimes import few_rows, has_strip, is_short, kinds, narrow_sizes, regime
 
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
@@ -52,7 +55,7 @@ def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
 
 
 def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again():
-    for rows, found in ((1, 1), (2, 2), (3, 4), (8, 8), (9, 0)):
+    for rows, found in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (9, 0)):
         assert few_rows(MATMUL, {"K": 64, "M": rows, "N": 7}) == found
     batched = instantiate(parse(Source("<test>", """
     op f(A: f32[B, P, Q, K], X: f32[B, K, N]) -> (C: f32[B, P, Q, N]) { C[b, p, q, n] += A[b, p, q, k] * X[b, k, n] }""")), "f")
@@ -64,3 +67,19 @@ def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
     columns = instantiate(parse(Source("<test>", "op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }")), "f")
     assert has_strip(columns, {"N": 3, "B": 64}, False) and not has_strip(columns, {"N": 3, "B": 65}, False)
     assert has_strip(MATMUL, {"K": 3, "M": 1, "N": 64}, True) and not has_strip(MATMUL, {"K": 3, "M": 64, "N": 64}, False)
+
+
+@given(st.fixed_dictionaries({x: st.integers(1, 70) for x in "KMN"}))
+def test_a_regime_differs_only_where_the_operator_says_so(sizes):
+    relu = instantiate(parse(Source("<test>", "op f(X: f32[K]) -> (Y: f32[K]) { Y[k] = relu(X[k]) }")), "f")
+    assert regime(relu, sizes, Options()) == Options() and kinds(relu) == ("with an empty size",)
+    found = regime(MATMUL, sizes, Options())
+    words = " ".join(kinds(MATMUL))
+    assert (found.ones == ("N",)) == (sizes["N"] == 1) and "N is 1" in words
+    assert bool(found.rows) <= (sizes["M"] <= 8) and "at most 8" in words
+    assert found.strip <= (sizes["M"] <= 8) and found.short == 0 and "bytes" in words
+
+
+def test_a_sum_along_the_last_index_has_no_strips():
+    rows = instantiate(parse(Source("<test>", "op f(X: f32[K, N]) -> (S: f32[K]) { S[k] += X[k, n] }")), "f")
+    assert regime(rows, {"K": 3, "N": 9}, Options()) == Options()
