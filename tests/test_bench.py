@@ -9,6 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from polyop import standard
+
 BENCH = str(Path(__file__).parents[1] / "bench")
 
 
@@ -22,7 +24,7 @@ def bench(monkeypatch, tmp_path):
     import readme
     import run
     yield cases, machine, readme, run
-    for name in ("cases", "machine", "readme", "run"):
+    for name in ("cases", "compile", "machine", "readme", "run"):
         sys.modules.pop(name, None)
 
 
@@ -46,6 +48,22 @@ def test_a_wrong_result_is_marked(bench):
 def test_the_limits_of_a_machine_are_measured(bench):
     found = bench[1].machine()
     assert 1 < found.gflops < 10_000 and 0.1 < found.gbytes < 10_000
+
+
+def test_a_process_reports_its_first_call_and_leaves_the_kernel_to_the_next_one(bench, tmp_path):
+    import compile as compiling
+    cold = compiling.once("relu", tmp_path)
+    kernels = {p: p.read_bytes() for p in tmp_path.glob("*.pok")}
+    warm = compiling.once("relu", tmp_path)
+    assert len(kernels) >= 2  # the operator that warms up, and the one that is measured
+    assert {p: p.read_bytes() for p in tmp_path.glob("*.pok")} == kernels
+    for found in (cold, warm):
+        assert found.keys() == {"import", "first"} and min(found.values()) > 0
+
+
+def test_operators_whose_compilation_is_measured_exist(bench):
+    import compile as compiling
+    assert set(compiling.SHOWN) <= set(compiling.COLD) <= set(standard.index())
 
 
 def test_a_summary_is_a_table_of_geometric_means(bench):
