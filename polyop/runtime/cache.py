@@ -13,7 +13,8 @@ import logging
 import os
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ log = logging.getLogger("polyop")
 _MAGIC = b"polyop 1\n"
 _VERSION = "1"
 _SUFFIX = ".pok"
+_PATIENCE = 20.0  # seconds: longer than any compile, and short for somebody whose other process hangs
 
 
 def key(*parts: str) -> str:
@@ -102,6 +104,29 @@ def _parse(raw: bytes) -> tuple[dict[str, Any], bytes] | None:
     except ValueError:
         return None
     return (header, body[int(size):]) if isinstance(header, dict) else None
+
+
+@contextmanager
+def making(name: str) -> Iterator[None]:
+    """Inside, this process makes the entry `name`, and others that want it wait, so that it is made once on a machine.
+
+    Nobody waits longer than `_PATIENCE`, and where there can be no locks nobody waits at all: it is then made twice.
+    """
+    if not limit():
+        yield
+        return
+    import filelock  # on a miss only
+
+    lock = filelock.FileLock(folder() / f".lock-{name[:2]}", timeout=_PATIENCE, poll_interval=0.005)
+    try:
+        folder().mkdir(parents=True, exist_ok=True)
+        lock.acquire()
+    except (OSError, NotImplementedError) as e:  # filelock.Timeout is an OSError
+        log.debug("no lock for %s: %s", name, e)
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 def write(name: str, header: dict[str, Any], code: bytes) -> None:

@@ -61,10 +61,14 @@ def find(key: str, make: Callable[[], Kernel]) -> Kernel:
     """The kernel of `key`: from memory, from disk, or from `make`, which is then stored."""
     def produce() -> Kernel:
         found = read(key)
-        if found is None:
-            found = make()
-            write(key, found)
-        return found
+        if found is not None:
+            return found
+        with cache.making(key):
+            found = read(key)  # another process may just have made it
+            if found is None:
+                found = make()
+                write(key, found)
+            return found
     return kernels.get(key, produce)
 
 

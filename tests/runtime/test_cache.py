@@ -241,3 +241,48 @@ def test_a_pipe_or_device_in_the_place_of_an_entry_is_not_read(saxpy, own_cache)
         store.write(NAME, saxpy)
         assert path.is_file() and not path.is_symlink() and cache.read(NAME) is not None
         path.unlink()
+
+
+MAKER = """
+import sys, time
+from pathlib import Path
+from polyop.runtime import cache, cpu, store
+from polyop.runtime.kernel import kernel
+from tests.runtime import modules
+
+def make():
+    with open(sys.argv[2], "a") as f:
+        f.write("made\\n")
+    time.sleep(0.3)
+    return kernel(cpu.assemble(modules.saxpy(), cpu.host()))
+
+Path(sys.argv[2] + f".ready{sys.argv[3]}").touch()
+while not all(Path(sys.argv[2] + f".ready{n}").exists() for n in "01"):
+    time.sleep(0.001)
+store.find(sys.argv[1], make)
+"""
+
+
+def run_two(own_cache, tmp_path):
+    made = tmp_path / "made"
+    env = {**os.environ, "POLYOP_CACHE_DIR": str(own_cache)}
+    both = [subprocess.Popen([sys.executable, "-c", MAKER, NAME, str(made), n], env=env) for n in "01"]
+    assert [p.wait(60) for p in both] == [0, 0]
+    return made.read_text().count("made")
+
+
+def test_two_processes_that_want_a_kernel_at_once_make_it_once(own_cache, tmp_path):
+    assert run_two(own_cache, tmp_path) == 1
+
+
+def test_where_nothing_can_be_locked_each_process_makes_its_own(own_cache, tmp_path):
+    own_cache.write_text("a file where the folder should be")
+    assert run_two(own_cache, tmp_path) == 2
+
+
+def test_nobody_waits_for_ever_for_another_process(own_cache, monkeypatch):
+    monkeypatch.setattr(cache, "_PATIENCE", 0.05)
+    with cache.making(NAME):
+        start = time.monotonic()
+        with cache.making(NAME):
+            assert time.monotonic() - start < 10
