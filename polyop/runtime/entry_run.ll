@@ -225,7 +225,7 @@ fresh.put:
   br label %fresh.head
 
 work:
-  %needs = icmp ne i64 %memory, 0
+  %needs = icmp ne i64 %works, 0
   br i1 %needs, label %work.where, label %call
 work.where:
   %on.stack = icmp eq i64 %arena, 0
