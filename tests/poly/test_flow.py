@@ -13,7 +13,7 @@ from polyop.ir.expr import Affine, affine, evaluate
 from polyop.poly.scop import extract
 from polyop.poly.sets import quota
 from polyop.poly.verify.accesses import Accesses
-from polyop.poly.verify.digits import digits, quotient, radices
+from polyop.poly.verify.digits import digits, limits, quotient, radices
 from polyop.poly.verify.flow import Flow, flow, maps, union
 from polyop.poly.verify.frame import IN, OUT
 from polyop.poly.verify.structure import malformed
@@ -70,6 +70,7 @@ def test_the_last_write_is_the_one_that_isl_finds(name):
 def test_a_tiled_write_and_a_plain_read_meet_in_digits():
     a = Accesses(extract(n.MATMUL), n.MATMUL_PACKED, extract(n.MATMUL).context)
     written = next(s for s in a.sites if s.store.origin is None and s.store.target.source == "C")
+    assert limits(written) == {"m_r": 800, "n_r": 8, "n_v": 64, "m_p": 6}
     rows, columns = a.index(written.frame, written, written.store.target)
     assert radices([(rows, {"m_r": 800, "m_p": 6})]) == (1, 6, 4800)
     assert radices([(columns, {"n_r": 8, "n_v": 64})]) == (1, 64, 512)

@@ -27,10 +27,10 @@ def limits(site: Site) -> dict[str, int]:
     found: dict[str, int] = {}
     for a in site.around:
         if is_linear(a.loop.lower):
-            counts = [b - a.loop.lower for b in bounds(a.loop.upper)]
-            known = [(c.const - 1) // a.loop.step + 1 for c in counts if c.is_constant]
-            if known:
-                found[a.loop.index] = max(0, min(known))
+            first = a.loop.lower
+            lengths = [b.const - first.const for b in bounds(a.loop.upper) if b.terms == first.terms]
+            if lengths:
+                found[a.loop.index] = max(0, -(-min(lengths) // a.loop.step))
     return found
 
 

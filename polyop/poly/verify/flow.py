@@ -34,6 +34,7 @@ def flow(a: Accesses) -> Flow:
     """
     base: dict[str, isl.UnionMap] = {}
     unset: dict[str, isl.Map] = {}
+    known = {s.name: limits(s) for s in a.sites}
     by_memory: dict[str, list[Read]] = {}
     for r in a.reads:
         by_memory.setdefault(a.memory(r.load.source), []).append(r)
@@ -43,15 +44,14 @@ def flow(a: Accesses) -> Flow:
             base |= {r.frame.name: isl.UnionMap.empty(a.context.get_space()) for r in reads}
             unset |= {r.frame.name: r.place for r in reads}
             continue
-        found = _last(a, sources, reads)
+        found = _last(a, sources, reads, known)
         base |= found.base
         unset |= found.unset
     return Flow(base, unset)
 
 
-def _last(a: Accesses, sources: list[Site], reads: list[Read]) -> Flow:
+def _last(a: Accesses, sources: Sequence[Site], reads: Sequence[Read], known: Mapping[str, Limits]) -> Flow:
     """The flow of one memory, into which `sources` assign."""
-    known = {s.name: limits(s) for s in a.sites}
     columns = zip(*([(x, known[s.name]) for x in a.index(s.frame, s, s.store.target)] for s in sources), strict=True)
     systems = tuple(map(radices, columns))
     writes = []
