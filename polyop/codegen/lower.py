@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyop.codegen.carry import carry
+from polyop.codegen.clamp import declamp
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
 from polyop.codegen.peel import peel
@@ -19,6 +20,6 @@ def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
     Raises  UnsupportedError, if the target has too few registers or a loop is of a kind it cannot run.
     """
     verify(nest, target)
-    width = vector_width(nest, target)
+    width = vector_width(declamp(nest), target)
     split = split_full_tiles(unswitch(carry(stream_outputs(nest), width)), width)
-    return verify(prefetch(peel(split)), target)
+    return verify(prefetch(peel(unswitch(declamp(split)))), target)

@@ -1,4 +1,4 @@
-"""Cutting a loop where its body changes: full tiles first, then what is left over.
+"""Cutting a loop where its body changes: full tiles first, then what is left over; the border, the interior, the border.
 
     for c in [0, C) by 64 { if C - c - 64 >= 0 { F } else { E } }
 
@@ -7,8 +7,9 @@ becomes
     for c in [0, C - 63) by 64 { F }
     for c in [64 * floor(C / 64), C) by 64 { E }
 
-The test falls as `c` grows, so it holds up to one point and never again. The tiles then run without looking, and what the
-left-over needs to know (masks, counts) is not computed in every iteration.
+The test falls as `c` grows, so it holds up to one point and never again. One that rises holds from one point on, and several
+together hold in between. The tiles then run without looking, and what the rest needs to know (masks, counts) is not computed
+in every iteration.
 """
 
 from __future__ import annotations
@@ -32,18 +33,19 @@ def _cut(n: Node) -> tuple[Node, ...]:
     if not isinstance(n, For) or n.kind in LOCKSTEP or len(n.body) != 1 or not isinstance(n.body[0], If):
         return (n,)
     test = n.body[0]
-    if len(test.tests) != 1 or test.tests[0].factor(n.index) != -1 or not test.other:
+    first = [affine(n.index) - t for t in test.tests if t.factor(n.index) == 1]  # the tests hold while first <= index <= last
+    last = [affine(n.index) + t for t in test.tests if t.factor(n.index) == -1]
+    if len(first) + len(last) != len(test.tests) or not test.other or any(n.index in names(x) for x in (*first, *last)):
         return (n,)
-    last = test.tests[0] + affine(n.index)  # the test holds while index <= last
-    if n.index in names(last):
-        return (n,)
-    full = replace(n, upper=quasi("min", *bounds(n.upper), last + 1), body=test.then)
-    rest = replace(n, lower=_first_after(n, last), body=test.other, kind=Kind.SERIAL)
-    return full, rest
+    start = _reached(n, *first) if first else n.lower
+    before = replace(n, upper=quasi("min", *bounds(n.upper), start), body=test.other, kind=Kind.SERIAL)
+    inside = replace(n, lower=start, upper=quasi("min", *bounds(n.upper), *(x + 1 for x in last)), body=test.then)
+    after = _reached(n, quasi("min", *last) + 1) if last else n.upper
+    rest = replace(n, lower=quasi("max", start, after) if first else after, body=test.other, kind=Kind.SERIAL)
+    return (*((before,) if first else ()), *_cut(inside), *((rest,) if last else ()))
 
 
-def _first_after(n: For, last: Affine) -> Affine:
-    """The first value of the loop's index above `last`: lower + step * max(0, ceil((last + 1 - lower) / step))."""
-    steps = quasi("div", last + 1 - n.lower + (n.step - 1), affine(n.step))
+def _reached(n: For, *least: Affine) -> Affine:
+    """The first value of the loop's index that is all of `least` or more: lower + step * max(0, ceil((least - lower) / step))."""
+    steps = quasi("div", quasi("max", *least) - n.lower + (n.step - 1), affine(n.step))
     return quasi("max", n.lower, n.lower + steps * n.step)
-

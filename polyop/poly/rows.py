@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Const, names
+from polyop.ir.expr import Affine, Const, Load, affine, names
 from polyop.ir.loops import Kind, Space
 from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, is_local, register, serial_axis, stride
 from polyop.poly.schedule import Cluster, Group, Serial
@@ -106,13 +106,27 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         for load in s.reads:
             if load.source in free:
                 continue
-            step = stride(plan, s, load, loop)
+            step = stride(plan, s, unclamped(load, [i for i in s.dims if plan.classes[s.name].get(i) == loop]), loop)
             total += weight * (2 if step in (1, -1) else 0 if step == 0 else -2)
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
         total += 4 if step in (1, -1) else 0 if step == 0 else -6
     return total
+
+
+def unclamped(load: Load, own: list[str]) -> Load:
+    """`load` as it is where no minimum or maximum along the iterators `own` holds it back: `X[i - 2]` of `X[max(i - 2, 0)]`."""
+    def free(x: Affine) -> Affine:
+        total = Affine(const=x.const)
+        for atom, factor in x.terms:
+            part = affine(atom)
+            if not isinstance(atom, str) and atom.op in ("min", "max") and names(part) & set(own):
+                part = max(map(free, atom.args), key=lambda a: (any(map(a.factor, own)), sum(map(a.factor, own))))
+            total = total + part * factor
+        return total
+
+    return replace(load, index=tuple(free(p) if isinstance(p, Affine) else p for p in load.index))
 
 
 def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -41,3 +43,25 @@ def test_full_tiles_come_first_without_a_test():
 
 def test_a_test_without_an_alternative_stays():
     assert structure(peel(nest(0, 4, 4, other=False)).body) == "i(if(S))"
+
+
+def between(lower: int, step: int, low: int, tile: int) -> LoopNest:
+    """for i in [lower, N) by step { if i - low >= 0 and N - i - tile >= 0 { A[i] = 1 } else { A[i] = 2 } }"""
+    whole = nest(lower, step, tile)
+    loop = whole.body[0]
+    assert isinstance(loop, For) and isinstance(loop.body[0], If)
+    test = replace(loop.body[0], tests=(affine("i") - low, *loop.body[0].tests))
+    return replace(whole, body=(replace(loop, body=(test,)),))
+
+
+@given(st.integers(0, 9), st.integers(1, 5), st.integers(-3, 25), st.integers(-2, 7), st.integers(0, 20))
+def test_border_interior_and_border_write_what_the_one_loop_wrote(lower, step, low, tile, n):
+    whole = between(lower, step, low, tile)
+    got, want = np.zeros(n, np.float32), np.zeros(n, np.float32)
+    interpret(whole, {"N": n}, {}, {"A": want})
+    interpret(peel(whole), {"N": n}, {}, {"A": got})
+    np.testing.assert_array_equal(got, want)
+
+
+def test_between_two_borders_there_is_no_test():
+    assert structure(peel(between(0, 4, 2, 4)).body) == "i(S) i(S) i(S)"

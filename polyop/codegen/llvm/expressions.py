@@ -6,7 +6,7 @@ from polyop.codegen.convert import cast, from_memory
 from polyop.codegen.functions import apply
 from polyop.codegen.llvm.addresses import locate
 from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
-from polyop.codegen.llvm.loads import check_inside, scalar_load, scalar_part, transposed, vector_load
+from polyop.codegen.llvm.loads import check_inside, one_for_all, or_zero, scalar_load, scalar_part, transposed, vector_load
 from polyop.codegen.llvm.outline import shared_function
 from polyop.codegen.llvm.reach import transposable
 from polyop.codegen.llvm.registers import read_register
@@ -212,11 +212,17 @@ def load_value(s: State, e: Load, active: Active) -> Value:
         wide = checked.lanes or any(c.value.lanes for c in before)
         conditions = (*conditions, Condition(Value(BOOL, rows, wide, ok), True))
     lanes = place.lanes or any(c.value.lanes for c in conditions)
+    shared: dict[tuple[int, ...], str] = {}
 
     def make(point: Point, v: int) -> str:
         if not lanes:
             return scalar_load(s, place, place.base(point, scalar_part(s, conditions, point)))
-        return vector_load(s, e, place, conditions, point, v)
+        if place.lanes:
+            return vector_load(s, e, place, conditions, point, v)
+        key = tuple(point[a] for a in sorted(rows))
+        if key not in shared:
+            shared[key] = one_for_all(s, e, place, conditions, point)
+        return or_zero(s, shared[key], e, conditions, point, v) if e.guard else shared[key]
 
     if place.lanes and place.offsets is None and not conditions and place.stride not in (1, -1):
         axis = transposable(s, place)

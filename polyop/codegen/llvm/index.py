@@ -137,12 +137,13 @@ def below(s: State, count: Int, v: int) -> str:
 
 
 def _threshold(s: State, op: str, bound: Int, v: int) -> str:
+    """The lanes i of vector `v` with `i op bound`; the bound, cut to what an axis may have, is the same for all vectors."""
     key = op, bound, v
     if key not in s.masks:
         w, b = s.width, s.b
-        n = b.extreme("max", b.extreme("min", b.add(bound, -v * w), w), 0)
+        n = b.extreme("max", b.extreme("min", bound, max(w, *(a.extent for a in s.axes.values()))), 0)
         n32 = splat(s, n if isinstance(n, int) else b.pure(f"trunc i64 {n} to i32", n), "i32")
-        mask = b.pure(f"icmp {op} <{w} x i32> {iota(w, 'i32')}, {n32}", n32)
+        mask = b.pure(f"icmp {op} <{w} x i32> {iota(w, 'i32', v * w)}, {n32}", n32)
         if b.level(mask) == IMPURE:
             return mask
         s.masks[key] = mask

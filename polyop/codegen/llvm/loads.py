@@ -75,12 +75,6 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
     w, b = s.width, s.b
     t, align = vector(place.element, w), alignment(place.element)
     must, mask = scalar_part(s, conditions, point), lanes_part(s, conditions, point, v)
-    if not place.lanes:
-        assert mask is not None
-        any_ = b.do(f"icmp ne i{w} {b.do(f'bitcast <{w} x i1> {mask} to i{w}')}, 0")
-        x = splat(s, scalar_load(s, place, place.base(point, b.both(must, any_))), register(e.dtype))
-        r = vector(register(e.dtype), w)
-        return b.do(f"select <{w} x i1> {mask}, {r} {x}, {r} {constant(0, register(e.dtype), w)}")
     if place.stride == 1:
         mask = b.both(mask, lane_mask(s, place, v, write=False), w)
         p = gep(s, place.element, place.base(point, must), v * w)
@@ -102,6 +96,30 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
         return raw(s, place, picked(s, place.element, gep(s, place.element, p, v * w * place.stride), place.stride, mask), w)
     offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
     return raw(s, place, gather(s, place.element, p, offsets, mask), w)
+
+
+def one_for_all(s: State, e: Load, place: Place, conditions: Active, point: Point) -> str:
+    """The element at a place that is the same for all lanes, in every lane; it is read if some lane of some vector needs it."""
+    b, total = s.b, ""
+    for v in range(s.vectors()):
+        some = needed(s, conditions, point, v)
+        total = b.do(f"or <{s.width} x i1> {total}, {some}") if total else some
+    any_ = b.do(f"icmp ne i{s.width} {b.do(f'bitcast <{s.width} x i1> {total} to i{s.width}')}, 0")
+    must = b.both(scalar_part(s, conditions, point), any_)
+    return splat(s, scalar_load(s, place, place.base(point, must)), register(e.dtype))
+
+
+def needed(s: State, conditions: Active, point: Point, v: int) -> str:
+    """The lanes of vector `v` for which the conditions hold, of those that exist: others may choose a place that does not."""
+    mask = s.b.both(lanes_part(s, conditions, point, v), existing(s, v), s.width)
+    assert mask is not None
+    return mask
+
+
+def or_zero(s: State, x: str, e: Load, conditions: Active, point: Point, v: int) -> str:
+    """`x` in the lanes that need it, 0 in others."""
+    t, zero = vector(register(e.dtype), s.width), constant(0, register(e.dtype), s.width)
+    return s.b.do(f"select <{s.width} x i1> {needed(s, conditions, point, v)}, {t} {x}, {t} {zero}")
 
 
 def gather(s: State, element: str, p: str, offsets: str, mask: str | None) -> str:
