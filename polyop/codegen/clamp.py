@@ -14,6 +14,7 @@ though each of its pieces has.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import gcd
 
 from polyop.ir.expr import Affine, Apply, Expr, Load, Quasi, Test, affine, map_loads, names, quasi, substitute
 from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store, rebuild
@@ -100,9 +101,11 @@ def _without(p: Affine, lanes: For) -> tuple[Affine, tuple[Affine, ...]] | None:
 
 
 def _least(x: Affine, lanes: For) -> Affine:
-    """The least value of `x` over all lanes that may exist."""
+    """Something that is >= 0 just if `x` is, in all lanes that may exist; 2 c - 5 >= 0 is c - 3 >= 0."""
     assert lanes.extent is not None
-    return substitute(x, {lanes.index: affine(0 if x.factor(lanes.index) >= 0 else lanes.extent - 1)})
+    least = substitute(x, {lanes.index: affine(0 if x.factor(lanes.index) >= 0 else lanes.extent - 1)})
+    by = gcd(*(f for _, f in least.terms)) or 1
+    return Affine(tuple((a, f // by) for a, f in least.terms), least.const // by)
 
 
 def _pieces(x: Load, d: int, lane: str) -> Expr:

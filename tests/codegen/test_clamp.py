@@ -16,7 +16,7 @@ from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
 from polyop.ir.expr import Test as Tests
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import For, Kind, LoopNest, stores, walk
+from polyop.ir.loops import For, Kind, LoopNest, stores, structure, walk
 from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, assembly, check, compiled
 from tests.codegen.nests import A, ap, ld, least, loop, nest, reg, st, strip, tensor
@@ -79,11 +79,13 @@ def test_a_window_over_a_clamped_row_is_right_at_every_size():
         check(whole, {"N": n}, kernel=kernel)
 
 
-def test_the_interior_has_neither_clamps_nor_choices():
-    low = lower(copy(KINDS["both"]), V4, Options())
+@pytest.mark.parametrize(("kind", "read"), [("both", "x[i_c + i_v - 5]"), ("mirrored", "x[i_c + i_v - 3]")])
+def test_the_interior_has_neither_clamps_nor_choices(kind, read):
+    low = lower(copy(KINDS[kind]), V4, Options())
     full = [f for f in walk(low.body) if isinstance(f, For) and f.kind == Kind.LANES and f.is_full]
     plain = [s for f in full for s in stores(f.body) if isinstance(s.expr, Load)]
-    assert [str(s.expr) for s in plain] == ["x[i_c + i_v - 5]"]
+    assert [str(s.expr) for s in plain] == [read]
+    assert structure(low.body).startswith("i_c(i_v:lanes(s)) i_c(i_v:lanes(s)) i_c(i_v:lanes(s)) i_c(if(")
 
 
 def test_a_clamp_along_another_dimension_stays():
