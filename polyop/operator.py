@@ -18,7 +18,7 @@ from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
 from polyop.rewrite.regimes import regime
-from polyop.runtime import cache, call, choose, cpu, entry, store, threads
+from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
@@ -111,7 +111,7 @@ class Operator:
         self._least = max(self._required, default=-1) + 1
         self._all = len(parameters) if not any(p.by_name for p in parameters) else -1
         self._most = next((k for k, p in enumerate(parameters) if p.by_name), len(parameters))
-        self._front = entry.front(self._names, self._by_value, self._most)
+        self._front = entry_table.front(self._names, self._by_value, self._most)
         self.__name__ = interface.name
         self.__doc__ = interface.docstring
 
@@ -136,10 +136,19 @@ class Operator:
         if found is not None:
             result = found.run(values + outs)
             if result is not call.LONG:
-                if self._front and type(out) is not list:  # whose items another thread may take out of it
-                    entry.remember(Operator, self._front, found, values + outs, args, {**keywords, "out": out})
+                native = self._native(out)
+                if native and self._front:
+                    entry.remember(native, self._front, found, values + outs, args, {**keywords, "out": out})
                 return result
-        return self._long(values, out, outs, key)
+        result, made = self._long(values, out, outs, key)
+        native = self._native(out) if made is not None and len(self._plans) >= entry.LOOKS else None
+        if native and self._front and made is not None:
+            entry.vary(native, self._front, made, values + outs, args, {**keywords, "out": out})
+        return result
+
+    def _native(self, out: Any) -> entry_load.Code | None:
+        """What stands in front of such calls; not where `out` is a list, whose items another thread may take out of it."""
+        return entry.entry(Operator) if type(out) is not list else None
 
     def _values(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
         """The value of each parameter; what is not quite simple is left to `choose`, which can say what is wrong."""
@@ -158,15 +167,16 @@ class Operator:
                     return tuple(values)
         return tuple(choose.named(self.interface, args, keywords).values())
 
-    def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> Any:
-        """A call that looks like none before; it leaves a plan behind if it can."""
+    def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any,
+              ) -> tuple[Any, call.Plan | None]:
+        """A call that looks like none before; its result, and the plan that it leaves behind if it can."""
         arguments = dict(zip(self._names, values, strict=True))
         for value in values:
             symbolic = getattr(value, "__polyop_symbolic__", None)
             if symbolic is not None:  # the call is taken down rather than made: see polyop/graph/symbolic.py
                 if out is not None:
                     raise fail("E707", f"`{self.interface.name}` is called on symbolic values, so nothing is written to `out`")
-                return symbolic(self.interface, self._op, arguments)
+                return symbolic(self.interface, self._op, arguments), None
         choice = choose.choose(self.interface, arguments)
         op = self._op(choice)
         try:
@@ -178,6 +188,7 @@ class Operator:
         k = self._kernels.get((_exactly(choice), units, options), lambda: self._find(op, units, options))
         count = self._count(op, bound)
         result = k(bound, count)
+        made: call.Plan | None = None
         if key is not None and isinstance(k, Kernel):
             fresh = [t.name for t in op.outputs if t.name not in {o for _, o in op.updates}]
             made = call.plan(op, k, bound, (*self._inner, *fresh[: len(outs)]), values + outs, count)
@@ -186,7 +197,7 @@ class Operator:
                     self._plans.clear()
                 look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
                 self._plans[look] = made
-        return result
+        return result, made
 
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))

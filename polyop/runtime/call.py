@@ -104,6 +104,8 @@ class Plan:
     fresh     (slot, shape, dtype, size of class, NumPy's dtype) of the results to allocate, each of `kind`
     back      for each result, which of the fresh ones it is, or ~position of the value that is given back
     is_long   whether other threads should run Python code meanwhile
+    names     what each value is: a parameter of `op`, an output of it, or anything else
+    sizes     of the call that the plan was made for
     """
 
     kernel: Kernel
@@ -119,6 +121,9 @@ class Plan:
     work: tuple[tuple[int, int], ...]
     bytes_: int
     is_long: bool
+    op: Op
+    names: tuple[str, ...]
+    sizes: dict[str, int]
 
     @property
     def has_torch(self) -> bool:
@@ -212,11 +217,13 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
         kind, shape = bound.views[t.name].kind, bound.views[t.name].shape
         back.append(len(fresh))
         fresh.append((slot[t.name], shape, t.dtype, blocks.size_of(shape, t.dtype.numpy), t.dtype.numpy))
+    is_long = work(op, bound.sizes) >= _LONG
     places = tuple((a.position, a.slot, a.is_torch, a.mask) for a in found.values())
     written = tuple((a.position, a.slot, a.is_torch, *a.reach, _others(a, found.values())) for a in
                     (found[t.name] for t in op.outputs if t.name in found))
     return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
-                tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, work(op, bound.sizes) >= _LONG)
+                tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, is_long, op, tuple(names),
+                bound.sizes)
 
 
 def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -13,50 +14,75 @@ import numpy as np
 from polyop.ir.dtypes import BOOL, F32, F64, DType
 from polyop.runtime import arrays, blocks
 from polyop.runtime.call import Plan
+from polyop.runtime.entry_sizes import HEAD, Places
 from polyop.runtime.kernel import arena
 
 PLACES = 64        # most values of a call, and most results
 SMALL = 1 << 16    # bytes of a result up to which the C library has memory at hand
-_STACK = 1 << 12   # bytes of work memory that the stack has
+STACK = 1 << 15    # bytes of work memory that the stack has
+_TINY = 1 << 12    # bytes of a tensor that is worth keeping as a pattern
 _ROW = 1 << 9      # most slots
 _FIRST = 2         # objects of a record stand behind its look and its plan
 _EXACT = 1 << 53   # all integers up to here are doubles
-_NUMPY, _CALL, _LIKE = range(3)  # how a result comes about
+_NUMPY, _CALL, _LIKE, _TENSOR = range(4)  # how a result comes about
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Words:
-    """`plan` is the row of words, `objects` are what it speaks of, the first one as number 2."""
+    """`plan` is the row of words, `objects` are what it speaks of, the first one as number 2; `places` says what is where."""
 
     plan: bytes
     objects: tuple[Any, ...]
+    places: Places
 
 
-def record(plan: Plan, values: Sequence[Any]) -> Words | None:
+def record(plan: Plan, values: Sequence[Any], outline: bool = False) -> Words | None:
     """`plan` for the machine; None if it does something that the code does not know.
 
-    values   those of a call that the plan was just carried out for: the types are the same in all others, and where a call
-             gives no number, it means the default that stands here
+    values    those of a call that the plan was just carried out for: the types are the same in all others, and where a call
+              gives no number, it means the default that stands here
+    outline   whether other sizes will be written into it
     """
     objects: list[Any] = []
     numbers = [_number(plan, k, values) for k in range(len(plan.numbers))]
     if len(values) > PLACES or len(plan.fresh) > PLACES or not plan.back or len(plan.row) > _ROW or None in numbers:
         return None
-    new = [_result(plan, k, objects) for k in range(len(plan.fresh))]
-    places = [(position, slot, mask) for position, slot, _, mask in plan.places]
+    if outline and plan.fresh and plan.kind not in ("numpy", "torch"):
+        return None
+    new = [_result(plan, k, objects, outline) for k in range(len(plan.fresh))]
+    arrays_ = [(position, slot, mask) for position, slot, _, mask in plan.places]
     written = [(position, slot, first, last, len(others), *(w for o in others for w in o))
                for position, slot, _, first, last, others in plan.written]
     where = 0
-    if plan.bytes_ > _STACK:
+    if plan.work:
         where = _FIRST + len(objects)
-        objects.append(partial(arena.take, plan.bytes_))
-    head = (plan.kernel.address, len(plan.row), plan.is_long, plan.bytes_, where, len(places), len(written), len(numbers),
+        objects.append(arena.take)
+    head = (plan.kernel.address, len(plan.row), plan.is_long, plan.bytes_, where, len(arrays_), len(written), len(numbers),
             len(new), len(plan.work), len(plan.back), 0)
     row = list(plan.row)
     for position, slot in plan.numbers:
         row[slot] = values[position]
-    parts = [*places, *written, *(n for n in numbers if n), *new, *plan.work, plan.back]
-    return Words(_words(head) + plan.pack(*row) + _words([w for p in parts for w in p]), tuple(objects))
+    try:
+        packed = plan.pack(*row)
+    except (struct.error, OverflowError):
+        return None  # a number that does not fit its dtype, and was not given to the plan but to the long way
+    sections: list[Sequence[Sequence[int]]] = [arrays_, written, [n for n in numbers if n], new, plan.work, [plan.back]]
+    starts = _starts(sections, HEAD + len(row))
+    parts = [w for section in sections for part in section for w in part]
+    return Words(_words(head) + packed + _words(parts), tuple(objects),
+                 Places(starts[1], starts[3], starts[4]))
+
+
+def _starts(sections: Sequence[Sequence[Sequence[int]]], at: int) -> list[tuple[int, ...]]:
+    """Where each part of each section begins, the first one at `at`."""
+    out = []
+    for section in sections:
+        here = []
+        for part in section:
+            here.append(at)
+            at += len(part)
+        out.append(tuple(here))
+    return out
 
 
 def _words(numbers: Sequence[int]) -> bytes:
@@ -84,14 +110,19 @@ def _how(dtype: DType, value: Any) -> int | None:
     return (0 if isinstance(value, float | np.floating) else 2) + (dtype == F32)
 
 
-def _result(plan: Plan, k: int, objects: list[Any]) -> tuple[int, ...]:
+def _result(plan: Plan, k: int, objects: list[Any], outline: bool) -> tuple[int, ...]:
     """Slot, how, which object, bytes, rank, extents; the object is put behind `objects`."""
     slot, shape, dtype, size, plain = plan.fresh[k]
     bytes_ = prod(shape) * dtype.bytes_
-    if plan.kind == "numpy":
-        how, thing = (_NUMPY, plain) if bytes_ <= SMALL else (_CALL, partial(blocks.fill, size, shape, plain))
+    thing: Any
+    if plan.kind == "numpy" and (outline or bytes_ <= SMALL):
+        how, thing = _NUMPY, plain
+    elif plan.kind == "torch" and (outline or _TINY < bytes_ <= SMALL):
+        how, thing = _TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
     elif plan.kind == "torch" and bytes_ <= SMALL:
         how, thing = _LIKE, arrays.empty(shape, dtype, "torch")[0]
+    elif plan.kind == "numpy":
+        how, thing = _CALL, partial(blocks.fill, size, shape, plain)
     else:
         how, thing = _CALL, partial(arrays.empty, shape, dtype, plan.kind)
     objects.append(thing)

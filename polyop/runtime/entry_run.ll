@@ -1,24 +1,23 @@
-; The second half of entry.ll: how a plan is carried out.
+; The second half: how a plan is carried out.
 
-; Carries out the plan of %record with %values that lie at %at: the new result, or null if the general way has to decide.
+; Carries out %plan, that of %record, with %values that lie at %at: the new result, or null if the general way has to decide.
 ;
 ; The plan's words:  kernel, length of the row, whether others may run meanwhile, bytes of work memory, which of the record
 ; gives more than the stack has, then how many there are of: arrays, written ones, numbers, new results, work buffers and
-; results. After these twelve, with `value` a place among the values and `slot` one in the row:
+; results; the function that writes sizes into the plan, or 0. After these twelve, with `value` a place among the values and `slot` one in the row:
 ;   row        the slots, with everything that is the same in each such call
 ;   arrays     value, slot, bits of the address that must be 0
 ;   written    value, slot, first and last byte from the address, others; for each of these: slot, first, last
 ;   numbers    value, slot, how (see @number), least, greatest
-;   new        slot, how (0 a NumPy array, 1 a call that gives an array and its address, 2 like a tensor), which of the record,
-;              bytes, rank, extents
+;   new        slot, how (0 a NumPy array, 1 a call that gives an array and its address, 2 like a tensor, 3 a tensor), which
+;              of the record, bytes, rank, extents
 ;   work       slot, distance
 ;   results    the number of a new one, or ~value
-define internal ptr @run(ptr %record, ptr %values, ptr %at) {
+define internal ptr @run(ptr %record, ptr %plan, ptr %values, ptr %at) {
 entry:
   %made = alloca [PLACES x ptr]
+  %argument = alloca ptr
   %t = alloca %tensor
-  %bytes = call ptr @PyTuple_GetItem(ptr %record, i64 1)
-  %plan = call ptr @PyBytes_AsString(ptr %bytes)
   %kernel = load ptr, ptr %plan
   %slots.at = getelementptr i64, ptr %plan, i64 1
   %slots = load i64, ptr %slots.at
@@ -166,7 +165,8 @@ fresh.one:
   %f.how.at = getelementptr i64, ptr %pf, i64 1
   %f.how = load i64, ptr %f.how.at
   switch i64 %f.how, label %fresh.numpy [ i64 1, label %fresh.call
-                                          i64 2, label %fresh.torch ]
+                                          i64 2, label %fresh.torch
+                                          i64 3, label %fresh.shaped ]
 fresh.numpy:
   %f.bytes.at = getelementptr i64, ptr %pf, i64 3
   %array = call ptr @empty(ptr %means, i64 %f.rank, ptr %f.dims, ptr %f.bytes.at)
@@ -192,10 +192,15 @@ fresh.torch:
   %cell = getelementptr [PLACES x ptr], ptr %made, i64 0, i64 %f
   store ptr %means, ptr %cell
   %like = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 21)
-  %similar = call ptr @PyObject_VectorcallDict(ptr %like, ptr %cell, i64 1, ptr null)
-  %similar.lost = icmp eq ptr %similar, null
+  %like.one = call ptr @PyObject_VectorcallDict(ptr %like, ptr %cell, i64 1, ptr null)
+  %similar.lost = icmp eq ptr %like.one, null
   br i1 %similar.lost, label %sorry, label %fresh.tensor
+fresh.shaped:
+  %shaped = call ptr @tensor(ptr %means, i64 %f.rank, ptr %f.dims)
+  %shaped.lost = icmp eq ptr %shaped, null
+  br i1 %shaped.lost, label %sorry, label %fresh.tensor
 fresh.tensor:
+  %similar = phi ptr [ %like.one, %fresh.torch ], [ %shaped, %fresh.shaped ]
   %f.type.at = getelementptr %object, ptr %similar, i64 0, i32 1
   %f.type = load ptr, ptr %f.type.at
   %torch = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 14)
@@ -228,7 +233,7 @@ work:
   %needs = icmp ne i64 %works, 0
   br i1 %needs, label %work.where, label %call
 work.where:
-  %on.stack = icmp eq i64 %arena, 0
+  %on.stack = icmp ule i64 %memory, STACK
   br i1 %on.stack, label %work.stack, label %work.arena
 work.stack:
   %stack = alloca i8, i64 %memory, align 64
@@ -236,7 +241,13 @@ work.stack:
   br label %work.fill
 work.arena:
   %take = call ptr @PyTuple_GetItem(ptr %record, i64 %arena)
-  %taken = call ptr @PyObject_VectorcallDict(ptr %take, ptr null, i64 0, ptr null)
+  %wanted = call ptr @PyLong_FromLongLong(i64 %memory)
+  %wanted.lost = icmp eq ptr %wanted, null
+  br i1 %wanted.lost, label %sorry, label %work.ask
+work.ask:
+  store ptr %wanted, ptr %argument
+  %taken = call ptr @PyObject_VectorcallDict(ptr %take, ptr %argument, i64 1, ptr null)
+  call void @Py_DecRef(ptr %wanted)
   %taken.lost = icmp eq ptr %taken, null
   br i1 %taken.lost, label %sorry, label %work.taken
 work.taken:
@@ -303,7 +314,7 @@ give.next:
 
 sorry:
   %so.far = phi i64 [ %f, %fresh.numpy ], [ %f, %fresh.call ], [ %f, %fresh.torch ], [ %f, %fresh.strange ],
-                    [ %f, %work.arena ], [ %f, %give.many ]
+                    [ %f, %fresh.shaped ], [ %f, %work.arena ], [ %f, %work.ask ], [ %f, %give.many ]
   call void @PyErr_Clear()
   br label %drop
 drop:
@@ -461,6 +472,40 @@ drop:
   ret ptr null
 done:
   ret ptr %array
+no:
+  ret ptr null
+}
+
+; A new tensor; or null, and an error is set. %keywords are what `torch.empty` is given beside extents.
+define internal ptr @tensor(ptr %keywords, i64 %rank, ptr %extents) {
+entry:
+  %cell = alloca ptr
+  %shape = call ptr @PyTuple_New(i64 %rank)
+  %lost = icmp eq ptr %shape, null
+  br i1 %lost, label %no, label %head
+head:
+  %d = phi i64 [ 0, %entry ], [ %d1, %put ]
+  %more = icmp slt i64 %d, %rank
+  br i1 %more, label %one, label %make
+one:
+  %from = getelementptr i64, ptr %extents, i64 %d
+  %extent = load i64, ptr %from
+  %number = call ptr @PyLong_FromLongLong(i64 %extent)
+  %number.lost = icmp eq ptr %number, null
+  br i1 %number.lost, label %drop, label %put
+put:
+  %failed = call i32 @PyTuple_SetItem(ptr %shape, i64 %d, ptr %number)
+  %d1 = add i64 %d, 1
+  br label %head
+make:
+  store ptr %shape, ptr %cell
+  %empty = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 22)
+  %made = call ptr @PyObject_VectorcallDict(ptr %empty, ptr %cell, i64 1, ptr %keywords)
+  call void @Py_DecRef(ptr %shape)
+  ret ptr %made
+drop:
+  call void @Py_DecRef(ptr %shape)
+  ret ptr null
 no:
   ret ptr null
 }
