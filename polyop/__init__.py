@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from polyop.ir.errors import CallError, InternalError, LegalityError, PolyopError, UnsupportedError, UserError
 from polyop.ir.options import Options
+from polyop.runtime import forks
 
 if TYPE_CHECKING:
     from polyop import graph
@@ -35,11 +36,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "graph":
-        return import_module("polyop.graph")
-    if name not in _HOMES:
+    if name != "graph" and name not in _HOMES:
         raise AttributeError(f"module 'polyop' has no attribute {name!r}")
-    value = getattr(import_module(f"polyop.{_HOMES[name]}"), name)
+    with forks.IMPORTS:
+        value = import_module("polyop.graph") if name == "graph" else getattr(import_module(f"polyop.{_HOMES[name]}"), name)
     globals()[name] = value
     return value
 

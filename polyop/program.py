@@ -20,6 +20,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.span import Source
 from polyop.ir.target import Target
 from polyop.operator import Operator
+from polyop.runtime import forks
 
 if TYPE_CHECKING:
     from polyop.compiler import Compiled
@@ -118,6 +119,7 @@ def operator(program: syntax.Program, name: str, options: Options) -> Operator:
 
 def _compile(op: Op, layout: Layout, target: Target, options: Options) -> Compiled:
     """The pipeline; isl and the emitters are imported only when a kernel is not found in the cache."""
-    from polyop.compiler import compile_op
+    with forks.IMPORTS:
+        from polyop.compiler import compile_op
 
     return compile_op(op, layout, target, options)

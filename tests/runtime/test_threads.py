@@ -250,3 +250,35 @@ def test_two_hardware_threads_of_one_core_count_once(tmp_path, monkeypatch):
     assert threads.physical_cores(tmp_path) == 2
     monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 2, 9})
     assert threads.physical_cores(tmp_path) == 2
+
+
+_FORK_WHILE_IMPORTING = """
+import os, sys, threading, time
+import numpy as np
+import polyop
+
+class Slow:  # the compiler takes its time to be imported
+    def find_spec(self, name, path, target=None):
+        if name == "polyop.poly.middle":
+            started.set()
+            time.sleep(0.5)
+
+started = threading.Event()
+sys.meta_path.insert(0, Slow())
+double = polyop.op("op double(X: f32[N]) -> (Y: f32[N]) { Y[i] = 2 * X[i] }")
+x = np.ones(5, np.float32)
+first = threading.Thread(target=double, args=(x,))
+first.start()
+started.wait()
+child = os.fork()
+if child == 0:
+    os._exit(0 if (double(x) == 2).all() else 1)
+first.join()
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_child_forked_while_another_thread_imports_the_compiler_can_compile(tmp_path):
+    environment = {**os.environ, "POLYOP_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-W", "ignore", "-c", _FORK_WHILE_IMPORTING], env=environment, timeout=60, check=False)
+    assert done.returncode == 0
