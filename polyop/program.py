@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
 
@@ -121,5 +121,10 @@ def _compile(op: Op, layout: Layout, target: Target, options: Options) -> Compil
     """The pipeline; isl and the emitters are imported only when a kernel is not found in the cache."""
     with forks.IMPORTS:
         from polyop.compiler import compile_op
+        from polyop.runtime.device import assembled
 
-    return compile_op(op, layout, target, options)
+    made = compile_op(op, layout, target, options)
+    if target.family == "x86" or made.module is None:
+        return made
+    binary, missing = assembled(made.module, options.numerics)
+    return replace(made, binary=binary, notes=(*made.notes, f"no binary: {missing}") if missing else made.notes)

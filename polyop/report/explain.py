@@ -6,13 +6,14 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
-from polyop.ir.module import Proof
+from polyop.ir.module import Binary, Proof
 from polyop.ir.op import Op, Param, Tensor
 from polyop.ir.options import Layout
 from polyop.ir.target import Target
 from polyop.ir.words import users_words
 from polyop.report.work import Count, work
 from polyop.rewrite.regimes import kinds
+from polyop.runtime.usage import usage
 
 _LINES = 80  # of loops that are shown
 
@@ -32,6 +33,8 @@ class Explained(Protocol):
     def proofs(self) -> tuple[Proof, ...]: ...
     @property
     def notes(self) -> tuple[str, ...]: ...
+    @property
+    def binary(self) -> Binary | None: ...
 
 
 def explain(made: Explained, sizes: Mapping[str, int] | None = None) -> str:
@@ -44,6 +47,7 @@ def explain(made: Explained, sizes: Mapping[str, int] | None = None) -> str:
         ("strategies", [n for n in made.notes if _is_choice(n)]),
         ("loops", list(_loops(made))),
         ("temporaries", list(_temporaries(made))),
+        ("binary", list(_binary(made.binary))),
         ("proofs", list(_proofs(made.proofs))),
     )
     return "\n\n".join("\n".join([title, *(f"  {line}" for line in lines)]) for title, lines in sections if lines)
@@ -66,6 +70,14 @@ def _operator(made: Explained) -> Iterator[str]:
         yield f"no unit stride in {', '.join(free)}"
     yield "a kernel of their own, when they first come, get calls with another dtype, const or order of strides, and calls"
     yield from (f"  {kind}" for kind in kinds(op))
+
+
+def _binary(binary: Binary | None) -> Iterator[str]:
+    """What a GPU's compiler made of it; a CPU's is not worth a word."""
+    taken = usage(binary) if binary else ()
+    if binary and taken:
+        yield f"{len(binary.code):,} bytes for {binary.target}"
+    yield from map(str, taken)
 
 
 def _documented(op: Op) -> Iterator[Tensor | Param]:

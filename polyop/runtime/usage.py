@@ -1,0 +1,133 @@
+"""What the kernels of a cubin or code object take of a GPU, read off the file itself."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from polyop.ir.errors import InternalError
+from polyop.ir.module import Binary
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """One kernel.
+
+    Units   registers of 32 bits for each thread (on AMD the vector ones); local: bytes of slow memory for each thread, which
+            is where registers are spilled to
+    """
+
+    kernel: str
+    registers: int
+    local: int
+
+    def __str__(self) -> str:
+        spills = f"{self.local} bytes of local memory a thread, so registers may be spilled" if self.local else "nothing spilled"
+        return f"{self.kernel}: {self.registers} registers a thread, {spills}"
+
+
+def usage(binary: Binary) -> tuple[Usage, ...]:
+    """Every kernel of `binary`, by name; none for code of a CPU.
+
+    Raises  InternalError, if the file is not what its compiler is known to write.
+    """
+    readers = {"cuda": _cubin, "hip": _code_object}
+    read = readers.get(binary.target.partition(":")[0])
+    if read is None:
+        return ()
+    try:
+        return tuple(sorted(read(binary.code), key=lambda u: u.kernel))
+    except (struct.error, IndexError, KeyError, ValueError, TypeError, StopIteration) as error:
+        raise InternalError(f"usage: {binary.name} for {binary.target} cannot be read: {error!r}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class _Section:
+    name: str
+    type_: int
+    data: bytes
+
+
+def _sections(code: bytes) -> dict[str, _Section]:
+    """The sections of a 64-bit little-endian ELF file. Source: System V ABI, chapter 4."""
+    if code[:6] != b"\x7fELF\x02\x01":
+        raise ValueError("no 64-bit ELF file")
+    start, size, count, names = struct.unpack_from("<Q10xHHH", code, 0x28)
+    heads = [struct.unpack_from("<IIQQQQ", code, start + size * k) for k in range(count)]
+    texts = code[heads[names][4]:][: heads[names][5]]
+    found = (_Section(_string(texts, h[0]), h[1], code[h[4] : h[4] + h[5]]) for h in heads)
+    return {s.name: s for s in found}
+
+
+def _string(texts: bytes, at: int) -> str:
+    return texts[at : texts.index(b"\0", at)].decode()
+
+
+_FRAME, _REGISTERS = 0x11, 0x2F
+
+
+def _cubin(code: bytes) -> Iterator[Usage]:
+    """`.nv.info` holds records { u8 format, u8 what, u16 size, data }; format 4 with 8 bytes is (symbol, value).
+
+    Source  EIATTR_FRAME_SIZE and EIATTR_REGCOUNT as `cuobjdump -elf` prints them.
+    """
+    sections = _sections(code)
+    info, symbols, texts = sections[".nv.info"].data, sections[".symtab"].data, sections[".strtab"].data
+    found: dict[int, dict[int, int]] = {}
+    at = 0
+    while at < len(info):
+        form, what, size = struct.unpack_from("<BBH", info, at)
+        if form == 4 and size == 8:
+            symbol, value = struct.unpack_from("<II", info, at + 4)
+            found.setdefault(symbol, {})[what] = value
+        at += 4 + (size if form == 4 else 0)
+    for symbol, values in found.items():
+        name = _string(texts, struct.unpack_from("<I", symbols, 24 * symbol)[0])
+        if _REGISTERS in values:
+            yield Usage(name, values[_REGISTERS], values.get(_FRAME, 0))
+
+
+def _code_object(code: bytes) -> Iterator[Usage]:
+    """The note of type 32 is a MessagePack map. Source: LLVM, User Guide for AMDGPU Backend, Code Object V5 Metadata."""
+    note = next(s.data for s in _sections(code).values() if s.type_ == 7)
+    name, size, kind = struct.unpack_from("<III", note)
+    if kind != 32:
+        raise ValueError(f"a note of type {kind}")
+    at = 12 + -(-name // 4) * 4
+    for kernel in _unpacked(note[at : at + size], 0)[0]["amdhsa.kernels"]:
+        yield Usage(kernel[".name"], kernel[".vgpr_count"], kernel[".private_segment_fixed_size"])
+
+
+_COUNTED = {0xDC: ("list", ">H"), 0xDD: ("list", ">I"), 0xDE: ("map", ">H"), 0xDF: ("map", ">I"), 0xD9: ("text", ">B"),
+            0xDA: ("text", ">H"), 0xDB: ("text", ">I")}
+_NUMBERS = {0xCC: ">B", 0xCD: ">H", 0xCE: ">I", 0xCF: ">Q"}
+_PLAIN = {0xC0: None, 0xC2: False, 0xC3: True}
+
+
+def _unpacked(data: bytes, at: int) -> tuple[Any, int]:
+    """The MessagePack value at `at`, of the sorts that such notes have, and where the next one starts."""
+    head = data[at]
+    at += 1
+    if head < 0x80:
+        return head, at
+    if head in _PLAIN:
+        return _PLAIN[head], at
+    if head in _NUMBERS:
+        return struct.unpack_from(_NUMBERS[head], data, at)[0], at + struct.calcsize(_NUMBERS[head])
+    if head in _COUNTED:
+        sort, form = _COUNTED[head]
+        count = struct.unpack_from(form, data, at)[0]
+        at += struct.calcsize(form)
+    elif head < 0xC0:
+        sort, count = ("map", head & 15) if head < 0x90 else ("list", head & 15) if head < 0xA0 else ("text", head & 31)
+    else:
+        raise ValueError(f"a value of sort {head:#x}")
+    if sort == "text":
+        return data[at : at + count].decode(), at + count
+    parts = []
+    for _ in range(count * (2 if sort == "map" else 1)):
+        part, at = _unpacked(data, at)
+        parts.append(part)
+    return (dict(zip(parts[::2], parts[1::2], strict=True)) if sort == "map" else parts), at

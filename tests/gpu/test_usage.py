@@ -1,0 +1,61 @@
+"""A user who compiles for a GPU gets its binary, and what the kernels in it take."""
+
+from __future__ import annotations
+
+import struct
+
+import pytest
+
+import polyop
+from polyop.ir.errors import InternalError
+from polyop.ir.module import Binary, Signature
+from polyop.runtime import amdgcn, device, nvrtc
+from polyop.runtime.usage import usage
+
+SCALE = "op scale(X: f32[N]; a: f32) -> (Y: f32[N]) { Y[i] = a * X[i] }"
+MANY = "op many(X: f64[N, 90]) -> (Y: f64[N]) { Y[i] = " + " + ".join(f"sin(X[i, {k}]) * cos(X[i, {7 * k % 90}])" for k in
+                                                                     range(60)) + " }"
+TOOLS = {"cuda:sm_80": nvrtc, "hip:gfx942": amdgcn, "hip:gfx1100": amdgcn}
+
+
+@pytest.fixture(params=TOOLS)
+def target(request):
+    if TOOLS[request.param].unavailable():
+        pytest.skip(TOOLS[request.param].unavailable())
+    return request.param
+
+
+def test_compiling_for_a_gpu_gives_the_binary_and_what_its_kernels_take(target):
+    made = polyop.op(SCALE).compile(target=target)
+    (taken,) = usage(made.binary)
+    assert taken.kernel == "scale_0" and 2 <= taken.registers <= 32 and taken.local == 0
+    assert f"{len(made.binary.code):,} bytes for {target}\n  scale_0: {taken.registers} registers a thread, nothing spilled" \
+        in made.explain()
+
+
+def test_large_kernels_take_more(target):
+    (taken,) = usage(polyop.op(MANY).compile(target=target).binary)
+    assert taken.registers > 40
+
+
+def test_every_kernel_of_a_binary_is_listed(target):
+    made = polyop.library("softmax").compile(target=target)
+    assert [u.kernel for u in usage(made.binary)] == [f"softmax_{k}" for k in range(6)]
+
+
+def test_without_the_compiler_a_note_says_what_is_missing(monkeypatch):
+    monkeypatch.setattr(device.nvrtc, "unavailable", lambda: "for want of `polyop[cuda]`")
+    made = polyop.op(SCALE).compile(target="cuda:sm_80")
+    assert made.binary is None and "no binary: for want of `polyop[cuda]`" in made.explain()
+    assert "__global__" in made.source
+
+
+def test_code_of_a_cpu_is_not_counted():
+    assert usage(polyop.op(SCALE).compile(target="x86").binary) == ()
+
+
+@pytest.mark.parametrize("code", [b"", b"no ELF", b"\x7fELF\x02\x01" + b"\0" * 20, b"\x7fELF\x02\x01" + struct.pack("<58x")])
+@pytest.mark.parametrize("name", ["cuda:sm_80", "hip:gfx942"])
+def test_a_damaged_file_is_an_error_and_no_crash(name, code):
+    with pytest.raises(InternalError, match="usage: f for "):
+        usage(Binary("f", name, code, Signature("f", (), (), (), ())))
