@@ -63,7 +63,7 @@ def _carried(n: For, at: int, s: Store, around: Around, name: str, before: list[
     register = Load(name, tuple(affine(f.index) for f in axes), target.dtype)
     kept = replace(register, guard=tuple(t for t in found[0].guard if not _holds_later(t, n)))
     new.append(Buffer(name, target.dtype, tuple((affine(f.extent or 1), 1) for f in axes), Space.REG))
-    before.append(replace(s, target=register, expr=_first(place(found[0], {n.index: n.lower})), stream=False))
+    before.append(_move(s, register, _first(place(found[0], {n.index: n.lower}))))
 
     def read(x: Load) -> Load:
         return kept if x.source == target.source and x.index == last else x
@@ -71,8 +71,13 @@ def _carried(n: For, at: int, s: Store, around: Around, name: str, before: list[
     body = [replace(b, expr=map_loads(b.expr, read)) if isinstance(b, Store) else b for b in n.body[: at + 1]]
     computed = body.pop()
     assert isinstance(computed, Store)
-    body += [replace(computed, target=register, stream=False), replace(s, expr=register)]
+    body += [replace(computed, target=register, stream=False), replace(_move(s, target, register), stream=s.stream)]
     return replace(n, body=(*body, *n.body[at + 1 :]))
+
+
+def _move(s: Store, target: Load, expr: Expr) -> Store:
+    """A store beside `s` that only moves a value."""
+    return replace(s, origin=None, lift=(), target=target, expr=expr, stream=False)
 
 
 def _vectors(around: Around, width: int) -> int:

@@ -12,9 +12,8 @@ from polyop.ir.dtypes import F16, F32
 from polyop.ir.expr import Affine, Apply, Const, Load, affine, map_loads, substitute
 from polyop.ir.loops import For, If, Kind, LoopNest, Node, Prefetch, Store, rebuild, show
 from polyop.ir.op import Op, builtin_monoid
-from polyop.poly import verify
 from polyop.poly.scop import extract
-from polyop.poly.verify import first_failure, prove
+from polyop.poly.verify import first_failure, prove, verdict
 
 from . import nests as n
 from .texts import index, nest, operator
@@ -363,9 +362,9 @@ def test_padding_of_work_space_may_be_written():
 
 
 def test_what_is_not_decided_within_the_quota_is_not_proved(monkeypatch):
-    monkeypatch.setattr(verify, "OPERATIONS", 50)
+    monkeypatch.setattr(verdict, "OPERATIONS", 50)
     failed = first_failure(prove(extract(n.MATMUL), n.MATMUL_PACKED))
-    assert failed is not None and failed.witness == verify.UNDECIDED
+    assert failed is not None and failed.witness == verdict.UNDECIDED
     monkeypatch.undo()
     assert first_failure(prove(extract(n.MATMUL), n.MATMUL_PACKED)) is None
 
@@ -373,6 +372,6 @@ def test_what_is_not_decided_within_the_quota_is_not_proved(monkeypatch):
 @pytest.mark.parametrize("name, most", [("softmax_rows", 60_000), ("matmul_packed", 160_000), ("conv_packed", 210_000)])
 def test_a_proof_is_cheap(name, most, monkeypatch):
     """Counted in operations of isl for the costliest claim: 80,000 take about 50 ms."""
-    monkeypatch.setattr(verify, "OPERATIONS", most)
+    monkeypatch.setattr(verdict, "OPERATIONS", most)
     op, given = RIGHT[name]
     assert first_failure(prove(extract(op), given)) is None

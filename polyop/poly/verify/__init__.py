@@ -6,21 +6,14 @@ lift); never at how the nest came about.
 
 from __future__ import annotations
 
-from time import perf_counter
-
 import islpy as isl
 
-from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Proof
 from polyop.poly.scop import Scop
-from polyop.poly.sets import quota
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.claims import Claims
-
-OPERATIONS = 4_000_000  # of isl, for one claim: a few seconds; a packed contraction needs 100,000
-UNDECIDED = "not decided within the quota"
-UNDECIDED_BY_ISL = "not decided, since isl failed"
+from polyop.poly.verify.verdict import decided
 
 
 def prove(scop: Scop, nest: LoopNest, only: isl.Set | None = None) -> tuple[Proof, ...]:
@@ -31,16 +24,8 @@ def prove(scop: Scop, nest: LoopNest, only: isl.Set | None = None) -> tuple[Proo
     context = scop.context if only is None else scop.context.intersect(only)
     proofs: list[Proof] = []
     for claim, check in Claims(Accesses(scop, nest, context)).all():
-        start = perf_counter()
-        try:
-            with quota(OPERATIONS, claim):
-                witness = check()
-        except UnsupportedError:
-            witness = UNDECIDED
-        except InternalError as error:
-            witness = f"{UNDECIDED_BY_ISL}: {error}"
-        proofs.append(Proof(claim, witness is None, witness or "", (perf_counter() - start) * 1e3))
-        if witness is not None:
+        proofs.append(decided(claim, check))
+        if not proofs[-1].holds:
             break
     return tuple(proofs)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -18,9 +17,8 @@ from polyop.poly.verify.same import Differ, Operand, brief, leaves
 from polyop.poly.verify.sites import Site
 from polyop.poly.verify.structure import malformed
 from polyop.poly.verify.values import Values, uninitialised, wrong
+from polyop.poly.verify.verdict import Check
 from polyop.poly.verify.witness import case, elements, equations, instance, named, point, reading, smallest, spot
-
-Check = Callable[[], "str | None"]
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,0 +1,255 @@
+"""Rewrites of a proved nest are followed, whatever they are; what does anything else is refused, with a case that shows it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import cache
+from random import Random
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyop.codegen.carry import carry
+from polyop.codegen.clamp import declamp
+from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
+from polyop.codegen.peel import peel
+from polyop.codegen.stream import stream_outputs
+from polyop.ir.errors import InternalError
+from polyop.ir.expr import affine, quasi
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Store, rebuild, structure, walk
+from polyop.ir.module import Proof
+from polyop.poly.scop import extract
+from polyop.poly.verify import first_failure, prove, rewrites, verdict
+from polyop.poly.verify.rewrites import follows
+
+from .mutants import mutant
+from .orders import orders
+from .test_soundness import CASES, results, some_sizes
+from .texts import nest, operator
+
+SCAN = operator("Y[i] = guard(Y[i - 1], i - 1 >= 0) + X[i]", inputs="X[N]", outputs="Y[N]", ranges="i:N")
+COLUMNS = operator("Y[i, j] = guard(Y[i - 1, j], i - 1 >= 0) + X[i, j]", inputs="X[N, M]", outputs="Y[N, M]", ranges="i:N j:M")
+CLAMP = operator("Y[i] = X[min(max(i - 2, 0), N - 1)] + 1.0", inputs="X[N]", outputs="Y[N + 4]", ranges="i:N+4", where="N >= 1")
+MORE = {
+    "scan": (SCAN, nest(SCAN, """
+        for i in 0, N:
+            S0(i): Y[i] = guard(Y[i - 1], i - 1 >= 0) + X[i]""")),
+    "columns": (COLUMNS, nest(COLUMNS, """
+        for j_t in 0, M, 2: parallel
+            for j_v in 0, min(2, M - j_t): lanes 2
+                for i in 0, N:
+                    S0(i, j_t + j_v): Y[i, j_t + j_v] = guard(Y[i - 1, j_t + j_v], i - 1 >= 0) + X[i, j_t + j_v]""")),
+    "clamp": (CLAMP, nest(CLAMP, """
+        for i_t in 0, N + 4, 4: parallel
+            for i_v in 0, min(4, N + 4 - i_t): lanes 4
+                S0(i_t + i_v): Y[i_t + i_v] = X[min(max(i_t + i_v - 2, 0), N - 1)] + 1.0""")),
+}
+
+def with_units(given: LoopNest) -> LoopNest:
+    """`given`, for tensors whose last dimension has stride 1."""
+    return replace(given, buffers=tuple(replace(b, unit=len(b.dims) - 1) for b in given.buffers))
+
+
+ALL = CASES | {name: (op, with_units(given)) for name, (op, given) in MORE.items()}
+WIDTH = 1  # of a vector, for tiles of two lanes
+
+
+def kept(given: LoopNest) -> LoopNest:
+    """What is proved: the nest with carried values in registers."""
+    return carry(stream_outputs(given), WIDTH)
+
+
+def rewritten(given: LoopNest) -> LoopNest:
+    return prefetch(peel(unswitch(declamp(split_full_tiles(unswitch(given), WIDTH)))))
+
+
+@cache
+def pair(name: str) -> tuple[LoopNest, LoopNest]:
+    before = kept(ALL[name][1])
+    return before, rewritten(before)
+
+
+def followed(name: str, after: LoopNest) -> Proof:
+    return follows(pair(name)[0], after, extract(ALL[name][0]).context)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_what_is_proved_is_proved_with_carried_values_too_and_the_rewrites_follow_it(name):
+    op, _ = ALL[name]
+    before, after = pair(name)
+    failed = first_failure(prove(extract(op), before))
+    assert failed is None, failed
+    proof = followed(name, after)
+    assert proof.holds, proof
+
+
+COPY = operator("Y[i] = X[i]", inputs="X[N]", outputs="Y[N]", ranges="i:N")
+TILED = nest(COPY, """
+    for i_t in 0, N, 4: parallel
+        for i_v in 0, min(4, N - i_t): lanes 4
+            S0(i_t + i_v): Y[i_t + i_v] = X[i_t + i_v]""")
+PEELED = """
+    for i_t in 0, N - 3, 4: parallel
+        for i_v in 0, 4: lanes 4
+            S0(i_t + i_v): Y[i_t + i_v] = X[i_t + i_v]
+    for i_t in {start}, N, 4:
+        for i_v in 0, N - i_t: lanes {room}
+            S0(i_t + i_v): Y[i_t + i_v] = X[{place}]"""
+
+
+def peeled(start="N // 4 * 4", room="4", place="i_t + i_v") -> LoopNest:
+    return nest(COPY, PEELED.format(start=start, room=room, place=place))
+
+
+def of_copy(after: LoopNest, before: LoopNest = TILED) -> Proof:
+    return follows(before, after, extract(COPY).context)
+
+
+def test_full_tiles_and_what_is_left_over_are_the_loop():
+    assert of_copy(peeled()).holds
+    assert of_copy(peeled(start="max(0, N // 4 * 4)")).holds
+
+
+@pytest.mark.parametrize("after, says", [
+    (peeled(start="(N + 4) // 4 * 4"), "N = 1, i_t = 0: loop i_t does not run"),
+    (peeled(start="max(0, (N - 1) // 4 * 4)"),
+     "N = 4, i_t = 0: loop i_t from max(0, 4*floor((N + 3)/4) - 4) to N runs after later iterations, or again"),
+    (peeled(start="N // 4 * 4 - 4"), "N = 0, i_t = -4: loop i_t from 4*floor((N)/4) - 4 to N runs, and should not"),
+    (peeled(start="N // 2 * 2"), "N = 3: loop i_t starts at 2*floor((N)/2), which is no step of the loop from 0 by 4"),
+    (peeled(room="2"), "N = 3, i_t = 0: loop i_v runs to N - i_t, and has room for 2 copies"),
+    (peeled(room="8"), "N = 1, i_t = 0: loop i_v has room for 8 copies, expected 4"),
+    (peeled(place="i_t"), "N = 2, i_t = 0, i_v = 1: `X[i_t]` where `X[i_t + i_v]` is expected"),
+    (nest(COPY, "for i in 0, N:\n    S0(i): Y[i] = X[i]"), "N = 1, i_t = 0, i_v = 0: loop i runs, expected loop i_t"),
+    (replace(TILED, body=()), "N = 1, i_t = 0, i_v = 0: nothing runs, expected loop i_t"),
+    (replace(TILED, body=TILED.body * 2), "N = 1, i_t = 0, i_v = 0: loop i_t runs, expected nothing"),
+    (replace(TILED, sizes=("M",)), "the sizes are M, expected N"),
+])
+def test_the_smallest_case_shows_what_differs(after, says):
+    proof = of_copy(after)
+    assert not proof.holds and proof.witness == says
+
+
+def test_a_parallel_loop_may_become_a_serial_one_and_not_the_other_way_round():
+    serial = replace(TILED, body=(replace(TILED.body[0], kind=Kind.SERIAL),))
+    assert of_copy(serial).holds
+    assert "loop i_t is parallel, expected serial" in of_copy(TILED, serial).witness
+
+
+def test_hints_are_no_stores():
+    def hinted(body: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(y for x in body for y in ((Prefetch(x.target), replace(x, stream=True)) if isinstance(x, Store)
+                                               else (rebuild(x, hinted),)))
+
+    after = replace(TILED, body=hinted(TILED.body))
+    assert structure(after.body) == "i_t:parallel(i_v:lanes(prefetch S0))" and of_copy(after).holds
+
+
+def test_a_name_that_nothing_binds_is_refused_wherever_it_stands():
+    loop = TILED.body[0]
+    assert isinstance(loop, For)
+    for node in (If((affine("x"),), (loop,), (loop,)), replace(loop, upper=affine("x")), replace(loop, upper=affine("i_t") + 1)):
+        proof = of_copy(replace(TILED, body=(node,)))
+        assert not proof.holds and "no loop around it and no size" in proof.witness
+
+
+def test_what_takes_too_long_to_follow_is_not_proved(monkeypatch):
+    after = pair("clamp")[1]
+    monkeypatch.setattr(verdict, "OPERATIONS", 50)
+    assert followed("clamp", after).witness == verdict.UNDECIDED
+    monkeypatch.undo()
+    monkeypatch.setattr(rewrites, "STEPS", 0)
+    assert followed("clamp", after).witness == verdict.UNDECIDED
+
+
+@pytest.mark.parametrize("name, most", [("matmul", 1), ("softmax", 6_000), ("clamp", 6_000)])
+def test_following_is_cheap(name, most, monkeypatch):
+    """Counted in operations of isl: what single facts say needs none."""
+    monkeypatch.setattr(verdict, "OPERATIONS", most)
+    assert followed(name, pair(name)[1]).holds
+
+
+# --- damage --------------------------------------------------------------------------------------------------------------
+
+
+def damaged(given: LoopNest, random: Random) -> LoopNest:
+    """`given` with one change of the kind that a wrong rewrite would make; it may happen to mean the same."""
+    if random.randrange(3) == 0:
+        return mutant(given, random)
+    places = [x for x in walk(given.body) if isinstance(x, For | If)]
+    chosen = places[random.randrange(len(places))]
+
+    def go(body: tuple[Node, ...]) -> tuple[Node, ...]:
+        out: list[Node] = []
+        for at, x in enumerate(body):
+            if x is not chosen:
+                out.append(rebuild(x, go))
+            elif isinstance(x, If):
+                out += random.choice(wrong_tests(x, random))
+            else:
+                swapped = (*body[at + 1 : at + 2], x)
+                cut = random.choice((*wrong_loops(x, random), swapped))
+                return (*out, *cut, *body[at + (2 if cut is swapped else 1):])
+        return tuple(out)
+
+    return replace(given, body=go(given.body))
+
+
+def wrong_tests(x: If, random: Random) -> list[tuple[Node, ...]]:
+    other = tuple(t + random.choice((-2, -1, 1, 2)) for t in x.tests)
+    return [(replace(x, then=x.other, other=x.then),), (replace(x, tests=other),), (replace(x, other=()),), x.then, x.other,
+            (replace(x, tests=tuple(t * -1 for t in x.tests)),)]
+
+
+def wrong_loops(x: For, random: Random) -> list[tuple[Node, ...]]:
+    by = random.choice((-1, 1)) * random.choice((1, x.step))
+    out: list[tuple[Node, ...]] = [(replace(x, upper=x.upper + by),), ()]
+    if x.kind in LOCKSTEP:
+        assert x.extent
+        out += [(replace(x, extent=max(1, x.extent - 1)),), (replace(x, upper=affine(x.extent)),),
+                (replace(x, upper=affine(1), extent=1),)]
+    else:
+        out += [(replace(x, lower=x.lower + by),), (replace(x, upper=x.lower + x.step),)]
+    return out
+
+
+def with_room(given: LoopNest) -> LoopNest:
+    """`given` as a target runs it: no lock-step loop has more copies than its extent."""
+    def go(body: tuple[Node, ...]) -> tuple[Node, ...]:
+        new = tuple(rebuild(x, go) for x in body)
+        return tuple(replace(x, upper=quasi("min", x.upper, affine(x.extent))) if isinstance(x, For) and x.extent else x
+                     for x in new)
+
+    return replace(given, body=go(given.body))
+
+
+@cache
+def right(name: str) -> list[tuple[dict[str, int], list[np.ndarray]]]:
+    op, given = ALL[name]
+    return [(sizes, results(op, given, sizes)) for sizes in some_sizes(op)]
+
+
+def changes(name: str, after: LoopNest) -> str:
+    """How `after` computes anything else, in some order that its loops allow; empty if it does not."""
+    for variant in (with_room(after), *orders(after)):
+        for sizes, wanted in right(name):
+            try:
+                found = results(ALL[name][0], variant, sizes)
+            except InternalError as error:
+                return str(error)
+            if not all(np.allclose(a, b, rtol=1e-5, equal_nan=True) for a, b in zip(found, wanted, strict=True)):
+                return f"other results at {sizes}"
+    return ""
+
+
+@pytest.mark.parametrize("name", ALL)
+@settings(max_examples=60, deadline=None)
+@given(seed=st.integers(0, 1 << 30))
+def test_damage_that_changes_results_is_refused(name, seed):
+    after = damaged(pair(name)[1], Random(seed))
+    proof = followed(name, after)
+    if proof.holds:
+        assert not changes(name, after), f"{changes(name, after)}\n{pair(name)[0]}\n{after}"
+    else:
+        assert proof.witness
