@@ -8,6 +8,7 @@ from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
 from polyop.codegen.peel import peel
 from polyop.codegen.stream import stream_outputs
+from polyop.codegen.ties import untie
 from polyop.codegen.verify import verify
 from polyop.ir.loops import LoopNest
 from polyop.ir.options import Options
@@ -21,5 +22,5 @@ def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
     """
     verify(nest, target)
     width = vector_width(declamp(nest), target)
-    split = split_full_tiles(unswitch(carry(stream_outputs(nest), width)), width)
+    split = split_full_tiles(untie(unswitch(carry(stream_outputs(nest), width))), width)
     return verify(prefetch(peel(unswitch(declamp(split)))), target)

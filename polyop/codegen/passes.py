@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from polyop.codegen.ties import has_ties
 from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
 from polyop.ir.expr import walk as expr_walk
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
@@ -66,7 +67,7 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
     if not tests:
         return None
     edge: Node = n
-    if _size(n, width) <= copies:
+    if _size(n, width) <= copies and not has_ties(n):
         lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
         edge = _narrower(n, lanes, width, n)
         rows = _full([x for x in partial if x.kind == Kind.ROWS])

@@ -18,7 +18,7 @@ from polyop.ir.target import Target
 from polyop.poly.edges import single
 from polyop.poly.schedule import Classes, Cluster, Serial, written
 from polyop.poly.scop import Scop, Stmt
-from polyop.poly.sets import params
+from polyop.poly.sets import condition, conjunction, params, space_text
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances
 
 Axes = Mapping[str, Axis]
@@ -62,11 +62,16 @@ class Part:
 
 @dataclass(eq=False)
 class Builder:
-    """A part under construction for one cluster. `axes` are those of the loops around the current place."""
+    """A part under construction for one cluster. `axes` are those of the loops around the current place.
+
+    free   classes whose loops are cut into tiles: conditions between two of them stay out of the domains, which are boxes
+           then, and stand before each statement as tests
+    """
 
     plan: Plan
     cluster: Cluster
     homes: Mapping[str, Home]
+    free: frozenset[str] = frozenset()
     stmts: list[TileStmt] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     kinds: dict[str, tuple[Kind, int | None]] = field(default_factory=dict)
@@ -91,12 +96,34 @@ class Builder:
 
     def domain(self, name: str, s: Stmt, values: Mapping[str, Affine], coords: tuple[Coord, ...], only: Iterable[str]) -> isl.Set:
         """{ name[coords] : some instance of `s` has `values`, and `only` hold }, with values for some iterators or all."""
-        within = s.domain.intersect_params(self.plan.context)
+        within = self.box(s).intersect_params(self.plan.context)
         for i in reversed(range(len(s.dims))):
             if s.dims[i] not in values:
                 within = within.project_out(isl.dim_type.set, i, 1)
         at = tuple(values[i] for i in s.dims if i in values)
         return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), only)
+
+    def ties(self, s: Stmt) -> tuple[Affine, ...]:
+        """The conditions of `s` between iterators of two loops that are cut: { j <= i }."""
+        own = self.plan.classes[s.name]
+        free = {i for i in s.dims if own[i] in self.free}
+        if any((names(r.lower) | names(r.upper)) & set(s.dims) for r in s.ranges):
+            return ()
+        return tuple(t for w in s.where if isinstance(w, Tests) for t in w.tests if len(names(t) & free) > 1)
+
+    def tests(self, s: Stmt, values: Mapping[str, Affine]) -> tuple[Affine, ...]:
+        """Those of them that can be said with `values`, in tile coordinates."""
+        return tuple(substitute(t, values) for t in self.ties(s) if names(t) & set(s.dims) <= set(values))
+
+    def box(self, s: Stmt) -> isl.Set:
+        """The domain of `s` without them."""
+        ties = self.ties(s)
+        if not ties:
+            return s.domain
+        limits = [f"{r.lower} <= {r.index} < {r.upper}" for r in s.ranges]
+        for w in s.where:
+            limits += [f"{t} >= 0" for t in w.tests if t not in ties] if isinstance(w, Tests) else [condition(w)]
+        return isl.Set(f"{self.plan.head}{{ {space_text(s.name, s.dims)} : {conjunction(limits)} }}")
 
     def compute(self, s: Stmt, axes: Axes, loops: Iterable[str], target: Load | None = None, expr: Expr | None = None,
                 extra: Iterable[Coord] = (), only: Iterable[str] = ()) -> str:
@@ -106,7 +133,8 @@ class Builder:
         domain = self.domain(s.name, s, values, coords, only)
         target = target or self.place(s, s.target, axes)
         value = expr if expr is not None else self.located(s, s.expr, axes)
-        self.stmts.append(TileStmt(s.name, coords, domain, s.name, tuple(values[i] for i in s.dims), target, s.reduce, value))
+        lift = tuple(values[i] for i in s.dims)
+        self.stmts.append(TileStmt(s.name, coords, domain, s.name, lift, target, s.reduce, value, self.tests(s, values)))
         return s.name
 
     def move(self, name: str, s: Stmt, axes: Axes, loops: Iterable[str], target: Load, expr: Expr, reduce: Monoid | None = None,
@@ -114,13 +142,15 @@ class Builder:
         """A statement once for each point that `s` writes: it moves data, or carries out `origin`, an init of `s`."""
         values = self.plan.values(s, axes)
         coords = coords_of(axes, loops) + tuple(extra)
-        domain = self.domain(name, s, {i: x for i, x in values.items() if i in written(s)}, coords, only)
+        kept = {i: x for i, x in values.items() if i in written(s)}
+        domain = self.domain(name, s, kept, coords, only)
         lift: tuple[Affine, ...] = ()
         if origin is not None:
             matched = {p.name: q for p, q in zip(origin.target.index, s.target.index, strict=True)
                        if isinstance(p, Affine) and isinstance(q, Affine)}
             lift = tuple(substitute(matched[d], values) for d in origin.dims)
-        self.stmts.append(TileStmt(name, coords, domain, origin.name if origin else None, lift, target, reduce, expr))
+        carried = origin.name if origin else None
+        self.stmts.append(TileStmt(name, coords, domain, carried, lift, target, reduce, expr, self.tests(s, kept)))
         return name
 
     def part(self, tree: Iterable[Band | str]) -> Part:

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 from math import log2, prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, expr_names, names
+from polyop.ir.expr import Affine, Load, names
+from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, VERY_SHORT
 from polyop.ir.target import Target
 from polyop.poly.build import Axes, Plan, spacing, stride
@@ -150,7 +151,6 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     depth = unit(left, long) or unit(right, long) or long[-1]
     if plan.options.numerics == "strict" and len(contracted) > 1:
         return ()  # blocks would sum in another order
-    tied = any(depth in expr_names(w) and expr_names(w) & set(written_order(u)) for w in u.where)  # no chunk is first everywhere
     outside = plan.options.threads
     hints = dict(plan.options.hints)
     typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
@@ -164,7 +164,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     columns = vectors * vector
     if plan.options.rows == 1 and unit(right, long) and unit(left, long) == unit(right, long):
         return ()  # dot products: nothing is used twice, and lanes along the contraction read it in place
-    if plan.options.rows and not tied and alone and all(unit(x, (column,)) for x in c.rights):
+    if plan.options.rows and alone and all(unit(x, (column,)) for x in c.rights):
         rows = plan.options.rows
         columns = min(4, (t.registers - 1) // rows - 1) * vector
         run = t.l1 // (4 * rows * bytes_) // columns * columns  # of results: a quarter of L1
@@ -180,14 +180,18 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     mc = (192 if plan.options.threads else 4800) // rows * rows
     apart = spacing(plan, u, right, own[column])
     fuse = apart is not None and 1 <= apart <= NEAR
-    if len(c.rights) > 1 or tied or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
+    if len(c.rights) > 1 or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside, None,
                                across, second, block),)
+    begins = any(isinstance(w, Tests) and any(x.factor(depth) > 0 and names(x) & set(written_order(u)) for x in w.tests)
+                 for w in u.where)
     # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
     pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and unit(left, contracted) is None
-    return (PackedStrategy(c, row, column, depth, rows, columns, mc, kc, nc, vector, pack_left, True, fuse, outside, beside,
+    # where rows begin to add up at places of their own, whole chunks come before: too many copies for a proof
+    chunk = None if begins else kc
+    return (PackedStrategy(c, row, column, depth, rows, columns, mc, chunk, nc, vector, pack_left, True, fuse, outside, beside,
                            across, second, block),)
 
 

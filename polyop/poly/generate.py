@@ -199,7 +199,7 @@ class _Writer:
         inner = self.body(n.for_get_body(), replace(w, coord=w.coord | {name: c}, locked=locked))
         return (For(c, first, upper, inner, stride * step, kind, extent if kind in LOCKSTEP else None),)
 
-    def store(self, n: isl.AstNode, w: _Around) -> Store:
+    def store(self, n: isl.AstNode, w: _Around) -> Node:
         call = n.user_get_expr()
         s = self.stmts[call.get_op_arg(0).get_id().get_name()]
         counts = (index(call.get_op_arg(i), w.env) for i in range(1, call.get_op_n_arg()))
@@ -207,7 +207,8 @@ class _Writer:
         instance = tuple(rescale(x * c.step, scale) for c, x in zip(s.coords, counts, strict=True))
         at = {c.name: x for c, x in zip(s.coords, instance, strict=True)}
         lift = tuple(substitute(x, at) for x in s.lift)
-        return Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at))
+        store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at))
+        return If(tuple(substitute(t, at) for t in s.tests), (store,), ()) if s.tests else store
 
 
 def _as_parameters(m: isl.Map, kind: isl.dim_type, iterators: Sequence[str]) -> isl.Map:

@@ -67,7 +67,7 @@ class _Packed:
         self.across = ((f"{q[s.across]}_p", s.second),) if s.across else ()
         self.locked = (*self.row, *self.across, (self.n_v, s.columns))
         self.homes = find_homes(plan, cluster, tuple(outer), self.locked, s.columns)
-        self.b = Builder(plan, cluster, self.homes)
+        self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in self.u.dims if q[i] not in outer))
         self.b.kinds |= {c: (Kind.LANES if c == self.n_v else Kind.ROWS, extent) for c, extent in self.locked}
         for h in self.homes.values():
             self.b.buffer(h.buffer)
@@ -305,7 +305,7 @@ class _Copy:
         coords = tuple(c for i in values for c in axes[p.own[i]].coords)
         coords += tuple(c for c in also if c not in coords)
         domain = p.b.domain(name, p.u, values, coords, only)
-        p.b.stmts.append(TileStmt(name, coords, domain, None, (), target, None, place(self.load, values)))
+        p.b.stmts.append(TileStmt(name, coords, domain, None, (), target, None, place(self.load, values), p.b.tests(p.u, values)))
         return name
 
     def loops(self, exclude: tuple[str, ...]) -> tuple[str, ...]:

@@ -54,7 +54,7 @@ class Axis:
 
 @dataclass(frozen=True, eq=False)
 class TileStmt:
-    """`target reduce= expr` over `coords`.
+    """`target reduce= expr` over `coords`, where `tests` are all >= 0.
 
     origin, lift   the Scop statement that it carries out and the values of that one's iterators; None and () for a
                    statement that only moves data
@@ -68,6 +68,7 @@ class TileStmt:
     target: Load
     reduce: Monoid | None
     expr: Expr
+    tests: tuple[Affine, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,9 @@ class TileProgram:
 
     def __str__(self) -> str:
         lines = [f"  {b}" for b in self.buffers]
-        lines += [f"  {s.name}: {s.target} {sign(s.reduce)} {s.expr}\n      over {s.domain}" for s in self.stmts]
+        for s in self.stmts:
+            tests = "".join(f" if {t} >= 0" for t in s.tests)
+            lines.append(f"  {s.name}: {s.target} {sign(s.reduce)} {s.expr}{tests}\n      over {s.domain}")
         kinds = ", ".join(f"{c}: {k}{f' {e}' if e else ''}" for c, k, e in self.kinds)
         return "\n".join([*lines, f"  kinds {kinds}", f"  order {' '.join(map(str, self.tree))}"])
 

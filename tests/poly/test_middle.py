@@ -43,6 +43,11 @@ HEAT = """op f(X: f32[N]; steps: int) -> (Y: f32[N]) {
     A[t, i] = ((A[t-1, i-1] else 0) + A[t-1, i] + (A[t-1, i+1] else 0)) * 0.25  where t >= 1
     Y[i] = A[steps, i] }"""
 TRIANGLE = "op f(L: f32[N, N], B: f32[N, M]) -> (C: f32[N, M]) { C[i, m] += L[i, k] * B[k, m]  where k <= i }"
+LOWER = """op f(A: f32[N, K]) -> (C: f32[N, N]) {
+    t[i, j] += A[i, k] * A[j, k] where j <= i
+    C[i, j]  = j <= i ? t[i, j] : 0
+}"""
+BAND = "op f(A: f32[N, N], B: f32[N, M]) -> (C: f32[N, M]) { C[i, j] += A[i, k] * B[k, j] where i - 3 < k <= i + 1 }"
 BESIDE = "op f(A: f32[I, K, B], M: f32[J, K]) -> (C: f32[J, B, I]) { C[j, b, a] += A[a, k, b] * M[j, k] }"
 TRANSPOSE = "op f(X: f32[R, C]) -> (Y: f32[C, R]) { Y[c, r] = X[r, c] }"
 MAXPLUS = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] max= A[m, k] + B[k, n] }"
@@ -120,6 +125,9 @@ CASES = {
     "elman": (ELMAN, lambda a, s: elman(a), ({"T": 4, "B": 7, "D": 5}, {"T": 1, "B": 1, "D": 1})),
     "heat": (HEAT, lambda a, s: heat(a, s["steps"]), ({"N": 70, "steps": 4}, {"N": 1, "steps": 1}, {"N": 2, "steps": 3})),
     "triangle": (TRIANGLE, lambda a, s: np.tril(a["L"]) @ a["B"], ({"N": 9, "M": 20},)),
+    "triangle t": (TRIANGLE.replace("L[i, k]", "L[k, i]"), lambda a, s: np.tril(a["L"].T) @ a["B"], ({"N": 9, "M": 20},)),
+    "lower": (LOWER, lambda a, s: np.tril(a["A"] @ a["A"].T), ({"N": 70, "K": 3}, {"N": 7, "K": 20}, {"N": 1, "K": 1})),
+    "band": (BAND, lambda a, s: np.triu(np.tril(a["A"], 1), -2) @ a["B"], ({"N": 21, "M": 17}, {"N": 2, "M": 1})),
     "beside": (BESIDE, lambda a, s: np.einsum("akb,jk->jba", a["A"], a["M"]), ({"I": 17, "K": 3, "B": 18, "J": 7},)),
     "transpose": (TRANSPOSE, lambda a, s: a["X"].T, ({"R": 17, "C": 35}, {"R": 1, "C": 1})),
     "maxplus": (MAXPLUS, lambda a, s: (a["A"][:, :, None] + a["B"]).max(1), ({"M": 7, "N": 17, "K": 3},)),
@@ -251,6 +259,11 @@ def test_sums_of_rows_add_up_a_few_rows_at_a_time_over_long_runs(name, numerics)
 def test_what_is_no_plain_sum_of_rows_keeps_its_strategy(body):
     m = middle(f"op f(X: f32[B, B]) -> (S: f32[B]) {{ {body} }}", "tuned")
     assert proved(m) and "n_c" not in structure(m.nest.body)
+
+
+@pytest.mark.parametrize("name", ["triangle", "triangle t", "lower", "band"])
+def test_a_contraction_over_a_triangle_is_packed_too(name):
+    assert "packed" in middle(CASES[name][0], "tuned").chosen[0]
 
 
 def test_strict_numerics_never_splits_a_sum_over_lanes():

@@ -74,6 +74,9 @@ class Values:
             for c, domain in self.a.constants(s):
                 fixed = isl.UnionMap.from_map(s.frame.function(constant(c), ()).intersect_domain(domain))
                 known = known.union(fixed.subtract_domain(known.domain()))
+        known = self._spread(known, moved)
+        for s in self._moves:
+            known = known.union(_guess(s, known))
         return self._spread(known, moved)
 
     def _spread(self, known: isl.UnionMap, moved: isl.UnionSet) -> isl.UnionMap:
@@ -122,6 +125,26 @@ class Values:
         reduced = [s.target.source for s in self.a.scop.stmts if s.kind == UPDATE]
         found = self.found(r)
         return union(self.a.context.get_space(), [m for m in maps(found) if m.get_tuple_name(OUT) in reduced])
+
+
+def _guess(s: Site, known: isl.UnionMap) -> isl.UnionMap:
+    """Labels of `s` where none are known, by the rule of those that are.
+
+    A triangle's chunks have columns in which nothing is added up, only moved on, so that no round ever gets to the end of it.
+    """
+    out = isl.UnionMap.empty(known.get_space())
+    domain = isl.UnionSet.from_set(s.domain)
+    missing = domain.subtract(known.domain())
+    if missing.is_empty():
+        return out
+    for m in maps(known.intersect_domain(domain)):
+        rule = isl.Map.from_basic_map(m.affine_hull())
+        if rule.is_single_valued():
+            out = out.union(isl.UnionMap.from_map(rule.intersect_domain(maps_to_set(missing))))
+            missing = domain.subtract(out.domain()).subtract(known.domain())
+            if missing.is_empty():
+                break
+    return out
 
 
 def uninitialised(v: Values, r: Read) -> isl.Set | None:
