@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -17,7 +17,6 @@ from polyop.ir.errors import UserError, fail
 from polyop.ir.expr import Affine, evaluate, is_computed, loads
 from polyop.ir.interface import Interface, Parameter
 from polyop.ir.op import Op, Tensor
-from polyop.operator import Operator
 from polyop.runtime.estimate import work
 
 SIZE = 64   # of what nobody gave a size
@@ -236,7 +235,15 @@ class Outcome:
         return self.text
 
 
-def compared(operator: Operator, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0) -> Outcome:
+class Called(Protocol):
+    """What a trial calls: an Operator, or something that stands for one."""
+
+    @property
+    def interface(self) -> Interface: ...
+    def __call__(self, **arguments: Any) -> Any: ...
+
+
+def compared(operator: Called, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0) -> Outcome:
     """A call, compared with a plain evaluation in float64; if it is too large for that, at smaller sizes on random inputs."""
     call = trial(operator.interface, make, given, rank, seed)
     if work(call.op, call.sizes) <= _POINTS:
@@ -253,7 +260,7 @@ def compared(operator: Operator, make: MakeOp, given: Mapping[str, Any], rank: i
     return Outcome(True, "not checked: too large to evaluate element by element, and no smaller sizes are allowed")
 
 
-def _compare(operator: Operator, call: Trial, where: str) -> Outcome:
+def _compare(operator: Called, call: Trial, where: str) -> Outcome:
     inputs = {n: a.copy() for n, a in call.inputs.items()}  # a call may write into them
     got = operator(**call.arguments)
     @cache

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 
 from polyop import cli, standard
+from polyop.ir.errors import UnsupportedError
+from polyop.runtime import cxx
 from polyop.trace import STAGES
 
 PROGRAM = """
@@ -324,3 +326,36 @@ def test_absurd_sizes_are_refused_in_words(call, tmp_path):
     sizes, places = (", ".join(f"{c}{k}" for k in range(200)) for c in "Ni")
     (tmp_path / "many.pop").write_text(f"op f(X: f32[{sizes}]) -> (y: f32) {{ y += X[{places}] }}")
     assert "would take 2^1202 bytes" in call("run", str(tmp_path / "many.pop"))[2]
+
+
+@pytest.fixture
+def compiler():
+    try:
+        cxx.compiler()
+    except UnsupportedError as error:
+        pytest.skip(str(error))
+
+
+@pytest.mark.usefixtures("compiler")
+def test_for_a_gpu_an_operator_runs_on_the_emulator_and_is_checked(call, file):
+    for arguments in (["softmax", "-D", "C=5"], [file, "matmul", "-D", "T=f16", "-D", "M=9"], [file, "scaled", "-D", "n=3", "-D", "N=0"],
+                      [file, "bump"]):
+        for target in ("cuda:sm_80", "hip:gfx942"):
+            status, out, err = call("run", *arguments, "--target", target, "--check")
+            assert status == 0 and f"on the emulator of {target}, which saw no fault" in out and "\nright" in out, err
+
+
+@pytest.mark.usefixtures("compiler")
+def test_what_lies_outside_is_told_on_the_emulator_too(call):
+    assert "reads outside `E`, which has V = 0 rows" in call("run", "embedding", "-D", "V=0", "--target", "cuda:sm_80")[2]
+
+
+def test_a_gpu_is_named_in_full_and_not_timed(call):
+    assert "say which: cuda:sm_80, cuda:sm_90" in call("run", "softmax", "--target", "cuda")[2]
+    assert "E914" in call("run", "softmax", "--target", "cuda:sm_80", "--time")[2]
+
+
+def test_without_a_compiler_the_emulator_says_what_it_needs(call, monkeypatch):
+    monkeypatch.setattr(cxx, "compiler", lambda: (_ for _ in ()).throw(UnsupportedError("the emulator needs a C++ compiler")))
+    status, _, err = call("run", "softmax", "--target", "cuda:sm_80")
+    assert status == 1 and "the emulator needs a C++ compiler" in err

@@ -65,6 +65,7 @@ def target(name: str) -> Target:
     Raises UserError, if there is no such row.
     """
     if name not in BY_NAME:
-        known = ", ".join(sorted(BY_NAME))
-        raise fail("E901", f"`{name}` is no target", hint=f"targets are x86 (this machine), {known}")
+        near = [t.name for t in ROWS if t.family == name]
+        hint = f"say which: {', '.join(near)}" if near else f"targets are x86 (this machine), {', '.join(sorted(BY_NAME))}"
+        raise fail("E901", f"`{name}` is no target", hint=hint)
     return BY_NAME[name]
