@@ -55,7 +55,27 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
         split = _versions(n, width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
         return rebuild(n, go) if split is None else split
 
-    return replace(nest, body=go(nest.body))
+    return replace(nest, body=decided(go(nest.body)))
+
+
+def decided(body: Body) -> Body:
+    """`body` without tests of constants, which sizes that are numbers leave: only the branch that they choose stays.
+
+        if -5 >= 0 { S } else { T }      becomes      T
+    """
+    return tuple(x for n in body for x in _chosen(rebuild(n, decided)))
+
+
+def _chosen(n: Node) -> Body:
+    match n:
+        case If(tests=tests) if any(t.is_constant and t.const < 0 for t in tests):
+            return n.other
+        case If(tests=tests) if any(t.is_constant for t in tests):
+            open_ = tuple(t for t in tests if not t.is_constant)
+            return (replace(n, tests=open_),) if open_ else n.then
+        case For(body=()):
+            return ()
+    return (n,)
 
 
 def _versions(n: For, width: int, copies: int) -> Node | None:

@@ -7,7 +7,7 @@ import pytest
 
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.lower import lower
-from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
+from polyop.codegen.passes import decided, prefetch, split_full_tiles, unswitch
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.codegen.verify import verify
 from polyop.codegen.x86 import emit
@@ -287,6 +287,20 @@ def test_a_test_leaves_the_loop_that_it_does_not_depend_on():
 def test_an_edge_takes_only_the_vectors_it_needs():
     n = nest([tensor("x", "N")], [strip("i", 48, "N", st(ld("x", I), Const(1.0, F32)))])
     assert structure(split_full_tiles(n, 16).body) == "i_c(if(i_v:lanes(s) | if(i_v:lanes(s) | if(i_v:lanes(s) | i_v:lanes(s)))))"
+
+
+@pytest.mark.parametrize(("size", "kept"), [(5, "i_v:lanes(s)"), (40, "i_v:lanes(s)"), (48, "i_v:lanes(s)")])
+def test_of_a_size_that_is_a_number_only_the_case_that_happens_is_left(size, kept):
+    n = nest([tensor("x", size)], [lanes("i_v", 48, least(48, size), st(ld("x", A("i_v")), Const(1.0, F32)))], sizes=())
+    assert structure(split_full_tiles(n, 16).body) == kept
+
+
+def test_a_test_of_constants_is_decided():
+    one, two = st(ld("x", 0), Const(1.0, F32)), st(ld("x", 1), Const(2.0, F32))
+    half = when([A("N")], [one], [two])
+    for tests, left in (([A(-5)], [two]), ([A(0)], [one]), ([A(3), A("N")], [half]), ([A("N"), A(-1)], [two])):
+        assert decided((loop("i", "N", when(tests, [one], [two])),)) == (loop("i", "N", *left),)
+    assert decided((loop("i", "N", when([A(-1)], [one])),)) == ()
 
 
 def test_the_edge_of_a_long_expression_is_written_once():
