@@ -19,7 +19,7 @@ from polyop.ir.loops import Buffer, LoopNest, Node
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly import columns, contract, packed, rows
+from polyop.poly import columns, contract, lanes, packed, rows
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
 from polyop.poly.fold import Folds, find_folds, folded, folded_buffer
 from polyop.poly.generate import generate
@@ -153,7 +153,7 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
                 attempts.append((str(c), partial(packed.build, plan, cluster, outer, c)))
         except UnsupportedError as error:
             notes.append(f"{cluster}: not packed, since {error}")
-    for r in rows.choose(plan, cluster):
+    for r in lanes.choose(plan, cluster):
         if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and not plan.target.warp):
             attempts.append((str(r), partial(rows.build, plan, cluster, outer, r)))
     reasons = []

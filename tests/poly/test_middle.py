@@ -134,6 +134,25 @@ CASES = {
 }
 
 
+TIED = {
+    "below": ("y[i] += A[k, i] * x[k] where k >= i", lambda a, x: np.tril(a).T @ x),
+    "far below": ("y[i] += A[k, i] * x[k] where k >= i + 5", lambda a, x: np.tril(a, -5).T @ x),
+    "band": ("y[i] += A[k, i] * x[k] where i - 3 <= k <= i + 70", lambda a, x: np.triu(np.tril(a.T, 70), -3) @ x),
+    "maximum": ("y[i] max= A[k, i] where k >= i", lambda a, x: np.array([a[i:, i].max() for i in range(len(x))])),
+    "beside": ("t[i] += A[k, i] * x[k] where k >= i; y[i] = t[i] * 2 + x[i]", lambda a, x: np.tril(a).T @ x * 2 + x),
+}
+
+
+@pytest.mark.parametrize("name", TIED)
+def test_lanes_stay_where_a_condition_ties_them_to_a_sum_inside(name):
+    body, expected = TIED[name]
+    m = middle(f"op f(A: f32[N, N], x: f32[N]) -> (y: f32[N]) {{ {body} }}", "default")
+    assert "i_v:lanes" in structure(m.nest.body) and proved(m)
+    for n in (1, 2, 17, 63, 64, 65, 130):
+        arrays, got = run(m, {"N": n})
+        np.testing.assert_allclose(got, expected(arrays["A"], arrays["x"]), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("rung", RUNGS)
 @pytest.mark.parametrize("name", CASES)
 def test_every_rung_is_proved_and_computes_what_numpy_says(name, rung):
@@ -269,6 +288,12 @@ def test_a_contraction_over_a_triangle_is_packed_too(name):
 def test_strict_numerics_never_splits_a_sum_over_lanes():
     strict = middle("op f(X: f32[R, C]) -> (S: f32[R]) { S[r] += X[r, c] }", "tuned", Options(numerics="strict"))
     assert "c_v" not in structure(strict.nest.body) and proved(strict)
+
+
+def test_lanes_run_along_a_read_that_is_held_inside():
+    many = " + ".join(f"X[max(i - {d}, 0)] + X[min(i + {d}, N - 1)]" for d in range(1, 5))
+    m = middle(f"op f(X: f32[N]) -> (Y: f32[N]) {{ Y[i] = {many} }}", "tuned")
+    assert "i_v:lanes" in structure(m.nest.body) and proved(m)
 
 
 def test_a_recurrence_without_an_order_along_single_loops_is_refused_with_a_reason():
