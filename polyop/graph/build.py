@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from polyop.graph.cluster import Clustering, cluster
 from polyop.graph.graph import Graph, trace
-from polyop.graph.plan import Plan, plan
+from polyop.graph.network import Network, network
 from polyop.graph.symbolic import Value
 from polyop.ir.options import Options
 
@@ -23,9 +23,9 @@ class Built:
         """Which calls become one kernel, and why not more."""
         return cluster(self.graph)
 
-    def compile(self, target: str = "x86", options: Options | None = None) -> Plan:
+    def compile(self, target: str = "x86", options: Options | None = None) -> Network:
         """Something to call with arrays: `built.compile()({"x": X})`."""
-        return plan(self.clusters(), self.form, options, target)
+        return network(self.clusters(), self.form, options, target)
 
     def __str__(self) -> str:
         return str(self.graph)

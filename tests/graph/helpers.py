@@ -7,7 +7,7 @@ import numpy as np
 import polyop
 from polyop.graph import f32
 from polyop.graph.build import build
-from polyop.graph.plan import plan
+from polyop.graph.network import network
 from polyop.graph.symbolic import input
 from polyop.ir.expr import evaluate as value
 from polyop.ir.reference import evaluate
@@ -60,10 +60,10 @@ def random_inputs(graph, size=3, seed=0):
 
 
 def assert_merging_keeps_values(outputs, size=3):
-    """The plan by reference and the calls one by one give the same bits; the plan."""
+    """The network by reference and the calls one by one give the same bits; the network."""
     built = build(outputs)
     inputs = random_inputs(built.graph, size)
-    made = plan(built.clusters(), runner=by_reference)
+    made = network(built.clusters(), runner=by_reference)
     memory = call_by_call(built.graph, inputs)
     for (_, g), got in zip(built.graph.outputs, made(inputs), strict=True):
         assert memory[g].tobytes() == got.tobytes(), f"{g} differs\n{made}"
@@ -71,6 +71,6 @@ def assert_merging_keeps_values(outputs, size=3):
 
 
 def kernels(made):
-    """The plan in one line: `matmul+add | softmax`."""
+    """The network in one line: `matmul+add | softmax`."""
     calls = made.graph.calls
     return " | ".join("+".join(calls[k].name for k in c.calls) for c in made.clustering.clusters)

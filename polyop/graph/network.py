@@ -1,4 +1,4 @@
-"""Plan: the kernels of a graph in order, and the memory between them. It is called like a function of the inputs."""
+"""Network: the kernels of a graph in order, and the memory between them. It is called like a function of the inputs."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ class _Remembered(threading.local):
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Plan:
-    """A graph that can be called: `plan({"x": X, "w": W})`.
+class Network:
+    """A graph that can be called: `network({"x": X, "w": W})`.
 
     outer    the graph seen from outside as an Op without steps: what a call is bound to
     form     what a call returns: "one", "tuple" or "dict"
@@ -138,9 +138,9 @@ class Plan:
         return known[key]
 
 
-def plan(found: Clustering, form: str = "tuple", options: Options | None = None, target: str = "x86",
-         runner: Callable[[Op], Runner] | None = None) -> Plan:
-    """The plan of a clustered graph. Kernels are compiled when they are first called with arrays of a layout.
+def network(found: Clustering, form: str = "tuple", options: Options | None = None, target: str = "x86",
+            runner: Callable[[Op], Runner] | None = None) -> Network:
+    """The network of a clustered graph. Kernels are compiled when they are first called with arrays of a layout.
 
     runner   what makes a merged Op callable; the compiler if it is not given
     """
@@ -154,7 +154,7 @@ def plan(found: Clustering, form: str = "tuple", options: Options | None = None,
     between = [t for t in g.tensors if t.role == "temp" and t.name in lives]
     tensors = [t for t in g.tensors if t.name in {i for _, i in g.inputs}] + [t for t in g.tensors if t.role == "out"]
     outer = Op("graph", tuple(tensors), (), g.sizes, (), g.facts)
-    return Plan(found, outer, steps, assign(between, lives), form)
+    return Network(found, outer, steps, assign(between, lives), form)
 
 
 def merged(g: Graph, c: Cluster, outputs: tuple[str, ...]) -> Op:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import polyop
 from polyop.graph import build, f32, i64, input
 from polyop.graph.memory import assign
-from polyop.graph.plan import plan
+from polyop.graph.network import network
 from polyop.ir.dtypes import F16, F32
 from polyop.ir.errors import CallError, UserError
 from polyop.ir.expr import affine
@@ -36,7 +36,7 @@ X, Y = square("x"), square("y")
 
 def reference(outputs):
     built = build(outputs)
-    return plan(built.clusters(), built.form, runner=by_reference)
+    return network(built.clusters(), built.form, runner=by_reference)
 
 
 def test_outputs_come_back_as_they_were_asked_for():
