@@ -109,11 +109,14 @@ def _rest_rank(labels: tuple[str, ...], rank: int, n: int, given: Source) -> int
 
 
 def _extents(labelled: Sequence[tuple[str, ...]], shapes: Sequence[tuple[int, ...]], given: Source) -> dict[str, int]:
-    """How many values each label takes; a 1 gives way to any other size."""
+    """How many values each label takes; a 1 gives way to any other size, but not on a diagonal."""
     out: dict[str, int] = {}
     first: dict[str, int] = {}
     for n, (labels, shape) in enumerate(zip(labelled, shapes, strict=True)):
+        own: dict[str, int] = {}
         for x, size in zip(labels, shape, strict=True):
+            if own.setdefault(x, size) != size:
+                raise fail("E151", f"`{x}` is {own[x]} and {size} in operand {n}", Span(given, 1, 1, 1, len(given.text) + 1))
             if out.get(x, 1) != 1 and size not in (1, out[x]):
                 raise fail("E151", f"`{x}` is {out[x]} in operand {first[x]} and {size} in operand {n}",
                            Span(given, 1, 1, 1, len(given.text) + 1))

@@ -124,6 +124,8 @@ def test_small_integers_wrap_as_numpy_does():
     ("ij", [(2, 3, 4)], "operand 0 has 3 dimensions, and `ij` names 2"),
     ("ij,jk", [(2, 3), (4, 5)], "`j` is 3 in operand 0 and 4 in operand 1"),
     ("...i->i", [(2, 3)], "the result needs `...`"),
+    ("ii->i", [(2, 1)], "`i` is 2 and 1 in operand 0"),
+    ("i,jij->j", [(4,), (3, 4, 1)], "`j` is 3 and 1 in operand 1"),
     ("i->a,b", [(2,)], "there is one result"),
 ])
 def test_a_wrong_equation_is_explained(equation, shapes, message):
