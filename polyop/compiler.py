@@ -1,7 +1,7 @@
 """THE pipeline: Op -> Compiled, one line per stage, and the ladder it falls down when a stage refuses.
 
-    Op -extract-> Scop -schedule-> Schedule -tile-> TileProgram -generate-> LoopNest -prove-> Proof..
-       -optimize-> LoopNest -emit-> Module -assemble-> Binary
+    Op -extract-> Scop -schedule-> Schedule -tile-> TileProgram -generate-> LoopNest -keep-> LoopNest -prove-> Proof..
+       -rewrite-> LoopNest -follow-> Proof -emit-> Module -assemble-> Binary
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import logging
 from dataclasses import dataclass
 
 from polyop.codegen import cuda, hip, x86
-from polyop.codegen.lower import lower as optimize
+from polyop.codegen.lower import kept, rewritten
 from polyop.codegen.verify import verify as verify_nest
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
@@ -21,6 +21,7 @@ from polyop.ir.target import Target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
+from polyop.poly.verify.rewrites import follows
 from polyop.poly.wellformed import check
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
@@ -38,7 +39,7 @@ class Compiled:
     """A compiled operator and everything that was learnt on the way.
 
     rung     the rung of the ladder it came from; on "interpreter" there is no nest, module or binary
-    nest     as isl wrote it: what the proofs look at; `final` after the rewrites
+    nest     what the proofs look at: as isl wrote it, with values kept in registers; `final` after the rewrites
     chosen   the strategy of each cluster; `notes`: what was refused, and why
     """
 
@@ -109,21 +110,39 @@ def _on_rung(rung: str, fold: bool, rec: Recorder, scop: Scop, op: Op, layout: L
     rec.text("schedule", middle.schedule)
     rec.text("tiles", "\n\n".join(map(str, middle.programs)))
     rec.text("loops", middle.nest)
-    rec.stage("final", verify_nest, middle.nest, target)
+    on_cpu = target.family == "x86"
+    nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
     proofs: tuple[Proof, ...] = ()
     if options.check:
-        proofs = rec.stage("proofs", prove, middle.scop, middle.nest, middle.context)
+        nest, proofs = rec.stage("proofs", _proved, middle, nest)
         rec.text("proofs", "\n".join(map(str, proofs)))
         failed = first_failure(proofs)
         if failed:
             raise _NotProvedError(failed, middle.has_folds)
-    final = rec.stage("final", optimize, middle.nest, target, options) if target.family == "x86" else middle.nest
+    final = rec.stage("final", rewritten, nest, target) if on_cpu else nest
+    if options.check and on_cpu:
+        proof = rec.stage("proofs", follows, nest, final, middle.scop.context.intersect(middle.context))
+        if proof.holds:
+            proofs = (*proofs, proof)
+            rec.text("proofs", "\n".join(map(str, proofs)))
+        else:
+            notes = [*notes, f"the loops are emitted as they were proved: {proof}"]
+            LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", op.name, rung, proof)
+            final = nest
     module = rec.stage("source", _emit, final, target, options)
     rec.text("final", final)
     rec.text("source", module)
     binary = rec.stage("assemble", cpu.assemble, module, target) if target.family == "x86" else None
     return Compiled(op, layout, target, options, rung, rec.trace(), proofs, middle.chosen, (*middle.notes, *notes),
-                    middle.nest, final, module, binary)
+                    nest, final, module, binary)
+
+
+def _proved(middle: Middle, nest: LoopNest) -> tuple[LoopNest, tuple[Proof, ...]]:
+    """`nest` and its proofs; if one fails, the nest as it was before values were kept in registers, and the proofs of that."""
+    proofs = prove(middle.scop, nest, middle.context)
+    if first_failure(proofs) is None or nest.buffers == middle.nest.buffers:
+        return nest, proofs
+    return middle.nest, prove(middle.scop, middle.nest, middle.context)
 
 
 def _emit(nest: LoopNest, target: Target, options: Options) -> Module:

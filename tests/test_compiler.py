@@ -14,6 +14,7 @@ from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.errors import InternalError, UserError
+from polyop.ir.expr import Const
 from polyop.ir.module import Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Options
@@ -99,6 +100,44 @@ def test_a_bug_in_a_strategy_is_reported_and_survived(monkeypatch, caplog):
     with caplog.at_level(logging.ERROR, "polyop"):
         made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
     assert made.rung == "default" and "made up" in caplog.text
+
+
+def test_the_loops_that_are_emitted_are_proved_to_be_those_that_were_proved():
+    op = op_of(MATMUL)
+    made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert made.proofs[-1].claim == "the rewritten loops do what the proved loops do" and made.proofs[-1].holds
+    assert made.trace["proofs"].splitlines()[-1] == str(made.proofs[-1])
+    assert made.final != made.nest
+
+
+def test_rewrites_that_are_not_proved_are_left_out(monkeypatch, caplog, a_and_b):
+    real = compiler.rewritten
+    monkeypatch.setattr(compiler, "rewritten", lambda nest, target: replace(real(nest, target), body=nest.body[:-1]))
+    a, b = a_and_b
+    op = op_of(MATMUL)
+    with caplog.at_level(logging.ERROR, "polyop"):
+        made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert made.rung == "tuned" and made.final == made.nest and all(p.holds for p in made.proofs)
+    assert "are not proved: FAILS  the rewritten loops do what the proved loops do  (K = 1, M = 1, N = 1" in caplog.text
+    assert "emitted as they were proved" in made.notes[-1]
+    np.testing.assert_allclose(polyop.op(MATMUL)(a, b), a @ b, rtol=1e-4, atol=1e-5)
+
+
+def test_values_are_not_kept_in_registers_where_only_the_loops_without_that_are_proved(monkeypatch):
+    real = compiler.kept
+
+    def wrong(nest, target):
+        right = real(nest, target)
+        first = right.body[0].then[0]
+        damaged = replace(first, expr=Const(1, first.expr.dtype))
+        return replace(right, body=(replace(right.body[0], then=(damaged, *right.body[0].then[1:])), *right.body[1:]))
+
+    scan = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] + (Y[i - 1] else 0) }"
+    op = op_of(scan)
+    assert "Y_carried0" in str(compile_op(op, contiguous(op), cpu.resolve("x86"), Options()).nest)
+    monkeypatch.setattr(compiler, "kept", wrong)
+    made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert made.rung == "tuned" and "Y_carried0" not in str(made.nest) and all(p.holds for p in made.proofs)
 
 
 def test_every_stage_leaves_its_text_and_time():

@@ -15,12 +15,30 @@ from polyop.ir.options import Options
 from polyop.ir.target import Target
 
 
-def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
-    """`nest` as it will be emitted.
+def kept(nest: LoopNest, target: Target) -> LoopNest:
+    """`nest` with values kept in registers from one iteration to the next: the last change that is proved like the nest itself.
 
     Raises  UnsupportedError, if the target has too few registers or a loop is of a kind it cannot run.
     """
     verify(nest, target)
-    width = vector_width(declamp(nest), target)
-    split = split_full_tiles(untie(unswitch(carry(stream_outputs(nest), width))), width)
-    return verify(prefetch(peel(unswitch(declamp(split)))), target)
+    new = carry(stream_outputs(nest), vector_width(declamp(nest), target))
+    return verify(new, target) if new.buffers != nest.buffers else new
+
+
+def rewritten(nest: LoopNest, target: Target) -> LoopNest:
+    """What is emitted for `nest`: the same stores in the same order, in other loops and tests.
+
+    Raises  UnsupportedError, if the target has too few registers for it.
+    """
+    return verify(rewrites(nest, vector_width(declamp(nest), target)), target)
+
+
+def rewrites(nest: LoopNest, width: int) -> LoopNest:
+    """The same for vectors of `width` lanes, on whatever target."""
+    split = split_full_tiles(untie(unswitch(nest)), width)
+    return prefetch(peel(unswitch(declamp(split))))
+
+
+def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
+    """`nest` as it will be emitted."""
+    return rewritten(kept(nest, target), target)

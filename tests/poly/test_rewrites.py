@@ -12,16 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop.codegen.carry import carry
-from polyop.codegen.clamp import declamp
-from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
-from polyop.codegen.peel import peel
+from polyop.codegen.lower import rewrites
 from polyop.codegen.stream import stream_outputs
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import affine, quasi
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Store, rebuild, structure, walk
 from polyop.ir.module import Proof
 from polyop.poly.scop import extract
-from polyop.poly.verify import first_failure, prove, rewrites, verdict
+from polyop.poly.verify import first_failure, prove, verdict
+from polyop.poly.verify import rewrites as rules
 from polyop.poly.verify.rewrites import follows
 
 from .mutants import mutant
@@ -61,14 +60,10 @@ def kept(given: LoopNest) -> LoopNest:
     return carry(stream_outputs(given), WIDTH)
 
 
-def rewritten(given: LoopNest) -> LoopNest:
-    return prefetch(peel(unswitch(declamp(split_full_tiles(unswitch(given), WIDTH)))))
-
-
 @cache
 def pair(name: str) -> tuple[LoopNest, LoopNest]:
     before = kept(ALL[name][1])
-    return before, rewritten(before)
+    return before, rewrites(before, WIDTH)
 
 
 def followed(name: str, after: LoopNest) -> Proof:
@@ -159,7 +154,7 @@ def test_what_takes_too_long_to_follow_is_not_proved(monkeypatch):
     monkeypatch.setattr(verdict, "OPERATIONS", 50)
     assert followed("clamp", after).witness == verdict.UNDECIDED
     monkeypatch.undo()
-    monkeypatch.setattr(rewrites, "STEPS", 0)
+    monkeypatch.setattr(rules, "STEPS", 0)
     assert followed("clamp", after).witness == verdict.UNDECIDED
 
 

@@ -20,6 +20,7 @@ iterations, or some of them. Instances and lifts are claims that nobody looks at
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import islpy as isl
@@ -32,6 +33,7 @@ from polyop.poly.verify.known import Known, nothing_but
 from polyop.poly.verify.same import brief
 from polyop.poly.verify.trees import Differs, raise_where, same
 from polyop.poly.verify.verdict import decided
+from polyop.poly.verify.witness import smallest
 
 Body = tuple[Node, ...]
 
@@ -118,9 +120,9 @@ class Follower:
                         self.body(a.other + before[1:], after, k.unless(a.tests))
                         return
                     before = (a.then if truth else a.other) + before[1:]
-                case For(), _ if _first(a, k) is None:
+                case For(), _ if not _runs(a, k):
                     before = before[1:]
-                case _, For() if _first(b, k) is None:
+                case _, For() if not _runs(b, k):
                     after = after[1:]
                 case _:
                     _apart(a, b, k)
@@ -207,27 +209,32 @@ def _on_grid(a: For, b: For, k: Known) -> None:
     raise_where(off, k, f"loop {b.index} starts at {b.lower}, which is no step of the loop from {a.lower} by {a.step}")
 
 
-def _first(n: Node, k: Known) -> Known | None:
-    """The place of some store of `n` that runs; None if none does."""
+def _running(n: Node, k: Known) -> Iterator[Known]:
+    """The places of the stores of `n` that run."""
     match n:
         case Store():
-            return None if k.domain.is_empty() else k
+            if not k.domain.is_empty():
+                yield k
         case For(body=body):
             inner = k.inside(n).also(_range(n))
-            return None if inner.domain.is_empty() else next((p for x in body if (p := _first(x, inner))), None)
+            if not inner.domain.is_empty():
+                yield from (p for x in body for p in _running(x, inner))
         case If():
-            parts = ((n.then, k.also(n.tests)), (n.other, k.unless(n.tests)))
-            return next((p for body, part in parts for x in body if (p := _first(x, part))), None)
-    return None
+            for part, body in ((k.also(n.tests), n.then), (k.unless(n.tests), n.other)):
+                yield from (p for x in body for p in _running(x, part))
+
+
+def _runs(n: Node, k: Known) -> bool:
+    return next(_running(n, k), None) is not None
 
 
 def _apart(a: Node | None, b: Node | None, k: Known) -> None:
     """Raises  Differs, if one of these runs: they have nothing to do with each other."""
+    expected, found = ("nothing" if x is None else _headline(x) for x in (a, b))
     for n in (a, b):
-        place = n and _first(n, k)
-        if place:
-            expected, found = ("nothing" if x is None else _headline(x) for x in (a, b))
-            raise_where(place.domain, place, f"{found} runs, expected {expected}")
+        if n and (places := list(_running(n, k))):
+            p = min(places, key=lambda p: sum(smallest(p.domain)[0].values()))
+            raise_where(p.domain, p, f"{found} runs, expected {expected}")
 
 
 def _headline(n: Node) -> str:
