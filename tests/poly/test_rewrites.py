@@ -31,7 +31,15 @@ from .texts import nest, operator
 SCAN = operator("Y[i] = guard(Y[i - 1], i - 1 >= 0) + X[i]", inputs="X[N]", outputs="Y[N]", ranges="i:N")
 COLUMNS = operator("Y[i, j] = guard(Y[i - 1, j], i - 1 >= 0) + X[i, j]", inputs="X[N, M]", outputs="Y[N, M]", ranges="i:N j:M")
 CLAMP = operator("Y[i] = X[min(max(i - 2, 0), N - 1)] + 1.0", inputs="X[N]", outputs="Y[N + 4]", ranges="i:N+4", where="N >= 1")
+TIED = operator("Y[i] += X[i, j] | | j <= i", inputs="X[N, N]", outputs="Y[N]", ranges="i:N j:N")
 MORE = {
+    "tied": (TIED, nest(TIED, """
+        for i_r in 0, N, 2: parallel
+            for i_v in 0, min(2, N - i_r): lanes 2
+                Y_init(i_r + i_v): Y[i_r + i_v] = 0.0
+                for j in 0, N:
+                    if j <= i_r + i_v:
+                        S0(i_r + i_v, j): Y[i_r + i_v] += X[i_r + i_v, j]""")),
     "scan": (SCAN, nest(SCAN, """
         for i in 0, N:
             S0(i): Y[i] = guard(Y[i - 1], i - 1 >= 0) + X[i]""")),
@@ -108,7 +116,7 @@ def test_full_tiles_and_what_is_left_over_are_the_loop():
 
 
 @pytest.mark.parametrize("after, says", [
-    (peeled(start="(N + 4) // 4 * 4"), "N = 1, i_t = 0: loop i_t does not run"),
+    (peeled(start="(N + 4) // 4 * 4"), "N = 1, i_t = 0, i_v = 0: loop i_t does not run"),
     (peeled(start="max(0, (N - 1) // 4 * 4)"),
      "N = 4, i_t = 0: loop i_t from max(0, 4*floor((N + 3)/4) - 4) to N runs after later iterations, or again"),
     (peeled(start="N // 4 * 4 - 4"), "N = 0, i_t = -4: loop i_t from 4*floor((N)/4) - 4 to N runs, and should not"),

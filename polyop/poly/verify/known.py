@@ -32,6 +32,7 @@ class Known:
     tests   what holds here beyond that: each of them >= 0, or, if `denied`, one of them < 0
     least   terms -> the constant c with  terms + c >= 0  for each single fact
     never   tests of which one is < 0
+    given   the executions, if they are no more than those
     """
 
     frame: Frame
@@ -42,6 +43,7 @@ class Known:
     denied: bool = False
     least: Mapping[Terms, int] | None = None
     never: tuple[Tests, ...] = ()
+    given: isl.Set | None = None
 
     def also(self, tests: Iterable[Affine]) -> Known:
         """Where each of `tests` is >= 0 too."""
@@ -65,9 +67,15 @@ class Known:
         on_grid = () if loop.step == 1 else (quasi("mod", affine(loop.index) - loop.lower, affine(loop.step)) * -1,)
         return Known(frame, values, self.context, self, on_grid, False, self.least, self.never)
 
+    def only(self, domain: isl.Set) -> Known:
+        """In the part `domain` of the executions."""
+        return Known(self.frame, self.values, self.context, self, (), False, self.least, self.never, domain)
+
     @cached_property
     def domain(self) -> isl.Set:
         """The executions of this place."""
+        if self.given is not None:
+            return self.given
         if self.around is None:
             return self.frame.universe.intersect_params(self.context)
         within = self.around.domain

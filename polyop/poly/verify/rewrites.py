@@ -7,8 +7,8 @@ read from the front; the rules are few, and know no rewrite by name:
 
     an `if` in `after`      each branch against the same of `before`, knowing its tests
     an `if` in `before`     its branch where the tests are decided; else likewise
-    a loop                  one or more loops with its index, whose ranges are in order and make up its range; the body of
-                            each against the loop's, knowing both ranges
+    a loop                  one or more loops with its index, whose ranges are in order and make up its range, but for
+                            iterations that do nothing; the body of each against the loop's, knowing both ranges
     a store                 the same statement and monoid; equal trees, with positions and guards that are equal here
     c ? a : b in `after`    each against the same of `before`, knowing c
     what stores nothing     (hints, loops around them, what never runs) is left out
@@ -161,24 +161,36 @@ class Follower:
             return 1
         rest, parts = mine.domain, list[For]()
         for b in after:
-            if rest.is_empty():
-                return len(parts)
-            if not isinstance(b, For) or b.index != a.index:
+            if rest.is_empty() or not isinstance(b, For) or b.index != a.index:
                 break
             k.require_names((b.lower, b.upper))
             _runs_like(a, b, k)
             _on_grid(a, b, k)
             part = inner.also(_range(b))
-            which = f"loop {b.index} from {b.lower} to {b.upper}"
-            raise_where(part.domain.subtract(mine.domain), part, f"{which} runs, and should not")
-            for c in parts:
-                late = part.where((c.upper - affine(c.index) - 1, c.upper - c.lower - 1), part.domain)
-                raise_where(late, part, f"{which} runs after later iterations, or again")
+            wrong = _misplaced(b, part, parts, mine)
+            if wrong:
+                if not _least(a.body, mine.only(rest)):
+                    break
+                raise_where(wrong[0], part, f"loop {b.index} from {b.lower} to {b.upper} {wrong[1]}")
             self.body(a.body, b.body, part.also(_range(a)))
             parts.append(b)
             rest = rest.subtract(part.domain)
-        raise_where(rest, mine, f"loop {a.index} does not run")
+        missing = _least(a.body, mine.only(rest))
+        if missing:
+            raise_where(missing.domain, missing, f"loop {a.index} does not run")
         return len(parts)
+
+
+def _misplaced(b: For, part: Known, before: list[For], whole: Known) -> tuple[isl.Set, str] | None:
+    """The iterations `part` of `b` that are none of the `whole` loop, or come too late after the loops `before`."""
+    outside = part.domain.subtract(whole.domain)
+    if not outside.is_empty():
+        return outside, "runs, and should not"
+    for c in before:
+        late = part.where((c.upper - affine(c.index) - 1, c.upper - c.lower - 1), part.domain)
+        if not late.is_empty():
+            return late, "runs after later iterations, or again"
+    return None
 
 
 def _range(n: For) -> tuple[Affine, ...]:
@@ -228,13 +240,20 @@ def _runs(n: Node, k: Known) -> bool:
     return next(_running(n, k), None) is not None
 
 
+def _least(body: Body, k: Known) -> Known | None:
+    """The place of a store of `body` that runs for the smallest sizes; None if none runs."""
+    if k.given is not None and k.given.is_empty():
+        return None
+    places = [p for n in body for p in _running(n, k)]
+    return min(places, key=lambda p: sum(smallest(p.domain)[0].values()), default=None)
+
+
 def _apart(a: Node | None, b: Node | None, k: Known) -> None:
     """Raises  Differs, if one of these runs: they have nothing to do with each other."""
     expected, found = ("nothing" if x is None else _headline(x) for x in (a, b))
     for n in (a, b):
-        if n and (places := list(_running(n, k))):
-            p = min(places, key=lambda p: sum(smallest(p.domain)[0].values()))
-            raise_where(p.domain, p, f"{found} runs, expected {expected}")
+        if n and (place := _least((n,), k)):
+            raise_where(place.domain, place, f"{found} runs, expected {expected}")
 
 
 def _headline(n: Node) -> str:
