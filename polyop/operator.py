@@ -17,6 +17,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
+from polyop.rewrite.flatten import Group, allowed, chains, dims, flatten
 from polyop.rewrite.regimes import regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
@@ -98,6 +99,7 @@ class Operator:
         self._instantiate = instantiate
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
+        self._chains: store.Memo[tuple[Group, ...]] = store.Memo()
         self._kernels: store.Memo[Kernel | Interpreted] = store.Memo()
         self._plans: dict[Any, call.Plan] = {}
         parameters = interface.parameters
@@ -183,15 +185,16 @@ class Operator:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
-        options = self._variant(op, bound)
-        units = layout(op, bound.views, options.ones)
-        k = self._kernels.get((_exactly(choice), units, options), lambda: self._find(op, units, options))
+        groups, seen = self._flat(choice, bound)
+        options = self._variant(seen)
+        units = layout(seen.op, seen.views, options.ones)
+        k = self._kernels.get((_exactly(choice), groups, units, options), lambda: self._find(seen.op, units, options))
         count = self._count(op, bound)
-        result = k(bound, count)
+        result = k(seen, count)
         made: call.Plan | None = None
         if key is not None and isinstance(k, Kernel):
             fresh = [t.name for t in op.outputs if t.name not in {o for _, o in op.updates}]
-            made = call.plan(op, k, bound, (*self._inner, *fresh[: len(outs)]), values + outs, count)
+            made = call.plan(op, k, bound, seen, (*self._inner, *fresh[: len(outs)]), values + outs, count)
             if made is not None:
                 if len(self._plans) >= _PLANS:
                     self._plans.clear()
@@ -202,9 +205,21 @@ class Operator:
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))
 
-    def _variant(self, op: Op, bound: Bound) -> Options:
+    def _flat(self, choice: Choice, bound: Bound) -> tuple[tuple[Group, ...], Bound]:
+        """The dimensions of a call that lie one after the other, and the call with each group of them as one."""
+        exact, op = _exactly(choice), bound.op
+        found = self._chains.get(exact, lambda: chains(op))
+        if not found:
+            return (), bound
+        groups = allowed(op, found, {n: v.shape for n, v in bound.views.items()}, {n: v.strides for n, v in bound.views.items()})
+        if not groups:
+            return (), bound
+        flat = self._ops.get((exact, groups), lambda: flatten(op, groups))
+        return groups, seen_as(bound, flat, groups)
+
+    def _variant(self, bound: Bound) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
-        sizes = bound.sizes
+        op, sizes = bound.op, bound.sizes
         positive = all(n > 0 for n in sizes.values())
         if not positive:
             return replace(self.options, regime="any", threads=threads.get_num_threads() > 1)
@@ -238,6 +253,8 @@ class Operator:
         """
         t = cpu.resolve(target or self.target)
         op = self._op(self.choice(dtypes, consts, rank))
+        if units is None and t.family == "x86":
+            op = flatten(op, chains(op))  # as calls with contiguous arrays do
         made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options or self.options))
         text = made.module.text if made.module else ""
         caller = self
@@ -294,6 +311,20 @@ def _load(made: Compiled) -> Kernel:
     if made.binary is None:
         raise _NoCodeError(made)
     return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
+
+
+def seen_as(bound: Bound, flat: Op, groups: tuple[Group, ...]) -> Bound:
+    """The same call as one of `flat`: the same memory, with the dimensions of each group as one."""
+    views = dict(bound.views)
+    for t in bound.op.tensors:
+        if t.name in views:
+            v, together = views[t.name], dims(t, groups)
+            strides = together.strides(v.shape, v.strides)
+            assert strides is not None, f"{t.name} does not lie in one piece"
+            views[t.name] = replace(v, shape=together.shape(v.shape), strides=strides)
+    shapes = [(t.shape, views[t.name].shape) for t in flat.tensors if t.name in views]
+    sizes = {e.name: n for shape, found in shapes for e, n in zip(shape, found, strict=True) if e.name}
+    return replace(bound, op=flat, views=views, sizes=sizes | bound.sizes)
 
 
 def _roomy(f: Callable[[], T]) -> T:

@@ -18,7 +18,7 @@ def nothing_compiled(monkeypatch):
 
 @pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: s.title)
 def test_each_subject_is_compiled_once_proved_and_right(subject):
-    small = {"I": 24, "O": 40, "D": 48, "S": 9, "C": 8, "V": 100, "G": 192, "B": 2, "K": 20, "M": 30, "N": 30, "H": 48, "L": 3}
+    small = {"I": 24, "O": 40, "D": 48, "S": 11, "C": 8, "V": 100, "G": 192, "B": 17, "K": 20, "M": 30, "N": 30, "H": 48, "L": 3}
     sizes = tuple({n: min(v, small.get(n, v)) for n, v in s.items()} for s in subject.sizes[:2])
     (result,) = results(peer=False, subjects=(replace(subject, sizes=sizes),))
     assert result.kernels == 1 and result.proved

@@ -92,9 +92,9 @@ def _attention(Q: Array, K: Array, V: Array, scale: float) -> Array:
 
 
 def _conv(X: Array, F: Array, pad: int) -> Array:
-    X = np.pad(X, ((0, 0), (0, 0), (pad, pad), (pad, pad)))
-    windows = np.lib.stride_tricks.sliding_window_view(X, F.shape[2:], (2, 3))
-    return np.einsum("bcpqrs,kcrs->bkpq", windows, F, optimize=True)
+    X = np.pad(X, ((0, 0), (pad, pad), (pad, pad), (0, 0)))
+    windows = np.lib.stride_tricks.sliding_window_view(X, F.shape[:2], (1, 2))
+    return np.einsum("bpqcrs,rsck->bpqk", windows, F, optimize=True)
 
 
 def _swiglu(gate: Array, up: Array) -> Array:
@@ -154,7 +154,7 @@ def _torch_attention(Q: Array, K: Array, V: Array, scale: float) -> Array:
 
 
 def _torch_conv(X: Array, F: Array, pad: int) -> Array:
-    return _torch().nn.functional.conv2d(X, F, padding=pad)
+    return _torch().nn.functional.conv2d(X.permute(0, 3, 1, 2), F.permute(3, 2, 0, 1), padding=pad).permute(0, 2, 3, 1)
 
 
 def _torch_swiglu(gate: Array, up: Array) -> Array:
@@ -188,7 +188,7 @@ CONTRACTION = "op abj_bka_kj(A: f32[I, K, B], M: f32[J, K]) -> (C: f32[J, B, I])
 
 SUBJECTS = (
     Subject("linear + GELU", "BERT-base, first layer of the MLP", "linear_gelu",
-            _rows("S I O", (1, 768, 3072), (17, 768, 3072), (64, 768, 3072), (128, 768, 3072), (200, 768, 3072)),
+            _rows("S I O", (9, 768, 3072), (17, 768, 3072), (64, 768, 3072), (128, 768, 3072), (200, 768, 3072)),
             (("X", ("S", "I"), "f32"), ("W", ("O", "I"), "f32"), ("b", ("O",), "f32")),
             _linear_gelu, _torch_linear_gelu, text=LINEAR_GELU),
     Subject("softmax", "BERT-base, attention weights", "softmax",
@@ -201,9 +201,9 @@ SUBJECTS = (
             _rows("S", (16,), (50,), (128,), (197,), (256,)),
             (("Q", (1, 12, "S", 64), "f32"), ("K", (1, 12, "S", 64), "f32"), ("V", (1, 12, "S", 64), "f32")),
             _attention, _torch_attention, (("scale", 0.125),)),
-    Subject("convolution 3x3", "ResNet-50, all four stages", "conv2d",
+    Subject("convolution 3x3", "ResNet-50, all four stages, channels last", "conv2d_nhwc",
             _rows("B C N", (1, 64, 56), (1, 128, 28), (1, 256, 14), (1, 512, 7), (1, 96, 27)),
-            (("X", ("B", "C", "N", "N"), "f32"), ("F", ("C", "C", 3, 3), "f32")), _conv, _torch_conv, (("pad", 1),)),
+            (("X", ("B", "N", "N", "C"), "f32"), ("F", (3, 3, "C", "C"), "f32")), _conv, _torch_conv, (("pad", 1),)),
     Subject("RMS norm", "Llama-2 7B, hidden states", "rmsnorm",
             _rows("S D", (1, 4096), (7, 4096), (64, 4096), (128, 4096), (512, 4096)),
             (("X", ("S", "D"), "f32"), ("g", ("D",), "f32")), _rmsnorm, _torch_rmsnorm),
@@ -218,7 +218,7 @@ SUBJECTS = (
             _rows("M N steps", (64, 64, 5), (101, 99, 20), (256, 256, 10), (500, 300, 8), (512, 512, 10)),
             (("X", ("M", "N"), "f32"),), _jacobi, None, (("steps", "steps"),)),
     Subject("LSTM over time", "a recurrence, as PyTorch defines it", "lstm",
-            _rows("L B D H G", (1, 1, 64, 64, 256), (20, 4, 64, 64, 256), (33, 7, 100, 65, 260), (16, 8, 256, 256, 1024),
+            _rows("L B D H G", (1, 10, 64, 64, 256), (20, 16, 64, 64, 256), (33, 17, 100, 65, 260), (16, 32, 256, 256, 1024),
                   (40, 16, 128, 128, 512)),
             (("X", ("L", "B", "D"), "f32"), ("W", ("G", "D"), "f32"), ("U", ("G", "H"), "f32"), ("bias", ("G",), "f32"),
              ("h0", ("B", "H"), "f32"), ("c0", ("B", "H"), "f32")), _lstm, _torch_lstm),

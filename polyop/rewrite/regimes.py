@@ -100,7 +100,9 @@ def _sums_of_rows(op: Op, also_contractions: bool) -> list[Tensor]:
         last = s.target.index[-1] if s.target.index else None
         if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
             continue
-        if (also_contractions or s not in contractions) and any(x.index and x.index[-1] == last for x in loads(s.expr)):
+        reduced = set(s.indices).difference(*({p.name} for p in s.target.index if isinstance(p, Affine)))
+        rows = [x for x in loads(s.expr) if x.index and x.index[-1] == last and expr_names(x) & reduced]
+        if rows and (also_contractions or s not in contractions):
             out.append(op.tensor(s.target.source))
     return out
 

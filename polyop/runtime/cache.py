@@ -25,7 +25,7 @@ log = logging.getLogger("polyop")
 
 _MAGIC = b"polyop 1\n"
 _VERSION = "1"
-_SUFFIX = ".pok"
+KERNEL, CODE = ".pok", ".poc"  # an entry with a header that describes a kernel, and one of code alone
 _PATIENCE = 20.0  # seconds: longer than any compile, and short for somebody whose other process hangs
 
 
@@ -68,11 +68,18 @@ def _bytes(text: str) -> int:
     return int(text) if text.isdigit() else 1 << 30
 
 
-def read(name: str) -> tuple[dict[str, Any], bytes] | None:
+def entries() -> tuple[Path, ...]:
+    """The files of the cache, oldest use first."""
+    where = folder()
+    found = [p for p in where.iterdir() if p.suffix in (KERNEL, CODE)] if where.is_dir() else []
+    return tuple(sorted(found, key=lambda p: p.stat().st_mtime_ns))
+
+
+def read(name: str, suffix: str = KERNEL) -> tuple[dict[str, Any], bytes] | None:
     """Header and bytes of the entry `name`, or None if there is none that is whole."""
     if not limit():
         return None
-    path = folder() / (name + _SUFFIX)
+    path = folder() / (name + suffix)
     try:
         if not path.is_file():
             return None  # nothing there, or a pipe or device that would be read for ever
@@ -129,7 +136,7 @@ def making(name: str) -> Iterator[None]:
         lock.release()
 
 
-def write(name: str, header: dict[str, Any], code: bytes) -> None:
+def write(name: str, header: dict[str, Any], code: bytes, suffix: str = KERNEL) -> None:
     """Store an entry. A cache that cannot be written costs time only, so this never raises: it warns once."""
     most = limit()
     text = json.dumps(header, separators=(",", ":")).encode()
@@ -137,7 +144,7 @@ def write(name: str, header: dict[str, Any], code: bytes) -> None:
     raw = _MAGIC + hashlib.sha256(rest).hexdigest().encode() + b"\n" + rest
     if len(raw) > most:
         return
-    path = folder() / (name + _SUFFIX)
+    path = folder() / (name + suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, temporary = tempfile.mkstemp(prefix=".new-", dir=path.parent)
@@ -166,7 +173,7 @@ def _trim(where: Path, most: int) -> None:
             stat = path.stat()
             if path.name.startswith(".new-") and time.time() - stat.st_mtime > 3600:
                 path.unlink()
-            elif path.suffix == _SUFFIX and path.is_file():
+            elif path.suffix in (KERNEL, CODE) and path.is_file():
                 entries.append((stat.st_mtime_ns, stat.st_size, path))
         except FileNotFoundError:
             continue  # another process was faster
@@ -180,9 +187,9 @@ def _trim(where: Path, most: int) -> None:
 
 def remember_code(name: str, make: Callable[[], bytes]) -> bytes:
     """Code without a header: from the cache, or made and stored."""
-    found = read(name)
+    found = read(name, CODE)
     if found is not None:
         return found[1]
     code = make()
-    write(name, {}, code)
+    write(name, {}, code, CODE)
     return code

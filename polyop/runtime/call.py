@@ -106,6 +106,7 @@ class Plan:
     is_long   whether other threads should run Python code meanwhile
     names     what each value is: a parameter of `op`, an output of it, or anything else
     sizes     of the call that the plan was made for
+    is_flat   whether the kernel sees dimensions of the arrays as one
     """
 
     kernel: Kernel
@@ -124,6 +125,7 @@ class Plan:
     op: Op
     names: tuple[str, ...]
     sizes: dict[str, int]
+    is_flat: bool
 
     @property
     def has_torch(self) -> bool:
@@ -173,12 +175,14 @@ class Plan:
         return True
 
 
-def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Sequence[Any], count: int) -> Plan | None:
+def plan(op: Op, kernel: Kernel, bound: Bound, seen: Bound, names: Sequence[str], values: Sequence[Any],
+         count: int) -> Plan | None:
     """The plan of calls that look like this one; None if they cannot have one.
 
+    seen    the call as the kernel sees it: with dimensions that lie one after the other as one
     names   what each value is: a parameter of `op`, an output for `out`, or anything else
     """
-    prepared = kernel.prepare(bound, count)
+    prepared = kernel.prepare(seen, count)
     signature = kernel.binary.signature
     slot = {b.name: s for b, s in zip(signature.tensors, prepared.pointers, strict=True)}
     position = {n: k for k, n in enumerate(names)}
@@ -223,7 +227,7 @@ def plan(op: Op, kernel: Kernel, bound: Bound, names: Sequence[str], values: Seq
                     (found[t.name] for t in op.outputs if t.name in found))
     return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
                 tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, is_long, op, tuple(names),
-                bound.sizes)
+                bound.sizes, seen.op is not op)
 
 
 def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:

@@ -85,10 +85,12 @@ class _Text:
 
 
 def text(plan: Plan, arrays: Mapping[int, Array], places: Places) -> str | None:
-    """The function as LLVM IR; None if this plan has arrays that the look does not show.
+    """The function as LLVM IR; None if this plan has arrays that the look does not show, or is flat.
 
     arrays   by their position among the values
     """
+    if plan.is_flat:  # its row is not what binding alone computes
+        return None
     t, op = _Text(), plan.op
     given = _given(plan, arrays)
     if any(x.name not in given for x in op.inputs):

@@ -286,3 +286,10 @@ def test_nobody_waits_for_ever_for_another_process(own_cache, monkeypatch):
         start = time.monotonic()
         with cache.making(NAME):
             assert time.monotonic() - start < 10
+
+
+def test_code_that_is_no_kernel_has_files_of_its_own_sort(own_cache, saxpy):
+    store.write(NAME, saxpy)
+    assert cache.remember_code(NAME, lambda: b"code") == b"code" == cache.remember_code(NAME, lambda: b"other")
+    assert sorted(p.suffix for p in cache.entries()) == [cache.CODE, cache.KERNEL]
+    assert store.read(NAME) is not None
