@@ -11,17 +11,26 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from polyop import standard
 from polyop.codegen.carry import carry
-from polyop.codegen.lower import rewrites
+from polyop.codegen.lower import kept, rewrites, rewritten
 from polyop.codegen.stream import stream_outputs
+from polyop.dsl.check import instantiate
+from polyop.dsl.interface import interface
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import affine, quasi
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Store, rebuild, structure, walk
 from polyop.ir.module import Proof
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.poly.middle import lower, scop_of
 from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove, verdict
 from polyop.poly.verify import rewrites as rules
 from polyop.poly.verify.rewrites import follows
+from polyop.rewrite.pieces import cut_into_pieces
+from polyop.runtime.layout import contiguous
+from polyop.trial import trial
 
 from .mutants import mutant
 from .orders import orders
@@ -63,14 +72,9 @@ ALL = CASES | {name: (op, with_units(given)) for name, (op, given) in MORE.items
 WIDTH = 1  # of a vector, for tiles of two lanes
 
 
-def kept(given: LoopNest) -> LoopNest:
-    """What is proved: the nest with carried values in registers."""
-    return carry(stream_outputs(given), WIDTH)
-
-
 @cache
 def pair(name: str) -> tuple[LoopNest, LoopNest]:
-    before = kept(ALL[name][1])
+    before = carry(stream_outputs(ALL[name][1]), WIDTH)
     return before, rewrites(before, WIDTH)
 
 
@@ -86,6 +90,23 @@ def test_what_is_proved_is_proved_with_carried_values_too_and_the_rewrites_follo
     assert failed is None, failed
     proof = followed(name, after)
     assert proof.holds, proof
+
+
+@pytest.mark.parametrize("name", ["silu_mul", "softmax", "matmul", "trmm", "conv2d_nhwc", "attention_causal", "gru", "cumsum",
+                                  "jacobi2d", "pad2d_reflect", "max_pool2d", "rotary", "fdtd2d"])
+@pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3"])
+def test_what_is_emitted_for_the_library_follows_what_is_proved(name, arch):
+    text = standard.program(standard.index()[name])
+
+    def make(dtypes, consts, rank):
+        return instantiate(text, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)
+
+    op, on = trial(interface(text, name), make, {}, None, 0, 8).op, target(f"x86:{arch}")
+    for regime in ("positive", "any"):
+        made = lower(scop_of(cut_into_pieces(op)), contiguous(op), on, Options(regime=regime), "tuned")
+        before = kept(made.nest, on)
+        proof = follows(before, rewritten(before, on), made.scop.context.intersect(made.context))
+        assert proof.holds, proof
 
 
 COPY = operator("Y[i] = X[i]", inputs="X[N]", outputs="Y[N]", ranges="i:N")
