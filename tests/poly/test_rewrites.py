@@ -18,7 +18,8 @@ from polyop.codegen.stream import stream_outputs
 from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import affine, quasi
+from polyop.ir.expr import Apply, Expr, Load, Test, affine, quasi
+from polyop.ir.expr import rebuild as rebuild_expr
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Store, rebuild, structure, walk
 from polyop.ir.module import Proof
 from polyop.ir.options import Options
@@ -201,7 +202,7 @@ def damaged(given: LoopNest, random: Random) -> LoopNest:
     """`given` with one change of the kind that a wrong rewrite would make; it may happen to mean the same."""
     if random.randrange(3) == 0:
         return mutant(given, random)
-    places = [x for x in walk(given.body) if isinstance(x, For | If)]
+    places = [x for x in walk(given.body) if not isinstance(x, Prefetch)]
     chosen = places[random.randrange(len(places))]
 
     def go(body: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -211,7 +212,9 @@ def damaged(given: LoopNest, random: Random) -> LoopNest:
                 out.append(rebuild(x, go))
             elif isinstance(x, If):
                 out += random.choice(wrong_tests(x, random))
-            else:
+            elif isinstance(x, Store):
+                out.append(replace(x, expr=wrong_choice(x.expr, random)))
+            elif isinstance(x, For):
                 swapped = (*body[at + 1 : at + 2], x)
                 cut = random.choice((*wrong_loops(x, random), swapped))
                 return (*out, *cut, *body[at + (2 if cut is swapped else 1):])
@@ -224,6 +227,19 @@ def wrong_tests(x: If, random: Random) -> list[tuple[Node, ...]]:
     other = tuple(t + random.choice((-2, -1, 1, 2)) for t in x.tests)
     return [(replace(x, then=x.other, other=x.then),), (replace(x, tests=other),), (replace(x, other=()),), x.then, x.other,
             (replace(x, tests=tuple(t * -1 for t in x.tests)),)]
+
+
+def wrong_choice(e: Expr, random: Random) -> Expr:
+    """`e` with other conditions, or other values where they hold."""
+    match rebuild_expr(e, lambda x: wrong_choice(x, random)):
+        case Apply(fn="select", args=(c, a, b)) as x if random.randrange(2):
+            return replace(x, args=(c, b, a))
+        case Test(tests=tests) if random.randrange(2):
+            return Test(tuple(t + random.choice((-1, 0, 1)) for t in tests))
+        case Load(guard=guard) as x if guard and random.randrange(2):
+            return replace(x, guard=random.choice((guard[1:], tuple(t + random.choice((-1, 1)) for t in guard))))
+        case x:
+            return x
 
 
 def wrong_loops(x: For, random: Random) -> list[tuple[Node, ...]]:
