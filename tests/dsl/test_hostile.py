@@ -128,11 +128,11 @@ def test_a_sum_of_900_terms_is_no_matter():
     ("fn a(x) = b(x)\nfn b(x) = a(x)\n" + body("Y[i] = a(X[i])"), "`a` calls itself"),
 ])
 def test_what_is_too_much_is_refused_at_once(text, message):
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(UserError) as error:
         op(text)
     assert message in str(error.value).splitlines()[0]
-    assert time.perf_counter() - start < 2
+    assert time.process_time() - start < 2
     assert max(map(len, str(error.value).splitlines())) < 250
 
 
