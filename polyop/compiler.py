@@ -22,6 +22,7 @@ from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.verify.rewrites import follows
+from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
@@ -79,7 +80,8 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
                 except _NotProvedError as error:
                     notes.append(f"not on rung {rung}{', folded' if fold else ''}: {error}")
                     if not error.has_folds:
-                        LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
+                        if not is_undecided(error.failed):  # else it is a limit of the checker's
+                            LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
                         break
                 except UnsupportedError as error:
                     notes.append(f"not on rung {rung}: {error}")
@@ -101,7 +103,7 @@ class _NotProvedError(Exception):
 
     def __init__(self, failed: Proof, has_folds: bool) -> None:
         super().__init__(f"not proved: {failed}")
-        self.has_folds = has_folds
+        self.failed, self.has_folds = failed, has_folds
 
 
 def _on_rung(rung: str, fold: bool, rec: Recorder, scop: Scop, op: Op, layout: Layout, target: Target, options: Options,

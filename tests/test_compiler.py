@@ -19,6 +19,7 @@ from polyop.ir.module import Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.span import Source
+from polyop.poly.verify import verdict
 from polyop.runtime import cpu
 from polyop.runtime.layout import contiguous
 from polyop.trace import STAGES
@@ -86,6 +87,20 @@ def test_a_schedule_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeyp
         made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
     assert made.rung == "default" and "polyop bug" in caplog.text
     assert any("made up" in n for n in made.notes)
+
+
+def test_a_schedule_whose_proof_takes_too_long_is_not_used_and_no_bug(monkeypatch, caplog):
+    op, real, seen = op_of(MATMUL), compiler.prove, []
+
+    def slow(scop, nest, context):
+        seen.append(nest)
+        return (Proof("made up", False, verdict.UNDECIDED),) if len(seen) == 1 else real(scop, nest, context)
+
+    monkeypatch.setattr(compiler, "prove", slow)
+    with caplog.at_level(logging.ERROR, "polyop"):
+        made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert made.rung == "default" and not caplog.text
+    assert any("not decided within the quota" in n for n in made.notes)
 
 
 def test_a_bug_in_a_strategy_is_reported_and_survived(monkeypatch, caplog):

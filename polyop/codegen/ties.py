@@ -111,7 +111,7 @@ def _cut_loops(body: Body, extents: Mapping[str, int]) -> Body:
 
 def _cut(n: For, extents: Mapping[str, int]) -> Body:
     """The serial loop `n` as loops in which a test on its index holds for all rows and lanes, or has to be asked."""
-    ties = [t for t in _ties(n, extents) if abs(t.factor(n.index)) == 1]
+    ties = _turning(n, extents)
     if not ties:
         return (n,)
     t, k = ties[0], affine(n.index)
@@ -132,10 +132,16 @@ def _cut(n: For, extents: Mapping[str, int]) -> Body:
     return (*_rest(first, t, extents), *_cut(second, extents))
 
 
+def _turning(n: For, extents: Mapping[str, int]) -> tuple[Affine, ...]:
+    """The tests that begin or end to hold at a place of the loop `n` that is known before it, no loop inside is in them."""
+    inside = {x.index for x in walk(n.body) if isinstance(x, For)} - extents.keys()
+    return tuple(t for t in _ties(n, extents) if abs(t.factor(n.index)) == 1 and not names(t) & inside)
+
+
 def _rest(n: For, done: Affine, extents: Mapping[str, int]) -> Body:
     """What is left of a loop in which `done` stays a test: shortened by the others, as far as none is left of some rows."""
-    for t in _ties(n, extents):
-        if t != done and abs(t.factor(n.index)) == 1 and _always(n, t):
+    for t in _turning(n, extents):
+        if t != done and _always(n, t):
             end = _extreme(t, extents, True)
             k = affine(n.index)
             if t.factor(n.index) < 0:

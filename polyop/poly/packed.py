@@ -117,8 +117,9 @@ class _Packed:
             tree_right, fused = self.pack_right(other_m, other_k)
             packed[place(self.c.rights[0], values)] = self.right_place(self.axes, other_k)
         if s.pack_left:
-            tree_left = self.pack_left(other_m, other_k)
-            packed[place(self.c.lefts[0], values)] = self.left_place(self.axes, other_m, other_k)
+            common_k = tuple(i for i in other_k if i in iterators_of(self.c.lefts[0]))  # the right one alone may be summed too
+            tree_left = self.pack_left(other_m, common_k)
+            packed[place(self.c.lefts[0], values)] = self.left_place(self.axes, other_m, common_k)
         expr = map_loads(substitute_expr(u.expr, values), lambda x: packed.get(x, x))
         every = [self.own[i] for i in u.dims]
         every = [*self.outer, *(q for q in every if q not in self.outer)]

@@ -33,6 +33,16 @@ def triangle(tests: tuple[Affine, ...], untested: bool) -> nests.LoopNest:
                 [loop("i_c", "N", loop("j_c", "N", tile, step=LANES), step=ROWS)])
 
 
+def cuboid(tests: tuple[Affine, ...]) -> nests.LoopNest:
+    """C[i, j] += A[i, k] B[k, l] under `tests`, which may have both of the loops inside the tile in them."""
+    i, j = A("i_c", "i_p"), A("j_c", "j_v")
+    update = when(tests, [nests.st(ld("C", i, j), ap("mul", ld("A", i, "k"), ld("B", "k", "l")), "add")])
+    body = rows("i_p", ROWS, least(ROWS, A("N", (-1, "i_c"))), update)
+    tile = lanes("j_v", LANES, least(LANES, A("N", (-1, "j_c"))), loop("l", "N", loop("k", "N", body)))
+    return nest([tensor("A", "N", "N"), tensor("B", "N", "N"), tensor("C", "N", "N")],
+                [loop("i_c", "N", loop("j_c", "N", tile, step=LANES), step=ROWS)])
+
+
 def results(n, size):
     rng = np.random.default_rng(size)
     arrays = {b.name: rng.integers(-3, 4, (size, size)).astype(np.float32) for b in n.buffers}
@@ -51,6 +61,15 @@ def test_whatever_the_condition_nothing_changes(found, untested, size):
     for cut in (untie(n), split_full_tiles(untie(n), 4)):
         for name, got in results(cut, size).items():
             np.testing.assert_array_equal(got, want[name], err_msg=f"{name}\n{cut}")
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(factor, factor, factor, factor, st.integers(-9, 9)), min_size=1, max_size=2), st.integers(0, 9))
+def test_a_condition_on_two_loops_inside_cuts_only_the_inner_one(found, size):
+    n = cuboid(tuple(A((a, "i_c"), (a, "i_p"), (b, "j_c"), (b, "j_v"), (c, "k"), (d, "l"), e) for a, b, c, d, e in found))
+    want = results(n, size)
+    for cut in (untie(n), split_full_tiles(untie(n), 4)):
+        np.testing.assert_array_equal(results(cut, size)["C"], want["C"], err_msg=str(cut))
 
 
 def test_a_tile_without_a_point_is_left_out_and_one_with_all_of_them_asks_nothing():

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const
 from polyop.ir.op import Monoid
 from polyop.poly.scop import UPDATE
@@ -127,7 +128,7 @@ def _paths(v: Values, tensors: tuple[str, ...]) -> Fault | None:
             break
         passed = more
     else:
-        return _fault(v, "passes its partial result on through too many copies to follow", passed)
+        raise UnsupportedError("partial results are passed on through too many copies to follow")
 
     ways = copied.union(folded).intersect_domain(passed)
     if not ways.is_single_valued():

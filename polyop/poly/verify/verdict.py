@@ -17,6 +17,11 @@ UNDECIDED = "not decided within the quota"
 UNDECIDED_BY_ISL = "not decided, since isl failed"
 
 
+def is_undecided(p: Proof) -> bool:
+    """Whether the claim may well hold, and only took too long to prove."""
+    return p.witness == UNDECIDED
+
+
 def decided(claim: str, check: Check) -> Proof:
     """The outcome of `check`, with the time it took."""
     start = perf_counter()

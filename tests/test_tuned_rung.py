@@ -1,0 +1,112 @@
+"""No operator leaves the tuned rung because something in polyop is broken there."""
+
+import logging
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import polyop
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.dtypes import DTYPES
+from polyop.ir.errors import UserError
+from polyop.ir.reference import evaluate
+from polyop.ir.span import Source
+
+KINDS = ["f16", "f32", "f64", "i8", "i32", "u64"]
+SETTINGS = settings(deadline=None, max_examples=25, derandomize=True, database=None,
+                    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.filter_too_much])
+
+
+@pytest.fixture(autouse=True)
+def no_bug(caplog, tmp_path, monkeypatch):
+    """Nothing is logged as a bug, and every kernel is compiled."""
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+    caplog.set_level(logging.ERROR, "polyop")
+    yield
+    assert not [r.getMessage() for r in caplog.get_records("call") if r.levelno >= logging.ERROR]
+
+
+def whole(shape, kind="f32"):
+    return np.random.default_rng([*shape]).integers(0, 3, shape).astype(DTYPES[kind].numpy)
+
+
+def same_as_numpy(equation, arrays):
+    got = polyop.einsum(equation, *arrays)
+    want = np.einsum(equation, *(a.astype(np.int64) for a in arrays))
+    np.testing.assert_array_equal(got, want.astype(got.dtype))
+
+
+def same_as_the_definition(text, sizes):
+    op = instantiate(parse(Source("<test>", text)), "f")
+    arrays = {t.name: whole(tuple(sizes[e.name] for e in t.shape), str(t.dtype)) for t in op.inputs}
+    want = evaluate(op, {n: sizes[n] for n in op.sizes}, {}, arrays)["C"]
+    np.testing.assert_array_equal(polyop.op(text)(*arrays.values()), want)
+
+
+def test_what_the_right_operand_alone_is_summed_over_is_no_index_of_the_left_ones_copy():
+    same_as_numpy("a,d,a,dbfd->af", [whole(s, "i32") for s in ((1,), (3,), (1,), (3, 1, 4, 3))])
+    same_as_numpy("km,kbn->mn", [whole((19, 9)), whole((19, 3, 37))])
+
+
+def test_a_condition_on_two_loops_inside_a_tile_bounds_neither_by_the_other():
+    same_as_the_definition("op f(A: f32[L, M, K], B: f32[K, K]) -> (C: f32[K, M]) {\n"
+                           "  C[j, i] += A[l, i, k] * B[j, k] where k + j >= l }", {"L": 7, "M": 37, "K": 9})
+
+
+@st.composite
+def equations(draw):
+    letters = "abcdef"[: draw(st.integers(2, 6))]
+    word = st.text(st.sampled_from(letters), min_size=1, max_size=4)
+    inputs = draw(st.lists(word, min_size=1, max_size=4))
+    used = sorted(set("".join(inputs)))
+    out = draw(st.permutations(used))[: draw(st.integers(0, len(used)))]
+    sizes = {x: draw(st.sampled_from((1, 2, 3, 4))) for x in used}
+    return f"{','.join(inputs)}->{''.join(out)}", [tuple(sizes[x] for x in w) for w in inputs]
+
+
+@SETTINGS
+@given(equations(), st.sampled_from(KINDS))
+def test_no_equation_shows_a_bug(equation, kind):
+    text, shapes = equation
+    same_as_numpy(text, [np.minimum(whole(s, kind), DTYPES[kind].numpy.type(1)) for s in shapes])
+
+
+@st.composite
+def conditions(draw, indices):
+    x, y, z = draw(st.permutations(indices))[:3]
+    near, far, factor = draw(st.integers(0, 3)), draw(st.integers(1, 4)), draw(st.integers(1, 3))
+    return draw(st.sampled_from([
+        f"{y} <= {x}", f"{y} >= {x}", f"{y} < {x}", f"{x} - {far} < {y} <= {x}", f"{x} - {near} <= {y} < {x} + {far}",
+        f"{factor}*{y} <= {x} + {near}", f"{x} + {y} < {far + near}", f"{x} + {y} >= {z}", f"({x} + {y}) % {far} == 0"]))
+
+
+@st.composite
+def programs(draw):
+    """A contraction in any order of its loops, under one to three conditions."""
+    sizes = {"i": "M", "j": draw(st.sampled_from("NK")), "k": "K", "b": "P", "l": "L"}
+    batch, deep = draw(st.sampled_from(["", "b"])), draw(st.sampled_from(["", "", "l"]))
+
+    def tensor(indices):
+        order = draw(st.permutations(indices))
+        return f"[{', '.join(sizes[x] for x in order)}]", f"[{', '.join(order)}]"
+
+    (a, left), (b, right), (c, out) = tensor(f"ik{batch}{deep}"), tensor(f"jk{deep}"), tensor(f"ij{batch}")
+    kind = draw(st.sampled_from(["f32", "f64", "i32"]))
+    where = " and ".join(draw(st.lists(conditions(f"ijk{batch}{deep}"), min_size=1, max_size=3)))
+    body = draw(st.sampled_from([
+        f"C{out} += A{left} * B{right} where {where}",
+        f"T{out} += A{left} * B{right} where {where}\n  C{out} = T{out} * 2",
+        f"S{left} = A{left} + 1\n  C{out} += S{left} * B{right} where {where}"]))
+    return f"op f(A: {kind}{a}, B: {kind}{b}) -> (C: {kind}{c}) {{\n  {body}\n}}"
+
+
+@SETTINGS
+@given(programs(), st.tuples(*[st.integers(1, 5)] * 5))
+def test_no_conditions_between_loops_show_a_bug(text, extents):
+    try:
+        same_as_the_definition(text, dict(zip("MNKPL", extents, strict=True)))
+    except UserError as refused:  # such as a temporary that is read beyond the condition it is written under
+        assert refused.diagnostic.code in ("E324", "E326")
