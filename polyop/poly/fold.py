@@ -15,12 +15,29 @@ from dataclasses import replace
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer
 from polyop.poly.edges import single
-from polyop.poly.schedule import Cluster, Group, Schedule, Serial
+from polyop.poly.schedule import Cluster, Group, Schedule, Serial, Shared
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.tiles import TileProgram, TileStmt
 
-Folds = dict[str, tuple[int, int]]
-"""tensor -> (dimension, how many of it are kept)."""
+Folds = dict[str, dict[int, int]]
+"""tensor -> dimension -> how many of it are kept."""
+
+
+def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
+    """The temporaries that only the clusters below shared loops use: one batch of them is kept, by each thread."""
+    found: Folds = {}
+    for node in schedule.nodes:
+        if isinstance(node, Shared):
+            for tensor in dict.fromkeys(s.target.source for s in node.stmts):
+                users = [s for s in scop.stmts if tensor in {s.target.source, *(x.source for x in s.reads)}]
+                t = scop.op.tensor(tensor)
+                if t.role != "temp" or tensor in local or not all(s in node.stmts for s in users):
+                    continue
+                along = [d for d in range(len(t.shape))
+                         if any(_kept(scop, schedule, loop, node.stmts, tensor, d) == 1 for loop in node.loops)]
+                if len(along) == len(node.loops):
+                    found[tensor] = dict.fromkeys(along, 1)
+    return found
 
 
 def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
@@ -37,7 +54,7 @@ def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
             for d in range(len(t.shape)):
                 kept = _kept(scop, schedule, node.loop, inside, tensor, d)
                 if kept is not None:
-                    found[tensor] = (d, kept)
+                    found[tensor] = {d: kept}
                     break
     return found
 
@@ -81,9 +98,10 @@ def folded(program: TileProgram, folds: Folds) -> TileProgram:
     def at(load: Load) -> Load:
         if load.source not in folds:
             return load
-        d, kept = folds[load.source]
-        index = tuple(quasi("mod", p, affine(kept)) if k == d and isinstance(p, Affine) else p for k, p in enumerate(load.index))
-        return replace(load, index=index)
+        kept = folds[load.source]
+        index = enumerate(load.index)
+        return replace(load, index=tuple(quasi("mod", p, affine(kept[d])) if d in kept and isinstance(p, Affine) else p
+                                         for d, p in index))
 
     def within(e: Expr) -> Expr:
         return map_loads(e, at)
@@ -94,8 +112,10 @@ def folded(program: TileProgram, folds: Folds) -> TileProgram:
     return replace(program, stmts=tuple(map(one, program.stmts))) if folds else program
 
 
-def folded_buffer(b: Buffer, folds: Folds) -> Buffer:
+def folded_buffer(b: Buffer, folds: Folds, private: Iterable[str]) -> Buffer:
+    """`b` as far as it is kept; those in `private` are kept by each thread."""
     if b.name not in folds:
         return b
-    d, kept = folds[b.name]
-    return replace(b, dims=tuple((affine(kept), 1) if k == d else dim for k, dim in enumerate(b.dims)))
+    kept = folds[b.name]
+    dims = tuple((affine(kept[d]), 1) if d in kept else dim for d, dim in enumerate(b.dims))
+    return replace(b, dims=dims, private=b.private or b.name in private)

@@ -15,18 +15,20 @@ from functools import partial
 import islpy as isl
 
 from polyop.ir.errors import InternalError, UnsupportedError
-from polyop.ir.loops import Buffer, LoopNest, Node
+from polyop.ir.loops import Buffer, Kind, LoopNest, Node
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly import columns, contract, lanes, packed, rows
+from polyop.poly.batches import share
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
-from polyop.poly.fold import Folds, find_folds, folded, folded_buffer
+from polyop.poly.edges import edges
+from polyop.poly.fold import Folds, find_batches, find_folds, folded, folded_buffer
 from polyop.poly.generate import generate
-from polyop.poly.schedule import Cluster, Group, Schedule, Serial, schedule
+from polyop.poly.schedule import Cluster, Group, Schedule, Serial, Shared, schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
-from polyop.poly.tiles import TileProgram, band
+from polyop.poly.tiles import Axis, Coord, TileProgram, band
 
 OPERATIONS = 20_000_000  # of isl for one stage: a few seconds
 
@@ -53,7 +55,10 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
     context = regime(op_scop, options)
     with quota(OPERATIONS, "schedule"):
         # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
-        found = schedule(op_scop, context, fuse=rung in ("tuned", "default") and not target.warp)
+        fuse = rung in ("tuned", "default") and not target.warp
+        found = schedule(op_scop, context, fuse)
+        if fuse and fold:
+            found = share(found, op_scop, edges(op_scop))
     plan = Plan(op_scop, found.classes, context, layout, target, options)
     notes = list(found.notes)
     chosen: list[str] = []
@@ -61,15 +66,18 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
     body: list[Node] = []
     buffers: dict[str, Buffer] = {}
     local = [t.name for t in op_scop.op.temporaries if any(is_local(plan, c, t.name) for c in clusters_of(found.nodes))]
+    batches = find_batches(op_scop, found, local)
     folds = find_folds(op_scop, found, local) if fold and rung in ("tuned", "default") else {}
-    notes += [f"{t} is kept for {kept} steps of dimension {d} only" for t, (d, kept) in folds.items()]
+    notes += [f"{t} is kept for {kept} steps of dimension {d} only" for t, x in folds.items() for d, kept in x.items()]
+    notes += [f"one batch of {t} is kept at a time, by each thread" for t in batches]
+    folds |= batches
     for node in found.nodes:
         with quota(OPERATIONS, "tile and generate"):
             program, nodes = _node(plan, node, rung, folds, chosen, notes)
         programs.append(program)
         body += nodes
         buffers |= {b.name: b for b in program.buffers}
-    every = (*(folded_buffer(b, folds) for b in global_buffers(plan, local)), *buffers.values())
+    every = (*(folded_buffer(b, folds, batches) for b in global_buffers(plan, local)), *buffers.values())
     op = op_scop.op
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
     nest = LoopNest(op.name, op.sizes, scalars, every, tuple(body))
@@ -84,17 +92,17 @@ def regime(scop: Scop, options: Options) -> isl.Set:
     return scop.context.intersect(isl.Set(f"{head}{{ : {' and '.join(f'{s} >= 1' for s in scop.op.sizes)} }}"))
 
 
-def clusters_of(nodes: tuple[Cluster | Serial | Group, ...]) -> list[Cluster]:
+def clusters_of(nodes: tuple[Cluster | Serial | Group | Shared, ...]) -> list[Cluster]:
     out: list[Cluster] = []
     for n in nodes:
         if isinstance(n, Cluster):
             out.append(n)
-        elif isinstance(n, Serial):
+        elif isinstance(n, Serial | Shared):
             out += clusters_of(n.body)
     return out
 
 
-def _node(plan: Plan, node: Cluster | Serial, rung: str, folds: Folds, chosen: list[str],
+def _node(plan: Plan, node: Cluster | Serial | Shared, rung: str, folds: Folds, chosen: list[str],
           notes: list[str]) -> tuple[TileProgram, tuple[Node, ...]]:
     """The tile program of one top-level node and its loops.
 
@@ -122,7 +130,7 @@ def _node(plan: Plan, node: Cluster | Serial, rung: str, folds: Folds, chosen: l
     return whole, nodes
 
 
-def _part(plan: Plan, node: Cluster | Serial | Group, outer: Axes, rung: str, chosen: list[str], notes: list[str],
+def _part(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung: str, chosen: list[str], notes: list[str],
           alone: bool) -> Part:
     """The part of a node: of a recurrence, a loop that runs in order around the parts of what is inside."""
     if isinstance(node, Cluster):
@@ -131,11 +139,18 @@ def _part(plan: Plan, node: Cluster | Serial | Group, outer: Axes, rung: str, ch
         return part
     if isinstance(node, Group):
         raise InternalError("poly: a group outside a cluster")
-    axes = {**outer, node.loop: serial_axis(plan, node)}
+    if isinstance(node, Shared):
+        axes = {**outer, **{c: Axis((Coord(c),)) for c in node.loops}}
+    else:
+        axes = {**outer, node.loop: serial_axis(plan, node)}
     parts = [_part(plan, n, axes, rung, chosen, notes, alone) for n in node.body]
     tree = tuple(t for p in parts for t in p.tree)
+    kinds = tuple(k for p in parts for k in p.kinds)
+    if isinstance(node, Shared):  # threads share out the last of its loops: a leading batch is often 1
+        kinds = (*(k for k in kinds if k[1] != Kind.PARALLEL), (node.loops[-1], Kind.PARALLEL, None))
+    loops = node.loops if isinstance(node, Shared) else (node.loop,)
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
-                (band((node.loop,), *tree),), tuple(k for p in parts for k in p.kinds))
+                (band(loops, *tree),), kinds)
 
 
 def program(plan: Plan, part: Part) -> TileProgram:

@@ -68,10 +68,25 @@ class Cluster:
 
 
 @dataclass(frozen=True, eq=False)
+class Shared:
+    """Loops around several clusters, whose iterations have nothing to do with each other: see `batches.py`."""
+
+    loops: tuple[str, ...]
+    body: tuple[Cluster, ...]
+
+    @property
+    def stmts(self) -> tuple[Stmt, ...]:
+        return tuple(s for c in self.body for s in c.stmts)
+
+    def __str__(self) -> str:
+        return "\n".join([f"{' '.join(self.loops)} around", *(f"  {c}" for c in self.body)])
+
+
+@dataclass(frozen=True, eq=False)
 class Schedule:
     """`nodes` in order; `classes` of all statements; `notes` say what was not fused and why."""
 
-    nodes: tuple[Cluster | Serial, ...]
+    nodes: tuple[Cluster | Serial | Shared, ...]
     classes: Classes
     notes: tuple[str, ...]
 

@@ -285,6 +285,43 @@ def test_a_contraction_over_a_triangle_is_packed_too(name):
     assert "packed" in middle(CASES[name][0], "tuned").chosen[0]
 
 
+ATTENTION = """op f(Q: f32[B, H, M, D], K: f32[B, H, N, D], V: f32[B, H, N, E]) -> (O: f32[B, H, M, E]) {
+    s[b, h, i, j]  += Q[b, h, i, d] * K[b, h, j, d]
+    top[b, h, i] max= s[b, h, i, j]
+    e[b, h, i, j]   = s[b, h, i, j] - top[b, h, i]
+    O[b, h, i, v]  += e[b, h, i, j] * V[b, h, j, v]
+}"""
+
+
+def attention(a):
+    s = a["Q"] @ a["K"].swapaxes(-1, -2)
+    return (s - s.max(-1, keepdims=True)) @ a["V"]
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_what_batches_hand_over_from_one_contraction_to_the_next_is_kept_for_one_of_them(threads):
+    m = middle(ATTENTION, "tuned", Options(threads=threads))
+    assert proved(m) and structure(m.nest.body).startswith("b(h:parallel(")
+    assert str(m.schedule).startswith("b h around")
+    for name in ("s", "e"):
+        buffer = m.nest.buffer(name)
+        assert [str(e) for e, _ in buffer.dims] == ["1", "1", "M", "N"] and buffer.private
+    for sizes in ({"B": 2, "H": 2, "M": 7, "N": 17, "D": 5, "E": 9}, dict.fromkeys("BHMNDE", 1)):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, attention(arrays), rtol=1e-4, atol=1e-3)
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[S, I], W: f32[I, J], U: f32[J, O]) -> (Y: f32[S, O]) {"
+    "h[s, j] += X[s, i] * W[i, j]; Y[s, o] += h[s, j] * U[j, o] }",
+    "op f(X: f32[B, S, I], W: f32[I, J], U: f32[J, O]) -> (Y: f32[B, S, O]) {"
+    "h[b, s, j] += X[b, s, i] * W[i, j]; Y[b, s, o] += h[b, s, j] * U[j, o] }",
+])
+def test_a_loop_that_is_no_batch_of_every_contraction_stays_where_it_was(text):
+    m = middle(text, "tuned")
+    assert proved(m) and "around" not in str(m.schedule)
+
+
 def test_strict_numerics_never_splits_a_sum_over_lanes():
     strict = middle("op f(X: f32[R, C]) -> (S: f32[R]) { S[r] += X[r, c] }", "tuned", Options(numerics="strict"))
     assert "c_v" not in structure(strict.nest.body) and proved(strict)
