@@ -164,11 +164,14 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     columns = vectors * vector
     if plan.options.rows == 1 and unit(right, long) and unit(left, long) == unit(right, long):
         return ()  # dot products: nothing is used twice, and lanes along the contraction read it in place
+    # where rows begin to add up at places of their own, whole chunks come before: too many copies for a proof
+    begins = any(isinstance(w, Tests) and any(x.factor(depth) > 0 and names(x) & set(written_order(u)) for x in w.tests)
+                 for w in u.where)
     if plan.options.rows and alone and all(unit(x, (column,)) for x in c.rights):
         rows = plan.options.rows
         columns = min(4, (t.registers - 1) // rows - 1) * vector
         run = t.l1 // (4 * rows * bytes_) // columns * columns  # of results: a quarter of L1
-        chunk = None if plan.options.strip else CHUNK
+        chunk = None if plan.options.strip or begins else CHUNK
         return (PackedStrategy(c, row, column, depth, rows, columns, rows, chunk, run, vector, False, False, False, outside),)
     windows = {i for i in contracted if not all(stands_alone(i, x) for x in (left, right) if i in iterators_of(x))}
     inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)
@@ -185,11 +188,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
             return ()
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside, None,
                                across, second, block),)
-    begins = any(isinstance(w, Tests) and any(x.factor(depth) > 0 and names(x) & set(written_order(u)) for x in w.tests)
-                 for w in u.where)
     # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
     pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and unit(left, contracted) is None
-    # where rows begin to add up at places of their own, whole chunks come before: too many copies for a proof
     chunk = None if begins else kc
     return (PackedStrategy(c, row, column, depth, rows, columns, mc, chunk, nc, vector, pack_left, True, fuse, outside, beside,
                            across, second, block),)
