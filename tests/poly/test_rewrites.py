@@ -156,6 +156,17 @@ def test_the_smallest_case_shows_what_differs(after, says):
     assert not proof.holds and proof.witness == says
 
 
+def test_the_rest_of_a_loop_may_stand_under_a_test_if_every_branch_has_it():
+    full, rest = peeled().body
+    two = affine("N") - 2
+    assert of_copy(replace(TILED, body=(full, If((two,), (rest,), (rest,))))).holds
+    assert of_copy(replace(TILED, body=(full, If((two,), (rest,), (If((two,), (), (rest,)),))))).holds
+    proof = of_copy(replace(TILED, body=(full, If((two,), (rest,), ()))))
+    assert not proof.holds and proof.witness == "N = 1, i_t = 0, i_v = 0: loop i_t does not run"
+    proof = of_copy(replace(TILED, body=(full, If((two,), (rest,), (rest, rest)))))
+    assert not proof.holds and proof.witness == "N = 1, i_t = 0, i_v = 0: loop i_t runs, expected nothing"
+
+
 def test_a_parallel_loop_may_become_a_serial_one_and_not_the_other_way_round():
     serial = replace(TILED, body=(replace(TILED.body[0], kind=Kind.SERIAL),))
     assert of_copy(serial).holds

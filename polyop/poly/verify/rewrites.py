@@ -8,7 +8,8 @@ read from the front; the rules are few, and know no rewrite by name:
     an `if` in `after`      each branch against the same of `before`, knowing its tests
     an `if` in `before`     its branch where the tests are decided; else likewise
     a loop                  one or more loops with its index, whose ranges are in order and make up its range, but for
-                            iterations that do nothing; the body of each against the loop's, knowing both ranges
+                            iterations that do nothing; the body of each against the loop's, knowing both ranges; an `if`
+                            among them asks for its branches one by one
     a store                 the same statement and monoid; equal trees, with positions and guards that are equal here
     c ? a : b in `after`    each against the same of `before`, knowing c
     what stores nothing     (hints, loops around them, what never runs) is left out
@@ -95,7 +96,12 @@ class Follower:
                     self.store(a, b, k)
                     before, after = before[1:], after[1:]
                 case For(), For() if a.index == b.index:
-                    used = self.loop(a, after, k)
+                    used, turn = self.loop(a, after, k)
+                    if turn is not None:
+                        k.require_names(turn.tests)
+                        self.body(before, after[:used] + turn.then + after[used + 1:], k.also(turn.tests))
+                        self.body(before, after[:used] + turn.other + after[used + 1:], k.unless(turn.tests))
+                        return
                     before, after = before[1:], after[used:]
                 case If(), If() if a.tests == b.tests:
                     inner, other = k.also(a.tests), k.unless(a.tests)
@@ -148,8 +154,11 @@ class Follower:
 
     # --- loops -------------------------------------------------------------------------------------------------------
 
-    def loop(self, a: For, after: Body, k: Known) -> int:
-        """Follow the first of `after` along `a`, and as many of the next as it takes; returns how many those are."""
+    def loop(self, a: For, after: Body, k: Known) -> tuple[int, If | None]:
+        """Follow the first of `after` along `a`, and as many of the next as it takes.
+
+        Returns how many those are; and the test behind them, if it decides which loops make up the rest of the range.
+        """
         first = after[0]
         assert isinstance(first, For)
         k.require_names((first.lower, first.upper))
@@ -158,7 +167,7 @@ class Follower:
         if a.step == first.step and a.lower == first.lower and k.same_minimum(a.upper, first.upper):
             _runs_like(a, first, k)
             self.body(a.body, first.body, mine if a.upper == first.upper else mine.also(_range(first)))
-            return 1
+            return 1, None
         rest, parts = mine.domain, list[For]()
         for b in after:
             if rest.is_empty() or not isinstance(b, For) or b.index != a.index:
@@ -176,9 +185,12 @@ class Follower:
             parts.append(b)
             rest = rest.subtract(part.domain)
         missing = _least(a.body, mine.only(rest))
+        turn = after[len(parts)] if missing and len(parts) < len(after) else None
+        if isinstance(turn, If) and _stores(turn):
+            return len(parts), turn
         if missing:
             raise_where(missing.domain, missing, f"loop {a.index} does not run")
-        return len(parts)
+        return len(parts), None
 
 
 def _misplaced(b: For, part: Known, before: list[For], whole: Known) -> tuple[isl.Set, str] | None:
