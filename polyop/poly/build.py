@@ -104,12 +104,13 @@ class Builder:
         return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), only)
 
     def ties(self, s: Stmt) -> tuple[Affine, ...]:
-        """The conditions of `s` between iterators of two loops that are cut: { j <= i }."""
+        """The conditions of `s` between iterators of two loops that are cut: { j <= i }, not { (i - j) mod 2 = 0 }."""
         own = self.plan.classes[s.name]
         free = {i for i in s.dims if own[i] in self.free}
         if any((names(r.lower) | names(r.upper)) & set(s.dims) for r in s.ranges):
             return ()
-        return tuple(t for w in s.where if isinstance(w, Tests) for t in w.tests if len(names(t) & free) > 1)
+        return tuple(t for w in s.where if isinstance(w, Tests) for t in w.tests
+                     if len(names(t) & free) > 1 and all(isinstance(a, str) for a, _ in t.terms))
 
     def tests(self, s: Stmt, values: Mapping[str, Affine]) -> tuple[Affine, ...]:
         """Those of them that can be said with `values`, in tile coordinates."""
