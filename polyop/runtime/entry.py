@@ -108,7 +108,9 @@ def _varied(plan: Plan, values: Sequence[Any], look: bytes, info: bytes) -> tupl
     address = loaded.addresses[entry_sizes.NAME]
     made = words.plan[:8 * HEAD - 8] + address.to_bytes(8, "little") + words.plan[8 * HEAD:]
     trial = ctypes.create_string_buffer(made, len(made))
-    if _SIZES(address)(look, trial) or trial.raw != made:
+    if _SIZES(address)(look, trial):
+        return None  # this very call is none for it: its result is large, or empty
+    if trial.raw != made:
         raise InternalError("entry: sizes are not what binding makes of them")
     return made, *words.objects, loaded
 
@@ -134,8 +136,10 @@ def _arrays(look: Sequence[int], info: bytes, values: Sequence[Any]) -> dict[int
             at += 2
         elif isinstance(values[k], np.ndarray) or arrays.is_torch(values[k]):
             is_numpy = isinstance(values[k], np.ndarray)
-            found[k] = Array(at + 2, values[k].dtype.itemsize.bit_length() - 1 if is_numpy else 0)
-            at += 3 + 2 * look[at + 2]
+            sizes = look[at + 3: at + 3 + 2 * look[at + 2]]
+            shift = values[k].dtype.itemsize.bit_length() - 1 if is_numpy else 0
+            found[k] = Array(at + 2, shift, tuple(sizes[::2]), tuple(sizes[1::2]))
+            at += 3 + len(sizes)
         else:
             at += 1
     return found

@@ -28,10 +28,17 @@ _LINE = 64
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """An array among the values: where its rank stands in the look, and how its strides are counted: 1 << shift an element."""
+    """An array among the values.
+
+    at              where its rank stands in the look; behind it, extents and strides in turn
+    shift           how strides are counted there: 1 << shift an element
+    shape, strides  those of the call that the plan was made for, as the look has them
+    """
 
     at: int
     shift: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,7 +228,10 @@ def _reach(t: _Text, plan: Plan, name: str, a: Array, shape: list[str]) -> tuple
 
 
 def _written(t: _Text, plan: Plan, given: Mapping[str, Array], shapes: Mapping[str, list[str]], places: Places) -> None:
-    """Where written arrays end, and that none of them overlaps itself: each stride exceeds all that the later ones reach."""
+    """Where written arrays end, and that none of them overlaps itself: each stride exceeds all that smaller ones reach.
+
+    Which of them are smaller is taken from the call that the plan was made for; where it is not so, the test fails.
+    """
     by_slot = _by_slot(plan)
     reach = {slot: _reach(t, plan, n, given[n], shapes[n]) for slot, n in by_slot.items() if n in given}
     for (_, slot, _, _, _, others), at in zip(plan.written, places.written, strict=True):
@@ -231,7 +241,9 @@ def _written(t: _Text, plan: Plan, given: Mapping[str, Array], shapes: Mapping[s
             t.store(reach[other][0], at + 5 + 3 * k + 1)
             t.store(reach[other][1], at + 5 + 3 * k + 2)
         name, inner = by_slot[slot], "0"
-        for n, s in reversed([*zip(shapes[name], _strides(t, given[name], shapes[name]), strict=True)]):
+        a, strides = given[name], _strides(t, given[name], shapes[name])
+        for d in sorted(range(len(strides)), key=lambda d: abs(a.strides[d])):
+            n, s = shapes[name][d], strides[d]
             size = t.new(f"call i64 @llvm.abs.i64(i64 {s}, i1 false)")
             t.need(t.either(t.test("sgt", size, inner), t.test("eq", n, 1)))
             inner = t.op("add", inner, t.op("mul", t.op("sub", n, 1), size))

@@ -149,6 +149,29 @@ def test_threads_and_torch_take_new_sizes_too():
         assert f(x[:n], x[:n].t(), out=z) is z and (z == 62).all()
 
 
+def test_a_written_array_may_lie_in_any_order(caplog):
+    up = polyop.op("op up(inout X: f32[M, N], Y: f32[M, N]) -> (s: f32[M]) { X[i, j] = X[i, j] * 2 + Y[i, j]; s[i] += Y[i, j] }")
+    orders = [lambda m, n: np.ones((n, m), np.float32).T, lambda m, n: np.ones((m, n), np.float32)[::-1],
+              lambda m, n: np.ones((m, 2 * n), np.float32)[:, ::2], lambda m, n: np.ones((3 * n, m), np.float32).T[:, ::-3]]
+    with caplog.at_level(logging.ERROR, "polyop"):
+        for order in orders:
+            for n in range(33, 47):
+                x, y = order(n + 1, n), np.ones((2 * n + 2, n), np.float32)[::2]
+                s, z = up(x, y)
+                assert z is x and (x == 3).all() and (s == n).all()
+            x, y = order(48, 47), np.ones((96, 47), np.float32)[::2]
+            assert not python_calls(lambda x=x, y=y: up(x, y))
+    assert not caplog.text
+
+
+def test_results_too_large_for_it_are_no_bug(caplog):
+    f = polyop.op(TEXTS["add"])
+    with caplog.at_level(logging.ERROR, "polyop"):
+        for n in range(500_000, 500_009):
+            assert f(f32(n), f32(n))[-1] == 2 * np.float32(n - 1)
+    assert not caplog.text
+
+
 def test_code_that_does_not_reproduce_its_plan_is_not_used(monkeypatch, caplog):
     right = entry_sizes.text
 
