@@ -9,7 +9,7 @@ import islpy as isl
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, map_loads, names, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Expr, Load, Quasi, affine, expr_names, map_loads, names, quasi, substitute, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.op import Monoid
@@ -104,13 +104,17 @@ class Builder:
         return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), only)
 
     def ties(self, s: Stmt) -> tuple[Affine, ...]:
-        """The conditions of `s` between iterators of two loops that are cut: { j <= i }, not { (i - j) mod 2 = 0 }."""
+        """The conditions of `s` between iterators of two loops that are cut: { j <= i }.
+
+        Of { (i - j) mod n = 0 } only those where half of all points are left: where it is a third, more are wasted than done,
+        and isl finds no end.
+        """
         own = self.plan.classes[s.name]
         free = {i for i in s.dims if own[i] in self.free}
         if any((names(r.lower) | names(r.upper)) & set(s.dims) for r in s.ranges):
             return ()
         return tuple(t for w in s.where if isinstance(w, Tests) for t in w.tests
-                     if len(names(t) & free) > 1 and all(isinstance(a, str) for a, _ in t.terms))
+                     if len(names(t) & free) > 1 and all(isinstance(a, str) or _halves(a) for a, _ in t.terms))
 
     def tests(self, s: Stmt, values: Mapping[str, Affine]) -> tuple[Affine, ...]:
         """Those of them that can be said with `values`, in tile coordinates."""
@@ -157,6 +161,10 @@ class Builder:
     def part(self, tree: Iterable[Band | str]) -> Part:
         kinds = tuple((c, k, e) for c, (k, e) in self.kinds.items())
         return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds)
+
+
+def _halves(a: Quasi) -> bool:
+    return a.op == "mod" and a.args[1] == affine(2)
 
 
 def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:
