@@ -176,7 +176,7 @@ def test_code_that_does_not_reproduce_its_plan_is_not_used(monkeypatch, caplog):
     right = entry_sizes.text
 
     def wrong(*args):
-        return right(*args).replace("add i64", "sub i64")
+        return right(*args).replace("ptr %plan) {", "ptr %plan) {\n  store i64 7, ptr %plan")
     monkeypatch.setattr(entry_sizes, "text", wrong)
     f = polyop.op(TEXTS["add"])
     with caplog.at_level(logging.ERROR, "polyop"):
