@@ -118,9 +118,8 @@ def thousand_shapes() -> None:
 if __name__ == "__main__":
     calls = first_calls()
     if "--readme" in sys.argv:
-        sys.path.insert(0, str(Path(__file__).parent))
-        from readme import fill
-        fill("compiling", [
+        from polyop.bench import fill
+        fill(Path(__file__).parents[1] / "README.md", "compiling", [
             "The first call of an operator, from text to result, in ms: compiled with all proofs, or from the disk cache.", "",
             f"| | {' | '.join(SHOWN)} |", "|---" * (len(SHOWN) + 1) + "|",
             f"| compiled | {' | '.join(f'{calls[n][0]:.0f}' for n in SHOWN)} |",

@@ -7,7 +7,7 @@ import os
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +18,18 @@ from rich.logging import RichHandler
 from rich.table import Table
 from rich.text import Text
 
-from polyop import __version__, demo, program, standard
+from polyop import __version__, bench, demo, program, standard
+from polyop.bench import process
 from polyop.dsl import syntax
-from polyop.dsl.check import instantiate, warnings
+from polyop.dsl.check import warnings
 from polyop.dsl.describe import describe
 from polyop.dsl.interface import interface as interface_of
 from polyop.dsl.names import did_you_mean
 from polyop.dsl.parse import parse
 from polyop.ir.deep import with_room
-from polyop.ir.dtypes import DTYPES, DType
+from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import Diagnostic, InternalError, PolyopError, UserError, fail
 from polyop.ir.interface import Interface
-from polyop.ir.op import Op
 from polyop.ir.options import RUNGS, Options
 from polyop.ir.target import ROWS
 from polyop.operator import Artefact
@@ -130,16 +130,9 @@ def source(file: str) -> syntax.Program:
     return parse(program.read(path))
 
 
-def maker(given: syntax.Program, name: str) -> Callable[[Mapping[str, DType], Mapping[str, Any], int | None], Op]:
-    """What instantiates the operator `name`."""
-    def make(dtypes: Mapping[str, DType], consts: Mapping[str, Any], rank: int | None) -> Op:
-        return instantiate(given, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)
-    return make
-
-
 def called(given: syntax.Program, name: str, target: str) -> Called:
     """What runs the operator `name` as `target` would: for a GPU, the emulator."""
-    operator, t, make = program.operator(given, name, Options()), cpu.resolve(target), maker(given, name)
+    operator, t, make = program.operator(given, name, Options()), cpu.resolve(target), program.maker(given, name)
     if t.family != "x86":
         return Rehearsal(operator.interface, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), t)
     operator.target = target
@@ -236,7 +229,7 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
     if is_emulated and timed:
         raise fail("E914", f"`--time` says nothing about {target}: calls for a GPU run on an emulator here")
     operator = called(text, name, target)
-    call = trial(operator.interface, maker(text, name), given, rank, seed)
+    call = trial(operator.interface, program.maker(text, name), given, rank, seed)
     if call.assumed:
         OUT.print(Text(f"not given, so assumed: {', '.join(f'{n} = {v}' for n, v in call.assumed.items())}", "dim"))
     start = time.perf_counter()
@@ -254,7 +247,7 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
         _save(named, out)
     if checked:
         with ERR.status("checking"):
-            outcome = compared(operator, maker(text, name), given, rank, seed)
+            outcome = compared(operator, program.maker(text, name), given, rank, seed)
         OUT.print(Text(str(outcome), "green" if outcome.right else "bold red"))
         if not outcome.right:
             raise click.exceptions.Exit(1)
@@ -334,7 +327,7 @@ def _checked(text: syntax.Program, name: str, given: dict[str, Any], rank: int |
     interface = interface_of(text, name)
     known = sort(interface, {n: v for n, v in given.items() if n in _names(interface)})
     consts = {p.name: 1 for p in interface.consts if p.required and p.dtype == "i64"} | known.consts
-    op = maker(text, name)(known.dtypes, consts, rank)
+    op = program.maker(text, name)(known.dtypes, consts, rank)
     for line in with_room(lambda: describe(op)):
         OUT.print(Text(line, "bold" if not line.startswith(" ") else ""))
     for p in interface.consts:
@@ -443,9 +436,10 @@ def library(name: str | None) -> None:
 def cache_(action: str) -> None:
     """Say where compiled kernels are kept and how much they take; `clear` removes them."""
     folder = cache.folder()
-    entries = sorted(folder.glob("*.pok")) if folder.is_dir() else []
+    entries = cache.entries()
     bytes_ = sum(p.stat().st_size for p in entries)
-    count = f"{len(entries)} kernel{'' if len(entries) == 1 else 's'}"
+    kernels = sum(p.suffix == cache.KERNEL for p in entries)
+    count = f"{kernels} kernel{'' if kernels == 1 else 's'}"
     if action == "clear":
         for p in entries:
             p.unlink(missing_ok=True)
@@ -465,8 +459,8 @@ def demo_(peer: bool) -> None:
     for column in table.columns[2:7]:
         column.justify = "right"
     start, wrong, runs, kernels = time.perf_counter(), 0, 0, 0
-    demo.keep_memory()
-    numpys = "" if demo.one_blas_thread() else "; NumPy's BLAS uses as many as it likes"
+    process.keep_memory()
+    numpys = "" if process.blas_threads(1) else "; NumPy's BLAS uses as many as it likes"
     with ERR.status("importing") as status:
         for subject, result in zip(demo.SUBJECTS, demo.results(peer), strict=False):
             status.update(f"{subject.title} done")
@@ -496,6 +490,116 @@ def _demo_row(result: demo.Result, run: demo.Run, k: int) -> list[Text | str]:
     sizes = " ".join(f"{n}={v}" for n, v in run.sizes.items())
     error = Text(f"{run.error:.0e}", "" if run.right else "bold red")
     return [what, sizes, compiled, Text(f"{run.ms:.3f}", "bold"), f"{run.numpy_ms:.3f}", peer, error, proofs]
+
+
+# --- bench -------------------------------------------------------------------------------------------------------------
+
+SECONDS = {"small": 0.03, "full": 0.1}  # for each thing that is timed
+
+
+@commands.command("bench", epilog=f"Groups: {', '.join(bench.GROUPS)}.")
+@click.argument("what", nargs=-1, metavar="[GROUP]... | FILE [OPERATOR]")
+@DEFINE
+@RANK
+@click.option("--size", type=click.Choice([*SECONDS]), default="small", show_default=True, help="How many cases of each group.")
+@click.option("--threads", "count", type=click.IntRange(1, threads.MOST), default=1, show_default=True, help="For everybody.")
+@click.option("--peer", "peers", multiple=True, type=click.Choice([p.name for p in bench.PEERS]),
+              help="Whom to compare with; all who are installed, if none is named.")
+@click.option("--seconds", type=click.FloatRange(0, 100),
+              help="For each thing that is timed; 0.03 for small and 0.1 for full, unless given.")
+@click.option("--json", "json_", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the numbers.")
+@click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Where to draw a roofline: .svg, .png or .pdf.")
+@click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path),
+              help="A page whose place between <!-- measured --> and <!-- end --> takes the tables.")
+def bench_(what: tuple[str, ...], given: dict[str, Any], rank: int | None, size: str, count: int, peers: tuple[str, ...],
+           seconds: float | None, json_: Path | None, plot: Path | None, markdown: Path | None) -> None:
+    """Time operators beside NumPy, PyTorch and others who are installed, and beside what this machine can do.
+
+    With FILE, or any -D, an operator of yours or of the library is timed alone.
+    """
+    if plot:
+        bench.needs_matplotlib(plot)
+    if markdown:
+        bench.place(markdown, "measured")
+    for path in (json_, plot):
+        if path:
+            path.touch()  # better now than after minutes
+    is_own = bool(given) or any(w not in bench.GROUPS for w in what)
+    own = _own_case(what, given, rank) if is_own else None
+    with ERR.status("measuring what the machine can do"):
+        settings, missing = bench.settings(count, ("numpy",) if own else peers, seconds or SECONDS[size], size == "full")
+    OUT.print(bench.limits(settings.limits))
+    if own:
+        book = _own_book(own, settings, size)
+    else:
+        for name, why in missing.items():
+            OUT.print(Text(f"without {name}: {why}", "dim"))
+        OUT.print("ratio above 1: polyop is faster; spread: half of what lies between the quartiles", style="dim")
+        book = _book(what, settings, size, missing)
+        OUT.print(_plain(*bench.summary(book)))
+    if json_:
+        json_.write_text(bench.to_json(book), encoding="utf-8")
+    if markdown:
+        bench.fill(markdown, "measured", bench.markdown(book))
+    if plot:
+        bench.roofline(book, plot)
+    if book.wrong:
+        raise click.exceptions.Exit(1)
+
+
+def _own_case(what: tuple[str, ...], given: dict[str, Any], rank: int | None) -> bench.Case:
+    """The case of one operator: `FILE [OPERATOR]`."""
+    if not 1 <= len(what) <= 2:
+        raise click.UsageError(f"expected groups, or FILE and OPERATOR; got {' '.join(what) or 'neither'}")
+    text, name = opened(what[0], what[1] if len(what) > 1 else None)
+    label = " ".join(f"{n}={v}" for n, v in given.items() if not isinstance(v, np.ndarray))
+    return bench.Case(name, label, text, name, given, rank)
+
+
+def _own_book(case: bench.Case, settings: bench.Settings, size: str) -> bench.Book:
+    """One row, and whatever is wrong with the operator or the call as an error."""
+    bound = bench.bind(case)
+    if bound.call.assumed:
+        OUT.print(Text(f"not given, so assumed: {', '.join(f'{n} = {v}' for n, v in bound.call.assumed.items())}", "dim"))
+    start = time.perf_counter()
+    with ERR.status(f"compiling and running {case.name}"):
+        got = bench.results(bound.run[0](), np.asarray)
+    OUT.print(f"first call {_seconds(time.perf_counter() - start)}, compiling or loading included")
+    row = bench.measured(bound, got, settings)
+    t = row.times[bench.OURS]
+    limit = f", {100 * row.limit:.0f} % of what the machine allows" if row.limit else ""
+    quartiles = f"quartiles {_seconds(t.low / 1e3)} and {_seconds(t.high / 1e3)}"
+    OUT.print(f"median {_seconds(t.median / 1e3)}, {quartiles}, of {t.samples} samples:"
+              f"{'' if row.exact else ' at most'} {row.gflops:.3g} GF/s, {row.gbytes:.3g} GB/s{limit}")
+    return bench.book([], settings, size, {}, (row,))
+
+
+def _book(groups: tuple[str, ...], settings: bench.Settings, size: str, missing: dict[str, str]) -> bench.Book:
+    """The book of `groups`; each is printed as soon as it is done."""
+    rows: list[bench.Row] = []
+
+    def flush() -> None:
+        if rows:
+            OUT.print(Text(rows[0].group, "bold"))
+            OUT.print(_plain(bench.HEAD, [bench.cells(r) for r in rows]))
+            rows.clear()
+    with ERR.status("measuring") as status:
+        def seen(row: bench.Row) -> None:
+            if rows and rows[0].group != row.group:
+                flush()
+            rows.append(row)
+            status.update(f"{row.group}: {row.case}")
+        book = bench.book(bench.cases(groups, size), settings, size, missing, seen=seen)
+    flush()
+    return book
+
+
+def _plain(head: Iterable[str], lines: Iterable[Iterable[str]]) -> Table:
+    table = Table(*head, box=None, header_style="bold")
+    for line in lines:
+        cells = [*line]
+        table.add_row(*map(Text, cells), style="bold red" if cells[1] in ("WRONG", "failed") else "")
+    return table
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from polyop import standard
 from polyop.dsl import syntax
@@ -13,8 +13,8 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface
 from polyop.dsl.names import did_you_mean
 from polyop.dsl.parse import parse
+from polyop.ir.dtypes import DType
 from polyop.ir.errors import fail
-from polyop.ir.interface import Choice
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.span import Source
@@ -110,11 +110,15 @@ def library(name: str, *, options: Options | None = None) -> Operator:
 
 def operator(program: syntax.Program, name: str, options: Options) -> Operator:
     """The Operator for one definition; it is instantiated, and compiled, when it is called."""
-    def make(choice: Choice) -> Op:
-        return instantiate(program, name, consts=dict(choice.consts), dtypes=dict(choice.dtypes), rank=choice.rest,
-                           library=standard.LIBRARY)
+    make = maker(program, name)
+    return Operator(interface(program, name), lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), _compile, options)
 
-    return Operator(interface(program, name), make, _compile, options)
+
+def maker(program: syntax.Program, name: str) -> Callable[[Mapping[str, DType], Mapping[str, Any], int | None], Op]:
+    """What instantiates one definition: of dtypes, consts, and the rank of `...`."""
+    def make(dtypes: Mapping[str, DType], consts: Mapping[str, Any], rank: int | None) -> Op:
+        return instantiate(program, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)
+    return make
 
 
 def _compile(op: Op, layout: Layout, target: Target, options: Options) -> Compiled:

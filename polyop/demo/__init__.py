@@ -1,6 +1,6 @@
 """What `polyop demo` does: operators of real networks, compiled once each, run at several sizes, checked and timed."""
 
-from polyop.demo.measure import Result, Run, keep_memory, one_blas_thread, results
+from polyop.demo.measure import Result, Run, results
 from polyop.demo.subjects import SUBJECTS, Subject
 
-__all__ = ["SUBJECTS", "Result", "Run", "Subject", "keep_memory", "one_blas_thread", "results"]
+__all__ = ["SUBJECTS", "Result", "Run", "Subject", "results"]

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import ctypes
 import importlib
 import importlib.util
-import os
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -16,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from polyop.bench import process
+from polyop.bench.clock import interleaved
 from polyop.demo.subjects import SUBJECTS, Sizes, Subject
 from polyop.ir.module import Proof
 from polyop.operator import Operator
@@ -25,8 +24,6 @@ from polyop.trial import difference
 
 BUDGET = 0.03    # seconds for one thing at one size
 ALLOWED = 2e-5   # of the greatest element: single precision, sums of up to some thousand terms
-
-_TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,29 +60,6 @@ class Result:
         return bool(self.proofs) and all(p.holds for p in self.proofs)
 
 
-def one_blas_thread() -> bool:
-    """Let NumPy's own matrix library use one thread; whether that could be done."""
-    try:
-        libraries = {x.split()[-1] for x in Path("/proc/self/maps").read_text().splitlines() if "openblas" in x}
-    except OSError:
-        return False
-    for path in libraries:
-        library = ctypes.CDLL(path)
-        for name in ("scipy_openblas_set_num_threads64_", "openblas_set_num_threads64_", "openblas_set_num_threads"):
-            if hasattr(library, name):
-                getattr(library, name)(1)
-                return True
-    return False
-
-
-def keep_memory() -> None:
-    """Let malloc keep what is freed: otherwise every large result of PyTorch is paid for in page faults, not in computing."""
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is not None:  # glibc
-        mallopt(_MMAP_MAX, 0)
-        mallopt(_TRIM_THRESHOLD, 2**31 - 1)
-
-
 def results(peer: bool = True, subjects: tuple[Subject, ...] = SUBJECTS) -> Iterator[Result]:
     """The subjects one after the other, on one thread; `peer`: whether PyTorch is timed too, where it is installed.
 
@@ -100,20 +74,15 @@ def results(peer: bool = True, subjects: tuple[Subject, ...] = SUBJECTS) -> Iter
 @contextmanager
 def _alone(peer: bool) -> Iterator[Path]:
     """One thread, and an empty kernel cache, for as long as this lasts."""
-    directory, count = os.environ.get("POLYOP_CACHE_DIR"), threads.get_num_threads()
-    with tempfile.TemporaryDirectory(prefix="polyop-demo-") as folder:
-        os.environ["POLYOP_CACHE_DIR"] = folder
+    count = threads.get_num_threads()
+    with process.empty_cache() as folder:
         threads.set_num_threads(1)
         if peer:
             importlib.import_module("torch").set_num_threads(1)
         try:
-            yield Path(folder)
+            yield folder
         finally:
             threads.set_num_threads(count)
-            if directory is None:
-                del os.environ["POLYOP_CACHE_DIR"]
-            else:
-                os.environ["POLYOP_CACHE_DIR"] = directory
 
 
 def _result(subject: Subject, folder: Path, peer: bool) -> Result:
@@ -150,17 +119,5 @@ def _run(subject: Subject, operator: Operator, sizes: Sizes, rng: np.random.Gene
         tensors = {n: torch.from_numpy(a) for n, a in arguments.items()}
         theirs = subject.torch
         things.append(lambda: theirs(**tensors, **keywords))
-    times = interleaved(things, BUDGET)
+    times = [t.median for t in interleaved(things, BUDGET)]
     return Run(sizes, times[0], times[1], times[2] if len(times) > 2 else None, error)
-
-
-def interleaved(things: list[Callable[[], Any]], budget: float, quantile: float = 0.5) -> list[float]:
-    """Milliseconds of each, the median (or another quantile) of calls taken in turn for about `budget` seconds each."""
-    times: list[list[float]] = [[] for _ in things]
-    stop = time.perf_counter() + budget * len(things)
-    while len(times[0]) < 2 or time.perf_counter() < stop:
-        for thing, taken in zip(things, times, strict=True):
-            start = time.perf_counter()
-            thing()
-            taken.append(1e3 * (time.perf_counter() - start))
-    return [sorted(t)[int((len(t) - 1) * quantile)] for t in times]

@@ -1,0 +1,62 @@
+"""Taking times: several things by turns in one process, so that whatever slows the machine down slows all of them."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+SHORTEST = 5e-5  # seconds of a sample: reading the clock takes a thousandth of that
+ROUNDS = 3       # at least, unless one takes longer than
+LONG = 1.0       # seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """Milliseconds of a call: the median of `samples`, and the quartiles below and above it."""
+
+    median: float
+    low: float
+    high: float
+    samples: int
+
+    @property
+    def spread(self) -> float:
+        """Half the distance of the quartiles, as a part of the median."""
+        return (self.high - self.low) / 2 / self.median
+
+
+def timing(samples: Sequence[float]) -> Timing:
+    """The summary of `samples`, in milliseconds."""
+    ordered = sorted(samples)
+    low, median, high = (ordered[round((len(ordered) - 1) * q)] for q in (0.25, 0.5, 0.75))
+    return Timing(median, low, high, len(ordered))
+
+
+def interleaved(things: Sequence[Callable[[], Any]], budget: float) -> list[Timing]:
+    """The times of `things`, each called in turn for about `budget` seconds on average.
+
+    Notes   A sample of something short is the mean of as many calls in a row as take SHORTEST. All have been called once
+            before the first sample is taken, so that nothing is compiled or imported while the clock runs.
+    """
+    repeats = [max(1, math.ceil(SHORTEST / _second_call(thing))) for thing in things]
+    samples: list[list[float]] = [[] for _ in things]
+    start = time.perf_counter()
+    stop = start + budget * len(things)
+    while len(samples[0]) < (ROUNDS if time.perf_counter() < start + LONG else 1) or time.perf_counter() < stop:
+        for thing, times, taken in zip(things, repeats, samples, strict=True):
+            begin = time.perf_counter()
+            for _ in range(times):
+                thing()
+            taken.append(1e3 * (time.perf_counter() - begin) / times)
+    return [timing(t) for t in samples]
+
+
+def _second_call(thing: Callable[[], Any]) -> float:
+    """Seconds of a call that is not the first one."""
+    thing()
+    begin = time.perf_counter()
+    thing()
+    return max(1e-8, time.perf_counter() - begin)

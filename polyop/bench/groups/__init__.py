@@ -1,0 +1,26 @@
+"""The groups of cases, in the order of the tables."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from polyop.bench.case import Case, Sweep
+from polyop.bench.groups.convolutions import conv, odd_conv
+from polyop.bench.groups.elements import elementwise, reductions, scans
+from polyop.bench.groups.matrices import batched, contractions, matmul, precision, skinny
+from polyop.bench.groups.moves import calls, moves, permutes
+from polyop.bench.groups.networks import attention, layers, recurrent, rows
+from polyop.bench.groups.numerics import algebra, semirings, stencils
+from polyop.bench.groups.sweeps import dynamic
+
+GROUPS: dict[str, Callable[[], Iterator[Case | Sweep]]] = {f.__name__: f for f in (
+    matmul, skinny, batched, contractions, precision, conv, odd_conv, attention, layers, rows, elementwise, reductions, scans,
+    permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic)}
+
+
+def cases(groups: Sequence[str], size: str) -> Iterator[Case | Sweep]:
+    """The cases of `groups`; of all if none is named; "small": only the quick ones."""
+    for group in groups or GROUPS:
+        for case in GROUPS[group]():
+            if case.quick or size == "full":
+                yield case

@@ -1,0 +1,84 @@
+"""Convolutions of ResNet-50, MobileNetV2, ResNeXt and others, channels first and channels last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from polyop.bench.case import Case, Node, library
+
+# (channels in, out, height and width, window, stride): each once, though the networks have some of them often
+RESNET50 = (
+    (3, 64, 224, 7, 2), (64, 64, 56, 1, 1), (64, 64, 56, 3, 1), (64, 256, 56, 1, 1), (256, 64, 56, 1, 1), (256, 128, 56, 1, 1),
+    (128, 128, 56, 3, 2), (128, 512, 28, 1, 1), (256, 512, 56, 1, 2), (512, 128, 28, 1, 1), (128, 128, 28, 3, 1),
+    (512, 256, 28, 1, 1), (256, 256, 28, 3, 2), (256, 1024, 14, 1, 1), (512, 1024, 28, 1, 2), (1024, 256, 14, 1, 1),
+    (256, 256, 14, 3, 1), (1024, 512, 14, 1, 1), (512, 512, 14, 3, 2), (512, 2048, 7, 1, 1), (1024, 2048, 14, 1, 2),
+    (2048, 512, 7, 1, 1), (512, 512, 7, 3, 1),
+)
+QUICK = {(64, 64, 56, 3, 1), (256, 64, 56, 1, 1)}
+ODD = ((17, 33, 35, 3, 1), (3, 32, 112, 3, 2), (1, 20, 28, 5, 1), (24, 144, 56, 1, 1), (100, 100, 30, 3, 1), (320, 4, 64, 3, 1))
+DEPTHWISE = ((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (192, 28, 3, 1), (576, 14, 3, 1), (960, 7, 3, 1), (96, 56, 7, 1))
+
+
+def _attributes(stride: int, pad: int, group: int = 1) -> tuple[tuple[str, Any], ...]:
+    return ("strides", [stride] * 2), ("pads", [pad] * 4), ("group", group)
+
+
+def nchw(group: str, b: int, c: int, k: int, h: int, r: int, s: int, quick: bool = False) -> Case:
+    pad = r // 2
+    return Case(group, f"nchw {r}x{r} {c}->{k} {h}x{h} /{s} b{b}", *library("conv2d"),
+                {"B": b, "C": c, "K": k, "H": h, "W": h, "R": r, "S": r, "stride": s, "pad": pad},
+                torch=lambda t, x, f: t.nn.functional.conv2d(x, f, stride=s, padding=pad),
+                onnx=Node("Conv", _attributes(s, pad)), quick=quick)
+
+
+def nhwc(group: str, b: int, c: int, k: int, h: int, r: int, s: int, quick: bool = False) -> Case:
+    """PyTorch's filter is brought into its own layout once, as a model would keep it."""
+    pad, kept = r // 2, list[Any]()
+
+    def torch(t: Any, x: Any, f: Any) -> Any:
+        if not kept:
+            kept.append(f.permute(3, 2, 0, 1).contiguous(memory_format=t.channels_last))
+        return t.nn.functional.conv2d(x.permute(0, 3, 1, 2), kept[0], stride=s, padding=pad).permute(0, 2, 3, 1)
+    return Case(group, f"nhwc {r}x{r} {c}->{k} {h}x{h} /{s} b{b}", *library("conv2d_nhwc"),
+                {"B": b, "C": c, "K": k, "H": h, "W": h, "R": r, "S": r, "stride": s, "pad": pad}, torch=torch, quick=quick)
+
+
+def conv() -> Iterator[Case]:
+    """Every convolution of ResNet-50 for one image, half of them for eight."""
+    for number, shape in enumerate(RESNET50):
+        for b in (1, 8) if number % 2 == 0 else (1,):
+            yield nchw("conv", b, *shape, quick=shape in QUICK and b == 1)
+            yield nhwc("conv", b, *shape, quick=shape in QUICK and b == 1)
+
+
+def odd_conv() -> Iterator[Case]:
+    """Depthwise, grouped, one-dimensional, transposed, and with channels that no vector divides."""
+    for c, k, h, r, s in ODD:
+        yield nchw("odd_conv", 1, c, k, h, r, s, quick=c == 17)
+        yield nhwc("odd_conv", 1, c, k, h, r, s)
+    for c, h, r, s in DEPTHWISE:
+        sizes = {"B": 1, "C": c, "H": h, "W": h, "R": r, "S": r, "stride": s, "pad": r // 2}
+
+        def plain(t: Any, x: Any, f: Any, c: int = c, s: int = s, r: int = r) -> Any:
+            return t.nn.functional.conv2d(x, f[:, None], stride=s, padding=r // 2, groups=c)
+
+        def last(t: Any, x: Any, f: Any, c: int = c, s: int = s, r: int = r) -> Any:
+            y = t.nn.functional.conv2d(x.permute(0, 3, 1, 2), f.permute(2, 0, 1)[:, None], stride=s, padding=r // 2, groups=c)
+            return y.permute(0, 2, 3, 1)
+        yield Case("odd_conv", f"depthwise nchw {r}x{r} {c} {h}x{h} /{s}", *library("conv2d_depthwise"), sizes, torch=plain,
+                   quick=c == 144)
+        yield Case("odd_conv", f"depthwise nhwc {r}x{r} {c} {h}x{h} /{s}", *library("conv2d_depthwise_nhwc"), sizes, torch=last)
+    for g, c, h, s in ((32, 4, 56, 1), (32, 16, 14, 1), (2, 48, 27, 1)):
+        def grouped(t: Any, x: Any, f: Any, g: int = g, s: int = s) -> Any:
+            y = t.nn.functional.conv2d(x.flatten(1, 2), f.flatten(0, 1), stride=s, padding=1, groups=g)
+            return y.unflatten(1, (g, -1))
+        yield Case("odd_conv", f"grouped 3x3 {g} x {c}->{c} {h}x{h}", *library("conv2d_grouped"),
+                   {"B": 1, "G": g, "C": c, "K": c, "H": h, "W": h, "R": 3, "S": 3, "stride": s, "pad": 1}, torch=grouped)
+    for c, k, n, s in ((80, 384, 3000, 1), (384, 384, 3000, 2)):
+        yield Case("odd_conv", f"conv1d 3 {c}->{k} {n} /{s}", *library("conv1d"),
+                   {"B": 1, "C": c, "K": k, "L": n, "R": 3, "stride": s, "pad": 1},
+                   torch=lambda t, x, f, s=s: t.nn.functional.conv1d(x, f, stride=s, padding=1))
+    yield Case("odd_conv", "transposed 4x4 64->32 28x28 /2", *library("conv2d_transposed"),
+               {"B": 1, "C": 64, "K": 32, "H": 28, "W": 28, "R": 4, "S": 4, "stride": 2, "pad": 1},
+               torch=lambda t, x, f: t.nn.functional.conv_transpose2d(x, f, stride=2, padding=1))
