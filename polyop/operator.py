@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any, Protocol, TypeVar
 
 from polyop.ir.deep import with_room
@@ -17,7 +18,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
-from polyop.rewrite.flatten import Group, allowed, chains, dims, flatten
+from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten
 from polyop.rewrite.regimes import regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
@@ -100,6 +101,7 @@ class Operator:
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
         self._chains: store.Memo[tuple[Group, ...]] = store.Memo()
+        self._flats: store.Memo[tuple[Flat, call.Runs]] = store.Memo()
         self._kernels: store.Memo[Kernel | Interpreted] = store.Memo()
         self._plans: dict[Any, call.Plan] = {}
         parameters = interface.parameters
@@ -185,7 +187,7 @@ class Operator:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
-        groups, seen = self._flat(choice, bound)
+        groups, runs, seen = self._flat(choice, bound)
         options = self._variant(seen)
         units = layout(seen.op, seen.views, options.ones)
         k = self._kernels.get((_exactly(choice), groups, units, options), lambda: self._find(seen.op, units, options))
@@ -194,7 +196,7 @@ class Operator:
         made: call.Plan | None = None
         if key is not None and isinstance(k, Kernel):
             fresh = [t.name for t in op.outputs if t.name not in {o for _, o in op.updates}]
-            made = call.plan(op, k, bound, seen, (*self._inner, *fresh[: len(outs)]), values + outs, count)
+            made = call.plan(op, k, bound, seen, runs, (*self._inner, *fresh[: len(outs)]), values + outs, count)
             if made is not None:
                 if len(self._plans) >= _PLANS:
                     self._plans.clear()
@@ -205,17 +207,15 @@ class Operator:
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))
 
-    def _flat(self, choice: Choice, bound: Bound) -> tuple[tuple[Group, ...], Bound]:
+    def _flat(self, choice: Choice, bound: Bound) -> tuple[tuple[Group, ...], call.Runs, Bound]:
         """The dimensions of a call that lie one after the other, and the call with each group of them as one."""
         exact, op = _exactly(choice), bound.op
-        found = self._chains.get(exact, lambda: chains(op))
-        if not found:
-            return (), bound
-        groups = allowed(op, found, {n: v.shape for n, v in bound.views.items()}, {n: v.strides for n, v in bound.views.items()})
-        if not groups:
-            return (), bound
-        flat = self._ops.get((exact, groups), lambda: flatten(op, groups))
-        return groups, seen_as(bound, flat, groups)
+        found, groups = self._chains.get(exact, lambda: chains(op)), tuple[Group, ...]()
+        if found:
+            groups = allowed(op, found, {n: v.shape for n, v in bound.views.items()},
+                             {n: v.strides for n, v in bound.views.items()})
+        flat, runs = self._flats.get((exact, groups), lambda: _flattened(op, groups))
+        return groups, runs, seen_as(bound, flat) if groups else bound
 
     def _variant(self, bound: Bound) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
@@ -254,7 +254,7 @@ class Operator:
         t = cpu.resolve(target or self.target)
         op = self._op(self.choice(dtypes, consts, rank))
         if units is None and t.family == "x86":
-            op = flatten(op, chains(op))  # as calls with contiguous arrays do
+            op = flatten(op, chains(op)).op  # as calls with contiguous arrays do
         made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options or self.options))
         text = made.module.text if made.module else ""
         caller = self
@@ -313,18 +313,21 @@ def _load(made: Compiled) -> Kernel:
     return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
 
 
-def seen_as(bound: Bound, flat: Op, groups: tuple[Group, ...]) -> Bound:
+def _flattened(op: Op, groups: tuple[Group, ...]) -> tuple[Flat, call.Runs]:
+    flat = flatten(op, groups)
+    return flat, call.Runs({n: d.runs for n, d in flat.dims.items()}, flat.sizes)
+
+
+def seen_as(bound: Bound, flat: Flat) -> Bound:
     """The same call as one of `flat`: the same memory, with the dimensions of each group as one."""
-    views = dict(bound.views)
-    for t in bound.op.tensors:
-        if t.name in views:
-            v, together = views[t.name], dims(t, groups)
-            strides = together.strides(v.shape, v.strides)
-            assert strides is not None, f"{t.name} does not lie in one piece"
-            views[t.name] = replace(v, shape=together.shape(v.shape), strides=strides)
-    shapes = [(t.shape, views[t.name].shape) for t in flat.tensors if t.name in views]
-    sizes = {e.name: n for shape, found in shapes for e, n in zip(shape, found, strict=True) if e.name}
-    return replace(bound, op=flat, views=views, sizes=sizes | bound.sizes)
+    views = {}
+    for name, v in bound.views.items():
+        together = flat.dims[name]
+        strides = together.strides(v.shape, v.strides)
+        assert strides is not None, f"{name} does not lie in one piece"
+        views[name] = replace(v, shape=together.shape(v.shape), strides=strides)
+    sizes = {n: prod(bound.sizes[x] for x in group) for n, group in flat.sizes.items()}
+    return replace(bound, op=flat.op, views=views, sizes=bound.sizes | sizes)
 
 
 def _roomy(f: Callable[[], T]) -> T:

@@ -42,15 +42,26 @@ def chains(op: Op) -> tuple[Group, ...]:
     return tuple(out)
 
 
-def flatten(op: Op, groups: Sequence[Group]) -> Op:
+@dataclass(frozen=True, eq=False, slots=True)
+class Flat:
+    """An operator with dimensions as one: how those of each tensor go together, and what each new size is the product of."""
+
+    op: Op
+    dims: Mapping[str, Dims]
+    sizes: Mapping[str, Group]
+
+
+def flatten(op: Op, groups: Sequence[Group]) -> Flat:
     """`op` with the dimensions of each of `groups` as one."""
+    together, sizes = {t.name: dims(t, groups) for t in op.tensors}, dict[str, Group]()
     for group in groups:
         first = group[0]
         for second in group[1:]:
             joined = _joined(op, first, second)
             assert joined is not None, f"{op.name}: {first} and {second} are no chain"
             op, first = joined
-    return op
+        sizes[first] = group
+    return Flat(op, together, sizes)
 
 
 def allowed(op: Op, chains_: Sequence[Group], shapes: Mapping[str, Sequence[int]],

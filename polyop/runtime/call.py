@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import copysign
 from typing import Any
@@ -94,6 +94,18 @@ class _Array:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Runs:
+    """Which dimensions of a call's arrays are one to its kernel, since their elements lie one after the other.
+
+    of      for each tensor, the first and the last + 1 of those that make up each dimension of the kernel's
+    sizes   for each size that the kernel has instead of several, those that it is the product of
+    """
+
+    of: Mapping[str, tuple[tuple[int, int], ...]]
+    sizes: Mapping[str, tuple[str, ...]]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Plan:
     """A call with open addresses and numbers.
 
@@ -106,7 +118,7 @@ class Plan:
     is_long   whether other threads should run Python code meanwhile
     names     what each value is: a parameter of `op`, an output of it, or anything else
     sizes     of the call that the plan was made for
-    is_flat   whether the kernel sees dimensions of the arrays as one
+    runs      the dimensions that the kernel sees
     """
 
     kernel: Kernel
@@ -125,7 +137,7 @@ class Plan:
     op: Op
     names: tuple[str, ...]
     sizes: dict[str, int]
-    is_flat: bool
+    runs: Runs
 
     @property
     def has_torch(self) -> bool:
@@ -175,11 +187,11 @@ class Plan:
         return True
 
 
-def plan(op: Op, kernel: Kernel, bound: Bound, seen: Bound, names: Sequence[str], values: Sequence[Any],
+def plan(op: Op, kernel: Kernel, bound: Bound, seen: Bound, runs: Runs, names: Sequence[str], values: Sequence[Any],
          count: int) -> Plan | None:
     """The plan of calls that look like this one; None if they cannot have one.
 
-    seen    the call as the kernel sees it: with dimensions that lie one after the other as one
+    seen    the call as the kernel sees it: with dimensions that lie one after the other as one, which `runs` says
     names   what each value is: a parameter of `op`, an output for `out`, or anything else
     """
     prepared = kernel.prepare(seen, count)
@@ -227,7 +239,7 @@ def plan(op: Op, kernel: Kernel, bound: Bound, seen: Bound, names: Sequence[str]
                     (found[t.name] for t in op.outputs if t.name in found))
     return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
                 tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, is_long, op, tuple(names),
-                bound.sizes, seen.op is not op)
+                bound.sizes, runs)
 
 
 def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:

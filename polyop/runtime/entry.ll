@@ -3,7 +3,8 @@
 ; A call's *look* is a row of words: the number of threads, then for each parameter nothing (0), or what is known of its
 ; value: type, dtype, shape and strides of an array, type of a number, and also its value where that chooses the Op. Equal
 ; looks have equal plans (call.py): a table of *records* (entry.py) finds the plan, which is a row of words as well.
-; Where looks differ in nothing but sizes, their *outline* is the same: of each extent only how many bits it has. A record
+; Where looks differ in nothing but sizes, their *outline* is the same: of each extent only how many bits it has, of each
+; stride only whether it may be that of one element, or leads just past the elements of the next dimension. A record
 ; of an outline has a function that writes the sizes of this call into the plan (entry_sizes.py), or refuses them.
 ; What a look does not show is tested here again. Whoever is in doubt calls @general, the way through Python, which knows
 ; every case and every error; nothing has happened until then but an allocation that is given back.

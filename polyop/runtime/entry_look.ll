@@ -284,10 +284,20 @@ write:
   %from.strides = getelementptr i64, ptr %stride, i64 %d
   %stride.exact = load i64, ptr %from.strides
   %stride.small = call i64 @llvm.umin.i64(i64 %stride.exact, i64 17) ; may be one element, or is something else
-  %s = select i1 %outline, i64 %stride.small, i64 %stride.exact
+  %d1 = add i64 %d, 1
+  %last = sub i64 %nd, 1
+  %inner = call i64 @llvm.umin.i64(i64 %d1, i64 %last)
+  %inner.shape = getelementptr i64, ptr %extent, i64 %inner
+  %inner.extent = load i64, ptr %inner.shape
+  %inner.strides = getelementptr i64, ptr %stride, i64 %inner
+  %inner.stride = load i64, ptr %inner.strides
+  %reach = mul i64 %inner.stride, %inner.extent
+  %follows = icmp eq i64 %stride.exact, %reach ; its elements lie one after the other with those of the next dimension
+  %flag = select i1 %follows, i64 32, i64 0
+  %stride.rough = or i64 %stride.small, %flag
+  %s = select i1 %outline, i64 %stride.rough, i64 %stride.exact
   %to.strides = getelementptr i64, ptr %to.shape, i64 1
   store i64 %s, ptr %to.strides
-  %d1 = add i64 %d, 1
   %wn = add i64 %w, 2
   br label %dim
 written:

@@ -5,13 +5,15 @@ outline. It does what binding does (bind.py) for all that depends on sizes, and 
 way through Python: sizes that contradict, a fact that does not hold, a result that is empty or large.
 
 Kernels may assume of sizes that all are at least 1, and that those in `Options.ones` are 1 (ir/options.py); an outline shows
-both. All else that sizes decide about a kernel is speed, and an outline shows sizes up to a factor of two.
+both. They may see dimensions as one that lie one after the other (`Plan.runs`), which is tested here. All else that sizes and
+strides decide about a kernel is speed: an outline shows sizes up to a factor of two, and which dimensions lie so.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
@@ -92,12 +94,10 @@ class _Text:
 
 
 def text(plan: Plan, arrays: Mapping[int, Array], places: Places) -> str | None:
-    """The function as LLVM IR; None if this plan has arrays that the look does not show, or is flat.
+    """The function as LLVM IR; None if this plan has arrays that the look does not show.
 
     arrays   by their position among the values
     """
-    if plan.is_flat:  # its row is not what binding alone computes
-        return None
     t, op = _Text(), plan.op
     given = _given(plan, arrays)
     if any(x.name not in given for x in op.inputs):
@@ -112,6 +112,9 @@ def text(plan: Plan, arrays: Mapping[int, Array], places: Places) -> str | None:
         return None
     for n in op.sizes:
         t.need(t.test("ule", known[n], _MOST))
+    for whole, parts in plan.runs.sizes.items():
+        known[whole] = t.product([known[n] for n in parts])
+        t.need(t.test("slt", known[whole], _MOST))
     for name, dims in shapes.items():
         for e, got in zip(op.tensor(name).shape, dims, strict=True):
             t.need(t.test("eq", _value(t, e, known), got))
@@ -213,8 +216,20 @@ def _row(t: _Text, plan: Plan, given: Mapping[str, Array], shapes: Mapping[str, 
             for e in reversed(shape):
                 strides.insert(0, step)
                 step = t.op("mul", step, t.call("smin", _value(t, e, known), _MOST))
-        for d, s in enumerate(strides):
-            t.store(s, HEAD + slot + 1 + d)
+        for d, run in enumerate(plan.runs.of[name]):
+            whole = _joined(t, given[name], shapes[name], strides, run) if name in given else strides[run[1] - 1]
+            t.store(whole, HEAD + slot + 1 + d)
+
+
+def _joined(t: _Text, a: Array, shape: list[str], strides: list[str], run: tuple[int, int]) -> str:
+    """The stride of the dimensions `run` as one, which their elements have to be; as `Dims.strides` of rewrite/flatten.py.
+
+    An outline shows which of them have one element, and do not count.
+    """
+    long = [d for d in range(*run) if a.shape[d] != 1]
+    for outer, inner in pairwise(long):
+        t.need(t.test("eq", strides[outer], t.op("mul", strides[inner], shape[inner])))
+    return strides[long[-1] if long else run[1] - 1]
 
 
 def _reach(t: _Text, plan: Plan, name: str, a: Array, shape: list[str]) -> tuple[str, str]:
@@ -269,7 +284,7 @@ def _by_slot(plan: Plan) -> dict[int, str]:
     at, found = 2 + len(signature.sizes) + len(signature.scalars), {}
     for b in signature.tensors:
         found[at] = b.name
-        at += 1 + len(plan.op.tensor(b.name).shape)
+        at += 1 + len(plan.runs.of[b.name])
     return found
 
 

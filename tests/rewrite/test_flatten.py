@@ -53,11 +53,13 @@ def test_what_can_be_one_follows_from_the_text(text, found):
 @pytest.mark.parametrize("text", [SCALE, MEAN, MOVE])
 def test_the_flat_operator_computes_the_same(text):
     op = op_of(text)
-    flat = flatten(op, chains(op))
+    made = flatten(op, chains(op))
+    flat = made.op
     sizes = dict(zip(op.sizes, (2, 3, 4, 5), strict=False))
     rng = np.random.default_rng(0)
     arrays = {t.name: rng.standard_normal([sizes[str(e)] for e in t.shape]).astype(np.float32) for t in op.inputs}
     groups = chains(op)
+    assert made.sizes == {"_".join(g): g for g in groups}
     more = {"_".join(g): int(np.prod([sizes[n] for n in g])) for g in groups}
     shaped = {t.name: arrays[t.name].reshape([(sizes | more)[str(e)] for e in t.shape]) for t in flat.inputs}
     want, got = evaluate(op, sizes, {}, arrays)["Y"], evaluate(flat, sizes | more, {}, shaped)["Y"]

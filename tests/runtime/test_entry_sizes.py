@@ -26,6 +26,11 @@ TEXTS = {
     "even": "op f(X: f32[N]) -> (Y: f32[N]) where N % 2 == 0 { Y[i] = X[N - 1 - i] }",
     "inout": "op f(inout X: f32[N, M], Y: f32[M]) { X[i, j] = 2 * X[i, j] + Y[j] }",
     "padded": "op f(X: f32[N]; n: int = 5) -> (Y: f32[N + n]) { Y[i] = X[i] else 1 }",
+    "flat": "op f(X: f32[A, B, C], Z: f32[A, B, C]) -> (Y: f32[A, B, C]) { Y[a, b, c] = X[a, b, c] + 2 * Z[a, b, c] }",
+    "runs": """op f(X: f32[B, C, H, W], g: f32[C]) -> (Y: f32[B, C, H, W], s: f32[B]) { Y[b, c, h, w] = X[b, c, h, w] * g[c]
+               s[b] += X[b, c, h, w] }""",
+    "flat inout": "op f(inout X: f32[A, B, C]) { X[a, b, c] = 2 * X[a, b, c] }",
+    "kept": "op f(X: f64[A, B, C]) -> (Y: f64[A, B, C]) { T[a, b, c] = X[a, b, c] + A; Y[a, b, c] = T[a, b, C - 1 - c] }",
     "gather": "op f(ids: i64[B], E: f32[V, D]) -> (Y: f32[B, D]) { Y[b, d] = E[ids[b], d] }",
 }
 SHAPES = {
@@ -33,9 +38,11 @@ SHAPES = {
     "two": lambda n, m, k: ((n, m), (m,)), "softmax": lambda n, m, k: ((n, m),), "conv": lambda n, m, k: ((n + k,), (k,)),
     "strided": lambda n, m, k: ((n,),), "edges": lambda n, m, k: ((n,),), "fixed": lambda n, m, k: ((n, 3), (2 * n,)),
     "even": lambda n, m, k: ((n,),), "inout": lambda n, m, k: ((n, m), (m,)), "padded": lambda n, m, k: ((n,),),
-    "gather": lambda n, m, k: ((n,), (m, k)),
+    "gather": lambda n, m, k: ((n,), (m, k)), "flat": lambda n, m, k: ((3, n, m),) * 2,
+    "runs": lambda n, m, k: ((3, n % 4 + 1, n, m), (n % 4 + 1,)), "flat inout": lambda n, m, k: ((n % 4 + 1, m, 3),),
+    "kept": lambda n, m, k: ((2, n, m),),
 }
-DTYPES = {"two": ("i2", "i2"), "turned": ("f8", "f8"), "gather": ("i8", "f4")}
+DTYPES = {"two": ("i2", "i2"), "turned": ("f8", "f8"), "gather": ("i8", "f4"), "kept": ("f8",)}
 made = {}
 
 
@@ -45,20 +52,23 @@ def operator(name):
         f = polyop.op(TEXTS[name])
         made[name] = f, [np.dtype(t) for t in DTYPES.get(name, ("f4", "f4"))]
         for n in range(33, 60):
-            for view in (0, 1, 2):
+            for view in (0, 1, 2, 3):
                 outcome(f, *arguments(name, n, n + 1, n - 1, view))
     return made[name]
 
 
 def arguments(name, n, m, k, view=0, wrong=None):
-    """Arrays for sizes n, m, k: contiguous, turned round, or every other element; one extent may be `wrong`."""
+    """Arrays for sizes n, m, k: contiguous, turned round, or every other element of all dimensions or the first; one extent
+    may be `wrong`.
+    """
     out = []
     dtypes = made[name][1]
     for which, (shape, dtype) in enumerate(zip(SHAPES[name](n, m, k), dtypes, strict=False)):
         shape = tuple(max(0, x + (wrong == (which, d))) for d, x in enumerate(shape))
-        step = 2 if view == 2 else 1
-        whole = (np.arange(np.prod([step * x for x in shape], dtype=int)) % 7).astype(dtype).reshape([step * x for x in shape])
-        x = whole[tuple(slice(None, None, step) for _ in shape)]
+        steps = [2 if view == 2 or (view == 3 and not d) else 1 for d in range(len(shape))]
+        extents = [s * x for s, x in zip(steps, shape, strict=True)]
+        whole = (np.arange(np.prod(extents, dtype=int)) % 7).astype(dtype).reshape(extents)
+        x = whole[tuple(slice(None, None, s) for s in steps)]
         out.append(np.asarray(x, order="F") if view == 1 else x)
     return out
 
@@ -68,13 +78,13 @@ sizes = st.integers(0, 20) | st.integers(30, 70) | st.integers(100, 130)
 
 @pytest.mark.parametrize("name", TEXTS)
 @settings(max_examples=40, deadline=None)
-@given(sizes, sizes, sizes, st.integers(0, 2), st.none() | st.tuples(st.integers(0, 1), st.integers(0, 1)), st.integers(0, 3))
+@given(sizes, sizes, sizes, st.integers(0, 3), st.none() | st.tuples(st.integers(0, 1), st.integers(0, 1)), st.integers(0, 3))
 def test_new_sizes_come_to_the_same_as_in_python(name, n, m, k, view, wrong, into):
     f, _ = operator(name)
 
     def call(g):
         args = arguments(name, n, m, k, view, wrong)
-        results = [] if name == "inout" else _results(f, args)
+        results = [] if "inout" in name else _results(f, args)
         keywords = {}
         if into == 1 and results:
             keywords["out"] = tuple(np.zeros(r.shape, r.dtype) for r in results)
