@@ -9,6 +9,7 @@ from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
 from polyop.codegen.peel import peel
 from polyop.codegen.stream import stream_outputs
 from polyop.codegen.ties import untie
+from polyop.codegen.unguard import unguard
 from polyop.codegen.verify import verify
 from polyop.ir.loops import LoopNest
 from polyop.ir.options import Options
@@ -36,7 +37,7 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 def rewrites(nest: LoopNest, width: int) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(nest)), width)
-    return prefetch(peel(unswitch(declamp(split))))
+    return prefetch(peel(unswitch(declamp(unguard(split)))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, affine, names
+from polyop.ir.expr import Affine, Load, affine, expr_names, names
 from polyop.ir.expr import Test as Tests
-from polyop.poly.build import Plan, is_local, stride
+from polyop.poly.build import Plan, is_local, spacing, stride
+from polyop.poly.contract import NEAR
 from polyop.poly.schedule import Cluster, Group, Serial
 from polyop.poly.scop import UPDATE, Stmt
 
@@ -58,8 +59,9 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     for g in groups:
         loops = [c for c in (*g.kept, *g.reduced) if not (strict and c in g.reduced)]
         loops = [c for c in loops if not is_few(plan, g.stmts, c, lanes)]
-        best = max(loops, key=lambda c: score(plan, g.stmts, c), default=None)
-        gain = score(plan, g.stmts, best) if best else 0
+        gains = {c: score(plan, g.stmts, c) // (2 if c in g.reduced and is_window(plan, g.stmts, c) else 1) for c in loops}
+        best = max(loops, key=lambda c: gains[c], default=None)
+        gain = gains[best] if best else 0
         if best and gain <= 0:
             best, gain = None, 0
         inner.append(best)
@@ -73,8 +75,12 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     if lane and shell[lane] > 0:
         rows = transposed(plan, cluster, lane)
         by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, 4, lanes)
+        copies = min(4, (plan.target.registers - 2) // 4 - 1)  # of four vectors of sums, and four of what they share
+        shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
         if rows:
             out.append(replace(by_shell, rows=rows, row_extent=lanes, vectors=1))
+        if shared:
+            out.append(replace(by_shell, rows=shared, row_extent=copies))
         out.append(by_shell)
         if is_tied(plan, cluster, lane):
             out.append(replace(by_shell, apart=True))
@@ -84,7 +90,7 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
 
 
 def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset()) -> int:
-    """How well accesses run along `loop`: unit strides count for it, other strides against; reductions weigh more.
+    """How well accesses run along `loop`: unit strides count for it, others against, but for near ones; reductions weigh more.
 
     Tensors in `free` have no stride yet: they get the one that the lanes want.
     """
@@ -98,7 +104,8 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
             if load.source in free:
                 continue
             step = stride(plan, s, unclamped(load, [i for i in s.dims if plan.classes[s.name].get(i) == loop]), loop)
-            total += weight * (2 if step in (1, -1) else 0 if step == 0 else -2)
+            near = spacing(plan, s, load, loop) in range(2, NEAR + 1)
+            total += weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
@@ -124,6 +131,34 @@ def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
     """Whether `loop` is known to have fewer iterations than a vector has lanes, as the window of a pooling has."""
     extents = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
     return any(e.is_constant and e.const < lanes for e in extents)
+
+
+def is_window(plan: Plan, stmts: Iterable[Stmt], loop: str) -> bool:
+    """Whether the iterator of `loop` is added to another one in some read: `s` of `X[2*q + s]`, which is mostly short."""
+    return any(names(p) & set(s.dims) - own and names(p) & own
+               for s in stmts for own in [{i for i in s.dims if plan.classes[s.name].get(i) == loop}]
+               for load in s.reads for p in load.index if isinstance(p, Affine))
+
+
+def sharing(plan: Plan, cluster: Cluster, lane: str) -> str | None:
+    """The innermost loop of the shell whose neighbours may share a read of the cluster's one update: `p` of `X[p + r] * F[r]`.
+
+    They run in lock step then: what they share is read once, and their sums do not wait for each other.
+    """
+    updates = [s for s in cluster.stmts if s.kind == UPDATE]
+    if len(updates) != 1:
+        return None
+    s = updates[0]
+    own = plan.classes[s.name]
+
+    def uses(x: Load, c: str) -> bool:
+        return any(own[i] == c and i in (names(p) if isinstance(p, Affine) else expr_names(p)) for p in x.index for i in s.dims)
+
+    inside = [own[i] for i in s.dims if own[i] not in cluster.shell]
+    for c in reversed(cluster.shell):
+        if c != lane and c in own.values() and any(not uses(x, c) and any(uses(x, i) for i in inside) for x in s.reads):
+            return c
+    return None
 
 
 def is_tied(plan: Plan, cluster: Cluster, lane: str) -> bool:

@@ -194,7 +194,10 @@ def conditions_of(s: State, load: Load, active: Active) -> Active:
     """What must hold for `load` to be read: its guard, and those of `active` on which its place may rely."""
     computed = any(not isinstance(p, Affine) for p in load.index)
     needed = tuple(c for c in (*s.active, *active) if c.affine or computed)
-    return (*needed, Condition(test_value(s, load.guard), True)) if load.guard else needed
+    # what all lanes decide alike moves a pointer, only the rest makes a mask, which then does not depend on as many rows
+    alike = tuple(t for t in load.guard if lane_factor(s, t) == 0)
+    apart = tuple(t for t in load.guard if t not in alike)
+    return (*needed, *(Condition(test_value(s, tests), True) for tests in (alike, apart) if tests))
 
 
 def load_value(s: State, e: Load, active: Active) -> Value:

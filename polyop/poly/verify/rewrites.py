@@ -11,7 +11,7 @@ read from the front; the rules are few, and know no rewrite by name:
                             iterations that do nothing; the body of each against the loop's, knowing both ranges; an `if`
                             among them asks for its branches one by one
     a store                 the same statement and monoid; equal trees, with positions and guards that are equal here
-    c ? a : b in `after`    each against the same of `before`, knowing c
+    c ? a : b in either     each against the same of the other, knowing c
     what stores nothing     (hints, loops around them, what never runs) is left out
 
 A parallel loop may become a serial one, whose order is one of those that were proved; lock step remains, in as few copies

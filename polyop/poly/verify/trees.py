@@ -30,7 +30,7 @@ def _env(bad: isl.Set, k: Known) -> dict[str, int]:
 def same(a: Expr, b: Expr, k: Known) -> None:
     """Raises  Differs, if `b` computes anything else than `a` somewhere in `k`.
 
-    Where a condition chooses, only what it chooses is compared.
+    Where a condition chooses, in either of them, only what it chooses is compared.
     """
     stack = [(a, b, k)]
     while stack:
@@ -41,6 +41,10 @@ def same(a: Expr, b: Expr, k: Known) -> None:
             case _, Apply(fn="select", args=(c, x, y), dtype=t) if t == a.dtype and is_affine_condition(c):
                 for truth, old, new in ((True, _choice(a, c, True), x), (False, _choice(a, c, False), y)):
                     stack += [(old, new, part) for part in _under(c, truth, k) if old is not new]
+            case Apply(fn="select", args=(c, x, y), dtype=t), _ if t == b.dtype and is_affine_condition(c) \
+                    and not (isinstance(b, Apply) and b.fn == "select"):
+                for truth, old in ((True, x), (False, y)):
+                    stack += [(old, b, part) for part in _under(c, truth, k)]
             case Load(), Load() if a.source == b.source and a.dtype == b.dtype and len(a.index) == len(b.index):
                 if a.guard != b.guard:
                     _tests(a.guard, b.guard, k)

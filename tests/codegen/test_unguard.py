@@ -1,0 +1,99 @@
+"""Guards that are asked once for a tile keep what is computed, and the rewritten loops can be followed."""
+
+from __future__ import annotations
+
+import islpy as isl
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from polyop.codegen.passes import split_full_tiles
+from polyop.codegen.unguard import unguard
+from polyop.ir.dtypes import F32
+from polyop.ir.expr import Affine, Const, Test, loads
+from polyop.ir.interpret import interpret
+from polyop.ir.loops import If, LoopNest, structure, walk
+from polyop.ir.loops import stores as stores_of
+from polyop.poly.verify.rewrites import difference
+from tests.codegen import nests
+from tests.codegen.harness import RUNNABLE, check, compiled
+from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, tensor
+
+ROWS, LANES = 3, 8
+factor = st.integers(1, 2)
+
+
+def window(steps: tuple[int, int], pad: int, chosen: bool) -> LoopNest:
+    """Y[p, q] = the sum over a 3 x R window of X in `steps`, 0 (or -2) outside, in tiles of 3 x 8."""
+    down = A((steps[0], "p_c"), (steps[0], "p_p"), "r", -pad)
+    along = A((steps[1], "q_c"), (steps[1], "q_v"), "s", -pad)
+    tests = (down, A("N", -1) - down, along, A("N", -1) - along)
+    x = ld("X", down, along, guard=tests)
+    value = ap("select", Test(tests), x, Const(-2.0, F32)) if chosen else x
+    body = rows("p_p", ROWS, least(ROWS, A("N", (-1, "p_c"))), nests.st(ld("acc", "p_p", "q_v"), value, "add"))
+    start, end = (rows("p_p", ROWS, least(ROWS, A("N", (-1, "p_c"))), x) for x in (
+        nests.st(ld("acc", "p_p", "q_v"), Const(0.0, F32)),
+        nests.st(ld("Y", A("p_c", "p_p"), A("q_c", "q_v")), ld("acc", "p_p", "q_v"))))
+    tile = lanes("q_v", LANES, least(LANES, A("N", (-1, "q_c"))), start, loop("r", 3, loop("s", "R", body)), end)
+    return nest([tensor("X", "N", "N"), tensor("Y", "N", "N"), reg("acc", ROWS, LANES)],
+                [loop("p_c", "N", loop("q_c", "N", tile, step=LANES), step=ROWS)], sizes=("N", "R"))
+
+
+def results(n: LoopNest, size: int, width: int) -> np.ndarray:
+    arrays = {"X": np.random.default_rng(size).integers(-9, 9, (size, size)).astype(np.float32),
+              "Y": np.zeros((size, size), np.float32)}
+    interpret(n, {"N": size, "R": width}, {}, arrays)
+    return arrays["Y"]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.tuples(factor, factor), st.integers(0, 2), st.booleans(), st.integers(0, 19), st.integers(0, 4))
+def test_whatever_the_window_nothing_changes(steps, pad, chosen, size, width):
+    n = window(steps, pad, chosen)
+    want = results(n, size, width)
+    for cut in (unguard(n), unguard(split_full_tiles(n, 4))):
+        np.testing.assert_array_equal(results(cut, size, width), want, err_msg=str(cut))
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_the_checker_follows_it(chosen):
+    n = window((2, 1), 1, chosen)
+    assert difference(n, unguard(split_full_tiles(n, 4)), isl.Set("[N, R] -> { : N >= 0 and R >= 0 }")) is None
+
+
+def guards(n) -> set[Affine]:
+    return {t for s in stores_of((n,)) for e in loads(s.expr) for t in e.guard}
+
+
+@pytest.mark.parametrize("chosen", [False, True])
+def test_inside_only_what_lanes_decide_is_still_asked(chosen):
+    n = unguard(split_full_tiles(window((2, 1), 1, chosen), LANES))
+    asked = [x for x in walk(n.body) if isinstance(x, If) and A("p_c", -1) in x.tests]
+    assert asked
+    for x in asked:
+        assert set(x.tests) == {A("p_c", -1), A("N", (-2, "p_c"), -6)}  # { 2 p_c - 1 >= 0 } and { N - 2 (p_c + 2) - 2 >= 0 }
+        inside, outside = guards(x.then[0]), guards(x.other[0])
+        assert all("q_v" in {a for a, _ in t.terms} for t in inside) and inside < outside
+
+
+def test_a_tile_with_rows_missing_is_left_alone():
+    n = window((1, 1), 1, False)
+    assert unguard(n) == n
+    assert "if" not in structure(unguard(n).body)
+
+
+def test_a_tile_without_steps_is_left_alone():
+    x = ld("X", A("p", -1), A("q_c", "q_v"), guard=(A("p", -1),))
+    tile = lanes("q_v", LANES, None, nests.st(ld("Y", "p", A("q_c", "q_v")), x))
+    n = nest([tensor("X", "N", "N"), tensor("Y", "N", "N")], [loop("p", "N", loop("q_c", "N", tile, step=LANES))])
+    assert unguard(n) == n
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("chosen", [False, True])
+def test_machine_code_agrees_at_every_border(chosen, target):
+    n = window((1, 1), 1, chosen)
+    k = compiled(unguard(split_full_tiles(n, target.lanes(4))), target)
+    for size in (1, 3, 8, 9, 17, 24):
+        check(n, {"N": size, "R": 3}, kernel=k)

@@ -1,0 +1,56 @@
+"""Where lanes and rows run: by strides, by what is added to another index, by what neighbours share."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.options import Options
+from polyop.ir.span import Source
+from polyop.ir.target import target
+from polyop.poly.middle import Middle, lower, scop_of
+from polyop.poly.verify import first_failure, prove
+from polyop.runtime.layout import contiguous
+
+WINDOW = "op f(X: f32[B, H, W], F: f32[B, R, S]) -> (Y: f32[B, (H - R) / 2 + 1, (W - S) / {step} + 1]) "
+WINDOW += "{{ Y[b, p, q] += X[b, 2*p + r, {step}*q + s] * F[b, r, s] }}"
+PAIRS = "op f(A: f32[B, N], X: f32[B, M, N]) -> (Y: f32[B, M]) { Y[b, m] += A[b, n] * X[b, m, n] }"
+SUMS = "op f(X: f32[N, K, M]) -> (Y: f32[N, M]) { Y[n, m] += X[n, k, m] }"
+
+
+def middle(text: str, arch: str = "x86-64-v4") -> Middle:
+    op = instantiate(parse(Source("t.pop", text)), "f")
+    return lower(scop_of(op), contiguous(op), target(f"x86:{arch}"), Options(regime="positive"), "default")
+
+
+@pytest.mark.parametrize("step", [1, 2, 4])
+def test_lanes_run_along_the_result_and_not_along_the_window_beside_it(step):
+    assert "lanes q (shell)" in middle(WINDOW.format(step=step)).chosen[0]
+
+
+def test_lanes_far_apart_in_what_is_read_are_worse_than_those_of_the_window():
+    assert "lanes q" not in middle(WINDOW.format(step=5)).chosen[0]
+
+
+def test_rows_are_neighbours_that_share_a_read():
+    assert "rows p x 4" in middle(WINDOW.format(step=1)).chosen[0]
+
+
+def test_fewer_rows_where_there_are_fewer_registers():
+    assert "rows p x 2" in middle(WINDOW.format(step=1), "x86-64-v3").chosen[0]
+
+
+def test_there_are_no_rows_where_neighbours_share_nothing():
+    chosen = middle(SUMS).chosen[0]
+    assert "lanes m" in chosen and "rows n" not in chosen
+
+
+def test_an_index_that_stands_alone_everywhere_has_lanes_though_it_is_added_up():
+    assert "lanes -, n" in middle(PAIRS).chosen[0]
+
+
+@pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
+def test_rows_that_share_a_read_are_proved(arch):
+    made = middle(WINDOW.format(step=2), arch)
+    assert first_failure(prove(made.scop, made.nest, made.context)) is None
