@@ -16,6 +16,9 @@ from polyop.runtime import arrays, words
 from polyop.runtime.arrays import View, refuse
 
 
+MOST = 1 << 40  # no memory has so many elements; a position with factors of up to 2**20 still has bits to spare
+
+
 @dataclass(frozen=True, slots=True)
 class Bound:
     """What a kernel of `op` needs: values of sizes and scalars by name, views of inputs and outputs by name.
@@ -106,6 +109,8 @@ def _integers(op: Op, arguments: Mapping[str, Any]) -> tuple[dict[str, int], dic
         if p.is_size:
             if value < 0:
                 raise refuse("E609", f"`{p.name}` is {value}; a size is at least 0")
+            if value > MOST:
+                raise refuse("E609", f"`{p.name}` is {value}; a size is at most 2**40")
             sizes[p.name], sources[p.name] = int(value), p.name
         else:
             scalars[p.name] = value

@@ -293,8 +293,7 @@ write:
   %inner.stride = load i64, ptr %inner.strides
   %reach = mul i64 %inner.stride, %inner.extent
   %follows = icmp eq i64 %stride.exact, %reach ; its elements lie one after the other with those of the next dimension
-  %flag = select i1 %follows, i64 32, i64 0
-  %stride.rough = or i64 %stride.small, %flag
+  %stride.rough = select i1 %follows, i64 32, i64 %stride.small ; what this one is, the next ones show
   %s = select i1 %outline, i64 %stride.rough, i64 %stride.exact
   %to.strides = getelementptr i64, ptr %to.shape, i64 1
   store i64 %s, ptr %to.strides
