@@ -105,10 +105,10 @@ def test_run_time_integers_are_sizes():
 
 
 def test_a_run_time_integer_is_refused_before_positions_computed_from_it_would_wrap():
-    op = Op("late", (tensor("X", "in", "N"), tensor("Y", "out", "N")), (Param("n", I64, is_size=True),), ("N", "n"), ())
-    assert bind(op, {"X": f32(3), "n": 1 << 40}).sizes["n"] == 1 << 40
+    op = Op("late", (tensor("X", "in", "N"), tensor("Y", "out", "N")), (Param("T", I64, is_size=True),), ("N", "T"), ())
+    assert bind(op, {"X": f32(3), "T": 1 << 40}).sizes["T"] == 1 << 40
     for n in ((1 << 40) + 1, 1 << 62, (1 << 63) - 1):
-        assert message(op, X=f32(3), n=n) == f"E609: `n` is {n}; a size is at most 2**40"
+        assert message(op, X=f32(3), T=n) == f"E609: `T` is {n}; a size is at most 2**40"
     assert message(op, X=f32(3), T=2.5) == "E609: `T` is i64, got 2.5"
     assert message(op, X=f32(3), T=True) == "E609: `T` is i64, got True"
     assert message(op, X=f32(3), T="4") == "E609: `T` is a number of dtype i64, got a str"
