@@ -9,14 +9,14 @@ Source: Lefebvre and Feautrier, "Automatic storage management for parallel progr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer
 from polyop.poly.edges import single
 from polyop.poly.schedule import Cluster, Group, Schedule, Serial, Shared
-from polyop.poly.scop import Scop, Stmt
+from polyop.poly.scop import MAP, Scop, Stmt
 from polyop.poly.tiles import TileProgram, TileStmt
 
 Folds = dict[str, dict[int, int]]
@@ -57,6 +57,31 @@ def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
                     found[tensor] = {d: kept}
                     break
     return found
+
+
+def find_reuse(scop: Scop, local: Iterable[str]) -> dict[str, str]:
+    """Temporaries that may take the memory of another: { T[i] = f(U[i], ..), where nothing after it reads U }."""
+    found: dict[str, str] = {}
+    for n, s in enumerate(scop.stmts):
+        t = scop.op.tensor(s.target.source)
+        if s.kind != MAP or t.role != "temp" or t.name in local or len(scop.writers(t.name)) > 1:
+            continue
+        for x in s.reads:
+            u = scop.op.tensor(x.source)
+            later = any(y.source == u.name for q in scop.stmts[n + 1 :] for y in q.reads)
+            plain = x.index == s.target.index and len({p.name for p in x.index if isinstance(p, Affine)} - {None}) == len(x.index)
+            if u.role == "temp" and u.name not in local and u.dtype == t.dtype and u.shape == t.shape and plain and not later:
+                found[t.name] = found.get(u.name, u.name)
+                break
+    return found
+
+
+def reused(program: TileProgram, reuse: Mapping[str, str]) -> TileProgram:
+    """`program` with the places of each temporary in the memory of the other."""
+    def at(load: Load) -> Load:
+        return replace(load, source=reuse.get(load.source, load.source))
+
+    return replace(program, stmts=tuple(replace(s, target=at(s.target), expr=map_loads(s.expr, at)) for s in program.stmts))
 
 
 def statements(node: Cluster | Serial | Group) -> tuple[Stmt, ...]:

@@ -8,7 +8,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 
@@ -23,7 +23,7 @@ from polyop.poly import columns, contract, lanes, packed, rows
 from polyop.poly.batches import share
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
 from polyop.poly.edges import edges
-from polyop.poly.fold import Folds, find_batches, find_folds, folded, folded_buffer
+from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused
 from polyop.poly.generate import generate
 from polyop.poly.schedule import Cluster, Group, Schedule, Serial, Shared, schedule
 from polyop.poly.scop import Scop, extract
@@ -71,17 +71,21 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
     notes += [f"{t} is kept for {kept} steps of dimension {d} only" for t, x in folds.items() for d, kept in x.items()]
     notes += [f"one batch of {t} is kept at a time, by each thread" for t in batches]
     folds |= batches
+    reuse = find_reuse(op_scop, local) if fold and rung in ("tuned", "default") else {}
+    reuse = {t: u for t, u in reuse.items() if folds.get(t) == folds.get(u)}
+    notes += [f"{t} takes the memory of {u}" for t, u in reuse.items()]
     for node in found.nodes:
         with quota(OPERATIONS, "tile and generate"):
-            program, nodes = _node(plan, node, rung, folds, chosen, notes)
+            program, nodes = _node(plan, node, rung, folds, reuse, chosen, notes)
         programs.append(program)
         body += nodes
         buffers |= {b.name: b for b in program.buffers}
-    every = (*(folded_buffer(b, folds, batches) for b in global_buffers(plan, local)), *buffers.values())
+    kept = global_buffers(plan, (*local, *reuse))
+    every = (*(folded_buffer(b, folds, batches) for b in kept), *buffers.values())
     op = op_scop.op
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
     nest = LoopNest(op.name, op.sizes, scalars, every, tuple(body))
-    return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes), bool(folds))
+    return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes), bool(folds or reuse))
 
 
 def regime(scop: Scop, options: Options) -> isl.Set:
@@ -102,14 +106,14 @@ def clusters_of(nodes: tuple[Cluster | Serial | Group | Shared, ...]) -> list[Cl
     return out
 
 
-def _node(plan: Plan, node: Cluster | Serial | Shared, rung: str, folds: Folds, chosen: list[str],
+def _node(plan: Plan, node: Cluster | Serial | Shared, rung: str, folds: Folds, reuse: Mapping[str, str], chosen: list[str],
           notes: list[str]) -> tuple[TileProgram, tuple[Node, ...]]:
     """The tile program of one top-level node and its loops.
 
     Writing loops takes long, so those of a cluster inside a recurrence are tried alone only if the whole cannot be written
     with what was built first.
     """
-    if isinstance(node, Cluster) and not folds:
+    if isinstance(node, Cluster) and not folds and not reuse:
         part, name, body = _best(plan, node, {}, rung, notes)
         chosen.append(f"{node}: {name}")
         return program(plan, part), body
@@ -117,7 +121,7 @@ def _node(plan: Plan, node: Cluster | Serial | Shared, rung: str, folds: Folds, 
         names: list[str] = []
         reasons: list[str] = []
         try:
-            whole = folded(program(plan, _part(plan, node, {}, rung, names, reasons, alone)), folds)
+            whole = reused(folded(program(plan, _part(plan, node, {}, rung, names, reasons, alone)), folds), reuse)
             nodes = generate(whole, plan.head)
         except UnsupportedError:
             if alone:

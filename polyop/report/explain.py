@@ -164,8 +164,11 @@ def _temporaries(made: Explained) -> Iterator[str]:
     held = dict(re.findall(r"^  (\w+): (.*) work\b", made.trace.get("loops", ""), re.M))
     if "loops" not in made.trace:
         return
+    taken = dict(m.groups() for m in (re.match(r"(\w+) takes the memory of (\w+)$", n) for n in made.notes) if m)
     for name, full in work(made.op).temporaries:
-        if name in held:
+        if name in taken:
+            yield f"{name} takes the memory of {taken[name]}, which nothing reads any more then"
+        elif name in held:
             yield f"{name} is kept in memory as {held[name]} (in full it has {full} bytes)"
         else:
             pieces = [f"{n}: {t}" for n, t in held.items() if n.startswith(f"{name}_")]

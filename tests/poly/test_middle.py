@@ -303,9 +303,9 @@ def test_what_batches_hand_over_from_one_contraction_to_the_next_is_kept_for_one
     m = middle(ATTENTION, "tuned", Options(threads=threads))
     assert proved(m) and structure(m.nest.body).startswith("b(h:parallel(")
     assert str(m.schedule).startswith("b h around")
-    for name in ("s", "e"):
-        buffer = m.nest.buffer(name)
-        assert [str(e) for e, _ in buffer.dims] == ["1", "1", "M", "N"] and buffer.private
+    buffer = m.nest.buffer("s")
+    assert [str(e) for e, _ in buffer.dims] == ["1", "1", "M", "N"] and buffer.private
+    assert "e takes the memory of s" in m.notes and all(b.name != "e" for b in m.nest.buffers)
     for sizes in ({"B": 2, "H": 2, "M": 7, "N": 17, "D": 5, "E": 9}, dict.fromkeys("BHMNDE", 1)):
         arrays, got = run(m, sizes)
         np.testing.assert_allclose(got, attention(arrays), rtol=1e-4, atol=1e-3)
@@ -320,6 +320,23 @@ def test_what_batches_hand_over_from_one_contraction_to_the_next_is_kept_for_one
 def test_a_loop_that_is_no_batch_of_every_contraction_stays_where_it_was(text):
     m = middle(text, "tuned")
     assert proved(m) and "around" not in str(m.schedule)
+
+
+@pytest.mark.parametrize(("read", "again", "reused"),
+                         [("t[i, j]", "A[k, j]", True), ("t[j, i]", "A[k, j]", False), ("t[i, j]", "t[k, j]", False)])
+def test_a_temporary_takes_the_memory_of_one_that_nothing_reads_any_more(read, again, reused):
+    m = middle(f"""op f(A: f32[N, N]) -> (Y: f32[N, N]) {{
+        t[i, j] += A[i, k] * A[k, j]
+        m[i]  max= t[i, j]
+        e[i, j]  = {read} - m[i]
+        Y[i, j] += e[i, k] * {again} }}""", "tuned")
+    assert proved(m) and any("takes the memory" in n for n in m.notes) == reused
+    for size in (1, 7, 70):
+        arrays, got = run(m, {"N": size})
+        a = arrays["A"].astype(np.float64)
+        t = a @ a
+        e = (t.T if read == "t[j, i]" else t) - t.max(1, keepdims=True)
+        np.testing.assert_allclose(got, e @ (t if again == "t[k, j]" else a), rtol=1e-4)
 
 
 def test_strict_numerics_never_splits_a_sum_over_lanes():
