@@ -164,7 +164,8 @@ def _temporaries(made: Explained) -> Iterator[str]:
     held = dict(re.findall(r"^  (\w+): (.*) work\b", made.trace.get("loops", ""), re.M))
     if "loops" not in made.trace:
         return
-    taken = dict(m.groups() for m in (re.match(r"(\w+) takes the memory of (\w+)$", n) for n in made.notes) if m)
+    found = [re.match(r"(\w+) takes the memory of (\w+)$", n) for n in made.notes]
+    taken = {m[1]: m[2] for m in found if m}
     for name, full in work(made.op).temporaries:
         if name in taken:
             yield f"{name} takes the memory of {taken[name]}, which nothing reads any more then"
