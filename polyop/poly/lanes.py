@@ -11,6 +11,8 @@ from polyop.poly.build import Plan, is_local, spacing, stride
 from polyop.poly.contract import NEAR
 from polyop.poly.schedule import Cluster, Group, Serial
 from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.turned import TurnedStrategy
+from polyop.poly.turned import choose as turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +51,13 @@ def groups_of(items: Iterable[Group | Serial | Cluster]) -> list[Group]:
     return out
 
 
-def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
+def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy | TurnedStrategy, ...]:
     """Strategies to try, best first; the last one has no lanes."""
+    found = turned(plan, cluster)
+    return (found, *_in_rows(plan, cluster)) if found else _in_rows(plan, cluster)
+
+
+def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     lanes = plan.target.lanes(plan.lane_bytes)
     groups = groups_of(cluster.body)
     strict = plan.options.numerics == "strict"

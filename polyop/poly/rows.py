@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, names
 from polyop.ir.loops import Kind, Space
+from polyop.poly import turned
 from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, serial_axis
 from polyop.poly.lanes import RowStrategy, groups_of
 from polyop.poly.schedule import Cluster, Group, Serial
@@ -27,8 +28,10 @@ def scatters(plan: Plan, s: Stmt, reduced: tuple[str, ...]) -> bool:
     return s.kind == UPDATE and any(not isinstance(p, Affine) or names(p) & own for p in s.target.index)
 
 
-def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy) -> Part:
+def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | turned.TurnedStrategy) -> Part:
     """The part of the tile program for `cluster` inside the loops `outer`."""
+    if isinstance(strategy, turned.TurnedStrategy):
+        return turned.build(plan, cluster, outer, strategy)
     width = strategy.vectors * strategy.lanes
     axes = dict(outer)
     locked: list[tuple[str, int]] = []

@@ -1,0 +1,138 @@
+"""Strategy "turned": a recurrence along what has unit stride, for a vector of independent sequences at once.
+
+    shell.. c_t n_c ( c_v ( n_p (turn) )   c_v ( n_i (statement) )   n_v ( c_p (unturn) ) )
+
+    turn        in[n_p, c_v]      = X[c_t + c_v, n_c + n_p]                 rows n_p: squares are transposed in registers
+    statement   out[n, c_v]       = f(out[n - 1, c_v], in[n_i, c_v])        n = n_c + n_i, in order
+    unturn      Y[c_t + c_p, n]   = out[n, c_p]                             lanes n_v: squares are transposed again
+
+Each sequence is computed in the order in which it is written down, so that rounding stays what it was. The results of a
+vector of sequences lie in work space, from where later steps read them. A vector at a time is best: two or four gain where a step
+is long (log-sum-exp: a fifth, two fifths), and lose everywhere else.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyop.ir.expr import Affine, Apply, Expr, Load, affine, loads, map_loads, names, substitute_expr, walk
+from polyop.ir.expr import Test as Tests
+from polyop.ir.loops import Buffer, Kind, Space
+from polyop.poly.build import Axes, Builder, Home, Part, Plan, common_start, spacing
+from polyop.poly.schedule import Cluster, Group, Serial
+from polyop.poly.scop import INIT, UPDATE, Stmt
+from polyop.poly.tiles import Axis, Band, Coord, bands
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedStrategy:
+    """`lane`: the class of the shell along which sequences lie side by side; `serial`: the class that runs in order."""
+
+    lane: str
+    serial: str
+    lanes: int
+
+    @property
+    def inner(self) -> tuple[None, ...]:
+        """No group has lanes of its own."""
+        return ()
+
+    def __str__(self) -> str:
+        return f"turned: lanes {self.lane} x {self.lanes}, {self.serial} in order"
+
+
+def choose(plan: Plan, cluster: Cluster) -> TurnedStrategy | None:
+    """The strategy for a cluster that is one recurrence of one statement, if all that runs along it has unit stride."""
+    match cluster.body:
+        case (Serial(loop=serial, body=(Group(kept=(), reduced=()),), is_reversed=False),) if len(cluster.stmts) == 1:
+            s = cluster.stmts[0]
+        case _:
+            return None
+    d = dimension(plan, s, serial)
+    if plan.target.warp or s.kind in (INIT, UPDATE) or d is None or plan.scop.op.tensor(s.target.source).role == "temp":
+        return None
+    if is_one_instruction(s.expr):
+        return None
+    if any(not (runs_back(s, x, d) if x.source == s.target.source else turns(plan, s, x, serial)) for x in loads(s.expr)):
+        return None
+    own = plan.classes[s.name]
+    beside = [own[p.name] for p in s.target.index if isinstance(p, Affine) and p.name and own.get(p.name) in cluster.shell]
+    return TurnedStrategy(beside[-1], serial, plan.target.lanes(plan.lane_bytes)) if beside else None
+
+
+def is_one_instruction(e: Expr) -> bool:
+    """Whether a step is one addition or multiplication: turning it takes longer than its steps wait for each other."""
+    applied = [x.fn for x in walk(e) if isinstance(x, Apply) and not (x.fn == "select" and isinstance(x.args[0], Tests))]
+    return len(applied) <= 1 and set(applied) <= {"add", "sub", "mul"}
+
+
+def dimension(plan: Plan, s: Stmt, serial: str) -> int | None:
+    """The dimension of the target of `s` that the loop `serial` runs along, if it has unit stride and is just that iterator."""
+    own = plan.classes[s.name]
+    if spacing(plan, s, s.target, serial) != 1:
+        return None
+    return next((d for d, p in enumerate(s.target.index) if isinstance(p, Affine) and own.get(p.name or "") == serial), None)
+
+
+def runs_back(s: Stmt, load: Load, d: int) -> bool:
+    """Whether `load` is of an earlier place of the same sequence: Y[c, n - 2]."""
+    for k, (p, q) in enumerate(zip(load.index, s.target.index, strict=True)):
+        if not (isinstance(p, Affine) and isinstance(q, Affine)) or not (p - q == Affine() or (k == d and (p - q).is_constant)):
+            return False
+    return True
+
+
+def turns(plan: Plan, s: Stmt, load: Load, serial: str) -> bool:
+    """Whether `load` stays where it is along the loop, or runs with it in unit steps and is read at each of them."""
+    step = spacing(plan, s, load, serial)
+    own = plan.classes[s.name]
+    along = [p for p in load.index if isinstance(p, Affine) and any(own.get(i) == serial for i in names(p))]
+    return step == 0 or (step == 1 and not load.guard and all(own.get(p.name or "") == serial for p in along))
+
+
+def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -> Part:
+    """The part of the tile program for `cluster` inside the loops `outer`."""
+    s, c, n, width = cluster.stmts[0], strategy.lane, strategy.serial, strategy.lanes
+    d = dimension(plan, s, n)
+    assert d is not None
+    axes = dict(outer)
+    around = [o for o in cluster.shell if o != c]
+    axes |= {o: Axis((Coord(o),)) for o in around}
+    first, start = common_start(plan, (s,), c, axes), common_start(plan, (s,), n, axes)
+
+    def inside(lane: str, step: str) -> Axes:
+        return {**axes, c: Axis((Coord(f"{c}_t", width), Coord(f"{c}_{lane}", 1, width)), first),
+                n: Axis((Coord(f"{n}_c", width), Coord(f"{n}_{step}", 1, width)), start)}
+
+    t = plan.scop.op.tensor(s.target.source)
+    out = Buffer(f"{t.name}_turned", t.dtype, ((t.shape[d], 1), (affine(width), 1)), Space.WORK, private=True)
+    dropped = tuple(k != d for k in range(len(t.shape)))
+    b = Builder(plan, cluster, {t.name: Home(out, dropped, (f"{c}_v",))})
+    b.buffer(out)
+    loops = (*outer, *around, c, n)
+    turned: dict[Load, Load] = {}
+    packs: list[Band | str] = []
+    for x in loads(s.expr):
+        if x.source != t.name and x not in turned and spacing(plan, s, x, n) == 1:
+            here = Load(f"{x.source}_turned{len(turned)}", (affine(f"{n}_p"), affine(f"{c}_v")), x.dtype)
+            b.buffer(Buffer(here.source, x.dtype, ((affine(width), 1), (affine(width), 1)), Space.WORK, private=True))
+            at = inside("v", "p")
+            name = b.move(f"{s.name}_turn{len(turned)}", s, at, loops, here, b.located(s, x, at))
+            packs += bands((f"{c}_v", f"{n}_p"), name)
+            turned[x] = Load(here.source, (affine(f"{n}_i"), affine(f"{c}_v")), x.dtype)
+    at = inside("v", "i")
+
+    def place(x: Load) -> Expr:
+        return turned.get(x) or (b.homes[x.source].place(x, s, plan, at) if x.source in b.homes else x)
+
+    value = substitute_expr(map_loads(s.expr, place), plan.values(s, at))
+    step = bands((f"{c}_v", f"{n}_i"), b.compute(s, at, loops, expr=value))
+    back = inside("p", "v")
+    target = substitute_expr(s.target, plan.values(s, back))
+    assert isinstance(target, Load)
+    read = Home(out, dropped, (f"{c}_p",)).place(s.target, s, plan, back)
+    unturn = b.move(f"{s.name}_unturn", s, back, loops, target, substitute_expr(read, plan.values(s, back)))
+    serial = [*around, f"{c}_t"]
+    b.kinds |= {f"{c}_v": (Kind.LANES, width), f"{n}_p": (Kind.ROWS, width), f"{n}_v": (Kind.LANES, width),
+                f"{c}_p": (Kind.ROWS, width), serial[1 if len(serial) > 2 else 0]: (Kind.PARALLEL, None)}
+    return b.part(bands((*serial, f"{n}_c"), *packs, *step, *bands((f"{n}_v", f"{c}_p"), unturn)))
