@@ -69,7 +69,7 @@ def test_a_timing_is_the_median_and_the_quartiles_around_it():
     assert timing([5.0, 1.0, 2.0, 4.0, 3.0]).spread == pytest.approx(1 / 3)
 
 
-def test_things_are_called_by_turns():
+def test_things_are_called_by_turns_and_another_one_begins_each_round():
     called: list[str] = []
 
     def thing(name: str) -> None:
@@ -77,7 +77,14 @@ def test_things_are_called_by_turns():
         time.sleep(2 * SHORTEST)
     first, second = interleaved([lambda: thing("a"), lambda: thing("b")], 0.001)
     assert called[:4] == ["a", "a", "b", "b"]  # none of these is timed
-    assert called[4:] == ["a", "b"] * first.samples and first.samples == second.samples >= ROUNDS
+    assert "".join(called[4:]) == ("abba" * first.samples)[: 2 * first.samples]
+    assert first.samples == second.samples >= ROUNDS
+
+
+def test_after_a_pause_a_call_is_made_before_the_clock_runs():
+    called: list[str] = []
+    (found,) = interleaved([lambda: called.append("a") or time.sleep(2 * SHORTEST)], 0.001, pause=1e-4)
+    assert len(called) == 2 + 2 * found.samples
 
 
 def test_something_short_is_sampled_many_calls_at_a_time():

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 SHORTEST = 5e-5  # seconds of a sample: reading the clock takes a thousandth of that
-ROUNDS = 3       # at least, unless one takes longer than
+ROUNDS = 5       # at least, so that two bad samples do not matter; but no more are begun after
 LONG = 1.0       # seconds
 
 
@@ -35,22 +35,27 @@ def timing(samples: Sequence[float]) -> Timing:
     return Timing(median, low, high, len(ordered))
 
 
-def interleaved(things: Sequence[Callable[[], Any]], budget: float) -> list[Timing]:
-    """The times of `things`, each called in turn for about `budget` seconds on average.
+def interleaved(things: Sequence[Callable[[], Any]], budget: float, pause: float = 0.0) -> list[Timing]:
+    """The times of `things`, each called in turn for about `budget` seconds on average; who is first changes.
 
     Notes   A sample of something short is the mean of as many calls in a row as take SHORTEST. All have been called once
-            before the first sample is taken, so that nothing is compiled or imported while the clock runs.
+            before the first sample is taken, so that nothing is compiled or imported while the clock runs. A `pause` in
+            seconds lets the threads of whoever was there before fall asleep; then one call wakes those of the next.
     """
     repeats = [max(1, math.ceil(SHORTEST / _second_call(thing))) for thing in things]
     samples: list[list[float]] = [[] for _ in things]
     start = time.perf_counter()
     stop = start + budget * len(things)
     while len(samples[0]) < (ROUNDS if time.perf_counter() < start + LONG else 1) or time.perf_counter() < stop:
-        for thing, times, taken in zip(things, repeats, samples, strict=True):
+        first = len(samples[0]) % len(things)  # nobody always follows the same one, and finds what that one left in the caches
+        for k in (*range(first, len(things)), *range(first)):
+            if pause:
+                time.sleep(pause)
+                things[k]()
             begin = time.perf_counter()
-            for _ in range(times):
-                thing()
-            taken.append(1e3 * (time.perf_counter() - begin) / times)
+            for _ in range(repeats[k]):
+                things[k]()
+            samples[k].append(1e3 * (time.perf_counter() - begin) / repeats[k])
     return [timing(t) for t in samples]
 
 

@@ -36,7 +36,7 @@ def cells(row: Row) -> tuple[str, ...]:
     if OURS not in row.times:
         return row.case, row.verdict, row.reason, "", "", "", "", ""
     ours, best, ratio = row.times[OURS], row.best, row.over(row.best)
-    theirs = (best, _ms(row.times[best].median), f"{ratio:.2f}x") if best and ratio else ("-", "", "")
+    theirs = (best, _ms(row.times[best].median), _times(ratio)) if best and ratio else ("-", "", "")
     return (row.case, _ms(ours.median), f"{100 * ours.spread:.0f} %" if ours.samples > 1 else "", *theirs, rate(row),
             f"{100 * row.limit:.0f} %" if row.limit else "-")
 
@@ -51,6 +51,10 @@ def rate(row: Row) -> str:
 
 def _ms(ms: float) -> str:
     return f"{ms:.3g}" if ms < 100 else f"{ms:.0f}"
+
+
+def _times(ratio: float) -> str:
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
 def limits(m: Machine) -> str:
@@ -73,9 +77,9 @@ def summary(book: Book) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     for group, rows in [*book.groups.items(), ("all", book.rows)]:
         best = ratios(rows)
         worst = min((r for r in rows if r.over(r.best)), key=lambda r: r.over(r.best) or 0.0, default=None)
-        lines.append((group, str(len(rows)), f"{mean(best):.2f}x" if best else "-", f"{sum(x < 1 for x in best)} of {len(best)}",
-                      f"{worst.over(worst.best):.2f}x {worst.case}" if worst else "-",
-                      *(f"{mean(x):.2f}x" if (x := ratios(rows, peer)) else "-" for peer in peers)))
+        lines.append((group, str(len(rows)), _times(mean(best)) if best else "-", f"{sum(x < 1 for x in best)} of {len(best)}",
+                      f"{_times(worst.over(worst.best) or 0.0)} {worst.case}" if worst else "-",
+                      *(_times(mean(x)) if (x := ratios(rows, peer)) else "-" for peer in peers)))
     return ("group", "cases", "over the best", "slower", "least", *(f"over {p}" for p in peers)), lines
 
 

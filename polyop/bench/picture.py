@@ -37,8 +37,8 @@ def roofline(book: Book, path: Path) -> int:
     for number, (group, rows) in enumerate(book.groups.items()):
         mine = [r for r in rows if r in shown]
         if mine:
-            marker = "osD^v"[number % 5]
-            axes.plot([r.flops / r.bytes_ for r in mine], [r.gflops for r in mine], marker, label=group, markersize=5, alpha=0.7)
+            at = [r.flops / r.bytes_ for r in mine], [r.gflops for r in mine]
+            axes.plot(*at, "os^Dv"[number // 10 % 5], color=f"C{number % 10}", label=group, markersize=5, alpha=0.7)
     axes.set(xscale="log", yscale="log", xlabel="operations for a byte of inputs and results", ylabel="GF/s", title=limits(m))
     axes.legend(fontsize=7, ncols=2, loc="lower right")
     axes.grid(alpha=0.3)
