@@ -264,7 +264,7 @@ class _Scheduler:
                     for a, b in ((e.source, e.sink), (e.sink, e.source)):
                         if a is s and b.name not in found:
                             j = counterpart(e, found[a.name], forward=a is e.source)
-                            if j:
+                            if j and j not in self.classes[b.name]:  # another access may have one whose loop is not around yet
                                 found[b.name] = j
                                 todo.append(b)
             for s in component:
