@@ -30,7 +30,7 @@ class Node:
 class Case:
     """One line of a table.
 
-    program, name  the operator; `given` sizes, scalars, consts, dtypes, and arrays where random ones would not do
+    program, name  the operator; `given` sizes, scalars, consts, dtypes, and arrays (or Random) where a trial's would not do
     rank           how many dimensions `...` stands for; their sizes are called dim0, dim1, ..
     torch          called with the module and the inputs in the order of the operator's parameters, as all that follow
     array          called with numpy or jax.numpy; `numpy` only with numpy, where such code changes arrays in place
@@ -74,9 +74,21 @@ def text(definition: str) -> tuple[syntax.Program, str]:
     return program, program.ops[0].name
 
 
-def random(*shape: int, scale: float = 1.0, seed: int = 1) -> Array:
-    """An array of f32 where those that a trial makes up are too large."""
-    return np.random.default_rng(seed).standard_normal(shape, np.float32) * np.float32(scale)
+@dataclass(frozen=True, slots=True)
+class Random:
+    """An array of f32 of deviation `scale`, where those that a trial makes up are too large; made when it is needed."""
+
+    shape: tuple[int, ...]
+    scale: float
+    seed: int
+
+    def array(self) -> Array:
+        return np.random.default_rng(self.seed).standard_normal(self.shape, np.float32) * np.float32(self.scale)
+
+
+def random(*shape: int, scale: float, seed: int = 1) -> Random:
+    """Elements of deviation `scale`."""
+    return Random(shape, scale, seed)
 
 
 @dataclass(frozen=True, eq=False, slots=True)

@@ -16,7 +16,7 @@ import numpy as np
 import polyop
 from polyop.bench import clock, process
 from polyop.bench.book import OURS, Book, Row
-from polyop.bench.case import Case, Sweep
+from polyop.bench.case import Case, Random, Sweep
 from polyop.bench.machine import Machine, machine
 from polyop.bench.peers import Peer, chosen
 from polyop.bench.sweep import swept
@@ -120,7 +120,7 @@ def bind(case: Case) -> Bound:
     """Random inputs for a case, and copies of them if they are to be cold."""
     make = maker(case.program, case.name)
     run = operator(case.program, case.name, Options())
-    call = trial(run.interface, make, case.given, case.rank)
+    call = trial(run.interface, make, {n: v.array() if isinstance(v, Random) else v for n, v in case.given.items()}, case.rank)
     tensors = [p.name for p in run.interface.tensors]
     inputs = tuple(np.asarray(call.arguments[n]) for n in tensors)
     count = COLD // max(1, sum(x.nbytes for x in inputs)) + 2 if case.cold else 1
