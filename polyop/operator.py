@@ -18,9 +18,10 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
-from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten, in_arrays
+from polyop.rewrite.regimes import Questions, questions, regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
+from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
@@ -100,9 +101,7 @@ class Operator:
         self._instantiate = instantiate
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
-        self._chains: store.Memo[tuple[Group, ...]] = store.Memo()
-        self._flats: store.Memo[tuple[Flat, call.Runs]] = store.Memo()
-        self._kernels: store.Memo[Kernel | Interpreted] = store.Memo()
+        self._known: store.Memo[_Known] = store.Memo()
         self._plans: dict[Any, call.Plan] = {}
         parameters = interface.parameters
         self._defaults = tuple(p.default for p in parameters)
@@ -182,48 +181,42 @@ class Operator:
                     raise fail("E707", f"`{self.interface.name}` is called on symbolic values, so nothing is written to `out`")
                 return symbolic(self.interface, self._op, arguments), None
         choice = choose.choose(self.interface, arguments)
-        op = self._op(choice)
+        known = self._known.get(_exactly(choice), lambda: _Known(self._op(choice)))
+        op = known.op
         try:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
-        groups, runs, seen = self._flat(choice, bound)
-        options = self._variant(seen)
+        merged = known.merged(bound)
+        seen = seen_as(bound, merged.flat)
+        options = self._variant(merged.questions, seen)
         units = layout(seen.op, seen.views, options.ones)
-        k = self._kernels.get((_exactly(choice), groups, units, options), lambda: self._find(seen.op, units, options))
-        count = self._count(op, bound)
-        result = k(seen, count)
-        made: call.Plan | None = None
-        if key is not None and isinstance(k, Kernel):
-            fresh = [t.name for t in op.outputs if t.name not in {o for _, o in op.updates}]
-            made = call.plan(op, k, bound, seen, runs, (*self._inner, *fresh[: len(outs)]), values + outs, count)
-            if made is not None:
-                if len(self._plans) >= _PLANS:
-                    self._plans.clear()
-                look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
-                self._plans[look] = made
+        k = merged.kernels.get((units, options), lambda: self._find(seen.op, units, options))
+        points = work(op, bound.sizes)
+        count = threads.get_num_threads() if points >= _SERIAL else 1
+        if not isinstance(k, Kernel):
+            return k(seen, count), None
+        prepared = k.prepare(seen, count)
+        result = k.carry_out(prepared, seen)
+        if key is None:
+            return result, None
+        made = call.plan(op, k, prepared, bound, merged.runs, (*self._inner, *known.fresh[: len(outs)]), values + outs, points)
+        if made is not None:
+            if len(self._plans) >= _PLANS:
+                self._plans.clear()
+            look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
+            self._plans[look] = made
         return result, made
 
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))
 
-    def _flat(self, choice: Choice, bound: Bound) -> tuple[tuple[Group, ...], call.Runs, Bound]:
-        """The dimensions of a call that lie one after the other, and the call with each group of them as one."""
-        exact, op = _exactly(choice), bound.op
-        found, groups = self._chains.get(exact, lambda: chains(op)), tuple[Group, ...]()
-        if found:
-            groups = allowed(op, found, {n: v.shape for n, v in bound.views.items()},
-                             {n: v.strides for n, v in bound.views.items()})
-        flat, runs = self._flats.get((exact, groups), lambda: _flattened(op, groups))
-        return groups, runs, seen_as(bound, flat) if groups else bound
-
-    def _variant(self, bound: Bound) -> Options:
+    def _variant(self, q: Questions, bound: Bound) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
-        op, sizes = bound.op, bound.sizes
-        positive = all(n > 0 for n in sizes.values())
-        if not positive:
-            return replace(self.options, regime="any", threads=threads.get_num_threads() > 1)
-        return replace(regime(op, sizes, self.options), threads=threads.get_num_threads() > 1)
+        sizes, options, many = bound.sizes, self.options, threads.get_num_threads() > 1
+        positive = min(sizes.values(), default=1) > 0
+        found = regime(q, sizes, options) if positive else replace(options, regime="any")
+        return found if found.threads == many else replace(found, threads=many)
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
@@ -234,10 +227,6 @@ class Operator:
             return _roomy(lambda: store.find(name, lambda: _load(self._compile(op, units, target, options))))
         except _NoCodeError as without:
             return Interpreted(op, without.made.notes)
-
-    def _count(self, op: Op, bound: Bound) -> int:
-        """How many threads a call is worth."""
-        return threads.get_num_threads() if work(op, bound.sizes) >= _SERIAL else 1
 
     # --- ahead of any call -----------------------------------------------------------------------------------------
 
@@ -313,21 +302,46 @@ def _load(made: Compiled) -> Kernel:
     return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
 
 
-def _flattened(op: Op, groups: tuple[Group, ...]) -> tuple[Flat, call.Runs]:
-    flat = flatten(op, groups)
-    return flat, call.Runs({n: d.runs for n, d in flat.dims.items()}, flat.sizes)
+class _Merged:
+    """An Op with some of its dimensions as one, what its kernels depend on, and those that calls have needed so far."""
+
+    def __init__(self, op: Op, groups: tuple[Group, ...]) -> None:
+        self.flat = flatten(op, groups)
+        self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
+        self.questions = questions(self.flat.op)
+        self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
+
+
+class _Known:
+    """An Op, and what calls of it have shown so far."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
+        self._chains = in_arrays(op)
+        self._merged: store.Memo[_Merged] = store.Memo()
+
+    def merged(self, bound: Bound) -> _Merged:
+        """The Op with those dimensions as one that lie one after the other in all arrays of a call."""
+        groups: tuple[Group, ...] = ()
+        if self._chains:
+            views = bound.views
+            groups = allowed(self._chains, {n: v.shape for n, v in views.items()}, {n: v.strides for n, v in views.items()})
+        return self._merged.get(groups, lambda: _Merged(self.op, groups))
 
 
 def seen_as(bound: Bound, flat: Flat) -> Bound:
     """The same call as one of `flat`: the same memory, with the dimensions of each group as one."""
+    if not flat.sizes:
+        return bound
     views = {}
     for name, v in bound.views.items():
         together = flat.dims[name]
         strides = together.strides(v.shape, v.strides)
         assert strides is not None, f"{name} does not lie in one piece"
-        views[name] = replace(v, shape=together.shape(v.shape), strides=strides)
+        views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory)
     sizes = {n: prod(bound.sizes[x] for x in group) for n, group in flat.sizes.items()}
-    return replace(bound, op=flat.op, views=views, sizes=bound.sizes | sizes)
+    return Bound(flat.op, bound.sizes | sizes, bound.scalars, views, bound.results, bound.sources)
 
 
 def _roomy(f: Callable[[], T]) -> T:

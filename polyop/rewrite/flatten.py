@@ -64,21 +64,41 @@ def flatten(op: Op, groups: Sequence[Group]) -> Flat:
     return Flat(op, together, sizes)
 
 
-def allowed(op: Op, chains_: Sequence[Group], shapes: Mapping[str, Sequence[int]],
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """Sizes of dimensions that could be one, and where they begin: (array, dimension of the first of them)."""
+
+    sizes: Group
+    places: tuple[tuple[str, int], ...]
+
+
+def in_arrays(op: Op) -> tuple[Chain, ...]:
+    """The chains of `op`, as they stand in its arrays: each as a whole, or not at all."""
+    arrays = [t for t in op.tensors if t.role != "temp"]
+    return tuple(Chain(c, tuple((t.name, d) for t in arrays for d, e in enumerate(t.shape) if e.name == c[0]))
+                 for c in chains(op))
+
+
+def allowed(chains_: Sequence[Chain], shapes: Mapping[str, Sequence[int]],
             strides: Mapping[str, Sequence[int]]) -> tuple[Group, ...]:
-    """The parts of chains, two sizes at least, that lie one after the other in all arrays of a call."""
-    given = [t for t in op.tensors if t.name in shapes]
+    """The parts of chains, two sizes at least, that lie one after the other in all arrays of a call; none where one is empty.
+
+    From one extent that is not 1 to the next: stride == next stride * next extent.
+    """
+    if any(0 in shape for shape in shapes.values()):
+        return ()
     out: list[Group] = []
     for chain in chains_:
-        group: Group = ()
-        for size in chain:
-            longer = (*group, size)
-            if all(dims(t, (longer,)).strides(shapes[t.name], strides[t.name]) is not None for t in given):
-                group = longer
-            else:
-                out.append(group)
-                group = (size,)
-        out.append(group)
+        at = [(shapes[name], strides[name], d) for name, d in chain.places]
+        before: list[int | None] = [None] * len(at)
+        start = 0
+        for k in range(len(chain.sizes)):
+            here = [(shape[d + k], steps[d + k]) for shape, steps, d in at]
+            if any(n != 1 and b is not None and b != n * s for (n, s), b in zip(here, before, strict=True)):
+                out.append(chain.sizes[start:k])
+                start, before = k, [None] * len(at)
+            before = [b if n == 1 else s for (n, s), b in zip(here, before, strict=True)]
+        out.append(chain.sizes[start:])
     return tuple(g for g in out if len(g) > 1)
 
 

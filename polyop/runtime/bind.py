@@ -15,7 +15,6 @@ from polyop.ir.updates import in_place
 from polyop.runtime import arrays, words
 from polyop.runtime.arrays import View, refuse
 
-
 MOST = 1 << 40  # no memory has so many elements; a position with factors of up to 2**20 still has bits to spare
 
 

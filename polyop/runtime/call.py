@@ -23,8 +23,7 @@ from polyop.runtime import arrays, blocks, threads
 from polyop.runtime.arrays import address
 from polyop.runtime.bind import Bound
 from polyop.runtime.blocks import fill
-from polyop.runtime.estimate import work
-from polyop.runtime.kernel import Kernel, arena
+from polyop.runtime.kernel import Kernel, Prepared, arena
 
 LONG = object()  # this call must go the long way
 
@@ -187,14 +186,14 @@ class Plan:
         return True
 
 
-def plan(op: Op, kernel: Kernel, bound: Bound, seen: Bound, runs: Runs, names: Sequence[str], values: Sequence[Any],
-         count: int) -> Plan | None:
+def plan(op: Op, kernel: Kernel, prepared: Prepared, bound: Bound, runs: Runs, names: Sequence[str], values: Sequence[Any],
+         points: int) -> Plan | None:
     """The plan of calls that look like this one; None if they cannot have one.
 
-    seen    the call as the kernel sees it: with dimensions that lie one after the other as one, which `runs` says
-    names   what each value is: a parameter of `op`, an output for `out`, or anything else
+    prepared   the call as the kernel sees it: with dimensions that lie one after the other as one, which `runs` says
+    names      what each value is: a parameter of `op`, an output for `out`, or anything else
+    points     how much is computed
     """
-    prepared = kernel.prepare(seen, count)
     signature = kernel.binary.signature
     slot = {b.name: s for b, s in zip(signature.tensors, prepared.pointers, strict=True)}
     position = {n: k for k, n in enumerate(names)}
@@ -233,13 +232,12 @@ def plan(op: Op, kernel: Kernel, bound: Bound, seen: Bound, runs: Runs, names: S
         kind, shape = bound.views[t.name].kind, bound.views[t.name].shape
         back.append(len(fresh))
         fresh.append((slot[t.name], shape, t.dtype, blocks.size_of(shape, t.dtype.numpy), t.dtype.numpy))
-    is_long = work(op, bound.sizes) >= _LONG
     places = tuple((a.position, a.slot, a.is_torch, a.mask) for a in found.values())
     written = tuple((a.position, a.slot, a.is_torch, *a.reach, _others(a, found.values())) for a in
                     (found[t.name] for t in op.outputs if t.name in found))
     return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
-                tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, is_long, op, tuple(names),
-                bound.sizes, runs)
+                tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, points >= _LONG, op,
+                tuple(names), bound.sizes, runs)
 
 
 def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:

@@ -125,7 +125,11 @@ class Kernel:
 
         Raises CallError, if a position computed from data lies outside its tensor.
         """
-        status = self.prepare(bound, count).run([bound.views[b.name].address for b in self.binary.signature.tensors])
+        return self.carry_out(self.prepare(bound, count), bound)
+
+    def carry_out(self, prepared: Prepared, bound: Bound) -> Any:
+        """The same for what was prepared."""
+        status = prepared.run([bound.views[b.name].address for b in self.binary.signature.tensors])
         if status:
             raise outside(self.binary.signature, bound, status)
         return bound.value

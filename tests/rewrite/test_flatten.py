@@ -14,7 +14,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
-from polyop.rewrite.flatten import Dims, allowed, chains, flatten
+from polyop.rewrite.flatten import Dims, allowed, chains, dims, flatten, in_arrays
 
 SCALE = "op f(X: f32[B, C, H, W], g: f32[C]) -> (Y: f32[B, C, H, W]) { Y[b, c, h, w] = X[b, c, h, w] * g[c] }"
 MEAN = "op f(X: f32[B, H, W]) -> (Y: f32[B]) { t[b] += X[b, h, w]; Y[b] = t[b] / (H * W) }"
@@ -87,9 +87,27 @@ def test_a_view_with_a_gap_keeps_the_dimensions_around_the_gap_apart():
     op = op_of("op f(X: f32[A, B, C]) -> (Y: f32[A, B, C]) { Y[a, b, c] = relu(X[a, b, c]) }")
     shape = (3, 4, 5)
     whole, gap = (20, 5, 1), (40, 5, 1)
-    assert allowed(op, chains(op), {"X": shape, "Y": shape}, {"X": whole, "Y": whole}) == (("A", "B", "C"),)
-    assert allowed(op, chains(op), {"X": shape, "Y": shape}, {"X": gap, "Y": whole}) == (("B", "C"),)
-    assert allowed(op, chains(op), {"X": shape, "Y": shape}, {"X": (60, 15, 3), "Y": whole}) == (("A", "B", "C"),)
+    found, shapes = in_arrays(op), {"X": shape, "Y": shape}
+    assert allowed(found, shapes, {"X": whole, "Y": whole}) == (("A", "B", "C"),)
+    assert allowed(found, shapes, {"X": gap, "Y": whole}) == (("B", "C"),)
+    assert allowed(found, shapes, {"X": (60, 15, 3), "Y": whole}) == (("A", "B", "C"),)
+    assert allowed(found, {"X": (3, 0, 5), "Y": (3, 0, 5)}, {"X": whole, "Y": whole}) == ()
+
+
+@given(st.lists(st.integers(1, 3), min_size=4, max_size=4), st.data())
+def test_the_parts_that_are_allowed_are_as_long_as_strides_let_them_be(shape, data):
+    op = op_of("op f(X: f32[A, B, C, D]) -> (Y: f32[A, B, C, D]) { Y[a, b, c, d] = relu(X[a, b, c, d]) }")
+    whole = [int(np.prod(shape[d + 1:])) for d in range(4)]
+    strides = [n * data.draw(st.sampled_from([1, 1, 1, 2])) for n in whole]
+    groups = allowed(in_arrays(op), {"X": shape, "Y": shape}, {"X": strides, "Y": whole})
+
+    def fits(*group):
+        return dims(op.tensor("X"), (group,)).strides(shape, strides) is not None
+
+    assert all(fits(*g) for g in groups)
+    parts = [*groups, *((n,) for n in "ABCD" if not any(n in g for g in groups))]
+    for a, b in itertools.pairwise(sorted(parts)):
+        assert not fits(*a, b[0])
 
 
 @settings(deadline=None, max_examples=80)

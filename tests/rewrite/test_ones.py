@@ -12,7 +12,7 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.rewrite.ones import fix_at_one
-from polyop.rewrite.regimes import few_rows, has_strip, is_short, kinds, narrow_sizes, regime
+from polyop.rewrite.regimes import few_rows, has_strip, is_short, kinds, narrow_sizes, questions, regime
 
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
@@ -37,12 +37,12 @@ def test_the_result_is_the_same():
 
 
 def test_sizes_are_narrow_where_another_loop_could_have_the_lanes():
-    assert narrow_sizes(MATMUL, {"K": 1, "M": 1, "N": 7}) == ()
-    assert narrow_sizes(MATMUL, {"K": 3, "M": 3, "N": 1}) == ("N",)
+    assert narrow_sizes(questions(MATMUL), {"K": 1, "M": 1, "N": 7}) == ()
+    assert narrow_sizes(questions(MATMUL), {"K": 3, "M": 3, "N": 1}) == ("N",)
     scaled = instantiate(parse(Source("<test>", "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] * 2 }")), "f")
-    assert narrow_sizes(scaled, {"N": 1}) == ()  # there is no other loop
+    assert narrow_sizes(questions(scaled), {"N": 1}) == ()  # there is no other loop
     middle = instantiate(parse(Source("<test>", "op f(X: f32[A, R, B]) -> (Y: f32[A, B]) { Y[a, b] += X[a, r, b] }")), "f")
-    assert narrow_sizes(middle, {"A": 3, "R": 7, "B": 1}) == ("B",)
+    assert narrow_sizes(questions(middle), {"A": 3, "R": 7, "B": 1}) == ("B",)
 
 
 def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
@@ -50,30 +50,32 @@ def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
     op f(X: f32[C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[K, H, W]) {
         Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
     sizes = {"C": 64, "H": 7, "K": 64}
-    assert is_short(conv, sizes | {"W": 7}) and not is_short(conv, sizes | {"W": 56})
-    assert not is_short(MATMUL, {"K": 64, "M": 64, "N": 7})  # nothing else would use a laid-out A again
+    assert is_short(questions(conv), sizes | {"W": 7}) and not is_short(questions(conv), sizes | {"W": 56})
+    assert not is_short(questions(MATMUL), {"K": 64, "M": 64, "N": 7})  # nothing else would use a laid-out A again
 
 
 def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again():
     for rows, found in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (9, 0)):
-        assert few_rows(MATMUL, {"K": 64, "M": rows, "N": 7}) == found
+        assert few_rows(questions(MATMUL), {"K": 64, "M": rows, "N": 7}) == found
     batched = instantiate(parse(Source("<test>", """
     op f(A: f32[B, P, Q, K], X: f32[B, K, N]) -> (C: f32[B, P, Q, N]) { C[b, p, q, n] += A[b, p, q, k] * X[b, k, n] }""")), "f")
-    assert few_rows(batched, {"B": 50, "P": 2, "Q": 3, "K": 9, "N": 5}) == 8
-    assert few_rows(batched, {"B": 1, "P": 4, "Q": 3, "K": 9, "N": 5}) == 0
+    assert few_rows(questions(batched), {"B": 50, "P": 2, "Q": 3, "K": 9, "N": 5}) == 8
+    assert few_rows(questions(batched), {"B": 1, "P": 4, "Q": 3, "K": 9, "N": 5}) == 0
 
 
 def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
     columns = instantiate(parse(Source("<test>", "op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }")), "f")
-    assert has_strip(columns, {"N": 3, "B": 64}, False) and not has_strip(columns, {"N": 3, "B": 65}, False)
-    assert has_strip(MATMUL, {"K": 3, "M": 1, "N": 64}, True) and not has_strip(MATMUL, {"K": 3, "M": 64, "N": 64}, False)
+    q = questions(columns)
+    assert has_strip(q, {"N": 3, "B": 64}, False) and not has_strip(q, {"N": 3, "B": 65}, False)
+    q = questions(MATMUL)
+    assert has_strip(q, {"K": 3, "M": 1, "N": 64}, True) and not has_strip(q, {"K": 3, "M": 64, "N": 64}, False)
 
 
 @given(st.fixed_dictionaries({x: st.integers(1, 70) for x in "KMN"}))
 def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     relu = instantiate(parse(Source("<test>", "op f(X: f32[K]) -> (Y: f32[K]) { Y[k] = relu(X[k]) }")), "f")
-    assert regime(relu, sizes, Options()) == Options() and kinds(relu) == ("with an empty size",)
-    found = regime(MATMUL, sizes, Options())
+    assert regime(questions(relu), sizes, Options()) == Options() and kinds(relu) == ("with an empty size",)
+    found = regime(questions(MATMUL), sizes, Options())
     words = " ".join(kinds(MATMUL))
     assert (found.ones == ("N",)) == (sizes["N"] == 1) and "N is 1" in words
     assert bool(found.rows) <= (sizes["M"] <= 8) and "at most 8" in words
@@ -82,4 +84,4 @@ def test_a_regime_differs_only_where_the_operator_says_so(sizes):
 
 def test_a_sum_along_the_last_index_has_no_strips():
     rows = instantiate(parse(Source("<test>", "op f(X: f32[K, N]) -> (S: f32[K]) { S[k] += X[k, n] }")), "f")
-    assert regime(rows, {"K": 3, "N": 9}, Options()) == Options()
+    assert regime(questions(rows), {"K": 3, "N": 9}, Options()) == Options()
