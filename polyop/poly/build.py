@@ -9,7 +9,7 @@ import islpy as isl
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Expr, Load, Quasi, affine, expr_names, map_loads, names, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, map_loads, names, quasi, substitute, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.op import Monoid
@@ -41,8 +41,18 @@ class Plan:
 
     @property
     def lane_bytes(self) -> int:
-        """The size of the element that a lane is made for: 8 bytes if any tensor has such elements, else 4."""
-        return 8 if any(t.dtype.bytes_ == 8 for t in self.scop.op.tensors) else 4
+        """The size of the element that a lane is made for: 8 bytes if lanes may run through such elements, else 4.
+
+        They do not run through `ids` of `E[ids[b, l], d]`, which is asked for one position at a time.
+        """
+        return 8 if any(self._wide(s) for s in self.scop.stmts) else 4
+
+    def _wide(self, s: Stmt) -> bool:
+        last = s.target.index[-1] if s.target.index else None
+        lane = last.name if isinstance(last, Affine) else None
+        direct = {s.target, *loads(s.expr)}
+        inner = {x for y in direct for p in y.index if not isinstance(p, Affine) for x in loads(p)}
+        return any(x.dtype.bytes_ == 8 for x in direct if x not in inner or lane is None or lane in expr_names(x))
 
     def values(self, s: Stmt, axes: Axes) -> dict[str, Affine]:
         """iterator -> its value in tile coordinates, for the iterators whose class has an axis."""
@@ -114,7 +124,8 @@ class Builder:
         if any((names(r.lower) | names(r.upper)) & set(s.dims) for r in s.ranges):
             return ()
         return tuple(t for w in s.where if isinstance(w, Tests) for t in w.tests
-                     if len(names(t) & free) > 1 and all(isinstance(a, str) or _halves(a) for a, _ in t.terms))
+                     if len(names(t) & free) > 1
+                     and all(isinstance(a, str) or (a.op == "mod" and a.args[1] == affine(2)) for a, _ in t.terms))
 
     def tests(self, s: Stmt, values: Mapping[str, Affine]) -> tuple[Affine, ...]:
         """Those of them that can be said with `values`, in tile coordinates."""
@@ -161,10 +172,6 @@ class Builder:
     def part(self, tree: Iterable[Band | str]) -> Part:
         kinds = tuple((c, k, e) for c, (k, e) in self.kinds.items())
         return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds)
-
-
-def _halves(a: Quasi) -> bool:
-    return a.op == "mod" and a.args[1] == affine(2)
 
 
 def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:

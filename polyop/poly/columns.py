@@ -6,7 +6,7 @@ a row for the hardware to fetch ahead. Here a few rows are added up at a time, o
 
 from __future__ import annotations
 
-from polyop.ir.expr import Affine, expr_names
+from polyop.ir.expr import Affine, expr_names, is_computed
 from polyop.poly.build import Axes, Plan, stride
 from polyop.poly.contract import CHUNK, COLUMN, CONTRACTED, Contraction, PackedStrategy, iterators_of, stands_alone, written_order
 from polyop.poly.schedule import Cluster
@@ -36,12 +36,15 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         return ()
     depth = long[-1]
     tied = any(depth in expr_names(w) and expr_names(w) & set(order) for w in u.where)
-    if tied or not any(depth in iterators_of(x) for x in rights):
+    if tied or not any(depth in expr_names(x) for x in rights):
         return ()
     roles = dict.fromkeys(kept, COLUMN) | {i: CONTRACTED for i in u.dims if i not in order and own[i] not in outer}
     lefts = tuple(x for x in u.reads if x not in rights)
     what = Contraction(u, lefts, rights, roles, lane)
     vector = plan.target.lanes(plan.lane_bytes)
+    if any(is_computed(p) for x in rights for p in x.index):  # rows from anywhere: the more of one is read at a time, the better
+        columns = 2 * VECTORS * vector
+        return (PackedStrategy(what, None, lane, depth, 1, columns, 0, None, columns, vector, False, False, False, False),)
     columns = VECTORS * vector
     run = plan.target.l1 // (4 * plan.lane_bytes) // columns * columns  # of results: a quarter of L1
     return (PackedStrategy(what, None, lane, depth, 1, columns, 0, CHUNK, run, vector, False, False, False, False),)

@@ -274,6 +274,11 @@ def test_sums_of_rows_add_up_a_few_rows_at_a_time_over_long_runs(name, numerics)
         np.testing.assert_allclose(got, expected(arrays["X"]), rtol=1e-4, atol=1e-4)
 
 
+def test_rows_from_anywhere_are_added_up_in_registers_many_elements_at_a_time():
+    m = middle("op f(ids: i64[L], E: f32[V, D]) -> (S: f32[D]) { S[d] += E[ids[l], d] }", "tuned")
+    assert proved(m) and "lanes 128" in str(m.nest) and "l_c" not in structure(m.nest.body)
+
+
 @pytest.mark.parametrize("body", ["S[b] += X[n, b] where n <= b", "S[b] += X[b, n]", "S[b] += X[n, b]; S[b] += X[b, n]"])
 def test_what_is_no_plain_sum_of_rows_keeps_its_strategy(body):
     m = middle(f"op f(X: f32[B, B]) -> (S: f32[B]) {{ {body} }}", "tuned")
