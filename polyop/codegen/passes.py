@@ -12,6 +12,9 @@ from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, S
 
 Body = tuple[Node, ...]
 
+SMALL = 16
+"""Stores, once for each copy, that are written twice so that rows of two or three whole vectors may bypass the caches."""
+
 
 def unswitch(nest: LoopNest) -> LoopNest:
     """Move a test that does not depend on its innermost serial loop out of the loop.
@@ -103,13 +106,16 @@ def _full(partial: list[For]) -> tuple[Affine, ...]:
 
 
 def _narrower(n: Node, lanes: list[For], width: int, otherwise: Node) -> Node:
-    """`n`, with as few vectors for the loops `lanes` as there are lanes to fill."""
+    """`n`, with as few vectors for the loops `lanes` as have lanes to fill; without bounds if these are full and may stream."""
     edge = otherwise
     for x in lanes:
         upper = _extra(x)
         if len(upper) == 1 and x.extent:
             for extent in reversed(range(width, x.extent, width)):
-                edge = If((affine(extent) - upper[0],), (_narrowed(n, x.index, extent, upper[0]),), (edge,))
+                fewer = _narrowed(n, x.index, extent, upper[0])
+                if extent > width and _size(fewer, width) <= SMALL and any(s.stream for s in stores((fewer,))):
+                    fewer = If((upper[0] - extent,), (_narrowed(n, x.index, extent, affine(extent)),), (fewer,))
+                edge = If((affine(extent) - upper[0],), (fewer,), (edge,))
     return edge
 
 

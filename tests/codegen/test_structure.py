@@ -16,7 +16,7 @@ from polyop.ir.dtypes import DTYPES, F16, F32, F64, I32
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Const
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import structure
+from polyop.ir.loops import For, structure, walk
 from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V3, V4, assembled, check, compiled, make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, when, work
@@ -287,6 +287,16 @@ def test_a_test_leaves_the_loop_that_it_does_not_depend_on():
 def test_an_edge_takes_only_the_vectors_it_needs():
     n = nest([tensor("x", "N")], [strip("i", 48, "N", st(ld("x", I), Const(1.0, F32)))])
     assert structure(split_full_tiles(n, 16).body) == "i_c(if(i_v:lanes(s) | if(i_v:lanes(s) | if(i_v:lanes(s) | i_v:lanes(s)))))"
+
+
+def test_an_edge_of_whole_vectors_that_may_bypass_the_caches_has_no_bounds():
+    n = nest([tensor("X", "N"), tensor("Y", "N")], [strip("i", 64, "N", st(ld("Y", I), ld("X", I), stream=True))])
+    twice = "if(i_v:lanes(s) | i_v:lanes(s))"
+    got = split_full_tiles(n, 16)
+    assert structure(got.body) == f"i_c(if(i_v:lanes(s) | if(i_v:lanes(s) | if({twice} | if({twice} | i_v:lanes(s))))))"
+    full = {f.extent for f in walk(got.body) if isinstance(f, For) and f.is_full}
+    assert full == {64, 48, 32}
+
 
 
 @pytest.mark.parametrize(("size", "kept"), [(5, "i_v:lanes(s)"), (40, "i_v:lanes(s)"), (48, "i_v:lanes(s)")])

@@ -125,7 +125,7 @@ def _stream(s: State, x: Value, place: Place, point: Point) -> None:
     bytes_ = s.width * alignment(place.element)
     raws = [to_memory(operand(s, x, point, v, True), place.buffer.dtype, s.shared.target).text for v in range(s.vectors())]
     p = place.base(point, None)
-    address = s.b.pure(f"ptrtoint ptr {p} to i64", p)
+    address = s.b.do(f"ptrtoint ptr {p} to i64")  # here, since rows of another length do not ask
     low = s.b.pure(f"and i64 {address}, {bytes_ - 1}", address)
     elems: Int = 1
     for extent, _ in place.buffer.dims:
