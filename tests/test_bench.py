@@ -281,10 +281,12 @@ def test_a_summary_has_geometric_means_over_the_best_peer_and_over_each():
     assert by_name["over torch"] == "4.00x" and lines[-1][0] == "all"
 
 
-def test_losses_stand_before_the_tables():
+def test_losses_and_who_was_left_out_stand_before_the_tables():
     lines = markdown(book(row("won", polyop=1.0, numpy=2.0), row("lost", polyop=2.0, numpy=1.0)))
     start = lines.index("### Where polyop is slower than the best peer")
     losses = "\n".join(lines[start : lines.index("### g")])
+    left = replace(row("slow", polyop=1.0), skipped={"jax": "a call takes 2.0 s"})
+    assert "| g | slow | jax | a call takes 2.0 s |" in markdown(book(left))
     assert "lost" in losses and "won" not in losses
     assert any("jax not installed" in line for line in lines) and any("numpy 2" in line for line in lines)
 

@@ -147,12 +147,13 @@ def _theirs(peer: Peer, bound: Bound, count: int) -> tuple[tuple[Callable[[], An
     calls = tuple(partial(function, *(peer.own(x) for x in inputs)) for inputs in bound.turns)
     if peer.compiles:
         calls[0]()
-    start = time.perf_counter()
-    want = results(calls[0](), peer.array)
-    taken = time.perf_counter() - start
-    if taken > SLOW:
-        raise TimeoutError(f"a call takes {taken:.1f} s")
-    return calls, want
+    for _ in range(2):  # a call that was only interrupted gets another chance
+        start = time.perf_counter()
+        want = results(calls[0](), peer.array)
+        taken = time.perf_counter() - start
+        if taken <= SLOW:
+            return calls, want
+    raise TimeoutError(f"a call takes {taken:.1f} s")
 
 
 def _by_turns(bound: Bound, calls: tuple[Callable[[], Any], ...]) -> Callable[[], Any]:

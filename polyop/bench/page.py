@@ -84,7 +84,7 @@ def summary(book: Book) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
 
 
 def markdown(book: Book) -> list[str]:
-    """The whole book: machine, versions, summary, losses first, then every row."""
+    """The whole book: machine, versions, summary, losses first, who was left out where, then every row."""
     peers = ", ".join(f"{n} {v}" for n, v in book.versions.items())
     levels = "; ".join(f"{_bytes(x.bytes_)}: {x.reads:.0f} and {x.copies:.0f}" for x in book.machine.levels)
     missing = "; ".join(f"{n}: {why}" for n, why in book.missing.items())
@@ -95,6 +95,9 @@ def markdown(book: Book) -> list[str]:
     if losses:
         slower = [(r.group, *cells(r)) for r in losses]
         lines += ["", "### Where polyop is slower than the best peer", "", *table(("group", *HEAD), slower)]
+    left = [(r.group, r.case, n, why) for r in book.rows for n, why in r.skipped.items()]
+    if left:
+        lines += ["", "### Peers left out of single lines", "", *table(("group", "case", "peer", "why"), left)]
     for group, rows in book.groups.items():
         lines += ["", f"### {group}", "", *table(HEAD, [cells(r) for r in rows])]
     return lines
