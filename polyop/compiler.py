@@ -26,6 +26,7 @@ from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
+from polyop.rewrite.residues import cut_into_residues
 from polyop.runtime import cpu, forks
 from polyop.trace import Recorder, Trace
 
@@ -70,7 +71,7 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     rec.text("op", op)
     with _ISL:
         rec.stage("check", check, op)
-        scop = rec.stage("scop", lambda: scop_of(cut_into_pieces(fix_at_one(op, options.ones))))
+        scop = rec.stage("scop", lambda: scop_of(_before_scop(op, options)))
         rec.text("scop", scop)
         notes: list[str] = []
         for rung in RUNGS[RUNGS.index(options.rung) : -1]:
@@ -96,6 +97,11 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     notes.append("no loops could be generated: calls are interpreted, which is slow")
     LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))
     return Compiled(op, layout, target, options, "interpreter", rec.trace(), notes=tuple(notes))
+
+
+def _before_scop(op: Op, options: Options) -> Op:
+    """`op` as its Scop is made of it: sizes that are 1 put in, remainders and borders cut off."""
+    return cut_into_pieces(cut_into_residues(fix_at_one(op, options.ones), options.numerics == "strict"))
 
 
 class _NotProvedError(Exception):

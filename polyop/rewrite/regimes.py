@@ -12,6 +12,7 @@ from math import prod
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.ir.options import SHORT, STRIP, VERY_SHORT, Options
+from polyop.rewrite.residues import cut_into_residues
 
 _LINE = 64  # bytes of the widest vector
 
@@ -35,7 +36,8 @@ class Questions:
 
 
 def questions(op: Op) -> Questions:
-    """What to ask of the sizes of a call of `op`."""
+    """What to ask of the sizes of a call of `op`; of contractions that are cut into residue classes, each class is asked."""
+    op = cut_into_residues(op)
     contractions = _contractions(op)
     last = [s.target for s, _ in contractions]
     last += [s.target for s in op.steps if s.reduce is not None and len(s.target.index) > 1]
@@ -95,6 +97,7 @@ def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -
 
 def kinds(op: Op) -> tuple[str, ...]:
     """The sorts of calls that get a kernel of their own, in words."""
+    op = cut_into_residues(op)
     q, least = questions(op), dict.fromkeys(op.sizes, 1)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in q.narrow]
