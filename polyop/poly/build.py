@@ -116,16 +116,14 @@ class Builder:
     def ties(self, s: Stmt) -> tuple[Affine, ...]:
         """The conditions of `s` between iterators of two loops that are cut: { j <= i }.
 
-        Of { (i - j) mod n = 0 } only those where half of all points are left: where it is a third, more are wasted than done,
-        and isl finds no end.
+        Those with a remainder or a quotient stay in the domains: as tests they would waste most of a tile, and isl finds no end.
         """
         own = self.plan.classes[s.name]
         free = {i for i in s.dims if own[i] in self.free}
         if any((names(r.lower) | names(r.upper)) & set(s.dims) for r in s.ranges):
             return ()
         return tuple(t for w in s.where if isinstance(w, Tests) for t in w.tests
-                     if len(names(t) & free) > 1
-                     and all(isinstance(a, str) or (a.op == "mod" and a.args[1] == affine(2)) for a, _ in t.terms))
+                     if len(names(t) & free) > 1 and all(isinstance(a, str) for a, _ in t.terms))
 
     def tests(self, s: Stmt, values: Mapping[str, Affine]) -> tuple[Affine, ...]:
         """Those of them that can be said with `values`, in tile coordinates."""
