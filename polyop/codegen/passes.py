@@ -55,10 +55,35 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
         return tuple(one(n) for n in body)
 
     def one(n: Node) -> Node:
-        split = _versions(n, width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
+        split = _versions(stepped(n), width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
         return rebuild(n, go) if split is None else split
 
     return replace(nest, body=decided(go(nest.body)))
+
+
+def stepped(n: For) -> For:
+    """The lock-step loop `n`, where serial loops inside have a copy of their body for the steps in which all of a loop exists.
+
+        for k by 4 { for f in [0, min(4, K - k)) (rows 4) { S } }   becomes
+        for k by 4 { if K - k - 4 >= 0 { for f in [0, 4) (rows 4) { S } } else { for f in [0, min(4, K - k)) (rows 4) { S } } }
+    """
+    def one(c: Node) -> Node:
+        c = rebuild(c, lambda body: tuple(map(one, body)))
+        if not isinstance(c, For) or c.kind in LOCKSTEP:
+            return c
+        partial = [x for x in walk(c.body) if isinstance(x, For) and x.kind == Kind.ROWS and c.index in names(x.upper)]
+        tests = _full(partial)
+        if not tests or any(names(x.upper) & _inside(c) for x in partial):
+            return c
+        return replace(c, body=(If(tests, tuple(_filled(b, (Kind.ROWS,), frozenset(x.index for x in partial)) for b in c.body),
+                                   c.body),))
+
+    return replace(n, body=tuple(map(one, n.body)))
+
+
+def _inside(n: For) -> frozenset[str]:
+    """The loops inside `n`."""
+    return frozenset(x.index for x in walk(n.body) if isinstance(x, For))
 
 
 def decided(body: Body) -> Body:
@@ -82,10 +107,14 @@ def _chosen(n: Node) -> Body:
 
 
 def _versions(n: For, width: int, copies: int) -> Node | None:
-    """The full copy and the edges; None if nothing is partial, or if a bound depends on a loop inside."""
+    """The full copy and the edges; None if nothing is partial, or if a bound of lanes depends on a loop inside."""
+    inside = _inside(n) | {n.index}
     partial = [x for x in (n, *walk(n.body)) if isinstance(x, For) and x.kind in LOCKSTEP and not x.is_full]
-    if any(names(x.upper) & {y.index for y in (n, *walk(n.body)) if isinstance(y, For)} for x in partial):
+    varying = frozenset(x.index for x in partial if names(x.upper) & inside)
+    if any(x.kind == Kind.LANES for x in partial if x.index in varying):
         return None
+    partial = [x for x in partial if x.index not in varying]
+    steady = frozenset(x.index for x in partial)
     tests = _full(partial)
     if not tests:
         return None
@@ -95,9 +124,9 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
         edge = _narrower(n, lanes, width, n)
         rows = _full([x for x in partial if x.kind == Kind.ROWS])
         if lanes and rows:
-            filled = _filled(n, (Kind.ROWS,))
+            filled = _filled(n, (Kind.ROWS,), steady)
             edge = If(rows, (_narrower(filled, lanes, width, filled),), (edge,))
-    return If(tests, (_filled(n),), (edge,))
+    return If(tests, (_filled(n, LOCKSTEP, steady),), (edge,))
 
 
 def _full(partial: list[For]) -> tuple[Affine, ...]:
@@ -144,9 +173,11 @@ def _narrowed(n: Node, index: str, extent: int, upper: Affine) -> Node:
     return replace(new, extent=extent, upper=upper) if isinstance(new, For) and new.index == index else new
 
 
-def _filled(n: Node, kinds: tuple[Kind, ...] = LOCKSTEP) -> Node:
-    new = rebuild(n, lambda body: tuple(_filled(b, kinds) for b in body))
-    return replace(new, upper=affine(new.extent)) if isinstance(new, For) and new.kind in kinds and new.extent else new
+def _filled(n: Node, kinds: tuple[Kind, ...], only: frozenset[str]) -> Node:
+    """`n`, with all copies of the loops `only` that are of these kinds."""
+    new = rebuild(n, lambda body: tuple(_filled(b, kinds, only) for b in body))
+    fits = isinstance(new, For) and new.kind in kinds and new.index in only
+    return replace(new, upper=affine(new.extent)) if isinstance(new, For) and fits and new.extent else new
 
 
 def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:

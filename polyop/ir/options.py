@@ -18,7 +18,8 @@ STRIP = 256  # bytes: four vectors
 class Options:
     """How to compile.
 
-    numerics   "fast": reductions may be reassociated and `a*b + c` contracted; "strict": source order and rounding
+    numerics   "fast": reductions may be reassociated, `a*b + c` contracted, and numbers below 2^-126 be 0 in sums of products of
+               bf16; "strict": source order and rounding
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"

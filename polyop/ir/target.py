@@ -41,6 +41,10 @@ class Target:
         """How many elements of `bytes_` each fit into a vector register."""
         return max(1, self.vector_bytes // bytes_)
 
+    def has(self, feature: str) -> bool:
+        """Whether `features` says so; what `arch` implies is not looked up."""
+        return f"+{feature}" in self.features.split(",")
+
 
 ROWS = (
     # https://gitlab.com/x86-psABIs/x86-64-ABI: the micro-architecture levels

@@ -9,8 +9,9 @@ cache; here the right operand's block stays in L2 and the rows of the left one i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import log2, prod
+from math import lcm, log2, prod
 
+from polyop.ir.dots import Dot, dot, product
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, names
 from polyop.ir.expr import Test as Tests
@@ -22,6 +23,7 @@ from polyop.poly.scop import UPDATE, Stmt
 
 NEAR = 4  # elements from lane to lane that a vector load still takes well
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
+FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
 
@@ -54,6 +56,7 @@ class PackedStrategy:
     beside        another column, along which the right operand has its unit stride: blocks hold `vector` values of it, so
                   that a copy reads whole lines
     across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
+    fine          steps of `depth` that one lane takes at once: those of a dot-product instruction, or 1
     """
 
     what: Contraction
@@ -74,12 +77,14 @@ class PackedStrategy:
     across: str | None = None
     second: int = 1
     block: int = 1
+    fine: int = 1
 
     def __str__(self) -> str:
         packs = ["left"] * self.pack_left + [("right, fused" if self.fuse_pack else "right")] * self.pack_right
         rows = f"rows {self.row} x {self.rows}" if self.row else "no rows"
         across = f", {self.across} x {self.second}" if self.across else ""
-        return (f"packed: {rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}, "
+        fine = f" x {self.fine}" if self.fine > 1 else ""
+        return (f"packed: {rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}{fine}, "
                 f"mc {self.mc}, kc {self.kc}, nc {self.nc}, packs {' and '.join(packs) or 'nothing'}")
 
 
@@ -173,6 +178,10 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         run = t.l1 // (4 * rows * bytes_) // columns * columns  # of results: a quarter of L1
         chunk = None if plan.options.strip or begins else CHUNK
         return (PackedStrategy(c, row, column, depth, rows, columns, rows, chunk, run, vector, False, False, False, outside),)
+    lanewise = None if beside or across else dotted(plan, c, depth)
+    if lanewise:
+        rows, vectors = register_tile(t, vector, typical[row], typical[column], d=lanewise)
+        columns, bytes_ = vectors * vector, left.dtype.bytes_
     windows = {i for i in contracted if not all(stands_alone(i, x) for x in (left, right) if i in iterators_of(x))}
     inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)
     kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / inside))))
@@ -180,7 +189,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         kc = min(kc, 128)
     nc = columns if across else column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
     block = column_block(t, kc * inside * columns, second, bytes_) if across else 1
-    mc = (192 if plan.options.threads else 4800) // rows * rows
+    whole = lcm(rows, vector)  # a copy of the left operand goes by squares of vectors
+    mc = max(1, (192 if plan.options.threads else 4800) // whole) * whole
     apart = spacing(plan, u, right, own[column])
     fuse = apart is not None and 1 <= apart <= NEAR
     if len(c.rights) > 1 or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
@@ -189,10 +199,32 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside, None,
                                across, second, block),)
     # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
-    pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and unit(left, contracted) is None
+    dense = unit(left, (depth,) if lanewise else contracted)
+    pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
     chunk = None if begins else kc
     return (PackedStrategy(c, row, column, depth, rows, columns, mc, chunk, nc, vector, pack_left, True, fuse, outside, beside,
-                           across, second, block),)
+                           across, second, block, lanewise.steps if lanewise else 1),)
+
+
+def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
+    """The instruction that adds up several steps of `depth` in each lane, if the update is a plain sum of products.
+
+    Every step must exist for every row and column, or for none: conditions and guards could take some of a lane's alone.
+    """
+    u = c.update
+    factors = product(u.expr)
+    if factors is None or u.reduce is None or u.reduce.name != "add" or len(c.lefts) + len(c.rights) != 2 or u.where:
+        return None
+    if set(factors) != {c.lefts[0], c.rights[0]} or any(x.guard for x in factors) or plan.lane_bytes != 4:
+        return None
+    extent = _extent(u, depth)
+    if depth not in iterators_of(c.lefts[0]) or not set(c.having(CONTRACTED)) <= iterators_of(c.rights[0]):
+        return None
+    if not names(extent) <= set(plan.scop.op.sizes):
+        return None
+    found = dot(plan.target, plan.target.vector_bytes, u.target.dtype, c.lefts[0].dtype, c.rights[0].dtype,
+                plan.options.numerics == "strict")
+    return None if found is None or (extent.is_constant and extent.const < found.steps) else found
 
 
 def written_order(s: Stmt) -> tuple[str, ...]:
@@ -216,21 +248,25 @@ def _typical(extent: Affine, hints: dict[str, int]) -> int | None:
 
 
 def register_tile(t: Target, lanes: int, rows_hint: int | None, columns_hint: int | None, most: int = 4,
-                  second: int = 1) -> tuple[int, int]:
+                  second: int = 1, d: Dot | None = None) -> tuple[int, int]:
     """(rows, vectors): fewest loads per multiply-add, (r + v) / (r v), under r v + v + 1 <= registers, r v >= fma_chains.
 
     There are `second` times as many vectors in a tile, and up to `most` of them along the lanes.
     A hint is a typical extent, never an assumption: shapes that cut it with less waste are preferred.
+    Dot products use what they load several times as fast, and the right operand comes from L2: its vectors count as `FAR`. Where
+    one of their operands is flipped, each column has one more sum, beside it the constant that this is a sum with.
     """
+    kept, more = (2, 3) if d and d.flipped else (1, 1)
+
     def waste(extent: int | None, step: int) -> float:
         return -(-extent // step) * step / extent if extent else 1.0
 
     def cost(tile: tuple[int, int]) -> float:
         r, v = tile[0], tile[1] * second
-        return ((r + v) / (r * v) + 2.0) * waste(rows_hint, r) * waste(columns_hint, tile[1] * lanes)
+        return ((r + v * (FAR if d else 1)) / (r * v) + 2.0) * waste(rows_hint, r) * waste(columns_hint, tile[1] * lanes)
 
     legal = [(r, v) for v in range(1, most + 1) for r in range(1, t.registers)
-             if (r + 1) * v * second + 1 <= t.registers and r * v * second >= t.fma_chains]
+             if (r + kept) * v * second + more <= t.registers and r * v * second >= t.fma_chains]
     if not legal:
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
     return min(legal, key=cost)

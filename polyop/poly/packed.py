@@ -51,8 +51,10 @@ class _Packed:
                                 Coord(f"{q[s.across]}_p", 1, s.second))
         if s.beside:
             chains[s.beside] = (Coord(f"{q[s.beside]}_c", s.vector), Coord(f"{q[s.beside]}_p", 1, s.vector))
-        if s.kc:
-            chains[s.depth] = (Coord(f"{q[s.depth]}_c", s.kc), Coord(f"{q[s.depth]}_p", 1, s.kc))
+        self.fine = ((f"{q[s.depth]}_f", s.fine),) if s.fine > 1 else ()
+        if s.kc or s.fine > 1:
+            chains[s.depth] = (*((Coord(f"{q[s.depth]}_c", s.kc),) if s.kc else ()), Coord(f"{q[s.depth]}_p", s.fine, s.kc),
+                               *(Coord(c, 1, steps) for c, steps in self.fine))
         for i in self.u.dims:
             if q[i] in outer:
                 continue
@@ -69,6 +71,7 @@ class _Packed:
         self.homes = find_homes(plan, cluster, tuple(outer), self.locked, s.columns)
         self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in self.u.dims if q[i] not in outer))
         self.b.kinds |= {c: (Kind.LANES if c == self.n_v else Kind.ROWS, extent) for c, extent in self.locked}
+        self.b.kinds |= {c: (Kind.ROWS, steps) for c, steps in self.fine}
         for h in self.homes.values():
             self.b.buffer(h.buffer)
 
@@ -99,7 +102,7 @@ class _Packed:
         return tuple(x for item in items for x in bands(tuple(c for c, _ in (*self.row, *self.across)), item))
 
     def on_second(self, item: str) -> Bands:
-        return bands(tuple(c for c, _ in self.across), item)
+        return bands(tuple(c for c, _ in (*self.across, *self.fine)), item)
 
     # --- the parts
     def build(self) -> Part:
@@ -124,8 +127,9 @@ class _Packed:
         every = [self.own[i] for i in u.dims]
         every = [*self.outer, *(q for q in every if q not in self.outer)]
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
-        depth = [c.name for c in self.coords(s.depth) if c.name != self.chunk]
-        inner = (*before, band((*self.loops(other_k), *depth), *fused, *self.on_rows(u.name)), *after)
+        depth = [c.name for c in self.coords(s.depth) if c.name != self.chunk and (c.name, s.fine) not in self.fine]
+        update = bands(tuple(c for c, _ in (*self.row, *self.across, *self.fine)), u.name)
+        inner = (*before, band((*self.loops(other_k), *depth), *fused, *update), *after)
         m_c, m_r = ((c.name,) for c in self.coords(s.row)[:2]) if s.row else ((), ())
         n_c, n_r = (c.name for c in self.coords(s.column)[:2])
         within = tuple(self.coords(i)[1].name for i in near)
@@ -198,7 +202,8 @@ class _Packed:
         """Where a packed right operand stands, in the coordinates of `axes`: the tiles', or those of its copy."""
         s = self.s
         n_c, n_r = (affine(c.name) for c in axes[self.own[s.column]].coords[:2])
-        inside = [*(self.offset(i, axes) for i in other_k), self.depth(axes)]
+        fine = self.lane_step(axes)
+        inside = [*(self.offset(i, axes) for i in other_k), self.depth(axes) - sum(fine, Affine())]
         panel = [n_r]
         if s.beside:
             panel.append(self.offset(s.beside, axes) - affine(axes[self.own[s.beside]].coords[0].name))
@@ -206,8 +211,16 @@ class _Packed:
             block, step = (affine(c.name) for c in axes[self.own[s.across]].coords[:2])
             panel.append(step)
             inside.append(self.offset(s.across, axes) - block - step)
-        return Load(self.packed_name("right"), (*panel, *inside, self.offset(s.column, axes) - n_c - n_r),
+        return Load(self.packed_name("right"), (*panel, *inside, self.offset(s.column, axes) - n_c - n_r, *fine),
                     self.c.rights[0].dtype)
+
+    def lane_step(self, axes: Axes) -> tuple[Affine, ...]:
+        """Which of the steps that one lane takes at once this is, if it takes several: the last position in a packed operand."""
+        if not self.fine:
+            return ()
+        last = axes[self.own[self.s.depth]].coords[-1]
+        step = affine(last.name)
+        return (step if last.cap == self.s.fine else quasi("mod", step, affine(self.s.fine)),)
 
     def left_place(self, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
         """The same for a packed left operand."""
@@ -224,9 +237,9 @@ class _Packed:
     def packed_name(self, side: str) -> str:
         return f"{self.u.target.source}_{self.u.name}_{side}"
 
-    def deep(self, other_k: tuple[str, ...]) -> tuple[tuple[Affine, int], ...]:
+    def deep(self, other_k: tuple[str, ...], unit: int = 1) -> tuple[tuple[Affine, int], ...]:
         s, extent = self.s, self.extent(self.s.depth)
-        return (*((self.extent(i), 1) for i in other_k), (quasi("min", affine(s.kc), extent) if s.kc else extent, 1))
+        return (*((self.extent(i), 1) for i in other_k), (quasi("min", affine(s.kc), extent) if s.kc else extent, unit))
 
     def pack_right(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Bands, Bands]:
         """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
@@ -234,8 +247,10 @@ class _Packed:
         assert s.row is not None
         near = ((affine(s.vector), 1),) if s.beside else ((affine(s.block), s.second),) if s.across else ()
         second = ((affine(s.second), 1),) if s.across else ()
-        dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k), *second, (affine(s.columns), 1))
-        self.b.buffer(Buffer(self.packed_name("right"), self.c.rights[0].dtype, dims, Space.WORK, pad=s.columns, private=True))
+        fine = tuple((affine(steps), 1) for _, steps in self.fine)
+        dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k, s.fine), *second, (affine(s.columns), 1), *fine)
+        pad = 1 if fine else s.columns
+        self.b.buffer(Buffer(self.packed_name("right"), self.c.rights[0].dtype, dims, Space.WORK, pad=pad, private=True))
         m_c, m_r = self.coords(s.row)[:2]
         only = [f"0 <= {m_c.name} < {self.extent(s.row)}"]
         if s.fuse_pack:
@@ -246,7 +261,7 @@ class _Packed:
         source = self.unit_of(self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED))
         n_r = self.coords(s.column)[1].name
         copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column,
-                     source if source != s.column else None, (n_r,))
+                     source if source != s.column and (not self.fine or source == s.depth) else None, (n_r,))
         target = self.right_place({**self.axes, **copy.axes}, other_k)
         name = copy.write(f"{self.u.name}_right", target, (m_c,), only)
         around = self.others(COLUMN, s.column, *(i for i in (s.beside, s.across) if i))
@@ -289,13 +304,15 @@ class _Copy:
             block, step, inside = p.axes[q].coords
             self.axes[q] = Axis((block, step, replace(inside, name=f"{q}_y")), p.axes[q].start)
         if source is not None:
-            for i, last in ((lane, "l"), (source, "s")):
+            steps = vector * (p.s.fine if source == p.s.depth else 1)  # as many words as a vector has
+            for i, last, size in ((lane, "l", vector), (source, "s", steps)):
                 q = p.own[i]
                 axis = p.axes[q]
                 stay = tuple(c for c in axis.coords if c.step > 1 and (c.name.endswith("_c") or c.name in keep))
                 cap = stay[-1].step if stay else None
-                self.axes[q] = Axis((*stay, Coord(f"{q}_x", vector, cap), Coord(f"{q}_{last}", 1, vector)), axis.start)
-            p.b.kinds |= {f"{p.own[lane]}_l": (Kind.LANES, vector), f"{p.own[source]}_s": (Kind.ROWS, vector)}
+                square = Coord(f"{q}_{'x' if size == vector else 'w'}", size, cap)
+                self.axes[q] = Axis((*stay, square, Coord(f"{q}_{last}", 1, size)), axis.start)
+            p.b.kinds |= {f"{p.own[lane]}_l": (Kind.LANES, vector), f"{p.own[source]}_s": (Kind.ROWS, steps)}
 
     def write(self, name: str, target: Load, also: tuple[Coord, ...], only: list[str]) -> str:
         """The statement of the copy: `also` are tile coordinates in which it is repeated, under the conditions `only`."""
@@ -319,5 +336,6 @@ class _Copy:
             around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i]]
             return (*inner[self.lane], *around, *inside)
         inside = [inner[self.lane].pop()]
-        around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i]]
-        return (*around, *inner[self.lane], *inside)
+        fine = [c for c, _ in p.fine if self.lane != p.s.depth]
+        around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i] if c not in fine]
+        return (*around, *inner[self.lane], *inside, *fine)

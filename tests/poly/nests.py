@@ -49,6 +49,37 @@ acc[m_p, n_v] += A[m_c + m_p + m_r, k_c + k_p] * right[n_r, k_p, n_v]
 """
 MATMUL_PACKED = nest(MATMUL, MATMUL_PACKED_TEXT)
 
+MATMUL_DOTS_TEXT = """
+    buffer acc[2, 2] reg
+    buffer right[4 by 2, 4 by 2, 2, 2] work private
+    if K <= 0:
+        for m in 0, M:
+            for n in 0, N:
+                C_init(m, n): C[m, n] = 0.0
+    for m_c in 0, M, 4: parallel
+        for k_c in 0, K, 4:
+            for n_c in 0, N, 4:
+                for m_r in 0, min(4, M - m_c), 2:
+                    for n_r in 0, min(4, N - n_c), 2:
+                        for n_v in 0, min(2, N - n_c - n_r): lanes 2
+                            if k_c >= 4:
+                                for m_p in 0, min(2, M - m_c - m_r): rows 2
+                                    - acc[m_p, n_v] = C[m_c + m_p + m_r, n_c + n_r + n_v]
+                            else:
+                                for m_p in 0, min(2, M - m_c - m_r): rows 2
+                                    C_init(m_c + m_r + m_p, n_c + n_r + n_v): acc[m_p, n_v] = 0.0
+                            for k_p in 0, min(4, K - k_c), 2:
+                                if m_r >= 0, m_r <= 0:
+                                    for k_f in 0, min(2, K - k_c - k_p): rows 2
+                                        - right[n_r, k_p, n_v, k_f] = B[k_c + k_p + k_f, n_c + n_r + n_v]
+                                for m_p in 0, min(2, M - m_c - m_r): rows 2
+                                    for k_f in 0, min(2, K - k_c - k_p): rows 2
+                                        S0(m_c + m_r + m_p, n_c + n_r + n_v, k_c + k_p + k_f): \
+acc[m_p, n_v] += A[m_c + m_p + m_r, k_c + k_p + k_f] * right[n_r, k_p, n_v, k_f]
+                            for m_p in 0, min(2, M - m_c - m_r): rows 2
+                                - C[m_c + m_p + m_r, n_c + n_r + n_v] = acc[m_p, n_v]
+"""
+
 BIAS_RELU = operator("""C[m, n] += A[m, k] * B[k, n]
                         D[m, n] = relu(C[m, n] + b[n])""",
                      inputs="A[M, K], B[K, N], b[N]", outputs="D[M, N]", temps="C[M, N]", ranges="m:M n:N k:K", where="K >= 1",

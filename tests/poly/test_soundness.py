@@ -28,6 +28,7 @@ TWICE = operator("""a[i] = exp(X[i])
 
 CASES = {
     "matmul": (n.MATMUL, nest(n.MATMUL, n.small(n.MATMUL_PACKED_TEXT))),
+    "matmul_dots": (n.MATMUL, nest(n.MATMUL, n.MATMUL_DOTS_TEXT)),
     "matmul_loops": (n.MATMUL, n.MATMUL_LOOPS),
     "bias_relu": (n.BIAS_RELU, nest(n.BIAS_RELU, n.small(n.BIAS_RELU_PACKED_TEXT))),
     "softmax": (n.SOFTMAX, nest(n.SOFTMAX, n.small(n.SOFTMAX_ROWS_TEXT))),

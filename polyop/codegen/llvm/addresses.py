@@ -139,6 +139,20 @@ def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Pla
     return Place(load, b, element, rows, 0 if vectors else along, offsets if vectors else None, base, _inside(s, inside))
 
 
+def run_along(s: State, x: Load, index: str) -> Int | None:
+    """Elements from one step of `index` to the next, None if that is not constant."""
+    b = require_buffer(s.nest, x)
+    total: Int = 0
+    for position, step, (_, unit) in zip(x.index, strides(s, b), b.dims, strict=True):
+        if not isinstance(position, Affine):
+            return None
+        if index in names(position):
+            if unit != 1 or any(not isinstance(a, str) and index in names(affine(a)) for a, _ in position.terms):
+                return None
+            total = s.b.add(total, s.b.mul(step, position.factor(index)))
+    return total
+
+
 def lane_offsets(s: State, stride: Int, v: int) -> str:
     """stride * lane number, for the lanes of vector `v`."""
     w = s.width

@@ -25,12 +25,16 @@ class Text:
     """
 
     functions: list[str] = field(default_factory=list)
-    declared: set[str] = field(default_factory=set)
+    declared: dict[str, str] = field(default_factory=dict)
     constants: dict[str, str] = field(default_factory=dict)
     outlined: set[str] = field(default_factory=set)
     zeros: int = 64  # bytes of the row of zeros
     fuses: bool = False
     scales: bool = False
+
+    def declare(self, line: str) -> None:
+        """Declare a function, once: calls may name other alignments than the first."""
+        self.declared.setdefault(line[line.index("@"):line.index("(")], line)
 
     def assemble(self, attributes: str) -> str:
         """The whole text; equal nests give equal texts."""
@@ -38,7 +42,7 @@ class Text:
         used = [zeros] if any("@zeros" in f for f in self.functions) else []
         tail = [f"attributes #0 = {{ {attributes} }}", f"attributes #1 = {{ noinline {attributes} }}",
                 "!0 = distinct !{!0, !1}", '!1 = !{!"llvm.loop.unroll.disable"}', "!2 = !{i32 1}", ""]
-        return "\n".join([*used, *sorted(self.constants.values()), *self.functions, *sorted(self.declared), *tail])
+        return "\n".join([*used, *sorted(self.constants.values()), *self.functions, *sorted(self.declared.values()), *tail])
 
 
 @dataclass(slots=True)
@@ -93,7 +97,7 @@ class Builder:
 
     def spelled(self, result: str, name: str, args: tuple[tuple[str, Int], ...]) -> str:
         """The text of a call; declares what is called."""
-        self.text.declared.add(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
+        self.text.declare(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
         return f"call {result} @{name}({', '.join(f'{t} {a}' for t, a in args)})"
 
     def call(self, result: str, name: str, *args: tuple[str, Int]) -> str:
@@ -162,7 +166,7 @@ class Builder:
 
     def fence(self) -> str:
         """The line that orders stores past the caches before what follows."""
-        self.text.declared.add("declare void @llvm.x86.sse.sfence()")
+        self.text.declare("declare void @llvm.x86.sse.sfence()")
         return "  call void @llvm.x86.sse.sfence()"
 
     def lines(self) -> list[str]:

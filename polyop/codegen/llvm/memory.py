@@ -7,6 +7,7 @@ from polyop.codegen.llvm.addresses import Place, gep, lane_offsets, locate
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
 from polyop.codegen.llvm.index import existing, index
+from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
 from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.reach import lane_mask
@@ -29,6 +30,10 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
         ok = Value(BOOL, rows, wide, lambda p, v: check_inside(s, n.target, inside, before, p, v))
         conditions = (*conditions, Condition(ok, True))
     folded = is_folded(s, n, x, place.lanes)
+    woven = weave(s, n, place, conditions)
+    if woven is not None:
+        write_woven(s, n, x, place, woven)
+        return
     # what was stored elsewhere in this buffer may overlap
     s.stored = {k: y for k, y in s.stored.items() if k[0] == n.target or k[0].source != n.target.source}
     for point in points(s, rows_needed(s, n, x, place.rows)):

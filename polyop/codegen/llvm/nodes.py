@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.builder import IMPURE, Code
+from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.expressions import negation, test_value
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.index import index, test_scalar
@@ -132,6 +133,7 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
     b.zones.append(zone)
     b.depth[iv], b.depth[after] = len(b.zones) - 1, IMPURE
     written = {x.target.source for x in stores(n.body)}
+    offsets = open_offsets(s, n)
     entering = dict(s.regs)
     carried = {k: b.fresh() for k in sorted(entering) if k[0] in written}
     for phi in carried.values():
@@ -154,6 +156,7 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
         pairs = f"[ {entering[key]}, %{before} ], [ {inside[key]}, %{last} ]"
         phis.append(f"  {phi} = phi {t} {pairs}")
         s.regs[key] = b.do(f"phi {t} {pairs}")
+    close_offsets(s, offsets)
 
 
 def _prefetch(s: State, n: Prefetch) -> None:

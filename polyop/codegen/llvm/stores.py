@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polyop.codegen.llvm.dots import operands, store_dots
 from polyop.codegen.llvm.expressions import operand, value_of
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import lanes_part, scalar_part
@@ -15,6 +16,10 @@ from polyop.ir.loops import Space, Store
 
 def store(s: State, n: Store) -> None:
     s.loaded = {}
+    dots = operands(s, n)
+    if dots is not None:
+        store_dots(s, n, dots)
+        return
     x = value_of(s, n.expr, s.active)
     if s.nest.buffer(n.target.source).space == Space.REG:
         _to_register(s, n, x)

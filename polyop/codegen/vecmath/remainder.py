@@ -72,8 +72,8 @@ def _define_large(x: V) -> None:
     if "pop.fmod.large" in text.outlined:
         return
     text.outlined.add("pop.fmod.large")
-    text.declared.add("declare i64 @llvm.umax.i64(i64, i64)")
-    text.declared.add("declare i64 @llvm.smin.i64(i64, i64)")
+    text.declare("declare i64 @llvm.umax.i64(i64, i64)")
+    text.declare("declare i64 @llvm.smin.i64(i64, i64)")
     text.functions.append(f"""define internal double @pop.fmod.large(double %a, double %d) #1 {{
 entry:
   %abits = bitcast double %a to i64

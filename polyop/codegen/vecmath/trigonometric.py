@@ -128,7 +128,7 @@ def _define_large(x: V) -> None:
     text.outlined.add("pop.reduce.large")
     table = ", ".join(f"i8 {byte}" for byte in TWO_OVER_PI.to_bytes(200, "little"))
     text.constants["two_over_pi"] = f"@two_over_pi = internal constant [200 x i8] [{table}], align 8"
-    text.declared.add("declare i256 @llvm.ctlz.i256(i256, i1)")
+    text.declare("declare i256 @llvm.ctlz.i256(i256, i1)")
     quarter = 1 << 253
     text.functions.append(f"""define internal {{ double, i64 }} @pop.reduce.large(double %x) #1 {{
 entry:

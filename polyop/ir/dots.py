@@ -1,0 +1,91 @@
+"""Dot-product instructions as rows of data: `acc[l] += sum of a[l, f] * b[l, f]` over the few elements f of one 32-bit lane.
+
+Sums of integers are taken modulo 2^32, so an instruction that multiplies a signed by an unsigned byte serves all four pairs:
+
+    a b  =  (a + 128) b - 128 b       of two signed bytes: the left one is unsigned once its top bit is flipped
+    a b  =  (a - 128) b + 128 b       of two unsigned ones: it is signed then
+
+What is left over is the same for all rows of a tile: one more dot product a column, with the byte 0x80 in the left one's place.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyop.ir.dtypes import BF16, F32, I8, I16, I32, U8, U32, DType
+from polyop.ir.expr import Apply, Expr, Load
+from polyop.ir.target import Target
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction, for vectors of any of `features`' widths.
+
+    intrinsic  LLVM's name, without the width in bits; operand: the element type that it takes
+    sums       the dtypes that it adds up in; sides: those of its two operands
+    steps      elements of a lane
+    features   (bytes of a vector, what the target must have: all of one of these)
+    """
+
+    name: str
+    intrinsic: str
+    operand: str
+    sums: tuple[DType, ...]
+    sides: tuple[DType, DType]
+    steps: int
+    features: tuple[tuple[int, tuple[frozenset[str], ...]], ...]
+
+    def runs_on(self, t: Target, bytes_: int) -> bool:
+        return any(b == bytes_ and any(all(map(t.has, some)) for some in needs) for b, needs in self.features)
+
+
+@dataclass(frozen=True, slots=True)
+class Dot:
+    """How a product of a left and a right operand is carried out.
+
+    swapped  the right operand is the instruction's first
+    flipped  the left operand's top bits are flipped, and what that adds is taken off again
+    """
+
+    instruction: Instruction
+    swapped: bool = False
+    flipped: bool = False
+
+    @property
+    def steps(self) -> int:
+        return self.instruction.steps
+
+
+_VNNI = ((64, (frozenset({"avx512vnni"}),)), (32, (frozenset({"avx512vnni", "avx512vl"}), frozenset({"avxvnni"}))))
+_BF16 = ((64, (frozenset({"avx512bf16"}),)), (32, (frozenset({"avx512bf16", "avx512vl"}),)))
+
+# https://www.intel.com/content/www/us/en/docs/intrinsics-guide: VPDPBUSD, VPDPWSSD, VDPBF16PS
+BYTES = Instruction("vpdpbusd", "llvm.x86.avx512.vpdpbusd", "i8", (I32, U32), (U8, I8), 4, _VNNI)
+WORDS = Instruction("vpdpwssd", "llvm.x86.avx512.vpdpwssd", "i16", (I32, U32), (I16, I16), 2, _VNNI)
+BRAINS = Instruction("vdpbf16ps", "llvm.x86.avx512bf16.dpbf16ps", "bfloat", (F32,), (BF16, BF16), 2, _BF16)
+ROWS = (BYTES, WORDS, BRAINS)
+
+
+def dot(t: Target, bytes_: int, total: DType, left: DType, right: DType, strict: bool) -> Dot | None:
+    """How vectors of `bytes_` add products of `left` and `right` to `total` on this target, if an instruction does.
+
+    Notes   `vdpbf16ps` rounds to even only, and takes numbers below 2^-126 for 0: not where numerics are strict.
+    """
+    for row in ROWS:
+        if total not in row.sums or not row.runs_on(t, bytes_) or (strict and total.is_float):
+            continue
+        if (left, right) == row.sides:
+            return Dot(row)
+        if (right, left) == row.sides:
+            return Dot(row, swapped=True)
+        if row is BYTES and left == right and left in row.sides:
+            return Dot(row, swapped=right == U8, flipped=True)
+    return None
+
+
+def product(e: Expr) -> tuple[Load, Load] | None:
+    """a and b, where `e` is the product of these two, each widened."""
+    match e:
+        case Apply(fn="mul", args=(Apply(fn="cast", args=(Load() as a,)), Apply(fn="cast", args=(Load() as b,)))):
+            return a, b
+    return None

@@ -1,0 +1,191 @@
+"""Sums of narrow products through dot-product instructions: exact at every boundary, and only where the target has them."""
+
+import ctypes
+import mmap
+from dataclasses import replace
+from functools import cache
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import Compiled, compile_op
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.dots import dot
+from polyop.ir.dtypes import BF16, DTYPES, F32, I8, I16, I32, I64, U8, U32
+from polyop.ir.options import Options
+from polyop.ir.span import Source
+from polyop.ir.target import Target
+from polyop.runtime import cpu
+from polyop.runtime.layout import contiguous
+from tests.codegen.harness import FEATURES, V3, V4, load
+
+VNNI = replace(V4, name="vnni", features="+avx512vnni,+avx512bf16")
+SHORT = replace(V3, name="avxvnni", features="+avxvnni")
+FORMS = {"NN": ("M, K", "K, N"), "NT": ("M, K", "N, K"), "TN": ("K, M", "K, N"), "TT": ("K, M", "N, K")}
+PAIRS = [("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8"), ("i16", "i16")]
+NEEDS = {"vnni": ("avx512vl", "avx512vnni", "avx512bf16"), "avxvnni": ("avx2", "avxvnni"), V4.name: ("avx512vl",)}
+
+
+def runs(t: Target) -> bool:
+    return all(FEATURES.get(f) for f in NEEDS[t.name])
+
+
+def only_where_it_runs(t: Target) -> pytest.MarkDecorator:
+    return pytest.mark.skipif(not runs(t), reason=f"this machine runs no code for {t.name}")
+
+
+on_vnni = only_where_it_runs(VNNI)
+CASES = [(VNNI, "i8", "i8", f) for f in FORMS] + [(VNNI, *p, f) for p, f in zip(PAIRS[1:], ("NN", "NT", "TT", "TN"), strict=True)]
+CASES += [(SHORT, "i8", "i8", "NN"), (SHORT, "u8", "i8", "NT"), (V4, "i8", "i8", "NN")]
+RUN = [pytest.param(*c, id=f"{c[0].name}-{'-'.join(c[1:])}", marks=only_where_it_runs(c[0])) for c in CASES]
+
+
+@cache
+def product(t: Target, left: str, right: str, form: str = "NN", total: str = "i32", options: Options | None = None) -> Compiled:
+    a, b = FORMS[form]
+    text = (f"op f(A: {left}[{a}], B: {right}[{b}]) -> (C: {total}[M, N]) "
+            f"{{ C[m, n] += {total}(A[{a.lower()}]) * {total}(B[{b.lower()}]) }}")
+    op = instantiate(parse(Source("<test>", text)), "f")
+    made = compile_op(op, contiguous(op), t, options or Options())
+    assert all(p.holds for p in made.proofs) and made.rung == "tuned"
+    return made
+
+
+@cache
+def kernel(t: Target, *which: str):
+    return load(product(t, *which).module, t)
+
+
+def extremes(rng: np.random.Generator, dtype: str, shape: tuple[int, int], only: bool) -> np.ndarray:
+    t = DTYPES[dtype]
+    ends = int(t.lowest), int(t.highest)
+    return (rng.choice(ends, shape) if only else rng.integers(*ends, shape, endpoint=True)).astype(t.numpy)
+
+
+def called(t: Target, a: np.ndarray, b: np.ndarray, left: str, right: str, form: str, total: str = "i32") -> np.ndarray:
+    (m, k), n = a.shape, b.shape[1]
+    c = np.full((m, n), 77, DTYPES[total].numpy)
+    a, b = (x if f == "N" else np.ascontiguousarray(x.T) for x, f in zip((a, b), form, strict=True))
+    arrays = {"A": a, "B": b, "C": c}
+    kernel(t, left, right, form, total)({"M": m, "N": n, "K": k}, {}, arrays)
+    return c
+
+
+@pytest.mark.parametrize(("target", "left", "right", "form"), RUN)
+def test_sums_of_integers_are_exact_at_every_boundary(target, left, right, form):
+    rng = np.random.default_rng(3)
+    edges = [1, 2, 7, 12, 13, 14, 15, 16, 17, 31, 33, 64]
+    shapes = [(m, n, k) for k in (*range(1, 10), 63, 64, 67) for m, n in rng.choice(edges, (4, 2))]
+    for at, (m, n, k) in enumerate([*shapes, (13, 33, 1030), (29, 530, 2051)]):
+        a, b = (extremes(rng, x, s, at % 2 == 0) for x, s in ((left, (m, k)), (right, (k, n))))
+        want = (a.astype(np.int64) @ b.astype(np.int64)).astype(np.int32)
+        np.testing.assert_array_equal(called(target, a, b, left, right, form), want, f"{m} x {n} x {k}")
+
+
+@on_vnni
+@pytest.mark.parametrize(("low", "high"), [(-128, -128), (-128, 127), (127, 127)])
+def test_sums_do_not_saturate(low, high):
+    a, b = np.full((3, 4099), low, np.int8), np.full((4099, 40), high, np.int8)
+    want = np.full((3, 40), 4099 * low * high, np.int32)
+    np.testing.assert_array_equal(called(VNNI, a, b, "i8", "i8", "NN"), want)
+
+
+@on_vnni
+def test_sums_wrap_around_as_those_of_i32_do():
+    a, b = np.full((2, 140_000), 255, np.uint8), np.full((140_000, 17), 127, np.int8)
+    want = np.full((2, 17), 140_000 * 255 * 127, np.int64).astype(np.int32)
+    np.testing.assert_array_equal(called(VNNI, a, b, "u8", "i8", "NN"), want)
+
+
+@on_vnni
+@pytest.mark.parametrize("form", ["NN", "TT"])
+def test_bf16_sums_are_within_the_rounding_of_f32(form):
+    rng = np.random.default_rng(0)
+    for m, n, k in ((1, 1, 1), (2, 17, 3), (15, 33, 64), (16, 70, 131), (29, 40, 1031)):
+        a, b = (rng.standard_normal(s).astype(ml_dtypes.bfloat16) for s in ((m, k), (k, n)))
+        wide = a.astype(np.float64), b.astype(np.float64)
+        bound = k * 2.0**-23 * (np.abs(wide[0]) @ np.abs(wide[1])) + 1e-30
+        assert (np.abs(called(VNNI, a, b, "bf16", "bf16", form, "f32") - wide[0] @ wide[1]) <= bound).all()
+
+
+@on_vnni
+@pytest.mark.parametrize("form", ["NN", "NT"])
+@pytest.mark.parametrize("k", [3, 5, 63, 66])
+def test_nothing_behind_the_last_row_is_read(form, k):
+    m, n = 13, 35
+    rng = np.random.default_rng(1)
+    a, b = (at_the_end_of_a_page(extremes(rng, "i8", s, False)) for s in ((m, k), (k, n) if form == "NN" else (n, k)))
+    c = np.zeros((m, n), np.int32)
+    kernel(VNNI, "i8", "i8", form, "i32")({"M": m, "N": n, "K": k}, {}, {"A": a, "B": b, "C": c})
+    np.testing.assert_array_equal(c, a.astype(np.int32) @ (b if form == "NN" else b.T).astype(np.int32))
+
+
+def at_the_end_of_a_page(x: np.ndarray) -> np.ndarray:
+    """`x` in memory behind which nothing may be read."""
+    pages = -(-x.nbytes // mmap.PAGESIZE) * mmap.PAGESIZE
+    memory = mmap.mmap(-1, pages + mmap.PAGESIZE)
+    start = ctypes.addressof(ctypes.c_char.from_buffer(memory))
+    assert ctypes.CDLL(None).mprotect(ctypes.c_void_p(start + pages), mmap.PAGESIZE, 0) == 0
+    there = np.frombuffer(memory, x.dtype, x.size, pages - x.nbytes).reshape(x.shape)
+    there[...] = x
+    return there
+
+
+@pytest.mark.parametrize(("target", "left", "right", "form"), [c for c in CASES if c[0] != V4])
+def test_the_text_has_the_instruction_where_the_target_has_it(target, left, right, form):
+    instruction = "vpdpwssd" if left == "i16" else "vpdpbusd"
+    assert f"@llvm.x86.avx512.{instruction}.{target.vector_bytes * 8}(" in product(target, left, right, form).module.text
+
+
+@pytest.mark.parametrize("target", [V4, V3], ids=lambda t: t.name)
+def test_a_target_without_it_multiplies_in_32_bits(target):
+    made = product(target, "i8", "i8")
+    assert "vpdp" not in made.module.text and "k_f" not in str(made.nest)
+
+
+def test_brains_are_rounded_by_the_instruction_only_where_numerics_are_fast():
+    assert "dpbf16ps.512" in product(VNNI, "bf16", "bf16", "NN", "f32").module.text
+    assert "dpbf16ps" not in product(VNNI, "bf16", "bf16", "NN", "f32", Options(numerics="strict")).module.text
+
+
+def test_what_an_instruction_adds_up_and_in_which_order():
+    def of(left, right, total=I32, t=VNNI, strict=False):
+        found = dot(t, t.vector_bytes, total, left, right, strict)
+        return found and (found.instruction.name, found.swapped, found.flipped)
+
+    assert of(U8, I8) == ("vpdpbusd", False, False) and of(I8, U8) == ("vpdpbusd", True, False)
+    assert of(I8, I8) == ("vpdpbusd", False, True) and of(U8, U8, U32) == ("vpdpbusd", True, True)
+    assert of(I16, I16) == ("vpdpwssd", False, False) and of(BF16, BF16, F32) == ("vdpbf16ps", False, False)
+    assert of(I8, I8, I64) is None and of(I8, I16) is None and of(F32, F32, F32) is None
+    assert of(I8, I8, t=V4) is None and of(BF16, BF16, F32, strict=True) is None and of(BF16, BF16, F32, t=SHORT) is None
+
+
+def test_a_condition_on_some_steps_of_a_lane_keeps_the_plain_products():
+    text = "op f(A: i8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) where k <= m }"
+    op = instantiate(parse(Source("<test>", text)), "f")
+    made = compile_op(op, contiguous(op), VNNI, Options())
+    assert all(p.holds for p in made.proofs) and "vpdp" not in made.module.text
+
+
+def test_a_few_steps_known_beforehand_are_no_dot_product():
+    text = "op f(A: i8[M, 3], B: i8[3, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }"
+    op = instantiate(parse(Source("<test>", text)), "f")
+    assert "vpdp" not in compile_op(op, contiguous(op), VNNI, Options()).module.text
+
+
+@pytest.mark.parametrize("k", (0, 1, 4, 7, 9))
+def test_few_steps_or_none_are_summed_by_an_operator_too(k):
+    f = polyop.op("op f(A: i8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }")
+    rng = np.random.default_rng(k)
+    for m, n in ((1, 16), (3, 17), (5, 33), (7, 64), (13, 5)):
+        a, b = extremes(rng, "i8", (m, k), False), extremes(rng, "i8", (k, n), False)
+        np.testing.assert_array_equal(f(a, b), a.astype(np.int32) @ b.astype(np.int32))
+
+
+def test_this_machine_uses_the_instruction_that_it_has():
+    host = cpu.resolve("x86")
+    has = host.has("avx512vnni") if host.vector_bytes == 64 else host.has("avxvnni")
+    assert ("vpdpbusd" in product(host, "u8", "i8").module.text) == has
