@@ -59,12 +59,16 @@ def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
     return found
 
 
-def find_reuse(scop: Scop, local: Iterable[str]) -> dict[str, str]:
-    """Temporaries that may take the memory of another: { T[i] = f(U[i], ..), where nothing after it reads U }."""
+def find_reuse(scop: Scop, clusters: Iterable[Cluster], local: Iterable[str]) -> dict[str, str]:
+    """Temporaries that may take the memory of another: { T[i] = f(U[i], ..), where nothing after it reads U }.
+
+    Not what follows a contraction in its tiles: partial sums live in the memory of T before U is read.
+    """
     found: dict[str, str] = {}
+    follows = {s.name for c in clusters if c.is_contraction for s in c.stmts}
     for n, s in enumerate(scop.stmts):
         t = scop.op.tensor(s.target.source)
-        if s.kind != MAP or t.role != "temp" or t.name in local or len(scop.writers(t.name)) > 1:
+        if s.kind != MAP or s.name in follows or t.role != "temp" or t.name in local or len(scop.writers(t.name)) > 1:
             continue
         for x in s.reads:
             u = scop.op.tensor(x.source)

@@ -71,7 +71,7 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
     notes += [f"{t} is kept for {kept} steps of dimension {d} only" for t, x in folds.items() for d, kept in x.items()]
     notes += [f"one batch of {t} is kept at a time, by each thread" for t in batches]
     folds |= batches
-    reuse = find_reuse(op_scop, local) if fold and rung in ("tuned", "default") else {}
+    reuse = find_reuse(op_scop, clusters_of(found.nodes), local) if fold and rung in ("tuned", "default") else {}
     reuse = {t: u for t, u in reuse.items() if folds.get(t) == folds.get(u)}
     notes += [f"{t} takes the memory of {u}" for t, u in reuse.items()]
     for node in found.nodes:

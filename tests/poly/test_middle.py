@@ -344,6 +344,15 @@ def test_a_temporary_takes_the_memory_of_one_that_nothing_reads_any_more(read, a
         np.testing.assert_allclose(got, e @ (t if again == "t[k, j]" else a), rtol=1e-4)
 
 
+def test_what_follows_a_contraction_keeps_memory_of_its_own_for_partial_sums():
+    m = middle("""op f(X: f32[S, D], A: f32[D, F], B: f32[D, F], C: f32[F, D]) -> (Y: f32[S, D]) {
+        gate[s, f] += X[s, d] * A[d, f]
+        up[s, f]   += X[s, d] * B[d, f]
+        h[s, f]     = relu(gate[s, f]) * up[s, f]
+        Y[s, d]    += h[s, f] * C[f, d] }""", "tuned")
+    assert proved(m) and not any("takes the memory" in n for n in m.notes)
+
+
 def test_strict_numerics_never_splits_a_sum_over_lanes():
     strict = middle("op f(X: f32[R, C]) -> (S: f32[R]) { S[r] += X[r, c] }", "tuned", Options(numerics="strict"))
     assert "c_v" not in structure(strict.nest.body) and proved(strict)
