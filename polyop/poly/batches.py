@@ -95,7 +95,7 @@ class _Run:
         return any(c.is_contraction for c in self.clusters) and any(map(self._hands_over, large))
 
     def _hands_over(self, tensor: str) -> bool:
-        users = [s for s in self.scop.stmts if tensor in {s.target.source, *(x.source for x in s.reads)}]
+        users = self.scop.users(tensor)
         inside = [c for c in self.clusters if any(s in c.stmts for s in users)]
         return len(inside) > 1 and all(s in self.stmts for s in users)
 

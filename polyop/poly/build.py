@@ -198,10 +198,7 @@ class Home:
 
 def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
     """Whether every statement that writes or reads the temporary `tensor` is in `cluster`."""
-    inside = {s.name for s in cluster.stmts}
-    return plan.scop.op.tensor(tensor).role == "temp" and all(
-        s.name in inside for s in plan.scop.stmts
-        if s.target.source == tensor or any(r.source == tensor for r in s.reads))
+    return plan.scop.op.tensor(tensor).role == "temp" and set(plan.scop.users(tensor)) <= set(cluster.stmts)
 
 
 def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tuple[tuple[str, int], ...],

@@ -6,7 +6,7 @@ a row for the hardware to fetch ahead. Here a few rows are added up at a time, o
 
 from __future__ import annotations
 
-from polyop.ir.expr import Affine, expr_names, is_computed
+from polyop.ir.expr import expr_names, is_computed
 from polyop.poly.build import Axes, Plan, stride
 from polyop.poly.contract import CHUNK, COLUMN, CONTRACTED, Contraction, PackedStrategy, iterators_of, stands_alone, written_order
 from polyop.poly.schedule import Cluster
@@ -28,7 +28,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if len(order) != len(u.target.index) or not all(_fits(s, u, cluster, plan) for s in cluster.stmts if s is not u):
         return ()
     kept = [i for i in order if own[i] not in outer]
-    long = [i for i in u.dims if i not in order and own[i] not in outer and not _extent(u, i).is_constant
+    long = [i for i in u.dims if i not in order and own[i] not in outer and not u.extent(i).is_constant
             and all(stands_alone(i, x) for x in u.reads if i in iterators_of(x))]
     lane = next((i for i in kept if stride(plan, u, u.target, own[i]) == 1), None)
     rights = tuple(x for x in u.reads if lane in iterators_of(x))
@@ -56,7 +56,3 @@ def _fits(s: Stmt, u: Stmt, cluster: Cluster, plan: Plan) -> bool:
         return s.target.source == u.target.source
     same = {plan.classes[s.name][i] for i in s.dims} == {plan.classes[u.name][i] for i in written_order(u)}
     return s.kind == MAP and same and cluster.stmts.index(s) > cluster.stmts.index(u)
-
-
-def _extent(s: Stmt, iterator: str) -> Affine:
-    return next(r.upper - r.lower for r in s.ranges if r.index == iterator)

@@ -150,7 +150,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     left, right = c.lefts[0], c.rights[0]
     row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order(u)) if i in c.having(ROW))
     contracted = c.having(CONTRACTED)
-    long = tuple(i for i in contracted if not _extent(u, i).is_constant) or contracted  # a 3 is not worth cutting
+    long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted  # a 3 is not worth cutting
     alone = tuple(i for i in long if all(stands_alone(i, x) for x in (left, right)))
     long = alone or long  # what is added to another index is a window, mostly short
     depth = unit(left, long) or unit(right, long) or long[-1]
@@ -217,7 +217,7 @@ def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
         return None
     if set(factors) != {c.lefts[0], c.rights[0]} or any(x.guard for x in factors) or plan.lane_bytes != 4:
         return None
-    extent = _extent(u, depth)
+    extent = u.extent(depth)
     if depth not in iterators_of(c.lefts[0]) or not set(c.having(CONTRACTED)) <= iterators_of(c.rights[0]):
         return None
     if not names(extent) <= set(plan.scop.op.sizes):
@@ -235,10 +235,6 @@ def written_order(s: Stmt) -> tuple[str, ...]:
 def stands_alone(iterator: str, load: Load) -> bool:
     """Whether some position of `load` is just `iterator`."""
     return any(isinstance(p, Affine) and p.name == iterator for p in load.index)
-
-
-def _extent(s: Stmt, iterator: str) -> Affine:
-    return next(r.upper - r.lower for r in s.ranges if r.index == iterator)
 
 
 def _typical(extent: Affine, hints: dict[str, int]) -> int | None:

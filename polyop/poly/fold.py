@@ -29,9 +29,8 @@ def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
     for node in schedule.nodes:
         if isinstance(node, Shared):
             for tensor in dict.fromkeys(s.target.source for s in node.stmts):
-                users = [s for s in scop.stmts if tensor in {s.target.source, *(x.source for x in s.reads)}]
                 t = scop.op.tensor(tensor)
-                if t.role != "temp" or tensor in local or not all(s in node.stmts for s in users):
+                if t.role != "temp" or tensor in local or not set(scop.users(tensor)) <= set(node.stmts):
                     continue
                 along = [d for d in range(len(t.shape))
                          if any(_kept(scop, schedule, loop, node.stmts, tensor, d) == 1 for loop in node.loops)]

@@ -36,6 +36,10 @@ class Stmt:
     def dims(self) -> tuple[str, ...]:
         return tuple(r.index for r in self.ranges)
 
+    def extent(self, iterator: str) -> Affine:
+        """How many values `iterator` has, conditions aside."""
+        return next(r.upper - r.lower for r in self.ranges if r.index == iterator)
+
     def access(self, load: Load) -> isl.Map:
         """{ S[dims] -> Tensor[index] } for the instances where the guard of `load` holds.
 
@@ -67,6 +71,10 @@ class Scop:
 
     def writers(self, tensor: str) -> tuple[Stmt, ...]:
         return tuple(s for s in self.stmts if s.target.source == tensor)
+
+    def users(self, tensor: str) -> tuple[Stmt, ...]:
+        """The statements that write or read it."""
+        return tuple(s for s in self.stmts if s.target.source == tensor or any(x.source == tensor for x in s.reads))
 
     def box(self, tensor: str) -> isl.Set:
         """{ Tensor[d0, ..] : 0 <= d0 < extent, .. }."""
