@@ -6,6 +6,9 @@ from dataclasses import dataclass
 
 from polyop.ir.errors import fail
 
+NEAR = 4
+"""Lanes up to this many elements apart are picked out of consecutive vectors; a gather takes longer."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -16,12 +16,11 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, VERY_SHORT
-from polyop.ir.target import Target
+from polyop.ir.target import NEAR, Target
 from polyop.poly.build import Axes, Plan, spacing, stride
 from polyop.poly.schedule import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
-NEAR = 4  # elements from lane to lane that a vector load still takes well
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known

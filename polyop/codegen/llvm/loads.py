@@ -10,9 +10,7 @@ from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Load
-
-NEAR = 4
-"""Lanes up to this many elements apart are picked out of consecutive vectors; a gather takes longer."""
+from polyop.ir.target import NEAR
 
 
 def scalar_part(s: State, conditions: Active, point: Point) -> str | None:
