@@ -44,10 +44,10 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     vector = plan.target.lanes(plan.lane_bytes)
     if any(is_computed(p) for x in rights for p in x.index):  # rows from anywhere: the more of one is read at a time, the better
         columns = 2 * VECTORS * vector
-        return (PackedStrategy(what, None, lane, depth, 1, columns, 0, None, columns, vector, False, False, False, False),)
+        return (PackedStrategy(what, None, lane, depth, columns, columns, vector, None),)
     columns = VECTORS * vector
     run = plan.target.l1 // (4 * plan.lane_bytes) // columns * columns  # of results: a quarter of L1
-    return (PackedStrategy(what, None, lane, depth, 1, columns, 0, CHUNK, run, vector, False, False, False, False),)
+    return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK),)
 
 
 def _fits(s: Stmt, u: Stmt, cluster: Cluster, plan: Plan) -> bool:

@@ -62,16 +62,16 @@ class PackedStrategy:
     row: str | None
     column: str
     depth: str
-    rows: int
     columns: int
-    mc: int
-    kc: int | None
     nc: int
     vector: int
-    pack_left: bool
-    pack_right: bool
-    fuse_pack: bool
-    rows_outside: bool
+    kc: int | None
+    rows: int = 1
+    mc: int = 0
+    pack_left: bool = False
+    pack_right: bool = False
+    fuse_pack: bool = False
+    rows_outside: bool = False
     beside: str | None = None
     across: str | None = None
     second: int = 1
@@ -176,7 +176,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         columns = min(4, (t.registers - 1) // rows - 1) * vector
         run = t.l1 // (4 * rows * bytes_) // columns * columns  # of results: a quarter of L1
         chunk = None if plan.options.strip or begins else CHUNK
-        return (PackedStrategy(c, row, column, depth, rows, columns, rows, chunk, run, vector, False, False, False, outside),)
+        return (PackedStrategy(c, row, column, depth, columns, run, vector, chunk, rows, rows, rows_outside=outside),)
     lanewise = None if beside or across else dotted(plan, c, depth)
     if lanewise:
         rows, vectors = register_tile(t, vector, typical[row], typical[column], d=lanewise)
@@ -195,13 +195,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if len(c.rights) > 1 or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
-        return (PackedStrategy(c, row, column, depth, rows, columns, mc, None, nc, vector, False, False, False, outside, None,
-                               across, second, block),)
+        return (PackedStrategy(c, row, column, depth, columns, nc, vector, None, rows, mc, rows_outside=outside, across=across,
+                               second=second, block=block),)
     # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
     dense = unit(left, (depth,) if lanewise else contracted)
     pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
     chunk = None if begins else kc
-    return (PackedStrategy(c, row, column, depth, rows, columns, mc, chunk, nc, vector, pack_left, True, fuse, outside, beside,
+    return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse, outside, beside,
                            across, second, block, lanewise.steps if lanewise else 1),)
 
 
