@@ -168,9 +168,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     columns = vectors * vector
     if plan.options.rows == 1 and unit(right, long) and unit(left, long) == unit(right, long):
         return ()  # dot products: nothing is used twice, and lanes along the contraction read it in place
-    # where rows begin to add up at places of their own, whole chunks come before: too many copies for a proof
-    begins = any(isinstance(w, Tests) and any(x.factor(depth) > 0 and names(x) & set(written_order(u)) for x in w.tests)
-                 for w in u.where)
+    begins = begins_late(u, depth)
     if plan.options.rows and alone and all(unit(x, (column,)) for x in c.rights):
         rows = plan.options.rows
         columns = min(4, (t.registers - 1) // rows - 1) * vector
@@ -203,6 +201,15 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     chunk = None if begins else kc
     return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse, outside, beside,
                            across, second, block, lanewise.steps if lanewise else 1),)
+
+
+def begins_late(u: Stmt, depth: str) -> bool:
+    """Whether rows or columns begin to add up at places of their own: { k >= i }.
+
+    Whole chunks of depth come before them then, in which partial sums are only moved on: too many copies for a proof.
+    """
+    return any(isinstance(w, Tests) and any(x.factor(depth) > 0 and names(x) & set(written_order(u)) for x in w.tests)
+               for w in u.where)
 
 
 def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:

@@ -136,25 +136,22 @@ def _node(plan: Plan, node: Cluster | Serial | Shared, rung: str, folds: Folds, 
 
 def _part(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung: str, chosen: list[str], notes: list[str],
           alone: bool) -> Part:
-    """The part of a node: of a recurrence, a loop that runs in order around the parts of what is inside."""
+    """The part of a node: a cluster's own, or loops around the parts of what is inside, in order or shared out."""
     if isinstance(node, Cluster):
         part, name, _ = _best(plan, node, outer, rung, notes, alone)
         chosen.append(f"{node}: {name}")
         return part
     if isinstance(node, Group):
         raise InternalError("poly: a group outside a cluster")
-    if isinstance(node, Shared):
-        axes = {**outer, **{c: Axis((Coord(c),)) for c in node.loops}}
-    else:
-        axes = {**outer, node.loop: serial_axis(plan, node)}
+    around = {c: Axis((Coord(c),)) for c in node.loops} if isinstance(node, Shared) else {node.loop: serial_axis(plan, node)}
+    axes = {**outer, **around}
     parts = [_part(plan, n, axes, rung, chosen, notes, alone) for n in node.body]
     tree = tuple(t for p in parts for t in p.tree)
     kinds = tuple(k for p in parts for k in p.kinds)
     if isinstance(node, Shared):  # threads share out the last of its loops: a leading batch is often 1
         kinds = (*(k for k in kinds if k[1] != Kind.PARALLEL), (node.loops[-1], Kind.PARALLEL, None))
-    loops = node.loops if isinstance(node, Shared) else (node.loop,)
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
-                (band(loops, *tree),), kinds)
+                (band(around, *tree),), kinds)
 
 
 def program(plan: Plan, part: Part) -> TileProgram:
