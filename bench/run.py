@@ -24,7 +24,8 @@ def measured(book: core.Book) -> list[str]:
     peers = " and ".join(f"{names[n]} {v.split('+')[0]}" for n, v in book.versions.items() if n in names)
     intel = ["", "PyTorch's matrix products are MKL's, which is slower on AMD than on Intel; NumPy's are OpenBLAS's."]
     return [f"Measured by `bench/run.py` on an {core.limits(book.machine)}; beside {peers}: how many times as fast polyop is, as "
-            "a geometric mean over the cases of a group, over the faster of the two in each case and over each of them.", "",
+            "a geometric mean over the cases of a group, over the faster of the two in each case and over each of them. "
+            "In `dynamic` compiling counts: up to two hundred shapes, each once.", "",
             *core.table(*core.summary(book)), *(intel if "AMD" in book.machine.name and "torch" in book.versions else [])]
 
 

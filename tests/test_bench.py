@@ -20,7 +20,7 @@ from polyop.bench.case import Case, Sweep, library
 from polyop.bench.clock import ROUNDS, SHORTEST, Timing, interleaved, timing
 from polyop.bench.machine import Level, Machine
 from polyop.bench.measure import Settings, bind, measure
-from polyop.bench.peers import Peer, chosen
+from polyop.bench.peers import Peer, chosen, reason
 from polyop.bench.sweep import swept
 from polyop.ir.errors import UnsupportedError
 
@@ -431,3 +431,8 @@ def test_a_process_reports_its_first_call_and_leaves_the_kernel_to_the_next_one(
 def test_operators_whose_compilation_is_measured_exist(script):
     compiling = script("compile")
     assert set(compiling.SHOWN) <= set(compiling.COLD) <= set(standard.index())
+
+
+def test_why_a_peer_is_left_out_is_a_line_even_where_its_error_says_nothing():
+    assert reason(NotImplementedError()) == "NotImplementedError"
+    assert reason(ValueError("\n the cause\n and a page")) == "ValueError: the cause"

@@ -18,7 +18,7 @@ from polyop.bench import clock, process
 from polyop.bench.book import OURS, Book, Row
 from polyop.bench.case import Case, Random, Sweep
 from polyop.bench.machine import Machine, machine
-from polyop.bench.peers import Peer, chosen
+from polyop.bench.peers import Peer, chosen, reason
 from polyop.bench.sweep import swept
 from polyop.ir.errors import PolyopError
 from polyop.ir.expr import evaluate, is_computed, loads
@@ -101,7 +101,7 @@ def measured(bound: Bound, got: tuple[Array, ...], given: Settings) -> Row:
         try:
             calls, want = _theirs(peer, bound, given.limits.threads)
         except Exception as error:  # whatever stops a peer is the peer's, and is written down
-            skipped[peer.name] = f"{type(error).__name__}: {str(error).strip().splitlines()[0] if str(error).strip() else ''}"
+            skipped[peer.name] = reason(error)
             continue
         error_ = _error(got, want)
         if row.verdict == "alone":

@@ -180,3 +180,8 @@ PEERS = (
     Peer("onnx", ("onnxruntime", "onnx"), _nothing, lambda c: bool(c.onnx or c.einsum), _onnx),
     Peer("numba", ("numba",), _nothing, lambda c: c.loops is not None, _numba, compiles=True, patient=True),
 )
+
+
+def reason(error: Exception) -> str:
+    """Why a peer is left out, in a line: some of their errors have pages of text, and some none."""
+    return ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])

@@ -14,7 +14,7 @@ from polyop.bench import process
 from polyop.bench.book import OURS, Row
 from polyop.bench.case import Sweep, text
 from polyop.bench.clock import timing
-from polyop.bench.peers import Peer, from_tensor, tensor
+from polyop.bench.peers import Peer, from_tensor, reason, tensor
 from polyop.ir.options import Options
 from polyop.program import maker, op, operator
 from polyop.trial import difference, trial
@@ -48,7 +48,7 @@ def swept(sweep: Sweep, peers: tuple[Peer, ...]) -> Row:
         try:
             times["compile"] = timing([_compiled(torch, same, tensors)])
         except Exception as problem:  # whatever stops a peer is the peer's, and is written down
-            skipped["compile"] = f"{type(problem).__name__}: {str(problem).strip().splitlines()[0]}"
+            skipped["compile"] = reason(problem)
     return Row(sweep.group, sweep.label, "right", error, times=times, skipped=skipped)
 
 
