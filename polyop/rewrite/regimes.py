@@ -55,7 +55,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options) -> Options:
     if ones:
         return replace(options, ones=ones)
     rows = few_rows(q, sizes)
-    strip, short = has_strip(q, sizes, bool(rows)), is_short(q, sizes)
+    strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes)
     found = short, 0 if strip and rows > 1 else rows, strip
     if found == (options.short, options.rows, options.strip):
         return options
@@ -67,7 +67,7 @@ def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(n for n in q.narrow if sizes[n] == 1)
 
 
-def is_short(q: Questions, sizes: Mapping[str, int]) -> int:
+def shortness(q: Questions, sizes: Mapping[str, int]) -> int:
     """How few lanes a call would have, where those of another loop would be many: 0, `SHORT` or `VERY_SHORT`."""
     for extent, bytes_ in q.short:
         length = evaluate(extent, sizes) * bytes_
@@ -103,7 +103,7 @@ def kinds(op: Op) -> tuple[str, ...]:
     out += [f"where {n} is 1" for n in q.narrow]
     if any(_rows(s, last) for s, last in _contractions(op)):
         out.append("in which a contraction has one row, at most 4, or at most 8")
-    if is_short(q, least):
+    if shortness(q, least):
         out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or at most {_LINE // 4}")
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes")

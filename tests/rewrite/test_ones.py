@@ -12,7 +12,7 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.rewrite.ones import fix_at_one
-from polyop.rewrite.regimes import few_rows, has_strip, is_short, kinds, narrow_sizes, questions, regime
+from polyop.rewrite.regimes import few_rows, has_strip, kinds, narrow_sizes, questions, regime, shortness
 
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
@@ -50,8 +50,8 @@ def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
     op f(X: f32[C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[K, H, W]) {
         Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
     sizes = {"C": 64, "H": 7, "K": 64}
-    assert is_short(questions(conv), sizes | {"W": 7}) and not is_short(questions(conv), sizes | {"W": 56})
-    assert not is_short(questions(MATMUL), {"K": 64, "M": 64, "N": 7})  # nothing else would use a laid-out A again
+    assert shortness(questions(conv), sizes | {"W": 7}) and not shortness(questions(conv), sizes | {"W": 56})
+    assert not shortness(questions(MATMUL), {"K": 64, "M": 64, "N": 7})  # nothing else would use a laid-out A again
 
 
 def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again():
