@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, names
 from polyop.poly.edges import Edge, counterpart, same_value
-from polyop.poly.schedule import Classes, Cluster, Schedule, Serial, Shared
+from polyop.poly.nodes import Classes, Cluster, Schedule, Serial, Shared
 from polyop.poly.scop import UPDATE, Scop, Stmt
 
 LARGE = 2  # dimensions beside the batch that make it worth it: a matrix for each batch, not a row

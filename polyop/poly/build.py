@@ -16,7 +16,8 @@ from polyop.ir.op import Monoid
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly.edges import single
-from polyop.poly.schedule import Classes, Cluster, Serial, written
+from polyop.poly.nodes import Classes, Cluster, Serial
+from polyop.poly.schedule import written
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.sets import condition, conjunction, params, space_text
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances

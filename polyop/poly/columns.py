@@ -9,7 +9,7 @@ from __future__ import annotations
 from polyop.ir.expr import expr_names, is_computed
 from polyop.poly.build import Axes, Plan, stride
 from polyop.poly.contract import CHUNK, COLUMN, CONTRACTED, Contraction, PackedStrategy, iterators_of, stands_alone, written_order
-from polyop.poly.schedule import Cluster
+from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 
 VECTORS = 4

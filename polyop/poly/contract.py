@@ -18,7 +18,7 @@ from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, VERY_SHORT
 from polyop.ir.target import NEAR, Target
 from polyop.poly.build import Axes, Plan, spacing, stride
-from polyop.poly.schedule import Cluster
+from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways

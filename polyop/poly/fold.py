@@ -15,7 +15,7 @@ from dataclasses import replace
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer
 from polyop.poly.edges import single
-from polyop.poly.schedule import Cluster, Group, Schedule, Serial, Shared
+from polyop.poly.nodes import Cluster, Group, Schedule, Serial, Shared
 from polyop.poly.scop import MAP, Scop, Stmt
 from polyop.poly.tiles import TileProgram, TileStmt
 

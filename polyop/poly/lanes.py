@@ -9,7 +9,7 @@ from polyop.ir.expr import Affine, Load, affine, expr_names, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan, is_local, spacing, stride
-from polyop.poly.schedule import Cluster, Group, Serial
+from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned

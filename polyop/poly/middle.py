@@ -25,7 +25,8 @@ from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial
 from polyop.poly.edges import edges
 from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused
 from polyop.poly.generate import generate
-from polyop.poly.schedule import Cluster, Group, Schedule, Serial, Shared, schedule
+from polyop.poly.nodes import Cluster, Group, Schedule, Serial, Shared
+from polyop.poly.schedule import schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
 from polyop.poly.tiles import Axis, Coord, TileProgram, band

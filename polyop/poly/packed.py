@@ -19,7 +19,7 @@ from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi,
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
 from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, PackedStrategy, iterators_of
-from polyop.poly.schedule import Cluster
+from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 

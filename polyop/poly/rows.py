@@ -17,7 +17,7 @@ from polyop.ir.loops import Kind, Space
 from polyop.poly import turned
 from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, serial_axis
 from polyop.poly.lanes import RowStrategy, groups_of
-from polyop.poly.schedule import Cluster, Group, Serial
+from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
 from polyop.poly.tiles import ZERO, Axis, Band, Coord, bands
 

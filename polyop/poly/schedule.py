@@ -1,15 +1,11 @@
 """Scop -> Schedule: which statements share loops, and which loops must run in order.
 
-A Schedule is a sequence of nodes. A `Cluster` is a set of statements below common parallel loops (its shell), followed by
-groups that share further loops; a `Serial` node is a loop that carries a recurrence, around nodes of its own. Loops are
-named by class: iterators of different statements that run together are in one class.
-
 Nothing here is trusted: the checker proves the nest that comes out in the end.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import islpy as isl
@@ -17,81 +13,9 @@ import islpy as isl
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, names
 from polyop.poly.edges import Edge, compared, components, counterpart, edges, same_value, single
+from polyop.poly.nodes import Cluster, Group, Schedule, Serial
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
 from polyop.poly.sets import params, space_text
-
-Classes = Mapping[str, Mapping[str, str]]
-"""statement -> iterator -> class."""
-
-
-@dataclass(frozen=True, eq=False)
-class Group:
-    """Statements that share all their loops inside a cluster's shell.
-
-    kept      classes that every one of them writes by, outermost first
-    reduced   classes over which at least one of them reduces
-    """
-
-    stmts: tuple[Stmt, ...]
-    kept: tuple[str, ...]
-    reduced: tuple[str, ...]
-
-    def __str__(self) -> str:
-        loops = "".join(f"{c}(" for c in self.kept) + "".join(f"{c}*(" for c in self.reduced)
-        return loops + " ".join(s.name for s in self.stmts) + ")" * (len(self.kept) + len(self.reduced))
-
-
-@dataclass(frozen=True, eq=False)
-class Serial:
-    """A loop over `stmts` whose iterations run in order, since they carry a recurrence; `is_reversed`: the last one first."""
-
-    loop: str
-    body: tuple[Group | Serial | Cluster, ...]
-    stmts: tuple[Stmt, ...]
-    is_reversed: bool = False
-
-    def __str__(self) -> str:
-        return f"{'-' if self.is_reversed else ''}{self.loop}!({' '.join(map(str, self.body))})"
-
-
-@dataclass(frozen=True, eq=False)
-class Cluster:
-    """Statements fused below the parallel loops `shell`; `is_contraction`: one update with row and column iterators."""
-
-    stmts: tuple[Stmt, ...]
-    shell: tuple[str, ...]
-    body: tuple[Group | Serial, ...]
-    is_contraction: bool = False
-
-    def __str__(self) -> str:
-        return f"[{' '.join(self.shell)} : {' '.join(map(str, self.body))}]"
-
-
-@dataclass(frozen=True, eq=False)
-class Shared:
-    """Loops around several clusters, whose iterations have nothing to do with each other: see `batches.py`."""
-
-    loops: tuple[str, ...]
-    body: tuple[Cluster, ...]
-
-    @property
-    def stmts(self) -> tuple[Stmt, ...]:
-        return tuple(s for c in self.body for s in c.stmts)
-
-    def __str__(self) -> str:
-        return "\n".join([f"{' '.join(self.loops)} around", *(f"  {c}" for c in self.body)])
-
-
-@dataclass(frozen=True, eq=False)
-class Schedule:
-    """`nodes` in order; `classes` of all statements; `notes` say what was not fused and why."""
-
-    nodes: tuple[Cluster | Serial | Shared, ...]
-    classes: Classes
-    notes: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return "\n".join([*map(str, self.nodes), *(f"note: {n}" for n in self.notes)])
 
 
 def schedule(scop: Scop, context: isl.Set, fuse: bool = True) -> Schedule:

@@ -19,7 +19,7 @@ from polyop.ir.expr import Affine, Apply, Expr, Load, affine, loads, map_loads, 
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan, common_start, spacing
-from polyop.poly.schedule import Cluster, Group, Serial
+from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
 from polyop.poly.tiles import Axis, Band, Coord, bands
 
