@@ -369,8 +369,12 @@ class _Draft:
 
 
 def written(s: Stmt) -> frozenset[str]:
-    """The iterators that the target of `s` is indexed by, each alone in a position."""
-    return frozenset(p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.dims)
+    """The iterators that the target of `s` is indexed by, each the only one in a position.
+
+    Where something is added up in `Y[K + i]` it must stand alone: an init runs over the positions themselves.
+    """
+    found = [names(p) & set(s.dims) for p in s.target.index if isinstance(p, Affine) and (s.kind == MAP or p.name)]
+    return frozenset(i for own in found if len(own) == 1 for i in own)
 
 
 def is_contraction(s: Stmt, fixed: frozenset[str]) -> bool:

@@ -54,3 +54,9 @@ def test_an_index_that_stands_alone_everywhere_has_lanes_though_it_is_added_up()
 def test_rows_that_share_a_read_are_proved(arch):
     made = middle(WINDOW.format(step=2), arch)
     assert first_failure(prove(made.scop, made.nest, made.context)) is None
+
+
+def test_where_a_result_begins_late_rows_are_copied_one_after_the_other():
+    made = middle("op f(A: f32[K, N], B: f32[L, N]) -> (Y: f32[K + L, N]) { Y[i, n] = A[i, n]; Y[K + i, n] = B[i, n] }")
+    assert [x for x in made.chosen if "lanes n" in x] == list(made.chosen) and len(made.chosen) == 2
+    assert str(made.nest).index("for i2") < str(made.nest).index("for n2_t")

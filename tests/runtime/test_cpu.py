@@ -26,6 +26,11 @@ def test_this_machine_is_a_row_with_what_cpuid_reports():
     assert 8 << 10 <= t.l1 <= t.l2 <= 1 << 30
 
 
+def test_the_caches_take_results_that_fit_into_a_core_s_part_of_them():
+    row = target("x86:x86-64-v4")
+    assert [cpu._stream_bytes(row, mib << 20) >> 20 for mib in (1, 16, 130)] == [8, 12, 16]
+
+
 def test_every_level_implies_the_ones_below():
     assert set(cpu.LEVELS["x86-64-v2"]) < set(cpu.LEVELS["x86-64-v3"]) < set(cpu.LEVELS["x86-64-v4"])
 
