@@ -27,6 +27,8 @@ class Options:
     short      how long what has unit stride in a contraction's result is in these calls: more than a vector (0), at most a
                vector (`SHORT`), at most a quarter of one (`VERY_SHORT`)
     rows       how many rows a contraction has at most in these calls, where that is 1, 4 or 8; 0: more
+    few        (size, at most how many) of sizes that are the rows of a contraction inside a recurrence, where that is 1, 4, 8, 16
+               or 32 in these calls
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
@@ -41,6 +43,7 @@ class Options:
     ones: tuple[str, ...] = ()
     short: int = 0
     rows: int = 0
+    few: tuple[tuple[str, int], ...] = ()
     strip: bool = False
     threads: bool = False
     check: bool = True

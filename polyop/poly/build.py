@@ -63,12 +63,13 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A piece of a tile program."""
+    """A piece of a tile program. `ahead`: what stands before all loops around the cluster."""
 
     stmts: tuple[TileStmt, ...] = ()
     buffers: tuple[Buffer, ...] = ()
     tree: tuple[Band | str, ...] = ()
     kinds: tuple[tuple[str, Kind, int | None], ...] = ()
+    ahead: tuple[Band | str, ...] = ()
 
 
 @dataclass(eq=False)

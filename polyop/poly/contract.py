@@ -17,11 +17,13 @@ from polyop.ir.expr import Affine, Load, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, VERY_SHORT
 from polyop.ir.target import NEAR, Target
+from polyop.poly.ahead import is_settled
 from polyop.poly.build import Axes, Plan, spacing, stride
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
+ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
@@ -56,6 +58,7 @@ class PackedStrategy:
                   that a copy reads whole lines
     across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
     fine          steps of `depth` that one lane takes at once: those of a dot-product instruction, or 1
+    ahead         the right operand is packed in full, before the loops around (`ahead.py`)
     """
 
     what: Contraction
@@ -77,9 +80,11 @@ class PackedStrategy:
     second: int = 1
     block: int = 1
     fine: int = 1
+    ahead: bool = False
 
     def __str__(self) -> str:
-        packs = ["left"] * self.pack_left + [("right, fused" if self.fuse_pack else "right")] * self.pack_right
+        right = "right, fused" if self.fuse_pack else "right, ahead" if self.ahead else "right"
+        packs = ["left"] * self.pack_left + [right] * self.pack_right
         rows = f"rows {self.row} x {self.rows}" if self.row else "no rows"
         across = f", {self.across} x {self.second}" if self.across else ""
         fine = f" x {self.fine}" if self.fine > 1 else ""
@@ -147,7 +152,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
 
     column = c.lane
     left, right = c.lefts[0], c.rights[0]
-    row = unit(left, c.having(ROW)) or next(i for i in reversed(written_order(u)) if i in c.having(ROW))
+    few = dict(plan.options.few)
+    many = tuple(i for i in c.having(ROW) if u.extent(i).name not in few) or c.having(ROW)
+    row = unit(left, many) or next(i for i in reversed(written_order(u)) if i in many)
     contracted = c.having(CONTRACTED)
     long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted  # a 3 is not worth cutting
     alone = tuple(i for i in long if all(stands_alone(i, x) for x in (left, right)))
@@ -156,7 +163,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if plan.options.numerics == "strict" and len(contracted) > 1:
         return ()  # blocks would sum in another order
     outside = plan.options.threads
-    hints = dict(plan.options.hints)
+    hints = dict(plan.options.hints) | few
     typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
     bytes_ = plan.lane_bytes
     vector = t.lanes(bytes_)
@@ -166,7 +173,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     second = 4 if across else 1
     rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second)
     columns = vectors * vector
-    if plan.options.rows == 1 and unit(right, long) and unit(left, long) == unit(right, long):
+    is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
+    ahead = is_one and not beside and not across and is_settled(plan, u, right, outer)
+    if plan.options.rows == 1 and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
         return ()  # dot products: nothing is used twice, and lanes along the contraction read it in place
     begins = begins_late(u, depth)
     if plan.options.rows and alone and all(unit(x, (column,)) for x in c.rights):
@@ -175,6 +184,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         run = t.l1 // (4 * rows * bytes_) // columns * columns  # of results: a quarter of L1
         chunk = None if plan.options.strip or begins else CHUNK
         return (PackedStrategy(c, row, column, depth, columns, run, vector, chunk, rows, rows, rows_outside=outside),)
+    if ahead and all(few.get(u.extent(i).name or "", ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
+        return (few_again(plan, c, row, depth, few[u.extent(row).name or ""]),)
     lanewise = None if beside or across else dotted(plan, c, depth)
     if lanewise:
         rows, vectors = register_tile(t, vector, typical[row], typical[column], d=lanewise)
@@ -190,7 +201,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     mc = max(1, (192 if plan.options.threads else 4800) // whole) * whole
     apart = spacing(plan, u, right, own[column])
     fuse = apart is not None and 1 <= apart <= NEAR
-    if len(c.rights) > 1 or not set(contracted) <= iterators_of(right):  # nothing to pack, or more than one thing
+    if not is_one:  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
         return (PackedStrategy(c, row, column, depth, columns, nc, vector, None, rows, mc, rows_outside=outside, across=across,
@@ -199,8 +210,17 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     dense = unit(left, (depth,) if lanewise else contracted)
     pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
     chunk = None if begins else kc
-    return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse, outside, beside,
-                           across, second, block, lanewise.steps if lanewise else 1),)
+    return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse and not ahead,
+                           outside, beside, across, second, block, lanewise.steps if lanewise else 1, ahead),)
+
+
+def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> PackedStrategy:
+    """A few rows over a right operand that is packed ahead: it is streamed once in each turn, so there is nothing to block."""
+    t, vector = plan.target, plan.target.lanes(plan.lane_bytes)
+    vectors = max(v for v in (1, 2, 3, 4, 8) if (rows + 1) * v < t.registers and (v <= 4 or rows * 4 < t.fma_chains))
+    columns = vectors * vector
+    return PackedStrategy(c, row, c.lane, depth, columns, columns, vector, None, rows, rows, pack_right=True,
+                          rows_outside=plan.options.threads, ahead=True)
 
 
 def begins_late(u: Stmt, depth: str) -> bool:

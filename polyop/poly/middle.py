@@ -152,11 +152,11 @@ def _part(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung
     if isinstance(node, Shared):  # threads share out the last of its loops: a leading batch is often 1
         kinds = (*(k for k in kinds if k[1] != Kind.PARALLEL), (node.loops[-1], Kind.PARALLEL, None))
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
-                (band(around, *tree),), kinds)
+                (band(around, *tree),), kinds, tuple(t for p in parts for t in p.ahead))
 
 
 def program(plan: Plan, part: Part) -> TileProgram:
-    return TileProgram(plan.context, part.stmts, part.buffers, part.tree, part.kinds)
+    return TileProgram(plan.context, part.stmts, part.buffers, (*part.ahead, *part.tree), part.kinds)
 
 
 def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str],

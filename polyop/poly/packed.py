@@ -116,9 +116,14 @@ class _Packed:
         tree_right: Bands = ()
         fused: Bands = ()
         values = self.plan.values(u, self.axes)
-        if s.pack_right:
+        ahead: Bands = ()
+        if s.ahead:
+            ahead = self.pack_ahead(other_k)
+        elif s.pack_right:
             tree_right, fused = self.pack_right(other_m, other_k)
-            packed[place(self.c.rights[0], values)] = self.right_place(self.axes, other_k)
+        if s.pack_right:
+            where = self.ahead_place if s.ahead else self.right_place
+            packed[place(self.c.rights[0], values)] = where(self.axes, other_k)
         if s.pack_left:
             common_k = tuple(i for i in other_k if i in iterators_of(self.c.lefts[0]))  # the right one alone may be summed too
             tree_left = self.pack_left(other_m, common_k)
@@ -139,8 +144,9 @@ class _Packed:
         shared = self.loops(batch)[-1] if batch else (*m_c, *block)[0]  # a leading batch is often 1
         self.b.kinds[shared] = (Kind.PARALLEL, None)
         if not s.row:
-            return self.b.part(bands((*self.loops(batch), *block, *chunk), micro))
-        return self.b.part(bands((*self.loops(batch), *m_c, *chunk), *tree_left, band(block, *tree_right, micro)))
+            return replace(self.b.part(bands((*self.loops(batch), *block, *chunk), micro)), ahead=ahead)
+        tree = bands((*self.loops(batch), *m_c, *chunk), *tree_left, band(block, *tree_right, micro))
+        return replace(self.b.part(tree), ahead=ahead)
 
     def accumulator(self) -> tuple[Bands, Bands]:
         """What stands before and after the contraction: init or fill; spill, or finish and the statements that follow."""
@@ -267,6 +273,40 @@ class _Packed:
         around = self.others(COLUMN, s.column, *(i for i in (s.beside, s.across) if i))
         return bands(copy.loops(exclude=around), name), ()
 
+    def pack_ahead(self, other_k: tuple[str, ...]) -> Bands:
+        """What copies all of the right operand, before the loops around."""
+        s, load = self.s, self.c.rights[0]
+        q, k = self.own[s.column], self.own[s.depth]
+        fine = tuple((affine(steps), 1) for _, steps in self.fine)
+        extent = self.extent(s.depth)
+        dims = (*((self.extent(i), 1) for i in self.lead(other_k)), (self.extent(s.column), s.columns),
+                *((self.extent(i), 1) for i in other_k), (extent, s.fine), (affine(s.columns), 1), *fine)
+        self.b.buffer(Buffer(self.packed_name("right"), load.dtype, dims, Space.WORK, pad=1 if fine else s.columns))
+        panel = Coord(f"{q}_h", s.columns)
+        self.b.kinds[panel.name] = (Kind.PARALLEL, None)
+        axes = {**self.axes, q: Axis((panel, Coord(self.n_v, 1, s.columns)), self.axes[q].start),
+                k: Axis((Coord(f"{k}_p", s.fine), *(Coord(c, 1, steps) for c, steps in self.fine)), self.axes[k].start)}
+        pool = tuple(i for i in self.u.dims if i in iterators_of(load))
+        source = self.unit_of(load, pool)
+        copy = _Copy(self, load, pool, s.column, source if source not in (None, s.column) and (not self.fine or source == s.depth)
+                     else None, (panel.name,), axes)
+        name = copy.write(f"{self.u.name}_right", self.ahead_place({**self.axes, **copy.axes}, other_k), (), [])
+        loops = copy.loops(exclude=())
+        return bands((panel.name, *(c for c in loops if c != panel.name)), name)
+
+    def lead(self, other_k: tuple[str, ...]) -> tuple[str, ...]:
+        """The iterators of the right operand for each value of which panels of their own are packed ahead."""
+        used = iterators_of(self.c.rights[0])
+        return tuple(i for i in self.u.dims if i in used and i not in (self.s.column, self.s.depth, *other_k))
+
+    def ahead_place(self, axes: Axes, other_k: tuple[str, ...]) -> Load:
+        """Where a right operand that was packed ahead stands, in the coordinates of `axes`: the tiles', or those of its copy."""
+        panel = sum((affine(c.name) for c in axes[self.own[self.s.column]].coords if c.step % self.s.columns == 0), Affine())
+        fine = self.lane_step(axes)
+        index = (*(self.offset(i, axes) for i in self.lead(other_k)), panel, *(self.offset(i, axes) for i in other_k),
+                 self.offset(self.s.depth, axes) - sum(fine, Affine()), self.offset(self.s.column, axes) - panel, *fine)
+        return Load(self.packed_name("right"), index, self.c.rights[0].dtype)
+
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
         """What copies a block of the left operand, before the blocks of columns."""
         s = self.s
@@ -289,15 +329,16 @@ class _Copy:
     source   the iterator along which the operand has unit stride, if that is another: the copy then goes by square
              blocks, rows along `source` and lanes along `lane`, and the emitter transposes them in registers
     keep     coordinates of `lane` that stay tile coordinates of the copy
+    axes     those of the copy, if they are not the tiles'
     """
 
     def __init__(self, p: _Packed, load: Load, pool: tuple[str, ...], lane: str, source: str | None,
-                 keep: tuple[str, ...]) -> None:
+                 keep: tuple[str, ...], axes: Axes | None = None) -> None:
         self.p, self.load, self.lane, self.source = p, load, lane, source
         used = iterators_of(load)
         self.used = tuple(i for i in p.u.dims if i in used)
         self.pool = tuple(i for i in self.used if i in pool)
-        self.axes = {p.own[i]: p.axes[p.own[i]] for i in self.used}
+        self.axes = {p.own[i]: (axes or p.axes)[p.own[i]] for i in self.used}
         vector = p.s.vector
         if p.s.across in used and not p.s.fuse_pack:  # there the copy has no rows that run in lock step
             q = p.own[p.s.across]
@@ -307,7 +348,7 @@ class _Copy:
             steps = vector * (p.s.fine if source == p.s.depth else 1)  # as many words as a vector has
             for i, last, size in ((lane, "l", vector), (source, "s", steps)):
                 q = p.own[i]
-                axis = p.axes[q]
+                axis = self.axes[q]
                 stay = tuple(c for c in axis.coords if c.step > 1 and (c.name.endswith("_c") or c.name in keep))
                 cap = stay[-1].step if stay else None
                 square = Coord(f"{q}_{'x' if size == vector else 'w'}", size, cap)
@@ -317,7 +358,8 @@ class _Copy:
     def write(self, name: str, target: Load, also: tuple[Coord, ...], only: list[str]) -> str:
         """The statement of the copy: `also` are tile coordinates in which it is repeated, under the conditions `only`."""
         p = self.p
-        repeated = {p.own[i]: p.axes[p.own[i]] for i in p.u.dims if p.own[i] in p.outer or i in p.batch}
+        around = () if self.p.s.ahead else (i for i in p.u.dims if p.own[i] in p.outer or i in p.batch)
+        repeated = {p.own[i]: p.axes[p.own[i]] for i in around}
         axes = {**repeated, **self.axes}
         values = {i: axes[p.own[i]].value for i in p.u.dims if p.own[i] in axes}
         coords = tuple(c for i in values for c in axes[p.own[i]].coords)

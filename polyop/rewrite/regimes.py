@@ -15,6 +15,7 @@ from polyop.ir.options import SHORT, STRIP, VERY_SHORT, Options
 from polyop.rewrite.residues import cut_into_residues
 
 _LINE = 64  # bytes of the widest vector
+TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -26,12 +27,14 @@ class Questions:
     short    (extent, bytes of an element) of the last dimension of a contraction's result, where the reads that do without it
              are used again by other loops, as the filters of a convolution of 7 x 7 images are
     rows     the extents of each contraction's rows; None if they are not known before the loops run
+    turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     """
 
     narrow: tuple[str, ...]
     short: tuple[tuple[Affine, int], ...]
     rows: tuple[tuple[Affine, ...] | None, ...]
+    turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
 
 
@@ -45,7 +48,7 @@ def questions(op: Op) -> Questions:
     rows = [_rows(s, last) for s, last in contractions]
     written = [op.tensor(s.target.source) for s, last in contractions if _reused(s, last)]
     return Questions(tuple(n for n in op.sizes if n in found), tuple((t.shape[-1], t.dtype.bytes_) for t in written),
-                     tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
+                     tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows), _turns(op, contractions),
                      _sums_of_rows(op, contractions))
 
 
@@ -56,10 +59,11 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options) -> Options:
         return replace(options, ones=ones)
     rows = few_rows(q, sizes)
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes)
-    found = short, 0 if strip and rows > 1 else rows, strip
-    if found == (options.short, options.rows, options.strip):
+    few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
+    found = short, 0 if strip and rows > 1 else rows, strip, few
+    if found == (options.short, options.rows, options.strip, options.few):
         return options
-    return replace(options, short=found[0], rows=found[1], strip=found[2])
+    return replace(options, short=found[0], rows=found[1], strip=found[2], few=found[3])
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -103,6 +107,8 @@ def kinds(op: Op) -> tuple[str, ...]:
     out += [f"where {n} is 1" for n in q.narrow]
     if any(_rows(s, last) for s, last in _contractions(op)):
         out.append("in which a contraction has one row, at most 4, or at most 8")
+    if q.turns:
+        out.append(f"where {' or '.join(q.turns)} is 1, at most 4, 8, 16, or 32")
     if shortness(q, least):
         out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or at most {_LINE // 4}")
     if q.strips:
@@ -124,6 +130,27 @@ def _rows(s: Step, last: str) -> tuple[Affine, ...]:
     kept = {p.name for p in s.target.index if isinstance(p, Affine)}
     return tuple(r.upper - r.lower for r in s.ranges
                  if r.index in kept and r.index not in beside and any(r.index in x for x in without))
+
+
+def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
+    """The sizes that are rows of contractions which read, one or more steps back, what follows from their own results."""
+    found: set[str | None] = set()
+    for s, last in contractions:
+        later = _follows_from(op, s.target.source)
+        back = {p.terms[0][0] for x in loads(s.expr) if x.source in later for p in x.index
+                if isinstance(p, Affine) and p.const and len(p.terms) == 1}
+        if back:
+            found |= {e.name for e in _rows(replace(s, ranges=tuple(r for r in s.ranges if r.index not in back)), last)}
+    return tuple(n for n in op.sizes if n in found)
+
+
+def _follows_from(op: Op, tensor: str) -> frozenset[str]:
+    """The tensors computed from `tensor`, directly or not, and itself."""
+    found, size = {tensor}, 0
+    while len(found) > size:
+        size = len(found)
+        found |= {s.target.source for s in op.steps if any(x.source in found for x in loads(s.expr))}
+    return frozenset(found)
 
 
 def _sums_of_rows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, int, bool], ...]:

@@ -85,3 +85,27 @@ def test_a_regime_differs_only_where_the_operator_says_so(sizes):
 def test_a_sum_along_the_last_index_has_no_strips():
     rows = instantiate(parse(Source("<test>", "op f(X: f32[K, N]) -> (S: f32[K]) { S[k] += X[k, n] }")), "f")
     assert regime(questions(rows), {"K": 3, "N": 9}, Options()) == Options()
+
+
+LSTM = instantiate(parse(Source("<test>", """
+op f(W: f32[H, H], h: f32[B, H], X: f32[L, B, H]) -> (Y: f32[L, B, H]) {
+    z: f32[L, B, H]
+    z[t, b, g] += (Y[t-1, b, k] else h[b, k]) * W[g, k]
+    Y[t, b, g]  = z[t, b, g] + X[t, b, g] }""")), "f")
+
+
+def test_rows_in_each_turn_of_a_recurrence_are_counted_without_its_steps():
+    for rows, found in ((1, 1), (3, 4), (16, 16), (17, 32), (33, None)):
+        few = regime(questions(LSTM), {"L": 100, "B": rows, "H": 64}, Options()).few
+        assert few == ((("B", found),) if found else ())
+    assert "where B is 1, at most 4, 8, 16, or 32" in kinds(LSTM)
+    assert questions(MATMUL).turns == ()
+
+
+def test_a_chain_of_products_is_no_recurrence():
+    chain = instantiate(parse(Source("<test>", """
+    op f(X: f32[M, K], W: f32[K, N], V: f32[N, N]) -> (Z: f32[M - 1, N]) {
+        y: f32[M, N]
+        y[m, n] += X[m, k] * W[k, n]
+        Z[m, n] += y[m + 1, k] * V[k, n] }""")), "f")
+    assert questions(chain).turns == ()

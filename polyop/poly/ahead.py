@@ -1,0 +1,29 @@
+"""Operands that are the same in every iteration of the serial loops around are packed before those loops, once and in full.
+
+    t! ( .. n_c ( pack_right  row.. tiles ) )        becomes        pack_right   t! ( .. n_c ( row.. tiles ) )
+
+The access relation decides: no iterator of a loop around is in it, and nothing inside these loops writes the tensor. The
+weights of a recurrent network are such an operand. All of it is kept, in panels as wide as a register tile and as deep as the
+contraction:
+
+    U[g, k]  at  right[floor(g / columns), k, g mod columns]
+
+so blocks of any size are pieces of it, and with few rows, where a copy made in each step would not pay, it still does.
+"""
+
+from __future__ import annotations
+
+from polyop.ir.expr import Affine, Load, is_computed, names
+from polyop.poly.build import Axes, Plan
+from polyop.poly.scop import Stmt
+
+
+def is_settled(plan: Plan, u: Stmt, load: Load, outer: Axes) -> bool:
+    """Whether `load` of `u` is the same at all iterations of the loops `outer`, of which there are some."""
+    own = plan.classes[u.name]
+    around = {i for i in u.dims if own[i] in outer}
+    if not outer or any(is_computed(p) for p in load.index) or load.guard:
+        return False
+    used = frozenset[str]().union(*(names(p) for p in load.index if isinstance(p, Affine)))
+    inside = [s for s in plan.scop.writers(load.source) if set(plan.classes[s.name].values()) & set(outer)]
+    return not used & around and not inside
