@@ -1,0 +1,68 @@
+"""Prefetching what lanes read once and only add up: rows that follow each other in memory.
+
+    for r { for c in steps of 64 { for v in [0, 64) (lanes 64) { part[v] += X[r, c + v] } } }      becomes
+    for r { for c in steps of 64 { for v in [0, 64) (lanes 64) { prefetch X[r, c + v + 1024]; part[v] += X[r, c + v] } } }
+
+Where rows are long that is further on in the row, where they are short in one of the next rows, if they lie one after the
+other. The hardware's own prefetchers see a stream only in the first case: 262144 rows of 32 came at 9 of 43 GB/s.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from polyop.ir.expr import Affine, Load, is_computed, loads, names
+from polyop.ir.loops import LOCKSTEP, Buffer, For, Kind, LoopNest, Node, Prefetch, Space, rebuild, stores, walk
+
+AHEAD = 4096
+"""Bytes between what is read and what is prefetched: as long as memory takes, and less than a first cache has room for."""
+
+Body = tuple[Node, ...]
+Around = frozenset[str]
+
+
+def read_ahead(nest: LoopNest, bytes_: int = AHEAD) -> LoopNest:
+    """`nest` with prefetches in lanes loops that read memory and write none."""
+    spaces = {b.name: b.space for b in nest.buffers}
+
+    def go(body: Body, around: Around) -> Body:
+        return tuple(one(n, around) for n in body)
+
+    def one(n: Node, around: Around) -> Node:
+        if not isinstance(n, For):
+            return rebuild(n, lambda body: go(body, around))
+        if n.kind not in LOCKSTEP:
+            return replace(n, body=go(n.body, around | {n.index}))
+        inside = [x for x in walk(n.body) if isinstance(x, For)]
+        if n.kind == Kind.ROWS or any(x.kind not in LOCKSTEP for x in inside):
+            return replace(n, body=go(n.body, around))
+        if not around or any(spaces[s.target.source] != Space.REG for s in stores(n.body)):
+            return n
+        found = streams(nest, n, around, frozenset(x.index for x in inside))
+        return replace(n, body=(*(Prefetch(_later(nest.buffer(x.source), x, bytes_)) for x in found), *n.body))
+
+    return replace(nest, body=go(nest.body, frozenset()))
+
+
+def streams(nest: LoopNest, n: For, around: Around, inside: frozenset[str]) -> Iterable[Load]:
+    """What the lanes `n` read side by side, and what no other iteration of the loops `around` reads; of neighbours the last."""
+    found: dict[tuple[str, tuple[Affine, ...]], tuple[int, Load]] = {}
+    for x in (x for s in stores(n.body) for x in loads(s.expr)):
+        b = nest.buffer(x.source)
+        index = tuple(p for p in x.index if isinstance(p, Affine))
+        if b.space != Space.TENSOR or b.unit is None or any(map(is_computed, x.index)):
+            continue
+        used = frozenset[str]().union(*map(names, index))
+        side_by_side = [d for d, p in enumerate(index) if n.index in names(p)] == [b.unit] and index[b.unit].factor(n.index) == 1
+        if side_by_side and around <= used and not used & inside:
+            at = index[b.unit].const
+            row = tuple(p - at if d == b.unit else p for d, p in enumerate(index))
+            found[x.source, row] = max(found.get((x.source, row), (at, x)), (at, x), key=lambda y: y[0])
+    return [x for _, x in found.values()]
+
+
+def _later(b: Buffer, x: Load, bytes_: int) -> Load:
+    """`x`, so many bytes further on."""
+    by, at = bytes_ // b.dtype.bytes_, enumerate(x.index)
+    return replace(x, guard=(), index=tuple(p + by if d == b.unit and isinstance(p, Affine) else p for d, p in at))

@@ -1,0 +1,76 @@
+"""Which reads are asked for early: what lanes read once and add up in registers."""
+
+import numpy as np
+import pytest
+
+from polyop.codegen.prefetch import read_ahead
+from polyop.ir.dtypes import F16, F64
+from polyop.ir.interpret import interpret
+from polyop.ir.loops import Node, Prefetch, walk
+from tests.codegen.harness import make_arrays
+from tests.codegen.nests import A, ap, ld, loop, nest, reg, rows, st, strip, tensor
+
+C = A("c_c", "c_v")
+PART = ld("part", "c_v")
+
+
+def summed(expr, *around, **buffers):
+    """Rows of `expr` added up in lanes, in the loops `around` by name, outermost first."""
+    body: Node = strip("c", 64, "N", st(PART, expr, "add"))
+    for index in reversed(around):
+        body = loop(index, "M", body)
+    named = {"X": tensor("X", "M", "N"), "Y": tensor("Y", "M", "N"), "b": tensor("b", "N"), "part": reg("part", 64)} | buffers
+    return nest(named.values(), [body], sizes=("M", "N"))
+
+
+def early(n):
+    """The places that `n` asks for a page early."""
+    return [str(x.place) for x in walk(read_ahead(n).body) if isinstance(x, Prefetch)]
+
+
+def test_what_lanes_add_up_is_asked_for_a_page_early():
+    assert early(summed(ld("X", "r", C), "r")) == ["X[r, c_c + c_v + 1024]"]
+
+
+@pytest.mark.parametrize(("dtype", "place"), [(F64, "X[r, c_c + c_v + 512]"), (F16, "X[r, c_c + c_v + 2048]")])
+def test_a_page_holds_fewer_wide_numbers_and_more_narrow_ones(dtype, place):
+    assert early(summed(ld("X", "r", C, t=dtype), "r", X=tensor("X", "M", "N", t=dtype))) == [place]
+
+
+def test_what_other_iterations_read_again_is_in_a_cache_by_then():
+    assert early(summed(ap("mul", ld("X", "r", C), ld("b", C)), "r")) == ["X[r, c_c + c_v + 1024]"]
+    assert early(summed(ld("X", "r", C), "q", "r")) == []
+
+
+def test_of_neighbours_the_last_is_asked_for():
+    both = ap("add", ld("X", "r", C + 1), ap("add", ld("X", "r", C), ld("X", A("r", 1), C)))
+    assert early(summed(both, "r")) == ["X[r, c_c + c_v + 1025]", "X[r + 1, c_c + c_v + 1024]"]
+
+
+def test_lanes_that_lie_apart_ask_for_nothing():
+    assert early(summed(ld("X", C, "r"), "r")) == []
+    assert early(summed(ld("X", "r", (C + C)), "r")) == []
+    assert early(summed(ld("X", "r", C), "r", X=tensor("X", "M", "N", unit=None))) == []
+
+
+def test_what_also_writes_memory_keeps_up_without():
+    n = nest([tensor("X", "N"), tensor("Y", "N")], [strip("c", 64, "N", st(ld("Y", C), ld("X", C)))])
+    assert read_ahead(n) == n
+
+
+def test_what_stands_at_a_place_of_its_own_in_each_row_in_lock_step_is_left():
+    inside = strip("c", 64, "N", rows("p", 4, None, st(ld("part", "p", "c_v"), ld("X", A("r", "p"), C), "add")))
+    n = nest([tensor("X", "M", "N"), reg("part", 4, 64)], [loop("r", "M", inside, step=4)], sizes=("M", "N"))
+    assert read_ahead(n) == n
+
+
+def test_asking_early_keeps_what_a_nest_computes():
+    n = summed(ld("X", "r", C), "r")
+    y = ld("Y", 0, C)
+    n = nest(n.buffers, [strip("c", 64, "N", st(PART, y)), *n.body, strip("c", 64, "N", st(y, PART))], sizes=n.sizes)
+    sizes = {"M": 3, "N": 40}
+    first = make_arrays(n, sizes, np.random.default_rng(0))
+    second = {k: x.copy() for k, x in first.items()}
+    interpret(n, sizes, {}, first)
+    interpret(read_ahead(n), sizes, {}, second)
+    np.testing.assert_array_equal(first["Y"], second["Y"])
