@@ -215,7 +215,7 @@ class Operator:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
         sizes, options, many = bound.sizes, self.options, threads.get_num_threads() > 1
         positive = min(sizes.values(), default=1) > 0
-        found = regime(q, sizes, options) if positive else replace(options, regime="any")
+        found = regime(q, sizes, options, cpu.resolve(self.target)) if positive else replace(options, regime="any")
         return found if found.threads == many else replace(found, threads=many)
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:

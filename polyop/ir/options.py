@@ -29,6 +29,7 @@ class Options:
     rows       how many rows a contraction has at most in these calls, where that is 1, 4 or 8; 0: more
     few        (size, at most how many) of sizes that are the rows of a contraction inside a recurrence, where that is 1, 4, 8, 16
                or 32 in these calls
+    height     how many rows a register tile has where these calls would leave too much of the target's own one empty; else 0
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
@@ -44,6 +45,7 @@ class Options:
     short: int = 0
     rows: int = 0
     few: tuple[tuple[str, int], ...] = ()
+    height: int = 0
     strip: bool = False
     threads: bool = False
     check: bool = True

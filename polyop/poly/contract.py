@@ -16,6 +16,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, VERY_SHORT
+from polyop.ir.registers import register_tile
 from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_settled
 from polyop.poly.build import Axes, Plan, spacing, stride
@@ -24,7 +25,6 @@ from polyop.poly.scop import UPDATE, Stmt
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
-FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
 
@@ -171,7 +171,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     others = tuple(i for i in written_order(u) if i in c.having(COLUMN) and i != column)
     across = others[-1] if others and not beside and plan.options.short == SHORT else None
     second = 4 if across else 1
-    rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second)
+    height = plan.options.height
+    rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second, height=height)
     columns = vectors * vector
     is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
     ahead = is_one and not beside and not across and is_settled(plan, u, right, outer)
@@ -192,15 +193,18 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         columns, bytes_ = vectors * vector, left.dtype.bytes_
     windows = {i for i in contracted if not all(stands_alone(i, x) for x in (left, right) if i in iterators_of(x))}
     inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)
-    kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / inside))))
+    # rows side by side share what a window along them reads, so that it takes no room of its own in L1
+    shared = {i for i in windows if is_shared(i, row, left)}
+    apart = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth and i not in shared)
+    kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / apart))))
     if beside:
         kc = min(kc, 128)
     nc = columns if across else column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
     block = column_block(t, kc * inside * columns, second, bytes_) if across else 1
     whole = lcm(rows, vector)  # a copy of the left operand goes by squares of vectors
     mc = max(1, (192 if plan.options.threads else 4800) // whole) * whole
-    apart = spacing(plan, u, right, own[column])
-    fuse = apart is not None and 1 <= apart <= NEAR
+    step = spacing(plan, u, right, own[column])
+    fuse = step is not None and 1 <= step <= NEAR
     if not is_one:  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
@@ -263,35 +267,15 @@ def stands_alone(iterator: str, load: Load) -> bool:
     return any(isinstance(p, Affine) and p.name == iterator for p in load.index)
 
 
+def is_shared(window: str, row: str, load: Load) -> bool:
+    """Whether `window` is added to `row` in some position of `load`."""
+    return any(isinstance(p, Affine) and {window, row} <= names(p) for p in load.index)
+
+
 def _typical(extent: Affine, hints: dict[str, int]) -> int | None:
     if extent.is_constant:
         return extent.const
     return hints.get(extent.name) if extent.name else None
-
-
-def register_tile(t: Target, lanes: int, rows_hint: int | None, columns_hint: int | None, most: int = 4,
-                  second: int = 1, d: Dot | None = None) -> tuple[int, int]:
-    """(rows, vectors): fewest loads per multiply-add, (r + v) / (r v), under r v + v + 1 <= registers, r v >= fma_chains.
-
-    There are `second` times as many vectors in a tile, and up to `most` of them along the lanes.
-    A hint is a typical extent, never an assumption: shapes that cut it with less waste are preferred.
-    Dot products use what they load several times as fast, and the right operand comes from L2: its vectors count as `FAR`. Where
-    one of their operands is flipped, each column has one more sum, beside it the constant that this is a sum with.
-    """
-    kept, more = (2, 3) if d and d.flipped else (1, 1)
-
-    def waste(extent: int | None, step: int) -> float:
-        return -(-extent // step) * step / extent if extent else 1.0
-
-    def cost(tile: tuple[int, int]) -> float:
-        r, v = tile[0], tile[1] * second
-        return ((r + v * (FAR if d else 1)) / (r * v) + 2.0) * waste(rows_hint, r) * waste(columns_hint, tile[1] * lanes)
-
-    legal = [(r, v) for v in range(1, most + 1) for r in range(1, t.registers)
-             if (r + kept) * v * second + more <= t.registers and r * v * second >= t.fma_chains]
-    if not legal:
-        raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
-    return min(legal, key=cost)
 
 
 def contraction_depth(t: Target, rows: int, bytes_: int) -> int:

@@ -12,6 +12,8 @@ from math import prod
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.ir.options import SHORT, STRIP, VERY_SHORT, Options
+from polyop.ir.registers import fitting_height
+from polyop.ir.target import Target
 from polyop.rewrite.residues import cut_into_residues
 
 _LINE = 64  # bytes of the widest vector
@@ -29,6 +31,7 @@ class Questions:
     rows     the extents of each contraction's rows; None if they are not known before the loops run
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
+    tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
     """
 
     narrow: tuple[str, ...]
@@ -36,6 +39,7 @@ class Questions:
     rows: tuple[tuple[Affine, ...] | None, ...]
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
+    tile: tuple[Affine, Affine, int] | None
 
 
 def questions(op: Op) -> Questions:
@@ -49,21 +53,21 @@ def questions(op: Op) -> Questions:
     written = [op.tensor(s.target.source) for s, last in contractions if _reused(s, last)]
     return Questions(tuple(n for n in op.sizes if n in found), tuple((t.shape[-1], t.dtype.bytes_) for t in written),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows), _turns(op, contractions),
-                     _sums_of_rows(op, contractions))
+                     _sums_of_rows(op, contractions), _tile(op, contractions))
 
 
-def regime(q: Questions, sizes: Mapping[str, int], options: Options) -> Options:
-    """`options` for a call of these sizes, all of them at least 1."""
+def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
+    """`options` for a call of these sizes, all of them at least 1, on `target`."""
     ones = narrow_sizes(q, sizes)
     if ones:
         return replace(options, ones=ones)
     rows = few_rows(q, sizes)
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
-    found = short, 0 if strip and rows > 1 else rows, strip, few
-    if found == (options.short, options.rows, options.strip, options.few):
-        return options
-    return replace(options, short=found[0], rows=found[1], strip=found[2], few=found[3])
+    rows = 0 if strip and rows > 1 else rows
+    height = 0 if rows or short or few else tile_height(q, sizes, target)
+    found = replace(options, short=short, rows=rows, few=few, height=height, strip=strip)
+    return options if found == options else found
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
@@ -93,6 +97,14 @@ def few_rows(q: Questions, sizes: Mapping[str, int]) -> int:
     return next((n for n in (1, 4, 8) if 0 < most <= n), 0)
 
 
+def tile_height(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
+    """How many rows the register tiles of a call have where the target's own would be too empty, 0 elsewhere."""
+    if q.tile is None:
+        return 0
+    rows, columns, bytes_ = q.tile
+    return fitting_height(target, target.lanes(bytes_), evaluate(rows, sizes), evaluate(columns, sizes))
+
+
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:
     """Whether a sum of rows is so short in a call that all of it stays in registers, however many rows there are."""
     return any(evaluate(extent, sizes) * bytes_ <= STRIP for extent, bytes_, contracts in q.strips
@@ -111,6 +123,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append(f"where {' or '.join(q.turns)} is 1, at most 4, 8, 16, or 32")
     if shortness(q, least):
         out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or at most {_LINE // 4}")
+    if q.tile:
+        out.append("in which register tiles of another height are less empty")
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes")
     return tuple(out)
@@ -125,11 +139,28 @@ def _reused(s: Step, last: str) -> bool:
 
 def _rows(s: Step, last: str) -> tuple[Affine, ...]:
     """The extents of the indices of a contraction that its result shares with reads that do without `last` alone."""
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    return tuple(extents[i] for i in _row_indices(s, last))
+
+
+def _row_indices(s: Step, last: str) -> tuple[str, ...]:
+    """The indices of its result that a contraction shares with reads that do without `last` alone, as they are written."""
     without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
     beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
-    kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-    return tuple(r.upper - r.lower for r in s.ranges
-                 if r.index in kept and r.index not in beside and any(r.index in x for x in without))
+    kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.indices]
+    return tuple(i for i in kept if i is not None and i not in beside and any(i in x for x in without))
+
+
+def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine, int] | None:
+    """The last row and the last column of the one contraction, in the order in which its target is written."""
+    if len(contractions) != 1:
+        return None
+    (s, last), = contractions
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    rows = [i for i in _row_indices(s, last) if names(extents[i]) <= set(op.sizes)]
+    if not rows or not names(extents[last]) <= set(op.sizes):
+        return None
+    return extents[rows[-1]], extents[last], s.target.dtype.bytes_
 
 
 def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:

@@ -229,6 +229,17 @@ def test_lanes_leave_a_short_result_for_a_longer_loop_if_asked_to():
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("name", ["matmul", "conv"])
+@pytest.mark.parametrize("height", [4, 7, 8])
+def test_a_tile_has_as_many_rows_as_it_is_told(name, height):
+    text, expected, sizes = CASES[name]
+    m = middle(text, "tuned", Options(height=height))
+    assert proved(m) and f"x {height}, lanes" in m.chosen[0]
+    for s in sizes:
+        arrays, got = run(m, s)
+        np.testing.assert_allclose(got, expected(arrays, s), rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize("shape", [(3, 4, 3, 18), (17, 7, 7, 6), (2, 5, 16, 13), (1, 3, 2, 1)])
 def test_a_tile_takes_several_values_of_another_column_where_the_lanes_are_few(shape):
     text, expected, _ = CASES["nchw"]

@@ -10,10 +10,13 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
+from polyop.ir.registers import fitting_height, register_tile, time
 from polyop.ir.span import Source
+from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.regimes import few_rows, has_strip, kinds, narrow_sizes, questions, regime, shortness
 
+AVX512 = BY_NAME["x86:x86-64-v4"]
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
 """)), "f")
@@ -74,17 +77,18 @@ def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
 @given(st.fixed_dictionaries({x: st.integers(1, 70) for x in "KMN"}))
 def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     relu = instantiate(parse(Source("<test>", "op f(X: f32[K]) -> (Y: f32[K]) { Y[k] = relu(X[k]) }")), "f")
-    assert regime(questions(relu), sizes, Options()) == Options() and kinds(relu) == ("with an empty size",)
-    found = regime(questions(MATMUL), sizes, Options())
+    assert regime(questions(relu), sizes, Options(), AVX512) == Options() and kinds(relu) == ("with an empty size",)
+    found = regime(questions(MATMUL), sizes, Options(), AVX512)
     words = " ".join(kinds(MATMUL))
     assert (found.ones == ("N",)) == (sizes["N"] == 1) and "N is 1" in words
     assert bool(found.rows) <= (sizes["M"] <= 8) and "at most 8" in words
     assert found.strip <= (sizes["M"] <= 8) and found.short == 0 and "bytes" in words
+    assert not (found.height and (found.rows or sizes["M"] % 6 == 0)) and "tiles" in words
 
 
 def test_a_sum_along_the_last_index_has_no_strips():
     rows = instantiate(parse(Source("<test>", "op f(X: f32[K, N]) -> (S: f32[K]) { S[k] += X[k, n] }")), "f")
-    assert regime(questions(rows), {"K": 3, "N": 9}, Options()) == Options()
+    assert regime(questions(rows), {"K": 3, "N": 9}, Options(), AVX512) == Options()
 
 
 LSTM = instantiate(parse(Source("<test>", """
@@ -96,7 +100,7 @@ op f(W: f32[H, H], h: f32[B, H], X: f32[L, B, H]) -> (Y: f32[L, B, H]) {
 
 def test_rows_in_each_turn_of_a_recurrence_are_counted_without_its_steps():
     for rows, found in ((1, 1), (3, 4), (16, 16), (17, 32), (33, None)):
-        few = regime(questions(LSTM), {"L": 100, "B": rows, "H": 64}, Options()).few
+        few = regime(questions(LSTM), {"L": 100, "B": rows, "H": 64}, Options(), AVX512).few
         assert few == ((("B", found),) if found else ())
     assert "where B is 1, at most 4, 8, 16, or 32" in kinds(LSTM)
     assert questions(MATMUL).turns == ()
@@ -109,3 +113,26 @@ def test_a_chain_of_products_is_no_recurrence():
         y[m, n] += X[m, k] * W[k, n]
         Z[m, n] += y[m + 1, k] * V[k, n] }""")), "f")
     assert questions(chain).turns == ()
+
+
+def test_a_tile_of_another_height_is_for_rows_that_it_fills():
+    assert register_tile(AVX512, 16) == (6, 4) and register_tile(AVX512, 16, height=7) == (7, 3)
+    assert fitting_height(AVX512, 16, 7, 512) == fitting_height(AVX512, 16, 14, 256) == 7
+    assert fitting_height(AVX512, 16, 16, 1000) == 8 and fitting_height(AVX512, 16, 10, 64) == 5
+    assert fitting_height(AVX512, 16, 12, 64) == fitting_height(AVX512, 16, 1000, 1000) == 0
+
+
+@given(st.integers(9, 300), st.integers(1, 600))
+def test_a_tile_that_fits_never_takes_longer_than_the_targets_own(rows, columns):
+    for t in BY_NAME.values():
+        if t.family == "x86" and (height := fitting_height(t, t.lanes(4), rows, columns)):
+            ours, own = register_tile(t, t.lanes(4), rows, columns, height=height), register_tile(t, t.lanes(4))
+            assert time(ours, t.lanes(4), rows, columns) < time(own, t.lanes(4), rows, columns)
+
+
+def test_the_rows_that_a_tile_takes_are_the_last_ones_written():
+    conv = instantiate(parse(Source("<test>", """
+    op f(X: f32[H, W, C], F: f32[3, 3, C, K]) -> (Y: f32[H, W, K]) {
+        Y[p, q, k] += (X[p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }""")), "f")
+    sizes = {"C": 64, "H": 56, "K": 512}
+    assert [regime(questions(conv), sizes | {"W": w}, Options(), AVX512).height for w in (7, 14, 60)] == [7, 7, 0]

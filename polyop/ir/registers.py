@@ -1,0 +1,66 @@
+"""Register tiles: how many rows and vectors of a contraction's result are kept in registers while it is added up."""
+
+from __future__ import annotations
+
+from polyop.ir.dots import Dot
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.target import Target
+
+FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
+SHORTEST, TALLEST = 4, 8  # rows of a tile that is made to fit: each row's address takes one of 16 general registers
+WORTH = 0.96  # of the time that the target's own tile takes: below that, a kernel for another tile pays
+
+Tile = tuple[int, int]
+"""(rows, vectors)"""
+
+
+def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int | None = None, most: int = 4, second: int = 1,
+                  d: Dot | None = None, height: int = 0) -> Tile:
+    """The tile with the fewest loads per multiply-add, (r + v) / (r v), under r v + v + 1 <= registers, r v >= fma_chains.
+
+    There are `second` times as many vectors in a tile, and up to `most` of them along the lanes; `height`: rows, if not 0.
+    `rows` and `columns` are typical extents, never assumptions: shapes that cut them with less waste are preferred.
+    Dot products use what they load several times as fast, and the right operand comes from L2: its vectors count as `FAR`. Where
+    one of their operands is flipped, each column has one more sum, beside it the constant that this is a sum with.
+
+    Raises  UnsupportedError, if there is none.
+    """
+    kept, more = (2, 3) if d and d.flipped else (1, 1)
+    legal = [(r, v) for v in range(1, most + 1) for r in (range(height, height + 1) if height else range(1, t.registers))
+             if (r + kept) * v * second + more <= t.registers and r * v * second >= t.fma_chains]
+    if not legal:
+        raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
+    return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, FAR if d else 1))
+
+
+def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1) -> float:
+    """What a step of the depth takes for `rows` and `columns`, in cycles that start one load or half a multiply-add.
+
+    A last tile that is not whole has as few vectors as hold what is left, but all its rows. Without extents: for one element
+    of a whole tile.
+    """
+    r, v = tile
+
+    def one(vectors: int) -> float:
+        return 2 * r * vectors * second + r + vectors * second * far
+
+    down = -(-rows // r) if rows else 1 / r
+    whole, rest = divmod(-(-columns // lanes), v) if columns else (1, 0)
+    return down * (whole * one(v) + (one(rest) if rest else 0)) / (1 if columns else v * second)
+
+
+def fitting_height(t: Target, lanes: int, rows: int, columns: int) -> int:
+    """The rows of a tile that `rows` x `columns` leave less empty than the target's own one; 0 if none is worth it.
+
+    Raises  UnsupportedError, if the target has no tile at all.
+    """
+    best = time(register_tile(t, lanes), lanes, rows, columns) * WORTH
+    found = 0
+    for height in range(SHORTEST, TALLEST + 1):
+        try:
+            tile = register_tile(t, lanes, rows, columns, height=height)
+        except UnsupportedError:
+            continue
+        if time(tile, lanes, rows, columns) < best:
+            best, found = time(tile, lanes, rows, columns), height
+    return found
