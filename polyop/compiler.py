@@ -13,17 +13,21 @@ from polyop.codegen import cuda, hip, x86
 from polyop.codegen.lower import kept, rewritten
 from polyop.codegen.verify import verify as verify_nest
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
-from polyop.ir.loops import LoopNest
+from polyop.ir.loops import Buffer, LoopNest, Space
 from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import RUNGS, Layout, Options
+from polyop.ir.routine import Routine, Use, composed
 from polyop.ir.target import Target
 from polyop.poly.middle import Middle, lower, scop_of
+from polyop.poly.schedule import is_contraction
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.verify.rewrites import follows
 from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
+from polyop.rewrite.families import Family, families, rest_of
+from polyop.rewrite.names import fresh
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.residues import cut_into_residues
@@ -60,6 +64,27 @@ class Compiled:
     binary: Binary | None = None
 
 
+@dataclass(frozen=True, eq=False)
+class _Job:
+    """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then."""
+
+    scop: Scop
+    layout: Layout
+    family: Family | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class _Made:
+    """A job's nest: as the proofs look at it, and as it is emitted."""
+
+    job: _Job
+    middle: Middle
+    nest: LoopNest
+    final: LoopNest
+    proofs: tuple[Proof, ...]
+    notes: tuple[str, ...]
+
+
 def compile_op(op: Op, layout: Layout, target: Target, options: Options | None = None) -> Compiled:
     """Compile `op` for tensors that lie as `layout` says.
 
@@ -71,28 +96,42 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     rec.text("op", op)
     with _ISL:
         rec.stage("check", check, op)
-        scop = rec.stage("scop", lambda: scop_of(_before_scop(op, options)))
-        rec.text("scop", scop)
+        cut = _before_scop(op, options)
         notes: list[str] = []
+
+        def tried(rung: str, fold: bool, jobs: tuple[_Job, ...]) -> Compiled | bool:
+            """The kernel; or, if there is none so, whether it is worth while to try without folds."""
+            rec.text("scop", "\n".join(str(j.scop) for j in jobs))
+            try:
+                return _on_rung(rung, fold, rec, jobs, op, layout, target, options, notes)
+            except _NotProvedError as error:
+                notes.append(f"not on rung {rung}{', folded' if fold else ''}: {error}")
+                if not error.has_folds and not is_undecided(error.failed):  # else it is a limit of the checker's
+                    LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
+                return error.has_folds
+            except UnsupportedError as error:
+                notes.append(f"not on rung {rung}: {error}")
+            except (UserError, RecursionError, MemoryError):
+                raise
+            except Exception as error:  # plainer loops may do without what is broken
+                what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+                notes.append(f"not on rung {rung}: {what}")
+                LOG.error("polyop bug: %s on rung %s: %s", op.name, rung, what)
+            return False
+
+        apart = rec.stage("scop", _apart, op, cut, layout, target, options)
+        if apart:
+            made = tried(options.rung, True, apart)
+            if isinstance(made, Compiled):
+                return made
+            notes.append("steps that differ in numbers alone are compiled one by one")
+        whole = (_Job(rec.stage("scop", scop_of, cut), layout),)
         for rung in RUNGS[RUNGS.index(options.rung) : -1]:
             for fold in (True, False) if rung in ("tuned", "default") else (False,):
-                try:
-                    return _on_rung(rung, fold, rec, scop, op, layout, target, options, notes)
-                except _NotProvedError as error:
-                    notes.append(f"not on rung {rung}{', folded' if fold else ''}: {error}")
-                    if not error.has_folds:
-                        if not is_undecided(error.failed):  # else it is a limit of the checker's
-                            LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
-                        break
-                except UnsupportedError as error:
-                    notes.append(f"not on rung {rung}: {error}")
-                    break
-                except (UserError, RecursionError, MemoryError):
-                    raise
-                except Exception as error:  # plainer loops may do without what is broken
-                    what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
-                    notes.append(f"not on rung {rung}: {what}")
-                    LOG.error("polyop bug: %s on rung %s: %s", op.name, rung, what)
+                made = tried(rung, fold, whole)
+                if isinstance(made, Compiled):
+                    return made
+                if not made:
                     break
     notes.append("no loops could be generated: calls are interpreted, which is slow")
     LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))
@@ -104,6 +143,28 @@ def _before_scop(op: Op, options: Options) -> Op:
     return cut_into_pieces(cut_into_residues(fix_at_one(op, options.ones), options.numerics == "strict"))
 
 
+def _apart(op: Op, cut: Op, layout: Layout, target: Target, options: Options) -> tuple[_Job, ...]:
+    """Residue classes that differ in numbers alone, each family of them a job, and what is left; () if there are none.
+
+    Contractions only: what is lighter shares loops with what it is put into. Not for GPUs, whose kernels the host starts.
+    """
+    if options.rung != "tuned" or options.regime != "positive" or target.family != "x86":
+        return ()
+    classes = frozenset(t.name for t in cut.temporaries) - frozenset(t.name for t in op.temporaries)
+    jobs = [_Job(scop_of(f.op), _layout_of(f.op, layout), f) for f in families(cut, classes)]
+    jobs = [j for j in jobs if any(is_contraction(s, frozenset()) for s in j.scop.stmts)]
+    if not jobs:
+        return ()
+    rest = rest_of(cut, tuple(j.family for j in jobs if j.family))
+    return (*jobs, _Job(scop_of(rest), _layout_of(rest, layout)))
+
+
+def _layout_of(part: Op, layout: Layout) -> Layout:
+    """`layout` for a part of an operator, whose temporaries are contiguous."""
+    units = {t.name: len(t.shape) - 1 if t.shape else None for t in part.tensors if t.role != "temp"}
+    return Layout(tuple((units | {n: u for n, u in layout.units if n in units}).items()))
+
+
 class _NotProvedError(Exception):
     """A claim about a nest failed; `has_folds`: storage was folded, which was only a proposal."""
 
@@ -112,37 +173,90 @@ class _NotProvedError(Exception):
         self.failed, self.has_folds = failed, has_folds
 
 
-def _on_rung(rung: str, fold: bool, rec: Recorder, scop: Scop, op: Op, layout: Layout, target: Target, options: Options,
-             notes: list[str]) -> Compiled:
-    middle: Middle = rec.stage("loops", lower, scop, layout, target, options, rung, fold)
+def _on_rung(rung: str, fold: bool, rec: Recorder, jobs: tuple[_Job, ...], op: Op, layout: Layout, target: Target,
+             options: Options, notes: list[str]) -> Compiled:
+    made = tuple(_made(rung, fold, rec, j, target, options) for j in jobs)
+    nest, final = _whole(made, [m.nest for m in made]), _whole(made, [m.final for m in made])
+    proofs = _together([m.proofs for m in made])
+    rec.text("schedule", "\n".join(str(m.middle.schedule) for m in made))
+    rec.text("tiles", "\n\n".join(str(p) for m in made for p in m.middle.programs))
+    rec.text("loops", _whole(made, [m.middle.nest for m in made]))
+    rec.text("proofs", "\n".join(map(str, proofs)))
+    module = rec.stage("source", _emit, final, target, options, _routines(made, [m.final for m in made]), made[-1].final)
+    rec.text("final", final)
+    rec.text("source", module)
+    binary = rec.stage("assemble", cpu.assemble, module, target) if target.family == "x86" else None
+    chosen = tuple(c for m in made for c in m.middle.chosen)
+    said = tuple(dict.fromkeys(n for m in made for n in m.middle.notes))
+    emitted = tuple(n for m in made for n in m.notes)
+    alike = tuple(f"{', '.join(x.result for x in f.members)} differ in numbers alone and are one routine"
+                  for f in (m.job.family for m in made) if f)
+    return Compiled(op, layout, target, options, rung, rec.trace(), proofs, chosen, (*said, *alike, *notes, *emitted),
+                    nest, final, module, binary)
+
+
+def _made(rung: str, fold: bool, rec: Recorder, job: _Job, target: Target, options: Options) -> _Made:
+    """The nest of a job on a rung, proved and rewritten."""
+    middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, fold)
     rec.text("schedule", middle.schedule)
     rec.text("tiles", "\n\n".join(map(str, middle.programs)))
     rec.text("loops", middle.nest)
     on_cpu = target.family == "x86"
     nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
-    proofs: tuple[Proof, ...] = ()
-    if options.check:
-        nest, proofs = rec.stage("proofs", _proved, middle, nest)
-        rec.text("proofs", "\n".join(map(str, proofs)))
-        failed = first_failure(proofs)
-        if failed:
-            raise _NotProvedError(failed, middle.has_folds)
-    final = rec.stage("final", rewritten, nest, target) if on_cpu else nest
-    if options.check and on_cpu:
-        proof = rec.stage("proofs", follows, nest, final, middle.scop.context.intersect(middle.context))
-        if proof.holds:
-            proofs = (*proofs, proof)
-            rec.text("proofs", "\n".join(map(str, proofs)))
-        else:
-            notes = [*notes, f"the loops are emitted as they were proved: {proof}"]
-            LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", op.name, rung, proof)
-            final = nest
-    module = rec.stage("source", _emit, final, target, options)
-    rec.text("final", final)
-    rec.text("source", module)
-    binary = rec.stage("assemble", cpu.assemble, module, target) if target.family == "x86" else None
-    return Compiled(op, layout, target, options, rung, rec.trace(), proofs, middle.chosen, (*middle.notes, *notes),
-                    nest, final, module, binary)
+    if not options.check:
+        return _Made(job, middle, nest, rec.stage("final", rewritten, nest, target) if on_cpu else nest, (), ())
+    nest, proofs = rec.stage("proofs", _proved, middle, nest)
+    rec.text("proofs", "\n".join(map(str, proofs)))
+    failed = first_failure(proofs)
+    if failed:
+        raise _NotProvedError(failed, middle.has_folds)
+    if not on_cpu:
+        return _Made(job, middle, nest, nest, proofs, ())
+    final = rec.stage("final", rewritten, nest, target)
+    proof = rec.stage("proofs", follows, nest, final, middle.scop.context.intersect(middle.context))
+    if proof.holds:
+        return _Made(job, middle, nest, final, (*proofs, proof), ())
+    LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
+    return _Made(job, middle, nest, nest, proofs, (f"the loops are emitted as they were proved: {proof}",))
+
+
+# --- several jobs as one kernel ----------------------------------------------------------------------------------------------
+
+
+def _routines(made: tuple[_Made, ...], nests: list[LoopNest]) -> tuple[Routine, ...]:
+    """The nest of each family with a use for each member, whose work space and registers have names of their own."""
+    taken = {b.name for n in nests for b in n.buffers}
+    out = list[Routine]()
+    for m, nest in zip(made, nests, strict=True):
+        if f := m.job.family:
+            own = [b.name for b in nest.buffers if b.space != Space.TENSOR]
+            uses = []
+            for x in f.members:
+                names = {f.result: x.result}
+                if x is not f.members[0]:
+                    names |= {b: fresh(f"{x.result}{b.removeprefix(f.result)}", taken) for b in own}
+                uses.append(Use(tuple(zip(f.numbers, x.values, strict=True)), tuple(names.items())))
+            out.append(Routine(nest, tuple(uses)))
+    return tuple(out)
+
+
+def _whole(made: tuple[_Made, ...], nests: list[LoopNest]) -> LoopNest:
+    """One nest of the jobs' `nests`: the families' members one after the other, then what is left."""
+    if len(made) == 1:
+        return nests[0]
+    rest = made[-1].job.scop.op
+    done = {x.result for m in made if m.job.family for x in m.job.family.members}
+    results = [Buffer(t.name, t.dtype, tuple((e, 1) for e in t.shape), Space.WORK) for t in rest.tensors if t.name in done]
+    return composed(_routines(made, nests), nests[-1], {b.name: b for b in results})
+
+
+def _together(each: list[tuple[Proof, ...]]) -> tuple[Proof, ...]:
+    """What is proved of all the jobs' nests is proved of the kernel."""
+    if len(each) == 1:
+        return each[0]
+    claims = [p.claim for p in min(each, key=len)]
+    found = [[p for proofs in each for p in proofs if p.claim == c] for c in claims]
+    return tuple(Proof(c, True, "", sum(p.ms for p in same)) for c, same in zip(claims, found, strict=True))
 
 
 def _proved(middle: Middle, nest: LoopNest) -> tuple[LoopNest, tuple[Proof, ...]]:
@@ -153,10 +267,10 @@ def _proved(middle: Middle, nest: LoopNest) -> tuple[LoopNest, tuple[Proof, ...]
     return middle.nest, prove(middle.scop, middle.nest, middle.context)
 
 
-def _emit(nest: LoopNest, target: Target, options: Options) -> Module:
+def _emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...], rest: LoopNest) -> Module:
     match target.family:
         case "x86":
-            return x86.emit(nest, target, options)
+            return x86.emit(nest, target, options, routines, rest.body)
         case "cuda":
             return cuda.emit(nest, target, options)
         case "hip":

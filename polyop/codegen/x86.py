@@ -9,37 +9,65 @@ Nothing is left to LLVM's optimiser: no pass of it is run, only its code generat
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
 from polyop.codegen.llvm.builder import Builder, Text
 from polyop.codegen.llvm.lifetime import blended_stores
 from polyop.codegen.llvm.nodes import emit_nodes
 from polyop.codegen.llvm.parallel import STATUS
+from polyop.codegen.llvm.routines import call
 from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
-from polyop.ir.loops import Buffer, LoopNest, Space
+from polyop.ir.expr import Load
+from polyop.ir.loops import Buffer, LoopNest, Node, Space
 from polyop.ir.module import Module, Signature
 from polyop.ir.options import Options
+from polyop.ir.routine import Routine
 from polyop.ir.target import Target
 
+Body = tuple[Node, ...]
 
-def emit(nest: LoopNest, target: Target, options: Options) -> Module:
+
+def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...] = (),
+         rest: Body | None = None) -> Module:
     """The text of one kernel; its calling convention is that of `ir/module.py`.
 
-    Raises  UnsupportedError, with the reason, for a nest that this target cannot run.
+    routines   if given, `nest` is their uses in order and then `rest`; each becomes one function, called for each use
+    Raises     UnsupportedError, with the reason, for a nest that this target cannot run
     """
     # https://gitlab.com/x86-psABIs/x86-64-ABI: FMA comes with AVX2 at level v3, vscalef with masks at level v4
     text = Text(fuses=target.vector_bytes >= 32, scales=target.masks)
+    named = [(replace(r.nest, name=f"{nest.name}.r{k}"), r.uses) for k, r in enumerate(routines)]
+    for shared, _ in named:
+        _function(text, shared, shared.body, target, options, "define internal")
+
+    def before(s: State) -> None:
+        for shared, uses in named:
+            for use in uses:
+                call(s, shared.name, shared, use)
+
+    sites = _function(text, nest, nest.body if rest is None else rest, target, options, "define", before)
+    return Module(nest.name, target.name, text.assemble(attributes(target)), signature(nest, sites))
+
+
+def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: Options, define: str,
+              before: Callable[[State], None] = lambda s: None) -> tuple[Load, ...]:
+    """Write the function that does `before` and then `body`, with the arguments of `nest`; returns its sites."""
     b = Builder(text)
-    width = vector_width(nest, target)
+    alone = replace(nest, body=body)
+    width = vector_width(alone, target)
     strict = options.numerics == "strict"
-    shared = Shared(nest, target, strict, width, slots_of(nest), blended_stores(nest), heavy_functions(nest, width))
+    shared = Shared(nest, target, strict, width, slots_of(nest), blended_stores(alone), heavy_functions(alone, width))
     s = State(b, shared, "%args", "%status", 0)
-    emit_nodes(s, nest.body)
-    head = [f"define i64 @{nest.name}(ptr %args) #0 {{", "entry:", *STATUS]
+    before(s)
+    emit_nodes(s, body)
+    head = [f"{define} i64 @{nest.name}(ptr %args) #0 {{", "entry:", *STATUS]
     tail = ["  %found = load i64, ptr %status, align 8", "  ret i64 %found", "}"]
     if s.streams:
         tail.insert(0, b.fence())
     text.functions.append("\n".join([*head, *b.lines(), *tail]))
-    return Module(nest.name, target.name, text.assemble(attributes(target)), signature(nest, shared))
+    return tuple(shared.sites)
 
 
 def attributes(target: Target) -> str:
@@ -49,8 +77,8 @@ def attributes(target: Target) -> str:
             '"no-trapping-math"="true"')
 
 
-def signature(nest: LoopNest, shared: Shared) -> Signature:
+def signature(nest: LoopNest, sites: tuple[Load, ...]) -> Signature:
     def of(space: Space) -> tuple[Buffer, ...]:
         return tuple(b for b in nest.buffers if b.space == space)
 
-    return Signature(nest.name, nest.sizes, nest.scalars, of(Space.TENSOR), of(Space.WORK), tuple(shared.sites))
+    return Signature(nest.name, nest.sizes, nest.scalars, of(Space.TENSOR), of(Space.WORK), sites)
