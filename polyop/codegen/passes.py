@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
+from polyop.codegen.runs import is_run
 from polyop.codegen.ties import has_ties
 from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
 from polyop.ir.expr import walk as expr_walk
@@ -49,12 +50,14 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
 
     A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four, and so that rows have
     no bounds where only lanes are missing. That ladder is left out where the body, written for every copy of rows and
-    vectors, has more than `copies` stores.
+    vectors, has more than `copies` stores. Runs stay as they are: the emitter cuts them where addresses are aligned.
     """
     def go(body: Body) -> Body:
         return tuple(one(n) for n in body)
 
     def one(n: Node) -> Node:
+        if isinstance(n, For) and is_run(nest, n):
+            return n
         split = _versions(stepped(n), width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
         return rebuild(n, go) if split is None else split
 

@@ -23,6 +23,7 @@ class Target:
     fma_chains     latency x ports: independent accumulators that keep the FMA units busy
     l1, l2, l3     bytes of cache one core can count on
     stream_bytes   outputs larger than this are worth writing past the caches
+    string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
     warp           threads that run in lock step; 0 on a CPU
     """
 
@@ -38,6 +39,7 @@ class Target:
     l2: int = 1 << 20
     l3: int = 16 << 20
     stream_bytes: int = 8 << 20
+    string_bytes: int = 0
     warp: int = 0
 
     def lanes(self, bytes_: int) -> int:

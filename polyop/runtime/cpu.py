@@ -36,6 +36,7 @@ _lock = forks.rlock()  # LLJIT and the list of targets are shared by all threads
 def _initialize() -> None:
     llvm.initialize_native_target()
     llvm.initialize_native_asmprinter()
+    llvm.initialize_native_asmparser()  # a kernel may hold an instruction that LLVM IR has no name for
 
 
 @lru_cache(maxsize=1)
@@ -59,7 +60,17 @@ def host() -> Target:
     sizes = _cache_sizes()
     l3 = sizes.get("l3", row.l3)
     return replace(row, name="x86:host", arch=llvm.get_host_cpu_name(), features=flags, l1=sizes.get("l1", row.l1),
-                   l2=sizes.get("l2", row.l2), l3=l3, stream_bytes=_stream_bytes(row, l3))
+                   l2=sizes.get("l2", row.l2), l3=l3, stream_bytes=_stream_bytes(row, l3),
+                   string_bytes=8 << 10 if "erms" in _flags() else 0)
+
+
+def _flags(info: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
+    """What the system says the CPU can do; LLVM does not ask about fast string instructions."""
+    try:
+        found = next((x for x in info.read_text().splitlines() if x.startswith("flags")), "")
+    except OSError:
+        return frozenset()
+    return frozenset(found.partition(":")[2].split())
 
 
 def _stream_bytes(row: Target, l3: int) -> int:

@@ -19,6 +19,7 @@ from polyop.ir.target import BY_NAME, Target
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
+llvm.initialize_native_asmparser()
 
 LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 V4, V3, V2 = (BY_NAME[f"x86:{n}"] for n in LEVELS)

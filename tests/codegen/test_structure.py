@@ -290,7 +290,8 @@ def test_an_edge_takes_only_the_vectors_it_needs():
 
 
 def test_an_edge_of_whole_vectors_that_may_bypass_the_caches_has_no_bounds():
-    n = nest([tensor("X", "N"), tensor("Y", "N")], [strip("i", 64, "N", st(ld("Y", I), ld("X", I), stream=True))])
+    copy = st(ld("Y", I), ld("X", I, guard=(A("i_c", (1, "i_v")),)), stream=True)
+    n = nest([tensor("X", "N"), tensor("Y", "N")], [strip("i", 64, "N", copy)])
     twice = "if(i_v:lanes(s) | i_v:lanes(s))"
     got = split_full_tiles(n, 16)
     assert structure(got.body) == f"i_c(if(i_v:lanes(s) | if(i_v:lanes(s) | if({twice} | if({twice} | i_v:lanes(s))))))"

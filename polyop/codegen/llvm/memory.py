@@ -16,7 +16,7 @@ from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
 from polyop.codegen.llvm.types import Int, alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BOOL
-from polyop.ir.loops import Store
+from polyop.ir.loops import Buffer, Store
 
 
 def store_to_memory(s: State, n: Store, x: Value) -> None:
@@ -130,15 +130,16 @@ def _stream(s: State, x: Value, place: Place, point: Point) -> None:
     bytes_ = s.width * alignment(place.element)
     raws = [to_memory(operand(s, x, point, v, True), place.buffer.dtype, s.shared.target).text for v in range(s.vectors())]
     p = place.base(point, None)
+    places = [gep(s, place.element, p, v * s.width) for v in range(s.vectors())]
+    s.streams = True
+    if s.past:
+        for raw, q in zip(raws, places, strict=True):
+            s.b.line(f"store {t} {raw}, ptr {q}, align {bytes_}, !nontemporal !2")
+        return
     address = s.b.do(f"ptrtoint ptr {p} to i64")  # here, since rows of another length do not ask
     low = s.b.pure(f"and i64 {address}, {bytes_ - 1}", address)
-    elems: Int = 1
-    for extent, _ in place.buffer.dims:
-        elems = s.b.mul(elems, index(s, extent, {}))
-    large = s.b.compare("sge", elems, s.shared.target.stream_bytes // place.buffer.dtype.bytes_)
-    aligned = s.b.both(s.b.compare("eq", low, 0), large)
+    aligned = s.b.both(s.b.compare("eq", low, 0), is_large(s, place.buffer))
     fast, slow, done = s.b.new_label(), s.b.new_label(), s.b.new_label()
-    places = [gep(s, place.element, p, v * s.width) for v in range(s.vectors())]
     s.b.line(f"br i1 {aligned}, label %{fast}, label %{slow}")
     for name, note in ((fast, f"align {bytes_}, !nontemporal !2"), (slow, f"align {alignment(place.element)}")):
         s.label(name)
@@ -146,7 +147,14 @@ def _stream(s: State, x: Value, place: Place, point: Point) -> None:
             s.b.line(f"store {t} {raw}, ptr {q}, {note}")
         s.b.line(f"br label %{done}")
     s.label(done)
-    s.streams = True
+
+
+def is_large(s: State, b: Buffer) -> str:
+    """Whether so much is written to `b` that it does not stay in the caches anyway."""
+    elems: Int = 1
+    for extent, _ in b.dims:
+        elems = s.b.mul(elems, index(s, extent, {}))
+    return s.b.compare("sge", elems, s.shared.target.stream_bytes // b.dtype.bytes_)
 
 
 def _scatter(s: State, n: Store, place: Place, new: V, mask: str | None, point: Point, v: int) -> None:

@@ -13,9 +13,11 @@ from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import parallel_loop, shares_registers
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
+from polyop.codegen.llvm.runs import Emitters, emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int
+from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
 from polyop.ir.loops import For, If, Kind, Node, Prefetch, Store, stores
@@ -122,6 +124,18 @@ def _if(s: State, n: If) -> None:
 
 def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
     """`for index in [lower, upper)`; registers that it writes and that exist before are carried round."""
+    by = Emitters(_plain_loop, branch)
+    if not s.axes and is_run(s.nest, n):
+        emit_run(s, n, lower, upper, by)
+        return
+    together = follows_itself(s, n, lower, upper)
+    if together is None:
+        _plain_loop(s, n, lower, upper)
+    else:
+        branch(s, together, lambda: emit_as_one(s, n, lower, upper, by), lambda: _plain_loop(s, n, lower, upper))
+
+
+def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
     b = s.b
     head, done, before = b.new_label(), b.new_label(), b.block
     b.line(f"br i1 {b.compare('slt', lower, upper)}, label %{head}, label %{done}")

@@ -90,6 +90,7 @@ class State:
     loops   the serial and parallel loops around, and tests that hold: what small proofs may use
     active  conditions of the Ifs around that rows or lanes decide differently
     regs    register buffers; stored: what was just stored, by place, good until the block ends
+    streams whether some store bypasses the caches; past: whether those being written do, where it is known already
     loaded  the loads of the store being written, by load and the ids of the conditions beside it, which keeps them alive
     """
 
@@ -111,6 +112,7 @@ class State:
     stored: dict[tuple[Load, tuple[int, ...], int], str] = field(default_factory=dict)
     loaded: dict[tuple[object, ...], tuple[Value, Active]] = field(default_factory=dict)
     streams: bool = False
+    past: bool = False
     checks: bool = False
     outlined: bool = False
 

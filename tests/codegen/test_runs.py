@@ -1,0 +1,137 @@
+"""Rows that are only written are cut into vectors where their addresses are aligned, and end with one that reaches back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from polyop.codegen.passes import split_full_tiles
+from polyop.codegen.runs import is_run
+from polyop.codegen.x86 import emit
+from polyop.ir.dtypes import F32, F64, I8, I16, I64
+from polyop.ir.expr import Affine, Const, Number, quasi
+from polyop.ir.loops import For, LoopNest, structure
+from polyop.ir.options import Options
+from tests.codegen.harness import RUNNABLE, V4, check, load, random_array
+from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor, when
+
+I = A("i_c", "i_v")
+X, Y, HERE = tensor("X", "N"), tensor("Y", "N"), ld("Y", I)
+each_target = pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+LENGTHS = (0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 47, 48, 63, 64, 65, 100, 127, 128, 129, 200)
+
+
+def copies(t=F32, extent=64, at="S") -> LoopNest:
+    """Y[m, S + i] = X[m, i], where rows of both are longer than that."""
+    row = strip("i", extent, "N", st(ld("Y", "m", A(I, at), t=t), ld("X", "m", I, t=t), stream=True))
+    return nest([tensor("X", "M", "K", t=t), tensor("Y", "M", "L", t=t)], [loop("m", "M", row)], ("K", "L", "M", "N", "S"))
+
+
+def only(n: LoopNest) -> For:
+    found = n.body[0]
+    while isinstance(found, For) and not is_run(n, found) and isinstance(found.body[0], For):
+        found = found.body[0]
+    assert isinstance(found, For)
+    return found
+
+
+def runs(target: For, buffers=(X, Y)) -> bool:
+    return is_run(nest(buffers, [target]), target)
+
+
+def copy(expr, target=HERE, **more) -> For:
+    return strip("i", 64, "N", st(target, expr, **{"stream": True, **more}))
+
+
+def test_a_row_that_is_only_written_is_a_run_and_stays_one_loop():
+    n = copies()
+    assert is_run(n, only(n)) and structure(split_full_tiles(n, 16).body) == "m(i_c(i_v:lanes(s)))"
+
+
+@pytest.mark.parametrize("other", [
+    copy(ld("X", I), stream=False),
+    copy(ld("X", I, guard=(A("i_v", "i_c"),))),
+    copy(ld("X", quasi("div", I, Affine(const=2)))),
+    copy(ld("X", A("i_c"))),
+    copy(ld("X", A("i_c", (2, "i_v")))),
+    copy(ld("X", I), target=ld("Y", A(I, "i_c", "i_v"))),
+    copy(ap("select", ap("lt", ld("X", I), Const(0.0, F32)), Const(1.0, F32), ld("X", I))),
+    copy(Number(A("i_v"), F32)),
+    strip("i", 64, "N", st(ld("Y", I), ld("X", I), stream=True), st(ld("Y", I), ld("X", I), stream=True)),
+    loop("i_c", "N", when([A("i_c")], [copy(ld("X", I))])),
+], ids=["read again", "guarded", "halved", "of the tile", "other steps", "twice", "chosen", "of the lane", "two", "a test"])
+def test_what_depends_on_more_than_where_a_row_is_is_none(other):
+    assert not runs(other)
+
+
+def test_a_result_whose_unit_stride_is_not_known_is_none():
+    assert not runs(copy(ld("X", I)), (X, tensor("Y", "N", unit=None)))
+
+
+@each_target
+@pytest.mark.parametrize("t", [F32, F64, I8, I16], ids=lambda t: t.name)
+@pytest.mark.parametrize("past", [False, True])
+def test_rows_of_all_lengths_and_beginnings_are_written_and_nothing_beside_them(target, t, past):
+    made = replace(target, stream_bytes=0 if past else 1 << 40)
+    n = copies(t)
+    kernel = load(emit(n, made, Options()), made)
+    for length in LENGTHS:
+        for begin in (0, 1, 5):
+            check(n, {"N": length, "M": 3, "K": length + 2, "L": length + begin + 3, "S": begin}, made, kernel=kernel)
+
+
+@each_target
+def test_what_is_computed_may_be_a_number_or_a_sum(target):
+    made = replace(target, stream_bytes=0)
+    for expr in (Number(I, F32), ap("add", ld("X", I), ap("mul", ld("X", A(I)), Const(2.0, F32)))):
+        n = nest([X, Y], [copy(expr)])
+        assert is_run(n, n.body[0])
+        for length in LENGTHS:
+            check(n, {"N": length}, made)
+
+
+@pytest.mark.parametrize("string", [0, 256])
+@pytest.mark.parametrize(("wide", "high"), [(40, 40), (41, 40), (40, 43)])
+def test_runs_that_follow_each_other_in_memory_are_one(wide, high, string):
+    made = replace(V4, string_bytes=string)
+    if V4 not in RUNNABLE:
+        pytest.skip("no such vectors here")
+    n = copies()
+    kernel = load(emit(n, made, Options()), made)
+    for rows in (0, 1, 2, 30):
+        check(n, {"N": 40, "M": rows, "K": wide, "L": high, "S": 0}, made, kernel=kernel)
+
+
+@pytest.mark.skipif(V4 not in RUNNABLE, reason="no such vectors here")
+@pytest.mark.parametrize("behind", [0, 1, 16, 63, 64, 65, 4095])
+def test_long_rows_are_copied_by_a_string_instruction(behind):
+    made = replace(V4, string_bytes=8192)
+    n = copies(I8, 256)
+    module = emit(n, made, Options())
+    assert "rep movsb" in module.text and "rep movsb" not in emit(n, V4, Options()).text
+    kernel = load(module, made)
+    rng = np.random.default_rng(behind)
+    room = np.zeros(1 << 16, np.int8)
+    start = -room.ctypes.data % 4096
+    for length in (8191, 8192, 9001):
+        x = room[start + 5: start + 5 + length].reshape(1, -1)
+        x[...] = random_array(rng, I8, x.shape)
+        begin = start + 20480 + 5 + behind
+        y = room[begin: begin + length].reshape(1, -1)
+        kernel({"N": length, "M": 1, "K": length, "L": length, "S": 0}, {}, {"X": x, "Y": y})
+        np.testing.assert_array_equal(x, y)
+        assert not room[begin - 3: begin].any() and not room[begin + length: begin + length + 3].any()
+
+
+def test_rows_at_computed_places_are_runs_too():
+    row = strip("i", 16, "N", st(ld("Y", "m", I), ld("X", ld("at", "m", t=I64), I), stream=True))
+    n = nest([tensor("X", "M", "N"), tensor("at", "M", t=I64), tensor("Y", "M", "N")], [loop("m", "M", row)], ("M", "N"))
+    assert is_run(n, only(n))
+    rng = np.random.default_rng(1)
+    for target in RUNNABLE:
+        for length in LENGTHS:
+            x, y = random_array(rng, F32, (4, length)), np.zeros((4, length), np.float32)
+            arrays = {"X": x, "at": np.array([3, 0, 3, 1]), "Y": y}
+            check(n, {"M": 4, "N": length}, target, arrays=arrays)
