@@ -5,6 +5,13 @@
 The loop must be a batch in every contraction, so that no operand is fetched again for each of its iterations, and each
 dependence between the clusters must stay at one of its values. What lies in memory between them is then small enough for
 a cache, and each thread has its own.
+
+A loop that has all that but is a row of the contractions is shared too, some iterations at a time:
+
+    b around, 192 of i at a time around [i j : scores] [i : softmax] [i v : values]
+
+The other operand is fetched again for each tile of rows, which is worth it where what is handed over is written and read
+several times: by a contraction, by another one, and by something between them that is none.
 """
 
 from __future__ import annotations
@@ -12,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, names
+from polyop.ir.expr import Affine, affine, names
 from polyop.poly.edges import Edge, counterpart, same_value
 from polyop.poly.nodes import Classes, Cluster, Schedule, Serial, Shared
 from polyop.poly.scop import UPDATE, Scop, Stmt
@@ -30,7 +37,7 @@ def share(found: Schedule, scop: Scop, deps: Sequence[Edge]) -> Schedule:
         best = None
         while left and isinstance(run[-1], Cluster) and isinstance(left[0], Cluster):
             more = _Run(tuple(n for n in (*run, left[0]) if isinstance(n, Cluster)), scop, deps, classes)
-            if not more.loops():
+            if not more.loops() and (not more.tile() or (best and best.loops())):
                 break
             run.append(left.pop(0))
             best = more
@@ -52,10 +59,16 @@ class _Run:
         return tuple(s for c in self.clusters for s in c.stmts)
 
     def loops(self) -> list[tuple[str, ...]]:
-        return [x for x in map(self._from, self.clusters[0].shell) if x]
+        """Those that are batches everywhere."""
+        return [x for x in map(self._from, self.clusters[0].shell) if x and self._is_batch(x)]
+
+    def tile(self) -> tuple[str, ...]:
+        """One that is a row of some contraction, and a batch or a row of the others; empty if there is none."""
+        found = [x for x in map(self._from, self.clusters[0].shell) if x and not self._is_batch(x) and self._is_row(x)]
+        return found[0] if len(found) == 1 else ()
 
     def _from(self, first: str) -> tuple[str, ...]:
-        """The loop that is `first` in the first cluster; empty if some cluster has none that goes with it."""
+        """The loop that is `first` in the first cluster, over the same values in all; empty if some cluster has none like it."""
         found = [first]
         for n, c in enumerate(self.clusters[1:], 1):
             back = {s.name: (found[k], s) for k, b in enumerate(self.clusters[:n]) for s in b.stmts}
@@ -70,44 +83,62 @@ class _Run:
             if mine not in c.shell:
                 return ()
             found.append(mine)
-        return tuple(found) if self._is_batch(tuple(found)) else ()
+        return tuple(found) if self._has_one_range(tuple(found)) else ()
 
     def _iterator(self, s: Stmt, loop: str) -> str:
         return next(i for i, c in self.classes[s.name].items() if c == loop)
 
+    def _has_one_range(self, loop: tuple[str, ...]) -> bool:
+        """Whether all statements run over the same values of it, from 0 on."""
+        found = {(r.lower, r.upper) for s, i in self._iterators(loop) for r in s.ranges if r.index == i}
+        return len(found) == 1 and next(iter(found))[0] == Affine()
+
+    def _iterators(self, loop: tuple[str, ...]) -> list[tuple[Stmt, str]]:
+        return [(s, self._iterator(s, mine)) for c, mine in zip(self.clusters, loop, strict=True) for s in c.stmts]
+
+    def _reads(self, loop: tuple[str, ...]) -> list[list[bool]]:
+        """For each contraction, whether the loop is in each of its reads."""
+        heavy = [s for c in self.clusters if c.is_contraction for s in c.stmts if s.kind == UPDATE]
+        return [[any(isinstance(p, Affine) and i in names(p) for p in x.index) for x in s.reads]
+                for s, i in self._iterators(loop) if s in heavy]
+
     def _is_batch(self, loop: tuple[str, ...]) -> bool:
-        """Whether all statements run over the same values, and each contraction has the loop in all that it reads."""
-        upper = set()
-        for c, mine in zip(self.clusters, loop, strict=True):
-            for s in c.stmts:
-                i = self._iterator(s, mine)
-                r = next(r for r in s.ranges if r.index == i)
-                upper.add((r.lower, r.upper))
-                if c.is_contraction and s.kind == UPDATE and not all(
-                        any(isinstance(p, Affine) and i in names(p) for p in x.index) for x in s.reads):
-                    return False
-        return len(upper) == 1 and next(iter(upper))[0] == Affine()
+        return all(all(reads) for reads in self._reads(loop))
+
+    def _is_row(self, loop: tuple[str, ...]) -> bool:
+        """Whether the loop is no column: nothing that a contraction reads by it has a unit stride of the result."""
+        heavy = [s for c in self.clusters if c.is_contraction for s in c.stmts if s.kind == UPDATE]
+        last = {s.name: s.target.index[-1] for s in heavy}
+        return all(last[s.name] != affine(i) for s, i in self._iterators(loop) if s.name in last)
 
     def pays(self) -> bool:
         """Whether a temporary that only the run needs, and more than one cluster of it, has a matrix for each batch."""
+        return any(c.is_contraction for c in self.clusters) and bool(self._matrices()) and bool(self.loops() or self._tile_pays())
+
+    def _matrices(self) -> list[str]:
         loops = len(self.loops())
-        large = [t.name for t in self.scop.op.temporaries if len(t.shape) - loops >= LARGE]
-        return any(c.is_contraction for c in self.clusters) and any(map(self._hands_over, large))
+        return [t.name for t in self.scop.op.temporaries if len(t.shape) - loops >= LARGE and self._hands_over(t.name)]
 
     def _hands_over(self, tensor: str) -> bool:
         users = self.scop.users(tensor)
         inside = [c for c in self.clusters if any(s in c.stmts for s in users)]
         return len(inside) > 1 and all(s in self.stmts for s in users)
 
+    def _tile_pays(self) -> bool:
+        """Whether between two contractions something reads such a matrix and writes one."""
+        matrices = set(self._matrices())
+        between = any(not c.is_contraction and matrices & {s.target.source for s in c.stmts}
+                      and matrices & {x.source for s in c.stmts for x in s.reads} for c in self.clusters[1:-1])
+        return bool(self.tile()) and between and self.clusters[0].is_contraction and self.clusters[-1].is_contraction
+
     def shared(self, classes: dict[str, dict[str, str]]) -> Shared:
         """The node; `classes` are changed, so that each loop has one class throughout."""
         loops = self.loops()
+        tile = self.tile() if self._tile_pays() else ()
         gone = {c for x in loops for c in x}
-        for x in loops:
-            for mine in x:
-                for s in self.stmts:
-                    for i, c in classes[s.name].items():
-                        if c == mine:
-                            classes[s.name][i] = x[0]
-        inside = tuple(replace(c, shell=tuple(k for k in c.shell if k not in gone)) for c in self.clusters)
-        return Shared(tuple(x[0] for x in loops), inside)
+        for x in (*loops, tile) if tile else loops:
+            for s, i in self._iterators(x):
+                classes[s.name][i] = x[0]
+        renamed = dict.fromkeys(tile, tile[0] if tile else "")
+        inside = tuple(replace(c, shell=tuple(renamed.get(k, k) for k in c.shell if k not in gone)) for c in self.clusters)
+        return Shared(tuple(x[0] for x in loops), inside, tile[0] if tile else None)

@@ -27,7 +27,11 @@ Axes = Mapping[str, Axis]
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is the same for all parts of one nest. `context`: the sizes that the nest is for."""
+    """What is the same for all parts of one nest.
+
+    context  the sizes that the nest is for
+    tiled    classes of which a loop around gives one tile: their first coordinate. It differs by part
+    """
 
     scop: Scop
     classes: Classes
@@ -35,6 +39,7 @@ class Plan:
     layout: Layout
     target: Target
     options: Options
+    tiled: Mapping[str, Coord] = field(default_factory=dict)
 
     @property
     def head(self) -> str:
@@ -63,13 +68,18 @@ class Plan:
 
 @dataclass(frozen=True, eq=False)
 class Part:
-    """A piece of a tile program. `ahead`: what stands before all loops around the cluster."""
+    """A piece of a tile program.
+
+    ahead   what stands before all loops around the cluster
+    once    what stands before the loop that gives the tiles, see `Plan.tiled`
+    """
 
     stmts: tuple[TileStmt, ...] = ()
     buffers: tuple[Buffer, ...] = ()
     tree: tuple[Band | str, ...] = ()
     kinds: tuple[tuple[str, Kind, int | None], ...] = ()
     ahead: tuple[Band | str, ...] = ()
+    once: tuple[Band | str, ...] = ()
 
 
 @dataclass(eq=False)

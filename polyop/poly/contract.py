@@ -8,7 +8,7 @@ cache; here the right operand's block stays in L2 and the rows of the left one i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import lcm, log2, prod
 
 from polyop.ir.dots import Dot, dot, product
@@ -27,6 +27,7 @@ CHUNK = 8  # of rows of the right operand that are read side by side, where they
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
+ALL, TILES = "of all loops", "of all tiles"
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +59,8 @@ class PackedStrategy:
                   that a copy reads whole lines
     across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
     fine          steps of `depth` that one lane takes at once: those of a dot-product instruction, or 1
-    ahead         the right operand is packed in full, before the loops around (`ahead.py`)
+    ahead         the right operand is packed in full: `ALL`, before the loops around (`ahead.py`); `TILES`, inside them, but
+                  before the one that gives the tiles of rows
     """
 
     what: Contraction
@@ -80,10 +82,10 @@ class PackedStrategy:
     second: int = 1
     block: int = 1
     fine: int = 1
-    ahead: bool = False
+    ahead: str = ""
 
     def __str__(self) -> str:
-        right = "right, fused" if self.fuse_pack else "right, ahead" if self.ahead else "right"
+        right = "right, fused" if self.fuse_pack else f"right, ahead {self.ahead}" if self.ahead else "right"
         packs = ["left"] * self.pack_left + [right] * self.pack_right
         rows = f"rows {self.row} x {self.rows}" if self.row else "no rows"
         across = f", {self.across} x {self.second}" if self.across else ""
@@ -215,7 +217,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
     chunk = None if begins else kc
     return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse and not ahead,
-                           outside, beside, across, second, block, lanewise.steps if lanewise else 1, ahead),)
+                           outside, beside, across, second, block, lanewise.steps if lanewise else 1, ALL if ahead else ""),)
 
 
 def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> PackedStrategy:
@@ -224,7 +226,15 @@ def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> Pa
     vectors = max(v for v in (1, 2, 3, 4, 8) if (rows + 1) * v < t.registers and (v <= 4 or rows * 4 < t.fma_chains))
     columns = vectors * vector
     return PackedStrategy(c, row, c.lane, depth, columns, columns, vector, None, rows, rows, pack_right=True,
-                          rows_outside=plan.options.threads, ahead=True)
+                          rows_outside=plan.options.threads, ahead=ALL)
+
+
+def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
+    """`s`, where a loop around gives the tiles of `rows` rows; what all of them read on the right is packed before it."""
+    c = s.what
+    can = s.pack_right and not s.beside and not s.across and c.having(COLUMN) == (s.column,) and not c.having(BATCH)
+    ahead = s.ahead or (TILES if can else "")
+    return s if s.row is None else replace(s, mc=rows, ahead=ahead, fuse_pack=s.fuse_pack and not ahead, rows_outside=False)
 
 
 def begins_late(u: Stmt, depth: str) -> bool:

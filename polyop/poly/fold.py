@@ -10,7 +10,7 @@ Source: Lefebvre and Feautrier, "Automatic storage management for parallel progr
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer
@@ -19,12 +19,21 @@ from polyop.poly.nodes import Cluster, Group, Schedule, Serial, Shared
 from polyop.poly.scop import MAP, Scop, Stmt
 from polyop.poly.tiles import TileProgram, TileStmt
 
-Folds = dict[str, dict[int, int]]
+
+@dataclass(frozen=True, slots=True)
+class Tile:
+    """What is kept of a dimension that runs along the loop `coord` in steps of `step`: one tile, counted from its start."""
+
+    coord: str
+    step: int
+
+
+Folds = dict[str, dict[int, int | Tile]]
 """tensor -> dimension -> how many of it are kept."""
 
 
 def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
-    """The temporaries that only the clusters below shared loops use: one batch of them is kept, by each thread."""
+    """The temporaries that only the clusters below shared loops use: one batch or tile of them is kept, by each thread."""
     found: Folds = {}
     for node in schedule.nodes:
         if isinstance(node, Shared):
@@ -34,9 +43,18 @@ def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
                     continue
                 along = [d for d in range(len(t.shape))
                          if any(_kept(scop, schedule, loop, node.stmts, tensor, d) == 1 for loop in node.loops)]
-                if len(along) == len(node.loops):
-                    found[tensor] = dict.fromkeys(along, 1)
+                if len(along) != len(node.loops):
+                    continue
+                found[tensor] = dict.fromkeys(along, 1)
+                if node.tile:
+                    tiled = [d for d in range(len(t.shape)) if _kept(scop, schedule, node.tile, node.stmts, tensor, d) == 1]
+                    found[tensor] |= dict.fromkeys(tiled, Tile(tile_coord(node.tile), node.step))
     return found
+
+
+def tile_coord(loop: str) -> str:
+    """The coordinate of the tiles of a loop that several clusters take tile by tile."""
+    return f"{loop}_o"
 
 
 def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
@@ -127,9 +145,8 @@ def folded(program: TileProgram, folds: Folds) -> TileProgram:
         if load.source not in folds:
             return load
         kept = folds[load.source]
-        index = enumerate(load.index)
-        return replace(load, index=tuple(quasi("mod", p, affine(kept[d])) if d in kept and isinstance(p, Affine) else p
-                                         for d, p in index))
+        return replace(load, index=tuple(_place(p, kept[d]) if d in kept and isinstance(p, Affine) else p
+                                         for d, p in enumerate(load.index)))
 
     def within(e: Expr) -> Expr:
         return map_loads(e, at)
@@ -140,10 +157,18 @@ def folded(program: TileProgram, folds: Folds) -> TileProgram:
     return replace(program, stmts=tuple(map(one, program.stmts))) if folds else program
 
 
+def _place(p: Affine, kept: int | Tile) -> Affine:
+    return p - affine(kept.coord) if isinstance(kept, Tile) else quasi("mod", p, affine(kept))
+
+
 def folded_buffer(b: Buffer, folds: Folds, private: Iterable[str]) -> Buffer:
     """`b` as far as it is kept; those in `private` are kept by each thread."""
     if b.name not in folds:
         return b
     kept = folds[b.name]
-    dims = tuple((affine(kept[d]), 1) if d in kept else dim for d, dim in enumerate(b.dims))
+    dims = tuple((_extent(dim[0], kept[d]), 1) if d in kept else dim for d, dim in enumerate(b.dims))
     return replace(b, dims=dims, private=b.private or b.name in private)
+
+
+def _extent(whole: Affine, kept: int | Tile) -> Affine:
+    return quasi("min", whole, affine(kept.step)) if isinstance(kept, Tile) else affine(kept)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
+from math import lcm
 
 import islpy as isl
 
@@ -23,15 +24,16 @@ from polyop.poly import columns, contract, lanes, packed, rows
 from polyop.poly.batches import share
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
 from polyop.poly.edges import edges
-from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused
+from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused, tile_coord
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster, Group, Schedule, Serial, Shared
 from polyop.poly.schedule import schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
-from polyop.poly.tiles import Axis, Coord, TileProgram, band
+from polyop.poly.tiles import Axis, Coord, TileProgram, bands, coords_in
 
 OPERATIONS = 20_000_000  # of isl for one stage: a few seconds
+ROWS = 192  # of a tile that several contractions take at a time: a block of what they hand over stays in L2
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,6 +55,18 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
 
     Raises  UnsupportedError, if this rung cannot do it.
     """
+    try:
+        return _lower(op_scop, layout, target, options, rung, fold, True)
+    except _NotInTilesError as error:
+        found = _lower(op_scop, layout, target, options, rung, fold, False)
+        return replace(found, notes=(*found.notes, f"not tile by tile, since {error}"))
+
+
+class _NotInTilesError(UnsupportedError):
+    """Clusters cannot share the tiles of a loop."""
+
+
+def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool, tile: bool) -> Middle:
     context = regime(op_scop, options)
     with quota(OPERATIONS, "schedule"):
         # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
@@ -61,6 +75,7 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
         if fuse and fold:
             found = share(found, op_scop, edges(op_scop))
     plan = Plan(op_scop, found.classes, context, layout, target, options)
+    found = replace(found, nodes=tuple(x for n in found.nodes for x in sized(plan, n, tile and rung == "tuned")))
     notes = list(found.notes)
     chosen: list[str] = []
     programs: list[TileProgram] = []
@@ -95,6 +110,32 @@ def regime(scop: Scop, options: Options) -> isl.Set:
         return scop.context
     head = f"[{', '.join(scop.op.sizes)}] -> "
     return scop.context.intersect(isl.Set(f"{head}{{ : {' and '.join(f'{s} >= 1' for s in scop.op.sizes)} }}"))
+
+
+def sized(plan: Plan, node: Cluster | Serial | Shared, tile: bool) -> tuple[Cluster | Serial | Shared, ...]:
+    """`node` with the size of its tiles, a multiple of the rows of each contraction's; without tiles, if they do not fit."""
+    if not isinstance(node, Shared) or node.tile is None:
+        return (node,)
+    plain: tuple[Cluster | Shared, ...] = (replace(node, tile=None),) if node.loops else node.body
+    if not tile or not _is_packed(plan) or plan.options.rows:
+        return plain
+    around = {c: Axis((Coord(c),)) for c in node.loops}
+    rows = 1
+    for c in node.body:
+        if c.is_contraction:
+            try:
+                s = next(iter(contract.choose(plan, c, around)), None)
+            except UnsupportedError:
+                return plain
+            if s is None or s.row is None or plan.classes[s.what.update.name][s.row] != node.tile:
+                return plain
+            rows = lcm(rows, s.rows)
+    return (replace(node, step=max(1, ROWS // rows) * rows),)
+
+
+def _is_packed(plan: Plan) -> bool:
+    """Whether contractions may be packed at all."""
+    return plan.options.regime == "positive" and not plan.target.warp
 
 
 def clusters_of(nodes: tuple[Cluster | Serial | Group | Shared, ...]) -> list[Cluster]:
@@ -146,13 +187,23 @@ def _part(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung
         raise InternalError("poly: a group outside a cluster")
     around = {c: Axis((Coord(c),)) for c in node.loops} if isinstance(node, Shared) else {node.loop: serial_axis(plan, node)}
     axes = {**outer, **around}
-    parts = [_part(plan, n, axes, rung, chosen, notes, alone) for n in node.body]
-    tree = tuple(t for p in parts for t in p.tree)
+    tiles: tuple[str, ...] = ()
+    if isinstance(node, Shared) and node.tile:
+        first = Coord(tile_coord(node.tile), node.step)
+        plan = replace(plan, tiled={node.tile: first})
+        tiles = (first.name,)
+    try:
+        parts = [_part(plan, n, axes, rung, chosen, notes, alone) for n in node.body]
+    except UnsupportedError as error:
+        raise (_NotInTilesError(str(error)) if tiles else error) from error
+    tree = (*(t for p in parts for t in p.once), *bands(tiles, *(t for p in parts for t in p.tree)))
     kinds = tuple(k for p in parts for k in p.kinds)
     if isinstance(node, Shared):  # threads share out the last of its loops: a leading batch is often 1
-        kinds = (*(k for k in kinds if k[1] != Kind.PARALLEL), (node.loops[-1], Kind.PARALLEL, None))
+        before = coords_in(tuple(t for p in parts for t in (p.ahead if node.loops else (*p.ahead, *p.once))))
+        kinds = tuple(k for k in kinds if k[1] != Kind.PARALLEL or k[0] in before)
+        kinds = (*kinds, ((*tiles, *node.loops)[-1], Kind.PARALLEL, None))
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
-                (band(around, *tree),), kinds, tuple(t for p in parts for t in p.ahead))
+                bands(around, *tree), kinds, tuple(t for p in parts for t in p.ahead))
 
 
 def program(plan: Plan, part: Part) -> TileProgram:
@@ -163,10 +214,11 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
           alone: bool = True) -> tuple[Part, str, tuple[Node, ...]]:
     """The first strategy that can be built and, if `alone`, whose loops can be written; reasons against the others are noted."""
     attempts: list[tuple[str, Callable[[], Part]]] = []
-    if rung == "tuned" and plan.options.regime == "positive" and not plan.target.warp:
+    if rung == "tuned" and _is_packed(plan):
         choose = contract.choose if cluster.is_contraction else columns.choose
         try:
             for c in choose(plan, cluster, outer):
+                c = contract.in_tiles(plan, c, next(iter(plan.tiled.values())).step) if plan.tiled else c
                 attempts.append((str(c), partial(packed.build, plan, cluster, outer, c)))
         except UnsupportedError as error:
             notes.append(f"{cluster}: not packed, since {error}")
@@ -177,8 +229,9 @@ def _best(plan: Plan, cluster: Cluster, outer: Axes, rung: str, notes: list[str]
     for name, attempt in attempts:
         try:
             part = attempt()
-            around = replace(part, tree=(band(outer, *part.tree),)) if outer else part
-            return part, name, generate(program(plan, around), plan.head) if alone else ()
+            tiles = (c.name for c in plan.tiled.values())
+            whole = replace(part, tree=bands(outer, *part.once, *bands(tiles, *part.tree)))
+            return part, name, generate(program(plan, whole), plan.head) if alone else ()
         except UnsupportedError as error:
             reasons.append(f"{cluster}: not {name}, since {error}")
             notes.append(reasons[-1])

@@ -62,17 +62,24 @@ class Cluster:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Loops around several clusters, whose iterations have nothing to do with each other: see `batches.py`."""
+    """Loops around several clusters, whose iterations have nothing to do with each other: see `batches.py`.
+
+    tile   a loop of all the clusters' shells of which they take `step` iterations at a time, inside the others; or None
+    """
 
     loops: tuple[str, ...]
     body: tuple[Cluster, ...]
+    tile: str | None = None
+    step: int = 0
 
     @property
     def stmts(self) -> tuple[Stmt, ...]:
         return tuple(s for c in self.body for s in c.stmts)
 
     def __str__(self) -> str:
-        return "\n".join([f"{' '.join(self.loops)} around", *(f"  {c}" for c in self.body)])
+        tile = f"{self.step or 'some'} of {self.tile} at a time" if self.tile else ""
+        around = ", ".join(x for x in (" ".join(self.loops), tile) if x)
+        return "\n".join([f"{around} around", *(f"  {c}" for c in self.body)])
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
-from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, PackedStrategy, iterators_of
+from polyop.poly.contract import ALL, BATCH, COLUMN, CONTRACTED, ROW, TILES, PackedStrategy, iterators_of
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
@@ -44,8 +44,8 @@ class _Packed:
                        Coord(f"{q[s.column]}_v", 1, s.columns)),
         }
         if s.row:
-            chains[s.row] = (Coord(f"{q[s.row]}_c", s.mc), Coord(f"{q[s.row]}_r", s.rows, s.mc),
-                             Coord(f"{q[s.row]}_p", 1, s.rows))
+            block = plan.tiled.get(q[s.row], Coord(f"{q[s.row]}_c", s.mc))
+            chains[s.row] = (block, Coord(f"{q[s.row]}_r", s.rows, s.mc), Coord(f"{q[s.row]}_p", 1, s.rows))
         if s.across:
             chains[s.across] = (Coord(f"{q[s.across]}_c", s.block), Coord(f"{q[s.across]}_r", s.second, s.block),
                                 Coord(f"{q[s.across]}_p", 1, s.second))
@@ -58,8 +58,13 @@ class _Packed:
         for i in self.u.dims:
             if q[i] in outer:
                 continue
+            if q[i] in plan.tiled and i != s.row:
+                if i in chains:
+                    raise UnsupportedError(f"{i} is taken tile by tile, and is no row of {self.u.name}")
+                chains[i] = (plan.tiled[q[i]], Coord(q[i], 1, plan.tiled[q[i]].step))
             start = lower_bound(plan, self.u, q[i], outer)
             self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), start)
+        self.given = {c.name for c in plan.tiled.values()}
         other_m = self.others(ROW, s.row) if s.row else ()
         self.batch = self.others(BATCH) + (other_m if s.rows_outside else ())
         self.other_m = () if s.rows_outside else other_m
@@ -83,7 +88,8 @@ class _Packed:
         return self.axes[self.own[i]].coords
 
     def loops(self, items: tuple[str, ...]) -> tuple[str, ...]:
-        return tuple(c.name for i in items for c in self.coords(i))
+        """The loops over `items`, without those that stand around all."""
+        return tuple(c.name for i in items for c in self.coords(i) if c.name not in self.given)
 
     def extent(self, i: str) -> Affine:
         """The number of values of iterator `i`, in sizes alone."""
@@ -144,9 +150,12 @@ class _Packed:
         shared = self.loops(batch)[-1] if batch else (*m_c, *block)[0]  # a leading batch is often 1
         self.b.kinds[shared] = (Kind.PARALLEL, None)
         if not s.row:
-            return replace(self.b.part(bands((*self.loops(batch), *block, *chunk), micro)), ahead=ahead)
-        tree = bands((*self.loops(batch), *m_c, *chunk), *tree_left, band(block, *tree_right, micro))
-        return replace(self.b.part(tree), ahead=ahead)
+            tree = bands((*self.loops(batch), *block, *chunk), micro)
+        else:
+            around = (*self.loops(batch), *(c for c in m_c if c not in self.given), *chunk)
+            tree = bands(around, *tree_left, band(block, *tree_right, micro))
+        part = self.b.part(tree)
+        return replace(part, once=ahead) if s.ahead == TILES else replace(part, ahead=ahead)
 
     def accumulator(self) -> tuple[Bands, Bands]:
         """What stands before and after the contraction: init or fill; spill, or finish and the statements that follow."""
@@ -274,19 +283,21 @@ class _Packed:
         return bands(copy.loops(exclude=around), name), ()
 
     def pack_ahead(self, other_k: tuple[str, ...]) -> Bands:
-        """What copies all of the right operand, before the loops around."""
+        """What copies all of the right operand: before the loops around; or, for one of their iterations, before the tiles."""
         s, load = self.s, self.c.rights[0]
         q, k = self.own[s.column], self.own[s.depth]
         fine = tuple((affine(steps), 1) for _, steps in self.fine)
         extent = self.extent(s.depth)
         dims = (*((self.extent(i), 1) for i in self.lead(other_k)), (self.extent(s.column), s.columns),
                 *((self.extent(i), 1) for i in other_k), (extent, s.fine), (affine(s.columns), 1), *fine)
-        self.b.buffer(Buffer(self.packed_name("right"), load.dtype, dims, Space.WORK, pad=1 if fine else s.columns))
+        private = s.ahead == TILES and bool(self.outer)  # else the threads share the tiles, or what is around them
+        pad = 1 if fine else s.columns
+        self.b.buffer(Buffer(self.packed_name("right"), load.dtype, dims, Space.WORK, pad=pad, private=private))
         panel = Coord(f"{q}_h", s.columns)
         self.b.kinds[panel.name] = (Kind.PARALLEL, None)
         axes = {**self.axes, q: Axis((panel, Coord(self.n_v, 1, s.columns)), self.axes[q].start),
                 k: Axis((Coord(f"{k}_p", s.fine), *(Coord(c, 1, steps) for c, steps in self.fine)), self.axes[k].start)}
-        pool = tuple(i for i in self.u.dims if i in iterators_of(load))
+        pool = tuple(i for i in self.u.dims if i in iterators_of(load) and not (s.ahead == TILES and self.own[i] in self.outer))
         source = self.unit_of(load, pool)
         copy = _Copy(self, load, pool, s.column, source if source not in (None, s.column) and (not self.fine or source == s.depth)
                      else None, (panel.name,), axes)
@@ -296,8 +307,8 @@ class _Packed:
 
     def lead(self, other_k: tuple[str, ...]) -> tuple[str, ...]:
         """The iterators of the right operand for each value of which panels of their own are packed ahead."""
-        used = iterators_of(self.c.rights[0])
-        return tuple(i for i in self.u.dims if i in used and i not in (self.s.column, self.s.depth, *other_k))
+        used = iterators_of(self.c.rights[0]) - {self.s.column, self.s.depth, *other_k}
+        return tuple(i for i in self.u.dims if i in used and not (self.s.ahead == TILES and self.own[i] in self.outer))
 
     def ahead_place(self, axes: Axes, other_k: tuple[str, ...]) -> Load:
         """Where a right operand that was packed ahead stands, in the coordinates of `axes`: the tiles', or those of its copy."""
@@ -338,6 +349,7 @@ class _Copy:
         used = iterators_of(load)
         self.used = tuple(i for i in p.u.dims if i in used)
         self.pool = tuple(i for i in self.used if i in pool)
+        self.is_apart = axes is not None
         self.axes = {p.own[i]: (axes or p.axes)[p.own[i]] for i in self.used}
         vector = p.s.vector
         if p.s.across in used and not p.s.fuse_pack:  # there the copy has no rows that run in lock step
@@ -358,7 +370,7 @@ class _Copy:
     def write(self, name: str, target: Load, also: tuple[Coord, ...], only: list[str]) -> str:
         """The statement of the copy: `also` are tile coordinates in which it is repeated, under the conditions `only`."""
         p = self.p
-        around = () if self.p.s.ahead else (i for i in p.u.dims if p.own[i] in p.outer or i in p.batch)
+        around = () if self.is_apart and p.s.ahead == ALL else (i for i in p.u.dims if p.own[i] in p.outer or i in p.batch)
         repeated = {p.own[i]: p.axes[p.own[i]] for i in around}
         axes = {**repeated, **self.axes}
         values = {i: axes[p.own[i]].value for i in p.u.dims if p.own[i] in axes}

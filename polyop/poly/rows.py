@@ -30,6 +30,8 @@ def scatters(plan: Plan, s: Stmt, reduced: tuple[str, ...]) -> bool:
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | turned.TurnedStrategy) -> Part:
     """The part of the tile program for `cluster` inside the loops `outer`."""
+    if plan.tiled and (isinstance(strategy, turned.TurnedStrategy) or {strategy.lane, strategy.rows} & plan.tiled.keys()):
+        raise UnsupportedError(f"{' and '.join(plan.tiled)} is taken tile by tile")
     if isinstance(strategy, turned.TurnedStrategy):
         return turned.build(plan, cluster, outer, strategy)
     width = strategy.vectors * strategy.lanes
@@ -46,8 +48,11 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
             start = common_start(plan, cluster.stmts, c, axes)
             axes[c] = Axis((Coord(f"{c}_s", strategy.row_extent), Coord(f"{c}_p", 1, strategy.row_extent)), start)
             locked.insert(0, (f"{c}_p", strategy.row_extent))
+        elif c in plan.tiled:
+            axes[c] = Axis((plan.tiled[c], Coord(c, 1, plan.tiled[c].step)))
         else:
             axes[c] = Axis((Coord(c),))
+    around = {t.name for t in plan.tiled.values()}
     homes = find_homes(plan, cluster, tuple(outer), tuple(locked), width)
     inside = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
     b = Builder(plan, cluster, homes, frozenset((strategy.lane, *inside)) if strategy.lane and strategy.apart else frozenset())
@@ -58,7 +63,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     loops = tuple(outer) + tuple(order)
     writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
     body = writer.items(cluster.body, axes, loops)
-    serial = [n for c in order for n in axes[c].names if n not in b.kinds]
+    serial = [n for c in order for n in axes[c].names if n not in b.kinds and n not in around]
     lanes = [f"{strategy.lane}_v"] if strategy.lane else []
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point

@@ -120,6 +120,11 @@ def bands(coords: Iterable[str], *body: Band | str) -> tuple[Band | str, ...]:
     return (band(coords, *body),) if coords else body
 
 
+def coords_in(tree: Iterable[Band | str]) -> frozenset[str]:
+    """The coordinates whose loops stand in `tree`."""
+    return frozenset(c for b in tree if isinstance(b, Band) for c in (b.coord, *coords_in(b.body)))
+
+
 def instances(head: str, name: str, coords: tuple[Coord, ...], value: tuple[Affine, ...], within: isl.Set,
               only: Iterable[str] = ()) -> isl.Set:
     """{ name[coords] : value(coords) in within, the box of each coordinate, and `only` }."""

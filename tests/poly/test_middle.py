@@ -13,7 +13,7 @@ from polyop.dsl.parse import parse
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import evaluate
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import Kind, structure, walk
+from polyop.ir.loops import Kind, stores, structure, walk
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, VERY_SHORT, Layout, Options
 from polyop.ir.span import Source
@@ -318,13 +318,62 @@ def attention(a):
 def test_what_batches_hand_over_from_one_contraction_to_the_next_is_kept_for_one_of_them(threads):
     m = middle(ATTENTION, "tuned", Options(threads=threads))
     assert proved(m) and structure(m.nest.body).startswith("b(h:parallel(")
-    assert str(m.schedule).startswith("b h around")
+    assert str(m.schedule).startswith("b h, 192 of i at a time around")
     buffer = m.nest.buffer("s")
-    assert [str(e) for e, _ in buffer.dims] == ["1", "1", "M", "N"] and buffer.private
+    assert [str(e) for e, _ in buffer.dims] == ["1", "1", "min(M, 192)", "N"] and buffer.private
     assert "e takes the memory of s" in m.notes and all(b.name != "e" for b in m.nest.buffers)
-    for sizes in ({"B": 2, "H": 2, "M": 7, "N": 17, "D": 5, "E": 9}, dict.fromkeys("BHMNDE", 1)):
+    for sizes in ({"B": 2, "H": 2, "M": 7, "N": 17, "D": 5, "E": 9}, dict.fromkeys("BHMNDE", 1),
+                  {"B": 1, "H": 2, "M": 193, "N": 3, "D": 2, "E": 1}, {"B": 1, "H": 1, "M": 383, "N": 2, "D": 1, "E": 2}):
         arrays, got = run(m, sizes)
         np.testing.assert_allclose(got, attention(arrays), rtol=1e-4, atol=1e-3)
+
+
+def test_what_all_tiles_of_rows_read_is_packed_before_them():
+    m = middle(ATTENTION, "tuned")
+    assert sum("packs right, ahead of all tiles" in c for c in m.chosen) == 2
+    h = m.nest.body[0].body[0]
+    *packs, tiles = h.body
+    assert tiles.index == "i_o" and tiles.step == 192
+    assert {s.target.source for p in packs for s in stores((p,))} == {"s_S0_right", "O_S3_right"}
+    assert all(s.target.source not in ("s_S0_right", "O_S3_right") for s in stores((tiles,)))
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_tiles_of_rows_are_shared_out_where_there_are_no_batches(threads):
+    m = middle("""op f(Q: f32[M, D], K: f32[N, D], V: f32[N, E]) -> (O: f32[M, E]) {
+        s[i, j]  += Q[i, d] * K[j, d]
+        top[i] max= s[i, j]
+        e[i, j]   = s[i, j] - top[i]
+        O[i, v]  += e[i, j] * V[j, v]
+    }""", "tuned", Options(threads=threads))
+    assert proved(m) and "i_o:parallel(" in structure(m.nest.body)
+    assert str(m.schedule).startswith("192 of i at a time around")
+    assert m.nest.buffer("s").private and not m.nest.buffer("s_S0_right").private
+    for sizes in ({"M": 200, "N": 17, "D": 5, "E": 9}, dict.fromkeys("MNDE", 1)):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, attention(arrays), rtol=1e-4, atol=1e-3)
+
+
+def test_a_batch_of_one_contraction_alone_stays_inside_the_tiles():
+    m = middle("""op f(Q: f32[M, G, D], K: f32[G, N, D], V: f32[N, E]) -> (O: f32[M, E]) {
+        s[i, g, j]  += Q[i, g, d] * K[g, j, d]
+        e[i, j]    max= s[i, g, j]
+        O[i, v]  += e[i, j] * V[j, v]
+    }""", "tuned")
+    assert proved(m) and str(m.schedule).startswith("192 of i at a time around")
+    arrays, got = run(m, {"M": 195, "N": 5, "D": 3, "E": 9, "G": 2})
+    want = np.einsum("igd,gjd->igj", arrays["Q"], arrays["K"]).max(1) @ arrays["V"]
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-3)
+
+
+def test_rows_whose_results_the_next_contraction_adds_up_are_not_taken_in_tiles():
+    m = middle("""op f(Q: f32[M, D], K: f32[N, D], V: f32[M, E]) -> (O: f32[N, E]) {
+        s[i, j]  += Q[i, d] * K[j, d]
+        top[i] max= s[i, j]
+        e[i, j]   = s[i, j] - top[i]
+        O[j, v]  += e[i, j] * V[i, v]
+    }""", "tuned")
+    assert proved(m) and "around" not in str(m.schedule)
 
 
 @pytest.mark.parametrize("text", [
