@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyop.codegen.carry import carry
 from polyop.codegen.clamp import declamp
+from polyop.codegen.gathered import fetch_gathered
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import prefetch, split_full_tiles, unswitch
 from polyop.codegen.peel import peel
@@ -38,7 +39,7 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 def rewrites(nest: LoopNest, width: int) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(nest)), width)
-    return read_ahead(prefetch(peel(unswitch(declamp(unguard(split))))))
+    return fetch_gathered(read_ahead(prefetch(peel(unswitch(declamp(unguard(split)))))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

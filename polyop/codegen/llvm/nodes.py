@@ -7,7 +7,7 @@ from collections.abc import Callable
 from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.builder import IMPURE, Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
-from polyop.codegen.llvm.expressions import negation, test_value
+from polyop.codegen.llvm.expressions import computed_positions, negation, test_value
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import parallel_loop, shares_registers
@@ -175,7 +175,7 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
 def _prefetch(s: State, n: Prefetch) -> None:
     """One hint for each vector, or each copy of the rows."""
-    place = locate(s, n.place)
+    place = locate(s, n.place, computed_positions(s, n.place, ()))
     lanes = range(s.vectors()) if place.stride == 1 else range(1)
     for point in points(s, place.rows):
         for v in lanes:

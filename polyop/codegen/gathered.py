@@ -1,0 +1,84 @@
+"""Prefetching rows whose places come from data: no hardware sees them coming, but where the next ones lie is known early.
+
+    for b { for l { for v in [0, 64) (lanes 64) { acc[v] += E[ids[b, l], v] } } }      becomes
+    for b { for l { for v in [0, 64) (lanes 64) { prefetch E[ids[min(b + 1, B - 1), l], v]; acc[v] += E[ids[b, l], v] } } }
+
+Where a row is found by one loop alone, that one is a few steps ahead. Positions are read, not guessed, so that they must exist:
+only loops whose bounds and tests inside depend on no other are moved on, and never further than to their last iteration.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+from polyop.ir.expr import (
+    Affine,
+    Apply,
+    Load,
+    Test,
+    affine,
+    expr_names,
+    is_computed,
+    loads,
+    names,
+    quasi,
+    substitute,
+    substitute_expr,
+    walk,
+)
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild
+
+STEPS = 8
+"""Iterations ahead, where the next ones read the next rows."""
+
+Body = tuple[Node, ...]
+
+
+def fetch_gathered(nest: LoopNest) -> LoopNest:
+    """`nest` with prefetches before stores that read whole vectors of gathered rows."""
+    spaces = {b.name: b.space for b in nest.buffers}
+
+    def go(body: Body, around: tuple[For | If, ...]) -> Body:
+        return tuple(x for n in body for x in one(n, around))
+
+    def one(n: Node, around: tuple[For | If, ...]) -> Body:
+        if not isinstance(n, Store):
+            return (rebuild(n, lambda body: go(body, (*around, n) if isinstance(n, For | If) else around)),)
+        lanes = next((f for f in around if isinstance(f, For) and f.kind == Kind.LANES), None)
+        if lanes is None or any(isinstance(x, Test) or (isinstance(x, Apply) and x.fn == "select") for x in walk(n.expr)):
+            return (n,)
+        found = dict.fromkeys(x for x in loads(n.expr) if _is_row(x, lanes.index, nest) and
+                              all(spaces[y.source] == Space.TENSOR for y in loads(x)))
+        return (*(Prefetch(y) for x in found for y in _later(x, around)), n)
+
+    return replace(nest, body=go(nest.body, ()))
+
+
+def _is_row(x: Load, lanes: str, nest: LoopNest) -> bool:
+    """Whether lanes read `x` side by side, at a place that data says, and none of that data is found by other data."""
+    unit = nest.buffer(x.source).unit
+    found = [p for p in x.index if is_computed(p)]
+    if not found or x.guard or unit is None or any(lanes in expr_names(p) for p in found if not isinstance(p, Affine)):
+        return False
+    inside = [y for p in found if not isinstance(p, Affine) for y in loads(p)]
+    last = x.index[unit]
+    if any(y.guard or any(map(is_computed, y.index)) for y in inside):
+        return False
+    return isinstance(last, Affine) and last.factor(lanes) == 1
+
+
+def _later(x: Load, around: tuple[For | If, ...]) -> Iterable[Load]:
+    """`x` in a later iteration, if there is a loop around that may be moved on."""
+    used = frozenset[str]().union(*(expr_names(p) for p in x.index if not isinstance(p, Affine)))
+    serial = [f for f in around if isinstance(f, For) and f.kind not in LOCKSTEP and f.index in used]
+    if not serial or any(isinstance(f, For) and f.kind == Kind.ROWS and f.index in used for f in around):
+        return
+    moved, steps = (serial[-1], STEPS) if len(serial) == 1 else (serial[-2], 1)
+    inside = around[around.index(moved) + 1:]
+    tests = [t for f in inside if isinstance(f, If) for t in f.tests]
+    limits = [b for f in inside if isinstance(f, For) for b in (f.lower, f.upper)]
+    if moved.step != 1 or any(moved.index in names(t) for t in (*tests, *limits)):
+        return
+    env = {moved.index: quasi("min", affine(moved.index) + steps, moved.upper - 1)}
+    yield replace(x, index=tuple(substitute(p, env) if isinstance(p, Affine) else substitute_expr(p, env) for p in x.index))
