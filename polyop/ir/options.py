@@ -10,7 +10,7 @@ RUNGS = ("tuned", "default", "distributed", "interpreter")
 """The ladder that compiling falls down, best first."""
 
 
-SHORT, VERY_SHORT = 1, 2
+SHORT, TURNED = 1, 2
 STRIP = 256  # bytes: four vectors
 
 
@@ -24,8 +24,9 @@ class Options:
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
     ones       sizes that are 1 in the calls the kernel is for
-    short      how long what has unit stride in a contraction's result is in these calls: more than a vector (0), at most a
-               vector (`SHORT`), at most a quarter of one (`VERY_SHORT`)
+    short      what becomes of lanes along what has unit stride in a contraction's result: they are many enough (0), so few that a
+               tile takes more of another column (`SHORT`), or left empty too often, so that lanes run along what is a row
+               otherwise (`TURNED`)
     rows       how many rows a contraction has at most in these calls, where that is 1, 4 or 8; 0: more
     few        (size, at most how many) of sizes that are the rows of a contraction inside a recurrence, where that is 1, 4, 8, 16
                or 32 in these calls

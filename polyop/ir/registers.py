@@ -8,7 +8,9 @@ from polyop.ir.target import Target
 
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 SHORTEST, TALLEST = 4, 8  # rows of a tile that is made to fit: each row's address takes one of 16 general registers
-WORTH = 0.96  # of the time that the target's own tile takes: below that, a kernel for another tile pays
+TURN, STORE = 4, 1  # of the units of `time`: to turn an element of the right operand in its copy, and one of the result
+DOUBT = 0.97  # of the time that lanes as they are take: what is not counted above
+WORTH = 0.98  # of the time that the target's own tile takes: below that, a kernel for another tile pays
 
 Tile = tuple[int, int]
 """(rows, vectors)"""
@@ -47,6 +49,19 @@ def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: 
     down = -(-rows // r) if rows else 1 / r
     whole, rest = divmod(-(-columns // lanes), v) if columns else (1, 0)
     return down * (whole * one(v) + (one(rest) if rest else 0)) / (1 if columns else v * second)
+
+
+def turning_pays(t: Target, lanes: int, columns: int, rows: int, beside: int, depth: int) -> bool:
+    """Whether lanes should run along what is `rows` otherwise, since `columns` leave too many of them empty.
+
+    The right operand, `rows` x `depth`, is turned then for `beside` x `columns` to use, and so is the result.
+    """
+    own = register_tile(t, lanes)
+    straight = -(-columns // lanes) * time(own, lanes, rows, own[1] * lanes) / own[1]
+    fits = fitting_height(t, lanes, columns, rows)
+    turned = time(register_tile(t, lanes, columns, rows, height=fits) if fits else own, lanes, columns, rows)
+    moved = TURN * rows / beside + STORE * rows * columns / depth
+    return turned + moved < DOUBT * straight
 
 
 def fitting_height(t: Target, lanes: int, rows: int, columns: int) -> int:

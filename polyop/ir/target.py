@@ -9,6 +9,9 @@ from polyop.ir.errors import fail
 NEAR = 4
 """Lanes up to this many elements apart are picked out of consecutive vectors; a gather takes longer."""
 
+NARROW = 4
+"""Rows of the least square that is transposed in registers: four elements are what shuffles exchange most cheaply."""
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

@@ -15,7 +15,7 @@ from polyop.ir.dots import Dot, dot, product
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, names
 from polyop.ir.expr import Test as Tests
-from polyop.ir.options import SHORT, VERY_SHORT
+from polyop.ir.options import SHORT, TURNED
 from polyop.ir.registers import register_tile
 from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_settled
@@ -105,7 +105,7 @@ def classify(plan: Plan, cluster: Cluster, outer: Axes) -> Contraction:
     if unit is None:
         raise UnsupportedError(f"nothing has unit stride in the target of {update.name}")
     lane: str | None = unit
-    if plan.options.short == VERY_SHORT:  # lanes along what is a row otherwise: its loops are long, and its stores are scattered
+    if plan.options.short == TURNED:  # lanes along what is a row otherwise: its loops are long, and its stores are scattered
         rows = [i for i in written_order(update) if i in free
                 and all((i in iterators_of(x)) != (unit in iterators_of(x)) for x in operands)]
         lane = rows[-1] if rows else None
@@ -193,7 +193,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if lanewise:
         rows, vectors = register_tile(t, vector, typical[row], typical[column], d=lanewise)
         columns, bytes_ = vectors * vector, left.dtype.bytes_
-    windows = {i for i in contracted if not all(stands_alone(i, x) for x in (left, right) if i in iterators_of(x))}
+    windows = {i for i in contracted if is_window(u, i)}
     inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)
     # rows side by side share what a window along them reads, so that it takes no room of its own in L1
     shared = {i for i in windows if is_shared(i, row, left)}
@@ -275,6 +275,11 @@ def written_order(s: Stmt) -> tuple[str, ...]:
 def stands_alone(iterator: str, load: Load) -> bool:
     """Whether some position of `load` is just `iterator`."""
     return any(isinstance(p, Affine) and p.name == iterator for p in load.index)
+
+
+def is_window(u: Stmt, iterator: str) -> bool:
+    """Whether `iterator` is added to another one in some read of `u`, and so mostly short."""
+    return not all(stands_alone(iterator, x) for x in u.reads if iterator in iterators_of(x))
 
 
 def is_shared(window: str, row: str, load: Load) -> bool:

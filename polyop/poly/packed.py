@@ -17,8 +17,20 @@ from dataclasses import replace
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
+from polyop.ir.target import NARROW
 from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
-from polyop.poly.contract import ALL, BATCH, COLUMN, CONTRACTED, ROW, TILES, PackedStrategy, iterators_of
+from polyop.poly.contract import (
+    ALL,
+    BATCH,
+    COLUMN,
+    CONTRACTED,
+    ROW,
+    TILES,
+    PackedStrategy,
+    is_window,
+    iterators_of,
+    written_order,
+)
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
@@ -166,10 +178,12 @@ class _Packed:
         buffer, self.acc = register(f"{u.target.source}_{u.name}_acc", u.target.dtype, self.locked)
         self.b.buffers.pop(f"{u.target.source}_reg", None)
         self.b.buffer(buffer)
-        if local and self.chunk:
+        result = home = place(u.target, plan.values(u, self.axes))
+        scattered = bool(self.chunk) and self.is_scattered()
+        if scattered:
+            home = self.sums_aside()
+        elif local and self.chunk:
             home = self.partial_home(follow)
-        else:
-            home = place(u.target, plan.values(u, self.axes))
         loops = [*self.outer, *(self.own[i] for i in u.dims if i in iterators_of(u.target) and self.own[i] not in self.outer)]
         extra = [c for c in self.coords(s.depth) if c.name == self.chunk]
         k, kc = self.chunk, s.kc or 0
@@ -185,14 +199,28 @@ class _Packed:
                 before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=later))
         else:
             before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=starts))
-        if local:
-            if k:
-                after.append(self.b.move(f"{u.name}_spill", u, self.axes, loops, home, self.acc, extra=extra, only=early))
-        else:
-            after.append(self.b.move(f"{u.name}_finish", u, self.axes, loops, home, self.acc, extra=extra, only=starts))
+        if k and (local or scattered):
+            after.append(self.b.move(f"{u.name}_spill", u, self.axes, loops, home, self.acc, extra=extra, only=early))
+        if not local:
+            only = last if scattered else starts
+            after.append(self.b.move(f"{u.name}_finish", u, self.axes, loops, result, self.acc, extra=extra, only=only))
         for q in follow:
             after.append(self.epilogue(q, extra, last))
         return self.on_rows(*before), self.on_rows(*after)
+
+    def is_scattered(self) -> bool:
+        """Whether lanes lie apart in the target, which is written by its iterators alone."""
+        plain = len(written_order(self.u)) == len(self.u.target.index)
+        return plain and stride(self.plan, self.u, self.u.target, self.own[self.s.column]) != 1
+
+    def sums_aside(self) -> Load:
+        """Memory for partial sums with lanes side by side: a target in which they are not is written once, with whole sums."""
+        t, order = self.plan.scop.op.tensor(self.u.target.source), written_order(self.u)
+        values = self.plan.values(self.u, self.axes)
+        extents = dict(zip(order, t.shape, strict=True))
+        kept = (*(i for i in order if i != self.s.column), self.s.column)
+        self.b.buffer(Buffer(f"{t.name}_sum", t.dtype, tuple((extents[i], 1) for i in kept), Space.WORK))
+        return Load(f"{t.name}_sum", tuple(values[i] for i in kept), t.dtype)
 
     def partial_home(self, follow: list[Stmt]) -> Load:
         """Memory for partial sums of a temporary: the last result computed from it, if that has its shape and dtype."""
@@ -358,6 +386,8 @@ class _Copy:
             self.axes[q] = Axis((block, step, replace(inside, name=f"{q}_y")), p.axes[q].start)
         if source is not None:
             steps = vector * (p.s.fine if source == p.s.depth else 1)  # as many words as a vector has
+            if vector % NARROW == 0 and is_window(p.u, source):
+                steps = NARROW
             for i, last, size in ((lane, "l", vector), (source, "s", steps)):
                 q = p.own[i]
                 axis = self.axes[q]

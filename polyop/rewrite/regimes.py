@@ -11,8 +11,8 @@ from math import prod
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op, Step
-from polyop.ir.options import SHORT, STRIP, VERY_SHORT, Options
-from polyop.ir.registers import fitting_height
+from polyop.ir.options import SHORT, STRIP, TURNED, Options
+from polyop.ir.registers import fitting_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.residues import cut_into_residues
 
@@ -21,13 +21,31 @@ TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Short:
+    """The last dimension of a contraction's result: its extent, and the bytes of an element.
+
+    lanes    extents of the rows that lanes could run along instead; empty: there are none, or not all is known from sizes
+    beside   extents of what then shares the operand with these lanes, beside the last dimension
+    depth    extents of what is added up
+    """
+
+    extent: Affine
+    bytes_: int
+    lanes: tuple[Affine, ...]
+    beside: tuple[Affine, ...]
+    depth: tuple[Affine, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Questions:
     """What decides about the kernel of a call.
 
     narrow   the last extents of what contractions write, `n` of `A[m, k] * B[k, n]`, and of any reduction with rows: where one
              is 1, lanes would have one element, and another loop could have them
-    short    (extent, bytes of an element) of the last dimension of a contraction's result, where the reads that do without it
-             are used again by other loops, as the filters of a convolution of 7 x 7 images are
+    windows  the sizes that some index of a contraction runs over which is added to another: where one is 1, as in a convolution
+             with one filter element for each channel, whole rows of channels are known to be dense
+    short    the last dimension of a contraction's result, where the reads that do without it are used again by other loops, as
+             the filters of a convolution of 7 x 7 images are
     rows     the extents of each contraction's rows; None if they are not known before the loops run
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
@@ -35,7 +53,8 @@ class Questions:
     """
 
     narrow: tuple[str, ...]
-    short: tuple[tuple[Affine, int], ...]
+    windows: tuple[str, ...]
+    short: tuple[Short, ...]
     rows: tuple[tuple[Affine, ...] | None, ...]
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
@@ -50,8 +69,8 @@ def questions(op: Op) -> Questions:
     last += [s.target for s in op.steps if s.reduce is not None and len(s.target.index) > 1]
     found = {op.tensor(t.source).shape[-1].name for t in last}
     rows = [_rows(s, last) for s, last in contractions]
-    written = [op.tensor(s.target.source) for s, last in contractions if _reused(s, last)]
-    return Questions(tuple(n for n in op.sizes if n in found), tuple((t.shape[-1], t.dtype.bytes_) for t in written),
+    return Questions(tuple(n for n in op.sizes if n in found), _windows(op, contractions),
+                     tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions))
 
@@ -61,12 +80,13 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     ones = narrow_sizes(q, sizes)
     if ones:
         return replace(options, ones=ones)
+    ones = tuple(n for n in q.windows if sizes[n] == 1)
     rows = few_rows(q, sizes)
-    strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes)
+    strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
     rows = 0 if strip and rows > 1 else rows
-    height = 0 if rows or short or few else tile_height(q, sizes, target)
-    found = replace(options, short=short, rows=rows, few=few, height=height, strip=strip)
+    height = 0 if rows or short == SHORT or few else tile_height(q, sizes, target, short == TURNED)
+    found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip)
     return options if found == options else found
 
 
@@ -75,12 +95,17 @@ def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(n for n in q.narrow if sizes[n] == 1)
 
 
-def shortness(q: Questions, sizes: Mapping[str, int]) -> int:
-    """How few lanes a call would have, where those of another loop would be many: 0, `SHORT` or `VERY_SHORT`."""
-    for extent, bytes_ in q.short:
-        length = evaluate(extent, sizes) * bytes_
-        if length <= _LINE:
-            return VERY_SHORT if length <= _LINE // 4 else SHORT
+def shortness(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
+    """How few lanes a call would have, where those of another loop would be many: 0, `SHORT` or `TURNED`."""
+    for x in q.short:
+        columns = evaluate(x.extent, sizes)
+        rows, beside, depth = (prod(evaluate(e, sizes) for e in part) for part in (x.lanes, x.beside, x.depth))
+        if columns * x.bytes_ <= _LINE // 4:
+            return TURNED
+        if x.lanes and turning_pays(target, target.lanes(x.bytes_), columns, rows, beside, depth):
+            return TURNED
+        if columns * x.bytes_ <= _LINE:
+            return SHORT
     return 0
 
 
@@ -97,12 +122,13 @@ def few_rows(q: Questions, sizes: Mapping[str, int]) -> int:
     return next((n for n in (1, 4, 8) if 0 < most <= n), 0)
 
 
-def tile_height(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
+def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool) -> int:
     """How many rows the register tiles of a call have where the target's own would be too empty, 0 elsewhere."""
     if q.tile is None:
         return 0
     rows, columns, bytes_ = q.tile
-    return fitting_height(target, target.lanes(bytes_), evaluate(rows, sizes), evaluate(columns, sizes))
+    extents = evaluate(rows, sizes), evaluate(columns, sizes)
+    return fitting_height(target, target.lanes(bytes_), *(reversed(extents) if turned else extents))
 
 
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:
@@ -114,15 +140,15 @@ def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -
 def kinds(op: Op) -> tuple[str, ...]:
     """The sorts of calls that get a kernel of their own, in words."""
     op = cut_into_residues(op)
-    q, least = questions(op), dict.fromkeys(op.sizes, 1)
+    q = questions(op)
     out = ["with an empty size"] if op.sizes else []
-    out += [f"where {n} is 1" for n in q.narrow]
+    out += [f"where {n} is 1" for n in (*q.narrow, *q.windows)]
     if any(_rows(s, last) for s, last in _contractions(op)):
         out.append("in which a contraction has one row, at most 4, or at most 8")
     if q.turns:
         out.append(f"where {' or '.join(q.turns)} is 1, at most 4, 8, 16, or 32")
-    if shortness(q, least):
-        out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or at most {_LINE // 4}")
+    if q.short:
+        out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or leaves too many lanes empty")
     if q.tile:
         out.append("in which register tiles of another height are less empty")
     if q.strips:
@@ -149,6 +175,31 @@ def _row_indices(s: Step, last: str) -> tuple[str, ...]:
     beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
     kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.indices]
     return tuple(i for i in kept if i is not None and i not in beside and any(i in x for x in without))
+
+
+def _short(op: Op, s: Step, last: str) -> Short:
+    """What to ask of the last dimension of the result of the contraction `s`."""
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    reads = [expr_names(x) for x in loads(s.expr)]
+    kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None and p.name in extents]
+    apart = [i for i in kept if all((i in x) != (last in x) for x in reads)]
+    beside = [i for i in kept if i != last and all((i in x) == (last in x) for x in reads)]
+    depth = [i for i in extents if i not in kept]
+    groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth))
+    known = all(names(e) <= set(op.sizes) for part in groups for e in part)
+    t = op.tensor(s.target.source)
+    return Short(t.shape[-1], t.dtype.bytes_, *(groups if known else ((), (), ())))
+
+
+def _windows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
+    """The sizes `R` of indices `r` in 0:R that contractions read at `p + r`, and add up."""
+    found = set()
+    for s, _ in contractions:
+        positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
+        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+        found |= {r.upper.name for r in s.ranges if r.index not in kept and r.lower == Affine() and any(
+            r.index in names(p) and len(names(p) & set(s.indices)) > 1 for p in positions)}
+    return tuple(n for n in op.sizes if n in found)
 
 
 def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine, int] | None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from polyop.codegen.x86 import emit
-from polyop.ir.dtypes import BOOL, F32, F64, I32, I64, U8
+from polyop.ir.dtypes import BOOL, F16, F32, F64, I32, I64, U8
 from polyop.ir.expr import Affine, Apply, Const, Number, Test, affine, quasi
 from polyop.ir.interpret import PositionError, interpret
 from polyop.ir.options import Options
@@ -154,6 +154,37 @@ def test_partial_squares_are_transposed_too(target):
     n = nest([tensor("x", "N", "M"), tensor("y", "M", "N")], [body], sizes=("M", "N"))
     k = compiled(n, target)
     for a, b in ((1, 1), (w - 1, w + 1), (w, w), (2 * w + 3, 5)):
+        check(n, {"M": a, "N": b}, kernel=k)
+
+
+@each_target
+@pytest.mark.parametrize("t", (F32, F64, I32), ids=str)
+def test_squares_as_narrow_as_a_window_are_transposed_side_by_side(t, target):
+    w = target.lanes(t.bytes_)
+    m, i = A("m_r", "m_p"), A("i_c", "i_v")
+    copy = rows("m_p", 4, least(4, A("M", (-1, "m_r"))), st(ld("y", m, i, t=t), ld("x", i, m, t=t)))
+    body = loop("m_r", "M", loop("i_c", "N", lanes("i_v", w, least(w, A("N", (-1, "i_c"))), copy), step=w), step=4)
+    n = nest([tensor("x", "N", "M", t=t), tensor("y", "M", "N", t=t)], [body], sizes=("M", "N"))
+    k = compiled(n, target)
+    assert "gather" not in k.module.text or w < 4
+    for a, b in ((1, 1), (3, w + 1), (4, w), (9, 2 * w + 3)):
+        check(n, {"M": a, "N": b}, kernel=k)
+
+
+@each_target
+@pytest.mark.parametrize("height", (3, 4, 7, 19))
+@pytest.mark.parametrize("t", (F32, F64, F16), ids=str)
+def test_a_result_that_lies_along_the_rows_is_turned_in_registers(t, height, target):
+    w = target.lanes(4)
+    m, i = A("m_r", "m_p"), A("i_c", "i_v")
+    scaled = ap("mul", ld("x", m, i, t=t), Const(3, t), t=t)
+    copy = rows("m_p", height, least(height, A("M", (-1, "m_r"))), st(ld("y", i, m, t=t), scaled))
+    tile = lanes("i_v", 2 * w, least(2 * w, A("N", (-1, "i_c"))), copy)
+    body = loop("m_r", "M", loop("i_c", "N", tile, step=2 * w), step=height)
+    n = nest([tensor("x", "M", "N", t=t), tensor("y", "N", "M", t=t)], [body], sizes=("M", "N"))
+    k = compiled(n, target)
+    assert "scatter" not in k.module.text
+    for a, b in ((1, 1), (height, 2 * w), (height + 1, w + 1), (2 * height - 1, 4 * w + 3)):
         check(n, {"M": a, "N": b}, kernel=k)
 
 

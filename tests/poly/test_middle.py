@@ -15,7 +15,7 @@ from polyop.ir.expr import evaluate
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Kind, stores, structure, walk
 from polyop.ir.op import Op
-from polyop.ir.options import SHORT, VERY_SHORT, Layout, Options
+from polyop.ir.options import SHORT, TURNED, Layout, Options
 from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
@@ -223,10 +223,18 @@ def test_a_fold_that_would_lose_a_value_is_refused_by_the_checker():
 
 def test_lanes_leave_a_short_result_for_a_longer_loop_if_asked_to():
     text, expected, _ = CASES["nchw"]
-    m = middle(text, "tuned", Options(short=VERY_SHORT))
+    m = middle(text, "tuned", Options(short=TURNED))
     assert proved(m) and "k_v:lanes" in structure(m.nest.body)
     arrays, got = run(m, {"C": 3, "H": 4, "W": 3, "K": 18})
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
+
+
+def test_partial_sums_of_a_result_whose_lanes_lie_apart_stand_aside_with_lanes_last():
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(short=TURNED, height=7))
+    assert proved(m) and [str(e) for e, _ in m.nest.buffer("Y_sum").dims] == ["H", "W", "K"]
+    arrays, got = run(m, {"C": 150, "H": 1, "W": 9, "K": 3})
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.parametrize("name", ["matmul", "conv"])

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
-from polyop.ir.options import Options
+from polyop.ir.options import SHORT, TURNED, Options
 from polyop.ir.reference import evaluate
 from polyop.ir.registers import fitting_height, register_tile, time
 from polyop.ir.span import Source
@@ -53,8 +53,28 @@ def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
     op f(X: f32[C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[K, H, W]) {
         Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
     sizes = {"C": 64, "H": 7, "K": 64}
-    assert shortness(questions(conv), sizes | {"W": 7}) and not shortness(questions(conv), sizes | {"W": 56})
-    assert not shortness(questions(MATMUL), {"K": 64, "M": 64, "N": 7})  # nothing else would use a laid-out A again
+    assert shortness(questions(conv), sizes | {"W": 7}, AVX512) and not shortness(questions(conv), sizes | {"W": 112}, AVX512)
+    assert not shortness(questions(MATMUL), {"K": 64, "M": 64, "N": 7}, AVX512)  # nothing else would use a laid-out A again
+
+
+def test_a_window_of_one_element_has_a_kernel_of_its_own():
+    conv = instantiate(parse(Source("<test>", """
+    op f(X: f32[C, H, W], F: f32[K, C, R, S]) -> (Y: f32[K, H - R + 1, W - S + 1]) {
+        Y[k, p, q] += X[c, p + r, q + s] * F[k, c, r, s] }""")), "f")
+    sizes = {"C": 64, "H": 56, "W": 56, "K": 64}
+    for r, s, ones in ((1, 1, ("R", "S")), (1, 3, ("R",)), (3, 3, ())):
+        assert regime(questions(conv), sizes | {"R": r, "S": s}, Options(), AVX512).ones == ones
+    assert questions(MATMUL).windows == ()
+
+
+def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
+    conv = instantiate(parse(Source("<test>", """
+    op f(X: f32[B, C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[B, K, H, W]) {
+        Y[b, k, p, q] += (X[b, c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
+    for b, c, w, found, height in ((1, 512, 7, TURNED, 7), (8, 256, 14, TURNED, 7), (1, 256, 14, SHORT, 0), (1, 64, 112, 0, 0),
+                                   (1, 9, 4, TURNED, 4), (1, 1, 16, SHORT, 0)):
+        o = regime(questions(conv), {"B": b, "C": c, "K": c, "H": w, "W": w}, Options(), AVX512)
+        assert (o.short, o.height) == (found, height)
 
 
 def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again():

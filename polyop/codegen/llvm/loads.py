@@ -7,7 +7,7 @@ from polyop.codegen.llvm.addresses import Place, gep, lane_offsets
 from polyop.codegen.llvm.index import below, existing, splat
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
-from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
+from polyop.codegen.llvm.types import alignment, constant, register, shuffle_mask, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Load
 from polyop.ir.target import NEAR
@@ -156,8 +156,8 @@ def picked(s: State, element: str, p: str, stride: int, mask: str | None) -> str
     return total
 
 
-def masked_load(s: State, element: str, p: str, mask: str) -> str:
-    w = s.width
+def masked_load(s: State, element: str, p: str, mask: str, width: int = 0) -> str:
+    w = width or s.width
     t = vector(element, w)
     args = ((f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, "zeroinitializer"))
     return s.b.call(t, f"llvm.masked.load.{suffix(element, w)}.p0", *args)
@@ -177,6 +177,7 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
     squares: dict[tuple[tuple[int, ...], int, int], list[str]] = {}
     others = sorted(rows - {axis.index})
     w, lanes = s.width, s.lanes
+    height = min(w, axis.extent)
     assert lanes is not None
 
     def pointer(p: str, lane: int) -> str:
@@ -186,36 +187,52 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
         return gep(s, place.element, p, s.b.mul(place.stride, s.b.extreme("min", lane, s.b.add(lanes.valid, -1)) if lane else 0))
 
     def line(p: str, block: int, lane: int) -> str:
-        q = gep(s, place.element, pointer(p, lane), block * w)
+        q = gep(s, place.element, pointer(p, lane), block * height)
         if axis.valid is not None:
-            return masked_load(s, place.element, q, below(s, axis.valid, block))
-        return s.b.do(f"load {vector(place.element, w)}, ptr {q}, align {alignment(place.element)}")
+            mask = below(s, axis.valid, block)
+            if height < w:
+                mask = s.b.pure(f"shufflevector <{w} x i1> {mask}, <{w} x i1> poison, {shuffle_mask(list(range(height)))}", mask)
+            return masked_load(s, place.element, q, mask, height)
+        return s.b.do(f"load {vector(place.element, height)}, ptr {q}, align {alignment(place.element)}")
+
+    def whole(parts: list[str]) -> str:
+        """What several lanes load, one after the other in a vector."""
+        width = height
+        while len(parts) > 1:
+            t, order = vector(place.element, width), shuffle_mask(list(range(2 * width)))
+            parts = [s.b.do(f"shufflevector {t} {a}, {t} {b}, {order}") for a, b in zip(parts[::2], parts[1::2], strict=True)]
+            width *= 2
+        return parts[0]
 
     def make(point: Point, v: int) -> str:
-        key = tuple(point[a] for a in others), point[axis.index] // w, v
+        key = tuple(point[a] for a in others), point[axis.index] // height, v
         if key not in squares:
             p = place.base({**point, axis.index: 0}, None)
-            lines = [line(p, key[1], v * w + lane) for lane in range(w)]
+            each = [line(p, key[1], v * w + lane) for lane in range(w)]
+            lines = [whole(each[i::height]) for i in range(height)]
             squares[key] = [raw(s, place, x, w) for x in transpose(s, lines, place.element)]
-        return squares[key][point[axis.index] % w]
+        return squares[key][point[axis.index] % height]
 
     return Value(place.buffer.dtype, rows, True, make)
 
 
 def transpose(s: State, lines: list[str], element: str) -> list[str]:
-    """w vectors of w lanes -> their columns, by log2(w) rounds of exchanging blocks of 1, 2, 4, .. lanes."""
+    """w vectors of w lanes -> their columns, by log2(w) rounds of exchanging blocks of 1, 2, 4, .. lanes.
+
+    With fewer vectors, each square of as many lanes is turned by itself. One that is not there is "poison".
+    """
     w, half = s.width, 1
     t = vector(element, w)
 
     def shuffle(a: str, b: str, lanes: list[int]) -> str:
         return s.b.do(f"shufflevector {t} {a}, {t} {b}, <{w} x i32> <{', '.join(f'i32 {x}' for x in lanes)}>")
 
-    while half < w:
+    while half < len(lines):
         low = [i if not i & half else w + i - half for i in range(w)]
         high = [i + half if not i & half else w + i for i in range(w)]
         new = list(lines)
-        for i in range(w):
-            if not i & half:
+        for i in range(len(lines)):
+            if not i & half and lines[i] != "poison":
                 new[i] = shuffle(lines[i], lines[i + half], low)
                 new[i + half] = shuffle(lines[i], lines[i + half], high)
         lines, half = new, half * 2

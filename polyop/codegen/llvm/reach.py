@@ -8,6 +8,7 @@ from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.types import Int
 from polyop.ir.expr import Affine, affine, bounds, names
 from polyop.ir.loops import Space
+from polyop.ir.target import NARROW
 
 
 def _extra(axis: Axis) -> tuple[Affine, ...]:
@@ -47,9 +48,13 @@ def lane_mask(s: State, place: Place, v: int, write: bool) -> str | None:
 
 
 def transposable(s: State, place: Place) -> Axis | None:
-    """The rows axis along which `place` has stride 1, if squares of its copies and the lanes can be transposed."""
+    """The rows axis along which `place` has stride 1, if squares of its copies and the lanes can be transposed.
+
+    A vector has room for whole squares of as few copies as a window is wide.
+    """
     for axis in s.rows:
-        if s.lanes and axis.extent % s.width == 0 and s.lanes.extent % s.width == 0 and row_stride(s, place, axis) == 1:
+        fits = axis.extent % s.width == 0 or (axis.extent == NARROW and s.width % NARROW == 0)
+        if s.lanes and fits and s.lanes.extent % s.width == 0 and row_stride(s, place, axis) == 1:
             return axis
     return None
 

@@ -11,6 +11,7 @@ from polyop.codegen.llvm.monoids import pair
 from polyop.codegen.llvm.registers import key_of, register_axes, register_type
 from polyop.codegen.llvm.repeat import across, as_scalar, is_folded, points, row_exists, rows_needed
 from polyop.codegen.llvm.state import RegKey, State, Value
+from polyop.codegen.llvm.turn import store_turned
 from polyop.ir.loops import Space, Store
 
 
@@ -23,7 +24,7 @@ def store(s: State, n: Store) -> None:
     x = value_of(s, n.expr, s.active)
     if s.nest.buffer(n.target.source).space == Space.REG:
         _to_register(s, n, x)
-    else:
+    elif not store_turned(s, n, x):
         store_to_memory(s, n, x)
 
 
