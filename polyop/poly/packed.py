@@ -195,10 +195,11 @@ class _Packed:
         after: list[str] = []
         if init:
             before.append(self.b.move(init.name, u, self.axes, loops, self.acc, init.expr, extra=extra, only=first, origin=init))
-            if k:
-                before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=later))
-        else:
-            before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=starts))
+        elif scattered:
+            before.append(self.b.move(f"{u.name}_start", u, self.axes, loops, self.acc, result, extra=extra, only=first))
+        if k or not init:
+            only = later if init or scattered else starts
+            before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=only))
         if k and (local or scattered):
             after.append(self.b.move(f"{u.name}_spill", u, self.axes, loops, home, self.acc, extra=extra, only=early))
         if not local:
@@ -219,8 +220,9 @@ class _Packed:
         values = self.plan.values(self.u, self.axes)
         extents = dict(zip(order, t.shape, strict=True))
         kept = (*(i for i in order if i != self.s.column), self.s.column)
-        self.b.buffer(Buffer(f"{t.name}_sum", t.dtype, tuple((extents[i], 1) for i in kept), Space.WORK))
-        return Load(f"{t.name}_sum", tuple(values[i] for i in kept), t.dtype)
+        name = f"{t.name}_{self.u.name}_sum"
+        self.b.buffer(Buffer(name, t.dtype, tuple((extents[i], 1) for i in kept), Space.WORK))
+        return Load(name, tuple(values[i] for i in kept), t.dtype)
 
     def partial_home(self, follow: list[Stmt]) -> Load:
         """Memory for partial sums of a temporary: the last result computed from it, if that has its shape and dtype."""
