@@ -30,6 +30,7 @@ from polyop.rewrite.families import Family, families, rest_of
 from polyop.rewrite.names import fresh
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
+from polyop.rewrite.positions import narrowed
 from polyop.rewrite.residues import cut_into_residues
 from polyop.runtime import cpu, forks
 from polyop.trace import Recorder, Trace
@@ -139,8 +140,9 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
 
 
 def _before_scop(op: Op, options: Options) -> Op:
-    """`op` as its Scop is made of it: sizes that are 1 put in, remainders and borders cut off."""
-    return cut_into_pieces(cut_into_residues(fix_at_one(op, options.ones), options.numerics == "strict"))
+    """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in, remainders and borders cut off."""
+    near = narrowed(op) if options.near else op
+    return cut_into_pieces(cut_into_residues(fix_at_one(near, options.ones), options.numerics == "strict"))
 
 
 def _apart(op: Op, cut: Op, layout: Layout, target: Target, options: Options) -> tuple[_Job, ...]:

@@ -9,7 +9,6 @@ other. The hardware's own prefetchers see a stream only in the first case: 26214
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, is_computed, loads, names
@@ -20,11 +19,14 @@ AHEAD = 4096
 
 Body = tuple[Node, ...]
 Around = frozenset[str]
+Stream = tuple[str, tuple[Affine, ...]]
+"""A tensor, and where in it lanes read, up to a constant along them."""
 
 
 def read_ahead(nest: LoopNest, bytes_: int = AHEAD) -> LoopNest:
     """`nest` with prefetches in lanes loops that read memory and write none."""
     spaces = {b.name: b.space for b in nest.buffers}
+    first: dict[Stream, str] = {}  # the statement that reads it before others do: those then find it in a cache
 
     def go(body: Body, around: Around) -> Body:
         return tuple(one(n, around) for n in body)
@@ -39,16 +41,20 @@ def read_ahead(nest: LoopNest, bytes_: int = AHEAD) -> LoopNest:
             return replace(n, body=go(n.body, around))
         if not around or any(spaces[s.target.source] != Space.REG for s in stores(n.body)):
             return n
-        found = streams(nest, n, around, frozenset(x.index for x in inside))
-        return replace(n, body=(*(Prefetch(_later(nest.buffer(x.source), x, bytes_)) for x in found), *n.body))
+        found = {s: x for s, (x, stmt) in streams(nest, n, around, frozenset(x.index for x in inside)).items()
+                 if first.setdefault(s, stmt) == stmt}
+        return replace(n, body=(*(Prefetch(_later(nest.buffer(x.source), x, bytes_)) for x in found.values()), *n.body))
 
     return replace(nest, body=go(nest.body, frozenset()))
 
 
-def streams(nest: LoopNest, n: For, around: Around, inside: frozenset[str]) -> Iterable[Load]:
-    """What the lanes `n` read side by side, and what no other iteration of the loops `around` reads; of neighbours the last."""
-    found: dict[tuple[str, tuple[Affine, ...]], tuple[int, Load]] = {}
-    for x in (x for s in stores(n.body) for x in loads(s.expr)):
+def streams(nest: LoopNest, n: For, around: Around, inside: frozenset[str]) -> dict[Stream, tuple[Load, str]]:
+    """What the lanes `n` read side by side, and no other iteration of the loops `around` reads; with the statement that reads it.
+
+    Of neighbours the last one.
+    """
+    found: dict[Stream, tuple[Load, str]] = {}
+    for x, stmt in ((x, s.stmt) for s in stores(n.body) for x in loads(s.expr)):
         b = nest.buffer(x.source)
         index = tuple(p for p in x.index if isinstance(p, Affine))
         if b.space != Space.TENSOR or b.unit is None or any(map(is_computed, x.index)):
@@ -57,9 +63,15 @@ def streams(nest: LoopNest, n: For, around: Around, inside: frozenset[str]) -> I
         side_by_side = [d for d, p in enumerate(index) if n.index in names(p)] == [b.unit] and index[b.unit].factor(n.index) == 1
         if side_by_side and around <= used and not used & inside:
             at = index[b.unit].const
-            row = tuple(p - at if d == b.unit else p for d, p in enumerate(index))
-            found[x.source, row] = max(found.get((x.source, row), (at, x)), (at, x), key=lambda y: y[0])
-    return [x for _, x in found.values()]
+            stream = x.source, tuple(p - at if d == b.unit else p for d, p in enumerate(index))
+            if stream not in found or at > _at(found[stream][0], b.unit):
+                found[stream] = x, stmt
+    return found
+
+
+def _at(x: Load, unit: int) -> int:
+    p = x.index[unit]
+    return p.const if isinstance(p, Affine) else 0
 
 
 def _later(b: Buffer, x: Load, bytes_: int) -> Load:

@@ -32,6 +32,7 @@ class Options:
                or 32 in these calls
     height     how many rows a register tile has where these calls would leave too much of the target's own one empty; else 0
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
+    near       whether every position that is looked for, as `argmax=` does, fits into 32 bits in these calls
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
@@ -48,6 +49,7 @@ class Options:
     few: tuple[tuple[str, int], ...] = ()
     height: int = 0
     strip: bool = False
+    near: bool = False
     threads: bool = False
     check: bool = True
 

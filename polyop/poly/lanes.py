@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, affine, expr_names, names
+from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan, is_local, spacing, stride
@@ -77,7 +77,7 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     shell = {c: score(plan, cluster.stmts, c, local) for c in cluster.shell}
     lane = max(shell, key=lambda c: shell[c], default=None)
     none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
-    by_inner = RowStrategy(None, tuple(inner), None, 1, 4, lanes)
+    by_inner = RowStrategy(None, tuple(inner), None, 1, 4, plan.target.lanes(_widest(plan, groups, inner)))
     out: list[RowStrategy] = []
     if lane and shell[lane] > 0:
         rows = transposed(plan, cluster, lane)
@@ -94,6 +94,12 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     if any(inner):
         out.insert(len(out) if lane and shell[lane] >= total else 0, by_inner)
     return (*out, none)
+
+
+def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:
+    """The bytes of the widest element that statements along the lanes `inner` of their groups use, if that is 8; else 4."""
+    along = (s for g, c in zip(groups, inner, strict=True) for s in g.stmts if c in plan.classes[s.name].values())
+    return 8 if any(x.dtype.bytes_ == 8 for s in along for x in (s.target, *loads(s.expr))) else 4
 
 
 def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset()) -> int:

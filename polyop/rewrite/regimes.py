@@ -14,6 +14,7 @@ from polyop.ir.op import Op, Step
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import fitting_height, turning_pays
 from polyop.ir.target import Target
+from polyop.rewrite.positions import BOUND, bounding
 from polyop.rewrite.residues import cut_into_residues
 
 _LINE = 64  # bytes of the widest vector
@@ -50,6 +51,7 @@ class Questions:
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
+    far      the sizes that bound positions which would fit into 32 bits if the sizes do
     """
 
     narrow: tuple[str, ...]
@@ -59,6 +61,7 @@ class Questions:
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
+    far: tuple[str, ...]
 
 
 def questions(op: Op) -> Questions:
@@ -72,11 +75,13 @@ def questions(op: Op) -> Questions:
     return Questions(tuple(n for n in op.sizes if n in found), _windows(op, contractions),
                      tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions))
+                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op))
 
 
 def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
     """`options` for a call of these sizes, all of them at least 1, on `target`."""
+    near = bool(q.far) and all(sizes[n] <= BOUND for n in q.far)
+    options = options if options.near == near else replace(options, near=near)
     ones = narrow_sizes(q, sizes)
     if ones:
         return replace(options, ones=ones)
@@ -151,6 +156,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or leaves too many lanes empty")
     if q.tile:
         out.append("in which register tiles of another height are less empty")
+    if q.far:
+        out.append(f"where {' or '.join(q.far)} is more than {BOUND}")
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes")
     return tuple(out)

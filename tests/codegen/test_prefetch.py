@@ -1,5 +1,7 @@
 """Which reads are asked for early: what lanes read once and add up in registers."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -45,6 +47,13 @@ def test_what_other_iterations_read_again_is_in_a_cache_by_then():
 def test_of_neighbours_the_last_is_asked_for():
     both = ap("add", ld("X", "r", C + 1), ap("add", ld("X", "r", C), ld("X", A("r", 1), C)))
     assert early(summed(both, "r")) == ["X[r, c_c + c_v + 1025]", "X[r + 1, c_c + c_v + 1024]"]
+
+
+def test_what_an_earlier_statement_asked_for_is_not_asked_for_again():
+    first, other = strip("c", 64, "N", st(PART, ld("X", "r", C), "max")), ap("mul", ld("X", "r", C), ld("Y", "r", C))
+    second = strip("c", 64, "N", replace(st(PART, other, "add"), stmt="second"))
+    n = summed(ld("X", "r", C), "r")
+    assert early(replace(n, body=(loop("r", "M", first, second),))) == ["X[r, c_c + c_v + 1024]", "Y[r, c_c + c_v + 1024]"]
 
 
 def test_lanes_that_lie_apart_ask_for_nothing():

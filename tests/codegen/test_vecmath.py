@@ -14,7 +14,7 @@ BOUNDS = {
     "expm1": 2.5,
     "sinh": 2.5,
     "cosh": 2.0,
-    "tanh": 3.0,
+    "tanh": 2.5,
     "sigmoid": 2.5,
     "silu": 2.5,
     "log": 1.0,

@@ -50,6 +50,12 @@ def test_an_index_that_stands_alone_everywhere_has_lanes_though_it_is_added_up()
     assert "lanes -, n" in middle(PAIRS).chosen[0]
 
 
+def test_lanes_are_as_wide_as_what_runs_along_them():
+    sums = "op f(X: f32[R, N]) -> (Y: f64[R]) { s[r] += X[r, n]; Y[r] = f64(s[r]) }"
+    assert "lanes -, n" in middle(sums).chosen[0] and "4 x 16" in middle(sums).chosen[0]
+    assert "4 x 8" in middle(sums.replace("X: f32", "X: f64")).chosen[0]
+
+
 @pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
 def test_rows_that_share_a_read_are_proved(arch):
     made = middle(WINDOW.format(step=2), arch)

@@ -7,13 +7,14 @@ from collections.abc import Callable
 from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.builder import IMPURE, Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
-from polyop.codegen.llvm.expressions import computed_positions, negation, test_value
+from polyop.codegen.llvm.expressions import computed_positions, negation, test_value, value_of
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import parallel_loop, shares_registers
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.runs import Emitters, emit_as_one, emit_run, follows_itself
+from polyop.codegen.llvm.settle import settled, steady_test
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int
@@ -32,7 +33,7 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
                 parallel_loop(s, n, _loop)
             case For():
                 _refuse_lockstep(s, n)
-                _loop(s, n, index(s, n.lower, {}), index(s, n.upper, {}))
+                _serial(s, n)
             case If():
                 _if(s, n)
             case Store():
@@ -120,6 +121,17 @@ def _if(s: State, n: If) -> None:
         s.tests = keep_tests
 
     branch(s, total or "true", then, lambda: emit_nodes(s, n.other))
+
+
+def _serial(s: State, n: For) -> None:
+    """A loop; or two, where a test inside is the same in all iterations."""
+    lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
+    test = None if s.axes else steady_test(s.nest, n)
+    if test is None:
+        _loop(s, n, lower, upper)
+        return
+    yes, no = (settled(n, test, holds) for holds in (True, False))
+    branch(s, value_of(s, test).at({}, 0), lambda: _loop(s, yes, lower, upper), lambda: _loop(s, no, lower, upper))
 
 
 def _loop(s: State, n: For, lower: Int, upper: Int) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyop.codegen.llvm.dots import operands, store_dots
-from polyop.codegen.llvm.expressions import operand, value_of
+from polyop.codegen.llvm.expressions import condition, operand, value_of
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import lanes_part, scalar_part
 from polyop.codegen.llvm.memory import store_to_memory
@@ -12,11 +12,19 @@ from polyop.codegen.llvm.registers import key_of, register_axes, register_type
 from polyop.codegen.llvm.repeat import across, as_scalar, is_folded, points, row_exists, rows_needed
 from polyop.codegen.llvm.state import RegKey, State, Value
 from polyop.codegen.llvm.turn import store_turned
+from polyop.ir.dtypes import BOOL
+from polyop.ir.expr import Apply, Const, Expr
 from polyop.ir.loops import Space, Store
 
 
 def store(s: State, n: Store) -> None:
     s.loaded = {}
+    if s.nest.buffer(n.target.source).space == Space.REG and (found := _conditional(n)) is not None:
+        test, value = found
+        keep, s.active = s.active, (*s.active, condition(s, test, value_of(s, test, s.active), True))
+        _to_register(s, n, value_of(s, value, s.active))
+        s.active = keep
+        return
     dots = operands(s, n)
     if dots is not None:
         store_dots(s, n, dots)
@@ -26,6 +34,18 @@ def store(s: State, n: Store) -> None:
         _to_register(s, n, x)
     elif not store_turned(s, n, x):
         store_to_memory(s, n, x)
+
+
+def _conditional(n: Store) -> tuple[Expr, Expr] | None:
+    """The test and the value of `target reduce= test ? value : identity`, which changes nothing where the test fails.
+
+    Not where something is added to floats: -0 + 0 is 0.
+    """
+    match n.expr:
+        case Apply(fn="select", args=(test, value, Const(value=other))) if n.reduce is not None and test.dtype == BOOL:
+            exact = n.reduce.fn in ("min", "max") or not n.target.dtype.is_float
+            return (test, value) if exact and other == n.reduce.identity and value.dtype == n.target.dtype else None
+    return None
 
 
 def _to_register(s: State, n: Store, x: Value) -> None:

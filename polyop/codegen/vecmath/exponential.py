@@ -24,6 +24,9 @@ TAIL = {
 }
 """p(r) = (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2; errors 2^-26.7 and 2^-55.8 of e^r."""
 
+HALF_TAIL = {t: tuple(2.0 * c * (-2.0) ** k for k, c in enumerate(cs)) for t, cs in TAIL.items()}
+"""((e^-2r - 1) / 2 + r) / r^2 on |r| <= ln 2 / 4."""
+
 TOP = {"float": 89.0, "double": 710.0}
 """e^x is inf here."""
 BOTTOM = {"float": -104.0, "double": -746.0}
@@ -121,10 +124,19 @@ def cosh(x: V) -> V:
 
 
 def tanh(x: V) -> V:
-    """t / (t + 2) with t = e^2|x| - 1."""
+    """(1/2 - e/2) / (1/2 + e/2) with e = e^-2|x| = p (1 + 2h), |x| = n ln 2 / 2 + r, p = 2^-n, h = (e^-2r - 1) / 2.
+
+    1/2 - p/2 is exact, so 1/2 - e/2 = (1/2 - p/2) - p h loses nothing where it is small. ln 2 needs no second part: where n is
+    large, e is small.
+    """
+    magic, (bias, shift) = MAGIC[x.element], BIAS[x.element]
     y = x.abs().least(20.0)
-    t = expm1(y + y)
-    return (t / (t + 2.0)).copysign(x)
+    shifted = y * (2.0 * LOG2E) + magic
+    n = shifted.bits()
+    p = (n.const(bias << shift) - n.shl(shift)).real()
+    r = y - (shifted - magic) * (LN2 / 2.0)
+    h = r * r * polynomial(r, HALF_TAIL[x.element]) - r
+    return ((0.5 - p * 0.5 - p * h) / (0.5 + p * 0.5 + p * h)).copysign(x)
 
 
 def _power_beside(n: V, x: V) -> V:

@@ -23,7 +23,7 @@ ALWAYS = 1 << 20
 """The length of a function with branches: it always has a body of its own."""
 
 INSTRUCTIONS: dict[str, int] = {
-    "exp": 20, "exp2": 20, "expm1": 35, "sinh": 45, "cosh": 30, "tanh": 40, "sigmoid": 25, "silu": 30, "log": 35, "log2": 45,
+    "exp": 20, "exp2": 20, "expm1": 35, "sinh": 45, "cosh": 30, "tanh": 25, "sigmoid": 25, "silu": 30, "log": 35, "log2": 45,
     "log1p": 45, "softplus": 35, "pow": 150, "sin": ALWAYS, "cos": ALWAYS, "tan": ALWAYS, "asin": 30, "acos": 30, "atan": 30,
     "atan2": 45, "erf": 40, "gelu": 45, "mod": ALWAYS,
 }

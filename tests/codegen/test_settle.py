@@ -1,0 +1,72 @@
+"""Tests of data that a loop does not change stand before it."""
+
+import numpy as np
+import pytest
+
+from polyop.codegen.llvm.settle import settled, steady_test
+from polyop.ir.dtypes import BOOL, F32, I32
+from polyop.ir.expr import Const, Number
+from polyop.ir.loops import stores
+from tests.codegen.harness import RUNNABLE, check, compiled, make_arrays
+from tests.codegen.nests import A, ap, lanes, ld, loop, nest, reg, st, strip, tensor
+
+I = A("i_c", "i_v")
+each_target = pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+TOP, PART, X = ld("top"), ld("part", "i_v", t=I32), ld("x", I)
+NAN = ap("isnan", TOP, t=BOOL)
+FOUND = ap("or", ap("eq", X, TOP, t=BOOL), ap("and", ap("isnan", X, t=BOOL), NAN, t=BOOL), t=BOOL)
+NONE = Const(I32.highest, I32)
+PLACE = ap("select", FOUND, Number(I, I32), NONE, t=I32)
+SEARCH = strip("i", 32, "N", st(PART, PLACE, "min"))
+
+
+def searching(*before):
+    """The first place of each row's `t` in it, or of a NaN where `t` is one."""
+    at = ld("at", t=I32)
+    body = [*before, st(TOP, ld("t", "r")), st(at, NONE), strip("i", 32, "N", st(at, PLACE, "min")), st(ld("y", "r", t=I32), at)]
+    buffers = [tensor("x", "N"), tensor("t", "M"), tensor("y", "M", t=I32), reg("top"), reg("at", t=I32)]
+    return nest(buffers, [loop("r", "M", *body)], sizes=("M", "N"))
+
+
+def test_a_test_of_registers_that_a_loop_does_not_write_is_steady():
+    n = nest([tensor("x", "N"), reg("top"), reg("part", 32, t=I32)], [SEARCH])
+    assert steady_test(n, SEARCH) == NAN
+    yes, no = (str(stores(settled(SEARCH, NAN, holds).body)[0].expr) for holds in (True, False))
+    assert yes == f"(({X} == {TOP}) or isnan({X})) ? i32(i_c + i_v) : {NONE})".replace("((", "(((", 1)
+    assert no == f"(({X} == {TOP}) ? i32(i_c + i_v) : {NONE})"
+
+
+def test_a_test_of_what_the_loop_writes_or_of_memory_is_not():
+    changed = strip("i", 32, "N", st(PART, PLACE, "min"), st(TOP, X, "max"))
+    assert steady_test(nest([tensor("x", "N"), reg("top"), reg("part", 32, t=I32)], [changed]), changed) is None
+    assert steady_test(nest([tensor("x", "N"), tensor("top"), reg("part", 32, t=I32)], [SEARCH]), SEARCH) is None
+
+
+@each_target
+def test_what_is_found_is_the_same_whichever_way_the_test_goes(target):
+    n = searching()
+    k = compiled(n, target)
+    for size in (0, 1, 31, 32, 33, 100):
+        arrays = make_arrays(n, {"M": 4, "N": size}, np.random.default_rng(size))
+        arrays["x"] = np.random.default_rng(1).integers(0, 9, size).astype(np.float32)
+        arrays["t"] = np.array([3, np.nan, 11, 0], np.float32)
+        for nans in ([], [size // 2, size - 1]):
+            arrays["x"][[i for i in nans if 0 <= i < size]] = np.nan
+            check(n, {"M": 4, "N": size}, arrays=arrays, kernel=k)
+
+
+@each_target
+def test_an_update_with_the_identity_keeps_what_was_there(target):
+    body = []
+    names = {"min": np.inf, "max": -np.inf, "add": 0.0}
+    for name, identity in names.items():
+        part, chosen = ld(f"p_{name}", "i_v"), ap("select", ap("lt", X, Const(0.0, F32), t=BOOL), X, Const(identity, F32))
+        first, last = st(part, Const(-0.0, F32)), st(ld(f"y_{name}", "i_v"), part)
+        body += [lanes("i_v", 32, None, first), strip("i", 32, "N", st(part, chosen, name)), lanes("i_v", 32, None, last)]
+    n = nest([tensor("x", "N"), *(tensor(f"y_{m}", 32) for m in names), *(reg(f"p_{m}", 32) for m in names)], body)
+    k = compiled(n, target, "strict")
+    for size in (0, 5, 32, 70):
+        check(n, {"N": size}, kernel=k)
+        arrays = {"x": np.ones(size, np.float32)} | {f"y_{m}": np.zeros(32, np.float32) for m in names}
+        assert k({"N": size}, {}, arrays) == 0
+        assert not np.signbit(arrays["y_add"][:size]).any()  # -0 + 0 is 0
