@@ -27,6 +27,7 @@ from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel, kernel
 from polyop.runtime.layout import contiguous, layout
+from polyop.runtime.loans import Loans, cost, everyday, lender
 
 T = TypeVar("T")
 
@@ -190,15 +191,14 @@ class Operator:
         merged = known.merged(bound)
         seen = seen_as(bound, merged.flat)
         options = self._variant(merged.questions, seen)
-        units = layout(seen.op, seen.views, options.ones)
-        k = merged.kernels.get((units, options), lambda: self._find(seen.op, units, options))
         points = work(op, bound.sizes)
+        k, is_lent = self._kernel(merged, seen, options, key, points)
         count = threads.get_num_threads() if points >= _SERIAL else 1
         if not isinstance(k, Kernel):
             return k(seen, count), None
         prepared = k.prepare(seen, count)
         result = k.carry_out(prepared, seen)
-        if key is None:
+        if key is None or is_lent:
             return result, None
         made = call.plan(op, k, prepared, bound, merged.runs, (*self._inner, *known.fresh[: len(outs)]), values + outs, points)
         if made is not None:
@@ -217,6 +217,18 @@ class Operator:
         positive = min(sizes.values(), default=1) > 0
         found = regime(q, sizes, options, cpu.resolve(self.target)) if positive else replace(options, regime="any")
         return found if found.threads == many else replace(found, threads=many)
+
+    def _kernel(self, merged: _Merged, seen: Bound, options: Options, look: Any,
+                points: int) -> tuple[Kernel | Interpreted, bool]:
+        """The kernel for a call, and whether it is one that only serves for that which the call asks for."""
+        asked = layout(seen.op, seen.views, options.ones), options
+        if look is not None and asked not in merged.kernels:
+            usual = everyday(options, self.options)
+            found = lender((layout(seen.op, seen.views, usual.ones), usual), merged.kernels.keys())
+            other = merged.kernels.known(found)
+            if isinstance(other, Kernel) and merged.loans.lends(asked, look, cost(seen, points)):
+                return other, True
+        return merged.kernels.get(asked, lambda: self._find(seen.op, *asked)), False
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
@@ -310,6 +322,7 @@ class _Merged:
         self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
         self.questions = questions(self.flat.op)
         self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
+        self.loans = Loans()
 
 
 class _Known:

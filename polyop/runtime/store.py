@@ -41,6 +41,17 @@ class Memo(Generic[V]):
                 self._locks.pop(key, None)
             return self._values[key]
 
+    def known(self, key: Any) -> V | None:
+        """The value of `key`, if it has been made."""
+        return self._values.get(key)
+
+    def __contains__(self, key: Any) -> bool:
+        return key in self._values
+
+    def keys(self) -> tuple[Any, ...]:
+        """What there are values for, in the order in which they were made."""
+        return tuple(self._values)
+
     def forget_locks(self) -> None:
         self._guard = threading.Lock()
         self._locks = {}

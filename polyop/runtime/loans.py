@@ -1,0 +1,66 @@
+"""Kernels that serve for others: what few calls ask for is not compiled before it has cost about as much without.
+
+A kernel for all sizes of at least one is right for every call that asks for one of few rows, short rows, or other tiles; these
+are only faster. So a call of sizes that were never seen takes the kernel that is there, once: sizes that come again, or
+calls that add up, are worth a kernel of their own. Which kernel a call gets follows from the calls before it alone, neither
+from the clock nor from what is in the cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, replace
+from math import prod
+
+from polyop.ir.options import Layout, Options
+from polyop.runtime.bind import Bound
+
+MOST = 1e8
+"""Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out: what compiling costs."""
+
+LOOKS = 4096
+"""Calls that are remembered."""
+
+Key = tuple[Layout, Options]
+"""What a kernel is found by."""
+
+
+def everyday(asked: Options, given: Options) -> Options:
+    """The options of the kernel for all sizes of at least one, where a call asks for `asked` of an operator with options `given`.
+
+    Notes   What else `asked` says decides what a kernel may count on, so it stays.
+    """
+    return replace(asked, ones=given.ones, short=given.short, rows=given.rows, few=given.few, height=given.height,
+                   strip=given.strip)
+
+
+def lender(usual: Key, made: Iterable[Key]) -> Key | None:
+    """Which of the kernels `made` may do what `usual` does: itself, or one whose tiles alone have another height."""
+    units, options = usual
+    others = [k for k in made if k[0] == units and replace(k[1], height=options.height) == options]
+    return usual if usual in others else min(others, key=lambda k: k[1].height, default=None)
+
+
+def cost(bound: Bound, points: int) -> float:
+    """About how many nanoseconds a call takes: a point in tiles of registers takes a part of what an element in memory takes."""
+    return points / 64 + sum(prod(v.shape) for v in bound.views.values())
+
+
+@dataclass(slots=True)
+class Loans:
+    """What one operator's kernels have done for others, by what was asked for; `looks`: the calls that they did so for."""
+
+    spent: dict[Key, float] = field(default_factory=dict)
+    looks: set[Hashable] = field(default_factory=set)
+
+    def lends(self, asked: Key, look: Hashable, cost: float) -> bool:
+        """Whether a call that looks like `look` may do without the kernel that it asks for, and writes that down."""
+        spent = self.spent.get(asked, 0.0) + cost
+        if spent > MOST or look in self.looks:
+            self.spent[asked] = MOST  # it is made now, and if that fails nobody asks for it again
+            return False
+        if len(self.looks) >= LOOKS:
+            self.looks.clear()
+        self.looks.add(look)
+        self.spent[asked] = spent
+        return True

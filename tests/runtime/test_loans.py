@@ -1,0 +1,134 @@
+"""A kernel is compiled for what comes again or adds up; until then another that is right for it serves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+import polyop
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.options import Layout, Options
+from polyop.ir.span import Source
+from polyop.runtime.bind import bind
+from polyop.runtime.loans import MOST, Loans, cost, everyday, lender
+
+MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
+ROWS = Layout((("A", 1), ("B", 1), ("C", 1)))
+COLUMNS = Layout((("A", 0), ("B", 1), ("C", 1)))
+USUAL = Options()
+
+
+def counted(text: str = MATMUL, **options):
+    """An operator, and the options of what it compiles."""
+    f, seen = polyop.op(text, options=Options(**options)), []
+    real = f._compile
+
+    def compile_(op, layout, target, asked):
+        seen.append(asked)
+        return real(op, layout, target, asked)
+    f._compile = compile_
+    return f, seen
+
+
+def product(f, m: int, k: int, n: int, dtype=np.float32) -> np.ndarray:
+    rng = np.random.default_rng(m + k + n)
+    a, b = rng.standard_normal((m, k)).astype(dtype), rng.standard_normal((k, n)).astype(dtype)
+    c = f(a, b)
+    np.testing.assert_allclose(c, a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
+    return c
+
+
+def test_sizes_seen_once_take_the_kernel_that_is_there():
+    f, seen = counted()
+    product(f, 96, 64, 128)
+    for n in range(1, 40):
+        product(f, 3, n + 2, 100 + n)
+        product(f, 50 + n, n, 1)
+    assert [everyday(o, f.options) for o in seen] == seen and len(seen) == 1
+
+
+def test_sizes_that_come_again_get_a_kernel_of_their_own():
+    f, seen = counted()
+    product(f, 96, 64, 128)
+    product(f, 3, 64, 128)
+    assert len(seen) == 1
+    product(f, 3, 64, 128)
+    assert [o.rows for o in seen] == [0, 4]
+    product(f, 4, 65, 129)  # it is there now
+    product(f, 4, 65, 129)
+    assert len(seen) == 2
+
+
+def test_what_comes_first_gets_the_kernel_that_it_asks_for():
+    f, seen = counted()
+    product(f, 3, 64, 128)
+    product(f, 96, 64, 128)
+    assert [o.rows for o in seen] == [4, 0]
+
+
+def test_an_empty_size_and_another_layout_have_kernels_of_their_own():
+    f, seen = counted()
+    product(f, 96, 64, 128)
+    assert f(np.ones((3, 0), np.float32), np.ones((0, 5), np.float32)).sum() == 0
+    assert [o.regime for o in seen] == ["positive", "any"]
+    a = np.ones((64, 3), np.float32).T
+    np.testing.assert_allclose(f(a, np.ones((64, 128), np.float32)), 64)
+    assert len(seen) == 3
+
+
+def test_strict_results_are_the_same_whoever_computes_them():
+    f, _ = counted(numerics="strict")
+    product(f, 96, 64, 128)
+    lent, own = product(f, 3, 64, 128), product(f, 3, 64, 128)
+    assert np.array_equal(lent, own)
+
+
+def test_sizes_that_add_up_get_a_kernel_of_their_own(monkeypatch):
+    monkeypatch.setattr("polyop.runtime.loans.MOST", 4e4)
+    f, seen = counted()
+    product(f, 96, 64, 128)
+    for n in range(100, 110):
+        product(f, 3, 100, n)
+    assert [o.rows for o in seen] == [0, 4]
+
+
+def test_what_is_lent_depends_on_earlier_calls_alone():
+    one, two = Loans(), Loans()
+    asked = [(ROWS, replace(USUAL, rows=r)) for r in (1, 4, 8)]
+    calls = [(asked[k % 3], k % 7, k * 1e6) for k in range(60)]
+    assert [one.lends(*c) for c in calls] == [two.lends(*c) for c in calls]
+
+
+def test_nothing_is_lent_beyond_the_price_of_compiling():
+    loans, asked = Loans(), (ROWS, replace(USUAL, rows=4))
+    assert not loans.lends(asked, "large", MOST * 1.01)
+    assert not loans.lends(asked, "small", 1.0)
+
+
+def test_the_sorts_of_calls_are_counted_apart():
+    loans = Loans()
+    assert loans.lends((ROWS, replace(USUAL, rows=4)), 1, MOST * 0.9)
+    assert loans.lends((ROWS, replace(USUAL, rows=8)), 2, MOST * 0.9)
+
+
+def test_who_lends_is_the_usual_kernel_or_one_of_other_tiles():
+    usual = ROWS, USUAL
+    tall = ROWS, replace(USUAL, height=8)
+    assert lender(usual, [tall, usual]) == usual
+    assert lender(usual, [tall]) == tall
+    assert lender(usual, [(COLUMNS, USUAL), (ROWS, replace(USUAL, rows=4)), (ROWS, replace(USUAL, short=1))]) is None
+    assert lender(usual, []) is None
+
+
+def test_what_a_kernel_counts_on_is_kept():
+    asked = Options(regime="any", rows=4, short=2, strip=True, ones=("N",), threads=True, numerics="strict", height=8)
+    assert everyday(asked, Options(numerics="strict")) == Options(regime="any", threads=True, numerics="strict")
+
+
+def test_a_point_costs_less_than_an_element_of_memory():
+    op = instantiate(parse(Source("<test>", MATMUL)), "f")
+    values = {"A": np.ones((10, 20), np.float32), "B": np.ones((20, 30), np.float32)}
+    bound = bind(op, values)
+    assert cost(bound, 6400) == 100 + 200 + 600 + 300
