@@ -3,15 +3,17 @@
     for b { for l { for v in [0, 64) (lanes 64) { acc[v] += E[ids[b, l], v] } } }      becomes
     for b { for l { for v in [0, 64) (lanes 64) { prefetch E[ids[min(b + 1, B - 1), l], v]; acc[v] += E[ids[b, l], v] } } }
 
-Where a row is found by one loop alone, that one is a few steps ahead. Positions are read, not guessed, so that they must exist:
-only loops whose bounds and tests inside depend on no other are moved on, and never further than to their last iteration.
+Where a row is found by one loop alone, that one is a few steps ahead. Of a row that is copied as a whole the beginning is
+fetched: the hardware sees the rest. Positions are read, not guessed, so that they must exist: only loops whose bounds and tests
+inside depend on no other are moved on, and never further than to their last iteration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
+from polyop.codegen.runs import is_run, run_of
 from polyop.ir.expr import (
     Affine,
     Apply,
@@ -43,14 +45,21 @@ def fetch_gathered(nest: LoopNest) -> LoopNest:
         return tuple(x for n in body for x in one(n, around))
 
     def one(n: Node, around: tuple[For | If, ...]) -> Body:
-        if not isinstance(n, Store):
-            return (rebuild(n, lambda body: go(body, (*around, n) if isinstance(n, For | If) else around)),)
+        if isinstance(n, For) and is_run(nest, n):
+            lanes, store = run_of(n)
+            hints = tuple(Prefetch(_at(x, {n.index: n.lower})) for x in later(store, (*around, n, lanes)))
+            return (replace(lanes, upper=affine(n.step), body=hints), n) if hints else (n,)
+        if isinstance(n, Store):
+            return (*map(Prefetch, later(n, around)), n)
+        return (rebuild(n, lambda body: go(body, (*around, n) if isinstance(n, For | If) else around)),)
+
+    def later(n: Store, around: tuple[For | If, ...]) -> list[Load]:
         lanes = next((f for f in around if isinstance(f, For) and f.kind == Kind.LANES), None)
         if lanes is None or any(isinstance(x, Test) or (isinstance(x, Apply) and x.fn == "select") for x in walk(n.expr)):
-            return (n,)
+            return []
         found = dict.fromkeys(x for x in loads(n.expr) if _is_row(x, lanes.index, nest) and
                               all(spaces[y.source] == Space.TENSOR for y in loads(x)))
-        return (*(Prefetch(y) for x in found for y in _later(x, around)), n)
+        return [y for x in found for y in _later(x, around)]
 
     return replace(nest, body=go(nest.body, ()))
 
@@ -81,4 +90,8 @@ def _later(x: Load, around: tuple[For | If, ...]) -> Iterable[Load]:
     if moved.step != 1 or any(moved.index in names(t) for t in (*tests, *limits)):
         return
     env = {moved.index: quasi("min", affine(moved.index) + steps, moved.upper - 1)}
-    yield replace(x, index=tuple(substitute(p, env) if isinstance(p, Affine) else substitute_expr(p, env) for p in x.index))
+    yield _at(x, env)
+
+
+def _at(x: Load, env: Mapping[str, Affine]) -> Load:
+    return replace(x, index=tuple(substitute(p, env) if isinstance(p, Affine) else substitute_expr(p, env) for p in x.index))

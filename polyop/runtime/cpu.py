@@ -58,9 +58,8 @@ def host() -> Target:
     row = target(f"x86:{level}") if level else Target("x86:x86-64", "x86", "x86-64")
     flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(has.items()))
     sizes = _cache_sizes()
-    l3 = sizes.get("l3", row.l3)
-    return replace(row, name="x86:host", arch=llvm.get_host_cpu_name(), features=flags, l1=sizes.get("l1", row.l1),
-                   l2=sizes.get("l2", row.l2), l3=l3, stream_bytes=_stream_bytes(row, l3),
+    return replace(row, name="x86:host", arch=llvm.get_host_cpu_name(), features=flags,
+                   l1=sizes.get("l1", row.l1), l2=sizes.get("l2", row.l2), l3=sizes.get("l3", row.l3),
                    string_bytes=8 << 10 if "erms" in _flags() else 0)
 
 
@@ -71,16 +70,6 @@ def _flags(info: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     except OSError:
         return frozenset()
     return frozenset(found.partition(":")[2].split())
-
-
-def _stream_bytes(row: Target, l3: int) -> int:
-    """Outputs larger than this are written past caches of `l3` bytes for a core.
-
-    What fits is written twice as fast into the cache, and its next reader finds it there: on Zen 5 with 16 MiB for a core both
-    ways take as long at 12 to 16 MiB. A larger cache is a slower one, or one that others use too: on Emerald Rapids with 130
-    MiB the caches lost at 16 MiB.
-    """
-    return min(max(row.stream_bytes, 3 * l3 // 4), 2 * row.stream_bytes)
 
 
 def _cache_sizes(root: Path = _CACHES) -> dict[str, int]:

@@ -8,7 +8,7 @@ import pytest
 from polyop.codegen.gathered import fetch_gathered
 from polyop.ir.dtypes import F32, I64
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
-from polyop.ir.loops import LoopNest, Node, Prefetch, walk
+from polyop.ir.loops import LoopNest, Node, Prefetch, structure, walk
 from tests.codegen.harness import RUNNABLE, check, random_array
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, st, tensor, when
 
@@ -42,6 +42,15 @@ def test_a_row_found_by_two_loops_is_that_of_the_next_outer_iteration():
 
 def test_a_row_found_by_one_loop_is_some_iterations_ahead_and_never_past_the_last():
     n = nest(BUFFERS, [loop("b", "B", lanes("v", 32, None, st(ld("Y", "b", V), row("b", 0))))], ("B", "L", "N"))
+    assert fetched(n) == [row(last("b", 8, "B"), 0)]
+
+
+def test_of_a_row_that_is_copied_the_beginning_is_fetched_before_its_loop():
+    t = A("t", "v")
+    read = ld("E", ld("ids", "b", 0, t=I64), t)
+    row_ = loop("t", "L", lanes("v", 32, least(32, A("L", (-1, "t"))), st(ld("Y", "b", t), read, stream=True)), step=32)
+    n = nest(BUFFERS, [loop("b", "B", row_)], ("B", "L", "N"))
+    assert structure(fetch_gathered(n).body) == "b(v:lanes(prefetch) t(v:lanes(s)))"
     assert fetched(n) == [row(last("b", 8, "B"), 0)]
 
 

@@ -26,9 +26,11 @@ def test_this_machine_is_a_row_with_what_cpuid_reports():
     assert 8 << 10 <= t.l1 <= t.l2 <= 1 << 30
 
 
-def test_the_caches_take_results_that_fit_into_a_core_s_part_of_them():
-    row = target("x86:x86-64-v4")
-    assert [cpu._stream_bytes(row, mib << 20) >> 20 for mib in (1, 16, 130)] == [8, 12, 16]
+def test_string_instructions_are_fast_where_the_system_says_so(tmp_path):
+    (tmp_path / "cpuinfo").write_text("processor : 0\nflags\t\t: fpu erms fsrm\nbugs\t:\n")
+    assert cpu._flags(tmp_path / "cpuinfo") == {"fpu", "erms", "fsrm"}
+    (tmp_path / "cpuinfo").write_text("processor : 0\n")
+    assert cpu._flags(tmp_path / "cpuinfo") == cpu._flags(tmp_path / "absent") == frozenset()
 
 
 def test_every_level_implies_the_ones_below():

@@ -149,12 +149,12 @@ def _stream(s: State, x: Value, place: Place, point: Point) -> None:
     s.label(done)
 
 
-def is_large(s: State, b: Buffer) -> str:
-    """Whether so much is written to `b` that it does not stay in the caches anyway."""
+def is_large(s: State, b: Buffer, times: int = 1) -> str:
+    """Whether so much is written to `b`, or `times` that, that it does not stay in the caches anyway."""
     elems: Int = 1
     for extent, _ in b.dims:
         elems = s.b.mul(elems, index(s, extent, {}))
-    return s.b.compare("sge", elems, s.shared.target.stream_bytes // b.dtype.bytes_)
+    return s.b.compare("sge", elems, times * s.shared.target.stream_bytes // b.dtype.bytes_)
 
 
 def _scatter(s: State, n: Store, place: Place, new: V, mask: str | None, point: Point, v: int) -> None:
