@@ -26,6 +26,7 @@ from polyop.poly.verify import first_failure, prove
 from polyop.poly.verify.rewrites import follows
 from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
+from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.families import Family, families, rest_of
 from polyop.rewrite.names import fresh
 from polyop.rewrite.ones import fix_at_one
@@ -39,6 +40,9 @@ LOG = logging.getLogger("polyop")
 
 _ISL = forks.rlock()
 """isl's one context is not for several threads at once; Python's own lock is held inside isl anyway."""
+
+_FUSED = ("tuned", "default")
+"""The rungs on which statements share loops, and storage may be folded."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -126,14 +130,16 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
             if isinstance(made, Compiled):
                 return made
             notes.append("steps that differ in numbers alone are compiled one by one")
-        whole = (_Job(rec.stage("scop", scop_of, cut), layout),)
-        for rung in RUNGS[RUNGS.index(options.rung) : -1]:
-            for fold in (True, False) if rung in ("tuned", "default") else (False,):
-                made = tried(rung, fold, whole)
-                if isinstance(made, Compiled):
-                    return made
-                if not made:
-                    break
+        blocked = _in_blocks(cut, options, target)
+        for form in (blocked, cut) if blocked is not cut else (cut,):
+            whole = (_Job(rec.stage("scop", scop_of, form), layout),)
+            for rung in (r for r in RUNGS[RUNGS.index(options.rung) : -1] if form is cut or r in _FUSED):
+                for fold in (True, False) if rung in _FUSED else (False,):
+                    made = tried(rung, fold, whole)
+                    if isinstance(made, Compiled):
+                        return made
+                    if not made:
+                        break
     notes.append("no loops could be generated: calls are interpreted, which is slow")
     LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))
     return Compiled(op, layout, target, options, "interpreter", rec.trace(), notes=tuple(notes))
@@ -143,6 +149,11 @@ def _before_scop(op: Op, options: Options) -> Op:
     """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in, remainders and borders cut off."""
     near = narrowed(op) if options.near else op
     return cut_into_pieces(cut_into_residues(fix_at_one(near, options.ones), options.numerics == "strict"))
+
+
+def _in_blocks(cut: Op, options: Options, target: Target) -> Op:
+    """`cut` with triangular recurrences in blocks. Not for GPUs, whose host would start the kernels of each block."""
+    return cut_into_blocks(cut, options.numerics == "strict") if target.family == "x86" else cut
 
 
 def _apart(op: Op, cut: Op, layout: Layout, target: Target, options: Options) -> tuple[_Job, ...]:

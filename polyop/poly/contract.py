@@ -215,7 +215,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
     dense = unit(left, (depth,) if lanewise else contracted)
     pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
-    chunk = None if begins else kc
+    chunk = None if begins or ends_early(u, depth, frozenset(i for i in u.dims if own[i] in outer)) else kc
     return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse and not ahead,
                            outside, beside, across, second, block, lanewise.steps if lanewise else 1, ALL if ahead else ""),)
 
@@ -244,6 +244,11 @@ def begins_late(u: Stmt, depth: str) -> bool:
     """
     return any(isinstance(w, Tests) and any(x.factor(depth) > 0 and names(x) & set(written_order(u)) for x in w.tests)
                for w in u.where)
+
+
+def ends_early(u: Stmt, depth: str, around: frozenset[str]) -> bool:
+    """Whether each turn of a loop around adds up a number of terms of its own: { k < 32 b }."""
+    return any(isinstance(w, Tests) and any(x.factor(depth) < 0 and names(x) & around for x in w.tests) for w in u.where)
 
 
 def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
