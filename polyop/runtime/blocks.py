@@ -1,4 +1,4 @@
-"""Memory for results: aligned to 64 bytes, and used again once no array refers to it.
+"""Memory for results: aligned to 64 bytes, large ones to pages, and used again once no array refers to it.
 
 The C library gives large blocks back to the system after each use, and a fresh one costs a page fault for every 4 KiB:
 three times the kernel itself for a row-wise operator. So blocks are kept, in classes of size, up to a bound.
@@ -14,6 +14,8 @@ import numpy as np
 from numpy import ndarray
 
 ALIGN = 64
+PAGE = 4096
+LARGE = 128 << 10     # bytes from which blocks begin with a page
 LARGEST = 256 << 20   # bytes of a block worth keeping
 MOST = 512 << 20      # bytes kept in all
 _PER_CLASS = 16
@@ -64,9 +66,10 @@ def fill(size: int, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray
             blocks.append(block)
             return array, address
         blocks.append(block)
-    raw = np.empty(size + ALIGN, np.uint8)
+    align = PAGE if size >= LARGE else ALIGN  # the C library's begin just behind one: what is copied would lie a few bytes ahead
+    raw = np.empty(size + align, np.uint8)
     start = int(raw.__array_interface__["data"][0])
-    offset = -start % ALIGN
+    offset = -start % align
     array = ndarray(shape, dtype, raw, offset)
     _keep(blocks, (raw, offset, start + offset), size)
     return array, start + offset

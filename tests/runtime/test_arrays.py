@@ -93,6 +93,12 @@ def test_results_are_aligned_contiguous_and_writeable(shape, t):
     assert (a.shape, a.dtype, a.flags.c_contiguous, a.flags.writeable) == (shape, t.numpy, True, True)
 
 
+@pytest.mark.parametrize(("n", "align"), [(1000, 64), (1 << 15, 4096), (1 << 20, 4096)])
+def test_large_results_begin_with_a_page(n, align):
+    blocks.release()
+    assert all(arrays.empty((n,), F32, "numpy")[1] % align == 0 for _ in range(5))
+
+
 def test_memory_is_used_again_only_when_nobody_holds_it():
     blocks.release()
     first, at = arrays.empty((1000,), F32, "numpy")
