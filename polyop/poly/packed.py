@@ -17,8 +17,8 @@ from dataclasses import replace
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.ir.target import NARROW
-from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, stride
+from polyop.ir.target import NARROW, NEAR
+from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, spacing, stride
 from polyop.poly.contract import (
     ALL,
     BATCH,
@@ -295,18 +295,19 @@ class _Packed:
         fine = tuple((affine(steps), 1) for _, steps in self.fine)
         dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k, s.fine), *second, (affine(s.columns), 1), *fine)
         pad = 1 if fine else s.columns
-        self.b.buffer(Buffer(self.packed_name("right"), self.c.rights[0].dtype, dims, Space.WORK, pad=pad, private=True))
+        right, pool = self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED)
+        self.b.buffer(Buffer(self.packed_name("right"), right.dtype, dims, Space.WORK, pad=pad, private=True))
         m_c, m_r = self.coords(s.row)[:2]
         only = [f"0 <= {m_c.name} < {self.extent(s.row)}"]
         if s.fuse_pack:
             also = (m_c, *(c for i in other_m for c in self.coords(i)), m_r)
             only += [f"{c.name} = 0" for c in also if c is not m_c]
-            copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column, None, ())
+            copy = _Copy(self, right, pool, s.column, None, ())
             return (), self.on_second(copy.write(f"{self.u.name}_right", self.right_place(self.axes, other_k), also, only))
-        source = self.unit_of(self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED))
+        step = spacing(self.plan, self.u, right, self.own[s.column])
+        source = None if step is not None and 1 <= step <= NEAR else self.unit_of(right, pool)
         n_r = self.coords(s.column)[1].name
-        copy = _Copy(self, self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED), s.column,
-                     source if source != s.column and (not self.fine or source == s.depth) else None, (n_r,))
+        copy = _Copy(self, right, pool, s.column, source if not self.fine or source == s.depth else None, (n_r,))
         target = self.right_place({**self.axes, **copy.axes}, other_k)
         name = copy.write(f"{self.u.name}_right", target, (m_c,), only)
         around = self.others(COLUMN, s.column, *(i for i in (s.beside, s.across) if i))

@@ -193,7 +193,10 @@ def _short(op: Op, s: Step, last: str) -> Short:
     beside = [i for i in kept if i != last and all((i in x) == (last in x) for x in reads)]
     depth = [i for i in extents if i not in kept]
     groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth))
-    known = all(names(e) <= set(op.sizes) for part in groups for e in part)
+    # what takes the result on must write it in its own order, along which alone it is turned
+    follow = [x.target.index[-1] for x in op.steps if x.target.index and any(y.source == s.target.source for y in loads(x.expr))]
+    plain = all(isinstance(p, Affine) and p.name is not None for p in follow)
+    known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
     t = op.tensor(s.target.source)
     return Short(t.shape[-1], t.dtype.bytes_, *(groups if known else ((), (), ())))
 

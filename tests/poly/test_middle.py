@@ -240,6 +240,16 @@ def test_partial_sums_of_a_result_whose_lanes_lie_apart_stand_aside_with_lanes_l
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("step", [1, 2])
+def test_an_operand_whose_lanes_are_picked_is_packed_before_the_tiles_and_not_in_them(step):
+    m = middle(f"""op f(X: f32[C, L], F: f32[K, C, 3]) -> (Y: f32[K, (L - 3)/{step} + 1]) where L >= 3 {{
+        Y[k, p] += X[c, {step}*p + r] * F[k, c, r] }}""", "tuned")
+    assert proved(m) and ("right, fused" in m.chosen[0]) == (step == 1) and m.nest.buffer("Y_S0_right")
+    arrays, got = run(m, {"C": 5, "K": 7, "L": 140})
+    x = np.lib.stride_tricks.sliding_window_view(arrays["X"], 3, 1)[:, ::step]
+    np.testing.assert_allclose(got, np.einsum("cpr,kcr->kp", x, arrays["F"]), rtol=1e-4, atol=1e-4)
+
+
 def test_sums_that_add_to_what_is_there_begin_with_it_also_where_their_lanes_lie_apart():
     m = middle(TWICE_NCHW, "tuned", Options(short=TURNED, height=7))
     assert proved(m) and "S1_start" in structure(m.nest.body) and "k_v:lanes" in structure(m.nest.body)
