@@ -128,7 +128,10 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
         rows = _full([x for x in partial if x.kind == Kind.ROWS])
         if lanes and rows:
             filled = _filled(n, (Kind.ROWS,), steady)
-            edge = If(rows, (_narrower(filled, lanes, width, filled),), (edge,))
+            few = _narrower(filled, lanes, width, filled)
+            if all(p.extent == width for p in lanes):  # squares: the loop around is then cut where rows are missing
+                return If(rows, (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
+            edge = If(rows, (few,), (edge,))
     return If(tests, (_filled(n, LOCKSTEP, steady),), (edge,))
 
 

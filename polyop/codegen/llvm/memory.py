@@ -6,6 +6,7 @@ from polyop.codegen.convert import from_memory, to_memory
 from polyop.codegen.llvm.addresses import Place, gep, lane_offsets, locate
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
+from polyop.codegen.llvm.few import square_of, unless_few
 from polyop.codegen.llvm.index import existing, index
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
@@ -36,22 +37,24 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
         return
     # what was stored elsewhere in this buffer may overlap
     s.stored = {k: y for k, y in s.stored.items() if k[0] == n.target or k[0].source != n.target.source}
-    for point in points(s, rows_needed(s, n, x, place.rows)):
-        exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
-        if folded:
-            _fold_to_memory(s, n, x, place, conditions, point, exists)
-        elif not place.lanes:
-            new = operand(s, x, point, 0, False)
-            with only_if(s, exists):
-                p = place.base(point, None)
-                _write_scalar(s, place, p, pair(s, n.reduce, _read_scalar(s, place, p), new, n.target.dtype) if n.reduce else new)
-        elif place.stride in (1, -1):
-            _write_vectors(s, n, x, place, conditions, point, exists)
-        else:
-            news, masks = lanes_of(s, x, point, conditions)
-            with only_if(s, exists):
-                for v, new in enumerate(news):
-                    _scatter(s, n, place, new, masks[v], point, v)
+    with unless_few(s, square_of(s, n, place, conditions)):
+        for point in points(s, rows_needed(s, n, x, place.rows)):
+            exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
+            if folded:
+                _fold_to_memory(s, n, x, place, conditions, point, exists)
+            elif not place.lanes:
+                new = operand(s, x, point, 0, False)
+                with only_if(s, exists):
+                    p = place.base(point, None)
+                    old = _read_scalar(s, place, p) if n.reduce is not None else None
+                    _write_scalar(s, place, p, pair(s, n.reduce, old, new, n.target.dtype) if n.reduce and old else new)
+            elif place.stride in (1, -1):
+                _write_vectors(s, n, x, place, conditions, point, exists)
+            else:
+                news, masks = lanes_of(s, x, point, conditions)
+                with only_if(s, exists):
+                    for v, new in enumerate(news):
+                        _scatter(s, n, place, new, masks[v], point, v)
 
 
 def _read_scalar(s: State, place: Place, p: str) -> V:
