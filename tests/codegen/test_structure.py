@@ -124,6 +124,28 @@ def test_a_time_loop_may_surround_parallel_loops_and_they_may_nest(target):
 
 
 @each_target
+def test_parallel_loops_directly_in_one_another_are_shared_out_together(target):
+    n = nest(
+        [tensor("x", "B", "M", "N"), tensor("y", "B", "M", "N")],
+        [
+            loop("s", 2, loop("b", "B", loop("m", "M", loop("p", 3,
+                 strip("i", 16, "N", st(ld("y", "b", A("m"), I), ap("add", ld("x", "b", A("m"), I), ap("add", ld("y", "b", A("m"), I), Const(1.0, F32))))),
+                 lower=A("s"), step=5, parallel=False), lower=A("s"), step=2, parallel=True), parallel=True)),
+        ],
+        sizes=("B", "M", "N"),
+    )
+    k = compiled(n, target)
+    pool = Pool()
+    for b, m in ((0, 4), (1, 0), (1, 1), (1, 7), (3, 2), (4, 5), (2, 6)):
+        for threads in (1, 3):
+            pool.calls.clear()
+            check(n, {"B": b, "M": m, "N": 17}, kernel=k, parallel=pool.address, threads=threads)
+            trips = [b * len(range(s, m, 2)) for s in range(2)]
+            assert pool.calls == [(0, t, 1) for t in trips if threads > 1 and t > 1]
+        check(n, {"B": b, "M": m, "N": 17}, kernel=k)
+
+
+@each_target
 def test_a_site_found_in_a_parallel_loop_is_returned(target):
     n = nest(
         [tensor("x", "N"), tensor("at", "N", t=I32), tensor("y", "N")],

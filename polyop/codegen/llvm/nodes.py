@@ -10,7 +10,7 @@ from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.expressions import computed_positions, negation, test_value, value_of
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.index import index, test_scalar
-from polyop.codegen.llvm.parallel import parallel_loop, shares_registers
+from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.runs import Emitters, emit_as_one, emit_run, follows_itself
@@ -30,7 +30,9 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
             case For(kind=Kind.ROWS | Kind.LANES):
                 _axis(s, n)
             case For(kind=Kind.PARALLEL) if not s.outlined and not s.axes and not shares_registers(s, n):
-                parallel_loop(s, n, _loop)
+                parallel_loop(s, n, _loop, _plain_loop)
+            case For() if s.trips is not None:
+                part_of(s, n, inner_part(s, s.trips), _loop, _plain_loop)
             case For():
                 _refuse_lockstep(s, n)
                 _serial(s, n)

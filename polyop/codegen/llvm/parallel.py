@@ -1,4 +1,12 @@
-"""Parallel loops: the body as a function of a range of iterations, which the caller's threads may share."""
+"""Parallel loops: the body as a function of a range of iterations, which the caller's threads may share.
+
+Parallel loops that stand directly in one another are shared out together: their iterations are counted through, and a range of
+that count is some iterations of the outer loop, of which the first and the last may have only a part of the inner ones.
+
+    for i in [0, I) (parallel) { for j in [0, J) (parallel) { S } }        becomes, for the range [lo, hi) of I J trips,
+
+    for t in [floor(lo / J), ceil(hi / J)) { for j in [max(lo - t J, 0), min(hi - t J, J)) { S } }
+"""
 
 from __future__ import annotations
 
@@ -6,10 +14,10 @@ from collections.abc import Callable
 
 from polyop.codegen.llvm.builder import Builder
 from polyop.codegen.llvm.index import index
-from polyop.codegen.llvm.state import State
+from polyop.codegen.llvm.state import State, Trips
 from polyop.codegen.llvm.types import Int
-from polyop.ir.expr import loads
-from polyop.ir.loops import For, stores
+from polyop.ir.expr import Affine, affine, loads, names, quasi
+from polyop.ir.loops import For, Kind, stores
 
 Loop = Callable[[State, For, Int, Int], None]
 """Emits a serial loop with given bounds."""
@@ -29,32 +37,52 @@ def shares_registers(s: State, n: For) -> bool:
     return any(x.source in live for st in stores(n.body) for x in (st.target, *loads(st.expr)))
 
 
-def parallel_loop(s: State, n: For, run: Loop) -> None:
+def together(n: For) -> tuple[For, ...]:
+    """The parallel loops that stand directly in one another, from `n` on; the bounds of none depend on another one."""
+    chain = [n]
+    while len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.PARALLEL:
+        n = n.body[0]
+        if (names(n.lower) | names(n.upper)) & {x.index for x in chain}:
+            break
+        chain.append(n)
+    return tuple(chain)
+
+
+def trips(n: For) -> Affine:
+    """How many iterations `n` has, if that is not negative."""
+    return quasi("div", n.upper - n.lower + (n.step - 1), affine(n.step))
+
+
+def parallel_loop(s: State, n: For, run: Loop, around: Loop) -> None:
     """The body as a function `void(ptr ctx, i64 lo, i64 hi, i64 thread)`, called through slot 0 if several threads are there.
 
-    ctx holds the arguments, the address of the status, and the indices of the loops around.
+    ctx holds the arguments, the address of the status, and the indices of the loops around. `run` emits a loop, `around` one that
+    has nothing but another loop in it.
     """
     shared = s.shared
     name = f"{s.nest.name}.p{shared.bodies}"
     shared.bodies += 1
+    chain = together(n)
     outer = [f.index for f in s.loops]
-    _outlined_body(s, n, name, outer, run)
+    _outlined_body(s, chain, name, outer, run, around)
     b = s.b
     context = b.pure(f"alloca [{2 + len(outer)} x i64], align 8 ; {name}")
     values = [("ptr", s.args), ("ptr", s.status), *(("i64", str(s.env[i])) for i in outer)]
     for i, (t, x) in enumerate(values):
         b.line(f"store {t} {x}, ptr {b.pure(f'getelementptr i64, ptr {context}, i64 {i}', context)}, align 8")
-    lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
+    lower, upper, step = index(s, n.lower, {}), index(s, n.upper, {}), n.step
+    if len(chain) > 1:
+        lower, upper, step = 0, _count(s, chain), 1
     call = b.pure(f"load ptr, ptr {s.args}, align 8", s.args)
     place = b.pure(f"getelementptr i64, ptr {s.args}, i64 1", s.args)
     threads = b.pure(f"load i64, ptr {place}, align 8", place)
     test = b.both(b.pure(f"icmp ne ptr {call}, null", call), b.compare("sgt", threads, 1))
-    test = b.both(test, b.compare("slt", b.add(lower, n.step), upper))
+    test = b.both(test, b.compare("slt", b.add(lower, step), upper))
     assert test is not None
     with_pool, alone, done = b.new_label(), b.new_label(), b.new_label()
     b.line(f"br i1 {test}, label %{with_pool}, label %{alone}")
     s.label(with_pool)
-    b.line(f"call void {call}(ptr @{name}, ptr {context}, i64 {lower}, i64 {upper}, i64 {n.step}, i64 {threads})")
+    b.line(f"call void {call}(ptr @{name}, ptr {context}, i64 {lower}, i64 {upper}, i64 {step}, i64 {threads})")
     b.line(f"br label %{done}")
     s.label(alone)
     b.line(f"call void @{name}(ptr {context}, i64 {lower}, i64 {upper}, i64 0)")
@@ -62,14 +90,52 @@ def parallel_loop(s: State, n: For, run: Loop) -> None:
     s.label(done)
 
 
-def _outlined_body(s: State, n: For, name: str, outer: list[str], run: Loop) -> None:
+def _count(s: State, loops: tuple[For, ...]) -> Int:
+    """The number of iterations of `loops` together."""
+    total: Int = 1
+    for n in loops:
+        total = s.b.mul(total, s.b.extreme("max", index(s, trips(n), {}), 0))
+    return total
+
+
+def part_of(s: State, n: For, t: Trips, run: Loop, around: Loop) -> None:
+    """The trips `t` of the loop `n` and of those that stand in it and are counted with it."""
+    b = s.b
+    lower = index(s, n.lower, {})
+    s.trips = None
+    if not t.inside:
+        run(s, n, b.add(lower, b.mul(t.lower, n.step)), b.add(lower, b.mul(t.upper, n.step)))
+        return
+    inside = b.extreme("max", _count(s, t.inside), 1)
+    first = b.pure(f"udiv i64 {t.lower}, {inside}", t.lower, inside)
+    beyond = b.sub(b.add(t.upper, inside), 1)
+    last = b.pure(f"udiv i64 {beyond}, {inside}", beyond, inside)
+    s.trips = Trips(t.lower, t.upper, t.inside[1:], n, lower, inside)
+    around(s, n, b.add(lower, b.mul(first, n.step)), b.add(lower, b.mul(last, n.step)))
+
+
+def inner_part(s: State, t: Trips) -> Trips:
+    """Those of the trips `t` that belong to the current iteration of the loop around."""
+    b = s.b
+    assert t.around is not None
+    trip = b.sub(s.env[t.around.index], t.start)
+    if t.around.step > 1:
+        trip = b.pure(f"udiv exact i64 {trip}, {t.around.step}", trip)
+    before = b.mul(trip, t.size)
+    return Trips(b.extreme("max", b.sub(t.lower, before), 0), b.extreme("min", b.sub(t.upper, before), t.size), t.inside)
+
+
+def _outlined_body(s: State, chain: tuple[For, ...], name: str, outer: list[str], run: Loop, around: Loop) -> None:
     b = Builder(s.b.text)
     inner = State(b, s.shared, "", "%status", "%thread", outlined=True, loops=s.loops, tests=s.tests)
     inner.args = b.pure("load ptr, ptr %ctx, align 8")
     for i, index_name in enumerate(outer):
         place = b.pure(f"getelementptr i64, ptr %ctx, i64 {2 + i}")
         inner.env[index_name] = b.pure(f"load i64, ptr {place}, align 8", place)
-    run(inner, n, "%lo", "%hi")
+    if len(chain) > 1:
+        part_of(inner, chain[0], Trips("%lo", "%hi", chain[1:]), run, around)
+    else:
+        run(inner, chain[0], "%lo", "%hi")
     head = [f"define internal void @{name}(ptr %ctx, i64 %lo, i64 %hi, i64 %thread) #0 {{", "entry:"]
     tail = ["  ret void", "}"]
     if inner.checks:

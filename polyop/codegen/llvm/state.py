@@ -67,6 +67,21 @@ class Condition:
 Active = tuple[Condition, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Trips:
+    """A range of the trips of the next loop, counted together with those of the loops `inside`, which stand directly in it.
+
+    around   the loop around that is counted too, where it starts, and how many trips each of its iterations has
+    """
+
+    lower: Int
+    upper: Int
+    inside: tuple[For, ...] = ()
+    around: For | None = None
+    start: Int = 0
+    size: Int = 0
+
+
 @dataclass(slots=True)
 class Shared:
     """What all functions of a module have in common."""
@@ -91,6 +106,7 @@ class State:
     active  conditions of the Ifs around that rows or lanes decide differently
     regs    register buffers; stored: what was just stored, by place, good until the block ends
     streams whether some store bypasses the caches; past: whether those being written do, where it is known already
+    trips   which trips of the next loop are asked for, if not all
     loaded  the loads of the store being written, by load and the ids of the conditions beside it, which keeps them alive
     """
 
@@ -115,6 +131,7 @@ class State:
     past: bool = False
     checks: bool = False
     outlined: bool = False
+    trips: Trips | None = None
 
     @property
     def nest(self) -> LoopNest:
