@@ -33,6 +33,7 @@ from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
 from polyop.rewrite.residues import cut_into_residues
+from polyop.rewrite.shares import cut_into_shares
 from polyop.runtime import cpu, forks
 from polyop.trace import Recorder, Trace
 
@@ -146,9 +147,11 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
 
 
 def _before_scop(op: Op, options: Options) -> Op:
-    """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in, remainders and borders cut off."""
+    """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off."""
+    strict = options.numerics == "strict"
     near = narrowed(op) if options.near else op
-    return cut_into_pieces(cut_into_residues(fix_at_one(near, options.ones), options.numerics == "strict"))
+    cut = cut_into_pieces(cut_into_residues(fix_at_one(near, options.ones), strict))
+    return cut_into_shares(cut) if options.threads and not strict else cut
 
 
 def _in_blocks(cut: Op, options: Options, target: Target) -> Op:

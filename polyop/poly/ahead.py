@@ -18,11 +18,16 @@ from polyop.poly.build import Axes, Plan
 from polyop.poly.scop import Stmt
 
 
+def is_plain(load: Load) -> bool:
+    """Whether all of the operand may be packed without asking anything."""
+    return not any(is_computed(p) for p in load.index) and not load.guard
+
+
 def is_settled(plan: Plan, u: Stmt, load: Load, outer: Axes) -> bool:
     """Whether `load` of `u` is the same at all iterations of the loops `outer`, of which there are some."""
     own = plan.classes[u.name]
     around = {i for i in u.dims if own[i] in outer}
-    if not outer or any(is_computed(p) for p in load.index) or load.guard:
+    if not outer or not is_plain(load):
         return False
     used = frozenset[str]().union(*(names(p) for p in load.index if isinstance(p, Affine)))
     inside = [s for s in plan.scop.writers(load.source) if set(plan.classes[s.name].values()) & set(outer)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import islpy as isl
@@ -259,6 +259,12 @@ def global_buffers(plan: Plan, local: Iterable[str]) -> tuple[Buffer, ...]:
         elif t.name not in gone:
             out.append(Buffer(t.name, t.dtype, dims, Space.WORK))
     return tuple(out)
+
+
+def shared_out(plan: Plan, loops: Sequence[str], one: int) -> dict[str, tuple[Kind, int | None]]:
+    """The kinds of the parallel ones among `loops`: all of them for several threads, which share them; else number `one`."""
+    parallel: tuple[Kind, int | None] = (Kind.PARALLEL, None)
+    return dict.fromkeys(loops if plan.options.threads else (loops[max(0, one)],), parallel)
 
 
 def register(name: str, dtype: DType, locked: Iterable[tuple[str, int]]) -> tuple[Buffer, Load]:

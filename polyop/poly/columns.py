@@ -8,7 +8,17 @@ from __future__ import annotations
 
 from polyop.ir.expr import expr_names, is_computed
 from polyop.poly.build import Axes, Plan, stride
-from polyop.poly.contract import CHUNK, COLUMN, CONTRACTED, Contraction, PackedStrategy, iterators_of, stands_alone, written_order
+from polyop.poly.contract import (
+    CHUNK,
+    COLUMN,
+    CONTRACTED,
+    Contraction,
+    PackedStrategy,
+    iterators_of,
+    run_length,
+    stands_alone,
+    written_order,
+)
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 
@@ -46,7 +56,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         columns = 2 * VECTORS * vector
         return (PackedStrategy(what, None, lane, depth, columns, columns, vector, None),)
     columns = VECTORS * vector
-    run = plan.target.l1 // (4 * plan.lane_bytes) // columns * columns  # of results: a quarter of L1
+    run = run_length(plan, columns)
     return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK),)
 
 

@@ -18,7 +18,7 @@ from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, TURNED
 from polyop.ir.registers import register_tile
 from polyop.ir.target import Target
-from polyop.poly.ahead import is_settled
+from polyop.poly.ahead import is_plain, is_settled
 from polyop.poly.build import Axes, Plan, spacing, stride
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
@@ -177,14 +177,15 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second, height=height)
     columns = vectors * vector
     is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
-    ahead = is_one and not beside and not across and is_settled(plan, u, right, outer)
+    ahead = is_one and not beside and not across and (
+        is_settled(plan, u, right, outer) or (outside and len(c.having(ROW)) > 1 and is_plain(right)))
     if plan.options.rows == 1 and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
         return ()  # dot products: nothing is used twice, and lanes along the contraction read it in place
     begins = begins_late(u, depth)
     if plan.options.rows and alone and all(unit(x, (column,)) for x in c.rights):
         rows = plan.options.rows
         columns = min(4, (t.registers - 1) // rows - 1) * vector
-        run = t.l1 // (4 * rows * bytes_) // columns * columns  # of results: a quarter of L1
+        run = run_length(plan, columns, rows)
         chunk = None if plan.options.strip or begins else CHUNK
         return (PackedStrategy(c, row, column, depth, columns, run, vector, chunk, rows, rows, rows_outside=outside),)
     if ahead and all(few.get(u.extent(i).name or "", ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
@@ -204,7 +205,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     nc = columns if across else column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
     block = column_block(t, kc * inside * columns, second, bytes_) if across else 1
     whole = lcm(rows, vector)  # a copy of the left operand goes by squares of vectors
-    mc = max(1, (192 if plan.options.threads else 4800) // whole) * whole
+    mc = max(1, (384 if plan.options.threads else 4800) // whole) * whole
     step = spacing(plan, u, right, own[column])
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long
     fuse = step == 1
@@ -221,6 +222,12 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
                            outside, beside, across, second, block, lanewise.steps if lanewise else 1, ALL if ahead else ""),)
 
 
+def run_length(plan: Plan, columns: int, rows: int = 1) -> int:
+    """How many results of each of `rows` rows stay in a quarter of L1; in less of it, if threads share what is beside."""
+    part = 24 if plan.options.threads else 4
+    return max(1, plan.target.l1 // (part * rows * plan.lane_bytes) // columns) * columns
+
+
 def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> PackedStrategy:
     """A few rows over a right operand that is packed ahead: it is streamed once in each turn, so there is nothing to block."""
     t, vector = plan.target, plan.target.lanes(plan.lane_bytes)
@@ -234,7 +241,7 @@ def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
     """`s`, where a loop around gives the tiles of `rows` rows; what all of them read on the right is packed before it."""
     c = s.what
     can = s.pack_right and not s.beside and not s.across and c.having(COLUMN) == (s.column,) and not c.having(BATCH)
-    ahead = s.ahead or (TILES if can else "")
+    ahead = s.ahead or ((ALL if plan.options.threads else TILES) if can else "")
     return s if s.row is None else replace(s, mc=rows, ahead=ahead, fuse_pack=s.fuse_pack and not ahead, rows_outside=False)
 
 

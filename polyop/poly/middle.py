@@ -22,7 +22,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly import columns, contract, lanes, packed, rows
 from polyop.poly.batches import share
-from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis
+from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis, shared_out
 from polyop.poly.edges import edges
 from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused, tile_coord
 from polyop.poly.generate import generate
@@ -198,10 +198,11 @@ def _part(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung
         raise (_NotInTilesError(str(error)) if tiles else error) from error
     tree = (*(t for p in parts for t in p.once), *bands(tiles, *(t for p in parts for t in p.tree)))
     kinds = tuple(k for p in parts for k in p.kinds)
-    if isinstance(node, Shared):  # threads share out the last of its loops: a leading batch is often 1
+    if isinstance(node, Shared):  # a leading batch is often 1
         before = coords_in(tuple(t for p in parts for t in (p.ahead if node.loops else (*p.ahead, *p.once))))
         kinds = tuple(k for k in kinds if k[1] != Kind.PARALLEL or k[0] in before)
-        kinds = (*kinds, ((*tiles, *node.loops)[-1], Kind.PARALLEL, None))
+        shared = shared_out(plan, (*node.loops, *tiles), len(node.loops) - 1)
+        kinds = (*kinds, *((c, k, e) for c, (k, e) in shared.items()))
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
                 bands(around, *tree), kinds, tuple(t for p in parts for t in p.ahead))
 

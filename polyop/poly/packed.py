@@ -1,6 +1,7 @@
 """Strategy "packed", built: the tile program of a contraction in register tiles.
 
     batch.. m_c k_c ( pack_left  n_c ( pack_right  row.. m_r n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) ) )
+    batch.. m_c n_c k_c ( pack_right  row.. m_r ..                                                           ) for several threads
     batch.. n_c k_c ( n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) )                         without rows
 
 with every compute statement in its own m_p loop; a fused pack_right stands just before the update, where m_r is 0.
@@ -18,7 +19,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import NARROW, NEAR
-from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, spacing, stride
+from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, shared_out, spacing, stride
 from polyop.poly.contract import (
     ALL,
     BATCH,
@@ -159,13 +160,13 @@ class _Packed:
         micro = band((*self.loops(other_m), *m_r, *within, n_r, self.n_v), *inner)
         block = (*self.loops(other_n), *(self.coords(i)[0].name for i in near), n_c)
         chunk = (self.chunk,) if self.chunk else ()
-        shared = self.loops(batch)[-1] if batch else (*m_c, *block)[0]  # a leading batch is often 1
-        self.b.kinds[shared] = (Kind.PARALLEL, None)
-        if not s.row:
-            tree = bands((*self.loops(batch), *block, *chunk), micro)
+        around = (*self.loops(batch), *(c for c in m_c if c not in self.given))
+        if s.row and (s.pack_left or not self.plan.options.threads):  # a block of the left operand is for all columns
+            tree = bands((*around, *chunk), *tree_left, band(block, *tree_right, micro))
         else:
-            around = (*self.loops(batch), *(c for c in m_c if c not in self.given), *chunk)
-            tree = bands(around, *tree_left, band(block, *tree_right, micro))
+            around = (*around, *block)
+            tree = bands((*around, *chunk), *tree_right, micro)
+        self.b.kinds |= shared_out(self.plan, around or block, len(self.loops(batch)) - 1)
         part = self.b.part(tree)
         return replace(part, once=ahead) if s.ahead == TILES else replace(part, ahead=ahead)
 

@@ -15,7 +15,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, names
 from polyop.ir.loops import Kind, Space
 from polyop.poly import turned
-from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, serial_axis
+from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, serial_axis, shared_out
 from polyop.poly.lanes import RowStrategy, groups_of
 from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
@@ -68,7 +68,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
     elif serial:
-        b.kinds[serial[1 if len(serial) > 2 else 0]] = (Kind.PARALLEL, None)  # a leading batch is often 1
+        b.kinds |= shared_out(plan, serial, 1 if len(serial) > 2 else 0)  # a leading batch is often 1
     return b.part(bands((*serial, *lanes), *body))
 
 

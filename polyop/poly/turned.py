@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, loads, map_loads, names, substitute_expr, walk
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.poly.build import Axes, Builder, Home, Part, Plan, common_start, spacing
+from polyop.poly.build import Axes, Builder, Home, Part, Plan, common_start, shared_out, spacing
 from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
 from polyop.poly.tiles import Axis, Band, Coord, bands
@@ -134,5 +134,5 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -
     unturn = b.move(f"{s.name}_unturn", s, back, loops, target, substitute_expr(read, plan.values(s, back)))
     serial = [*around, f"{c}_t"]
     b.kinds |= {f"{c}_v": (Kind.LANES, width), f"{n}_p": (Kind.ROWS, width), f"{n}_v": (Kind.LANES, width),
-                f"{c}_p": (Kind.ROWS, width), serial[1 if len(serial) > 2 else 0]: (Kind.PARALLEL, None)}
+                f"{c}_p": (Kind.ROWS, width)} | shared_out(plan, serial, 1 if len(serial) > 2 else 0)
     return b.part(bands((*serial, f"{n}_c"), *packs, *step, *bands((f"{n}_v", f"{c}_p"), unturn)))

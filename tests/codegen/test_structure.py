@@ -125,13 +125,11 @@ def test_a_time_loop_may_surround_parallel_loops_and_they_may_nest(target):
 
 @each_target
 def test_parallel_loops_directly_in_one_another_are_shared_out_together(target):
+    more = ap("add", ld("x", "b", "m", I), ap("add", ld("y", "b", "m", I), Const(1.0, F32)))
+    inner = loop("p", 3, strip("i", 16, "N", st(ld("y", "b", "m", I), more)), lower=A("s"), step=5)
     n = nest(
         [tensor("x", "B", "M", "N"), tensor("y", "B", "M", "N")],
-        [
-            loop("s", 2, loop("b", "B", loop("m", "M", loop("p", 3,
-                 strip("i", 16, "N", st(ld("y", "b", A("m"), I), ap("add", ld("x", "b", A("m"), I), ap("add", ld("y", "b", A("m"), I), Const(1.0, F32))))),
-                 lower=A("s"), step=5, parallel=False), lower=A("s"), step=2, parallel=True), parallel=True)),
-        ],
+        [loop("s", 2, loop("b", "B", loop("m", "M", inner, lower=A("s"), step=2, parallel=True), parallel=True))],
         sizes=("B", "M", "N"),
     )
     k = compiled(n, target)

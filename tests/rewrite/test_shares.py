@@ -1,0 +1,60 @@
+"""A reduction to one element becomes shares that several threads may take, and computes what it did."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyop.ir.options import Layout, Options
+from polyop.ir.reference import evaluate
+from polyop.ir.target import target
+from polyop.poly.middle import lower, scop_of
+from polyop.poly.verify import first_failure, prove
+from polyop.rewrite.shares import LONG, ROWS, cut_into_shares
+from tests.rewrite.ops import op
+
+TEXTS = {
+    "sum": "op f(X: f64[N]) -> (y: f64) { y += X[i] }",
+    "dot": "op f(X: f64[N], Z: f64[N]) -> (y: f64) { y += X[i] * Z[i] }",
+    "max": "op f(X: f64[N]) -> (y: f64) { y max= X[i] }",
+    "place": "op f(X: f64[N]) -> (Y: f64[1]) { Y[0] += X[i] }",
+    "from 1": "op f(X: f64[N]) -> (y: f64) { y += X[i] - X[i - 1] where 1 <= i < N }",
+    "matrix": "op f(X: f64[N, M]) -> (y: f64) { y += X[i, j] * j }",
+    "triangle": "op f(X: f64[N, M]) -> (y: f64) { y += X[i, j] where j <= i }",
+    "twice": "op f(X: f64[N], Z: f64[M]) -> (y: f64) {\n y += X[i]\n y += Z[j]\n}",
+}
+SIZES = [{"N": n, "M": 3} for n in (0, 1, 2, ROWS - 1, ROWS, ROWS + 1, 3 * ROWS + 7)] + [{"N": LONG + 5, "M": 1}]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_shares_add_up_to_the_same(name):
+    whole = op(TEXTS[name])
+    cut = cut_into_shares(whole)
+    assert len(cut.steps) == 2 * len(whole.steps)
+    for sizes in SIZES:
+        if sizes["N"] > 1000 and "matrix" in name:
+            continue
+        rng = np.random.default_rng(0)
+        sizes = {s: n for s, n in sizes.items() if s in whole.sizes}
+        arrays = {t.name: rng.integers(-9, 9, [sizes[str(e)] for e in t.shape]).astype(float) for t in whole.inputs}
+        out = whole.outputs[0].name
+        np.testing.assert_array_equal(evaluate(cut, sizes, {}, arrays)[out], evaluate(whole, sizes, {}, arrays)[out])
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_loop_over_shares_is_parallel_and_proved(name):
+    scop = scop_of(cut_into_shares(op(TEXTS[name])))
+    layout = Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in scop.op.tensors if t.role != "temp"))
+    m = lower(scop, layout, target("x86:x86-64-v4"), Options(threads=True), "tuned")
+    assert first_failure(prove(m.scop, m.nest, m.context)) is None
+    assert "(parallel)" in str(m.nest)
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f64[N, M]) -> (Y: f64[M]) { Y[j] += X[i, j] }",
+    "op f(X: f64[4]) -> (y: f64) { y += X[i] }",
+    "op f(X: f64[N], ids: i64[N], M: int) -> (Y: f64[M]) { Y[ids[i]] += X[i] }",
+])
+def test_what_has_other_loops_to_share_or_nothing_to_cut_stays_whole(text):
+    whole = op(text)
+    assert cut_into_shares(whole) is whole
