@@ -290,7 +290,7 @@ def test_a_results_folder_that_cannot_be_made_is_reported(call, tmp_path):
 
 
 def test_a_bug_gets_one_line_that_says_so(call, monkeypatch):
-    monkeypatch.setattr(cli, "trial", lambda *_: 1 // 0)
+    monkeypatch.setattr(sys.modules["polyop.cli.run"], "trial", lambda *_: 1 // 0)
     status, _, err = call("run", "relu")
     assert status == 1 and "a bug of polyop" in err and "ZeroDivisionError" in err
 
