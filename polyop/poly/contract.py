@@ -222,9 +222,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
                            outside, beside, across, second, block, lanewise.steps if lanewise else 1, ALL if ahead else ""),)
 
 
-def run_length(plan: Plan, columns: int, rows: int = 1) -> int:
-    """How many results of each of `rows` rows stay in a quarter of L1; in less of it, if threads share what is beside."""
-    part = 24 if plan.options.threads else 4
+def run_length(plan: Plan, columns: int, rows: int = 1, part: int = 4) -> int:
+    """How many results of each of `rows` rows stay in that part of L1; in a 24th of it, if threads share what is beside."""
+    part = 24 if plan.options.threads else part
     return max(1, plan.target.l1 // (part * rows * plan.lane_bytes) // columns) * columns
 
 
