@@ -87,6 +87,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
         return replace(options, ones=ones)
     ones = tuple(n for n in q.windows if sizes[n] == 1)
     rows = few_rows(q, sizes)
+    if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
+        ones = tuple(dict.fromkeys((*ones, *(e.name for extents in q.rows for e in extents or () if e.name))))
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
     rows = 0 if strip and rows > 1 else rows

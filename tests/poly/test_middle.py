@@ -295,6 +295,13 @@ def test_a_row_times_columns_that_lie_along_the_contraction_is_many_dot_products
     assert proved(one) and "k_v:lanes" in structure(one.nest.body) and "n_v:lanes" in structure(more.nest.body)
 
 
+def test_a_sum_of_rows_may_have_a_dimension_of_one():
+    m = middle("op f(A: f32[K], B: f32[K, N]) -> (C: f32[1, N]) { C[0, n] += A[k] * B[k, n] }", "tuned")
+    assert proved(m) and "no rows" in m.chosen[0]
+    arrays, got = run(m, {"K": 19, "N": 300})
+    np.testing.assert_allclose(got[0], arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
 SUMS = {
     "sum": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }", lambda x: x.sum(0)),
     "most": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] max= X[n, b] }", lambda x: x.max(0)),

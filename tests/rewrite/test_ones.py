@@ -86,6 +86,11 @@ def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again(
     assert few_rows(questions(batched), {"B": 1, "P": 4, "Q": 3, "K": 9, "N": 5}) == 0
 
 
+def test_a_single_row_is_a_fixed_size():
+    ones = [regime(questions(MATMUL), {"K": 64, "M": rows, "N": 70}, Options(), AVX512).ones for rows in (1, 2)]
+    assert ones == [("M",), ()]
+
+
 def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
     columns = instantiate(parse(Source("<test>", "op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }")), "f")
     q = questions(columns)
@@ -100,7 +105,7 @@ def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     assert regime(questions(relu), sizes, Options(), AVX512) == Options() and kinds(relu) == ("with an empty size",)
     found = regime(questions(MATMUL), sizes, Options(), AVX512)
     words = " ".join(kinds(MATMUL))
-    assert (found.ones == ("N",)) == (sizes["N"] == 1) and "N is 1" in words
+    assert ("N" in found.ones) == (sizes["N"] == 1) and "N is 1" in words
     assert bool(found.rows) <= (sizes["M"] <= 8) and "at most 8" in words
     assert found.strip <= (sizes["M"] <= 8) and found.short == 0 and "bytes" in words
     assert not (found.height and (found.rows or sizes["M"] % 6 == 0)) and "tiles" in words
