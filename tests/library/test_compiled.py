@@ -5,6 +5,7 @@ from functools import cache
 import pytest
 
 import polyop
+from polyop import operator
 from tests.library.case import check
 from tests.library.catalog import CASES, IDS, accuracy
 
@@ -18,20 +19,31 @@ def load(name):
 
 
 def runs_like_numpy(name, case, dtype):
-    operator = load(name)[case.op]
+    compiled = load(name)[case.op]
     for sizes in case.sizes:
         arrays, keywords = case.arguments(dtype, sizes), case.keywords(sizes)
         want = case.expected(arrays, sizes)
         given = [a.copy() for a in arrays]
-        got = operator(*given, **keywords)
+        got = compiled(*given, **keywords)
         check(case, accuracy(dtype), sizes, got, want)
-        for p, before, after in zip(operator.interface.tensors, arrays, given, strict=True):
+        for p, before, after in zip(compiled.interface.tensors, arrays, given, strict=True):
             if not p.inout:
                 assert after.tobytes() == before.tobytes(), f"{case} wrote into its input {p.name}"
 
 
+@pytest.fixture
+def count(request, monkeypatch):
+    """So many threads share what they can, however small it is."""
+    before = polyop.get_num_threads()
+    monkeypatch.setattr(operator, "_SERIAL", 1)
+    polyop.set_num_threads(request.param)
+    yield
+    polyop.set_num_threads(before)
+
+
+@pytest.mark.parametrize("count", [1, 3], indirect=True, ids=["one", "three"])
 @pytest.mark.parametrize(("name", "case", "dtype"), FIRST, ids=IDS)
-def test_a_compiled_operator_returns_what_numpy_says(name, case, dtype):
+def test_a_compiled_operator_returns_what_numpy_says(name, case, dtype, count):
     runs_like_numpy(name, case, dtype)
 
 
