@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 from polyop.codegen.runs import is_run
 from polyop.codegen.ties import has_ties
-from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
+from polyop.ir.expr import Affine, affine, bounds, names
 from polyop.ir.expr import walk as expr_walk
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, rebuild, stores, walk
 
 Body = tuple[Node, ...]
 
@@ -184,66 +183,3 @@ def _filled(n: Node, kinds: tuple[Kind, ...], only: frozenset[str]) -> Node:
     new = rebuild(n, lambda body: tuple(_filled(b, kinds, only) for b in body))
     fits = isinstance(new, For) and new.kind in kinds and new.index in only
     return replace(new, upper=affine(new.extent)) if isinstance(new, For) and fits and new.extent else new
-
-
-def prefetch(nest: LoopNest, ahead: int = 8) -> LoopNest:
-    """Inside full lanes loops around a serial loop: what they will write, on entry; what it streams, `ahead` steps early."""
-    space = {b.name: b.space for b in nest.buffers}
-
-    def go(body: Body) -> Body:
-        return tuple(opened(n) if isinstance(n, For) and _is_full_tile(n) else rebuild(n, go) for n in body)
-
-    def opened(n: For) -> For:
-        outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
-        first: list[Node] = []
-        for target, around in dict.fromkeys(_row_stores(n.body)):
-            used = _names(target).union(*(names(r.upper) for r in around))
-            if space[target.source] == Space.TENSOR and not any(map(is_computed, target.index)) and not used & outside:
-                hint: Node = Prefetch(target)
-                for r in reversed(around):
-                    hint = replace(r, body=(hint,))
-                first.append(hint)
-        return replace(n, body=(*dict.fromkeys(first), *(early(b, n.index) for b in n.body)))
-
-    def early(n: Node, lanes: str) -> Node:
-        if not isinstance(n, For) or n.kind in LOCKSTEP or _has_serial(n.body):
-            return rebuild(n, lambda body: tuple(early(b, lanes) for b in body))
-        later = {n.index: affine(n.index) + ahead * n.step}
-        copied = {x.target for x in stores(n.body)}
-        streams = {x for s in stores(n.body) for x in loads(s.expr)
-                   if x not in copied and space[x.source] != Space.REG and not any(map(is_computed, x.index))
-                   and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
-        found = sorted({replace(x, guard=()) for x in streams}, key=str)
-        return replace(n, body=(*(Prefetch(_moved(x, later)) for x in found), *n.body))
-
-    return replace(nest, body=go(nest.body))
-
-
-def _row_stores(body: Body, around: tuple[For, ...] = ()) -> Iterator[tuple[Load, tuple[For, ...]]]:
-    """What is stored inside rows, and the rows loops around it (without their bodies)."""
-    for n in body:
-        if isinstance(n, Store) and around:
-            yield n.target, around
-        elif isinstance(n, For):
-            yield from _row_stores(n.body, (*around, replace(n, body=())) if n.kind == Kind.ROWS else around)
-        elif isinstance(n, If):
-            yield from _row_stores((*n.then, *n.other), around)
-
-
-def _is_full_tile(n: For) -> bool:
-    return n.kind == Kind.LANES and _has_serial(n.body)
-
-
-def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:
-    """The names of `used` that exist at the head of `n`: all but rows opened inside."""
-    return used - {f.index for f in walk(n.body) if isinstance(f, For)}
-
-
-def _names(x: Load) -> frozenset[str]:
-    return frozenset().union(*(names(p) for p in x.index if isinstance(p, Affine)))
-
-
-def _moved(x: Load, env: dict[str, Affine]) -> Load:
-    return replace(place(x, {}), index=tuple(substitute(p, env) if isinstance(p, Affine) else p for p in x.index))
-
-

@@ -7,7 +7,7 @@ import pytest
 
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.lower import lower
-from polyop.codegen.passes import decided, prefetch, split_full_tiles, unswitch
+from polyop.codegen.passes import decided, split_full_tiles, unswitch
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.codegen.verify import verify
 from polyop.codegen.x86 import emit
@@ -348,11 +348,6 @@ def test_a_place_read_twice_in_one_store_is_loaded_once():
     square = lanes("i_v", 16, None, st(ld("y", I), ap("mul", x, x)))
     n = nest([tensor("x", "N"), tensor("y", "N")], [loop("i_c", "N", square, step=16)])
     assert emit(n, V4, Options()).text.count("load <16 x float>") == 1
-
-
-def test_what_a_loop_streams_is_asked_for_early():
-    n = prefetch(split_full_tiles(matmul(6, 64), 16))
-    assert "prefetch B[k_c + k_p + 8, n_r + n_v]" in str(n) and "prefetch C[m_p + m_r, n_r + n_v]" in str(n)
 
 
 def test_more_registers_than_the_target_has_are_refused_with_the_count():

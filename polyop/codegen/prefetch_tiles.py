@@ -1,0 +1,98 @@
+"""Prefetching around tiles: what a tile will write, when it is opened; what its innermost loop streams, some steps early.
+
+    for n_r { for v (lanes) { for k { acc[v] += B[k, n_r + v] } } }                      becomes
+    for n_r { for v (lanes) { for k { prefetch B[k + 8, n_r + v]; acc[v] += B[k, n_r + v] } } }
+    for n_r { for v (lanes) { for k in [0, min(8, ..)) { prefetch B[k, n_r + v + 512]; acc[v] += B[k, n_r + v] } } }
+
+Where the loop has no more steps than that, what comes next is further on in the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
+from polyop.ir.loops import LOCKSTEP, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
+
+Body = tuple[Node, ...]
+
+ALONG = 2048
+"""Bytes between what is read and what is prefetched further on in the same row."""
+
+
+def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
+    """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early."""
+    space = {b.name: b.space for b in nest.buffers}
+
+    def go(body: Body) -> Body:
+        return tuple(opened(n) if isinstance(n, For) and _is_full_tile(n) else rebuild(n, go) for n in body)
+
+    def opened(n: For) -> For:
+        outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
+        first: list[Node] = []
+        for target, around in dict.fromkeys(_row_stores(n.body)):
+            used = _names(target).union(*(names(r.upper) for r in around))
+            if space[target.source] == Space.TENSOR and not any(map(is_computed, target.index)) and not used & outside:
+                hint: Node = Prefetch(target)
+                for r in reversed(around):
+                    hint = replace(r, body=(hint,))
+                first.append(hint)
+        return replace(n, body=(*dict.fromkeys(first), *(early(b, n.index) for b in n.body)))
+
+    def early(n: Node, lanes: str) -> Node:
+        if not isinstance(n, For) or n.kind in LOCKSTEP or _has_loop(n.body):
+            return rebuild(n, lambda body: tuple(early(b, lanes) for b in body))
+        is_short = any((b - n.lower).is_constant and (b - n.lower).const <= ahead * n.step for b in bounds(n.upper))
+        copied = {x.target for x in stores(n.body)}
+        streams = {x for s in stores(n.body) for x in loads(s.expr)
+                   if x not in copied and space[x.source] != Space.REG and not any(map(is_computed, x.index))
+                   and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
+        found = sorted({replace(x, guard=()) for x in streams}, key=str)
+        return replace(n, body=(*(Prefetch(later(x, n, lanes, is_short)) for x in found), *n.body))
+
+    def later(x: Load, n: For, lanes: str, is_short: bool) -> Load:
+        b = nest.buffer(x.source)
+        if is_short and _goes_on(x, b, lanes):
+            return _moved(x, {lanes: affine(lanes) + ALONG // b.dtype.bytes_})
+        return _moved(x, {n.index: affine(n.index) + ahead * n.step})
+
+    return replace(nest, body=go(nest.body))
+
+
+def _goes_on(x: Load, b: Buffer, lanes: str) -> bool:
+    """Whether the row of `b` that lanes read side by side goes on behind them: some loop moves them along it."""
+    p = x.index[b.unit] if b.unit is not None else None
+    return isinstance(p, Affine) and p.factor(lanes) == 1 and len(p.terms) > 1
+
+
+def _row_stores(body: Body, around: tuple[For, ...] = ()) -> Iterator[tuple[Load, tuple[For, ...]]]:
+    """What is stored inside rows, and the rows loops around it (without their bodies)."""
+    for n in body:
+        if isinstance(n, Store) and around:
+            yield n.target, around
+        elif isinstance(n, For):
+            yield from _row_stores(n.body, (*around, replace(n, body=())) if n.kind == Kind.ROWS else around)
+        elif isinstance(n, If):
+            yield from _row_stores((*n.then, *n.other), around)
+
+
+def _is_full_tile(n: For) -> bool:
+    return n.kind == Kind.LANES and _has_loop(n.body)
+
+
+def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:
+    """The names of `used` that exist at the head of `n`: all but rows opened inside."""
+    return used - {f.index for f in walk(n.body) if isinstance(f, For)}
+
+
+def _names(x: Load) -> frozenset[str]:
+    return frozenset().union(*(names(p) for p in x.index if isinstance(p, Affine)))
+
+
+def _moved(x: Load, env: dict[str, Affine]) -> Load:
+    return replace(place(x, {}), index=tuple(substitute(p, env) if isinstance(p, Affine) else p for p in x.index))
+
+
+def _has_loop(body: Body) -> bool:
+    return any(isinstance(n, For) and n.kind not in LOCKSTEP for n in walk(body))

@@ -1,0 +1,38 @@
+"""What tiles ask for early: what they write, and what their innermost loop streams."""
+
+import pytest
+
+from polyop.codegen.passes import split_full_tiles
+from polyop.codegen.prefetch_tiles import prefetch_tiles
+from polyop.ir.dtypes import F32, F64
+from polyop.ir.loops import Prefetch, walk
+from tests.codegen.nests import A, lanes, ld, least, loop, nest, reg, st, tensor
+from tests.codegen.test_x86 import matmul
+
+N = A("n_c", "n_v")
+
+
+def early(n):
+    return [str(x.place) for x in walk(prefetch_tiles(n).body) if isinstance(x, Prefetch)]
+
+
+def rows_added_up(upper, column, t=F32):
+    """`upper` rows of X added up, in lanes at the place `column` of each."""
+    acc = ld("acc", "n_v", t=t)
+    body = lanes("n_v", 64, None, loop("k", upper, st(acc, ld("X", "k", column, t=t), "add")))
+    return nest([tensor("X", "K", "N", t=t), reg("acc", 64, t=t)], [loop("n_c", "N", body, step=64)], sizes=("K", "N"))
+
+
+def test_what_a_loop_streams_is_asked_for_some_steps_early():
+    n = str(prefetch_tiles(split_full_tiles(matmul(6, 64), 16)))
+    assert "prefetch B[k_c + k_p + 8, n_r + n_v]" in n and "prefetch C[m_p + m_r, n_r + n_v]" in n
+    assert early(rows_added_up("K", N)) == ["X[k + 8, n_c + n_v]"]
+
+
+@pytest.mark.parametrize(("t", "place"), [(F32, "X[k, n_c + n_v + 512]"), (F64, "X[k, n_c + n_v + 256]")])
+def test_behind_a_loop_of_few_steps_come_the_next_places_of_its_rows(t, place):
+    assert early(rows_added_up(least(8, "K"), N, t)) == [place]
+
+
+def test_where_rows_end_with_the_lanes_the_next_rows_come():
+    assert early(rows_added_up(least(8, "K"), A("n_v"))) == ["X[k + 8, n_v]"]
