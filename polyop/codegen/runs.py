@@ -2,8 +2,8 @@
 
     for t in [0, U) by W { for v in [0, min(W, U - t)) (lanes W) { Y[.., t + v + c] = f(t + v) } }
 
-Such a loop is the row { t + v : 0 <= t + v < U }, however it is cut into vectors. Nothing reads Y, so an element may be written
-twice. Where vectors begin may then follow the address: `llvm/runs.py`.
+Such a loop is the row { t + v : 0 <= t + v < U }, however it is cut into vectors. Nothing reads Y, under any name, so an
+element may be written twice. Where vectors begin may then follow the address: `llvm/runs.py`.
 """
 
 from __future__ import annotations
@@ -60,6 +60,8 @@ def _run(nest: LoopNest, n: For) -> Store | None:
         return None
     if any(isinstance(x, Load) and (x.guard or nest.buffer(x.source).space == Space.REG) for x in parts):
         return None
+    if any(isinstance(x, Load) and (x.source, s.target.source) in nest.in_place for x in parts):
+        return None  # written twice, it would be made of its new value
     places = (*(p for p in s.target.index if isinstance(p, Affine)), *_affines(s.expr))
     return s if all(_together(p, n.index, lanes.index) for p in places) else None
 

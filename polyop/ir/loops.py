@@ -137,13 +137,17 @@ Node = For | If | Store | Prefetch
 
 @dataclass(frozen=True, slots=True)
 class LoopNest:
-    """One kernel. `sizes` are its integer arguments, `scalars` its scalar ones, in order; `buffers` likewise."""
+    """One kernel. `sizes` are its integer arguments, `scalars` its scalar ones, in order; `buffers` likewise.
+
+    in_place   (tensor that is read, tensor that is written) which may be one memory: each element is read to replace itself
+    """
 
     name: str
     sizes: tuple[str, ...]
     scalars: tuple[tuple[str, DType], ...]
     buffers: tuple[Buffer, ...]
     body: tuple[Node, ...]
+    in_place: tuple[tuple[str, str], ...] = ()
 
     def buffer(self, name: str) -> Buffer:
         for b in self.buffers:

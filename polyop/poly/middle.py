@@ -20,6 +20,7 @@ from polyop.ir.loops import Buffer, Kind, LoopNest, Node
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
+from polyop.ir.updates import in_place
 from polyop.poly import columns, contract, lanes, packed, rows
 from polyop.poly.batches import share
 from polyop.poly.build import Axes, Part, Plan, global_buffers, is_local, serial_axis, shared_out
@@ -100,7 +101,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     every = (*(folded_buffer(b, folds, batches) for b in kept), *buffers.values())
     op = op_scop.op
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
-    nest = LoopNest(op.name, op.sizes, scalars, every, tuple(body))
+    nest = LoopNest(op.name, op.sizes, scalars, every, tuple(body), tuple(in_place(op).items()))
     return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes), bool(folds or reuse))
 
 
