@@ -104,6 +104,7 @@ class Operator:
         self._ops: store.Memo[Op] = store.Memo()
         self._known: store.Memo[_Known] = store.Memo()
         self._plans: dict[Any, call.Plan] = {}
+        self._met = 0  # calls that looked like none before
         parameters = interface.parameters
         self._defaults = tuple(p.default for p in parameters)
         self._names = tuple(sys.intern(p.name) for p in parameters)
@@ -145,7 +146,7 @@ class Operator:
                     entry.remember(native, self._front, found, values + outs, args, {**keywords, "out": out})
                 return result
         result, made = self._long(values, out, outs, key)
-        native = self._native(out) if made is not None and len(self._plans) >= entry.LOOKS else None
+        native = self._native(out) if made is not None and self._met >= entry.LOOKS else None
         if native and self._front and made is not None:
             entry.vary(native, self._front, made, values + outs, args, {**keywords, "out": out})
         return result
@@ -192,16 +193,17 @@ class Operator:
         seen = seen_as(bound, merged.flat)
         options = self._variant(merged.questions, seen)
         points = work(op, bound.sizes)
-        k, is_lent = self._kernel(merged, seen, options, key, points)
+        k, served = self._kernel(merged, seen, options, key, points)
+        self._met += 1
         count = threads.get_num_threads() if points >= _SERIAL else 1
         if not isinstance(k, Kernel):
             return k(seen, count), None
         prepared = k.prepare(seen, count)
         result = k.carry_out(prepared, seen)
-        if key is None or is_lent:
+        if key is None or replace(served, height=options.height) != options:
             return result, None
         made = call.plan(op, k, prepared, bound, merged.runs, (*self._inner, *known.fresh[: len(outs)]), values + outs, points)
-        if made is not None:
+        if made is not None and served == options:
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
@@ -219,16 +221,16 @@ class Operator:
         return found if found.threads == many else replace(found, threads=many)
 
     def _kernel(self, merged: _Merged, seen: Bound, options: Options, look: Any,
-                points: int) -> tuple[Kernel | Interpreted, bool]:
-        """The kernel for a call, and whether it is one that only serves for that which the call asks for."""
+                points: int) -> tuple[Kernel | Interpreted, Options]:
+        """The kernel for a call that asks for `options`, and its own options: it may serve for one that is not there yet."""
         asked = layout(seen.op, seen.views, options.ones), options
         if look is not None and asked not in merged.kernels:
             usual = everyday(options, self.options)
             found = lender((layout(seen.op, seen.views, usual.ones), usual), merged.kernels.keys())
             other = merged.kernels.known(found)
-            if isinstance(other, Kernel) and merged.loans.lends(asked, look, cost(seen, points)):
-                return other, True
-        return merged.kernels.get(asked, lambda: self._find(seen.op, *asked)), False
+            if found is not None and isinstance(other, Kernel) and merged.loans.lends(asked, look, cost(seen, points)):
+                return other, found[1]
+        return merged.kernels.get(asked, lambda: self._find(seen.op, *asked)), options
 
     def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
