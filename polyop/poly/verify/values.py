@@ -30,7 +30,7 @@ import islpy as isl
 from polyop.poly.scop import UPDATE
 from polyop.poly.verify.accesses import Accesses, Read, Role, constant
 from polyop.poly.verify.flow import Flow, flow, maps, union
-from polyop.poly.verify.frame import OUT
+from polyop.poly.verify.frame import IN, OUT
 from polyop.poly.verify.sites import Site
 
 ROUNDS = 6  # chunks, copies and folds that stand between a computing store and what its value is moved to
@@ -61,39 +61,33 @@ class Values:
         known = union(self.a.context.get_space(), [
             self.a.wanted_place(s, self.a.stmt(s).target, s.frame).intersect_domain(s.domain)
             for s in self.a.sites if s.store.origin is not None and s.store.reduce is None])
-        moved = isl.UnionSet.empty(self.a.context.get_space())
-        for s in self._moves:
-            moved = moved.union(isl.UnionSet.from_set(s.domain))
-        if moved.is_empty():
-            return known
+        missing = {s.name: s.domain for s in self._moves}
         for r in self.a.reads:
             if r.role == Role.OWN and r.wanted is not None:
-                known = known.union(self.flow.base[r.frame.name].reverse().apply_range(r.wanted).intersect_domain(moved))
-        known = self._spread(known, moved)
+                known = _more(known, missing, self.flow.base[r.frame.name].reverse().apply_range(r.wanted))
+        known = self._spread(known, missing)
         for s in self._moves:
             for c, domain in self.a.constants(s):
-                fixed = isl.UnionMap.from_map(s.frame.function(constant(c), ()).intersect_domain(domain))
-                known = known.union(fixed.subtract_domain(known.domain()))
-        known = self._spread(known, moved)
+                if s.name in missing:
+                    fixed = s.frame.function(constant(c), ()).intersect_domain(domain)
+                    known = _more(known, missing, isl.UnionMap.from_map(fixed))
+        known = self._spread(known, missing)
         for s in self._moves:
-            known = known.union(_guess(s, known))
-        return self._spread(known, moved)
+            known = _guess(s, known, missing)
+        return self._spread(known, missing).coalesce()  # a triangle's came in many parts
 
-    def _spread(self, known: isl.UnionMap, moved: isl.UnionSet) -> isl.UnionMap:
+    def _spread(self, known: isl.UnionMap, missing: dict[str, isl.Set]) -> isl.UnionMap:
         """`known` and what follows from it: copies from their sources, partial results from where they are folded."""
         for _ in range(ROUNDS):
-            missing = moved.subtract(known.domain())
-            if missing.is_empty():
-                break
             before = known
             for r in self.a.reads:
-                if r.role == Role.COPY:
-                    label = r.to_site.reverse().apply_range(self.found(r, known))
-                    known = known.union(label.intersect_domain(missing))
+                if not missing:
+                    return known
+                if r.role == Role.COPY and r.site is not None and r.site.name in missing:
+                    known = _more(known, missing, r.to_site.reverse().apply_range(self.found(r, known)))
                 elif r.role == Role.FOLD:
-                    label = self.flow.base[r.frame.name].reverse().apply_range(self._joined(r, known))
-                    known = known.union(label.intersect_domain(missing))
-            if known.is_equal(before):
+                    known = _more(known, missing, self.flow.base[r.frame.name].reverse().apply_range(self._joined(r, known)))
+            if known is before:
                 break
         return known
 
@@ -127,24 +121,34 @@ class Values:
         return union(self.a.context.get_space(), [m for m in maps(found) if m.get_tuple_name(OUT) in reduced])
 
 
-def _guess(s: Site, known: isl.UnionMap) -> isl.UnionMap:
-    """Labels of `s` where none are known, by the rule of those that are.
+def _more(known: isl.UnionMap, missing: dict[str, isl.Set], labels: isl.UnionMap) -> isl.UnionMap:
+    """`known` and those of `labels` that are `missing` in it, which they then are no longer; `known` itself, if there are none.
+
+    missing   site -> its executions without a label, for the sites that have such
+    """
+    for m in maps(labels):
+        name = m.get_tuple_name(IN) or ""
+        new = m.intersect_domain(missing[name]) if name in missing else None
+        if new is not None and not new.is_empty():
+            known = known.union(isl.UnionMap.from_map(new))
+            missing[name] = missing[name].subtract(new.domain()).coalesce()
+            if missing[name].is_empty():
+                del missing[name]
+    return known
+
+
+def _guess(s: Site, known: isl.UnionMap, missing: dict[str, isl.Set]) -> isl.UnionMap:
+    """`known` with labels of `s` where none are known, by the rule of those that are.
 
     A triangle's chunks have columns in which nothing is added up, only moved on, so that no round ever gets to the end of it.
     """
-    out = isl.UnionMap.empty(known.get_space())
-    domain = isl.UnionSet.from_set(s.domain)
-    missing = domain.subtract(known.domain())
-    if missing.is_empty():
-        return out
-    for m in maps(known.intersect_domain(domain)):
+    if s.name not in missing:
+        return known
+    for m in maps(known.intersect_domain(isl.UnionSet.from_set(s.domain))):
         rule = isl.Map.from_basic_map(m.affine_hull())
-        if rule.is_single_valued():
-            out = out.union(isl.UnionMap.from_map(rule.intersect_domain(maps_to_set(missing))))
-            missing = domain.subtract(out.domain()).subtract(known.domain())
-            if missing.is_empty():
-                break
-    return out
+        if s.name in missing and rule.is_single_valued():
+            known = _more(known, missing, isl.UnionMap.from_map(rule))
+    return known
 
 
 def uninitialised(v: Values, r: Read) -> isl.Set | None:
