@@ -50,15 +50,19 @@ def narrowed(op: Op) -> Op:
 
 
 def _bounds(op: Op, t: Tensor) -> frozenset[str]:
-    """The sizes that bound what the temporary `t` holds, if that is the least of positions, or none; else nothing."""
+    """The sizes that bound what the temporary `t` holds, if that is the least of positions, or none; else nothing.
+
+    Each is the extent of an argument: how many bits that has tells whether it exceeds `BOUND`.
+    """
     found: frozenset[str] = frozenset()
+    extents = {e.name for x in op.tensors if x.role != "temp" for e in x.shape}
     for s in op.steps:
         leading = (p for x in (s.target, *loads(s.expr)) for p in x.index if not isinstance(p, Affine))
         if any(x.source == t.name for p in leading for x in loads(p)):
             return frozenset()
         if t.dtype == I64 and s.target.source == t.name:
             bounds = _bound(s.expr, s.ranges) if s.reduce == builtin_monoid("min", I64) else None
-            if bounds is None:
+            if bounds is None or not bounds <= extents:
                 return frozenset()
             found |= bounds
     return found

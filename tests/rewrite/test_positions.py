@@ -1,5 +1,7 @@
 """Positions are looked for in 32 bits where they fit, and mean the same."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -38,6 +40,11 @@ def test_a_position_that_leads_to_another_place_stays_wide():
         Y[r]    = at[r] < N ? Z[at[r]] : 0
     }""")
     assert bounding(there) == ()
+
+
+def test_a_size_that_no_argument_shows_by_itself_narrows_nothing():
+    hidden = replace(FIRST, tensors=tuple(replace(t, shape=tuple(e * 3 for e in t.shape)) for t in FIRST.tensors))
+    assert bounding(hidden) == ()
 
 
 @pytest.mark.parametrize("o", [FIRST, LATE], ids=["argmax", "argmin"])
