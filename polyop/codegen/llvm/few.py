@@ -52,12 +52,13 @@ def square_of(s: State, n: Store, target: Place, conditions: Active) -> Few | No
 @contextmanager
 def unless_few(s: State, f: Few | None) -> Iterator[None]:
     """What is written inside runs only where neither few lanes nor few rows exist, or these are not side by side."""
-    if f is None:
+    step = None if f is None else row_stride(s, f.target, f.axis)
+    if f is None or step is None:
         yield
         return
     done = s.b.new_label()
-    for few, whole, apart in ((f.lanes, f.axis, row_stride(s, f.target, f.axis)), (f.axis, f.lanes, f.source.stride)):
-        if few.valid is None or apart is None:
+    for few, whole, apart in ((f.lanes, f.axis, step), (f.axis, f.lanes, f.source.stride)):
+        if few.valid is None:
             continue
         for count in COUNTS:
             test = s.b.both(s.b.compare("eq", few.valid, count), s.b.compare("eq", apart, count))
@@ -66,7 +67,7 @@ def unless_few(s: State, f: Few | None) -> Iterator[None]:
             yes, no = s.b.new_label(), s.b.new_label()
             s.b.line(f"br i1 {test}, label %{yes}, label %{no}")
             s.label(yes)
-            _woven(s, f, count) if few is f.lanes else _pulled_apart(s, f, count)
+            _woven(s, f, count) if few is f.lanes else _pulled_apart(s, f, count, step)
             s.b.line(f"br label %{done}")
             s.label(no)
     yield
@@ -83,12 +84,10 @@ def _woven(s: State, f: Few, count: int) -> None:
         _store(s, f.target, k * w, _picked(s, f.target.element, xs, [(i % count, i // count) for i in at]))
 
 
-def _pulled_apart(s: State, f: Few, count: int) -> None:
-    """A few vectors of the source that lie one after the other, every so many elements of them into each of the target."""
+def _pulled_apart(s: State, f: Few, count: int, step: Int) -> None:
+    """A few vectors of the source that lie one after the other, every so many elements of them into each row of the target."""
     w = s.width
     xs = [_load(s, f.source, k * w) for k in range(count)]
-    step = row_stride(s, f.target, f.axis)
-    assert step is not None
     for p in range(count):
         at = range(p, w * count, count)
         _store(s, f.target, s.b.mul(step, p), _picked(s, f.target.element, xs, [(i // w, i % w) for i in at]))
