@@ -1,7 +1,7 @@
 """Kernels that serve for others: what few calls ask for is not compiled before it has cost about as much without.
 
 A kernel for all sizes of at least one is right for every call that asks for one of few rows, short rows, or other tiles; these
-are only faster. So a call of sizes that were never seen takes the kernel that is there, once: sizes that come again, or
+are only faster. So a call of new sizes takes the kernel that is there. Sizes that come twice in a row or again and again, and
 calls that add up, are worth a kernel of their own. Which kernel a call gets follows from the calls before it alone, neither
 from the clock nor from what is in the cache.
 """
@@ -17,6 +17,9 @@ from polyop.runtime.bind import Bound
 
 MOST = 1e8
 """Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out: what compiling costs."""
+
+TIMES = 3
+"""How often calls of one look take another's kernel, if others come between them; else once."""
 
 LOOKS = 4096
 """Calls that are remembered."""
@@ -48,19 +51,23 @@ def cost(bound: Bound, points: int) -> float:
 
 @dataclass(slots=True)
 class Loans:
-    """What one operator's kernels have done for others, by what was asked for; `looks`: the calls that they did so for."""
+    """What one operator's kernels have done for others.
+
+    spent   what was asked for -> nanoseconds
+    times   look -> calls; `last`: the look of the last one
+    """
 
     spent: dict[Key, float] = field(default_factory=dict)
-    looks: set[Hashable] = field(default_factory=set)
+    times: dict[Hashable, int] = field(default_factory=dict)
+    last: Hashable = None
 
     def lends(self, asked: Key, look: Hashable, cost: float) -> bool:
         """Whether a call that looks like `look` may do without the kernel that it asks for, and writes that down."""
-        spent = self.spent.get(asked, 0.0) + cost
-        if spent > MOST or look in self.looks:
-            self.spent[asked] = MOST  # it is made now, and if that fails nobody asks for it again
+        spent, times = self.spent.get(asked, 0.0) + cost, self.times.get(look, 0)
+        if spent > MOST or times == TIMES or look == self.last:
+            self.spent[asked] = MOST  # it is made now, and if that fails nobody does without it again
             return False
-        if len(self.looks) >= LOOKS:
-            self.looks.clear()
-        self.looks.add(look)
-        self.spent[asked] = spent
+        if len(self.times) >= LOOKS:
+            self.times.clear()
+        self.times[look], self.spent[asked], self.last = times + 1, spent, look
         return True

@@ -49,7 +49,7 @@ def test_sizes_seen_once_take_the_kernel_that_is_there():
     assert [everyday(o, f.options) for o in seen] == seen and len(seen) == 1
 
 
-def test_sizes_that_come_again_get_a_kernel_of_their_own():
+def test_sizes_that_come_twice_in_a_row_get_a_kernel_of_their_own():
     f, seen = counted()
     product(f, 96, 64, 128)
     product(f, 3, 64, 128)
@@ -59,6 +59,18 @@ def test_sizes_that_come_again_get_a_kernel_of_their_own():
     product(f, 4, 65, 129)  # it is there now
     product(f, 4, 65, 129)
     assert len(seen) == 2
+
+
+def test_sizes_that_come_again_and_again_get_a_kernel_of_their_own():
+    f, seen = counted()
+    product(f, 96, 64, 128)
+    for _ in range(3):
+        product(f, 3, 64, 128)
+        product(f, 5, 64, 1)
+    assert len(seen) == 1
+    product(f, 3, 64, 128)
+    product(f, 5, 64, 1)
+    assert [o.rows for o in seen] == [0, 4, 0] and seen[-1].ones == ("N",)
 
 
 def test_what_comes_first_gets_the_kernel_that_it_asks_for():
