@@ -33,6 +33,7 @@ from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
 from polyop.rewrite.residues import cut_into_residues
+from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.shares import cut_into_shares
 from polyop.runtime import cpu, forks
 from polyop.trace import Recorder, Trace
@@ -150,7 +151,7 @@ def _before_scop(op: Op, options: Options) -> Op:
     """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off."""
     strict = options.numerics == "strict"
     near = narrowed(op) if options.near else op
-    cut = cut_into_pieces(cut_into_residues(fix_at_one(near, options.ones), strict))
+    cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_at_one(near, options.ones)), strict))
     return cut_into_shares(cut) if options.threads and not strict else cut
 
 

@@ -128,7 +128,8 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
         if lanes and rows:
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
-            if all(p.extent == width for p in lanes):  # squares: the loop around is then cut where rows are missing
+            if all(p.extent == width for p in partial) and not _has_serial(n.body):
+                # squares: the loop around is then cut where rows are missing
                 return If(rows, (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
             edge = If(rows, (few,), (edge,))
     return If(tests, (_filled(n, LOCKSTEP, steady),), (edge,))

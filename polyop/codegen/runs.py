@@ -18,8 +18,8 @@ LONG = 8
 
 
 def is_run(nest: LoopNest, n: For) -> bool:
-    """Whether the serial loop `n` is a run."""
-    return n.kind == Kind.SERIAL and _run(nest, n) is not None
+    """Whether the loop `n` is a run."""
+    return n.kind in (Kind.SERIAL, Kind.PARALLEL) and _run(nest, n) is not None
 
 
 def run_of(n: For) -> tuple[For, Store]:

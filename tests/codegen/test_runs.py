@@ -12,10 +12,11 @@ from polyop.codegen.runs import is_run
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32, F64, I8, I16, I64
 from polyop.ir.expr import Affine, Const, Number, quasi
-from polyop.ir.loops import For, LoopNest, structure
+from polyop.ir.loops import For, Kind, LoopNest, structure
 from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, check, load, random_array
 from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor, when
+from tests.codegen.test_structure import Pool
 
 I = A("i_c", "i_v")
 X, Y, HERE = tensor("X", "N"), tensor("Y", "N"), ld("Y", I)
@@ -123,6 +124,19 @@ def test_long_rows_are_copied_by_a_string_instruction(behind):
         kernel({"N": length, "M": 1, "K": length, "L": length, "S": 0}, {}, {"X": x, "Y": y})
         np.testing.assert_array_equal(x, y)
         assert not room[begin - 3: begin].any() and not room[begin + length: begin + length + 3].any()
+
+
+@each_target
+def test_parts_of_a_run_that_threads_share_end_where_it_ends(target):
+    made, pool = replace(target, stream_bytes=0), Pool()
+    row = replace(copy(ld("X", I)), kind=Kind.PARALLEL)
+    several = replace(copy(ld("X", "m", I), target=ld("Y", "m", I)), kind=Kind.PARALLEL)
+    matrices = [tensor("X", "M", "N"), tensor("Y", "M", "N")]
+    for n in (nest([X, Y], [row]), nest(matrices, [loop("m", "M", several, parallel=True)], ("M", "N"))):
+        kernel = load(emit(n, made, Options()), made)
+        for length in LENGTHS:
+            check(n, {"M": 3, "N": length}, made, kernel=kernel, parallel=pool.address, threads=3)
+    assert pool.calls
 
 
 def test_rows_at_computed_places_are_runs_too():

@@ -52,6 +52,8 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
     """Carry out the run `n` from `lower` up to `upper`."""
     b, w, step = s.b, s.width, n.step
     lanes, stream = run_of(n)
+    if n.kind == Kind.PARALLEL:  # of a part of it, whole steps are asked for
+        upper = b.extreme("min", upper, index(s, n.upper, {}))
     plain = replace(stream, stream=False)
 
     def one(at: Int, valid: Int | None = None) -> None:
@@ -122,7 +124,7 @@ def emit_as_one(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
     """Carry out the loop `n` around a run that follows itself."""
     inner = n.body[0]
     assert isinstance(inner, For)
-    b = s.b
+    b, inner = s.b, replace(inner, kind=Kind.SERIAL)
     begin, end = index(s, inner.lower, {}), index(s, inner.upper, {})
     keep, s.env = s.env, {**s.env, n.index: lower}
     emit_run(s, inner, begin, b.add(begin, b.mul(b.sub(upper, lower), b.sub(end, begin))), by)

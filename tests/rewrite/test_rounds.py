@@ -1,0 +1,36 @@
+"""A step that goes round a size several times is cut into its rounds, whose positions are affine."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyop.ir.expr import is_computed, loads
+from polyop.poly.wellformed import check
+from polyop.rewrite.rounds import cut_into_rounds
+from tests.rewrite.ops import assert_same, op
+
+TILE = "op f(X: f32[M, N]) -> (Y: f32[M, 3*N]) { Y[m, i] = X[m, i % N] }"
+BOTH = "op f(X: f32[M, N], b: f32[N]) -> (Y: f32[2*M, 2*N]) { Y[m, i] = X[m % M, i % N] + b[i % N] * f32(m / M) where i < 2*N }"
+FOLD = "op f(X: f32[4, N]) -> (Y: f32[4*N]) { Y[i] = X[i / N, i % N] + f32(i) }"
+
+
+@pytest.mark.parametrize(("text", "rounds"), [(TILE, 3), (BOTH, 4), (FOLD, 4)])
+@pytest.mark.parametrize("n", [1, 2, 5])
+def test_the_rounds_compute_what_the_whole_does_by_affine_positions(text, rounds, n):
+    whole = op(text)
+    cut = cut_into_rounds(whole)
+    assert len(cut.steps) == rounds
+    assert not any(is_computed(p) for s in cut.steps for x in loads(s.expr) for p in x.index)
+    check(cut)  # still written in full and exactly once
+    assert_same(whole, cut, {"M": n, "N": n + 2})
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[N]) -> (Y: f32[17*N]) { Y[i] = X[i % N] }",
+    "op f(X: f32[N]) -> (Y: f32[3*N]) { Y[i] = X[(i + 1) % N] }",
+    "op f(X: f32[N], Z: f32[K]) -> (Y: f32[K]) { Y[i] = Z[i] + X[i % N] where N >= 1 }",
+    "op f(X: f32[N]) -> (y: f32) { y += X[i % N] where i in 0:3*N }",
+], ids=["too many", "shifted", "another range", "a sum"])
+def test_other_steps_stay_whole(text):
+    whole = op(text)
+    assert cut_into_rounds(whole) == whole
