@@ -7,6 +7,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.target import Target
 
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
+WORDS_FAR = 3  # the same for products of words, of which a block of as many bytes is used half as often (8 x 3 beats 12 x 2)
 SHORTEST, TALLEST = 4, 8  # rows of a tile that is made to fit: each row's address takes one of 16 general registers
 TURN, STORE = 4, 1  # of the units of `time`: to turn an element of the right operand in its copy, and one of the result
 DOUBT = 0.97  # of the time that lanes as they are take: what is not counted above
@@ -23,16 +24,18 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
     There are `second` times as many vectors in a tile, and up to `most` of them along the lanes; `height`: rows, if not 0.
     `rows` and `columns` are typical extents, never assumptions: shapes that cut them with less waste are preferred.
     Dot products use what they load several times as fast, and the right operand comes from L2: its vectors count as `FAR`. Where
-    one of their operands is flipped, each column has one more sum, beside it the constant that this is a sum with.
+    one of their operands is flipped, each column has one more sum, beside it the constant that this is a sum with; tiles of words
+    that fill all registers but one lost to smaller ones.
 
     Raises  UnsupportedError, if there is none.
     """
-    kept, more = (2, 3) if d and d.flipped else (1, 1)
+    kept, more = (2, 3) if d and d.flipped else (1, 3) if d and d.steps == 2 else (1, 1)
     legal = [(r, v) for v in range(1, most + 1) for r in (range(height, height + 1) if height else range(1, t.registers))
              if (r + kept) * v * second + more <= t.registers and r * v * second >= t.fma_chains]
     if not legal:
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
-    return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, FAR if d else 1))
+    far = 1 if d is None else WORDS_FAR if d.steps == 2 else FAR
+    return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, far))
 
 
 def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1) -> float:

@@ -24,6 +24,7 @@ from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
+FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
@@ -179,10 +180,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
     ahead = is_one and not beside and not across and (
         is_settled(plan, u, right, outer) or (outside and len(c.having(ROW)) > 1 and is_plain(right)))
-    if plan.options.rows == 1 and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
-        return ()  # dot products: nothing is used twice, and lanes along the contraction read it in place
+    lanewise = None if beside or across else dotted(plan, c, depth)
+    by_dots = lanewise is not None and lanewise.steps * plan.options.rows > FEW_STEPS
+    if plan.options.rows and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
+        if not by_dots:
+            return ()  # dot products: little is used twice, and lanes along the contraction read it in place
     begins = begins_late(u, depth)
-    if plan.options.rows and alone and all(unit(x, (column,)) for x in c.rights):
+    if plan.options.rows and not by_dots and alone and all(unit(x, (column,)) for x in c.rights):
         rows = plan.options.rows
         columns = min(4, (t.registers - 1) // rows - 1) * vector
         run = run_length(plan, columns, rows)
@@ -190,9 +194,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         return (PackedStrategy(c, row, column, depth, columns, run, vector, chunk, rows, rows, rows_outside=outside),)
     if ahead and all(few.get(u.extent(i).name or "", ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
         return (few_again(plan, c, row, depth, few[u.extent(row).name or ""]),)
-    lanewise = None if beside or across else dotted(plan, c, depth)
     if lanewise:
-        rows, vectors = register_tile(t, vector, typical[row], typical[column], d=lanewise)
+        known = plan.options.rows or 2 * height or typical[row]  # of dot products, two tiles' rows fit into one
+        rows, vectors = register_tile(t, vector, known, typical[column], d=lanewise)
         columns, bytes_ = vectors * vector, left.dtype.bytes_
     windows = {i for i in contracted if is_window(u, i)}
     inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)

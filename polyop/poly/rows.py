@@ -64,7 +64,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
     body = writer.items(cluster.body, axes, loops)
     serial = [n for c in order for n in axes[c].names if n not in b.kinds and n not in around]
-    lanes = [f"{strategy.lane}_v"] if strategy.lane else []
+    lanes = [f"{strategy.lane}_v"] if strategy.lane else [f"{strategy.rows}_p"] if strategy.rows else []
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
     elif serial:
@@ -96,7 +96,8 @@ class _Groups:
         return tuple(out)
 
     def leaf(self, name: str) -> Band | str:
-        return Band(f"{self.strategy.rows}_p", (name,)) if self.strategy.rows else name
+        """`name` in the rows, where these are inside the lanes; rows around lanes are around all loops of the groups."""
+        return Band(f"{self.strategy.rows}_p", (name,)) if self.strategy.rows and self.strategy.lane else name
 
     def group(self, g: Group, axes: Axes, loops: tuple[str, ...], lane: str | None) -> tuple[Band | str, ...]:
         """The loops of one group. An init that its update's group takes over has been dropped by then."""
@@ -166,18 +167,19 @@ class _Groups:
         b, width = self.b, self.strategy.vectors * self.strategy.lanes
         assert s.reduce is not None
         v = f"{lane}_v"
-        buffer, part = register(f"{s.target.source}_{s.name}_part", s.target.dtype, [(v, width)])
+        buffer, part = register(f"{s.target.source}_{s.name}_part", s.target.dtype, [*self.locked, (v, width)])
         b.buffer(buffer)
         home = b.place(s, s.target, axes)
         init = self.init_of(s)
         if init and self.is_taken_over(init):
-            before.append(b.move(init.name, s, axes, outside, home, init.expr, origin=init))
+            before.append(self.leaf(b.move(init.name, s, axes, outside, home, init.expr, origin=init)))
         only = [f"0 <= {v} < {width}"]
         extra = (Coord(v, 1, width),)
         identity = Const(s.reduce.identity, s.target.dtype)
-        before.append(Band(v, (b.move(f"{s.name}_start", s, axes, outside, part, identity, extra=extra, only=only),)))
-        body.append(b.compute(s, axes, every, target=part))
-        after.append(Band(v, (b.move(f"{s.name}_fold", s, axes, outside, home, part, s.reduce, extra, only),)))
+        start = b.move(f"{s.name}_start", s, axes, outside, part, identity, extra=extra, only=only)
+        before.append(Band(v, (self.leaf(start),)))
+        body.append(self.leaf(b.compute(s, axes, every, target=part)))
+        after.append(Band(v, (self.leaf(b.move(f"{s.name}_fold", s, axes, outside, home, part, s.reduce, extra, only)),)))
 
     def accumulated(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], lane: str | None,
                     before: list[Band | str], body: list[Band | str], after: list[Band | str]) -> None:

@@ -54,6 +54,12 @@ def product(t: Target, left: str, right: str, form: str = "NN", total: str = "i3
     return made
 
 
+def test_few_rows_go_through_instructions_where_these_take_many_steps_for_all_of_them():
+    few = {(left, rows): "vpdp" in product(VNNI, left, left, "NN", options=Options(rows=rows)).module.text
+           for left in ("i8", "i16") for rows in (1, 4, 8)}
+    assert few == {("i8", 1): False, ("i8", 4): True, ("i8", 8): True, ("i16", 1): False, ("i16", 4): False, ("i16", 8): True}
+
+
 @cache
 def kernel(t: Target, *which: str):
     return load(product(t, *which).module, t)

@@ -291,8 +291,21 @@ def test_a_product_with_few_rows_reads_its_right_operand_in_place(rows, strip):
 
 def test_a_row_times_columns_that_lie_along_the_contraction_is_many_dot_products():
     text = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
-    one, more = (middle(text, "tuned", Options(rows=rows)) for rows in (1, 2))
+    one, more = (middle(text, "tuned", Options(rows=rows)) for rows in (1, 0))
     assert proved(one) and "k_v:lanes" in structure(one.nest.body) and "n_v:lanes" in structure(more.nest.body)
+
+
+@pytest.mark.parametrize("text", ["C[m, n] += A[m, k] * B[n, k]", "c[m, n] += A[m, k] * B[n, k]\nC[m, n] = 2 * c[m, n]",
+                                  "C[m, n] max= A[m, k] * B[n, k]"])
+@pytest.mark.parametrize("rows", [4, 8])
+def test_a_few_rows_of_dot_products_share_what_they_are_multiplied_with(text, rows):
+    m = middle(f"op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) {{ {text} }}", "tuned", Options(rows=rows))
+    assert proved(m) and f"rows m x {rows}" in m.chosen[0] and "m_p:rows(" in structure(m.nest.body)
+    for sizes in ({"M": rows, "N": 5, "K": 130}, {"M": rows + 3, "N": 3, "K": 19}, {"M": 1, "N": 1, "K": 1}):
+        arrays, got = run(m, sizes)
+        products = arrays["A"][:, None] * arrays["B"]
+        want = products.max(-1) if "max=" in text else products.sum(-1) * (2 if "2 *" in text else 1)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_sum_of_rows_may_have_a_dimension_of_one():
