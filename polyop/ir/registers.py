@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from polyop.ir.dots import Dot
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.target import Target
 
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WORDS_FAR = 3  # the same for products of words, of which a block of as many bytes is used half as often (8 x 3 beats 12 x 2)
-SHORTEST, TALLEST = 4, 8  # rows of a tile that is made to fit: each row's address takes one of 16 general registers
-TURN, STORE = 4, 1  # of the units of `time`: to turn an element of the right operand in its copy, and one of the result
-DOUBT = 0.97  # of the time that lanes as they are take: what is not counted above
+SHORTEST, TALLEST = 5, 8  # rows of a tile that is made to fit: fewer use each vector too little, more have too many addresses
+WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
+PAGE = 8  # units of `time` to store an element on a page of its own
+DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
 WORTH = 0.98  # of the time that the target's own tile takes: below that, a kernel for another tile pays
 
 Tile = tuple[int, int]
@@ -54,31 +57,58 @@ def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: 
     return down * (whole * one(v) + (one(rest) if rest else 0)) / (1 if columns else v * second)
 
 
-def turning_pays(t: Target, lanes: int, columns: int, rows: int, beside: int, depth: int) -> bool:
-    """Whether lanes should run along what is `rows` otherwise, since `columns` leave too many of them empty.
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A contraction whose result has rows of `columns` elements, and whose lanes could run along `rows` instead.
 
-    The right operand, `rows` x `depth`, is turned then for `beside` x `columns` to use, and so is the result.
+    across    how many rows of the result share an element of what has no columns, in the dimension before the columns
+    beside    how many do in all
+    depth     how many products are added up
+    page      how much of a page of memory lies between elements that are neighbours along `rows`, at most 1
+    windowed  whether windows of the operand with the columns are copied, element by element
     """
+
+    columns: int
+    rows: int
+    across: int
+    beside: int
+    depth: int
+    page: float
+    windowed: bool
+
+
+def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
+    """Whether lanes should run along the rows of `x`, since its columns leave too many of them empty.
+
+    What has no columns is turned then, for all that is beside to use, and so is the result.
+    """
+    if x.rows < 2 * lanes:
+        return False  # as many guards and addresses for a vector or less
     own = register_tile(t, lanes)
-    straight = -(-columns // lanes) * time(own, lanes, rows, own[1] * lanes) / own[1]
-    fits = fitting_height(t, lanes, columns, rows)
-    turned = time(register_tile(t, lanes, columns, rows, height=fits) if fits else own, lanes, columns, rows)
-    moved = TURN * rows / beside + STORE * rows * columns / depth
-    return turned + moved < DOUBT * straight
+    together = x.columns <= lanes  # a tile takes rows of the result together
+    empty = -(-x.across // own[1]) * own[1] / x.across if together else 1.0
+    straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes) / own[1] * empty
+    straight += (WINDOWED if x.windowed and together else 1) * x.columns
+    fits = fitting_height(t, lanes, x.columns, x.rows)
+    turned = time(register_tile(t, lanes, x.columns, x.rows, height=fits) if fits else own, lanes, x.columns, x.rows)
+    turned += (WINDOWED if x.windowed else 2) * x.rows / x.beside + (1 + PAGE * x.page) * x.rows * x.columns / x.depth
+    return turned < DOUBT * straight
 
 
-def fitting_height(t: Target, lanes: int, rows: int, columns: int) -> int:
+def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int = 0) -> int:
     """The rows of a tile that `rows` x `columns` leave less empty than the target's own one; 0 if none is worth it.
+
+    Of those with so many `vectors`, if that is not 0.
 
     Raises  UnsupportedError, if the target has no tile at all.
     """
     best = time(register_tile(t, lanes), lanes, rows, columns) * WORTH
     found = 0
-    for height in range(SHORTEST, TALLEST + 1):
+    for height in range(min(SHORTEST - (vectors > 0), rows), TALLEST + 1):
         try:
             tile = register_tile(t, lanes, rows, columns, height=height)
         except UnsupportedError:
             continue
-        if time(tile, lanes, rows, columns) < best:
+        if time(tile, lanes, rows, columns) < best and vectors in (0, tile[1]):
             best, found = time(tile, lanes, rows, columns), height
     return found

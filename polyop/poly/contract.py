@@ -17,7 +17,7 @@ from polyop.ir.expr import Affine, Load, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, TURNED
 from polyop.ir.registers import register_tile
-from polyop.ir.target import Target
+from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_plain, is_settled
 from polyop.poly.build import Axes, Plan, spacing, stride
 from polyop.poly.nodes import Cluster
@@ -26,6 +26,7 @@ from polyop.poly.scop import UPDATE, Stmt
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
+LINE = 64  # bytes that a cache takes at once
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
 ALL, TILES = "of all loops", "of all tiles"
@@ -173,8 +174,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     beside = unit(right, tuple(i for i in c.having(COLUMN) if i != column)) if len(c.rights) == 1 else None
     others = tuple(i for i in written_order(u) if i in c.having(COLUMN) and i != column)
     across = others[-1] if others and not beside and plan.options.short == SHORT else None
-    second = 4 if across else 1
     height = plan.options.height
+    second = max((n for n in range(1, 5) if (height + 1) * n + 1 <= t.registers), default=1) if across else 1
     rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second, height=height)
     columns = vectors * vector
     is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
@@ -203,7 +204,12 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     # rows side by side share what a window along them reads, so that it takes no room of its own in L1
     shared = {i for i in windows if is_shared(i, row, left)}
     apart = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth and i not in shared)
-    kc = max(16, 2 ** round(log2(max(1, contraction_depth(t, rows, bytes_) / apart))))
+    # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
+    dense = unit(left, (depth,) if lanewise else contracted)
+    pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
+    by_lines = not pack_left and unit(left, (depth,)) is None and spacing(plan, u, left, own[row]) in range(1, NEAR + 1)
+    room = contraction_depth(t, max(rows, LINE // bytes_) if by_lines else rows, bytes_)  # a step of depth takes a line at least
+    kc = max(16, 2 ** round(log2(max(1, room / apart))))
     if beside:
         kc = min(kc, 128)
     nc = columns if across else column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
@@ -218,9 +224,6 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
             return ()
         return (PackedStrategy(c, row, column, depth, columns, nc, vector, None, rows, mc, rows_outside=outside, across=across,
                                second=second, block=block),)
-    # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
-    dense = unit(left, (depth,) if lanewise else contracted)
-    pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
     chunk = None if begins or ends_early(u, depth, frozenset(i for i in u.dims if own[i] in outer)) else kc
     return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse and not ahead,
                            outside, beside, across, second, block, lanewise.steps if lanewise else 1, ALL if ahead else ""),)

@@ -12,12 +12,13 @@ from math import prod
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
-from polyop.ir.registers import fitting_height, turning_pays
+from polyop.ir.registers import Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.positions import BOUND, bounding
 from polyop.rewrite.residues import cut_into_residues
 
 _LINE = 64  # bytes of the widest vector
+_PAGE = 4096
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
 
@@ -27,7 +28,8 @@ class Short:
 
     lanes    extents of the rows that lanes could run along instead; empty: there are none, or not all is known from sizes
     beside   extents of what then shares the operand with these lanes, beside the last dimension
-    depth    extents of what is added up
+    depth    extents of what is added up; `windows`: of those that are added to another index
+    inside   extents of the dimensions inside the one with these lanes
     """
 
     extent: Affine
@@ -35,6 +37,8 @@ class Short:
     lanes: tuple[Affine, ...]
     beside: tuple[Affine, ...]
     depth: tuple[Affine, ...]
+    windows: tuple[Affine, ...]
+    inside: tuple[Affine, ...]
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -92,7 +96,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
     rows = 0 if strip and rows > 1 else rows
-    height = 0 if rows or short == SHORT or few else tile_height(q, sizes, target, short == TURNED)
+    height = 0 if rows or few else tile_height(q, sizes, target, short)
     found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip)
     return options if found == options else found
 
@@ -106,14 +110,21 @@ def shortness(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
     """How few lanes a call would have, where those of another loop would be many: 0, `SHORT` or `TURNED`."""
     for x in q.short:
         columns = evaluate(x.extent, sizes)
-        rows, beside, depth = (prod(evaluate(e, sizes) for e in part) for part in (x.lanes, x.beside, x.depth))
         if columns * x.bytes_ <= _LINE // 4:
             return TURNED
-        if x.lanes and turning_pays(target, target.lanes(x.bytes_), columns, rows, beside, depth):
+        if x.lanes and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes)):
             return TURNED
         if columns * x.bytes_ <= _LINE:
             return SHORT
     return 0
+
+
+def _turn(x: Short, columns: int, sizes: Mapping[str, int]) -> Turn:
+    """What decides whether lanes run along another dimension than the last one."""
+    rows, beside, depth, windows, inside = (prod(evaluate(e, sizes) for e in part)
+                                            for part in (x.lanes, x.beside, x.depth, x.windows, x.inside))
+    across = evaluate(x.beside[-1], sizes) if x.beside else 1
+    return Turn(columns, rows, across, beside, depth, min(1.0, inside * x.bytes_ / _PAGE), windows > 1)
 
 
 def few_rows(q: Questions, sizes: Mapping[str, int]) -> int:
@@ -129,13 +140,15 @@ def few_rows(q: Questions, sizes: Mapping[str, int]) -> int:
     return next((n for n in (1, 4, 8) if 0 < most <= n), 0)
 
 
-def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool) -> int:
+def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: int) -> int:
     """How many rows the register tiles of a call have where the target's own would be too empty, 0 elsewhere."""
     if q.tile is None:
         return 0
     rows, columns, bytes_ = q.tile
-    extents = evaluate(rows, sizes), evaluate(columns, sizes)
-    return fitting_height(target, target.lanes(bytes_), *(reversed(extents) if turned else extents))
+    down, along = evaluate(rows, sizes), evaluate(columns, sizes)
+    if short == SHORT:  # a vector of each of some rows of the result
+        return fitting_height(target, 1, down, evaluate(q.short[0].beside[-1], sizes), 4) if q.short[0].beside else 0
+    return fitting_height(target, target.lanes(bytes_), *((along, down) if short == TURNED else (down, along)))
 
 
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:
@@ -194,23 +207,29 @@ def _short(op: Op, s: Step, last: str) -> Short:
     apart = [i for i in kept if all((i in x) != (last in x) for x in reads)]
     beside = [i for i in kept if i != last and all((i in x) == (last in x) for x in reads)]
     depth = [i for i in extents if i not in kept]
-    groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth))
+    windows = [i for i in depth if _is_window(s, i)]
+    inside = kept[kept.index(apart[-1]) + 1 :] if apart else []
+    groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth, windows, inside))
     # what takes the result on must write it in its own order, along which alone it is turned
     follow = [x.target.index[-1] for x in op.steps if x.target.index and any(y.source == s.target.source for y in loads(x.expr))]
     plain = all(isinstance(p, Affine) and p.name is not None for p in follow)
     known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
     t = op.tensor(s.target.source)
-    return Short(t.shape[-1], t.dtype.bytes_, *(groups if known else ((), (), ())))
+    return Short(t.shape[-1], t.dtype.bytes_, *(groups if known else ((),) * len(groups)))
+
+
+def _is_window(s: Step, i: str) -> bool:
+    """Whether the index `i` is added to another one in some position that is read."""
+    positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
+    return any(i in names(p) and len(names(p) & set(s.indices)) > 1 for p in positions)
 
 
 def _windows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
     """The sizes `R` of indices `r` in 0:R that contractions read at `p + r`, and add up."""
     found = set()
     for s, _ in contractions:
-        positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
         kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-        found |= {r.upper.name for r in s.ranges if r.index not in kept and r.lower == Affine() and any(
-            r.index in names(p) and len(names(p) & set(s.indices)) > 1 for p in positions)}
+        found |= {r.upper.name for r in s.ranges if r.index not in kept and r.lower == Affine() and _is_window(s, r.index)}
     return tuple(n for n in op.sizes if n in found)
 
 

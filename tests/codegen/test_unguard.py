@@ -13,7 +13,7 @@ from polyop.codegen.unguard import unguard
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Test, loads
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import If, LoopNest, structure, walk
+from polyop.ir.loops import For, If, LoopNest, structure, walk
 from polyop.ir.loops import stores as stores_of
 from polyop.poly.verify.rewrites import difference
 from tests.codegen import nests
@@ -97,3 +97,33 @@ def test_machine_code_agrees_at_every_border(chosen, target):
     k = compiled(unguard(split_full_tiles(n, target.lanes(4))), target)
     for size in (1, 3, 8, 9, 17, 24):
         check(n, {"N": size, "R": 3}, kernel=k)
+
+
+def image(steps: int) -> LoopNest:
+    """Y[p] = the sum over c and a window of 3 of X[c, steps p + r - 1], 0 outside, in tiles of 3 rows and 8 equal lanes."""
+    at = A((steps, "p_c"), (steps, "p_p"), "r", -1)
+    body = rows("p_p", ROWS, least(ROWS, A("N", (-1, "p_c"))),
+                nests.st(ld("acc", "p_p", "q_v"), ld("X", "c", at, guard=(at, A("N", -1) - at)), "add"))
+    acc = ld("acc", "p_p", "q_v")
+    start, end = (rows("p_p", ROWS, least(ROWS, A("N", (-1, "p_c"))), x) for x in (
+        nests.st(acc, Const(0.0, F32)), nests.st(ld("Y", A("p_c", "p_p"), A("q_v")), acc)))
+    tile = lanes("q_v", LANES, LANES, start, loop("r", 3, loop("c", "R", body)), end)
+    return nest([tensor("X", "R", "N"), tensor("Y", "N", LANES), reg("acc", ROWS, LANES)], [loop("p_c", "N", tile, step=ROWS)],
+                sizes=("N", "R"))
+
+
+@pytest.mark.parametrize("steps", [1, 2])
+def test_steps_of_a_window_in_which_no_row_is_outside_are_asked_about_once(steps):
+    n = image(steps)
+    cut = unguard(split_full_tiles(n, 4))
+    asked = [x for x in walk(cut.body) if isinstance(x, For) and x.index == "r" and isinstance(x.body[0], If)]
+    assert asked and all(structure(x.body) == "if(c(p_p:rows(s)) | c(p_p:rows(s)))" for x in asked)
+    assert difference(split_full_tiles(n, 4), cut, isl.Set("[N, R] -> { : N >= 1 and R >= 1 }")) is None
+    for size in (1, 3, 7, 12):
+        arrays = {"X": np.random.default_rng(size).integers(-9, 9, (2, size)).astype(np.float32)}
+        both = []
+        for x in (n, cut):
+            y = np.zeros((size, LANES), np.float32)
+            interpret(x, {"N": size, "R": 2}, {}, {**arrays, "Y": y})
+            both.append(y)
+        np.testing.assert_array_equal(*both)

@@ -71,8 +71,8 @@ def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
     conv = instantiate(parse(Source("<test>", """
     op f(X: f32[B, C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[B, K, H, W]) {
         Y[b, k, p, q] += (X[b, c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
-    for b, c, w, found, height in ((1, 512, 7, TURNED, 7), (8, 256, 14, TURNED, 7), (1, 256, 14, SHORT, 0), (1, 64, 112, 0, 0),
-                                   (1, 9, 4, TURNED, 4), (1, 1, 16, SHORT, 0)):
+    for b, c, w, found, height in ((1, 512, 7, TURNED, 7), (8, 256, 14, TURNED, 7), (1, 64, 56, TURNED, 0), (1, 64, 112, 0, 0),
+                                   (1, 9, 4, TURNED, 4), (1, 16, 14, SHORT, 4), (1, 24, 14, SHORT, 0), (1, 16, 28, 0, 8)):
         o = regime(questions(conv), {"B": b, "C": c, "K": c, "H": w, "W": w}, Options(), AVX512)
         assert (o.short, o.height) == (found, height)
 
