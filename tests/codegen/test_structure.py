@@ -5,7 +5,7 @@ import threading
 import numpy as np
 import pytest
 
-from polyop.codegen.llvm.facts import is_positive
+from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.lower import lower
 from polyop.codegen.passes import decided, split_full_tiles, unswitch
 from polyop.codegen.vecmath.table import FLOAT
@@ -14,7 +14,7 @@ from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import DTYPES, F16, F32, F64, I32
 from polyop.ir.errors import InternalError, UnsupportedError
-from polyop.ir.expr import Const
+from polyop.ir.expr import Const, affine, quasi
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, structure, walk
 from polyop.ir.options import Options
@@ -348,6 +348,36 @@ def test_a_place_read_twice_in_one_store_is_loaded_once():
     square = lanes("i_v", 16, None, st(ld("y", I), ap("mul", x, x)))
     n = nest([tensor("x", "N"), tensor("y", "N")], [loop("i_c", "N", square, step=16)])
     assert emit(n, V4, Options()).text.count("load <16 x float>") == 1
+
+
+def floor_to(step, upper):
+    """The last multiple of `step` up to `upper`."""
+    return quasi("div", affine(upper), affine(step)) * step
+
+
+def test_what_is_left_after_whole_steps_is_one_iteration():
+    left = loop("i", "N", lower=floor_to(64, "N"), step=64)
+    held = loop("i", least(3072, A("N", (-1, "c"))), lower=quasi("max", affine(0), floor_to(64, A("N", (-1, "c")))), step=64)
+    assert runs_once(left) and runs_once(held)
+    assert not runs_once(loop("i", "N", lower=floor_to(64, "N"), step=32))
+    assert not runs_once(loop("i", "N", lower=floor_to(64, "M"), step=64))
+    assert not runs_once(loop("i", "N", step=64))
+
+
+@each_target
+def test_a_loop_of_one_iteration_is_none(target):
+    part = ld("part", "i_v")
+    edge = lanes("i_v", 32, least(32, A("N", (-1, "i"))), st(part, ld("x", "r", A("i", "i_v")), "add"))
+    body = [
+        lanes("i_v", 32, None, st(part, Const(0.0, F32))),
+        loop("i", "N", edge, lower=floor_to(32, "N"), step=32),
+        lanes("i_v", 32, None, st(ld("y", "r", "i_v"), part)),
+    ]
+    n = nest([tensor("x", "M", "N"), tensor("y", "M", 32), reg("part", 32)], [loop("r", "M", *body)], sizes=("M", "N"))
+    assert emit(n, target, Options()).text.count("!llvm.loop !0") == 1
+    k = compiled(n, target)
+    for size in (0, 1, 31, 32, 40, 64, 95):
+        check(n, {"M": 3, "N": size}, kernel=k)
 
 
 def test_more_registers_than_the_target_has_are_refused_with_the_count():

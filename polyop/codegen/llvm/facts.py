@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
-from polyop.ir.expr import Affine, bounds, substitute
+from polyop.ir.expr import Affine, affine, bounds, quasi, substitute
 from polyop.ir.loops import For
+
+
+def runs_once(n: For) -> bool:
+    """Whether the loop `n` has one iteration at most: from s floor(u / s) to u in steps of s."""
+    s = n.step
+    return any(quasi("div", u, affine(s)) * s in bounds(n.lower, "max") for u in bounds(n.upper))
 
 
 def is_positive(x: Affine, loops: tuple[For, ...], tests: tuple[Affine, ...], depth: int = 3) -> bool:

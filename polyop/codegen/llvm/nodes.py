@@ -8,7 +8,7 @@ from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.builder import IMPURE, Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.expressions import computed_positions, negation, test_value, value_of
-from polyop.codegen.llvm.facts import is_positive
+from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.registers import register_type
@@ -21,7 +21,7 @@ from polyop.codegen.llvm.types import Int
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
-from polyop.ir.loops import For, If, Kind, Node, Prefetch, Store, stores
+from polyop.ir.loops import For, If, Kind, Node, Prefetch, Space, Store, stores
 
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
@@ -126,14 +126,29 @@ def _if(s: State, n: If) -> None:
 
 
 def _serial(s: State, n: For) -> None:
-    """A loop; or two, where a test inside is the same in all iterations."""
+    """A loop, or two, where a test inside is the same in all iterations; none, where there is one iteration at most.
+
+    What depends on nothing but the index of that one is then computed outside the loops around: worth while where nothing
+    else than sums of short rows goes on inside.
+    """
     lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
+    if not s.axes and runs_once(n) and all(s.nest.buffer(x.target.source).space == Space.REG for x in stores(n.body)):
+        branch(s, s.b.compare("slt", lower, upper), lambda: _iteration(s, n, lower), lambda: None)
+        return
     test = None if s.axes else steady_test(s.nest, n)
     if test is None:
         _loop(s, n, lower, upper)
         return
     yes, no = (settled(n, test, holds) for holds in (True, False))
     branch(s, value_of(s, test).at({}, 0), lambda: _loop(s, yes, lower, upper), lambda: _loop(s, no, lower, upper))
+
+
+def _iteration(s: State, n: For, at: Int) -> None:
+    """The body of `n` for one value of its index."""
+    keep = s.env, s.loops
+    s.env, s.loops = {**s.env, n.index: at}, (*s.loops, n)
+    emit_nodes(s, n.body)
+    s.env, s.loops = keep
 
 
 def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
