@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from polyop.codegen.llvm.runs import FAR
 from polyop.codegen.passes import split_full_tiles
 from polyop.codegen.runs import is_run
 from polyop.codegen.x86 import emit
@@ -78,9 +79,11 @@ def test_rows_of_all_lengths_and_beginnings_are_written_and_nothing_beside_them(
     made = replace(target, stream_bytes=0 if past else 1 << 40)
     n = copies(t)
     kernel = load(emit(n, made, Options()), made)
-    for length in LENGTHS:
+    far = FAR // t.bytes_
+    for length in (*LENGTHS, *((far - 1, far, far + 77) if past else ())):
         for begin in (0, 1, 5):
-            check(n, {"N": length, "M": 3, "K": length + 2, "L": length + begin + 3, "S": begin}, made, kernel=kernel)
+            sizes = {"N": length, "M": 2, "K": length + 2, "L": length + begin + 3, "S": begin}
+            check(n, sizes, made, kernel=kernel)
 
 
 @each_target

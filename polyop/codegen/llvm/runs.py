@@ -1,8 +1,8 @@
 """A run (`codegen/runs.py`) in whole vectors, wherever it begins and however long it is.
 
 Fewer elements than a vector are one masked vector. What does not fill the last vector is written by one that reaches back, over
-elements that have their values already. Where the tensor is large, one vector at the beginning reaches up to the first aligned
-address, and all others bypass the caches. Runs that follow each other in memory are one.
+elements that have their values already. Where the tensor is large and rows are long, or whole vectors at aligned addresses, they
+bypass the caches, but for what lies beside them. Runs that follow each other in memory are one.
 """
 
 from __future__ import annotations
@@ -22,6 +22,9 @@ from polyop.ir.expr import Load, affine, loads, names
 from polyop.ir.loops import For, Kind, Store
 
 LINE, PAGE = 64, 4096
+FAR = 4096
+"""Bytes of a row whose ends need not be aligned to bypass the caches; rows of 256 bytes took five times as long so."""
+
 COPY = ('call {{ ptr, ptr, i64 }} asm sideeffect "rep movsb", '
         '"={{di}},={{si}},={{cx}},0,1,2,~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"(ptr {to}, ptr {from_}, i64 {bytes_})')
 """It reads nothing that it will overwrite: where a row is copied out of L2, it is 1.5 times as fast as vectors. Twice as much as
@@ -60,8 +63,8 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
         """A vector from `at` on, or that many elements of it."""
         _vector(s, n, plain, at, valid)
 
-    def whole(begin: Int, what: Store) -> None:
-        """As many whole vectors as there are from `begin` on, and one that ends with the row."""
+    def vectors(begin: Int, what: Store) -> Int:
+        """As many whole vectors as there are from `begin` on; where they end."""
         left = b.sub(upper, begin)
 
         def loop(extent: int, first: Int) -> None:
@@ -71,18 +74,28 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
         loop(step, begin)
         if step > w:
             loop(w, b.add(begin, b.mul(b.floor_div(left, step), step)))
-        end = b.add(begin, b.mul(b.floor_div(left, w), w))
+        return b.add(begin, b.mul(b.floor_div(left, w), w))
+
+    def with_the_caches() -> None:
+        end = vectors(lower, plain)
         by.branch(s, b.compare("slt", end, upper), lambda: one(b.sub(upper, w)), nothing)
 
-    def past_the_caches() -> None:
-        begin = b.add(lower, _before_aligned(s, n, lower))
-        by.branch(s, b.compare("sgt", begin, lower), lambda: one(lower), nothing)
+    def past_the_caches(begin: Int) -> None:
+        """What lies beside the whole aligned vectors is written alone: a line that is written both ways is written twice."""
+        by.branch(s, b.compare("sgt", begin, lower), lambda: one(lower, b.sub(begin, lower)), nothing)
         s.past = True
-        whole(begin, stream)
+        end = vectors(begin, stream)
         s.past = False
+        by.branch(s, b.compare("slt", end, upper), lambda: one(end, b.sub(upper, end)), nothing)
 
     def in_vectors() -> None:
-        by.branch(s, is_large(s, s.nest.buffer(stream.target.source)), past_the_caches, lambda: whole(lower, plain))
+        begin, count = b.add(lower, _before_aligned(s, n, lower)), b.sub(upper, lower)
+        size = alignment(memory(stream.target.dtype))
+        uneven = b.do(f"or i64 {b.sub(begin, lower)}, {b.do(f'and i64 {count}, {w - 1}')}")
+        even, far = b.compare("eq", uneven, 0), b.compare("sge", count, FAR // size)
+        past = b.both(b.do(f"or i1 {even}, {far}"), is_large(s, s.nest.buffer(stream.target.source)))
+        assert past is not None
+        by.branch(s, past, lambda: past_the_caches(begin), with_the_caches)
 
     def long() -> None:
         is_string = _is_string(s, n, lower, upper)
