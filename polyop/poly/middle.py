@@ -31,6 +31,7 @@ from polyop.poly.nodes import Cluster, Group, Schedule, Serial, Shared
 from polyop.poly.schedule import schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
+from polyop.poly.skew import Skew, find_skew
 from polyop.poly.tiles import Axis, Coord, TileProgram, bands, coords_in
 
 OPERATIONS = 20_000_000  # of isl for one stage: a few seconds
@@ -160,6 +161,16 @@ def _node(plan: Plan, node: Cluster | Serial | Shared, rung: str, folds: Folds, 
         part, name, body = _best(plan, node, {}, rung, notes)
         chosen.append(f"{node}: {name}")
         return program(plan, part), body
+    skew = find_skew(plan, node) if isinstance(node, Serial) and folds and _is_packed(plan) and not plan.options.threads else None
+    if skew and rung == "tuned" and isinstance(node, Serial):
+        try:
+            whole = reused(folded(program(plan, _skewed(plan, node, skew, rung, chosen, notes)), folds), reuse)
+            nodes = generate(whole, plan.head)
+        except UnsupportedError as error:
+            notes.append(f"not {skew}, since {error}")
+        else:
+            notes.append(str(skew))
+            return whole, nodes
     for alone in (False, True):
         names: list[str] = []
         reasons: list[str] = []
@@ -206,6 +217,18 @@ def _part(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung
         kinds = (*kinds, *((c, k, e) for c, (k, e) in shared.items()))
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
                 bands(around, *tree), kinds, tuple(t for p in parts for t in p.ahead))
+
+
+def _skewed(plan: Plan, node: Serial, skew: Skew, rung: str, chosen: list[str], notes: list[str]) -> Part:
+    """The part of a recurrence in time tiles. Its rows are in order, so nothing is shared out."""
+    parts = []
+    for c, row in zip(node.body, skew.rows, strict=True):
+        assert isinstance(c, Cluster)
+        inside = replace(c, shell=tuple(k for k in c.shell if k != row))
+        parts.append(_part(plan, inside, skew.axes(row), rung, chosen, notes, False))
+    kinds = tuple(k for p in parts for k in p.kinds if k[1] != Kind.PARALLEL)
+    return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
+                bands(skew.around, *(t for p in parts for t in p.tree)), kinds, tuple(t for p in parts for t in p.ahead))
 
 
 def program(plan: Plan, part: Part) -> TileProgram:

@@ -181,6 +181,7 @@ def _proofs(proofs: tuple[Proof, ...]) -> Iterator[str]:
     for p in proofs:
         yield f"{p}  {p.ms:.1f} ms"
     if proofs:
-        yield f"for all sizes at once, on the loops above and on what they are rewritten to; {sum(p.ms for p in proofs):.0f} ms in all"
+        spent = sum(p.ms for p in proofs)
+        yield f"for all sizes at once, on the loops above and on what they are rewritten to; {spent:.0f} ms in all"
     else:
         yield "nothing was proved"
