@@ -19,6 +19,7 @@ from polyop.rewrite.residues import cut_into_residues
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
+UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
 
@@ -51,6 +52,8 @@ class Questions:
              with one filter element for each channel, whole rows of channels are known to be dense
     short    the last dimension of a contraction's result, where the reads that do without it are used again by other loops, as
              the filters of a convolution of 7 x 7 images are
+    upright  (columns, rows, bytes of an element) of the results of products whose left operand lies along the rows, `A[k, m]`:
+             with few columns lanes run along these, as it does
     rows     the extents of each contraction's rows; None if they are not known before the loops run
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
@@ -61,6 +64,7 @@ class Questions:
     narrow: tuple[str, ...]
     windows: tuple[str, ...]
     short: tuple[Short, ...]
+    upright: tuple[tuple[Affine, Affine, int], ...]
     rows: tuple[tuple[Affine, ...] | None, ...]
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
@@ -77,7 +81,7 @@ def questions(op: Op) -> Questions:
     found = {op.tensor(t.source).shape[-1].name for t in last}
     rows = [_rows(s, last) for s, last in contractions]
     return Questions(tuple(n for n in op.sizes if n in found), _windows(op, contractions),
-                     tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)),
+                     tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)), _upright(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op))
 
@@ -94,6 +98,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *(e.name for extents in q.rows for e in extents or () if e.name))))
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
+    short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
     rows = 0 if strip and rows > 1 else rows
     height = 0 if rows or few else tile_height(q, sizes, target, short)
@@ -125,6 +130,12 @@ def _turn(x: Short, columns: int, sizes: Mapping[str, int]) -> Turn:
                                             for part in (x.lanes, x.beside, x.depth, x.windows, x.inside))
     across = evaluate(x.beside[-1], sizes) if x.beside else 1
     return Turn(columns, rows, across, beside, depth, min(1.0, inside * x.bytes_ / _PAGE), windows > 1)
+
+
+def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:
+    """Whether a product has few columns, fewer than rows, and its left operand lies along the rows."""
+    found = [(evaluate(columns, sizes), evaluate(rows, sizes), bytes_) for columns, rows, bytes_ in q.upright]
+    return any(columns < rows and columns * bytes_ <= UPRIGHT for columns, rows, bytes_ in found)
 
 
 def few_rows(q: Questions, sizes: Mapping[str, int]) -> int:
@@ -165,6 +176,8 @@ def kinds(op: Op) -> tuple[str, ...]:
     out += [f"where {n} is 1" for n in (*q.narrow, *q.windows)]
     if any(_rows(s, last) for s, last in _contractions(op)):
         out.append("in which a contraction has one row, at most 4, or at most 8")
+    if q.upright:
+        out.append(f"in which a row of a product's result has at most {UPRIGHT} bytes, and there are more rows")
     if q.turns:
         out.append(f"where {' or '.join(q.turns)} is 1, at most 4, 8, 16, or 32")
     if q.short:
@@ -216,6 +229,19 @@ def _short(op: Op, s: Step, last: str) -> Short:
     known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
     t = op.tensor(s.target.source)
     return Short(t.shape[-1], t.dtype.bytes_, *(groups if known else ((),) * len(groups)))
+
+
+def _upright(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, Affine, int], ...]:
+    """The products of one row, one column and one contracted index whose reads without the column end in the row."""
+    found = []
+    for s, last in contractions:
+        x = _short(op, s, last)
+        row = s.target.index[0]
+        left = [y for y in loads(s.expr) if last not in expr_names(y)]
+        is_plain = len(x.lanes) == 1 and len(s.target.index) == 2 and len(x.depth) == 1
+        if is_plain and all(y.index and y.index[-1] == row for y in left):
+            found.append((x.extent, x.lanes[0], x.bytes_))
+    return tuple(found)
 
 
 def _is_window(s: Step, i: str) -> bool:

@@ -91,6 +91,14 @@ def test_a_single_row_is_a_fixed_size():
     assert ones == [("M",), ()]
 
 
+def test_lanes_run_along_rows_where_columns_are_few_and_the_left_operand_lies_so():
+    upright = instantiate(parse(Source("<test>", """
+    op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }""")), "f")
+    for m, n, found in ((100, 2, TURNED), (100, 64, TURNED), (100, 65, 0), (30, 40, 0), (8, 3, 0)):
+        assert regime(questions(upright), {"K": 9, "M": m, "N": n}, Options(), AVX512).short == found
+    assert "more rows" in " ".join(kinds(upright)) and not questions(MATMUL).upright
+
+
 def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
     columns = instantiate(parse(Source("<test>", "op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }")), "f")
     q = questions(columns)
