@@ -32,7 +32,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
         return False
     s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
     height = min(s.width, 1 << (axis.extent - 1).bit_length())
-    t, narrow = vector(place.element, s.width), vector(place.element, height)
+    t = vector(place.element, s.width)
     others = tuple(a for a in s.rows if a is not axis)
     for point in points(s, place.rows.union(x.rows) - {axis.index}):
         start = place.base({**point, axis.index: 0}, None)
@@ -43,31 +43,39 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
                 with only_if(s, exists):
                     lines = [to_memory(r, place.buffer.dtype, s.shared.target).text for r in rows]
                     lines = transpose(s, lines + ["poison"] * (height - len(lines)), place.element)
-                    there: Int = len(rows) if axis.valid is None else s.b.add(axis.valid, -first)
+                    mask = _first(s, height, len(rows) if axis.valid is None else s.b.add(axis.valid, -first))
+                    done = s.b.new_label() if lanes.valid is not None else ""
                     for lane in range(s.width):
                         number, group = v * s.width + lane, lane - lane % height
                         order = shuffle_mask(list(range(group, group + height)))
                         line = lines[lane % height]
                         raw = line if height == s.width else s.b.do(f"shufflevector {t} {line}, {t} poison, {order}")
                         p = gep(s, place.element, start, s.b.add(s.b.mul(place.stride, number), first))
-                        count = there
-                        if lanes.valid is not None:
-                            count = s.b.do(f"select i1 {s.b.compare('sgt', lanes.valid, number)}, i64 {there}, i64 0")
-                        _write(s, place.element, narrow, height, raw, p, count)
+                        if lanes.valid is not None:  # from here on no lane exists
+                            more = s.b.new_label()
+                            s.b.line(f"br i1 {s.b.compare('sgt', lanes.valid, number)}, label %{more}, label %{done}")
+                            s.label(more)
+                        _write(s, place.element, height, raw, p, mask)
+                    if done:
+                        s.b.line(f"br label %{done}")
+                        s.label(done)
     return True
 
 
-def _write(s: State, element: str, t: str, height: int, raw: str, p: str, count: Int) -> None:
-    """The first `count` elements of `raw`, of which there are `height`."""
-    align = alignment(element)
-    if isinstance(count, int) and count >= height:
+def _first(s: State, height: int, count: Int) -> str | None:
+    """The first `count` of `height` places; None if that is all of them."""
+    if isinstance(count, int):
+        whole = "<" + ", ".join(f"i1 {'true' if i < count else 'false'}" for i in range(height)) + ">"
+        return None if count >= height else whole
+    one = s.b.pure(f"insertelement <{height} x i64> poison, i64 {count}, i64 0", count)
+    many = s.b.pure(f"shufflevector <{height} x i64> {one}, <{height} x i64> poison, <{height} x i32> zeroinitializer", one)
+    return s.b.pure(f"icmp slt <{height} x i64> {iota(height)}, {many}", many)
+
+
+def _write(s: State, element: str, height: int, raw: str, p: str, mask: str | None) -> None:
+    t, align = vector(element, height), alignment(element)
+    if mask is None:
         s.b.line(f"store {t} {raw}, ptr {p}, align {align}")
         return
-    if isinstance(count, int):
-        mask = "<" + ", ".join(f"i1 {'true' if i < count else 'false'}" for i in range(height)) + ">"
-    else:
-        numbers, many = iota(height, "i64", 0), s.b.do(f"insertelement <{height} x i64> poison, i64 {count}, i64 0")
-        many = s.b.do(f"shufflevector <{height} x i64> {many}, <{height} x i64> poison, <{height} x i32> zeroinitializer")
-        mask = s.b.do(f"icmp slt <{height} x i64> {numbers}, {many}")
     args = ((t, raw), (f"ptr align {align}", p), (f"<{height} x i1>", mask))
     s.b.call("void", f"llvm.masked.store.{suffix(element, height)}.p0", *args)
