@@ -132,7 +132,7 @@ def test_a_call_loads_no_framework_and_no_command_line():
 
 def test_only_the_command_line_prints_and_exits():
     for path in PACKAGE.rglob("*.py"):
-        if path.name == "cli.py":
+        if path.parent == PACKAGE / "cli":
             continue
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call):
