@@ -182,8 +182,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     ahead = is_one and not beside and not across and (
         is_settled(plan, u, right, outer) or (outside and len(c.having(ROW)) > 1 and is_plain(right)))
     lanewise = None if beside or across else dotted(plan, c, depth)
-    by_dots = lanewise is not None and lanewise.steps * plan.options.rows > FEW_STEPS
-    if plan.options.rows and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
+    heads = plan.options.rows or few.get(u.extent(column).name or "", 0)
+    by_dots = lanewise is not None and lanewise.steps * heads > FEW_STEPS
+    if heads and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
         if not by_dots:
             return ()  # dot products: little is used twice, and lanes along the contraction read it in place
     begins = begins_late(u, depth)

@@ -92,27 +92,34 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         if is_tied(plan, cluster, lane):
             out.append(replace(by_shell, apart=True))
     if any(inner):
-        few = beside(plan, cluster) if plan.options.rows > 1 else None
+        few = beside(plan, cluster)
         at = len(out) if lane and shell[lane] >= total else 0
-        out[at:at] = [*([with_rows(plan, by_inner, few)] if few else []), by_inner]
+        out[at:at] = [*([with_rows(plan, by_inner, *few)] if few else []), by_inner]
     return (*out, none)
 
 
-def beside(plan: Plan, cluster: Cluster) -> str | None:
-    """The loop of the shell over few rows that share what else the cluster's one update reads: `m` of `A[m, k] * B[n, k]`."""
+def beside(plan: Plan, cluster: Cluster) -> tuple[str, int] | None:
+    """The loop of the shell over few rows that share what else the cluster's one update reads: `m` of `A[m, k] * B[n, k]`.
+
+    Or that over few columns, `n`; and how many they are.
+    """
     updates = [s for s in cluster.stmts if s.kind == UPDATE]
     last = updates[0].target.index[-1] if len(updates) == 1 and updates[0].target.index else None
     if not isinstance(last, Affine) or last.name is None:
         return None
     s, own = updates[0], plan.classes[updates[0].name]
+    columns = dict(plan.options.few).get(s.extent(last.name).name or "", 0) if last.name in s.dims else 0
+    if columns > 1 and own[last.name] in cluster.shell and not all(last.name in expr_names(x) for x in s.reads):
+        return own[last.name], columns
+    if plan.options.rows <= 1:
+        return None
     shared = frozenset[str]().union(*(expr_names(x) for x in s.reads if last.name in expr_names(x)))
     rows = [i for i in s.dims if own[i] in cluster.shell and i not in shared and any(i in expr_names(x) for x in s.reads)]
-    return own[rows[-1]] if rows else None
+    return (own[rows[-1]], plan.options.rows) if rows else None
 
 
-def with_rows(plan: Plan, r: RowStrategy, rows: str) -> RowStrategy:
-    """`r` with its few `rows` in lock step, each with sums of its own in as many vectors as there are registers for."""
-    few = plan.options.rows
+def with_rows(plan: Plan, r: RowStrategy, rows: str, few: int) -> RowStrategy:
+    """`r` with its `few` `rows` in lock step, each with sums of its own in as many vectors as there are registers for."""
     most = max(v for v in (1, 2, 4) if (few + 1) * v < plan.target.registers and few * v <= 16)
     return replace(r, rows=rows, row_extent=few, vectors=most)
 

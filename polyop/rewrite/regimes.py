@@ -19,6 +19,7 @@ from polyop.rewrite.residues import cut_into_residues
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
+HEADS = 4  # columns of dot products that share each vector of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -54,6 +55,7 @@ class Questions:
              the filters of a convolution of 7 x 7 images are
     upright  (columns, rows, bytes of an element) of the results of products whose left operand lies along the rows, `A[k, m]`:
              with few columns lanes run along these, as it does
+    heads    the sizes that are columns of dot products, `N` of `A[m, k] * B[n, k]`: where these are few, they share a row of A
     rows     the extents of each contraction's rows; None if they are not known before the loops run
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
@@ -65,6 +67,7 @@ class Questions:
     windows: tuple[str, ...]
     short: tuple[Short, ...]
     upright: tuple[tuple[Affine, Affine, int], ...]
+    heads: tuple[str, ...]
     rows: tuple[tuple[Affine, ...] | None, ...]
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
@@ -82,6 +85,7 @@ def questions(op: Op) -> Questions:
     rows = [_rows(s, last) for s, last in contractions]
     return Questions(tuple(n for n in op.sizes if n in found), _windows(op, contractions),
                      tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)), _upright(op, contractions),
+                     _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op))
 
@@ -100,6 +104,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
     short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
+    few += () if rows else tuple((n, HEADS) for n in q.heads if sizes[n] <= HEADS)
     rows = 0 if strip and rows > 1 else rows
     height = 0 if rows or few else tile_height(q, sizes, target, short)
     found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip)
@@ -178,6 +183,7 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which a contraction has one row, at most 4, or at most 8")
     if q.upright:
         out.append(f"in which a row of a product's result has at most {UPRIGHT} bytes, and there are more rows")
+    out += [f"where {n} is at most {HEADS}" for n in q.heads]
     if q.turns:
         out.append(f"where {' or '.join(q.turns)} is 1, at most 4, 8, 16, or 32")
     if q.short:
@@ -242,6 +248,18 @@ def _upright(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine
         if is_plain and all(y.index and y.index[-1] == row for y in left):
             found.append((x.extent, x.lanes[0], x.bytes_))
     return tuple(found)
+
+
+def _heads(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
+    """The sizes of the last index of contractions all of whose reads end in one contracted index."""
+    found = set()
+    for s, last in contractions:
+        ends = {x.index[-1] if x.index else None for x in loads(s.expr)}
+        end = ends.pop() if len(ends) == 1 else None
+        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+        if isinstance(end, Affine) and end.name in s.indices and end.name not in kept:
+            found |= {(r.upper - r.lower).name for r in s.ranges if r.index == last}
+    return tuple(n for n in op.sizes if n in found)
 
 
 def _is_window(s: Step, i: str) -> bool:

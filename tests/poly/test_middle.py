@@ -315,6 +315,15 @@ def test_a_sum_of_rows_may_have_a_dimension_of_one():
     np.testing.assert_allclose(got[0], arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
 
 
+def test_few_columns_of_dot_products_share_a_row():
+    m = middle("op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", "tuned",
+               Options(few=(("N", 4),)))
+    assert proved(m) and "rows n x 4" in m.chosen[0] and "k_v:lanes" in structure(m.nest.body)
+    for sizes in ({"M": 9, "N": 4, "K": 130}, {"M": 3, "N": 2, "K": 19}, {"M": 2, "N": 7, "K": 70}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"] @ arrays["B"].T, rtol=1e-4, atol=1e-4)
+
+
 SUMS = {
     "sum": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }", lambda x: x.sum(0)),
     "most": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] max= X[n, b] }", lambda x: x.max(0)),

@@ -99,6 +99,15 @@ def test_lanes_run_along_rows_where_columns_are_few_and_the_left_operand_lies_so
     assert "more rows" in " ".join(kinds(upright)) and not questions(MATMUL).upright
 
 
+def test_few_columns_of_dot_products_are_counted():
+    dots = instantiate(parse(Source("<test>", """
+    op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }""")), "f")
+    sizes = ({"K": 9, "M": m, "N": n} for m, n in ((99, 2), (99, 4), (99, 5), (4, 3)))
+    found = [regime(questions(dots), s, Options(), AVX512).few for s in sizes]
+    assert found == [(("N", 4),), (("N", 4),), (), ()]
+    assert "where N is at most 4" in kinds(dots) and not questions(MATMUL).heads
+
+
 def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
     columns = instantiate(parse(Source("<test>", "op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }")), "f")
     q = questions(columns)
