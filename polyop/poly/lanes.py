@@ -10,6 +10,7 @@ from polyop.ir.expr import Test as Tests
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan, is_local, spacing, stride
 from polyop.poly.nodes import Cluster, Group, Serial
+from polyop.poly.schedule import written
 from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
@@ -140,7 +141,7 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         own = plan.classes[s.name].values()
         if loop not in own:
             continue
-        weight = 3 if s.kind == UPDATE else 1
+        weight = 3 if s.kind == UPDATE and set(s.dims) - written(s) else 1
         for load in s.reads:
             if load.source in free:
                 continue

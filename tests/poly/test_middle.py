@@ -315,6 +315,11 @@ def test_a_sum_of_rows_may_have_a_dimension_of_one():
     np.testing.assert_allclose(got[0], arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
 
 
+def test_what_is_added_to_dot_products_once_does_not_decide_where_lanes_run():
+    m = middle("op f(x: f32[K], W: f32[N, K], b: f32[N]) -> (y: f32[N]) { y[n] += x[k] * W[n, k]\ny[n] += b[n] }", "tuned")
+    assert proved(m) and "k_v:lanes" in structure(m.nest.body)
+
+
 def test_few_columns_of_dot_products_share_a_row():
     m = middle("op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", "tuned",
                Options(few=(("N", 4),)))
