@@ -57,6 +57,8 @@ class Questions:
              with few columns lanes run along these, as it does
     heads    the sizes that are columns of dot products, `N` of `A[m, k] * B[n, k]`: where these are few, they share a row of A
     rows     the extents of each contraction's rows; None if they are not known before the loops run
+    single   the sizes among these extents, if nothing else is added to what contractions write: with one row of each,
+             these sizes are 1
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
@@ -69,6 +71,7 @@ class Questions:
     upright: tuple[tuple[Affine, Affine, int], ...]
     heads: tuple[str, ...]
     rows: tuple[tuple[Affine, ...] | None, ...]
+    single: tuple[str, ...]
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
@@ -86,7 +89,8 @@ def questions(op: Op) -> Questions:
     return Questions(tuple(n for n in op.sizes if n in found), _windows(op, contractions),
                      tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)), _upright(op, contractions),
                      _heads(op, contractions),
-                     tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows), _turns(op, contractions),
+                     tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
+                     _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op))
 
 
@@ -100,7 +104,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     ones = tuple(n for n in q.windows if sizes[n] == 1)
     rows = few_rows(q, sizes)
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
-        ones = tuple(dict.fromkeys((*ones, *(e.name for extents in q.rows for e in extents or () if e.name))))
+        ones = tuple(dict.fromkeys((*ones, *q.single)))
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
     short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
@@ -248,6 +252,13 @@ def _upright(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine
         if is_plain and all(y.index and y.index[-1] == row for y in left):
             found.append((x.extent, x.lanes[0], x.bytes_))
     return tuple(found)
+
+
+def _single(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
+    """The sizes of rows of contractions; none if other steps add to a result: they would stand in the way of runs of sums."""
+    found = {e.name for s, last in contractions for e in _rows(s, last)}
+    alone = all(len(op.steps_of(s.target.source)) == 1 for s, _ in contractions)
+    return tuple(n for n in op.sizes if n in found) if alone else ()
 
 
 def _heads(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:

@@ -89,6 +89,11 @@ def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again(
 def test_a_single_row_is_a_fixed_size():
     ones = [regime(questions(MATMUL), {"K": 64, "M": rows, "N": 70}, Options(), AVX512).ones for rows in (1, 2)]
     assert ones == [("M",), ()]
+    biased = instantiate(parse(Source("<test>", """
+    op f(A: f32[M, K], B: f32[K, N], b: f32[N]) -> (C: f32[M, N]) {
+        C[m, n] += A[m, k] * B[k, n]
+        C[m, n] += b[n] }""")), "f")
+    assert questions(biased).single == ()
 
 
 def test_lanes_run_along_rows_where_columns_are_few_and_the_left_operand_lies_so():
