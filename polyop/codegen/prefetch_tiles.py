@@ -41,7 +41,7 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
         return replace(n, body=(*dict.fromkeys(first), *(early(b, n.index) for b in n.body)))
 
     def early(n: Node, lanes: str) -> Node:
-        if not isinstance(n, For) or n.kind in LOCKSTEP or _has_loop(n.body):
+        if not isinstance(n, For) or n.kind in LOCKSTEP or _has_loop(n.body) or _is_window(n, lanes):
             return rebuild(n, lambda body: tuple(early(b, lanes) for b in body))
         is_short = any((b - n.lower).is_constant and (b - n.lower).const <= ahead * n.step for b in bounds(n.upper))
         copied = {x.target for x in stores(n.body)}
@@ -58,6 +58,14 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
         return _moved(x, {n.index: affine(n.index) + ahead * n.step})
 
     return replace(nest, body=go(nest.body))
+
+
+def _is_window(n: For, lanes: str) -> bool:
+    """Whether the index of `n` is added to one that results have, { X[q + s] * F[s] }: it is short, and F is read again."""
+    kept = frozenset[str]().union(*(_names(s.target) for s in stores(n.body))) | {lanes}
+    inside = kept & {f.index for f in walk(n.body) if isinstance(f, For)} | {lanes}
+    positions = (p for s in stores(n.body) for x in loads(s.expr) for p in x.index if isinstance(p, Affine))
+    return any(n.index in names(p) and names(p) & inside for p in positions)
 
 
 def _goes_on(x: Load, b: Buffer, lanes: str) -> bool:

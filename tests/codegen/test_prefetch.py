@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 from polyop.codegen.prefetch import read_ahead
+from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.ir.dtypes import F16, F64
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Node, Prefetch, walk
 from tests.codegen.harness import make_arrays
-from tests.codegen.nests import A, ap, ld, loop, nest, reg, rows, st, strip, tensor
+from tests.codegen.nests import A, ap, lanes, ld, loop, nest, reg, rows, st, strip, tensor
 
 C = A("c_c", "c_v")
 PART = ld("part", "c_v")
@@ -83,3 +84,12 @@ def test_asking_early_keeps_what_a_nest_computes():
     interpret(n, sizes, {}, first)
     interpret(read_ahead(n), sizes, {}, second)
     np.testing.assert_array_equal(first["Y"], second["Y"])
+
+
+@pytest.mark.parametrize(("place", "asked"), [(A("q", "s"), 0), (A("q"), 1)])
+def test_a_window_is_short_and_its_filter_stays_in_a_cache(place, asked):
+    acc = ld("acc", "q", "v")
+    body = st(acc, ap("mul", ld("X", place, "v"), ld("F", "s", "v")), "add")
+    n = nest([tensor("X", "M", 16), tensor("F", "N", 16), reg("acc", 4, 16)],
+             [lanes("v", 16, None, loop("s", "N", rows("q", 4, None, body)))], sizes=("M", "N"))
+    assert sum(isinstance(x, Prefetch) and x.place.source == "F" for x in walk(prefetch_tiles(n).body)) == asked
