@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
+from itertools import takewhile
 from typing import Protocol
 
 from polyop.ir.module import Binary, Proof
@@ -130,11 +131,11 @@ def _loops(made: Explained) -> Iterator[str]:
     schedule = made.trace.get("schedule", "")
     lines = [x[2:] for x in made.trace.get("loops", "").splitlines()[1:] if re.match(r"\s+(for|if|else)\b", x)]
     inside: list[tuple[int, bool]] = []  # depth and whether parallel, of each loop around
-    for x in lines[:_LINES]:
+    for n, x in enumerate(lines[:_LINES]):
         depth = len(x) - len(x.lstrip())
         inside = [p for p in inside if p[0] < depth]
         loop = re.match(r"\s*for (\w+) in ", x)
-        why = _why(loop.group(1), x, schedule, any(p for _, p in inside)) if loop else ""
+        why = _why(loop.group(1), x, schedule, any(p for _, p in inside), _shares(lines[n:])) if loop else ""
         yield x + (f"   {why}" if why else "")
         inside.append((depth, "(parallel)" in x))
     if lines:
@@ -143,7 +144,14 @@ def _loops(made: Explained) -> Iterator[str]:
         yield f"... and {len(lines) - _LINES} lines more, in the stage `loops`"
 
 
-def _why(index: str, line: str, schedule: str, in_parallel: bool) -> str:
+def _shares(lines: list[str]) -> bool:
+    """Whether there is a parallel loop inside the first of `lines`."""
+    depth = len(lines[0]) - len(lines[0].lstrip())
+    inside = takewhile(lambda x: len(x) - len(x.lstrip()) > depth, lines[1:])
+    return any("(parallel)" in x for x in inside)
+
+
+def _why(index: str, line: str, schedule: str, in_parallel: bool, shares: bool) -> str:
     """Why a loop is of the kind it is."""
     if "(parallel)" in line:
         return "- iterations share nothing: threads may take them in any order"
@@ -156,7 +164,7 @@ def _why(index: str, line: str, schedule: str, in_parallel: bool) -> str:
         return "- serial: it adds up a reduction"
     if in_parallel:
         return "- serial inside a parallel loop"
-    return "- serial: threads share out a loop inside"
+    return "- serial: threads share out a loop inside" if shares else "- serial inside a serial loop"
 
 
 def _temporaries(made: Explained) -> Iterator[str]:

@@ -72,7 +72,10 @@ def test_an_explanation_has_every_section_and_every_proof():
 
 def test_a_recurrence_is_said_to_run_in_order():
     text = polyop.library("jacobi2d").compile().explain()
-    assert "for t in [1, steps + 1)   - serial: each iteration needs the one before" in text
+    assert all(f"for {t} in " in text for t in ("t_c", "t_w", "t_p"))
+    assert text.count("- serial: each iteration needs the one before") == 3
+    assert "16 steps of t go over i2 together, 1 behind each other" in text
+    assert "for j6_t in [0, N) by 64   - serial inside a serial loop" in text
     assert "(parallel)   - iterations share nothing" in text
     assert "A is kept in memory as" in text
 
