@@ -108,6 +108,16 @@ def test_runs_that_follow_each_other_in_memory_are_one(wide, high, string):
         check(n, {"N": 40, "M": rows, "K": wide, "L": high, "S": 0}, made, kernel=kernel)
 
 
+@each_target
+def test_runs_that_count_from_their_own_beginning_are_not_one(target):
+    here = ld("Y", "m", I)
+    for expr in (Number(I, F32), ap("add", ld("X", "m", I), Number(I, F32))):
+        row = strip("i", 64, "N", st(here, expr, stream=True))
+        n = nest([tensor("X", "M", "N"), tensor("Y", "M", "N")], [loop("m", "M", row)], ("M", "N"))
+        for rows in (1, 3):
+            check(n, {"N": 40, "M": rows}, target)
+
+
 @pytest.mark.skipif(V4 not in RUNNABLE, reason="no such vectors here")
 @pytest.mark.parametrize("behind", [0, 1, 16, 63, 64, 65, 4095])
 def test_long_rows_are_copied_by_a_string_instruction(behind):

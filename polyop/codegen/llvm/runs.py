@@ -121,7 +121,7 @@ def follows_itself(s: State, n: For, lower: Int, upper: Int) -> str | None:
     if not isinstance(inner, For) or not is_run(s.nest, inner) or n.index in names(inner.lower) | names(inner.upper):
         return None
     lanes, what = run_of(inner)
-    if not moves_with(what, n.index):
+    if not all(moves_with(what, i) for i in (n.index, inner.index)):  # a number made of an index starts again in each run
         return None
     b, total = s.b, s.b.compare("slt", lower, upper)
     count = b.sub(index(s, inner.upper, {}), index(s, inner.lower, {}))
