@@ -182,16 +182,22 @@ def _expression(p: Vector, basis: list[Vector], numbers: tuple[str, ...], least:
 
 
 def _basis(vectors: list[Vector]) -> list[Vector]:
-    """Some of `vectors`, of which all others are sums with whole factors."""
+    """Independent vectors of which all of `vectors` are sums with whole factors: some of them, or else one for each member.
+
+    The second is for (0, 2) and (0, 3): neither is a multiple of the other.
+    """
     out: list[Vector] = []
     for v in sorted(set(vectors), key=lambda v: (sum(map(abs, v)), v)):
         if _combination(v, out) is None:
             out.append(v)
-    return out
+    if all(_combination(v, out) is not None for v in vectors):
+        return out
+    members = range(len(vectors[0]))
+    return [tuple(int(k == member) for k in members) for member in members[1:]]
 
 
 def _combination(v: Vector, basis: list[Vector]) -> Vector | None:
-    """Whole factors with which `basis`, whose vectors are independent, sums up to `v`; None if there are none."""
+    """Whole factors with which `basis` sums up to `v`; None if there are none, or if its vectors are not independent."""
     rows = [[Fraction(b[k]) for b in basis] + [Fraction(x)] for k, x in enumerate(v)]
     for col in range(len(basis)):
         pivot = next((r for r in range(col, len(rows)) if rows[r][col]), None)

@@ -41,6 +41,12 @@ def test_a_member_is_its_step_word_for_word(s, a, b, c):
             assert member_of(f, m) == (cut.tensor(m.result), cut.steps_of(m.result)[0])
 
 
+@pytest.mark.parametrize(("a", "b", "c"), [(1, 3, 0), (-1, 5, 0), (5, 1, 1)])
+def test_numbers_none_of_which_is_a_multiple_of_another_make_a_family_too(a, b, c):
+    cut, (f,) = of(op(SPREAD.format(s=4, a=a, b=b, c=c)))
+    assert len(f.members) == 4 and all(member_of(f, m)[1] == cut.steps_of(m.result)[0] for m in f.members)
+
+
 @pytest.mark.parametrize("stride", [2, 3, 4])
 @pytest.mark.parametrize("pad", [0, 1, 3])
 def test_what_a_family_relies_on_holds_for_every_member(stride, pad):
