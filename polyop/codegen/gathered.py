@@ -47,8 +47,9 @@ def fetch_gathered(nest: LoopNest) -> LoopNest:
     def one(n: Node, around: tuple[For | If, ...]) -> Body:
         if isinstance(n, For) and is_run(nest, n):
             lanes, store = run_of(n)
-            hints = tuple(Prefetch(_at(x, {n.index: n.lower})) for x in later(store, (*around, n, lanes)))
-            return (replace(lanes, upper=affine(n.step), body=hints), n) if hints else (n,)
+            first = {n.index: n.lower}
+            hints = tuple(Prefetch(_at(x, first)) for x in later(store, (*around, n, lanes)))
+            return (replace(lanes, upper=substitute(lanes.upper, first), body=hints), n) if hints else (n,)  # no row, no position
         if isinstance(n, Store):
             return (*map(Prefetch, later(n, around)), n)
         return (rebuild(n, lambda body: go(body, (*around, n) if isinstance(n, For | If) else around)),)

@@ -8,7 +8,7 @@ import pytest
 from polyop.codegen.gathered import fetch_gathered
 from polyop.ir.dtypes import F32, I64
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
-from polyop.ir.loops import LoopNest, Node, Prefetch, structure, walk
+from polyop.ir.loops import For, LoopNest, Node, Prefetch, structure, walk
 from tests.codegen.harness import RUNNABLE, check, random_array
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, st, tensor, when
 
@@ -32,6 +32,10 @@ def fetched(n: LoopNest) -> list[Load]:
     return [x.place for x in walk(fetch_gathered(n).body) if isinstance(x, Prefetch)]
 
 
+def strip_of(length: Affine, store: Node) -> Node:
+    return loop("t", length, lanes("v", 32, least(32, length - A("t")), store), step=32)
+
+
 def last(name: str, by: int, upper: str) -> Affine:
     return quasi("min", affine(name) + by, affine(upper) - 1)
 
@@ -52,6 +56,15 @@ def test_of_a_row_that_is_copied_the_beginning_is_fetched_before_its_loop():
     n = nest(BUFFERS, [loop("b", "B", row_)], ("B", "L", "N"))
     assert structure(fetch_gathered(n).body) == "b(v:lanes(prefetch) t(v:lanes(s)))"
     assert fetched(n) == [row(last("b", 8, "B"), 0)]
+
+
+def test_where_a_row_that_is_copied_is_empty_no_position_is_read():
+    t = A("t", "v")
+    read = ld("E", ld("ids", "b", A("l", 1), t=I64), t)
+    row_ = strip_of(A("L", (-1, "l"), -1), st(ld("Y", "b", "l", t), read, stream=True))
+    n = nest([*BUFFERS[:2], tensor("Y", "B", "L", "L")], [loop("b", "B", loop("l", "L", row_))], ("B", "L", "N"))
+    hint = next(x for x in walk(fetch_gathered(n).body) if isinstance(x, For) and isinstance(x.body[0], Prefetch))
+    assert hint.upper == least(32, A("L", (-1, "l"), -1))
 
 
 @pytest.mark.parametrize("n", [
