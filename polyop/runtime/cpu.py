@@ -66,7 +66,8 @@ def host() -> Target:
 def _flags(info: Path = Path("/proc/cpuinfo")) -> frozenset[str]:
     """What the system says the CPU can do; LLVM does not ask about fast string instructions."""
     try:
-        found = next((x for x in info.read_text().splitlines() if x.startswith("flags")), "")
+        with info.open() as lines:  # the first core's alone: the system writes the file as it is read, core by core
+            found = next((x for x in lines if x.startswith("flags")), "")
     except OSError:
         return frozenset()
     return frozenset(found.partition(":")[2].split())
