@@ -25,6 +25,7 @@ from polyop.poly.scop import UPDATE, Stmt
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
+DOTS_MOST = 4  # rows that are dot products in place: 8 long ones come from L2 again for each column
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 LINE = 64  # bytes that a cache takes at once
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
@@ -176,7 +177,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     across = others[-1] if others and not beside and plan.options.short == SHORT else None
     height = plan.options.height
     second = max((n for n in range(1, 5) if (height + 1) * n + 1 <= t.registers), default=1) if across else 1
-    rows, vectors = register_tile(t, vector, typical[row], typical[column], 1 if across else 4, second, height=height)
+    known = plan.options.rows or typical[row]
+    rows, vectors = register_tile(t, vector, known, typical[column], 1 if across else 4, second, height=height)
     columns = vectors * vector
     is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
     ahead = is_one and not beside and not across and (
@@ -185,12 +187,12 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     heads = plan.options.rows or few.get(u.extent(column).name or "", 0)
     by_dots = lanewise is not None and lanewise.steps * heads > FEW_STEPS
     if heads and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
-        if not by_dots:
+        if not by_dots and heads <= DOTS_MOST:
             return ()  # dot products: little is used twice, and lanes along the contraction read it in place
     begins = begins_late(u, depth)
     if plan.options.rows and not by_dots and alone and all(unit(x, (column,)) for x in c.rights):
         rows = plan.options.rows
-        columns = min(4, (t.registers - 1) // rows - 1) * vector
+        columns = max(1, min(4, (t.registers - 1) // rows - 1)) * vector
         run = run_length(plan, columns, rows)
         chunk = None if plan.options.strip or begins else CHUNK
         return (PackedStrategy(c, row, column, depth, columns, run, vector, chunk, rows, rows, rows_outside=outside),)
