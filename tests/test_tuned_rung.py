@@ -8,12 +8,17 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 import polyop
+from polyop import compiler
+from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import UserError
+from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
+from polyop.ir.target import target
+from polyop.runtime.layout import contiguous
 
 KINDS = ["f16", "f32", "f64", "i8", "i32", "u64"]
 SETTINGS = settings(deadline=None, max_examples=25, derandomize=True, database=None,
@@ -110,3 +115,52 @@ def test_no_conditions_between_loops_show_a_bug(text, extents):
         same_as_the_definition(text, dict(zip("MNKPL", extents, strict=True)))
     except UserError as refused:  # such as a temporary that is read beyond the condition it is written under
         assert refused.diagnostic.code in ("E324", "E326")
+
+
+@pytest.fixture
+def rungs(monkeypatch):
+    """The rungs of what is compiled from now on."""
+    found = []
+
+    def noted(op, *rest):
+        made = compile_op(op, *rest)
+        found.append(made.rung)
+        return made
+    monkeypatch.setattr(compiler, "compile_op", noted)
+    return found
+
+
+def chain(kind):
+    return f"""op f(Q: {kind}[M, D], K: {kind}[N, D], V: {kind}[N, E]) -> (O: f32[M, E]) {{
+        s: f32[M, N] [i, j] += Q[i, d] * K[j, d]
+        top[i] max= s[i, j]
+        e[i, j] = s[i, j] - top[i]
+        O[i, v] += e[i, j] * V[j, v] }}"""
+
+
+def same_chain(kind, q, m=195, n=37):
+    rng = np.random.default_rng(m)
+    arrays = [rng.integers(-2, 3, shape).astype(DTYPES[kind].numpy) for shape in ((m, 9), (n, 9), (n, 20))]
+    scores = arrays[0].astype(float) @ arrays[1].astype(float).T
+    want = (scores - scores.max(1, keepdims=True)) @ arrays[2].astype(float)
+    np.testing.assert_array_equal(polyop.op(chain(kind))(q(arrays[0]), *arrays[1:]), want)
+
+
+def test_a_left_operand_that_is_packed_stands_inside_tiles_of_rows(rungs):
+    same_chain("f32", np.asfortranarray)
+    same_chain("f32", lambda a: np.repeat(a, 2, axis=1)[:, ::2])
+    assert set(rungs) == {"tuned"}
+
+
+def test_contractions_whose_tiles_differ_in_rows_share_tiles_of_rows(rungs):
+    for m in (1, 191, 192, 193, 200, 385):
+        same_chain("bf16", lambda a: a, m)
+    assert set(rungs) == {"tuned"}
+
+
+@pytest.mark.parametrize("level", ["v2", "v3", "v4"])
+@pytest.mark.parametrize("rows", [1, 4, 8])
+def test_few_rows_fit_into_the_registers_of_every_target(level, rows):
+    text = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
+    op = instantiate(parse(Source("<test>", text)), "f")
+    assert compile_op(op, contiguous(op), target(f"x86:x86-64-{level}"), Options(rows=rows)).rung == "tuned"

@@ -57,8 +57,10 @@ class _Packed:
                        Coord(f"{q[s.column]}_v", 1, s.columns)),
         }
         if s.row:
+            # contractions that take tiles of rows together may step through them by different numbers
+            r = f"{q[s.row]}_{self.u.name}" if q[s.row] in plan.tiled else q[s.row]
             block = plan.tiled.get(q[s.row], Coord(f"{q[s.row]}_c", s.mc))
-            chains[s.row] = (block, Coord(f"{q[s.row]}_r", s.rows, s.mc), Coord(f"{q[s.row]}_p", 1, s.rows))
+            chains[s.row] = (block, Coord(f"{r}_r", s.rows, s.mc), Coord(f"{r}_p", 1, s.rows))
         if s.across:
             chains[s.across] = (Coord(f"{q[s.across]}_c", s.block), Coord(f"{q[s.across]}_r", s.second, s.block),
                                 Coord(f"{q[s.across]}_p", 1, s.second))
@@ -83,7 +85,7 @@ class _Packed:
         self.other_m = () if s.rows_outside else other_m
         self.n_v = f"{q[s.column]}_v"
         self.chunk = f"{q[s.depth]}_c" if s.kc else None
-        self.row = ((f"{q[s.row]}_p", s.rows),) if s.row else ()
+        self.row = ((chains[s.row][-1].name, s.rows),) if s.row else ()
         self.across = ((f"{q[s.across]}_p", s.second),) if s.across else ()
         self.locked = (*self.row, *self.across, (self.n_v, s.columns))
         self.homes = find_homes(plan, cluster, tuple(outer), self.locked, s.columns)
@@ -103,6 +105,10 @@ class _Packed:
     def loops(self, items: tuple[str, ...]) -> tuple[str, ...]:
         """The loops over `items`, without those that stand around all."""
         return tuple(c.name for i in items for c in self.coords(i) if c.name not in self.given)
+
+    def is_around(self, coord: str) -> bool:
+        """Whether `coord` counts blocks, so that it stands around what copies a block."""
+        return coord.endswith("_c") or coord in self.given
 
     def extent(self, i: str) -> Affine:
         """The number of values of iterator `i`, in sizes alone."""
@@ -395,7 +401,7 @@ class _Copy:
             for i, last, size in ((lane, "l", vector), (source, "s", steps)):
                 q = p.own[i]
                 axis = self.axes[q]
-                stay = tuple(c for c in axis.coords if c.step > 1 and (c.name.endswith("_c") or c.name in keep))
+                stay = tuple(c for c in axis.coords if c.step > 1 and (p.is_around(c.name) or c.name in keep))
                 cap = stay[-1].step if stay else None
                 square = Coord(f"{q}_{'x' if size == vector else 'w'}", size, cap)
                 self.axes[q] = Axis((*stay, square, Coord(f"{q}_{last}", 1, size)), axis.start)
@@ -417,7 +423,7 @@ class _Copy:
     def loops(self, exclude: tuple[str, ...]) -> tuple[str, ...]:
         """The copy's own loops, outermost first: those that the tiles around do not already have."""
         p = self.p
-        inner = {i: [c.name for c in self.axes[p.own[i]].coords if not c.name.endswith("_c")]
+        inner = {i: [c.name for c in self.axes[p.own[i]].coords if not p.is_around(c.name)]
                  for i in self.pool if i not in exclude}
         if self.source is not None and self.source in inner:
             inside = [inner[self.source].pop(), inner[self.lane].pop()]
