@@ -22,6 +22,8 @@ class Options:
                bf16; "strict": source order and rounding
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
+    special    whether sizes that other tiles suit better (few rows, short rows, sizes of 1) get a kernel of their own when calls
+               ask for it again. Without it one kernel serves all sizes of at least 1, and the same call has the same bits, always
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
     ones       sizes that are 1 in the calls the kernel is for
     short      what becomes of lanes along what has unit stride in a contraction's result: they are many enough (0), so few that a
@@ -42,6 +44,7 @@ class Options:
     numerics: str = "fast"
     hints: tuple[tuple[str, int], ...] = ()
     rung: str = "tuned"
+    special: bool = True
     regime: str = "positive"
     ones: tuple[str, ...] = ()
     short: int = 0

@@ -98,6 +98,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     """`options` for a call of these sizes, all of them at least 1, on `target`."""
     near = bool(q.far) and all(sizes[n] <= BOUND for n in q.far)
     options = options if options.near == near else replace(options, near=near)
+    if not options.special:
+        return options
     ones = narrow_sizes(q, sizes)
     if ones:
         return replace(options, ones=ones)

@@ -144,3 +144,11 @@ def test_a_point_costs_less_than_an_element_of_memory():
     values = {"A": np.ones((10, 20), np.float32), "B": np.ones((20, 30), np.float32)}
     bound = bind(op, values)
     assert cost(bound, 6400) == 100 + 200 + 600 + 300
+
+
+def test_without_special_kernels_one_serves_every_size_and_gives_the_same_bits():
+    f, seen = counted(special=False)
+    for m, k, n in ((96, 64, 128), (1, 64, 128), (3, 7, 1), (7, 5, 17), (1, 1, 1)):
+        results = {product(f, m, k, n).tobytes() for _ in range(6)}
+        assert len(results) == 1
+    assert len(seen) == 1 and not seen[0].special
