@@ -71,6 +71,17 @@ class Compiled:
     binary: Binary | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What may be proposed on a rung: storage that is folded, recurrences in time tiles."""
+
+    fold: bool = True
+    skew: bool = True
+
+
+_PLAIN = _Way(False, False)
+
+
 @dataclass(frozen=True, eq=False)
 class _Job:
     """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then."""
@@ -106,16 +117,16 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
         cut = _before_scop(op, options)
         notes: list[str] = []
 
-        def tried(rung: str, fold: bool, jobs: tuple[_Job, ...]) -> Compiled | bool:
-            """The kernel; or, if there is none so, whether it is worth while to try without folds."""
+        def tried(rung: str, way: _Way, jobs: tuple[_Job, ...]) -> Compiled | _Way | None:
+            """The kernel; or, if there is none so, the next way to try on this rung."""
             rec.text("scop", "\n".join(str(j.scop) for j in jobs))
             try:
-                return _on_rung(rung, fold, rec, jobs, op, layout, target, options, notes)
+                return _on_rung(rung, way, rec, jobs, op, layout, target, options, notes)
             except _NotProvedError as error:
-                notes.append(f"not on rung {rung}{', folded' if fold else ''}: {error}")
-                if not error.has_folds and not is_undecided(error.failed):  # else it is a limit of the checker's
+                notes.append(f"not on rung {rung}{', folded' if way.fold else ''}: {error}")
+                if error.plainer is None and not is_undecided(error.failed):  # else it is a limit of the checker's
                     LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
-                return error.has_folds
+                return error.plainer
             except UnsupportedError as error:
                 notes.append(f"not on rung {rung}: {error}")
             except (UserError, RecursionError, MemoryError):
@@ -124,11 +135,11 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
                 what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
                 notes.append(f"not on rung {rung}: {what}")
                 LOG.error("polyop bug: %s on rung %s: %s", op.name, rung, what)
-            return False
+            return None
 
         apart = rec.stage("scop", _apart, op, cut, layout, target, options)
         if apart:
-            made = tried(options.rung, True, apart)
+            made = tried(options.rung, _Way(), apart)
             if isinstance(made, Compiled):
                 return made
             notes.append("steps that differ in numbers alone are compiled one by one")
@@ -136,12 +147,12 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
         for form in (blocked, cut) if blocked is not cut else (cut,):
             whole = (_Job(rec.stage("scop", scop_of, form), layout),)
             for rung in (r for r in RUNGS[RUNGS.index(options.rung) : -1] if form is cut or r in _FUSED):
-                for fold in (True, False) if rung in _FUSED else (False,):
-                    made = tried(rung, fold, whole)
+                way: _Way | None = _Way() if rung in _FUSED else _PLAIN
+                while way:
+                    made = tried(rung, way, whole)
                     if isinstance(made, Compiled):
                         return made
-                    if not made:
-                        break
+                    way = made
     notes.append("no loops could be generated: calls are interpreted, which is slow")
     LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))
     return Compiled(op, layout, target, options, "interpreter", rec.trace(), notes=tuple(notes))
@@ -183,16 +194,17 @@ def _layout_of(part: Op, layout: Layout) -> Layout:
 
 
 class _NotProvedError(Exception):
-    """A claim about a nest failed; `has_folds`: storage was folded, which was only a proposal."""
+    """A claim about a nest failed; `plainer`: the way without what was only proposed, the last of it first, if anything was."""
 
-    def __init__(self, failed: Proof, has_folds: bool) -> None:
-        super().__init__(f"not proved: {failed}")
-        self.failed, self.has_folds = failed, has_folds
+    def __init__(self, failed: Proof, made: Middle) -> None:
+        super().__init__(f"not proved: {failed}{', in time tiles' if made.has_skews else ''}")
+        self.failed = failed
+        self.plainer = _Way(skew=False) if made.has_skews else _PLAIN if made.has_folds else None
 
 
-def _on_rung(rung: str, fold: bool, rec: Recorder, jobs: tuple[_Job, ...], op: Op, layout: Layout, target: Target,
+def _on_rung(rung: str, way: _Way, rec: Recorder, jobs: tuple[_Job, ...], op: Op, layout: Layout, target: Target,
              options: Options, notes: list[str]) -> Compiled:
-    made = tuple(_made(rung, fold, rec, j, target, options) for j in jobs)
+    made = tuple(_made(rung, way, rec, j, target, options) for j in jobs)
     nest, final = _whole(made, [m.nest for m in made]), _whole(made, [m.final for m in made])
     proofs = _together([m.proofs for m in made])
     rec.text("schedule", "\n".join(str(m.middle.schedule) for m in made))
@@ -212,9 +224,9 @@ def _on_rung(rung: str, fold: bool, rec: Recorder, jobs: tuple[_Job, ...], op: O
                     nest, final, module, binary)
 
 
-def _made(rung: str, fold: bool, rec: Recorder, job: _Job, target: Target, options: Options) -> _Made:
+def _made(rung: str, way: _Way, rec: Recorder, job: _Job, target: Target, options: Options) -> _Made:
     """The nest of a job on a rung, proved and rewritten."""
-    middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, fold)
+    middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
     rec.text("schedule", middle.schedule)
     rec.text("tiles", "\n\n".join(map(str, middle.programs)))
     rec.text("loops", middle.nest)
@@ -226,7 +238,7 @@ def _made(rung: str, fold: bool, rec: Recorder, job: _Job, target: Target, optio
     rec.text("proofs", "\n".join(map(str, proofs)))
     failed = first_failure(proofs)
     if failed:
-        raise _NotProvedError(failed, middle.has_folds)
+        raise _NotProvedError(failed, middle)
     if not on_cpu:
         return _Made(job, middle, nest, nest, proofs, ())
     final = rec.stage("final", rewritten, nest, target)

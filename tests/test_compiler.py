@@ -103,13 +103,31 @@ def test_a_schedule_whose_proof_takes_too_long_is_not_used_and_no_bug(monkeypatc
     assert any("not decided within the quota" in n for n in made.notes)
 
 
+def test_storage_is_folded_too_where_only_time_tiles_are_not_proved(monkeypatch, caplog):
+    text = """op f(X: f32[N, M]; T: int) -> (Y: f32[N, M]) {
+        A[0, i, j] = X[i, j]
+        A[t, i, j] = A[t-1, i, j] + (A[t-1, i+1, j] else 0) + (A[t-1, i, j+1] else 0) where t in 1:T+1
+        Y[i, j] = A[T, i, j] }"""
+    op, real, seen = op_of(text), compiler.prove, []
+
+    def slow(scop, nest, context):
+        seen.append(nest)
+        return (Proof("made up", False, verdict.UNDECIDED),) if len(seen) == 1 else real(scop, nest, context)
+
+    monkeypatch.setattr(compiler, "prove", slow)
+    with caplog.at_level(logging.ERROR, "polyop"):
+        made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    assert "t_w" in str(seen[0]) and "t_w" not in str(made.nest) and not caplog.text
+    assert made.rung == "tuned" and any("is kept for 2 steps" in n for n in made.notes)
+
+
 def test_a_bug_in_a_strategy_is_reported_and_survived(monkeypatch, caplog):
     op, real = op_of(MATMUL), compiler.lower
 
-    def broken(scop, layout, target, options, rung, fold):
+    def broken(scop, layout, target, options, rung, *way):
         if rung == "tuned":
             raise InternalError("poly: made up")
-        return real(scop, layout, target, options, rung, fold)
+        return real(scop, layout, target, options, rung, *way)
 
     monkeypatch.setattr(compiler, "lower", broken)
     with caplog.at_level(logging.ERROR, "polyop"):

@@ -40,7 +40,11 @@ ROWS = 192  # of a tile that several contractions take at a time: a block of wha
 
 @dataclass(frozen=True, eq=False)
 class Middle:
-    """What the middle made, stage by stage. `chosen`: the strategy of each cluster, `notes`: what was refused and why."""
+    """What the middle made, stage by stage.
+
+    chosen      the strategy of each cluster; `notes`: what was refused and why
+    has_folds   whether some temporary is not kept whole; `has_skews`: whether some recurrence goes in time tiles
+    """
 
     scop: Scop
     context: isl.Set
@@ -50,17 +54,21 @@ class Middle:
     chosen: tuple[str, ...]
     notes: tuple[str, ...]
     has_folds: bool
+    has_skews: bool = False
 
 
-def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool = True) -> Middle:
-    """The nest of `op_scop` on one rung of the ladder; without `fold`, temporaries keep all their elements.
+def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool = True,
+          skew: bool = True) -> Middle:
+    """The nest of `op_scop` on one rung of the ladder.
+
+    Without `fold`, temporaries keep all their elements; without `skew`, there are no time tiles.
 
     Raises  UnsupportedError, if this rung cannot do it.
     """
     try:
-        return _lower(op_scop, layout, target, options, rung, fold, True)
+        return _lower(op_scop, layout, target, options, rung, fold, skew, True)
     except _NotInTilesError as error:
-        found = _lower(op_scop, layout, target, options, rung, fold, False)
+        found = _lower(op_scop, layout, target, options, rung, fold, skew, False)
         return replace(found, notes=(*found.notes, f"not tile by tile, since {error}"))
 
 
@@ -68,7 +76,8 @@ class _NotInTilesError(UnsupportedError):
     """Clusters cannot share the tiles of a loop."""
 
 
-def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool, tile: bool) -> Middle:
+def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool, skew: bool,
+           tile: bool) -> Middle:
     context = regime(op_scop, options)
     with quota(OPERATIONS, "schedule"):
         # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
@@ -92,9 +101,12 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     reuse = find_reuse(op_scop, clusters_of(found.nodes), local) if fold and rung in ("tuned", "default") else {}
     reuse = {t: u for t, u in reuse.items() if folds.get(t) == folds.get(u)}
     notes += [f"{t} takes the memory of {u}" for t, u in reuse.items()]
+    has_skews = False
     for node in found.nodes:
         with quota(OPERATIONS, "tile and generate"):
-            program, nodes = _node(plan, node, rung, folds, reuse, chosen, notes)
+            in_tiles = _in_time_tiles(plan, node, folds, reuse, chosen, notes) if skew and rung == "tuned" else None
+            has_skews = has_skews or in_tiles is not None
+            program, nodes = in_tiles or _node(plan, node, rung, folds, reuse, chosen, notes)
         programs.append(program)
         body += nodes
         buffers |= {b.name: b for b in program.buffers}
@@ -103,7 +115,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     op = op_scop.op
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
     nest = LoopNest(op.name, op.sizes, scalars, every, tuple(body), tuple(in_place(op).items()))
-    return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes), bool(folds or reuse))
+    return Middle(op_scop, context, found, tuple(programs), nest, tuple(chosen), tuple(notes), bool(folds or reuse), has_skews)
 
 
 def regime(scop: Scop, options: Options) -> isl.Set:
@@ -161,16 +173,6 @@ def _node(plan: Plan, node: Cluster | Serial | Shared, rung: str, folds: Folds, 
         part, name, body = _best(plan, node, {}, rung, notes)
         chosen.append(f"{node}: {name}")
         return program(plan, part), body
-    skew = find_skew(plan, node) if isinstance(node, Serial) and folds and _is_packed(plan) and not plan.options.threads else None
-    if skew and rung == "tuned" and isinstance(node, Serial):
-        try:
-            whole = reused(folded(program(plan, _skewed(plan, node, skew, rung, chosen, notes)), folds), reuse)
-            nodes = generate(whole, plan.head)
-        except UnsupportedError as error:
-            notes.append(f"not {skew}, since {error}")
-        else:
-            notes.append(str(skew))
-            return whole, nodes
     for alone in (False, True):
         names: list[str] = []
         reasons: list[str] = []
@@ -219,13 +221,34 @@ def _part(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung
                 bands(around, *tree), kinds, tuple(t for p in parts for t in p.ahead))
 
 
-def _skewed(plan: Plan, node: Serial, skew: Skew, rung: str, chosen: list[str], notes: list[str]) -> Part:
+def _in_time_tiles(plan: Plan, node: Cluster | Serial | Shared, folds: Folds, reuse: Mapping[str, str], chosen: list[str],
+                   notes: list[str]) -> tuple[TileProgram, tuple[Node, ...]] | None:
+    """The tile program of a top-level recurrence in time tiles and its loops; None if it is none, or cannot be written so."""
+    if not isinstance(node, Serial) or not folds or not _is_packed(plan) or plan.options.threads:
+        return None
+    skew = find_skew(plan, node)
+    if skew is None:
+        return None
+    names: list[str] = []
+    reasons: list[str] = []
+    try:
+        whole = reused(folded(program(plan, _skewed(plan, node, skew, names, reasons)), folds), reuse)
+        nodes = generate(whole, plan.head)
+    except UnsupportedError as error:
+        notes.append(f"not {skew}, since {error}")
+        return None
+    chosen += names
+    notes += [*reasons, str(skew)]
+    return whole, nodes
+
+
+def _skewed(plan: Plan, node: Serial, skew: Skew, chosen: list[str], notes: list[str]) -> Part:
     """The part of a recurrence in time tiles. Its rows are in order, so nothing is shared out."""
     parts = []
     for c, row in zip(node.body, skew.rows, strict=True):
         assert isinstance(c, Cluster)
         inside = replace(c, shell=tuple(k for k in c.shell if k != row))
-        parts.append(_part(plan, inside, skew.axes(row), rung, chosen, notes, False))
+        parts.append(_part(plan, inside, skew.axes(row), "tuned", chosen, notes, False))
     kinds = tuple(k for p in parts for k in p.kinds if k[1] != Kind.PARALLEL)
     return Part(tuple(s for p in parts for s in p.stmts), tuple(b for p in parts for b in p.buffers),
                 bands(skew.around, *(t for p in parts for t in p.tree)), kinds, tuple(t for p in parts for t in p.ahead))
