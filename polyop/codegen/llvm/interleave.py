@@ -13,6 +13,7 @@ from polyop.codegen.llvm.addresses import Place, gep, locate, strides
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import existing, splat
 from polyop.codegen.llvm.loads import transpose
+from polyop.codegen.llvm.masked import masked_store
 from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, suffix, vector
@@ -139,8 +140,7 @@ def _write(s: State, place: Place, w: Weave, raw: str, p: str, g: int, mask: str
     if mask is None:
         b.line(f"store {t} {raw}, ptr {p}, align {align}")
         return
-    args = ((t, raw), (f"ptr align {align}", p), (f"<{whole} x i1>", mask))
-    b.call("void", f"llvm.masked.store.{suffix(place.element, whole)}.p0", *args)
+    masked_store(s, place.element, whole, raw, p, mask)
 
 
 def _below(s: State, whole: int, period: int, count: Int) -> str:

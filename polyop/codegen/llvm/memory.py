@@ -10,6 +10,7 @@ from polyop.codegen.llvm.few import square_of, unless_few
 from polyop.codegen.llvm.index import existing, index
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
+from polyop.codegen.llvm.masked import masked_store
 from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, only_if, points, row_exists, rows_needed
@@ -123,8 +124,7 @@ def _write_vector(s: State, place: Place, raw: str, p: str, mask: str | None) ->
     if mask is None:
         s.b.line(f"store {t} {raw}, ptr {p}, align {align}")
     else:
-        args = ((t, raw), (f"ptr align {align}", p), (f"<{s.width} x i1>", mask))
-        s.b.call("void", f"llvm.masked.store.{suffix(place.element, s.width)}.p0", *args)
+        masked_store(s, place.element, s.width, raw, p, mask)
 
 
 def _stream(s: State, x: Value, place: Place, point: Point) -> None:

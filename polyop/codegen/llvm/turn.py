@@ -9,10 +9,11 @@ from polyop.codegen.convert import to_memory
 from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.loads import transpose
+from polyop.codegen.llvm.masked import masked_store
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import only_if, points, row_exists
 from polyop.codegen.llvm.state import State, Value
-from polyop.codegen.llvm.types import Int, alignment, iota, shuffle_mask, suffix, vector
+from polyop.codegen.llvm.types import Int, alignment, iota, shuffle_mask, vector
 from polyop.ir.expr import Affine
 from polyop.ir.loops import Store
 
@@ -77,5 +78,4 @@ def _write(s: State, element: str, height: int, raw: str, p: str, mask: str | No
     if mask is None:
         s.b.line(f"store {t} {raw}, ptr {p}, align {align}")
         return
-    args = ((t, raw), (f"ptr align {align}", p), (f"<{height} x i1>", mask))
-    s.b.call("void", f"llvm.masked.store.{suffix(element, height)}.p0", *args)
+    masked_store(s, element, height, raw, p, mask)

@@ -1,0 +1,38 @@
+"""Stores of some lanes of a vector."""
+
+from __future__ import annotations
+
+from polyop.codegen.llvm.state import State
+from polyop.codegen.llvm.types import alignment, shuffle_mask, suffix, vector
+
+WIDEST, LEAST = 512, 128  # bits of a register that holds a vector
+
+
+def masked_store(s: State, element: str, width: int, raw: str, p: str, mask: str) -> None:
+    """Store the lanes of `raw` that `mask` holds for, `width` elements, from `p` on.
+
+    LLVM 22 makes one store of a truncation and a masked store. If it knows the mask, and only one lane is set, that store is of
+    the element before truncation: it writes up to seven bytes too many. So it is not told that narrow elements were truncated.
+    """
+    if s.shared.target.masks and element in ("i8", "i16", "i32"):
+        raw = _opaque(s, element, width, raw)
+    args = ((vector(element, width), raw), (f"ptr align {alignment(element)}", p), (f"<{width} x i1>", mask))
+    s.b.call("void", f"llvm.masked.store.{suffix(element, width)}.p0", *args)
+
+
+def _opaque(s: State, element: str, width: int, raw: str) -> str:
+    """`raw`, of which nothing more is known. It takes no instruction."""
+    b, t, bits = s.b, vector(element, width), width * 8 * alignment(element)
+    if bits > WIDEST:
+        half = width // 2
+        parts = [b.do(f"shufflevector {t} {raw}, {t} poison, {shuffle_mask([*range(at, at + half)])}") for at in (0, half)]
+        low, high = (_opaque(s, element, half, x) for x in parts)
+        one = vector(element, half)
+        return b.do(f"shufflevector {one} {low}, {one} {high}, {shuffle_mask([*range(width)])}")
+    if bits >= LEAST:
+        return b.do(f'call {t} asm "", "=v,0"({t} {raw})')
+    word = {32: "float", 64: "double"}.get(bits, f"i{bits}")
+    where = "r" if word.startswith("i") else "v"
+    same = b.do(f"bitcast {t} {raw} to {word}")
+    same = b.do(f'call {word} asm "", "={where},0"({word} {same})')
+    return b.do(f"bitcast {word} {same} to {t}")

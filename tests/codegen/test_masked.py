@@ -1,0 +1,29 @@
+"""Nothing beside a result is written, however many of its last vector's lanes there are."""
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.ir.dtypes import DTYPES
+
+TURNED = {"bf16": "Q[r, {n} - 1 - i]", "i8": "i8(Q[r, i])", "i16": "i16(Q[r, i])", "i32": "i32(Q[r, i])", "u8": "u8(Q[r, i])",
+          "bool": "Q[r, i] > 2", "f16": "f16(Q[r, i])"}
+PAIRS = [("bf16", "bf16"), ("f32", "bf16"), ("i32", "i8"), ("i64", "i8"), ("i16", "i8"), ("f32", "i8"), ("i32", "i16"), 
+         ("f64", "i16"),
+         ("i64", "i32"), ("f64", "i32"), ("i32", "u8"), ("f32", "bool"), ("f64", "bool"), ("f32", "f16")]
+
+
+@pytest.mark.parametrize(("source", "kind"), PAIRS)
+def test_nothing_is_written_behind_a_row_of_a_known_length(source, kind):
+    t = DTYPES[kind].numpy
+    for n in (1, 8, 9, 17, 33, 65):
+        value = "bf16(Q[r, i])" if (source, kind) == ("f32", "bf16") else TURNED[kind].format(n=n)
+        f = polyop.op(f"op f(Q: {source}[R, {n}]) -> (Y: {kind}[R, {n}]) {{ Y[r, i] = {value} }}")
+        q = np.random.default_rng(n).integers(1, 5, (3, n)).astype(DTYPES[source].numpy)
+        room = np.zeros(3 * (n + 3) + 64, t)
+        y = room[:3 * (n + 3)].reshape(3, n + 3)
+        y[...] = np.ones(1, t)
+        f(q, out=y[:, :n])
+        want = q > 2 if kind == "bool" else q[:, ::-1] if source == kind else q
+        np.testing.assert_array_equal(y[:, :n], want.astype(t))
+        np.testing.assert_array_equal(y[:, n:], np.ones((3, 3), t))
