@@ -56,6 +56,19 @@ def test_what_is_found_is_the_same_whichever_way_the_test_goes(target):
 
 
 @each_target
+def test_lanes_that_do_not_exist_keep_what_they_had_whichever_way_the_test_goes(target):
+    one = ap("select", FOUND, Const(1, I32), Const(0, I32), t=I32)
+    body = [st(TOP, ld("t", "r")), lanes("i_v", 32, None, st(PART, Const(0, I32))), strip("i", 32, "N", st(PART, one, "add")),
+            lanes("i_v", 32, None, st(ld("y", "r", "i_v", t=I32), PART))]
+    buffers = [tensor("x", "N"), tensor("t", "M"), tensor("y", "M", 32, t=I32), reg("top"), reg("part", 32, t=I32)]
+    n = nest(buffers, [loop("r", "M", *body)], sizes=("M", "N"))
+    k = compiled(n, target)
+    for size in (1, 31, 33, 70):
+        arrays = {"x": np.zeros(size, np.float32), "t": np.array([0, np.nan, 1], np.float32), "y": np.zeros((3, 32), np.int32)}
+        check(n, {"M": 3, "N": size}, arrays=arrays, kernel=k)
+
+
+@each_target
 def test_an_update_with_the_identity_keeps_what_was_there(target):
     body = []
     names = {"min": np.inf, "max": -np.inf, "add": 0.0}

@@ -140,7 +140,12 @@ def _serial(s: State, n: For) -> None:
         _loop(s, n, lower, upper)
         return
     yes, no = (settled(n, test, holds) for holds in (True, False))
+    keep = s.shared.blended  # known by the stores themselves, in whose place others stand now
+    for x in (yes, no):
+        pairs = zip(stores(n.body), stores(x.body), strict=True)
+        s.shared.blended |= {id(new) for old, new in pairs if id(old) in keep}
     branch(s, value_of(s, test).at({}, 0), lambda: _loop(s, yes, lower, upper), lambda: _loop(s, no, lower, upper))
+    s.shared.blended = keep
 
 
 def _iteration(s: State, n: For, at: Int) -> None:
