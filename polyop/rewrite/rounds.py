@@ -15,7 +15,7 @@ from polyop.ir.op import Op, Range, Step
 from polyop.rewrite.names import fresh
 
 MOST = 16
-"""Rounds of one step; beyond that it is left whole."""
+"""Rounds of one step, along all its indices together; an index that would give more is left whole."""
 
 
 def cut_into_rounds(op: Op) -> Op:
@@ -24,17 +24,18 @@ def cut_into_rounds(op: Op) -> Op:
     return replace(op, steps=tuple(piece for s in op.steps for piece in _rounds(s, fresh("at", set(taken)))))
 
 
-def _rounds(s: Step, inside: str) -> tuple[Step, ...]:
-    """`inside` is a new name, for the index within a round."""
+def _rounds(s: Step, inside: str, most: int = MOST) -> tuple[Step, ...]:
+    """`inside` is a new name, for the index within a round; `most`: how many rounds there may be."""
     if s.reduce is not None or any(map(is_computed, s.target.index)):
         return (s,)
     for r in s.ranges:
         size = r.upper.terms[0][0] if len(r.upper.terms) == 1 else None
-        if r.lower != Affine() or r.upper.const or not isinstance(size, str) or not 2 <= r.upper.factor(size) <= MOST:
+        if r.lower != Affine() or r.upper.const or not isinstance(size, str) or not 2 <= r.upper.factor(size) <= most:
             continue
         alone = not any(r.index in names(b) for x in s.ranges for b in (x.lower, x.upper))
         if alone and any(_is_by(x, r.index, size) for x in walk(s.expr)):
-            return tuple(y for k in range(r.upper.factor(size)) for y in _rounds(_round(s, r, size, k, inside), inside))
+            count = r.upper.factor(size)
+            return tuple(y for k in range(count) for y in _rounds(_round(s, r, size, k, inside), inside, most // count))
     return (s,)
 
 

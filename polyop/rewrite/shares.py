@@ -4,7 +4,7 @@
 
 Nothing else in such a step could be shared out: its loops all add up to one place. Shares are cut along the outermost index, so
 each is a piece of memory of its own; how many there are depends on the sizes alone, so the result does not depend on how many
-threads there are.
+threads there are, if these are several.
 """
 
 from __future__ import annotations

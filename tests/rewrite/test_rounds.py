@@ -6,7 +6,7 @@ import pytest
 
 from polyop.ir.expr import is_computed, loads
 from polyop.poly.wellformed import check
-from polyop.rewrite.rounds import cut_into_rounds
+from polyop.rewrite.rounds import MOST, cut_into_rounds
 from tests.rewrite.ops import assert_same, op
 
 TILE = "op f(X: f32[M, N]) -> (Y: f32[M, 3*N]) { Y[m, i] = X[m, i % N] }"
@@ -23,6 +23,11 @@ def test_the_rounds_compute_what_the_whole_does_by_affine_positions(text, rounds
     assert not any(is_computed(p) for s in cut.steps for x in loads(s.expr) for p in x.index)
     check(cut)  # still written in full and exactly once
     assert_same(whole, cut, {"M": n, "N": n + 2})
+
+
+def test_rounds_along_several_indices_are_few_together():
+    cut = cut_into_rounds(op("op f(X: f32[M, N]) -> (Y: f32[9*M, 5*N]) { Y[m, i] = X[m % M, i % N] }"))
+    assert len(cut.steps) == 9 <= MOST
 
 
 @pytest.mark.parametrize("text", [
