@@ -10,7 +10,7 @@ inside depend on no other are moved on, and never further than to their last ite
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 
 from polyop.codegen.runs import is_run, run_of
@@ -24,9 +24,9 @@ from polyop.ir.expr import (
     is_computed,
     loads,
     names,
+    place,
     quasi,
     substitute,
-    substitute_expr,
     walk,
 )
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild
@@ -48,7 +48,7 @@ def fetch_gathered(nest: LoopNest) -> LoopNest:
         if isinstance(n, For) and is_run(nest, n):
             lanes, store = run_of(n)
             first = {n.index: n.lower}
-            hints = tuple(Prefetch(_at(x, first)) for x in later(store, (*around, n, lanes)))
+            hints = tuple(Prefetch(place(x, first)) for x in later(store, (*around, n, lanes)))
             return (replace(lanes, upper=substitute(lanes.upper, first), body=hints), n) if hints else (n,)  # no row, no position
         if isinstance(n, Store):
             return (*map(Prefetch, later(n, around)), n)
@@ -91,8 +91,4 @@ def _later(x: Load, around: tuple[For | If, ...]) -> Iterable[Load]:
     if moved.step != 1 or any(moved.index in names(t) for t in (*tests, *limits)):
         return
     env = {moved.index: quasi("min", affine(moved.index) + steps, moved.upper - 1)}
-    yield _at(x, env)
-
-
-def _at(x: Load, env: Mapping[str, Affine]) -> Load:
-    return replace(x, index=tuple(substitute(p, env) if isinstance(p, Affine) else substitute_expr(p, env) for p in x.index))
+    yield place(x, env)

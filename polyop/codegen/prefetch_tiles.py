@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, substitute
+from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place
 from polyop.ir.loops import LOCKSTEP, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
 
 Body = tuple[Node, ...]
@@ -54,8 +54,8 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
     def later(x: Load, n: For, lanes: str, is_short: bool) -> Load:
         b = nest.buffer(x.source)
         if is_short and _goes_on(x, b, lanes):
-            return _moved(x, {lanes: affine(lanes) + ALONG // b.dtype.bytes_})
-        return _moved(x, {n.index: affine(n.index) + ahead * n.step})
+            return place(x, {lanes: affine(lanes) + ALONG // b.dtype.bytes_})
+        return place(x, {n.index: affine(n.index) + ahead * n.step})
 
     return replace(nest, body=go(nest.body))
 
@@ -96,10 +96,6 @@ def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:
 
 def _names(x: Load) -> frozenset[str]:
     return frozenset().union(*(names(p) for p in x.index if isinstance(p, Affine)))
-
-
-def _moved(x: Load, env: dict[str, Affine]) -> Load:
-    return replace(place(x, {}), index=tuple(substitute(p, env) if isinstance(p, Affine) else p for p in x.index))
 
 
 def _has_loop(body: Body) -> bool:
