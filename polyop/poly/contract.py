@@ -225,6 +225,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if not is_one:  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
+        mc = max(1, 96 // rows) * rows if outside else mc  # nothing is copied for each block, so there may be many
         return (PackedStrategy(c, row, column, depth, columns, nc, vector, None, rows, mc, rows_outside=outside, across=across,
                                second=second, block=block),)
     chunk = None if begins or ends_early(u, depth, frozenset(i for i in u.dims if own[i] in outer)) else kc

@@ -167,11 +167,11 @@ class _Packed:
         block = (*self.loops(other_n), *(self.coords(i)[0].name for i in near), n_c)
         chunk = (self.chunk,) if self.chunk else ()
         around = (*self.loops(batch), *(c for c in m_c if c not in self.given))
-        if s.row and (s.pack_left or not self.plan.options.threads):  # a block of the left operand is for all columns
+        if s.row and not self.plan.options.threads:  # a block of the left operand is for all columns
             tree = bands((*around, *chunk), *tree_left, band(block, *tree_right, micro))
         else:
-            around = (*around, *block)
-            tree = bands((*around, *chunk), *tree_right, micro)
+            around = (*self.loops(batch), *block, *around[len(self.loops(batch)):])  # blocks of rows differ most: inside
+            tree = bands((*around, *chunk), *tree_left, *tree_right, micro)
         self.b.kinds |= shared_out(self.plan, around or block, len(self.loops(batch)) - 1)
         part = self.b.part(tree)
         return replace(part, once=ahead) if s.ahead == TILES else replace(part, ahead=ahead)
@@ -357,7 +357,7 @@ class _Packed:
         return Load(self.packed_name("right"), index, self.c.rights[0].dtype)
 
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
-        """What copies a block of the left operand, before the blocks of columns."""
+        """What copies a block of the left operand: before the blocks of columns, or for each of them if threads share these."""
         s = self.s
         assert s.row is not None
         dims = (*((self.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), self.extent(s.row)), 1), *self.deep(other_k))
@@ -365,8 +365,12 @@ class _Packed:
         pool = (s.row, *other_m, *self.c.having(CONTRACTED))
         source = self.unit_of(self.c.lefts[0], pool)
         copy = _Copy(self, self.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())
-        name = copy.write(f"{self.u.name}_left", self.left_place({**self.axes, **copy.axes}, other_m, other_k), (), [])
-        return bands(copy.loops(exclude=()), name)
+        near = [i for i in (s.beside, s.across) if i]
+        around = (*self.others(COLUMN, s.column, *near), *near, s.column) if self.plan.options.threads else ()
+        also = {i: self.coords(i)[0] for i in around}
+        only = [f"0 <= {c.name} < {self.extent(i)}" for i, c in also.items()]
+        target = self.left_place({**self.axes, **copy.axes}, other_m, other_k)
+        return bands(copy.loops(exclude=()), copy.write(f"{self.u.name}_left", target, tuple(also.values()), only))
 
     def unit_of(self, load: Load, pool: tuple[str, ...]) -> str | None:
         return next((i for i in pool if stride(self.plan, self.u, load, self.own[i]) == 1), None)

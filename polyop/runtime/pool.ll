@@ -7,6 +7,9 @@
 ; @ticket holds  generation << 32 | open << 31 | joined.  A worker takes part by adding 1 to an open ticket; closing it
 ; tells the caller how many have joined, and he leaves when as many have counted themselves in @done. Until then, and only
 ; then, may a worker read @region. Workers spin on the ticket, then sleep on its generation with a futex.
+;
+; A worker that finds itself on the caller's processor hops off it before it takes part: both would wait for each other there,
+; the caller spinning, until the system moves one of them, which may take longer than the work. Its affinity stays what it was.
 
 target triple = "x86_64-unknown-linux-gnu"
 
@@ -21,11 +24,15 @@ target triple = "x86_64-unknown-linux-gnu"
 @region = internal global %region zeroinitializer, align 64
 @next = internal global [MOST x %line] zeroinitializer, align 64 ; the first chunk of each share that nobody has taken
 @identity = internal global [MOST x i64] zeroinitializer, align 64
+@home = internal global i32 -1, align 64                         ; the processor of the last caller
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
 declare i64 @pthread_self()
 declare i32 @sched_yield()
+declare i32 @sched_getcpu()
+declare i32 @sched_getaffinity(i32, i64, ptr)
+declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @syscall(i64, ...)
 declare void @llvm.x86.sse2.pause()
 declare i64 @llvm.smin.i64(i64, i64)
@@ -87,6 +94,51 @@ out:
   ret void
 }
 
+; Go to another processor than %cpu, if there is one for this thread.
+define internal void @leave(i32 %cpu) noinline {
+entry:
+  %mine = alloca [16 x i64], align 8
+  %others = alloca [16 x i64], align 8
+  %known = icmp ult i32 %cpu, 1024
+  br i1 %known, label %ask, label %out
+ask:
+  call void @llvm.memset.p0.i64(ptr %mine, i8 0, i64 128, i1 false)
+  %r0 = call i32 @sched_getaffinity(i32 0, i64 128, ptr %mine)
+  %asked = icmp eq i32 %r0, 0
+  br i1 %asked, label %copy, label %out
+copy:
+  %word = lshr i32 %cpu, 6
+  %w = zext i32 %word to i64
+  %bit = and i32 %cpu, 63
+  %b = zext i32 %bit to i64
+  %one = shl i64 1, %b
+  %rest = xor i64 %one, -1
+  br label %next
+next:
+  %i = phi i64 [ 0, %copy ], [ %i1, %next ]
+  %any = phi i64 [ 0, %copy ], [ %any1, %next ]
+  %from = getelementptr [16 x i64], ptr %mine, i64 0, i64 %i
+  %x = load i64, ptr %from
+  %is = icmp eq i64 %i, %w
+  %keep = select i1 %is, i64 %rest, i64 -1
+  %y = and i64 %x, %keep
+  %to = getelementptr [16 x i64], ptr %others, i64 0, i64 %i
+  store i64 %y, ptr %to
+  %any1 = or i64 %any, %y
+  %i1 = add i64 %i, 1
+  %more = icmp ult i64 %i1, 16
+  br i1 %more, label %next, label %decide
+decide:
+  %some = icmp ne i64 %any1, 0
+  br i1 %some, label %go, label %out
+go:
+  %r1 = call i32 @sched_setaffinity(i32 0, i64 128, ptr %others)
+  %r2 = call i32 @sched_setaffinity(i32 0, i64 128, ptr %mine)
+  br label %out
+out:
+  ret void
+}
+
 define internal ptr @worker(ptr %number) noinline {
 entry:
   %me = ptrtoint ptr %number to i64
@@ -105,7 +157,15 @@ watch:
   %open = trunc i64 %bit to i1
   %new = icmp ne i64 %gen, %served
   %go = and i1 %open, %new
-  br i1 %go, label %join, label %wait
+  br i1 %go, label %meet, label %wait
+meet:
+  %here = call i32 @sched_getcpu()
+  %home = load atomic i32, ptr @home monotonic, align 64
+  %close = icmp eq i32 %here, %home
+  br i1 %close, label %hop, label %join
+hop:
+  call void @leave(i32 %here)
+  br label %join
 wait:
   %patient = icmp ult i64 %k, SPINS
   br i1 %patient, label %pause, label %sleep
@@ -242,6 +302,8 @@ clear:
   br i1 %again, label %clear, label %begin
 begin:
   store atomic i32 0, ptr @done monotonic, align 64
+  %cpu = call i32 @sched_getcpu()
+  store atomic i32 %cpu, ptr @home monotonic, align 64
   %before = load atomic i64, ptr @ticket monotonic, align 64
   %g = lshr i64 %before, 32
   %g1 = add i64 %g, 1
