@@ -167,11 +167,12 @@ class _Packed:
         block = (*self.loops(other_n), *(self.coords(i)[0].name for i in near), n_c)
         chunk = (self.chunk,) if self.chunk else ()
         around = (*self.loops(batch), *(c for c in m_c if c not in self.given))
-        if s.row and not self.plan.options.threads:  # a block of the left operand is for all columns
+        if s.row and (s.pack_left or not self.plan.options.threads):  # a block of the left operand is for all columns
             tree = bands((*around, *chunk), *tree_left, band(block, *tree_right, micro))
+            around = block if self.shares_left else around
         else:
             around = (*self.loops(batch), *block, *around[len(self.loops(batch)):])  # blocks of rows differ most: inside
-            tree = bands((*around, *chunk), *tree_left, *tree_right, micro)
+            tree = bands((*around, *chunk), *tree_right, micro)
         self.b.kinds |= shared_out(self.plan, around or block, len(self.loops(batch)) - 1)
         part = self.b.part(tree)
         return replace(part, once=ahead) if s.ahead == TILES else replace(part, ahead=ahead)
@@ -356,21 +357,22 @@ class _Packed:
                  self.offset(self.s.depth, axes) - sum(fine, Affine()), self.offset(self.s.column, axes) - panel, *fine)
         return Load(self.packed_name("right"), index, self.c.rights[0].dtype)
 
+    @property
+    def shares_left(self) -> bool:
+        """Whether threads share the blocks of columns behind a copy of the left operand: there is nothing else to share."""
+        return self.s.pack_left and self.plan.options.threads and not self.batch and not self.outer
+
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
-        """What copies a block of the left operand: before the blocks of columns, or for each of them if threads share these."""
+        """What copies a block of the left operand, before the blocks of columns."""
         s = self.s
         assert s.row is not None
         dims = (*((self.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), self.extent(s.row)), 1), *self.deep(other_k))
-        self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=True))
+        self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=not self.shares_left))
         pool = (s.row, *other_m, *self.c.having(CONTRACTED))
         source = self.unit_of(self.c.lefts[0], pool)
         copy = _Copy(self, self.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())
-        near = [i for i in (s.beside, s.across) if i]
-        around = (*self.others(COLUMN, s.column, *near), *near, s.column) if self.plan.options.threads else ()
-        also = {i: self.coords(i)[0] for i in around}
-        only = [f"0 <= {c.name} < {self.extent(i)}" for i, c in also.items()]
-        target = self.left_place({**self.axes, **copy.axes}, other_m, other_k)
-        return bands(copy.loops(exclude=()), copy.write(f"{self.u.name}_left", target, tuple(also.values()), only))
+        name = copy.write(f"{self.u.name}_left", self.left_place({**self.axes, **copy.axes}, other_m, other_k), (), [])
+        return bands(copy.loops(exclude=()), name)
 
     def unit_of(self, load: Load, pool: tuple[str, ...]) -> str | None:
         return next((i for i in pool if stride(self.plan, self.u, load, self.own[i]) == 1), None)
