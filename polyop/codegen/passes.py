@@ -8,7 +8,7 @@ from polyop.codegen.runs import is_run
 from polyop.codegen.ties import has_ties
 from polyop.ir.expr import Affine, affine, bounds, names
 from polyop.ir.expr import walk as expr_walk
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, rebuild, stores, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, has_loop, rebuild, stores, walk
 
 Body = tuple[Node, ...]
 
@@ -23,7 +23,7 @@ def unswitch(nest: LoopNest) -> LoopNest:
     """
     def hoisted(n: Node) -> Node:
         n = rebuild(n, go)
-        if not isinstance(n, For) or n.kind != Kind.SERIAL or (len(n.body) > 1 and _has_serial(n.body)):
+        if not isinstance(n, For) or n.kind != Kind.SERIAL or (len(n.body) > 1 and has_loop(n.body)):
             return n
         for at, child in enumerate(n.body):
             if isinstance(child, If) and not any(n.index in names(t) for t in child.tests):
@@ -35,10 +35,6 @@ def unswitch(nest: LoopNest) -> LoopNest:
         return tuple(map(hoisted, body))
 
     return replace(nest, body=go(nest.body))
-
-
-def _has_serial(body: Body) -> bool:
-    return any(isinstance(n, For) and n.kind not in LOCKSTEP for n in walk(body))
 
 
 def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
@@ -128,7 +124,7 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
         if lanes and rows:
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
-            if all(p.extent == width for p in partial) and not _has_serial(n.body):
+            if all(p.extent == width for p in partial) and not has_loop(n.body):
                 # squares: the loop around is then cut where rows are missing
                 return If(rows, (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
             edge = If(rows, (few,), (edge,))

@@ -13,7 +13,22 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place
-from polyop.ir.loops import LOCKSTEP, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
+from polyop.ir.loops import (
+    LOCKSTEP,
+    Buffer,
+    For,
+    If,
+    Kind,
+    LoopNest,
+    Node,
+    Prefetch,
+    Space,
+    Store,
+    has_loop,
+    rebuild,
+    stores,
+    walk,
+)
 
 Body = tuple[Node, ...]
 
@@ -41,7 +56,7 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
         return replace(n, body=(*dict.fromkeys(first), *(early(b, n.index) for b in n.body)))
 
     def early(n: Node, lanes: str) -> Node:
-        if not isinstance(n, For) or n.kind in LOCKSTEP or _has_loop(n.body) or _is_window(n, lanes):
+        if not isinstance(n, For) or n.kind in LOCKSTEP or has_loop(n.body) or _is_window(n, lanes):
             return rebuild(n, lambda body: tuple(early(b, lanes) for b in body))
         is_short = any((b - n.lower).is_constant and (b - n.lower).const <= ahead * n.step for b in bounds(n.upper))
         copied = {x.target for x in stores(n.body)}
@@ -86,7 +101,7 @@ def _row_stores(body: Body, around: tuple[For, ...] = ()) -> Iterator[tuple[Load
 
 
 def _is_full_tile(n: For) -> bool:
-    return n.kind == Kind.LANES and _has_loop(n.body)
+    return n.kind == Kind.LANES and has_loop(n.body)
 
 
 def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:
@@ -96,7 +111,3 @@ def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:
 
 def _names(x: Load) -> frozenset[str]:
     return frozenset().union(*(names(p) for p in x.index if isinstance(p, Affine)))
-
-
-def _has_loop(body: Body) -> bool:
-    return any(isinstance(n, For) and n.kind not in LOCKSTEP for n in walk(body))

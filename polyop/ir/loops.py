@@ -181,6 +181,11 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
         yield from walk(children(n))
 
 
+def has_loop(body: tuple[Node, ...]) -> bool:
+    """Whether there is a loop in `body` that does not run in lock step."""
+    return any(isinstance(n, For) and n.kind not in LOCKSTEP for n in walk(body))
+
+
 def stores(body: tuple[Node, ...]) -> tuple[Store, ...]:
     return tuple(n for n in walk(body) if isinstance(n, Store))
 
