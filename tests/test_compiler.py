@@ -89,8 +89,9 @@ def test_a_schedule_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeyp
     assert any("made up" in n for n in made.notes)
 
 
-def test_a_schedule_whose_proof_takes_too_long_is_not_used_and_no_bug(monkeypatch, caplog):
-    op, real, seen = op_of(MATMUL), compiler.prove, []
+def undecided_once(text, monkeypatch, caplog):
+    """The nests that were to be proved, the first of them in vain, and what was compiled; errors are logged in `caplog`."""
+    op, real, seen = op_of(text), compiler.prove, []
 
     def slow(scop, nest, context):
         seen.append(nest)
@@ -98,7 +99,11 @@ def test_a_schedule_whose_proof_takes_too_long_is_not_used_and_no_bug(monkeypatc
 
     monkeypatch.setattr(compiler, "prove", slow)
     with caplog.at_level(logging.ERROR, "polyop"):
-        made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+        return seen, compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+
+
+def test_a_schedule_whose_proof_takes_too_long_is_not_used_and_no_bug(monkeypatch, caplog):
+    _, made = undecided_once(MATMUL, monkeypatch, caplog)
     assert made.rung == "default" and not caplog.text
     assert any("not decided within the quota" in n for n in made.notes)
 
@@ -108,15 +113,7 @@ def test_storage_is_folded_too_where_only_time_tiles_are_not_proved(monkeypatch,
         A[0, i, j] = X[i, j]
         A[t, i, j] = A[t-1, i, j] + (A[t-1, i+1, j] else 0) + (A[t-1, i, j+1] else 0) where t in 1:T+1
         Y[i, j] = A[T, i, j] }"""
-    op, real, seen = op_of(text), compiler.prove, []
-
-    def slow(scop, nest, context):
-        seen.append(nest)
-        return (Proof("made up", False, verdict.UNDECIDED),) if len(seen) == 1 else real(scop, nest, context)
-
-    monkeypatch.setattr(compiler, "prove", slow)
-    with caplog.at_level(logging.ERROR, "polyop"):
-        made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
+    seen, made = undecided_once(text, monkeypatch, caplog)
     assert "t_w" in str(seen[0]) and "t_w" not in str(made.nest) and not caplog.text
     assert made.rung == "tuned" and any("is kept for 2 steps" in n for n in made.notes)
 
