@@ -44,7 +44,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (PolyopError, MemoryError, OSError) as error:
         ERR.print(Text(f"error: {str(error) or type(error).__name__}", "bold red"))
         sys.exit(1)
-    except Exception as error:
+    except Exception as error:  # nobody gets a traceback unasked
         ERR.print(Text(f"error: a bug of polyop, please report it: {type(error).__name__}: {error}", "bold red"))
         if logging.getLogger("polyop").isEnabledFor(logging.DEBUG):
             ERR.print(Text(traceback.format_exc()))
