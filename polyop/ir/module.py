@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from polyop.ir.dtypes import DType
-from polyop.ir.errors import assert_never
+from polyop.ir.errors import InternalError, assert_never
 from polyop.ir.expr import Affine, Load, evaluate
 from polyop.ir.loops import Buffer
 
@@ -39,7 +39,7 @@ class Signature:
 
 @dataclass(frozen=True, slots=True)
 class Launch:
-    """Start `kernel` with one thread for each point of `extents`; nothing starts if one of them is below 1.
+    """Start `kernel` for each point of `extents`; nothing starts if one of them is below 1.
 
     extents  counts, the last one fastest among neighbouring threads; they may use the indices of host loops around
     block    threads in a block; the grid has as many blocks as hold all points
@@ -47,6 +47,8 @@ class Launch:
              stride in elements for each dimension, a work buffer as address, STATUS as the address of a u32 that holds
              0 or the number of a site, the index of a host loop by value
     writes   the buffers among them that the kernel stores to
+    shared   bytes of dynamic shared memory of each block
+    points   how many points one block takes; None: as many as it has threads, one each; 1: its threads share a point
     """
 
     kernel: str
@@ -54,6 +56,13 @@ class Launch:
     block: int
     args: tuple[str, ...]
     writes: tuple[str, ...]
+    shared: int = 0
+    points: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.block < 1 or self.shared < 0 or (self.points is not None and self.points < 1):
+            raise InternalError(f"launch of {self.kernel}: {self.block} threads, {self.shared} shared bytes and {self.points} "
+                                "points for each block")
 
 
 @dataclass(frozen=True, slots=True)

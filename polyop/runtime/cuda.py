@@ -105,7 +105,8 @@ def run(module: Module, binary: Binary, sizes: Mapping[str, int], scalars: Mappi
                 kernel = _done(driver.cuModuleGetFunction(library, launch.kernel.encode()))
                 values = arguments(launch, module.signature, env, scalars, memory)
                 table = addresses(values)
-                _done(driver.cuLaunchKernel(kernel, blocks, 1, 1, launch.block, 1, 1, 0, 0, ctypes.addressof(table), 0))
+                shape = (blocks, 1, 1, launch.block, 1, 1)
+                _done(driver.cuLaunchKernel(kernel, *shape, launch.shared, 0, ctypes.addressof(table), 0))
         _done(driver.cuCtxSynchronize())
         for name in (*sorted(written & packed.keys()), STATUS):
             a = packed[name]

@@ -67,7 +67,7 @@ class Report:
 
 class _Options(ctypes.Structure):
     _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("order", ctypes.c_int), ("seed", ctypes.c_uint),
-                ("fibers", ctypes.c_int)]
+                ("fibers", ctypes.c_int), ("shared", ctypes.c_uint)]
 
 
 class _Found(ctypes.Structure):
@@ -183,7 +183,7 @@ def _launch(lib: ctypes.CDLL, launch: Launch, module: Module, env: Mapping[str, 
         return False
     values = arguments(launch, module.signature, env, scalars, memory)
     waits = "__syncthreads" in module.text
-    options = _Options((blocks, 1, 1), (launch.block, 1, 1), order, seed, int(waits))
+    options = _Options((blocks, 1, 1), (launch.block, 1, 1), order, seed, int(waits), launch.shared)
     return bool(getattr(lib, f"{launch.kernel}__launch")(addresses(values), ctypes.byref(options)))
 
 

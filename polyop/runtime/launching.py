@@ -29,10 +29,10 @@ def grid(launch: Launch, env: Mapping[str, int]) -> int:
 
     Raises UnsupportedError for more blocks than a grid holds.
     """
-    threads = 1
+    points = 1
     for e in launch.extents:
-        threads *= max(0, evaluate(e, env))
-    blocks = -(-threads // launch.block)
+        points *= max(0, evaluate(e, env))
+    blocks = -(-points // (launch.points or launch.block))
     if blocks > _MOST_BLOCKS:
         raise UnsupportedError(f"{launch.kernel} would need {blocks} blocks; a grid has at most {_MOST_BLOCKS}")
     return blocks

@@ -8,7 +8,8 @@ struct pop_emu_index { unsigned x, y, z; };
 extern pop_emu_index pop_emu_thread, pop_emu_block, pop_emu_block_size, pop_emu_grid_size;
 
 // order: 0 forward, 1 backward, 2 shuffled by `seed`. fibers: threads can wait for each other (needed for barriers).
-struct pop_emu_options { unsigned grid[3], block[3]; int order; unsigned seed; int fibers; };
+// shared: bytes of dynamic shared memory, as cuLaunchKernel takes them.
+struct pop_emu_options { unsigned grid[3], block[3]; int order; unsigned seed; int fibers; unsigned shared; };
 
 typedef void (*pop_emu_entry)(void* kernel, void** args);
 int pop_emu_launch(pop_emu_entry entry, void* kernel, void** args, const pop_emu_options* options, unsigned char* shared_begin,

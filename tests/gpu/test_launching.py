@@ -1,0 +1,46 @@
+"""What a Launch says about grids."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from polyop.ir.codec import decode, encode
+from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.expr import affine
+from polyop.ir.module import Launch
+from polyop.runtime.launching import grid
+
+
+def launch(**changes: Any) -> Launch:
+    return Launch("k", (affine("N"), affine(3)), **{"block": 128, "args": ("N",), "writes": (), **changes})
+
+
+def test_the_grid_holds_a_thread_for_each_point() -> None:
+    assert [grid(launch(), {"N": n}) for n in (-1, 0, 1, 42, 43)] == [0, 0, 1, 1, 2]
+
+
+def test_a_block_may_take_one_point_with_all_its_threads() -> None:
+    assert [grid(launch(points=1), {"N": n}) for n in (0, 1, 43)] == [0, 3, 129]
+
+
+def test_a_block_may_take_several_points() -> None:
+    assert [grid(launch(points=4), {"N": n}) for n in (1, 4, 5)] == [1, 3, 4]
+
+
+def test_more_blocks_than_a_grid_holds_are_refused() -> None:
+    with pytest.raises(UnsupportedError, match="a grid has at most 2147483647"):
+        grid(launch(points=1), {"N": 2**31})
+
+
+@pytest.mark.parametrize("wrong", [{"block": 0}, {"shared": -1}, {"points": 0}])
+def test_a_launch_that_means_nothing_cannot_be_made(wrong: dict[str, int]) -> None:
+    with pytest.raises(InternalError, match="launch of k"):
+        launch(**wrong)
+
+
+def test_a_launch_survives_json() -> None:
+    for value in (launch(), launch(shared=100 << 10, points=1)):
+        assert decode(Launch, json.loads(json.dumps(encode(value)))) == value
