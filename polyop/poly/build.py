@@ -72,6 +72,7 @@ class Part:
 
     ahead   what stands before all loops around the cluster
     once    what stands before the loop that gives the tiles, see `Plan.tiled`
+    chosen  the strategy of each cluster in it; `notes`: what was refused and why
     """
 
     stmts: tuple[TileStmt, ...] = ()
@@ -80,6 +81,8 @@ class Part:
     kinds: tuple[tuple[str, Kind, int | None], ...] = ()
     ahead: tuple[Band | str, ...] = ()
     once: tuple[Band | str, ...] = ()
+    chosen: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 @dataclass(eq=False)

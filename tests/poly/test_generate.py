@@ -10,7 +10,7 @@ from polyop.ir.loops import LoopNest
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.poly import generate, middle
+from polyop.poly import generate, middle, strategies
 from polyop.poly.verify import first_failure, prove
 from polyop.program import operator
 from polyop.runtime.layout import contiguous
@@ -49,7 +49,7 @@ def test_a_size_may_have_the_name_of_any_iterator():
 def test_loops_in_a_recurrence_that_cannot_be_written_together_are_tried_alone(monkeypatch):
     op, tried = library("lstm"), list[int]()
     whole = nest(op, Options())
-    real = middle.generate
+    real = generate.generate
 
     def refuse_the_first(p, head):
         tried.append(len(p.stmts))
@@ -57,7 +57,8 @@ def test_loops_in_a_recurrence_that_cannot_be_written_together_are_tried_alone(m
             raise UnsupportedError("once")
         return real(p, head)
 
-    monkeypatch.setattr(middle, "generate", refuse_the_first)
+    for maker in (middle, strategies):
+        monkeypatch.setattr(maker, "generate", refuse_the_first)
     assert nest(op, Options()) == whole
     assert tried[2] == tried[-1] == sum(tried[3:-1])
 
