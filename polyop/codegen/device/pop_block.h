@@ -1,0 +1,118 @@
+// pop_block.h: what the threads of a block do together: wait for each other, exchange values, share memory.
+//
+// A block is one row of threads, so `threadIdx.x` is the number of a thread in it. A warp is POP_WARP of them.
+#pragma once
+
+#if defined(POP_EMULATOR)
+  #define POP_WARP pop_emu_warp
+#elif defined(__HIP__)
+  #if defined(__GFX10__) || defined(__GFX11__) || defined(__GFX12__)
+    #define POP_WARP 32u
+  #else
+    #define POP_WARP 64u
+  #endif
+#else
+  #define POP_WARP 32u
+#endif
+
+POP_FN pop_u32 pop_thread() { return threadIdx.x; }
+POP_FN pop_u32 pop_lane() { return pop_thread() % POP_WARP; }
+
+// --- waiting --------------------------------------------------------------------------------------------------------
+
+// pop_barrier: every thread of the block has come here, and sees what all of them wrote before. pop_warp_barrier: the
+// same of a warp.
+#if defined(POP_EMULATOR)
+POP_FN void pop_barrier() { pop_emu_barrier(); }
+POP_FN void pop_warp_barrier() { pop_emu_warp_barrier(); }
+#elif defined(__HIP__)
+POP_FN void pop_barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+POP_FN void pop_warp_barrier() {
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
+    __builtin_amdgcn_wave_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "wavefront");
+}
+#else
+POP_FN void pop_barrier() { __syncthreads(); }
+POP_FN void pop_warp_barrier() { __syncwarp(); }
+#endif
+
+// --- shuffles -------------------------------------------------------------------------------------------------------
+
+// The `x` of another lane of the warp, for types of 4 and 8 bytes: of lane `lane`, or of that whose number differs from
+// this one's in the bits of `mask`. All lanes of the warp take part.
+#if defined(POP_EMULATOR)
+template <class T> POP_FN T pop_shuffle(T x, pop_u32 lane) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles take 4 or 8 bytes");
+    pop_u64 bits = 0;
+    T out;
+    __builtin_memcpy(&bits, &x, sizeof(T));
+    pop_emu_shuffle(&bits, lane % POP_WARP);
+    __builtin_memcpy(&out, &bits, sizeof(T));
+    return out;
+}
+template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return pop_shuffle(x, pop_lane() ^ mask); }
+#elif defined(__HIP__)
+template <class T> POP_FN T pop_shuffle(T x, pop_u32 lane) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "shuffles take 4 or 8 bytes");
+    int words[sizeof(T) / 4];
+    T out;
+    __builtin_memcpy(words, &x, sizeof(T));
+    for (unsigned w = 0; w < sizeof(T) / 4; w++) words[w] = __builtin_amdgcn_ds_bpermute((int)(lane % POP_WARP * 4), words[w]);
+    __builtin_memcpy(&out, words, sizeof(T));
+    return out;
+}
+template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return pop_shuffle(x, pop_lane() ^ mask); }
+#else
+template <class T> POP_FN T pop_shuffle(T x, pop_u32 lane) { return __shfl_sync(0xffffffffu, x, (int)lane); }
+template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return __shfl_xor_sync(0xffffffffu, x, (int)mask); }
+#endif
+
+// --- shared memory --------------------------------------------------------------------------------------------------
+
+// POP_SHARED(bytes), at the head of a kernel, declares `pop_shared`: so many bytes that the threads of a block share. The
+// launch says the same number. POP_SHARED_VIEW(name, type, offset, count) tells the emulator what lies where in them.
+#if defined(POP_EMULATOR)
+  #define POP_SHARED(bytes) const pop_emu_shared_memory pop_shared(bytes)
+  #define POP_SHARED_VIEW(name, type, offset, count) \
+      static pop_emu_view pop_view_##name __attribute__((section("pop_views"), used, aligned(32))) = \
+          {__func__, #name, (offset), (count), sizeof(type)}; \
+      static_assert((offset) % sizeof(type) == 0, "a view of shared memory starts at a multiple of its elements' size")
+#else
+  #if defined(__HIP__)
+    #define POP_SHARED(bytes) extern __shared__ __attribute__((aligned(16))) unsigned char pop_shared[]
+  #else
+    // tiles of the bulk copy engine start at multiples of 1024 bytes
+    #define POP_SHARED(bytes) extern __shared__ __align__(1024) unsigned char pop_shared[]
+  #endif
+  #define POP_SHARED_VIEW(name, type, offset, count) \
+      static_assert((offset) % sizeof(type) == 0, "a view of shared memory starts at a multiple of its elements' size")
+#endif
+
+// --- moves ----------------------------------------------------------------------------------------------------------
+
+#if defined(POP_EMULATOR) || defined(__HIP__)
+template <int BYTES> struct pop_chunk;
+template <> struct pop_chunk<4> { typedef pop_u32 __attribute__((may_alias)) type; };
+template <> struct pop_chunk<8> { typedef pop_u32 __attribute__((vector_size(8), may_alias)) type; };
+template <> struct pop_chunk<16> { typedef pop_u32 __attribute__((vector_size(16), may_alias)) type; };
+#else
+template <int BYTES> struct pop_chunk;
+template <> struct pop_chunk<4> { typedef uint1 type; };
+template <> struct pop_chunk<8> { typedef uint2 type; };
+template <> struct pop_chunk<16> { typedef uint4 type; };
+#endif
+
+// Copies 4, 8 or 16 bytes at once; both addresses are multiples of BYTES.
+template <int BYTES> POP_FN void pop_move(void* to, const void* from) {
+    typedef typename pop_chunk<BYTES>::type chunk;
+#if defined(POP_EMULATOR)
+    pop_emu_aligned(from, BYTES);
+    pop_emu_aligned(to, BYTES);
+#endif
+    *(chunk*)to = *(const chunk*)from;
+}

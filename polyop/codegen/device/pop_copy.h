@@ -1,0 +1,47 @@
+// pop_copy.h: copies from global to shared memory that go on while the thread does.
+//
+// A copy belongs to the group that the thread's next pop_copy_commit() closes; pop_copy_wait<N>() returns when all groups
+// of this thread but its N newest have arrived. Other threads may read what arrived after a barrier. Until then nobody may
+// touch the destination. On AMD, whose copies arrive at once, groups mean nothing.
+#pragma once
+
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)
+POP_FN pop_u32 pop_shared_address(const void* p) { return (pop_u32)__cvta_generic_to_shared(p); }
+#endif
+
+// Copies BYTES (4, 8 or 16) to shared memory, or zeros if not `inside`, and `from` is not looked at then; both addresses
+// are multiples of BYTES.
+template <int BYTES> POP_FN void pop_copy_async(void* to, const void* from, bool inside) {
+    static_assert(BYTES == 4 || BYTES == 8 || BYTES == 16, "asynchronous copies take 4, 8 or 16 bytes");
+#if defined(POP_EMULATOR)
+    pop_emu_copy(to, from, BYTES, inside);
+#elif defined(__HIP__)
+    typedef typename pop_chunk<BYTES>::type chunk;
+    chunk x = {};
+    if (inside) x = *(const chunk*)from;
+    *(chunk*)to = x;
+#else
+    const pop_u32 taken = inside ? BYTES : 0;  // the rest is filled with zeros
+    if constexpr (BYTES == 16)  // past the first cache, which smaller copies cannot
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(pop_shared_address(to)), "l"(from), "r"(taken) : "memory");
+    else
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(pop_shared_address(to)), "l"(from), "n"(BYTES), "r"(taken)
+                     : "memory");
+#endif
+}
+
+POP_FN void pop_copy_commit() {
+#if defined(POP_EMULATOR)
+    pop_emu_copy_commit();
+#elif !defined(__HIP__)
+    asm volatile("cp.async.commit_group;" ::: "memory");
+#endif
+}
+
+template <int N> POP_FN void pop_copy_wait() {
+#if defined(POP_EMULATOR)
+    pop_emu_copy_wait(N);
+#elif !defined(__HIP__)
+    asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
+#endif
+}

@@ -1,0 +1,115 @@
+// pop_matrix.h: the matrix units, d += a * b for a small tile that a warp holds in its registers.
+//
+// Which element of which matrix a lane's register is: polyop/ir/atoms.py, one row for each function here. Registers of 32
+// bits hold two 16-bit or four 8-bit elements, the first one lowest. All lanes of the warp take part.
+#pragma once
+
+// --- rows of 16 bytes, shared memory to registers -------------------------------------------------------------------
+
+// Squares of 8 x 8 elements of 16 bits: lane 8 s + i says where row i of square s lies; lane l gets elements 2 (l % 4) and
+// 2 (l % 4) + 1 of row l / 4 of each square. `_trans`: those rows and columns exchanged. NVIDIA only.
+#if defined(POP_EMULATOR)
+POP_FN void pop_ldmatrix_x4(pop_u32 (&r)[4], const void* row) { pop_emu_ldmatrix(r, row, 4, 0); }
+POP_FN void pop_ldmatrix_x4_trans(pop_u32 (&r)[4], const void* row) { pop_emu_ldmatrix(r, row, 4, 1); }
+POP_FN void pop_ldmatrix_x2(pop_u32 (&r)[2], const void* row) { pop_emu_ldmatrix(r, row, 2, 0); }
+POP_FN void pop_ldmatrix_x2_trans(pop_u32 (&r)[2], const void* row) { pop_emu_ldmatrix(r, row, 2, 1); }
+#elif !defined(__HIP__)
+POP_FN void pop_ldmatrix_x4(pop_u32 (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(pop_shared_address(row)) : "memory");
+}
+POP_FN void pop_ldmatrix_x4_trans(pop_u32 (&r)[4], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0, %1, %2, %3}, [%4];"
+                 : "=r"(r[0]), "=r"(r[1]), "=r"(r[2]), "=r"(r[3]) : "r"(pop_shared_address(row)) : "memory");
+}
+POP_FN void pop_ldmatrix_x2(pop_u32 (&r)[2], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1]) : "r"(pop_shared_address(row)) : "memory");
+}
+POP_FN void pop_ldmatrix_x2_trans(pop_u32 (&r)[2], const void* row) {
+    asm volatile("ldmatrix.sync.aligned.m8n8.x2.trans.shared.b16 {%0, %1}, [%2];"
+                 : "=r"(r[0]), "=r"(r[1]) : "r"(pop_shared_address(row)) : "memory");
+}
+#endif
+
+// --- products -------------------------------------------------------------------------------------------------------
+
+#if defined(POP_EMULATOR)
+  #define POP_ATOM(name, D, d_count, A, a_count, B, b_count) \
+      POP_FN void pop_##name(D (&d)[d_count], const A (&a)[a_count], const B (&b)[b_count]) { pop_emu_atom(POP_EMU_##name, d, a, b); }
+  #define POP_ATOM_OF_ONE(name, D, d_count, T) \
+      POP_FN void pop_##name(D (&d)[d_count], T a, T b) { pop_emu_atom(POP_EMU_##name, d, &a, &b); }
+POP_ATOM(mma_m16n8k16_f16, float, 4, pop_u32, 4, pop_u32, 2)
+POP_ATOM(mma_m16n8k16_bf16, float, 4, pop_u32, 4, pop_u32, 2)
+POP_ATOM(mma_m16n8k8_tf32, float, 4, pop_u32, 4, pop_u32, 2)
+POP_ATOM(mma_m16n8k32_s8, int, 4, pop_u32, 4, pop_u32, 2)
+POP_ATOM(mma_m16n8k32_s8u8, int, 4, pop_u32, 4, pop_u32, 2)
+POP_ATOM(mma_m16n8k32_u8s8, int, 4, pop_u32, 4, pop_u32, 2)
+POP_ATOM(mma_m16n8k32_u8, int, 4, pop_u32, 4, pop_u32, 2)
+POP_ATOM_OF_ONE(mma_m8n8k4_f64, double, 2, double)
+POP_ATOM(mfma_f32_16x16x16_f16, float, 4, pop_u32, 2, pop_u32, 2)
+POP_ATOM(mfma_f32_16x16x16_bf16, float, 4, pop_u32, 2, pop_u32, 2)
+POP_ATOM_OF_ONE(mfma_f32_16x16x4_f32, float, 4, float)
+POP_ATOM_OF_ONE(mfma_f64_16x16x4_f64, double, 4, double)
+POP_ATOM(wmma_f32_16x16x16_f16, float, 8, pop_u32, 8, pop_u32, 8)
+POP_ATOM(wmma_f32_16x16x16_bf16, float, 8, pop_u32, 8, pop_u32, 8)
+
+#elif defined(__HIP__)
+typedef _Float16 pop_f16x4 __attribute__((ext_vector_type(4)));
+typedef short pop_i16x4 __attribute__((ext_vector_type(4)));
+typedef _Float16 pop_f16x16 __attribute__((ext_vector_type(16)));
+typedef short pop_i16x16 __attribute__((ext_vector_type(16)));
+typedef float pop_f32x4 __attribute__((ext_vector_type(4)));
+typedef float pop_f32x8 __attribute__((ext_vector_type(8)));
+typedef double pop_f64x4 __attribute__((ext_vector_type(4)));
+
+  // `call` is an expression of x, y and z, which have a's, b's and d's registers
+  #define POP_ATOM(name, D, d_count, d_vector, a_count, a_vector, call) \
+      POP_FN void pop_##name(D (&d)[d_count], const pop_u32 (&a)[a_count], const pop_u32 (&b)[a_count]) { \
+          a_vector x, y; \
+          d_vector z; \
+          __builtin_memcpy(&x, a, sizeof(x)); \
+          __builtin_memcpy(&y, b, sizeof(y)); \
+          for (int i = 0; i < d_count; i++) z[i] = d[i]; \
+          z = call; \
+          for (int i = 0; i < d_count; i++) d[i] = z[i]; \
+      }
+  #define POP_ATOM_OF_ONE(name, D, d_count, d_vector, T, call) \
+      POP_FN void pop_##name(D (&d)[d_count], T x, T y) { \
+          d_vector z; \
+          for (int i = 0; i < d_count; i++) z[i] = d[i]; \
+          z = call; \
+          for (int i = 0; i < d_count; i++) d[i] = z[i]; \
+      }
+  #if defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+POP_ATOM(mfma_f32_16x16x16_f16, float, 4, pop_f32x4, 2, pop_f16x4, __builtin_amdgcn_mfma_f32_16x16x16f16(x, y, z, 0, 0, 0))
+POP_ATOM(mfma_f32_16x16x16_bf16, float, 4, pop_f32x4, 2, pop_i16x4, __builtin_amdgcn_mfma_f32_16x16x16bf16_1k(x, y, z, 0, 0, 0))
+POP_ATOM_OF_ONE(mfma_f32_16x16x4_f32, float, 4, pop_f32x4, float, __builtin_amdgcn_mfma_f32_16x16x4f32(x, y, z, 0, 0, 0))
+POP_ATOM_OF_ONE(mfma_f64_16x16x4_f64, double, 4, pop_f64x4, double, __builtin_amdgcn_mfma_f64_16x16x4f64(x, y, z, 0, 0, 0))
+  #endif
+  #if defined(__GFX11__)
+POP_ATOM(wmma_f32_16x16x16_f16, float, 8, pop_f32x8, 8, pop_f16x16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, z))
+POP_ATOM(wmma_f32_16x16x16_bf16, float, 8, pop_f32x8, 8, pop_i16x16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, z))
+  #endif
+
+#else
+  #define POP_ATOM(name, ptx, D, letter) \
+      POP_FN void pop_mma_##name(D (&d)[4], const pop_u32 (&a)[4], const pop_u32 (&b)[2]) { \
+          asm volatile("mma.sync.aligned." ptx " {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, {%0, %1, %2, %3};" \
+                       : "+" letter(d[0]), "+" letter(d[1]), "+" letter(d[2]), "+" letter(d[3]) \
+                       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1])); \
+      }
+POP_ATOM(m16n8k16_f16, "m16n8k16.row.col.f32.f16.f16.f32", float, "f")
+POP_ATOM(m16n8k16_bf16, "m16n8k16.row.col.f32.bf16.bf16.f32", float, "f")
+POP_ATOM(m16n8k8_tf32, "m16n8k8.row.col.f32.tf32.tf32.f32", float, "f")
+POP_ATOM(m16n8k32_s8, "m16n8k32.row.col.s32.s8.s8.s32", int, "r")
+POP_ATOM(m16n8k32_s8u8, "m16n8k32.row.col.s32.s8.u8.s32", int, "r")
+POP_ATOM(m16n8k32_u8s8, "m16n8k32.row.col.s32.u8.s8.s32", int, "r")
+POP_ATOM(m16n8k32_u8, "m16n8k32.row.col.s32.u8.u8.s32", int, "r")
+POP_FN void pop_mma_m8n8k4_f64(double (&d)[2], double a, double b) {
+    asm volatile("mma.sync.aligned.m8n8k4.row.col.f64.f64.f64.f64 {%0, %1}, {%2}, {%3}, {%0, %1};"
+                 : "+d"(d[0]), "+d"(d[1]) : "d"(a), "d"(b));
+}
+#endif
+#undef POP_ATOM
+#undef POP_ATOM_OF_ONE
