@@ -13,7 +13,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polyop.codegen.llvm.builder import Builder, Text
-from polyop.codegen.llvm.lifetime import blended_stores
+from polyop.codegen.llvm.lifetime import lives_of
 from polyop.codegen.llvm.nodes import emit_nodes
 from polyop.codegen.llvm.parallel import STATUS
 from polyop.codegen.llvm.routines import call
@@ -58,8 +58,8 @@ def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: O
     alone = replace(nest, body=body)
     width = vector_width(alone, target)
     strict = options.numerics == "strict"
-    shared = Shared(nest, target, strict, width, slots_of(nest), blended_stores(alone), heavy_functions(alone, width))
-    s = State(b, shared, "%args", "%status", 0)
+    shared = Shared(nest, target, strict, width, slots_of(nest), heavy_functions(alone, width))
+    s = State(b, shared, "%args", "%status", 0, lives_of(nest))
     before(s)
     emit_nodes(s, body)
     head = [f"{define} i64 @{nest.name}(ptr %args) #0 {{", "entry:", *STATUS]

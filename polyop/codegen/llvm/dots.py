@@ -56,7 +56,7 @@ class Operands:
 def operands(s: State, n: Store) -> Operands | None:
     """The operands of `n`; None if it has to be carried out product by product."""
     found, factors = dot_of(s.shared, n), product(n.expr)
-    if found is None or factors is None or s.lanes is None or s.active or id(n) in s.shared.blended:
+    if found is None or factors is None or s.lanes is None or s.active or n.target.source in s.lives.blended:
         return None
     rows, lanes = register_axes(s, n.target)
     fine = next((a for a in s.rows if a.extent == found.steps and a.valid is None and a.index not in rows), None)

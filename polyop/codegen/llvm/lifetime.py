@@ -1,37 +1,55 @@
 """Which stores to register buffers must keep the old value where a row or lane does not exist.
 
 If every loop that indexes a buffer has the same upper bound for as long as the buffer lives, a row or lane that does not
-exist is never read, and may hold anything.
+exist is never read, and may hold anything. A buffer lives in the innermost body that has all its uses.
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass
 
 from polyop.ir.expr import Affine, Load, expr_names, loads, names
 from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Space, Store, children, walk
 
 
-def blended_stores(nest: LoopNest) -> frozenset[int]:
-    """The ids of the Stores to register buffers that must keep what they do not reach."""
-    out: set[int] = set()
-    for b in nest.buffers:
-        if b.space == Space.REG:
-            _visit(nest.body, b.name, out)
-    return frozenset(out)
+@dataclass(frozen=True, slots=True)
+class Lives:
+    """What is known of register buffers at a place of a nest.
+
+    unborn    those of which it is open in which body further inside they live
+    blended   those that live here, and whose stores must keep what they do not reach
+    """
+
+    unborn: frozenset[str] = frozenset()
+    blended: frozenset[str] = frozenset()
+
+    def inside(self, body: tuple[Node, ...]) -> Lives:
+        """What is known in `body`, if nothing else stands at this place."""
+        if not self.unborn:
+            return self
+        used = [(n, _used(n) & self.unborn) for n in body]
+        unborn, blended = set[str](), set(self.blended)
+        for name in self.unborn:
+            users = tuple(n for n, found in used if name in found)
+            if len(users) == 1 and isinstance(users[0], For | If):
+                unborn.add(name)
+            elif not _uniform(users, name):
+                blended.add(name)
+        return Lives(frozenset(unborn), frozenset(blended))
 
 
-def _touches(n: Node, name: str) -> bool:
-    return any(name in (s.target.source, *(x.source for x in loads(s.expr))) for s in walk((n,)) if isinstance(s, Store))
+def lives_of(nest: LoopNest) -> Lives:
+    """What is known around everything."""
+    return Lives(frozenset(b.name for b in nest.buffers if b.space == Space.REG))
 
 
-def _visit(body: tuple[Node, ...], name: str, out: set[int]) -> None:
-    users = [n for n in body if _touches(n, name)]
-    if len(users) == 1 and isinstance(users[0], For):
-        _visit(users[0].body, name, out)
-    elif len(users) == 1 and isinstance(users[0], If):
-        _visit(users[0].then, name, out)
-        _visit(users[0].other, name, out)
-    elif users and not _uniform(tuple(users), name):
-        out |= {id(s) for n in users for s in walk((n,)) if isinstance(s, Store) and s.target.source == name}
+def _used(n: Node) -> frozenset[str]:
+    """The buffers that `n` reads or writes."""
+    return frozenset(x.source for s in walk((n,)) if isinstance(s, Store) for x in _places(s))
+
+
+def _places(s: Store) -> tuple[Load, ...]:
+    return (*loads(s.target), *loads(s.expr))
 
 
 def _uniform(region: tuple[Node, ...], name: str) -> bool:
@@ -48,7 +66,7 @@ def _uniform(region: tuple[Node, ...], name: str) -> bool:
     def go(body: tuple[Node, ...], around: dict[str, For]) -> None:
         for n in body:
             if isinstance(n, Store):
-                for load in (n.target, *loads(n.expr)):
+                for load in _places(n):
                     if load.source == name:
                         see(load, around)
             elif isinstance(n, For):

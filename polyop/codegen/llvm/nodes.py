@@ -25,6 +25,7 @@ from polyop.ir.loops import For, If, Kind, Node, Prefetch, Space, Store, stores
 
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
+    keep, s.lives = s.lives, s.lives.inside(body)
     for n in body:
         match n:
             case For(kind=Kind.ROWS | Kind.LANES):
@@ -44,6 +45,7 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
                 _prefetch(s, n)
             case _:
                 assert_never(n)
+    s.lives = keep
 
 
 def _refuse_lockstep(s: State, n: For) -> None:
@@ -140,12 +142,7 @@ def _serial(s: State, n: For) -> None:
         _loop(s, n, lower, upper)
         return
     yes, no = (settled(n, test, holds) for holds in (True, False))
-    keep = s.shared.blended  # known by the stores themselves, in whose place others stand now
-    for x in (yes, no):
-        pairs = zip(stores(n.body), stores(x.body), strict=True)
-        s.shared.blended |= {id(new) for old, new in pairs if id(old) in keep}
     branch(s, value_of(s, test).at({}, 0), lambda: _loop(s, yes, lower, upper), lambda: _loop(s, no, lower, upper))
-    s.shared.blended = keep
 
 
 def _iteration(s: State, n: For, at: Int) -> None:

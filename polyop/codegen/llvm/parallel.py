@@ -127,7 +127,7 @@ def inner_part(s: State, t: Trips) -> Trips:
 
 def _outlined_body(s: State, chain: tuple[For, ...], name: str, outer: list[str], run: Loop, around: Loop) -> None:
     b = Builder(s.b.text)
-    inner = State(b, s.shared, "", "%status", "%thread", outlined=True, loops=s.loops, tests=s.tests)
+    inner = State(b, s.shared, "", "%status", "%thread", s.lives, outlined=True, loops=s.loops, tests=s.tests)
     inner.args = b.pure("load ptr, ptr %ctx, align 8")
     for i, index_name in enumerate(outer):
         place = b.pure(f"getelementptr i64, ptr %ctx, i64 {2 + i}")

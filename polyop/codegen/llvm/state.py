@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from math import gcd
 
 from polyop.codegen.llvm.builder import Builder
+from polyop.codegen.llvm.lifetime import Lives
 from polyop.codegen.llvm.types import Int
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
@@ -91,7 +92,6 @@ class Shared:
     strict: bool
     width: int
     slots: dict[str, int]
-    blended: frozenset[int]
     heavy: frozenset[tuple[str, str]]
     sites: list[Load] = field(default_factory=list)
     bodies: int = 0
@@ -101,6 +101,7 @@ class Shared:
 class State:
     """One function being written.
 
+    lives   which register buffers live here, and which of them are blended
     env     serial indices; axes: the lock-step loops that are open, of which `lanes` and `rows` (outermost first)
     loops   the serial and parallel loops around, and tests that hold: what small proofs may use
     active  conditions of the Ifs around that rows or lanes decide differently
@@ -115,6 +116,7 @@ class State:
     args: str
     status: str
     thread: Int
+    lives: Lives
     env: dict[str, Int] = field(default_factory=dict)
     axes: dict[str, Axis] = field(default_factory=dict)
     lanes: Axis | None = None

@@ -51,7 +51,7 @@ def _conditional(n: Store) -> tuple[Expr, Expr] | None:
 def _to_register(s: State, n: Store, x: Value) -> None:
     rows, lanes = register_axes(s, n.target)
     folded = is_folded(s, n, x, lanes)
-    blend = id(n) in s.shared.blended
+    blend = n.target.source in s.lives.blended
     for point in points(s, rows_needed(s, n, x, rows)):
         missing = tuple(a for a in s.rows if a.index not in rows or blend)
         exists = s.b.both(row_exists(s, missing, point), scalar_part(s, s.active, point))

@@ -1,0 +1,49 @@
+"""Where registers must keep what they had in rows and lanes that do not exist."""
+
+from __future__ import annotations
+
+from polyop.codegen.llvm.lifetime import lives_of
+from polyop.ir.dtypes import F32
+from polyop.ir.expr import Const
+from polyop.ir.loops import For
+from tests.codegen.nests import A, lanes, ld, loop, nest, reg, st, strip, tensor
+
+PART, X = ld("part", "i_v"), ld("X", A("i_c", "i_v"))
+FIRST = lanes("i_v", 32, None, st(PART, Const(0.0, F32)))
+SUM = strip("i", 32, "N", st(PART, X, "add"))
+LAST = lanes("i_v", 32, None, st(ld("Y", "r", "i_v"), PART))
+BUFFERS = [tensor("X", "N"), tensor("Y", "M", 32), reg("part", 32)]
+
+
+def test_a_buffer_lives_in_the_innermost_body_that_has_all_its_uses():
+    row = loop("r", "M", FIRST, SUM, LAST)
+    n = nest(BUFFERS, [row], ("M", "N"))
+    around = lives_of(n).inside(n.body)
+    assert around.unborn == {"part"} and not around.blended
+    inside = around.inside(row.body)
+    assert not inside.unborn and inside.blended == {"part"}     # 32 lanes, of which the sum has fewer at its end
+
+
+def test_what_is_blended_stays_so_further_inside():
+    row = loop("r", "M", FIRST, SUM, LAST)
+    n = nest(BUFFERS, [row], ("M", "N"))
+    lives = lives_of(n).inside(n.body).inside(row.body)
+    assert isinstance(SUM.body[0], For)
+    assert lives.inside(SUM.body).inside(SUM.body[0].body) == lives
+
+
+def test_equal_stores_may_be_blended_in_one_place_and_not_in_another():
+    full = loop("i_c", "N", lanes("i_v", 32, None, SUM.body[0].body[0]))
+    some, all_ = loop("r", "M", FIRST, SUM, LAST), loop("q", "M", FIRST, full, LAST)
+    n = nest([*BUFFERS[:2], reg("part", 32)], [some], ("M", "N"))
+    m = nest([*BUFFERS[:2], reg("part", 32)], [all_], ("M", "N"))
+    assert lives_of(n).inside(n.body).inside(some.body).blended == {"part"}
+    assert not lives_of(m).inside(m.body).inside(all_.body).blended
+
+
+def test_a_register_that_chooses_where_to_write_is_in_use():
+    at = ld("at")
+    row = loop("r", "M", st(at, ld("X", "r")), st(ld("Y", at), Const(1.0, F32)))
+    n = nest([tensor("X", "M"), tensor("Y", "M"), reg("at")], [row], ("M",))
+    around = lives_of(n).inside(n.body)
+    assert around.unborn == {"at"} and not around.inside(row.body).unborn
