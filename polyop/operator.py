@@ -19,7 +19,8 @@ from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
 from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten, in_arrays
-from polyop.rewrite.regimes import Questions, questions, regime
+from polyop.rewrite.questions import Questions, questions
+from polyop.rewrite.regimes import regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound, bind

@@ -1,97 +1,24 @@
-"""Which calls deserve a kernel of their own, by their sizes alone.
-
-What is asked of sizes follows from the operator's text, so it is found once; a call only puts its sizes in.
-"""
+"""Which calls deserve a kernel of their own, by their sizes alone: the answers to what `questions.py` asks of an operator."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
-from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
-from polyop.ir.op import Op, Step
+from polyop.ir.expr import evaluate
+from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
-from polyop.rewrite.positions import BOUND, bounding
-from polyop.rewrite.residues import cut_into_residues
+from polyop.rewrite.positions import BOUND
+from polyop.rewrite.questions import Questions, Short, questions
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
 HEADS = 4  # columns of dot products that share each vector of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Short:
-    """The last dimension of a contraction's result: its extent, and the bytes of an element.
-
-    lanes    extents of the rows that lanes could run along instead; empty: there are none, or not all is known from sizes
-    beside   extents of what then shares the operand with these lanes, beside the last dimension
-    depth    extents of what is added up; `windows`: of those that are added to another index
-    inside   extents of the dimensions inside the one with these lanes
-    """
-
-    extent: Affine
-    bytes_: int
-    lanes: tuple[Affine, ...]
-    beside: tuple[Affine, ...]
-    depth: tuple[Affine, ...]
-    windows: tuple[Affine, ...]
-    inside: tuple[Affine, ...]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Questions:
-    """What decides about the kernel of a call.
-
-    narrow   the last extents of what contractions write, `n` of `A[m, k] * B[k, n]`, and of any reduction with rows: where one
-             is 1, lanes would have one element, and another loop could have them
-    windows  the sizes that some index of a contraction runs over which is added to another: where one is 1, as in a convolution
-             with one filter element for each channel, whole rows of channels are known to be dense
-    short    the last dimension of a contraction's result, where the reads that do without it are used again by other loops, as
-             the filters of a convolution of 7 x 7 images are
-    upright  (columns, rows, bytes of an element) of the results of products whose left operand lies along the rows, `A[k, m]`:
-             with few columns lanes run along these, as it does
-    heads    the sizes that are columns of dot products, `N` of `A[m, k] * B[n, k]`: where these are few, they share a row of A
-    rows     the extents of each contraction's rows; None if they are not known before the loops run
-    single   the sizes among these extents, if nothing else is added to what contractions write: with one row of each,
-             these sizes are 1
-    turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
-    strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
-    tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
-    far      the sizes that bound positions which would fit into 32 bits if the sizes do
-    """
-
-    narrow: tuple[str, ...]
-    windows: tuple[str, ...]
-    short: tuple[Short, ...]
-    upright: tuple[tuple[Affine, Affine, int], ...]
-    heads: tuple[str, ...]
-    rows: tuple[tuple[Affine, ...] | None, ...]
-    single: tuple[str, ...]
-    turns: tuple[str, ...]
-    strips: tuple[tuple[Affine, int, bool], ...]
-    tile: tuple[Affine, Affine, int] | None
-    far: tuple[str, ...]
-
-
-def questions(op: Op) -> Questions:
-    """What to ask of the sizes of a call of `op`; of contractions that are cut into residue classes, each class is asked."""
-    op = cut_into_residues(op)
-    contractions = _contractions(op)
-    last = [s.target for s, _ in contractions]
-    last += [s.target for s in op.steps if s.reduce is not None and len(s.target.index) > 1]
-    found = {op.tensor(t.source).shape[-1].name for t in last}
-    rows = [_rows(s, last) for s, last in contractions]
-    return Questions(tuple(n for n in op.sizes if n in found), _windows(op, contractions),
-                     tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)), _upright(op, contractions),
-                     _heads(op, contractions),
-                     tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
-                     _single(op, contractions), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op))
 
 
 def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
@@ -181,11 +108,10 @@ def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -
 
 def kinds(op: Op) -> tuple[str, ...]:
     """The sorts of calls that get a kernel of their own, in words."""
-    op = cut_into_residues(op)
     q = questions(op)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in (*q.narrow, *q.windows)]
-    if any(_rows(s, last) for s, last in _contractions(op)):
+    if any(rows is None or rows for rows in q.rows):
         out.append("in which a contraction has one row, at most 4, or at most 8")
     if q.upright:
         out.append(f"in which a row of a product's result has at most {UPRIGHT} bytes, and there are more rows")
@@ -201,151 +127,3 @@ def kinds(op: Op) -> tuple[str, ...]:
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes")
     return tuple(out)
-
-
-def _reused(s: Step, last: str) -> bool:
-    """Whether the reads that do without `last` do without another index of the target, too."""
-    kept = {p.name for p in s.target.index if isinstance(p, Affine) and p.name}
-    others = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
-    return bool((kept - {last}).difference(*others))
-
-
-def _rows(s: Step, last: str) -> tuple[Affine, ...]:
-    """The extents of the indices of a contraction that its result shares with reads that do without `last` alone."""
-    extents = {r.index: r.upper - r.lower for r in s.ranges}
-    return tuple(extents[i] for i in _row_indices(s, last))
-
-
-def _row_indices(s: Step, last: str) -> tuple[str, ...]:
-    """The indices of its result that a contraction shares with reads that do without `last` alone, as they are written."""
-    without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
-    beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
-    kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.indices]
-    return tuple(i for i in kept if i is not None and i not in beside and any(i in x for x in without))
-
-
-def _short(op: Op, s: Step, last: str) -> Short:
-    """What to ask of the last dimension of the result of the contraction `s`."""
-    extents = {r.index: r.upper - r.lower for r in s.ranges}
-    reads = [expr_names(x) for x in loads(s.expr)]
-    kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None and p.name in extents]
-    apart = [i for i in kept if all((i in x) != (last in x) for x in reads)]
-    beside = [i for i in kept if i != last and all((i in x) == (last in x) for x in reads)]
-    depth = [i for i in extents if i not in kept]
-    windows = [i for i in depth if _is_window(s, i)]
-    inside = kept[kept.index(apart[-1]) + 1 :] if apart else []
-    groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth, windows, inside))
-    # what takes the result on must write it in its own order, along which alone it is turned
-    follow = [x.target.index[-1] for x in op.steps if x.target.index and any(y.source == s.target.source for y in loads(x.expr))]
-    plain = all(isinstance(p, Affine) and p.name is not None for p in follow)
-    known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
-    t = op.tensor(s.target.source)
-    return Short(t.shape[-1], t.dtype.bytes_, *(groups if known else ((),) * len(groups)))
-
-
-def _upright(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, Affine, int], ...]:
-    """The products of one row, one column and one contracted index whose reads without the column end in the row."""
-    found = []
-    for s, last in contractions:
-        x = _short(op, s, last)
-        row = s.target.index[0]
-        left = [y for y in loads(s.expr) if last not in expr_names(y)]
-        is_plain = len(x.lanes) == 1 and len(s.target.index) == 2 and len(x.depth) == 1
-        if is_plain and all(y.index and y.index[-1] == row for y in left):
-            found.append((x.extent, x.lanes[0], x.bytes_))
-    return tuple(found)
-
-
-def _single(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
-    """The sizes of rows of contractions; none if other steps add to a result: they would stand in the way of runs of sums."""
-    found = {e.name for s, last in contractions for e in _rows(s, last)}
-    alone = all(len(op.steps_of(s.target.source)) == 1 for s, _ in contractions)
-    return tuple(n for n in op.sizes if n in found) if alone else ()
-
-
-def _heads(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
-    """The sizes of the last index of contractions all of whose reads end in one contracted index."""
-    found = set()
-    for s, last in contractions:
-        ends = {x.index[-1] if x.index else None for x in loads(s.expr)}
-        end = ends.pop() if len(ends) == 1 else None
-        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-        if isinstance(end, Affine) and end.name in s.indices and end.name not in kept:
-            found |= {(r.upper - r.lower).name for r in s.ranges if r.index == last}
-    return tuple(n for n in op.sizes if n in found)
-
-
-def _is_window(s: Step, i: str) -> bool:
-    """Whether the index `i` is added to another one in some position that is read."""
-    positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
-    return any(i in names(p) and len(names(p) & set(s.indices)) > 1 for p in positions)
-
-
-def _windows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
-    """The sizes `R` of indices `r` in 0:R that contractions read at `p + r`, and add up."""
-    found = set()
-    for s, _ in contractions:
-        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-        found |= {r.upper.name for r in s.ranges if r.index not in kept and r.lower == Affine() and _is_window(s, r.index)}
-    return tuple(n for n in op.sizes if n in found)
-
-
-def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine, int] | None:
-    """The last row and the last column of the one contraction, in the order in which its target is written."""
-    if len(contractions) != 1:
-        return None
-    (s, last), = contractions
-    extents = {r.index: r.upper - r.lower for r in s.ranges}
-    rows = [i for i in _row_indices(s, last) if names(extents[i]) <= set(op.sizes)]
-    if not rows or not names(extents[last]) <= set(op.sizes):
-        return None
-    return extents[rows[-1]], extents[last], s.target.dtype.bytes_
-
-
-def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
-    """The sizes that are rows of contractions which read, one or more steps back, what follows from their own results."""
-    found: set[str | None] = set()
-    for s, last in contractions:
-        later = _follows_from(op, s.target.source)
-        back = {p.terms[0][0] for x in loads(s.expr) if x.source in later for p in x.index
-                if isinstance(p, Affine) and p.const and len(p.terms) == 1}
-        if back:
-            found |= {e.name for e in _rows(replace(s, ranges=tuple(r for r in s.ranges if r.index not in back)), last)}
-    return tuple(n for n in op.sizes if n in found)
-
-
-def _follows_from(op: Op, tensor: str) -> frozenset[str]:
-    """The tensors computed from `tensor`, directly or not, and itself."""
-    found, size = {tensor}, 0
-    while len(found) > size:
-        size = len(found)
-        found |= {s.target.source for s in op.steps if any(x.source in found for x in loads(s.expr))}
-    return frozenset(found)
-
-
-def _sums_of_rows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, int, bool], ...]:
-    """What is reduced over reads that have the last index of the target last, too: `S[b] += X[n, b]`."""
-    out = []
-    for s in op.steps:
-        last = s.target.index[-1] if s.target.index else None
-        if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
-            continue
-        reduced = set(s.indices).difference(*({p.name} for p in s.target.index if isinstance(p, Affine)))
-        rows = [x for x in loads(s.expr) if x.index and x.index[-1] == last and expr_names(x) & reduced]
-        if rows:
-            t = op.tensor(s.target.source)
-            out.append((t.shape[-1], t.dtype.bytes_, any(s is c for c, _ in contractions)))
-    return tuple(out)
-
-
-def _contractions(op: Op) -> list[tuple[Step, str]]:
-    """The reductions in which some read does without the last index of the target, with that index."""
-    out = []
-    for s in op.steps:
-        last = s.target.index[-1] if s.target.index else None
-        if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
-            continue
-        assert last.name is not None
-        if any(last.name not in expr_names(x) for x in loads(s.expr)):
-            out.append((s, last.name))
-    return out

@@ -14,7 +14,8 @@ from polyop.ir.registers import fitting_height, register_tile, time
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_at_one
-from polyop.rewrite.regimes import few_rows, has_strip, kinds, narrow_sizes, questions, regime, shortness
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import few_rows, has_strip, kinds, narrow_sizes, regime, shortness
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
 MATMUL = instantiate(parse(Source("<test>", """

@@ -11,7 +11,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.positions import BOUND, bounding, narrowed
-from polyop.rewrite.regimes import kinds, questions, regime
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import kinds, regime
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op
 
