@@ -90,7 +90,8 @@ def find_reuse(scop: Scop, clusters: Iterable[Cluster], local: Iterable[str]) ->
         for x in s.reads:
             u = scop.op.tensor(x.source)
             later = any(y.source == u.name for q in scop.stmts[n + 1 :] for y in q.reads)
-            plain = x.index == s.target.index and len({p.name for p in x.index if isinstance(p, Affine)} - {None}) == len(x.index)
+            here = all(y.index == s.target.index for y in s.reads if y.source == u.name)  # elsewhere it may be gone by then
+            plain = here and len({p.name for p in x.index if isinstance(p, Affine)} - {None}) == len(x.index)
             if u.role == "temp" and u.name not in local and u.dtype == t.dtype and u.shape == t.shape and plain and not later:
                 found[t.name] = found.get(u.name, u.name)
                 break
