@@ -1,0 +1,444 @@
+"""Reductions that need another reduction's result, in one pass: block by block, each about what is known of its own block.
+
+A chain (`dependent.py` finds them) goes over its elements once for the first reduction and again for those that need its result.
+In blocks { j = C b + p } each is done about a stand-in for that result, and repaired when the result is known.
+
+**Powers.** With m_b the maximum of block b and m that of all,
+
+    sum_j g_j exp(a_j - m)  =  sum_b exp(m_b - m) sum_{j in b} g_j exp(a_j - m_b)
+
+since exp(a - m) = exp(a - m_b) exp(m_b - m). Neither factor is above 1, so nothing overflows that did not before. For a minimum
+the signs are the other way round.
+
+**Products.** With n_b elements in block b, a_b and c_b their means there, and whatever r and s are,
+
+    sum_j (a_j - r) (c_j - s)  =  sum_b ( sum_{j in b} (a_j - a_b) (c_j - c_b)  +  n_b (a_b - r) (c_b - s) )
+
+since the mixed terms add up to 0 in each block. No difference of large squares is taken, so it is as exact as the text.
+
+**Infinities.** Results are those of the text for these, too, and for NaN. Where m_b = -inf, all of the block's a_j are, and
+
+    a_j - m  is  -inf  where m > -inf:   the block is done about 0, which gives exp(-inf) = 0, and NaN where g_j is infinite
+    a_j - m  is  NaN   where m = -inf:   exp(m_b - m) = NaN repairs that, if the block has an element that no mask leaves out
+
+Blocks without elements are left out by conditions that follow from those of the text: { j >= l, j <= u, C b <= j < C b + C } has
+a solution if and only if each lower bound is at most each upper one, since j has a factor of 1. Whether a mask keeps any element
+of a block is noted (`seen`). Where m_b = m = inf the factor is 1: the block's own terms are what the text says. An infinite
+element of a product is NaN less its mean, in its block as in the text.
+
+A reduction that keeps more than the first one, as attention keeps a channel, has as many partial results for each block. Such a
+chain is rolled: what is known after b blocks is repaired and taken on,
+
+    m[b] = max(m[b-1], m_b)        l[b] = l[b-1] exp(m[b-1] - m[b]) + sum_{j in b} g_j exp(a_j - m[b])
+
+so that two steps of it are ever kept. All other chains leave their blocks to the end, since these are independent then.
+
+Source: Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018; Dao et al., "FlashAttention", 2022;
+        Chan, Golub and LeVeque, "Updating formulae and a pairwise algorithm for computing sample variances", 1979.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from polyop.ir.dtypes import BOOL, DType
+from polyop.ir.expr import (
+    Affine,
+    Apply,
+    Const,
+    Expr,
+    Load,
+    Number,
+    Scalar,
+    Test,
+    affine,
+    expr_names,
+    loads,
+    map_loads,
+    names,
+    quasi,
+    rebuild,
+    substitute_expr,
+)
+from polyop.ir.op import Monoid, Op, Range, Step, Tensor, builtin_monoid
+from polyop.rewrite.dependent import (
+    Chain,
+    Fold,
+    Powers,
+    Products,
+    find_chain,
+    plain_indices,
+    pointwise,
+    reads,
+    replaced,
+    resolved,
+)
+from polyop.rewrite.measure import is_deep
+from polyop.rewrite.names import fresh
+
+LONG = 4096
+"""Elements of a block whose results wait for the end: 16 KiB of f32, which stay in L1 from one reduction to the next."""
+
+ROLLED = 512
+"""Elements of a block of a rolled chain: of 192 rows of attention, 384 KiB of scores, which stay in L2."""
+
+NAN = float("nan")
+def cascaded(op: Op, block: int | None = None) -> Op:
+    """`op` with every chain of reductions in blocks of `block` elements; `LONG` or `ROLLED`, if that is None."""
+    if is_deep(op):
+        return op
+    done: frozenset[str] = frozenset()
+    while chain := find_chain(op, done):
+        op = _Cascade(op, chain, block or (ROLLED if is_rolled(chain) else LONG)).cut()
+        done |= {f.result for f in chain.folds}
+    return op
+
+
+def is_rolled(chain: Chain) -> bool:
+    """Whether some reduction of the chain keeps more than the first one."""
+    return any(len(f.kept) > len(chain.firsts[0].kept) for f in chain.folds)
+
+
+@dataclass(eq=False)
+class _Cascade:
+    """One chain on its way into blocks. `b` counts blocks, `p` elements in a block.
+
+    parts    for each fold its result in each block; `stands`: what the blocks of the members are done about
+    aside    pointwise temporaries that have memory of their own in the blocks
+    """
+
+    op: Op
+    chain: Chain
+    size: int
+    tensors: list[Tensor] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+    parts: dict[str, _Blocked] = field(default_factory=dict)
+    stands: dict[str, _Blocked] = field(default_factory=dict)
+    aside: dict[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        op, first = self.op, self.chain.firsts[0]
+        self.taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params),
+                      *(i for s in op.steps for i in s.indices)}
+        self.b, self.p = (fresh(f"{first.over}_{x}", self.taken) for x in ("b", "p"))
+        self.at = affine(self.b) * self.size + affine(self.p)
+        self.extent = first.extent
+        self.count = quasi("div", self.extent + (self.size - 1), affine(self.size))
+        self.block = Range(self.b, Affine(), self.count)
+        self.inside = Range(self.p, Affine(), affine(self.size))
+        self.rolled = is_rolled(self.chain)
+
+    def cut(self) -> Op:
+        """The operator with blocks in the place of the chain's last step."""
+        op, chain = self.op, self.chain
+        powers = [m for m in chain.members if isinstance(m, Powers)]
+        for f in chain.firsts:
+            self.parts[f.result] = self.part(f, self.within(f, f.step.expr))
+        if powers:
+            self.shift(chain.firsts[0])
+            self.keep_aside(powers)
+        ends = [self.end(f) for f in chain.firsts]
+        for m in chain.members:
+            ends.append(self.powers(m) if isinstance(m, Powers) else self.products(m))
+        own = {f.result for f in chain.folds}
+        last = max(n for n, s in enumerate(op.steps) if s.target.source in own)
+        made = [replace(s, span=op.steps[last].span) for s in (*self.steps, *ends)]
+        steps = [s for n, s in enumerate(op.steps) for s in ([s] if s.target.source not in own else made if n == last else [])]
+        return self.split(_without_unread(replace(op, tensors=(*op.tensors, *self.tensors), steps=tuple(steps))))
+
+    # --- small words
+    def tensor(self, name: str, dtype: DType, shape: Iterable[Affine]) -> str:
+        t = Tensor(fresh(name, self.taken), dtype, tuple(shape), "temp")
+        self.tensors.append(t)
+        return t.name
+
+    def blocked(self, f: Fold, suffix: str, dtype: DType, kept: tuple[str, ...] | None = None) -> _Blocked:
+        """A new tensor with an element for each block and each place of the result of `f`, or for some indices of it alone."""
+        kept = f.kept if kept is None else kept
+        shape = dict(zip(f.kept, self.op.tensor(f.result).shape, strict=True))
+        elements = [x for x in loads(resolved(self.op, f.step.expr)) if f.over in expr_names(x)]
+        along = bool(kept) and any(x.index[-1] == affine(kept[-1]) for x in elements)  # lanes run along what has unit stride
+        at = len(kept) - 1 if along else len(kept)
+        dims = [shape[i] for i in kept]
+        return _Blocked(self.tensor(f"{f.result}_{suffix}", dtype, (*dims[:at], self.count, *dims[at:])), dtype, at, self.b)
+
+    def ranges(self, f: Fold, kept: tuple[str, ...] | None = None) -> tuple[Range, ...]:
+        kept = f.kept if kept is None else kept
+        return (*(r for r in f.step.ranges if r.index in kept), self.block)
+
+    def filled(self, f: Fold) -> tuple[Test, ...]:
+        """Of which blocks some element is added up: what the conditions of `f` say about any of them."""
+        start = affine(self.b) * self.size
+        return tuple(Test((t,)) for t in _eliminated(f, (start,), (start + (self.size - 1),)))
+
+    def elements(self, s: Step, over: str) -> tuple[Expr, ...]:
+        """The conditions of `s` with the elements of blocks in the place of its index `over`, and that these exist."""
+        return (Test((self.extent - self.at - 1,)), *(substitute_expr(w, {over: self.at}) for w in s.where))
+
+    def within(self, f: Fold, e: Expr) -> Expr:
+        """`e`, which is part of what `f` adds up, in a block: what other folds of the chain give stands for the block alone.
+
+        A pointwise temporary is computed on the spot, unless that would be done again for each index that it does without.
+        """
+        def read(x: Load) -> Expr:
+            if x.source in self.stands:
+                return self.stands[x.source].load(plain_indices(x) or ())
+            if x.source in self.aside:
+                return replace(x, source=self.aside[x.source])
+            e = resolved(self.op, x)
+            found = frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
+            if e is x or not (set(f.kept) <= found or any(reads(e, t.result) for t in self.chain.firsts)):
+                return x
+            return map_loads(e, lambda y: self.stands[y.source].load(plain_indices(y) or ()) if y.source in self.stands else y)
+
+        return substitute_expr(map_loads(e, read), {f.over: self.at})
+
+    def part(self, f: Fold, expr: Expr, suffix: str = "part", monoid: Monoid | None = None) -> _Blocked:
+        """What `f` makes of each block, `expr` in the place of what it adds up."""
+        kept = f.kept if monoid is None else _needed(f, expr)
+        found = self.blocked(f, suffix, expr.dtype if monoid else f.step.target.dtype, kept)
+        self.steps.append(Step(found.load(kept), monoid or f.step.reduce, expr, (*self.ranges(f, kept), self.inside),
+                               self.elements(f.step, f.over)))
+        return found
+
+    # --- the first folds, and what their blocks stand for
+    def end(self, f: Fold) -> Step:
+        """The result of a first fold out of its blocks, or what the last one of a rolled chain knows."""
+        if not self.rolled:
+            return replace(f.step, expr=self.parts[f.result].load(f.kept), ranges=self.ranges(f), where=self.filled(f))
+        assert f.step.reduce is not None
+        return self.last(f, self.parts[f.result], Const(f.step.reduce.identity, f.step.target.dtype))
+
+    def last(self, f: Fold, state: _Blocked, none: Const) -> Step:
+        """`f`'s result is the last `state`, or `none` of no blocks at all."""
+        some = self.extent - 1
+        found = replace(state.load(f.kept, self.count - 1), guard=(some,))
+        ranges = tuple(r for r in f.step.ranges if r.index != f.over)
+        return replace(f.step, reduce=None, expr=_select(Test((some,)), found, none), ranges=ranges, where=())
+
+    def shift(self, f: Fold) -> None:
+        """What the blocks of a chain of powers are done about: the block's own maximum, or the one so far; 0 for -inf."""
+        monoid, dtype, part = f.step.reduce, f.step.target.dtype, self.parts[f.result]
+        assert monoid is not None
+        none = Const(monoid.identity, dtype)
+        where = self.filled(f)
+        if self.rolled:
+            state, where = self.blocked(f, "state", dtype), ()
+            now = _called(monoid.body, {"a": self.before(state, f.kept, none), "b": part.load(f.kept)})
+            self.steps.append(Step(state.load(f.kept), None, now, self.ranges(f)))
+            self.parts[f.result] = part = state
+        about = self.blocked(f, "about", dtype)
+        value = part.load(f.kept)
+        safe = _select(_equal(value, none), Const(0.0, dtype), value)
+        self.steps.append(Step(about.load(f.kept), None, safe, self.ranges(f), where))
+        self.stands[f.result] = about
+
+    def before(self, state: _Blocked, kept: tuple[str, ...], none: Const) -> Expr:
+        """`state` after the block before, or `none` before the first one."""
+        some = affine(self.b) - 1
+        return _select(Test((some,)), replace(state.load(kept, some), guard=(some,)), none)
+
+    def keep_aside(self, powers: list[Powers]) -> None:
+        """Temporaries with a power that several folds read, or one that keeps more indices, get memory in the blocks."""
+        read: dict[str, list[tuple[Fold, Load]]] = {}
+        for m in powers:
+            for x in loads(m.fold.step.expr):
+                if pointwise(self.op, x.source) and reads(resolved(self.op, x), self.chain.firsts[0].result):
+                    read.setdefault(x.source, []).append((m.fold, x))
+        for name, uses in read.items():
+            s, at = pointwise(self.op, name), [plain_indices(x) for _, x in uses]
+            mine = plain_indices(s.target) if s else None
+            if s is None or mine is None or any(y is None for y in at):
+                continue
+            over = {i for (f, _), y in zip(uses, at, strict=True) for i, k in zip(mine, y or (), strict=True) if k == f.over}
+            more = len(uses) > 1 or any(set(f.kept) - set(y or ()) for (f, _), y in zip(uses, at, strict=True))
+            if not more or len(over) != 1 or any(f.over not in (y or ()) for (f, _), y in zip(uses, at, strict=True)):
+                continue
+            j = over.pop()
+            t = self.op.tensor(name)
+            copy = self.tensor(f"{name}_block", t.dtype, t.shape)
+            f = Fold(s, tuple(i for i in mine if i != j), j)
+            ranges = (*(r for r in s.ranges if r.index != j), self.block, self.inside)
+            index = tuple(self.at if i == j else affine(i) for i in mine)
+            self.steps.append(Step(Load(copy, index, t.dtype), None, self.within(f, s.expr), ranges, self.elements(s, j)))
+            self.aside[name] = copy
+
+    # --- members
+    def powers(self, m: Powers) -> Step:
+        """The last step of a sum of powers."""
+        f, first = m.fold, self.chain.firsts[0]
+        part = self.part(f, self.within(f, f.step.expr))
+        dtype, at = f.step.target.dtype, plain_indices(m.shift) or ()
+        monoid = first.step.reduce
+        assert monoid is not None
+        none = Const(monoid.identity, first.step.target.dtype)
+        state = self.parts[first.result]
+        seen = self.part(f, self.within(f, m.mask), "seen", builtin_monoid("or", BOOL)) if m.mask is not None else None
+        own = _needed(f, m.mask) if m.mask is not None else ()
+
+        def factor(old: Expr, new: Expr, same: Expr) -> Expr:
+            x, y = (old, new) if m.sign > 0 else (new, old)
+            power = Apply(m.fn, (Apply("sub", (x, y), none.dtype),), none.dtype)
+            return _cast(_select(same, Const(1.0, none.dtype), power), dtype)
+
+        if not self.rolled:
+            old = state.load(at)
+            w = factor(old, m.shift, Apply("and", (_equal(old, m.shift), Apply("ne", (old, none), BOOL)), BOOL))
+            if seen:
+                w = _select(seen.load(own), w, Const(0.0, dtype))
+            return replace(f.step, expr=Apply("mul", (part.load(f.kept), w), dtype), ranges=self.ranges(f), where=self.filled(f))
+        some = affine(self.b) - 1
+        old, new = replace(state.load(at, some), guard=(some,)), state.load(at)
+        sums = self.blocked(f, "state", dtype)
+        before = replace(sums.load(f.kept, some), guard=(some,))
+        taken = Apply("mul", (before, factor(old, new, _equal(old, new))), dtype)
+        known = _select(Test((some,)), taken, Const(0.0, dtype))
+        self.steps.append(Step(sums.load(f.kept), None, Apply("add", (known, part.load(f.kept)), dtype), self.ranges(f)))
+        found = self.last(f, sums, Const(0.0, dtype))
+        counted: Expr = Test((self.extent - 1, *_eliminated(f)))
+        if seen:
+            shape = self.op.tensor(f.result).shape
+            dims = tuple(e for i, e in zip(f.kept, shape, strict=True) if i in own)
+            whole = Load(self.tensor(f"{f.result}_any", BOOL, dims), tuple(map(affine, own)), BOOL)
+            self.steps.append(Step(whole, builtin_monoid("or", BOOL), seen.load(own), self.ranges(f, own)))
+            counted = Apply("and", (counted, whole), BOOL)
+        lost = Apply("and", (counted, _equal(m.shift, none)), BOOL)
+        return replace(found, expr=_select(lost, Const(NAN, dtype), found.expr))
+
+    def products(self, m: Products) -> Step:
+        """The last step of a sum of products about centres."""
+        f = m.fold
+        dtype = f.step.target.dtype
+        expr = resolved(self.op, f.step.expr, frozenset(s.result for s in self.chain.firsts))
+        size = self.sizes(f)
+        inner, correction = expr, expr
+        for a, name, r in m.centres:
+            mean = self.mean(name, a, f, size)
+            inner, correction = replaced(inner, r, mean), replaced(correction, a, mean)
+        part = self.part(f, substitute_expr(inner, {f.over: self.at}))
+        more = Apply("mul", (_cast(size, dtype), _cast(correction, dtype)), dtype)
+        return replace(f.step, expr=Apply("add", (part.load(f.kept), more), dtype), ranges=self.ranges(f), where=self.filled(f))
+
+    def mean(self, name: str, a: Expr, f: Fold, size: Expr) -> Load:
+        """The mean of `a` in each block, in the indices of `f`, out of the sums of the fold `name`."""
+        total, at = self.parts[name], self.centre_of(name, f)
+        if name not in self.stands:
+            g = next(x for x in self.chain.firsts if x.result == name)
+            self.stands[name] = made = self.blocked(g, "mean", total.dtype)
+            count = self.sizes(g)
+            value = Apply("div", (total.load(g.kept), _cast(count, total.dtype)), total.dtype)
+            self.steps.append(Step(made.load(g.kept), None, value, self.ranges(g), self.filled(g)))
+        return self.stands[name].load(at)
+
+    def centre_of(self, name: str, f: Fold) -> tuple[str, ...]:
+        """Where `f` reads the sum `name`."""
+        found = next(x for x in loads(resolved(self.op, f.step.expr, frozenset({name}))) if x.source == name)
+        return plain_indices(found) or ()
+
+    def sizes(self, f: Fold) -> Expr:
+        """How many elements of a block `f` adds up."""
+        if not f.tests:
+            return Number(quasi("min", affine(self.size), self.extent - affine(self.b) * self.size), f.step.target.dtype)
+        key = f"{f.result} size"
+        if key not in self.parts:
+            one = Const(1.0, f.step.target.dtype)
+            self.parts[key] = self.part(f, one, "size", builtin_monoid("add", one.dtype))
+        return self.parts[key].load(_needed(f, Const(1.0, f.step.target.dtype)))
+
+    # --- what only the blocks use
+    def split(self, op: Op) -> Op:
+        """`op` with temporaries in blocks, of which nothing is read but in these: { T[j] -> T[b, p] : j = C b + p }."""
+        for t in op.temporaries:
+            steps = op.steps_of(t.name)
+            found = [x for s in op.steps for x in loads(s.expr) if x.source == t.name]
+            at = plain_indices(steps[0].target) if len(steps) == 1 else None
+            own = steps[0].target.index.index(self.at) if len(steps) == 1 and self.at in steps[0].target.index else None
+            for d, e in enumerate(t.shape):
+                if not found or e != self.extent or any(x.index[d] != self.at for x in found) or (at is None and own != d):
+                    continue
+                s = steps[0]
+                if at is not None:
+                    r = next((r for r in s.ranges if r.index == at[d]), None)
+                    if r is None or r.lower != Affine() or r.upper != self.extent:
+                        continue
+                    rest = (x for x in s.ranges if x.index != r.index)
+                    s = Step(s.target, s.reduce, substitute_expr(s.expr, {at[d]: self.at}), (*rest, self.block, self.inside),
+                             self.elements(s, at[d]), s.span)
+                return self.split(_in_two(op, t.name, d, steps[0], s, (self.count, affine(self.size)), (self.b, self.p)))
+        return op
+
+
+@dataclass(frozen=True, slots=True)
+class _Blocked:
+    """A tensor with a dimension for blocks at position `at`, which the index `b` counts."""
+
+    name: str
+    dtype: DType
+    at: int
+    b: str
+
+    def load(self, kept: tuple[str, ...], block: Affine | None = None) -> Load:
+        index = list(map(affine, kept))
+        return Load(self.name, (*index[: self.at], affine(self.b) if block is None else block, *index[self.at :]), self.dtype)
+
+
+def _needed(f: Fold, e: Expr) -> tuple[str, ...]:
+    """The kept indices of `f` on which a reduction of `e` over the same elements depends."""
+    return tuple(i for i in f.kept if i in expr_names(e) or any(i in names(t) for t in f.tests))
+
+
+def _eliminated(f: Fold, least: tuple[Affine, ...] = (), most: tuple[Affine, ...] = ()) -> tuple[Affine, ...]:
+    """What holds of all other indices if that of `f` has a value in its range, and in { least <= j <= most }, that `f` allows.
+
+    Each lower bound is at most each upper one; since j has a factor of 1 or -1 in each, this is exact in integers, too. Without
+    the conditions of `f` there is such a value.
+    """
+    j = affine(f.over)
+    above = [(t - j) * -1 for t in f.tests if t.factor(f.over) > 0]
+    below = [t + j for t in f.tests if t.factor(f.over) < 0]
+    free = [t for t in f.tests if not t.factor(f.over)]
+    lower, upper = (Affine(), *least), (f.extent - 1, *most)
+    found = (*free, *(u - x for x in above for u in (*below, *upper)), *(u - x for x in lower for u in below))
+    return tuple(dict.fromkeys(t for t in found if t.terms or t.const < 0))
+
+
+def _without_unread(op: Op) -> Op:
+    """`op` without temporaries that nothing reads."""
+    used = {x.source for s in op.steps for x in loads(s.expr)}
+    used |= {x.source for s in op.steps for p in s.target.index if not isinstance(p, Affine) for x in loads(p)}
+    unread = {t.name for t in op.temporaries} - used
+    if not unread:
+        return op
+    return _without_unread(replace(op, tensors=tuple(t for t in op.tensors if t.name not in unread),
+                                   steps=tuple(s for s in op.steps if s.target.source not in unread)))
+
+
+def _in_two(op: Op, name: str, d: int, old: Step, new: Step, dims: tuple[Affine, Affine], indices: tuple[str, str]) -> Op:
+    """`op` with dimension `d` of `name` in two, and `new` for the step that writes it."""
+    def at(x: Load) -> Load:
+        return replace(x, index=(*x.index[:d], *map(affine, indices), *x.index[d + 1 :])) if x.source == name else x
+
+    steps = tuple(replace(s, expr=map_loads(s.expr, at)) for s in (new if s is old else s for s in op.steps))
+    steps = tuple(replace(s, target=at(s.target)) for s in steps)
+    tensors = tuple(replace(t, shape=(*t.shape[:d], *dims, *t.shape[d + 1 :])) if t.name == name else t for t in op.tensors)
+    return replace(op, tensors=tensors, steps=steps)
+
+
+def _equal(a: Expr, b: Expr) -> Expr:
+    return Apply("eq", (a, b), BOOL)
+
+
+def _select(c: Expr, yes: Expr, no: Expr) -> Expr:
+    return Apply("select", (c, yes, no), yes.dtype)
+
+
+def _cast(e: Expr, dtype: DType) -> Expr:
+    return e if e.dtype == dtype else Apply("cast", (e,), dtype)
+
+
+def _called(body: Expr, arguments: Mapping[str, Expr]) -> Expr:
+    """A monoid's `body` with its two scalars put in."""
+    if isinstance(body, Scalar):
+        return arguments[body.name]
+    return body if isinstance(body, Const) else rebuild(body, lambda x: _called(x, arguments))
