@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-import shutil
-import subprocess
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -14,66 +13,26 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Load
 from polyop.ir.loops import Buffer
 from polyop.ir.module import STATUS, Launch, Module, in_order, launches, slots
+from polyop.ir.target import target
 from polyop.runtime import cxx
+from polyop.runtime.findings import Finding, Report, findings
 from polyop.runtime.launching import Memory, addresses, arguments, grid
 
 ORDERS = ("forward", "backward", "shuffled")
 """In which order the blocks of a launch, and the threads of a block, run."""
 
-_WHAT = {1: "race", 2: "race", 3: "race", 4: "out of bounds", 5: "uninitialised read", 6: "write to an input",
-         7: "divergent barrier"}
-_HOW = {1: "written by {0} and by {1}", 2: "read by {0}, written by {1}", 3: "written by {0}, read by {1}"}
-_MANY = 0xFFFFFFFF
+COMPLETIONS = ("late", "early")
+"""When asynchronous copies arrive: at the wait, or at once."""
 
-
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """A fault that a kernel made while it ran.
-
-    what    "race", "out of bounds", "uninitialised read", "write to an input" or "divergent barrier"
-    index   which element of `buffer`; out of bounds, the place where it would be
-    who     the threads that took part
-    line    of the module's text, from 1; 0 if it could not be found out
-    """
-
-    what: str
-    kernel: str
-    buffer: str
-    index: tuple[int, ...]
-    who: str
-    line: int = 0
-    code: str = ""
-
-    def __str__(self) -> str:
-        place = f"{self.buffer}[{', '.join(map(str, self.index))}]" if self.index else self.buffer
-        where = f", line {self.line}: `{self.code}`" if self.line else ""
-        return f"{self.what} in {self.kernel}: {place} {self.who}{where}"
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """What a run showed: the first computed position outside its tensor, if any, and the faults found."""
-
-    site: Load | None
-    findings: tuple[Finding, ...]
-
-    def __str__(self) -> str:
-        lines = [f"{self.site} is outside its tensor"] if self.site else []
-        return "\n".join([*lines, *map(str, self.findings)]) or "no fault found"
+_WAITING = re.compile(r"__syncthreads|pop_(barrier|warp_barrier|shuffle|shuffle_xor|ldmatrix|mma|mfma|wmma)(_\w+)?\s*\(")
 
 
 class _Options(ctypes.Structure):
     _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("order", ctypes.c_int), ("seed", ctypes.c_uint),
-                ("fibers", ctypes.c_int), ("shared", ctypes.c_uint)]
-
-
-class _Found(ctypes.Structure):
-    _fields_ = [("what", ctypes.c_int), ("buffer", ctypes.c_int), ("element", ctypes.c_int64), ("block", ctypes.c_uint32),
-                ("thread", ctypes.c_uint32), ("other_block", ctypes.c_uint32), ("other_thread", ctypes.c_uint32),
-                ("place", ctypes.c_uint64)]
+                ("fibers", ctypes.c_int), ("shared", ctypes.c_uint), ("warp", ctypes.c_uint), ("completion", ctypes.c_int),
+                ("watched", ctypes.c_int)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,7 +68,7 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *,
-        watched: bool = True, order: str = "forward", seed: int = 1) -> Report:
+        watched: bool = True, order: str = "forward", completion: str = "late", seed: int = 1) -> Report:
     """Carry out `module`'s host plan on NumPy arrays; outputs are written in place.
 
     Shapes  arrays: one for each tensor of the signature, of its extents.
@@ -122,6 +81,9 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     lib = _load(path)
     lib.pop_emu_reset()
     outputs = {name for launch in launches(module.launch) for name in launch.writes}
+    row = target(module.target)
+    # on AMD a copy is an ordinary one
+    how = _How(row.warp, 2 if row.family == "hip" else COMPLETIONS.index(completion), watched, ORDERS.index(order), seed)
     placed = [_tensor(lib, b, arrays[b.name], b.name in outputs) for b in module.signature.tensors]
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]
     placed.append(_plain(lib, STATUS, (), np.dtype(np.uint32), True))
@@ -129,10 +91,11 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     views = {p.name: p.view for p in placed}
     status = views[STATUS]
     status[...] = 0
-    findings: list[Finding] = []
+    found: list[Finding] = []
     for launch, env in in_order(module.launch, sizes):
-        stopped = _launch(lib, launch, module, env, scalars, memory, ORDERS.index(order), seed)
-        findings += _findings(lib, launch.kernel, placed, module, path, len(findings))
+        stopped = _launch(lib, launch, module, env, scalars, memory, how)
+        found += findings(lib, path, launch.kernel, launch.block, module, lambda b, e: (placed[b].name, placed[b].index(e)),
+                          len(found))
         if stopped:
             break
     for b in module.signature.tensors:
@@ -140,7 +103,7 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
             arrays[b.name][...] = views[b.name]
     site = int(status)
     lib.pop_emu_reset()
-    return Report(module.signature.sites[site - 1] if site else None, tuple(findings))
+    return Report(module.signature.sites[site - 1] if site else None, tuple(found))
 
 
 def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool) -> _Placed:
@@ -175,44 +138,25 @@ def _place(lib: ctypes.CDLL, name: str, box: tuple[int, ...], order: tuple[int, 
     return _Placed(name, address, box, (*order, *range(rank, len(box))), view)
 
 
+@dataclass(frozen=True, slots=True)
+class _How:
+    """The part of `_Options` that is the same for all launches of a run."""
+
+    warp: int
+    completion: int
+    watched: bool
+    order: int
+    seed: int
+
+
 def _launch(lib: ctypes.CDLL, launch: Launch, module: Module, env: Mapping[str, int], scalars: Mapping[str, Any],
-            memory: Mapping[str, Memory], order: int, seed: int) -> bool:
-    """Start one kernel; whether it was stopped by an access out of bounds."""
+            memory: Mapping[str, Memory], how: _How) -> bool:
+    """Start one kernel; whether it was stopped: by an access out of bounds, or because it could not go on."""
     blocks = grid(launch, env)
     if not blocks:
         return False
     values = arguments(launch, module.signature, env, scalars, memory)
-    waits = "__syncthreads" in module.text
-    options = _Options((blocks, 1, 1), (launch.block, 1, 1), order, seed, int(waits), launch.shared)
+    waits = bool(_WAITING.search(module.text))
+    options = _Options((blocks, 1, 1), (launch.block, 1, 1), how.order, how.seed, waits, launch.shared, how.warp, how.completion,
+                       how.watched)
     return bool(getattr(lib, f"{launch.kernel}__launch")(addresses(values), ctypes.byref(options)))
-
-
-def _findings(lib: ctypes.CDLL, kernel: str, placed: list[_Placed], module: Module, path: Path, known: int) -> list[Finding]:
-    """The findings after the first `known` ones."""
-    first = ctypes.POINTER(_Found)()
-    count = lib.pop_emu_findings(ctypes.byref(first))
-    out = []
-    for i in range(known, count):
-        f = first[i]
-        me = f"thread {f.thread} of block {f.block}"
-        other = "other threads" if f.other_block == _MANY else f"thread {f.other_thread} of block {f.other_block}"
-        who = _HOW.get(f.what, "by {0}").format(me, other)
-        line = _line(path, f.place)
-        code = module.text.splitlines()[line - 1].strip() if line else ""
-        buffer, index = (placed[f.buffer].name, placed[f.buffer].index(f.element)) if 0 <= f.buffer < len(placed) else ("", ())
-        out.append(Finding(_WHAT[f.what], kernel, buffer, index, who, line, code))
-    return out
-
-
-def _line(path: Path, place: int) -> int:
-    """The line of the module's text that the code before `place` stands for; 0 if no tool here can tell."""
-    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    if tool is None:
-        return 0
-    # a return address is one past the call
-    done = subprocess.run([tool, "-i", "-e", str(path), hex(place - 1)], capture_output=True, text=True, check=False)
-    for text in done.stdout.splitlines():
-        file, _, line = text.split(" (")[0].rpartition(":")
-        if file.endswith(".cpp") and line.isdigit():  # the rest are headers
-            return int(line)
-    return 0

@@ -95,13 +95,16 @@ template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return __shfl_x
 
 // --- moves ----------------------------------------------------------------------------------------------------------
 
-#if defined(POP_EMULATOR) || defined(__HIP__)
 template <int BYTES> struct pop_chunk;
+#if defined(POP_EMULATOR)  // at any address: a wrong one is reported, and no reason to end
+template <> struct pop_chunk<4> { typedef pop_u32 __attribute__((may_alias, aligned(1))) type; };
+template <> struct pop_chunk<8> { typedef pop_u32 __attribute__((vector_size(8), may_alias, aligned(1))) type; };
+template <> struct pop_chunk<16> { typedef pop_u32 __attribute__((vector_size(16), may_alias, aligned(1))) type; };
+#elif defined(__HIP__)
 template <> struct pop_chunk<4> { typedef pop_u32 __attribute__((may_alias)) type; };
 template <> struct pop_chunk<8> { typedef pop_u32 __attribute__((vector_size(8), may_alias)) type; };
 template <> struct pop_chunk<16> { typedef pop_u32 __attribute__((vector_size(16), may_alias)) type; };
 #else
-template <int BYTES> struct pop_chunk;
 template <> struct pop_chunk<4> { typedef uint1 type; };
 template <> struct pop_chunk<8> { typedef uint2 type; };
 template <> struct pop_chunk<16> { typedef uint4 type; };

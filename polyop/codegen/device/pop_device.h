@@ -288,8 +288,6 @@ POP_FN pop_i64 pop_position(pop_i64 at, pop_i64 extent, pop_i64 stride, pop_u32*
 POP_FN bool pop_is_inside(pop_i64 at) { return at > POP_OUTSIDE / 2; }
 template <class T> POP_FN T pop_read(const T* from, pop_i64 at) { return pop_is_inside(at) ? from[at] : (T)0; }
 
-#if !defined(POP_EMULATOR)
 #include "pop_block.h"
 #include "pop_copy.h"
 #include "pop_matrix.h"
-#endif

@@ -24,6 +24,18 @@
 
 extern "C" unsigned char __start_pop_shared[] __attribute__((weak, visibility("hidden")));
 extern "C" unsigned char __stop_pop_shared[] __attribute__((weak, visibility("hidden")));
+// another one holds what kernels say of their dynamic shared memory
+extern "C" pop_emu_view __start_pop_views[] __attribute__((weak, visibility("hidden")));
+extern "C" pop_emu_view __stop_pop_views[] __attribute__((weak, visibility("hidden")));
+
+// The address of dynamic shared memory. Its arrays lie farther apart here than on a device, so offsets are looked up.
+struct pop_emu_shared_memory {
+    explicit pop_emu_shared_memory(unsigned bytes) : base(pop_emu_shared(bytes)) {}
+    unsigned char* operator+(size_t offset) const { return pop_emu_shared_at(offset); }
+    unsigned char& operator[](size_t offset) const { return *pop_emu_shared_at(offset); }
+    operator unsigned char*() const { return base; }
+    unsigned char* base;
+};
 
 namespace pop_emu {
 template <class... A, size_t... I> void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
@@ -36,8 +48,9 @@ template <class... A> pop_emu_entry entry_of(void (*)(A...)) { return &unpack<A.
 }
 
 // `args` holds the address of each argument, as for cuLaunchKernel.
-#define POP_EMU_EXPORT(kernel) \
-    extern "C" __attribute__((visibility("default"))) int kernel##__launch(void** args, const pop_emu_options* options) { \
-        return pop_emu_launch(pop_emu::entry_of(kernel), reinterpret_cast<void*>(kernel), args, options, __start_pop_shared, \
-                              __stop_pop_shared); \
+#define POP_EMU_EXPORT(function) \
+    extern "C" __attribute__((visibility("default"))) int function##__launch(void** args, const pop_emu_options* options) { \
+        const pop_emu_kernel kernel = {pop_emu::entry_of(function), reinterpret_cast<void*>(function), #function, __start_pop_shared, \
+                                       __stop_pop_shared, __start_pop_views, __stop_pop_views}; \
+        return pop_emu_launch(&kernel, args, options); \
     }

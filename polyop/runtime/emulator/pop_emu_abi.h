@@ -3,17 +3,55 @@
 #include <stddef.h>
 #include <stdint.h>
 
+// the functions of pop_matrix.h
+#define POP_EMU_ATOMS(X) \
+    X(mma_m16n8k16_f16) X(mma_m16n8k16_bf16) X(mma_m16n8k8_tf32) X(mma_m16n8k32_s8) X(mma_m16n8k32_s8u8) X(mma_m16n8k32_u8s8) \
+    X(mma_m16n8k32_u8) X(mma_m8n8k4_f64) X(mfma_f32_16x16x16_f16) X(mfma_f32_16x16x16_bf16) X(mfma_f32_16x16x4_f32) \
+    X(mfma_f64_16x16x4_f64) X(wmma_f32_16x16x16_f16) X(wmma_f32_16x16x16_bf16)
+#define POP_EMU_NUMBERED(name) POP_EMU_##name,
+enum pop_emu_atoms : int { POP_EMU_ATOMS(POP_EMU_NUMBERED) };
+
 extern "C" {
 struct pop_emu_index { unsigned x, y, z; };
 extern pop_emu_index pop_emu_thread, pop_emu_block, pop_emu_block_size, pop_emu_grid_size;
+extern unsigned pop_emu_warp;
 
-// order: 0 forward, 1 backward, 2 shuffled by `seed`. fibers: threads can wait for each other (needed for barriers).
-// shared: bytes of dynamic shared memory, as cuLaunchKernel takes them.
-struct pop_emu_options { unsigned grid[3], block[3]; int order; unsigned seed; int fibers; unsigned shared; };
+// An array in the shared memory of a kernel: `count` elements of `bytes` each from `offset` on.
+struct pop_emu_view { const char *kernel, *name; unsigned offset, count, bytes, unused; };
 
+// order: 0 forward, 1 backward, 2 shuffled by `seed`. fibers: threads can wait for each other. shared: bytes of dynamic
+// shared memory. completion: asynchronous work ends 0 as late or 1 as early as it may; 2: there is none, copies are plain.
+// watched: accesses are compared with the shadow.
+struct pop_emu_options {
+    unsigned grid[3], block[3];
+    int order;
+    unsigned seed;
+    int fibers;
+    unsigned shared, warp;
+    int completion, watched;
+};
+
+// shared_begin .. shared_end: static shared arrays. views: of all kernels of the library.
 typedef void (*pop_emu_entry)(void* kernel, void** args);
-int pop_emu_launch(pop_emu_entry entry, void* kernel, void** args, const pop_emu_options* options, unsigned char* shared_begin,
-                   unsigned char* shared_end);
+struct pop_emu_kernel {
+    pop_emu_entry entry;
+    void* kernel;
+    const char* name;
+    unsigned char *shared_begin, *shared_end;
+    const pop_emu_view *views_begin, *views_end;
+};
+
+int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const pop_emu_options* options);
+unsigned char* pop_emu_shared(unsigned bytes);
+unsigned char* pop_emu_shared_at(size_t offset);
+void pop_emu_aligned(const void* p, unsigned bytes);
 void pop_emu_barrier();
+void pop_emu_warp_barrier();
+void pop_emu_shuffle(unsigned long long* bits, unsigned lane);
+void pop_emu_copy(void* to, const void* from, unsigned bytes, int inside);
+void pop_emu_copy_commit();
+void pop_emu_copy_wait(unsigned groups);
+void pop_emu_ldmatrix(unsigned* registers, const void* row, int squares, int transposed);
+void pop_emu_atom(int atom, void* d, const void* a, const void* b);
 void pop_emu_compare_exchange(unsigned* at, unsigned expected, unsigned value);
 }

@@ -1,0 +1,226 @@
+// pop_emu_memory.h: buffers and shared memory, and a shadow that says of each element who wrote and who read it.
+#pragma once
+
+namespace {
+
+enum Flag : uint8_t { INITIALISED = 1, GAP = 2, ATOMIC = 4, ARRIVING = 8 };
+
+// `readers` of the current interval: one, or MANY, and then a row of clocks has those of the warps in `warps`.
+struct Cell {
+    uint32_t writer, writer_block, writer_clock;
+    uint32_t reader, reader_block, reader_clock, reader_interval, warps;
+    uint8_t flags;
+};
+
+// buffer: its number, or -2 for shared memory, of which `offset` says where this part begins.
+struct Region {
+    unsigned char *begin, *end;
+    unsigned granule;  // bytes of a cell
+    bool read_only;
+    int buffer;
+    size_t offset;
+    Cell* cells;
+    uint32_t* readers;  // for each cell a clock of each thread; null: only that there are many is known
+    bool shared() const { return buffer == -2; }
+};
+
+const int MOST_REGIONS = 512, MOST_VIEWS = 64;
+const size_t ARENA = size_t(1) << 34, DISTANCE = 1 << 20;  // untouched pages cost nothing
+const size_t SHARED_ROOM = 1 << 20, SHARED_TILE = 1024;
+Region regions[MOST_REGIONS];
+int region_count;
+Region* recent;
+unsigned char *arena, *arena_next;
+unsigned char* shared_room;
+pop_emu_view views[MOST_VIEWS];  // of the running kernel
+int view_count;
+uint32_t* reader_room;
+size_t reader_room_bytes;
+
+size_t cell_count(const Region& r) { return (r.end - r.begin + r.granule - 1) / r.granule; }
+
+bool in_arena(const unsigned char* p) { return p >= arena && p < arena + ARENA; }
+bool in_shared(const unsigned char* p) { return shared_room && p >= shared_room && p < shared_room + SHARED_ROOM; }
+
+Region* region_of(const unsigned char* p) {
+    if (recent && p >= recent->begin && p < recent->end) return recent;
+    for (int i = 0; i < region_count; i++)
+        if (p >= regions[i].begin && p < regions[i].end) return recent = &regions[i];
+    return nullptr;
+}
+
+// The region of the same kind of memory that is nearest to an address in none.
+Region* nearest(const unsigned char* p) {
+    Region* best = nullptr;
+    size_t distance = ~size_t(0);
+    for (int i = 0; i < region_count; i++) {
+        const size_t d = p < regions[i].begin ? regions[i].begin - p : p - regions[i].end;
+        if (in_shared(regions[i].begin) == in_shared(p) && d < distance) {
+            distance = d;
+            best = &regions[i];
+        }
+    }
+    return best;
+}
+
+[[noreturn]] void stop();
+
+// `byte` counts from the start of the region, before which it may be.
+void report_at(What what, Region* r, int64_t byte, uint32_t other, const void* place) {
+    if (!r->shared()) {
+        report(what, r->buffer, "", byte >= 0 ? byte / r->granule : -((r->granule - 1 - byte) / (int64_t)r->granule), other, place);
+        return;
+    }
+    const int64_t at = (int64_t)r->offset + byte;
+    const pop_emu_view* best = nullptr;
+    int64_t distance = INT64_MAX;
+    char name[64] = "";
+    size_t used = 0;
+    for (int i = 0; i < view_count && in_shared(r->begin); i++) {
+        const pop_emu_view* v = &views[i];
+        if (v->offset < r->offset || v->offset >= r->offset + (r->end - r->begin)) continue;
+        const int64_t end = v->offset + (int64_t)v->count * v->bytes;
+        const int64_t d = at < v->offset ? v->offset - at : at >= end ? at - end + 1 : 0;
+        if (d && best) {  // only an array that has the element itself is named beside another
+            if (d < distance) best = v, distance = d, used = 0;
+            else continue;
+        } else if (d < distance) best = v, distance = d, used = 0;
+        else if (d > distance) continue;
+        const size_t n = strlen(v->name);
+        if (used + n + 2 < sizeof(name)) {
+            if (used) name[used++] = '/';
+            memcpy(name + used, v->name, n + 1);
+            used += n;
+        }
+    }
+    if (!best) {
+        report(what, -2, in_shared(r->begin) ? "pop_shared" : "shared memory", at, other, place);
+        return;
+    }
+    const int64_t from = at - best->offset;
+    report(what, -2, name, from >= 0 ? from / best->bytes : -((best->bytes - 1 - from) / (int64_t)best->bytes), other, place);
+}
+
+// --- one element ----------------------------------------------------------------------------------------------------
+
+// Whether what `other` did in its block at its time `then` surely came before what this thread does now.
+bool before(uint32_t other, uint32_t other_block, uint32_t then) {
+    if (other == NOBODY || other == me()) return true;
+    return other_block == block_number + 1 && then <= seen((other - 1) % width());
+}
+
+uint32_t* readers_of(Region* r, Cell& c) { return r->readers + (&c - r->cells) * size_t(threads); }
+
+void set_reader(Region* r, Cell& c, uint32_t thread, uint32_t clock) {
+    uint32_t* all = readers_of(r, c);
+    const uint32_t w = thread / 32, first = w * 32, last = first + 32 < threads ? first + 32 : threads;
+    if (!(c.warps >> w & 1)) memset(all + first, 0, (last - first) * 4);
+    c.warps |= 1u << w;
+    all[thread] = clock;
+}
+
+void note_reader(Region* r, Cell& c) {
+    if (c.reader != NOBODY && c.reader_block != block_number + 1) {  // blocks are never ordered
+        c.reader = c.reader_block = MANY;
+        return;
+    }
+    if (c.reader == NOBODY || c.reader == me() || c.reader_interval != interval) {
+        c.reader = me();
+        c.reader_block = block_number + 1;
+        c.reader_clock = clocks[thread_number];
+        c.reader_interval = interval;
+        c.warps = 0;
+        return;
+    }
+    if (r->readers) {
+        if (c.reader != MANY) set_reader(r, c, (c.reader - 1) % width(), c.reader_clock);
+        set_reader(r, c, thread_number, clocks[thread_number]);
+    }
+    c.reader = MANY;
+}
+
+// One who read the element and is not surely done; NOBODY if there is none.
+uint32_t open_reader(Region* r, Cell& c) {
+    if (c.reader == NOBODY) return NOBODY;
+    if (c.reader_block != block_number + 1) return c.reader;
+    if (c.reader_interval != interval) return NOBODY;
+    if (c.reader != MANY) return before(c.reader, c.reader_block, c.reader_clock) ? NOBODY : c.reader;
+    if (!r->readers) return MANY;
+    const uint32_t* all = readers_of(r, c);
+    for (uint32_t w = 0; w * 32 < threads; w++)
+        for (uint32_t t = w * 32; c.warps >> w & 1 && t < w * 32 + 32 && t < threads; t++)
+            if (all[t] && t != thread_number && all[t] > seen(t)) return number_of(t);
+    return NOBODY;
+}
+
+void read_cell(Region* r, Cell& c, int64_t byte, const void* place) {
+    if (c.flags & ARRIVING) {
+        report_at(IN_FLIGHT, r, byte, c.writer, place);
+        return;
+    }
+    if (!(c.flags & INITIALISED)) report_at(UNINITIALISED, r, byte, NOBODY, place);
+    if (!before(c.writer, c.writer_block, c.writer_clock)) report_at(RACE_RW, r, byte, c.writer, place);
+    if (!r->read_only) note_reader(r, c);
+}
+
+void set_writer(Cell& c, uint32_t thread, uint8_t flags) {
+    c.writer = number_of(thread);
+    c.writer_block = block_number + 1;
+    c.writer_clock = clocks[thread];
+    c.reader = NOBODY;
+    c.flags = flags;
+}
+
+void write_cell(Region* r, Cell& c, int64_t byte, bool atomic, const void* place) {
+    if (c.flags & ARRIVING) {
+        report_at(IN_FLIGHT, r, byte, c.writer, place);
+        return;
+    }
+    if (!before(c.writer, c.writer_block, c.writer_clock) && !(atomic && (c.flags & ATOMIC)))
+        report_at(RACE_WW, r, byte, c.writer, place);
+    const uint32_t reader = open_reader(r, c);
+    if (reader != NOBODY) report_at(RACE_WR, r, byte, reader, place);
+    set_writer(c, thread_number, uint8_t((c.flags & ~ATOMIC) | INITIALISED | (atomic ? ATOMIC : 0)));
+}
+
+// --- an access ------------------------------------------------------------------------------------------------------
+
+void touch(const void* address, size_t bytes, bool write, bool atomic, const void* place) {
+    if (!running || !options.watched) return;
+    auto p = (unsigned char*)address;
+    Region* r = region_of(p);
+    if (!r) {
+        if (!in_arena(p) && !in_shared(p)) return;  // the thread's own stack, or constants
+        if ((r = nearest(p))) report_at(OUTSIDE, r, p - r->begin, NOBODY, place);
+        stop();
+    }
+    const int64_t first = (p - r->begin) / r->granule, last = (p - r->begin + bytes - 1) / r->granule;
+    for (int64_t i = first; i <= last; i++) {
+        const int64_t byte = i * r->granule;
+        if (r->begin + byte >= r->end || (r->cells[i].flags & GAP)) {
+            report_at(OUTSIDE, r, byte, NOBODY, place);
+            stop();
+        }
+        if (!write) read_cell(r, r->cells[i], byte, place);
+        else if (r->read_only) report_at(READ_ONLY, r, byte, NOBODY, place);
+        else write_cell(r, r->cells[i], byte, atomic, place);
+    }
+}
+
+// Calls f(cell) for each cell that the bytes touch, if they lie in a buffer.
+template <class F> void each_cell(const void* address, size_t bytes, F f) {
+    auto p = (const unsigned char*)address;
+    Region* r = options.watched ? region_of(p) : nullptr;
+    if (!r) return;
+    for (size_t i = (p - r->begin) / r->granule; i <= (p - r->begin + bytes - 1) / r->granule && i < cell_count(*r); i++) f(r->cells[i]);
+}
+
+Region* add_region(unsigned char* begin, size_t bytes, unsigned granule, bool read_only, int buffer) {
+    if (region_count == MOST_REGIONS) return nullptr;
+    Region* r = &regions[region_count++];
+    *r = {begin, begin + bytes, granule, read_only, buffer, 0, nullptr, nullptr};
+    r->cells = (Cell*)calloc(cell_count(*r) + 1, sizeof(Cell));
+    return r;
+}
+
+}  // namespace

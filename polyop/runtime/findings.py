@@ -1,0 +1,112 @@
+"""What the emulator found, in words: which access of which thread to which element, and the line of the kernel's text."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from polyop.ir.expr import Load
+from polyop.ir.module import Module
+
+_WHAT = {1: "race", 2: "race", 3: "race", 4: "out of bounds", 5: "uninitialised read", 6: "write to an input",
+         7: "divergent barrier", 8: "access in flight", 9: "misaligned access", 10: "divergent collective", 11: "deadlock",
+         12: "copy without a wait", 13: "divergent collective"}
+_HOW = {1: "written by {0} and by {1}", 2: "read by {0}, written by {1}", 3: "written by {0}, read by {1}",
+        8: "by {0}, while a copy of {1} is on its way there"}
+_MEETINGS = {7, 10}
+"""The same wait at two places: if both are on one line of the text, it is the compiler that made two of one."""
+_MANY = 0xFFFFFFFF
+_SHARED = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A fault that a kernel made while it ran.
+
+    what    "race", "out of bounds", "uninitialised read", "write to an input", "access in flight" (to where an asynchronous
+            copy still goes), "misaligned access", "divergent barrier", "divergent collective" (some lanes of a warp are missing
+            or elsewhere), "deadlock" or "copy without a wait" (a thread ended before its copies did)
+    buffer  a parameter, or an array in shared memory
+    index   which element of `buffer`; out of bounds, the place where it would be
+    who     the threads that took part
+    line    of the module's text, from 1; 0 if it could not be found out
+    """
+
+    what: str
+    kernel: str
+    buffer: str
+    index: tuple[int, ...]
+    who: str
+    line: int = 0
+    code: str = ""
+
+    def __str__(self) -> str:
+        place = f"{self.buffer}[{', '.join(map(str, self.index))}]" if self.index else self.buffer
+        where = f", line {self.line}: `{self.code}`" if self.line else ""
+        return f"{self.what} in {self.kernel}: {place + ' ' if place else ''}{self.who}{where}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What a run showed: the first computed position outside its tensor, if any, and the faults found."""
+
+    site: Load | None
+    findings: tuple[Finding, ...]
+
+    def __str__(self) -> str:
+        lines = [f"{self.site} is outside its tensor"] if self.site else []
+        return "\n".join([*lines, *map(str, self.findings)]) or "no fault found"
+
+
+class _Found(ctypes.Structure):
+    _fields_ = [("what", ctypes.c_int), ("buffer", ctypes.c_int), ("element", ctypes.c_int64), ("block", ctypes.c_uint32),
+                ("thread", ctypes.c_uint32), ("other_block", ctypes.c_uint32), ("other_thread", ctypes.c_uint32),
+                ("place", ctypes.c_uint64), ("other_place", ctypes.c_uint64), ("name", ctypes.c_char * 64)]
+
+
+def findings(lib: ctypes.CDLL, path: Path, kernel: str, block: int, module: Module,
+             place: Callable[[int, int], tuple[str, tuple[int, ...]]], known: int) -> list[Finding]:
+    """The findings after the first `known` ones, of a kernel in the library at `path` with `block` threads in a block.
+
+    place  the name and index of an element of a buffer, both by number
+    """
+    first = ctypes.POINTER(_Found)()
+    count = lib.pop_emu_findings(ctypes.byref(first))
+    out = []
+    for f in first[known:count]:
+        line, other_line = _line(path, f.place), _line(path, f.other_place)
+        if f.what in _MEETINGS and line and line == other_line:
+            continue
+        me, other = _thread(f.thread, f.block, block), _thread(f.other_thread, f.other_block, block)
+        who = _HOW.get(f.what, "by {0}").format(me, other)
+        if other_line:
+            who += f", and by {other} in line {other_line}"
+        code = module.text.splitlines()[line - 1].strip() if line else ""
+        buffer, index = (f.name.decode(), (f.element,)) if f.buffer == _SHARED else place(f.buffer, f.element) if f.buffer >= 0 \
+            else ("", ())
+        out.append(Finding(_WHAT[f.what], kernel, buffer, index, who, line, code))
+    return out
+
+
+def _thread(thread: int, of_block: int, block: int) -> str:
+    if of_block == _MANY:
+        return "other threads"
+    return f"the copy engine of block {of_block}" if thread == block else f"thread {thread} of block {of_block}"
+
+
+def _line(path: Path, place: int) -> int:
+    """The line of the module's text that the code before `place` stands for; 0 if no tool here can tell."""
+    tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
+    if tool is None or not place:
+        return 0
+    # a return address is one past the call
+    done = subprocess.run([tool, "-i", "-e", str(path), hex(place - 1)], capture_output=True, text=True, check=False)
+    for text in done.stdout.splitlines():
+        file, _, line = text.split(" (")[0].rpartition(":")
+        if file.endswith(".cpp") and line.isdigit():  # the rest are headers
+            return int(line)
+    return 0
