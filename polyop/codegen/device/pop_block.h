@@ -80,7 +80,7 @@ template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return __shfl_x
   #define POP_SHARED(bytes) const pop_emu_shared_memory pop_shared(bytes)
   #define POP_SHARED_VIEW(name, type, offset, count) \
       static pop_emu_view pop_view_##name __attribute__((section("pop_views"), used, aligned(32))) = \
-          {__func__, #name, (offset), (count), sizeof(type)}; \
+          {__func__, #name, (offset), (count), sizeof(type), 0}; \
       static_assert((offset) % sizeof(type) == 0, "a view of shared memory starts at a multiple of its elements' size")
 #else
   #if defined(__HIP__)

@@ -1,0 +1,154 @@
+"""Each wrapper becomes the instruction it stands for, in PTX and in AMD's assembly, and compiles without a warning."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from polyop.ir.atoms import ROWS, Atom
+from polyop.ir.dtypes import F32
+from polyop.runtime import amdgcn, cxx, nvrtc
+
+needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
+needs_amdgcn = pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
+
+
+def kernel(body: str, arguments: str) -> str:
+    shared = "POP_SHARED(16384);\nPOP_SHARED_VIEW(S_s, float, 0, 4096);\nfloat* S_s = (float*)(pop_shared + 0);\n"
+    return (f'#include "pop_device.h"\nextern "C" __global__ void __launch_bounds__(128) k({arguments}) {{\n'
+            f"{shared if 'S_s' in body else ''}const pop_u32 t = pop_thread();\n{body}\n}}\n")
+
+
+def ptx(text: str, arch: str) -> str:
+    """The PTX of a text; fails if the compiler says anything but that."""
+    library = nvrtc._library()
+    headers = {p.name: p.read_bytes() for p in sorted(cxx.DEVICE.glob("*.h"))}
+    names = [n.encode() for n in headers]
+    program = library.nvrtcCreateProgram(text.encode(), b"k", len(names), list(headers.values()), names)[1]
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
+    (code,) = library.nvrtcCompileProgram(program, len(options), options)
+    log = b" " * library.nvrtcGetProgramLogSize(program)[1]
+    library.nvrtcGetProgramLog(program, log)
+    said = log.decode().strip("\0 \n")
+    assert not int(code) and not said, said
+    out = b" " * library.nvrtcGetPTXSize(program)[1]
+    library.nvrtcGetPTX(program, out)
+    library.nvrtcDestroyProgram(program)
+    return out.decode()
+
+
+def amd(text: str, arch: str, folder: Path) -> str:
+    """The assembly of a text; fails on any warning."""
+    (folder / "k.hip").write_text(text)
+    front = [x for x in amdgcn._FRONT if x not in ("-Wno-everything", "-c", "-emit-llvm")]
+    command = [*amdgcn.tools().clang, *front, "-Wall", "-Wno-unused-function", f"--offload-arch={arch}", f"-I{cxx.DEVICE}", "-S",
+               str(folder / "k.hip"), "-o", str(folder / "k.s")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert not done.returncode and not done.stderr, done.stderr
+    return (folder / "k.s").read_text()
+
+
+TYPES = {"f32": "float", "f64": "double", "i32": "int"}
+
+
+def product(x: Atom) -> str:
+    """A body that multiplies what lies in memory at P and stores to Q."""
+    out = []
+    for name, t, f in (("a", x.a, x.a_map), ("b", x.b, x.b_map)):
+        assert f is not None
+        if t.bits < 32 or (t == F32 and f.regs > 1):
+            words = f.regs * t.bytes_ // 4
+            out.append(f"pop_u32 {name}[{words}]; for (int i = 0; i < {words}; i++) {name}[i] = P[{words} * t + i];")
+        else:
+            out.append(f"{TYPES[t.name]} {name} = ((const {TYPES[t.name]}*)P)[t];")
+    c = TYPES[x.c.name]
+    out.append(f"{c} d[{x.c_map.regs}] = {{}};\n{x.wrapper}(d, a, b);\n"
+               f"for (int i = 0; i < {x.c_map.regs}; i++) (({c}*)Q)[{x.c_map.regs} * t + i] = d[i];")
+    return "\n".join(out)
+
+
+ARGUMENTS = "const pop_u32* P, void* Q"
+IN_REGISTERS = [x for x in ROWS if x.a_map is not None]
+NVIDIA = [(x, arch) for x in IN_REGISTERS for arch in ("sm_80", "sm_90a") if arch in x.targets]
+AMD = [(x, arch) for x in IN_REGISTERS for arch in x.targets if arch.startswith("gfx")]
+
+
+@needs_nvrtc
+@pytest.mark.parametrize(("x", "arch"), NVIDIA, ids=lambda p: getattr(p, "name", p))
+def test_an_atom_of_nvidia_is_one_mma(x: Atom, arch: str) -> None:
+    text = ptx(kernel(product(x), ARGUMENTS), arch)
+    kinds = {"f32": "f32", "f64": "f64", "i32": "s32"}
+    names = {"f16": "f16", "bf16": "bf16", "f32": "tf32", "f64": "f64", "i8": "s8", "u8": "u8"}
+    c = kinds[x.c.name]
+    assert text.count("mma.sync") == 1
+    assert f"mma.sync.aligned.m{x.m}n{x.n}k{x.k}.row.col.{c}.{names[x.a.name]}.{names[x.b.name]}.{c}" in text
+
+
+@needs_amdgcn
+@pytest.mark.parametrize(("x", "arch"), AMD, ids=lambda p: getattr(p, "name", p))
+def test_an_atom_of_amd_is_one_mfma_or_wmma(x: Atom, arch: str, tmp_path: Path) -> None:
+    text = amd(kernel(product(x), ARGUMENTS), arch, tmp_path)
+    unit = x.name.partition("_")[0]
+    assert text.count(f"\tv_{unit}_") == 1
+    assert f"\tv_{unit}_{x.c}_{x.m}x{x.n}x{x.k}" in text
+    assert "\tscratch_" not in text
+
+
+COPY = """
+pop_copy_async<16>(S_s + 4 * t, P + 4 * t, t < 100);
+pop_copy_async<8>(S_s + 512 + 2 * t, P + 4 * t, t < 100);
+pop_copy_async<4>(S_s + 1024 + t, P + 4 * t, t < 100);
+pop_copy_commit();
+pop_copy_wait<0>();
+pop_barrier();
+pop_warp_barrier();
+"""
+MOVE = """
+alignas(16) float x[4];
+pop_move<16>(x, S_s + 4 * (t ^ 1));
+x[0] = pop_shuffle_xor(x[0], 8) + (float)pop_shuffle((double)x[1], 3) + (float)pop_shuffle_xor((pop_i64)x[2], 1);
+pop_move<16>((float*)Q + 4 * t, x);
+"""
+ROWS_OF_MATRICES = """
+pop_u32 r[4], s[2];
+pop_ldmatrix_x4(r, S_s + 4 * t);
+pop_ldmatrix_x4_trans(r, S_s + 4 * (t + r[0] % 2));
+pop_ldmatrix_x2(s, S_s + 4 * (t + r[1] % 2));
+pop_ldmatrix_x2_trans(s, S_s + 4 * (t + s[0] % 2));
+((pop_u32*)Q)[t] = r[2] + s[1];
+"""
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90a"])
+def test_copies_moves_and_rows_of_nvidia(arch: str) -> None:
+    text = ptx(kernel(COPY + MOVE + ROWS_OF_MATRICES, ARGUMENTS), arch)
+    rows = [f"ldmatrix.sync.aligned.m8n8.x{n}{trans}.shared.b16" for n in (2, 4) for trans in ("", ".trans")]
+    copies = ["cp.async.cg.shared.global", "cp.async.ca.shared.global", "cp.async.commit_group", "cp.async.wait_group 0"]
+    for word in (*rows, *copies, "bar.sync", "bar.warp.sync", "shfl.sync.bfly", "shfl.sync.idx", "ld.shared.v4", "st.global.v4"):
+        assert word in text or word.replace("bar.sync", "barrier.sync") in text, word
+
+
+@needs_amdgcn
+@pytest.mark.parametrize("arch", ["gfx90a", "gfx942", "gfx1100"])
+def test_copies_and_moves_of_amd_are_16_bytes_wide(arch: str, tmp_path: Path) -> None:
+    text = amd(kernel(COPY + MOVE, ARGUMENTS), arch, tmp_path)
+    new = arch.startswith("gfx11")
+    wanted = ("ds_load_b128", "ds_store_b128", "global_load_b128", "global_store_b128") if new else \
+        ("ds_read_b128", "ds_write_b128", "global_load_dwordx4", "global_store_dwordx4")
+    for word in (*wanted, "s_barrier", "ds_bpermute_b32"):
+        assert f"\t{word}" in text, word
+
+
+def test_the_emulators_bodies_compile_without_a_warning(tmp_path: Path) -> None:
+    compiler = cxx.compiler()
+    flags = [x for x in cxx._FLAGS if x != "-w"]
+    text = tmp_path / "k.cpp"
+    text.write_text(kernel(COPY + MOVE + ROWS_OF_MATRICES, ARGUMENTS))
+    for source, more in ((text, ["-DPOP_EMULATOR", "-include", "pop_emu.h"]), (cxx.EMULATOR / "pop_emu_rt.cpp", [])):
+        command = [*compiler.compile, *flags, "-O1", "-Wall", "-Wextra", "-Wno-unused-function", *more, f"-I{cxx.DEVICE}",
+                   f"-I{cxx.EMULATOR}", "-c", str(source), "-o", str(tmp_path / "k.o")]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert not done.returncode and not done.stderr, done.stderr
