@@ -26,10 +26,10 @@ from polyop.codegen.cexpr import (
 from polyop.codegen.cexpr import converted as cast
 from polyop.codegen.private import shared
 from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
-from polyop.ir.errors import UnsupportedError, assert_never
+from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Apply, Load, Scalar, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Prefetch, Space, Store, sign, stores, structure, walk
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, sign, stores, structure, walk
 from polyop.ir.module import STATUS, Launch, Module, Signature
 from polyop.ir.target import Target
 
@@ -206,6 +206,8 @@ def _node(n: Node, scope: Scope) -> list[str]:
         case If():
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
             return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
+        case IfData():
+            raise InternalError(f"ctext: `{n.test}` chooses, and nests for GPUs are not rewritten so")
         case Store():
             return [f"// {n.stmt}{_said(n)}", *_store(n, scope)]
         case Prefetch():

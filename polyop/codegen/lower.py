@@ -10,6 +10,7 @@ from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.peel import peel
 from polyop.codegen.prefetch import read_ahead
 from polyop.codegen.prefetch_tiles import prefetch_tiles
+from polyop.codegen.settle import settle
 from polyop.codegen.stream import stream_outputs
 from polyop.codegen.ties import untie
 from polyop.codegen.unguard import unguard
@@ -40,7 +41,7 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 def rewrites(nest: LoopNest, width: int) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(nest)), width)
-    return fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(declamp(unguard(split)))))))
+    return settle(fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(declamp(unguard(split))))))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

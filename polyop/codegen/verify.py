@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyop.codegen.llvm.weight import vector_width
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, stores, walk
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Prefetch, Space, Store, stores, walk
 from polyop.ir.target import Target
 
 
@@ -41,6 +41,14 @@ def _scopes(nest: LoopNest, body: tuple[Node, ...], scope: frozenset[str], rows:
                         lanes | inner if n.kind == Kind.LANES else lanes)
             case If():
                 _in_scope(nest, scope, frozenset().union(*map(names, n.tests)), "a test")
+                _scopes(nest, n.then, scope, rows, lanes)
+                _scopes(nest, n.other, scope, rows, lanes)
+            case IfData():
+                for x in loads(n.test):
+                    _load(nest, x)
+                _in_scope(nest, scope, expr_names(n.test), "a test of data")
+                if rows | lanes:
+                    raise InternalError(f"nest {nest.name}: {n.test} chooses inside a lock-step loop")
                 _scopes(nest, n.then, scope, rows, lanes)
                 _scopes(nest, n.other, scope, rows, lanes)
             case Store():

@@ -10,7 +10,7 @@ import numpy as np
 from polyop.ir import scalars
 from polyop.ir.errors import InternalError, assert_never
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, evaluate
-from polyop.ir.loops import For, If, LoopNest, Node, Prefetch, Space, Store
+from polyop.ir.loops import For, If, IfData, LoopNest, Node, Prefetch, Space, Store
 
 
 class PositionError(Exception):
@@ -79,6 +79,8 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
                         run(n.body, env | {n.index: i})
                 case If():
                     run(n.then if all(evaluate(t, env) >= 0 for t in n.tests) else n.other, env)
+                case IfData():
+                    run(n.then if value(n.test, env) else n.other, env)
                 case Store():
                     at, new = locate(n.target, env), value(n.expr, env)
                     array = memory[n.target.source]

@@ -105,6 +105,15 @@ class If:
 
 
 @dataclass(frozen=True, slots=True)
+class IfData:
+    """`then` where `test`, a truth made of data, holds, else `other`. Only rewrites write it, after a nest is proved."""
+
+    test: Expr
+    then: tuple[Node, ...]
+    other: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Store:
     """`target = expr`, or `target reduce= expr`, for one element.
 
@@ -132,7 +141,7 @@ class Prefetch:
     place: Load
 
 
-Node = For | If | Store | Prefetch
+Node = For | If | IfData | Store | Prefetch
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,13 +174,13 @@ def rebuild(n: Node, f: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
     match n:
         case For(body=b):
             return replace(n, body=f(b))
-        case If(then=a, other=b):
+        case If(then=a, other=b) | IfData(then=a, other=b):
             return replace(n, then=f(a), other=f(b))
     return n
 
 
 def children(n: Node) -> tuple[Node, ...]:
-    return n.body if isinstance(n, For) else n.then + n.other if isinstance(n, If) else ()
+    return n.body if isinstance(n, For) else n.then + n.other if isinstance(n, If | IfData) else ()
 
 
 def walk(body: tuple[Node, ...]) -> Iterator[Node]:
@@ -203,8 +212,9 @@ def show(n: Node, depth: int) -> list[str]:
             kind = "" if n.kind == Kind.SERIAL else f"  ({n.kind}{f' {n.extent}' if n.extent else ''})"
             step = f" by {n.step}" if n.step != 1 else ""
             return [f"{pad}for {n.index} in [{n.lower}, {n.upper}){step}{kind}"] + [x for b in n.body for x in show(b, depth + 1)]
-        case If():
-            head = [f"{pad}if {' and '.join(f'{t} >= 0' for t in n.tests)}"] + [x for b in n.then for x in show(b, depth + 1)]
+        case If() | IfData():
+            test = str(n.test) if isinstance(n, IfData) else " and ".join(f"{t} >= 0" for t in n.tests)
+            head = [f"{pad}if {test}"] + [x for b in n.then for x in show(b, depth + 1)]
             return head + ([f"{pad}else"] + [x for b in n.other for x in show(b, depth + 1)] if n.other else [])
         case Store():
             return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}" + ("  (stream)" if n.stream else "")]
@@ -219,7 +229,7 @@ def structure(body: tuple[Node, ...]) -> str:
         match n:
             case For():
                 return n.index + ("" if n.kind == Kind.SERIAL else f":{n.kind}") + f"({structure(n.body)})"
-            case If():
+            case If() | IfData():
                 return f"if({structure(n.then)}" + (f" | {structure(n.other)})" if n.other else ")")
             case Store():
                 return n.stmt

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, substitute, substitute_expr
-from polyop.ir.loops import Buffer, For, If, LoopNest, Node, Prefetch, Space, Store, rebuild
+from polyop.ir.loops import Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, rebuild
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,8 @@ def _put(n: Node, number: Callable[[Affine], Affine], expr: Callable[[Expr], Exp
             return replace(n, lower=number(n.lower), upper=number(n.upper))
         case If():
             return replace(n, tests=tuple(map(number, n.tests)))
+        case IfData():
+            return replace(n, test=expr(n.test))
         case Store():
             return replace(n, instance=tuple(map(number, n.instance)), lift=tuple(map(number, n.lift)), target=at(n.target),
                            expr=expr(n.expr))

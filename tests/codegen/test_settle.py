@@ -1,12 +1,18 @@
 """Tests of data that a loop does not change stand before it."""
 
+from dataclasses import replace
+
+import islpy as isl
 import numpy as np
 import pytest
 
-from polyop.codegen.llvm.settle import settled, steady_test
+from polyop.codegen.lower import rewrites
+from polyop.codegen.settle import settle, settled, steady_test
 from polyop.ir.dtypes import BOOL, F32, I32
 from polyop.ir.expr import Const, Number
-from polyop.ir.loops import stores
+from polyop.ir.loops import IfData, LoopNest, rebuild, stores, structure
+from polyop.ir.module import Proof
+from polyop.poly.verify.rewrites import follows
 from tests.codegen.harness import RUNNABLE, check, compiled, make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, loop, nest, reg, st, strip, tensor
 
@@ -17,6 +23,7 @@ NAN = ap("isnan", TOP, t=BOOL)
 FOUND = ap("or", ap("eq", X, TOP, t=BOOL), ap("and", ap("isnan", X, t=BOOL), NAN, t=BOOL), t=BOOL)
 NONE = Const(I32.highest, I32)
 PLACE = ap("select", FOUND, Number(I, I32), NONE, t=I32)
+X0 = ld("x", 0)
 SEARCH = strip("i", 32, "N", st(PART, PLACE, "min"))
 
 
@@ -42,9 +49,70 @@ def test_a_test_of_what_the_loop_writes_or_of_memory_is_not():
     assert steady_test(nest([tensor("x", "N"), tensor("top"), reg("part", 32, t=I32)], [SEARCH]), SEARCH) is None
 
 
+def test_the_test_stands_around_the_innermost_loop_alone():
+    n = settle(searching())
+    found = "s s if(i_c(i_v:lanes(s)) | i_c(i_v:lanes(s))) s"
+    assert structure(n.body) == f"r({found})"
+    assert settle(n) == n
+
+
+def followed(before: LoopNest, after: LoopNest) -> Proof:
+    return follows(before, after, isl.Set("[M, N] -> { : }"))
+
+
+def changed(n: LoopNest, change) -> LoopNest:
+    """`n` with `change` made to its test of data."""
+    def one(x):
+        return change(x) if isinstance(x, IfData) else rebuild(x, lambda body: tuple(map(one, body)))
+
+    return replace(n, body=tuple(map(one, n.body)))
+
+
+def test_the_checker_follows_a_test_of_data():
+    assert followed(searching(), settle(searching())).holds
+
+
+def test_the_checker_follows_it_where_a_part_of_the_loop_stands_behind_it():
+    before = searching()
+    after = rewrites(before, 8)
+    assert "if(i_c(i_v:lanes(s)) | i_c(i_v:lanes(s))) i_c(" in structure(after.body)
+    assert followed(before, after).holds
+    proof = followed(before, changed(after, lambda x: replace(x, other=x.then)))
+    assert not proof.holds and proof.witness
+
+
+def test_the_checker_refuses_a_test_of_what_is_written_further_on():
+    before = searching()
+    row = before.body[0]
+    again = replace(before, body=(replace(row, body=(*row.body[:2], row.body[2], st(TOP, X0), *row.body[2:])),))
+    right = settle(again)
+    assert followed(again, right).holds
+    first, second = (x for x in right.body[0].body if isinstance(x, IfData))
+    late = replace(second, other=(replace(first, test=NAN),))
+    assert not followed(again, changed(right, lambda x: late if x is second else x)).holds
+
+
+@pytest.mark.parametrize("wrong", [
+    lambda x: replace(x, then=x.other, other=x.then),
+    lambda x: replace(x, then=x.other),
+    lambda x: replace(x, other=()),
+    lambda x: replace(x, test=ap("isnan", ld("at", t=I32), t=BOOL)),
+    lambda x: replace(x, test=ap("isnan", ld("t", "r"), t=BOOL)),
+    lambda x: replace(x, test=ap("and", NAN, NAN, t=BOOL)),
+    lambda x: x.then[0],
+], ids=["swapped", "one twice", "nothing otherwise", "of what is written", "of memory", "another one", "taken for granted"])
+def test_the_checker_refuses_a_test_of_data_that_decides_something_else(wrong):
+    proof = followed(searching(), changed(settle(searching()), wrong))
+    assert not proof.holds and proof.witness
+
+
+def test_a_test_of_data_is_no_part_of_what_is_followed():
+    assert not followed(settle(searching()), settle(searching())).holds
+
+
 @each_target
 def test_what_is_found_is_the_same_whichever_way_the_test_goes(target):
-    n = searching()
+    n = settle(searching())
     k = compiled(n, target)
     for size in (0, 1, 31, 32, 33, 100):
         arrays = make_arrays(n, {"M": 4, "N": size}, np.random.default_rng(size))
@@ -61,7 +129,7 @@ def test_lanes_that_do_not_exist_keep_what_they_had_whichever_way_the_test_goes(
     body = [st(TOP, ld("t", "r")), lanes("i_v", 32, None, st(PART, Const(0, I32))), strip("i", 32, "N", st(PART, one, "add")),
             lanes("i_v", 32, None, st(ld("y", "r", "i_v", t=I32), PART))]
     buffers = [tensor("x", "N"), tensor("t", "M"), tensor("y", "M", 32, t=I32), reg("top"), reg("part", 32, t=I32)]
-    n = nest(buffers, [loop("r", "M", *body)], sizes=("M", "N"))
+    n = settle(nest(buffers, [loop("r", "M", *body)], sizes=("M", "N")))
     k = compiled(n, target)
     for size in (1, 31, 33, 70):
         arrays = {"x": np.zeros(size, np.float32), "t": np.array([0, np.nan, 1], np.float32), "y": np.zeros((3, 32), np.int32)}

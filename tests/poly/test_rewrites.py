@@ -94,7 +94,7 @@ def test_what_is_proved_is_proved_with_carried_values_too_and_the_rewrites_follo
 
 
 @pytest.mark.parametrize("name", ["silu_mul", "softmax", "matmul", "trmm", "conv2d_nhwc", "attention_causal", "gru", "cumsum",
-                                  "jacobi2d", "pad2d_reflect", "max_pool2d", "rotary", "fdtd2d"])
+                                  "jacobi2d", "pad2d_reflect", "max_pool2d", "rotary", "fdtd2d", "argmax_rows"])
 @pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3"])
 def test_what_is_emitted_for_the_library_follows_what_is_proved(name, arch):
     text = standard.program(standard.index()[name])

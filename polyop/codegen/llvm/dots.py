@@ -18,7 +18,7 @@ from polyop.codegen.llvm.state import Axis, Point, RegKey, Shared, State
 from polyop.codegen.llvm.types import alignment, constant, vector
 from polyop.ir.dots import Dot, dot, product
 from polyop.ir.expr import Affine, Load, affine, names
-from polyop.ir.loops import For, If, Kind, Node, Space, Store
+from polyop.ir.loops import For, If, IfData, Kind, Node, Space, Store
 
 TOP = -0x7F7F7F80  # the byte 0x80, four times
 
@@ -172,7 +172,7 @@ def _flipped(shared: Shared, body: tuple[Node, ...], in_full: bool) -> list[str]
         match n:
             case For(kind=Kind.ROWS):
                 out += _flipped(shared, n.body, n.is_full)
-            case For() | If():
+            case For() | If() | IfData():
                 return []
             case Store() if in_full and (found := dot_of(shared, n)) is not None and found.flipped:
                 out.append(n.target.source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyop.ir.expr import Affine, Load, expr_names, loads, names
-from polyop.ir.loops import LOCKSTEP, For, If, LoopNest, Node, Space, Store, children, walk
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, LoopNest, Node, Space, Store, children, walk
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Lives:
         unborn, blended = set[str](), set(self.blended)
         for name in self.unborn:
             users = tuple(n for n, found in used if name in found)
-            if len(users) == 1 and isinstance(users[0], For | If):
+            if len(users) == 1 and isinstance(users[0], For | If | IfData):
                 unborn.add(name)
             elif not _uniform(users, name):
                 blended.add(name)
@@ -45,7 +45,8 @@ def lives_of(nest: LoopNest) -> Lives:
 
 def _used(n: Node) -> frozenset[str]:
     """The buffers that `n` reads or writes."""
-    return frozenset(x.source for s in walk((n,)) if isinstance(s, Store) for x in _places(s))
+    stored = {x.source for s in walk((n,)) if isinstance(s, Store) for x in _places(s)}
+    return frozenset(stored | {x.source for c in walk((n,)) if isinstance(c, IfData) for x in loads(c.test)})
 
 
 def _places(s: Store) -> tuple[Load, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 
 from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.builder import IMPURE, Code
@@ -14,14 +15,13 @@ from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, sha
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.runs import Emitters, emit_as_one, emit_run, follows_itself
-from polyop.codegen.llvm.settle import settled, steady_test
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
-from polyop.ir.loops import For, If, Kind, Node, Prefetch, Space, Store, stores
+from polyop.ir.loops import For, If, IfData, Kind, Node, Prefetch, Space, Store, stores
 
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
@@ -39,6 +39,10 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
                 _serial(s, n)
             case If():
                 _if(s, n)
+            case IfData():
+                test = value_of(s, n.test).at({}, 0)
+                # nothing may have been written to its registers where the loop in it does not run
+                branch(s, s.b.do(f"freeze i1 {test}"), partial(emit_nodes, s, n.then), partial(emit_nodes, s, n.other))
             case Store():
                 store(s, n)
             case Prefetch():
@@ -128,7 +132,7 @@ def _if(s: State, n: If) -> None:
 
 
 def _serial(s: State, n: For) -> None:
-    """A loop, or two, where a test inside is the same in all iterations; none, where there is one iteration at most.
+    """A loop; or none, where there is one iteration at most.
 
     What depends on nothing but the index of that one is then computed outside the loops around: worth while where nothing
     else than sums of short rows goes on inside.
@@ -137,12 +141,7 @@ def _serial(s: State, n: For) -> None:
     if not s.axes and runs_once(n) and all(s.nest.buffer(x.target.source).space == Space.REG for x in stores(n.body)):
         branch(s, s.b.compare("slt", lower, upper), lambda: _iteration(s, n, lower), lambda: None)
         return
-    test = None if s.axes else steady_test(s.nest, n)
-    if test is None:
-        _loop(s, n, lower, upper)
-        return
-    yes, no = (settled(n, test, holds) for holds in (True, False))
-    branch(s, value_of(s, test).at({}, 0), lambda: _loop(s, yes, lower, upper), lambda: _loop(s, no, lower, upper))
+    _loop(s, n, lower, upper)
 
 
 def _iteration(s: State, n: For, at: Int) -> None:

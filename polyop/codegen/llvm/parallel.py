@@ -17,7 +17,7 @@ from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.state import State, Trips
 from polyop.codegen.llvm.types import Int
 from polyop.ir.expr import Affine, affine, loads, names, quasi
-from polyop.ir.loops import For, Kind, stores
+from polyop.ir.loops import For, IfData, Kind, stores, walk
 
 Loop = Callable[[State, For, Int, Int], None]
 """Emits a serial loop with given bounds."""
@@ -34,7 +34,8 @@ REPORT = [
 def shares_registers(s: State, n: For) -> bool:
     """Whether the loop's body touches registers that live outside it."""
     live = {key[0] for key in s.regs}
-    return any(x.source in live for st in stores(n.body) for x in (st.target, *loads(st.expr)))
+    tests = (x for c in walk(n.body) if isinstance(c, IfData) for x in loads(c.test))
+    return any(x.source in live for x in (*tests, *(y for st in stores(n.body) for y in (st.target, *loads(st.expr)))))
 
 
 def together(n: For) -> tuple[For, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polyop.codegen.vecmath.table import INSTRUCTIONS
 from polyop.ir.expr import Apply, Expr, Load, Number, Test, expr_names, is_computed, walk
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, stores
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Store, stores
 from polyop.ir.loops import walk as walk_nodes
 from polyop.ir.target import Target
 
@@ -48,7 +48,7 @@ def heavy_functions(nest: LoopNest, width: int) -> frozenset[tuple[str, str]]:
                     go(n.body, copies * (extent if kind == Kind.ROWS else -(-extent // width)))
                 case For():
                     go(n.body, copies)
-                case If():
+                case If() | IfData():
                     go(n.then, copies)
                     go(n.other, copies)
                 case Store():

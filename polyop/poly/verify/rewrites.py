@@ -12,6 +12,8 @@ read from the front; the rules are few, and know no rewrite by name:
                             among them asks for its branches one by one
     a store                 the same statement and monoid; equal trees, with positions and guards that are equal here
     c ? a : b in either     each against the same of the other, knowing c
+    an `if` of data         tests registers that nothing here writes: each branch, and what follows if need be, against the same
+                            of `before`, with the truth of the test in its place in both
     what stores nothing     (hints, loops around them, what never runs) is left out
 
 A parallel loop may become a serial one, whose order is one of those that were proved; lock step remains, in as few copies
@@ -22,17 +24,33 @@ iterations, or some of them. Instances and lifts are claims that nobody looks at
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import islpy as isl
 
+from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, affine, bounds, quasi
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Store, children, sign
+from polyop.ir.expr import Affine, Expr, affine, bounds, expr_names, loads, quasi
+from polyop.ir.loops import (
+    LOCKSTEP,
+    For,
+    If,
+    IfData,
+    Kind,
+    LoopNest,
+    Node,
+    Prefetch,
+    Space,
+    Store,
+    children,
+    rebuild,
+    sign,
+    stores,
+)
 from polyop.ir.module import Proof
 from polyop.poly.verify.known import Known, nothing_but
 from polyop.poly.verify.same import brief
-from polyop.poly.verify.trees import Differs, raise_where, same
+from polyop.poly.verify.trees import Differs, put_in, raise_where, same
 from polyop.poly.verify.verdict import decided
 from polyop.poly.verify.witness import smallest
 
@@ -56,7 +74,8 @@ def difference(before: LoopNest, after: LoopNest, context: isl.Set) -> str | Non
                        ("buffers", before.buffers, after.buffers)):
         if a != b:
             return f"the {what} are {', '.join(map(str, b))}, expected {', '.join(map(str, a))}"
-    follower = Follower(STEPS * (_count(before.body) + _count(after.body)))
+    registers = frozenset(b.name for b in before.buffers if b.space == Space.REG)
+    follower = Follower(registers, STEPS * (_count(before.body) + _count(after.body)))
     try:
         follower.body(before.body, after.body, nothing_but(before.sizes, context))
     except Differs as found:
@@ -76,6 +95,7 @@ def _stores(n: Node) -> bool:
 class Follower:
     """Follows one tree along another; `left` is how many more steps it may take."""
 
+    registers: frozenset[str]
     left: int
 
     def body(self, before: Body, after: Body, k: Known) -> None:
@@ -88,7 +108,7 @@ class Follower:
             match a, b:
                 case None, None:
                     return
-                case _, Prefetch() | For() | If() if not _stores(b):
+                case _, Prefetch() | For() | If() | IfData() if not _stores(b):
                     after = after[1:]
                 case Prefetch() | For() | If(), _ if not _stores(a):
                     before = before[1:]
@@ -107,6 +127,11 @@ class Follower:
                     inner, other = k.also(a.tests), k.unless(a.tests)
                     self.body(a.then, b.then, inner)
                     self.body(a.other, b.other, other)
+                    before, after = before[1:], after[1:]
+                case _, IfData():
+                    if not self.chosen(before[:1], b, k):
+                        self.either(before, b, after[1:], k)
+                        return
                     before, after = before[1:], after[1:]
                 case _, If():
                     k.require_names(b.tests)
@@ -142,6 +167,23 @@ class Follower:
         except Differs:
             return False
         return True
+
+    def chosen(self, before: Body, b: IfData, k: Known) -> bool:
+        """Whether `b` alone does what `before` does."""
+        try:
+            self.either(before, b, (), k)
+        except Differs:
+            return False
+        return True
+
+    def either(self, before: Body, b: IfData, rest: Body, k: Known) -> None:
+        """Raises  Differs, if `b` and `rest` do anything else than `before`. The test has one truth in all of this."""
+        changed = {s.target.source for s in stores((*before, b, *rest))}
+        if b.test.dtype != BOOL or expr_names(b.test) or not {x.source for x in loads(b.test)} <= self.registers - changed:
+            raise_where(k.domain, k, f"`{brief(b.test)}` chooses, which is not the same in all that it chooses")
+        for truth, branch in ((True, b.then), (False, b.other)):
+            mine, theirs = (tuple(_where(n, b.test, truth) for n in x) for x in (before, branch + rest))
+            self.body(mine, theirs, k)
 
     def store(self, a: Store, b: Store, k: Known) -> None:
         if a is b:
@@ -233,6 +275,15 @@ def _on_grid(a: For, b: For, k: Known) -> None:
     raise_where(off, k, f"loop {b.index} starts at {b.lower}, which is no step of the loop from {a.lower} by {a.step}")
 
 
+def _where(n: Node, test: Expr, truth: bool) -> Node:
+    """`n` where `test` is `truth`."""
+    if isinstance(n, Store):
+        return replace(n, expr=put_in(n.expr, test, truth))
+    if isinstance(n, IfData):
+        n = replace(n, test=put_in(n.test, test, truth))
+    return rebuild(n, lambda body: tuple(_where(c, test, truth) for c in body))
+
+
 def _running(n: Node, k: Known) -> Iterator[Known]:
     """The places of the stores of `n` that run."""
     match n:
@@ -246,6 +297,8 @@ def _running(n: Node, k: Known) -> Iterator[Known]:
         case If():
             for part, body in ((k.also(n.tests), n.then), (k.unless(n.tests), n.other)):
                 yield from (p for x in body for p in _running(x, part))
+        case IfData():
+            yield from (p for x in (*n.then, *n.other) for p in _running(x, k))
 
 
 def _runs(n: Node, k: Known) -> bool:

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 
 import islpy as isl
 
+from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, affine, bounds, quasi, substitute
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Store
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Prefetch, Store
 from polyop.poly.verify.frame import Frame, is_linear
 
 
@@ -97,6 +98,8 @@ def sites(nest: LoopNest, context: isl.Set) -> tuple[Site, ...]:
                     walk(n.other, _Walk(w.around, w.values, w.tests, (*w.either, tests), (*time, 1)))
                 case Store():
                     found.append(_site(nest, context, len(found), n, w, time))
+                case IfData():
+                    raise InternalError(f"verify: `{n.test}` chooses in a nest that is not proved yet")
                 case Prefetch():
                     pass
 

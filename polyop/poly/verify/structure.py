@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Expr, Load, Scalar, expr_names, is_computed, names, walk
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Prefetch, Space, Store
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Prefetch, Space, Store
 from polyop.ir.op import Op
 from polyop.poly.scop import Scop
 from polyop.poly.verify.sites import names_in_scope
@@ -31,6 +31,8 @@ def _complaints(scop: Scop, nest: LoopNest) -> Iterator[str]:
                     yield f"loop {n.index} is parallel inside a lock-step loop"
             case If():
                 yield from _unknown(known, "a test", *n.tests)
+            case IfData():
+                yield f"a test of data, `{n.test}`, is for rewritten loops alone"
             case Store():
                 yield from _store(scop, nest, n, known)
             case Prefetch():

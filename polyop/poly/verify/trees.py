@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, evaluate, is_affine_condition
+from polyop.ir.dtypes import BOOL
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, evaluate, is_affine_condition, rebuild
 from polyop.poly.verify.known import Known
 from polyop.poly.verify.same import brief
 from polyop.poly.verify.witness import equations, smallest
@@ -71,6 +72,17 @@ def same(a: Expr, b: Expr, k: Known) -> None:
                 pass
             case _:
                 raise_where(k.domain, k, f"`{brief(b)}` where `{brief(a)}` is expected")
+
+
+def put_in(e: Expr, test: Expr, truth: bool) -> Expr:
+    """`e` where `test` is `truth`, wherever it stands."""
+    if e == test:
+        return Const(truth, BOOL)
+    match rebuild(e, lambda x: put_in(x, test, truth)):
+        case Apply(fn="and" | "or" as fn, args=(Const(value=bool(x)), y) | (y, Const(value=bool(x)))):
+            return y if x == (fn == "and") else Const(x, BOOL)
+        case new:
+            return new
 
 
 def _choice(a: Expr, c: Expr, truth: bool) -> Expr:

@@ -1,6 +1,6 @@
 """Tests of data that a loop does not change are taken once, before it.
 
-    for k { part[v] min= x[k, v] == top or (isnan(x[k, v]) and isnan(top)) ? k : none }       becomes, in machine code,
+    for k { part[v] min= x[k, v] == top or (isnan(x[k, v]) and isnan(top)) ? k : none }       becomes
     if isnan(top) { for k { .. x[k, v] == top or isnan(x[k, v]) ? .. } } else { for k { .. x[k, v] == top ? .. } }
 """
 
@@ -8,18 +8,28 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyop.codegen.llvm.facts import runs_once
 from polyop.ir.dtypes import BOOL
 from polyop.ir.expr import Apply, Const, Expr, Load, rebuild, walk
-from polyop.ir.loops import LOCKSTEP, For, LoopNest, Node, Space, Store, stores
+from polyop.ir.loops import LOCKSTEP, For, IfData, LoopNest, Node, Space, Store, has_loop, stores
 from polyop.ir.loops import rebuild as rebuild_node
-from polyop.ir.loops import walk as walk_nodes
 
-Body = tuple[Node, ...]
+
+def settle(nest: LoopNest) -> LoopNest:
+    """`nest` with such tests around innermost loops, one of each. What runs once has nothing to gain."""
+    def one(n: Node) -> Node:
+        if isinstance(n, For) and n.kind in LOCKSTEP:
+            return n
+        if isinstance(n, For) and not runs_once(n) and (test := steady_test(nest, n)) is not None:
+            return IfData(test, (settled(n, test, True),), (settled(n, test, False),))
+        return rebuild_node(n, lambda body: tuple(map(one, body)))
+
+    return replace(nest, body=tuple(map(one, nest.body)))
 
 
 def steady_test(nest: LoopNest, n: For) -> Expr | None:
     """A test inside the innermost loop `n`, beside other tests, of registers that `n` does not write; None if there is none."""
-    if any(isinstance(x, For) and x.kind not in LOCKSTEP for x in walk_nodes(n.body)):
+    if has_loop(n.body):
         return None
     written = {s.target.source for s in stores(n.body)}
 
