@@ -2,8 +2,14 @@
 
     for t in [0, U) by W { for v in [0, min(W, U - t)) (lanes W) { Y[.., t + v + c] = f(t + v) } }
 
-Such a loop is the row { t + v : 0 <= t + v < U }, however it is cut into vectors. Nothing reads Y, under any name, so an
-element may be written twice. Where vectors begin may then follow the address: `llvm/runs.py`.
+Such a loop is a run if, in any place of the loops around,
+
+    its vectors make up a row    { t + v : 0 <= v < W, t + v < U }, with W the step of t, and the row ends at U
+    an element depends on t + v  alone: f, and the place in Y, have t and v as a sum only, and of v no test or guard
+    it does not read Y           nor what may be the same memory
+
+So an element may be computed in any vector that has it, in any order with others, and twice. Where vectors begin may then follow
+the address: `llvm/runs.py`. A nest cannot say that, so this is asked of the nest that is emitted, when it is.
 """
 
 from __future__ import annotations
@@ -29,7 +35,22 @@ def run_of(n: For) -> tuple[For, Store]:
     return lanes, lanes.body[0]
 
 
-def moves_with(s: Store, index: str) -> bool:
+def repeated(nest: LoopNest, n: For) -> For | None:
+    """The run that `n` repeats, in the same way each time: they are one if each begins in memory where the last one ended.
+
+        for i in [l, u) { for t in [a, b) { Y[i, t] = f(X[i, t]) } }       where a and b do not depend on i
+
+    Only strides tell whether they do. A number made of an index starts again in each run, so there must be none.
+    """
+    match n:
+        case For(step=1, body=(For() as inner,)) if is_run(nest, inner):
+            _, what = run_of(inner)
+            moves = all(_moves_with(what, i) for i in (n.index, inner.index))
+            return inner if moves and n.index not in names(inner.lower) | names(inner.upper) else None
+    return None
+
+
+def _moves_with(s: Store, index: str) -> bool:
     """Whether what `s` writes depends on `index` by linear places alone."""
     places = (*s.target.index, *(p for x in walk(s.expr) if isinstance(x, Load) for p in x.index))
     numbers = frozenset[str]().union(*(names(x.value) for x in walk(s.expr) if isinstance(x, Number)))
@@ -60,7 +81,8 @@ def _run(nest: LoopNest, n: For) -> Store | None:
         return None
     if any(isinstance(x, Load) and (x.guard or nest.buffer(x.source).space == Space.REG) for x in parts):
         return None
-    if any(isinstance(x, Load) and (x.source, s.target.source) in nest.in_place for x in parts):
+    same = {s.target.source, *(a for a, b in nest.in_place if b == s.target.source)}
+    if nest.buffer(s.target.source).space != Space.TENSOR or any(isinstance(x, Load) and x.source in same for x in parts):
         return None  # written twice, it would be made of its new value
     places = (*(p for p in s.target.index if isinstance(p, Affine)), *_affines(s.expr))
     return s if all(_together(p, n.index, lanes.index) for p in places) else None

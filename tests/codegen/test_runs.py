@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st_
 
 from polyop.codegen.llvm.runs import FAR
 from polyop.codegen.passes import split_full_tiles
@@ -13,6 +15,7 @@ from polyop.codegen.runs import is_run
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32, F64, I8, I16, I64
 from polyop.ir.expr import Affine, Const, Number, quasi
+from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, Kind, LoopNest, structure
 from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, check, load, random_array
@@ -66,6 +69,46 @@ def test_a_row_that_is_only_written_is_a_run_and_stays_one_loop():
 ], ids=["read again", "guarded", "halved", "of the tile", "other steps", "twice", "chosen", "of the lane", "two", "a test"])
 def test_what_depends_on_more_than_where_a_row_is_is_none(other):
     assert not runs(other)
+
+
+def test_a_row_that_is_made_of_what_it_writes_is_none_whatever_the_hint_says():
+    assert not runs(copy(ld("Y", A(I, 1))))
+    aliased = replace(nest([X, Y], [copy(ld("X", I))]), in_place=(("X", "Y"),))
+    assert not is_run(aliased, aliased.body[0])
+
+
+RUNS = [
+    ld("X", I),
+    Number(I, F32),
+    ap("add", ld("X", I), ap("mul", ld("X", A(I, 3)), ld("c"))),
+    ap("sub", ld("X", ld("at", I, t=I64)), Number(A((3, "i_c"), (3, "i_v")), F32)),
+    ld("X", A((2, "i_c"), (2, "i_v"))),
+]
+
+
+@pytest.mark.parametrize("expr", RUNS, ids=str)
+@settings(max_examples=25, deadline=None)
+@given(length=st_.integers(0, 40), cuts=st_.lists(st_.tuples(st_.integers(0, 40), st_.integers(1, 16)), max_size=4))
+def test_a_run_may_be_cut_into_any_vectors_even_if_they_overlap(expr, length, cuts):
+    row = strip("i", 16, "N", st(HERE, expr, stream=True))
+    n = nest([tensor("X", 99), tensor("at", 99, t=I64), tensor("c"), Y], [row])
+    assert is_run(n, row)
+    vectors = [(a, min(a + w, length)) for a, w in cuts] + [(a, min(a + 7, length)) for a in range(0, length, 7)]
+    other = replace(n, body=tuple(piece(row, a, b) for a, b in vectors if a < b))
+    found = []
+    for m in (n, other):
+        y = np.zeros(length, np.float32)
+        given_ = {"X": np.arange(99, dtype=np.float32) ** 2, "at": np.arange(99)[::-1].copy(), "c": np.full((), 2, np.float32)}
+        interpret(m, {"N": length}, {}, given_ | {"Y": y})
+        found.append(y)
+    np.testing.assert_array_equal(*found)
+
+
+def piece(row: For, begin: int, end: int) -> For:
+    """One vector of `row` from `begin` on."""
+    (vector,) = row.body
+    body = replace(vector, upper=Affine(const=end - begin))
+    return replace(row, lower=Affine(const=begin), upper=Affine(const=begin + 1), step=1, body=(body,))
 
 
 def test_a_result_whose_unit_stride_is_not_known_is_none():

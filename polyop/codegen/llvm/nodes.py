@@ -8,13 +8,14 @@ from functools import partial
 from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.builder import IMPURE, Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
+from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions, negation, test_value, value_of
 from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
-from polyop.codegen.llvm.runs import Emitters, emit_as_one, emit_run, follows_itself
+from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int
@@ -31,9 +32,9 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
             case For(kind=Kind.ROWS | Kind.LANES):
                 _axis(s, n)
             case For(kind=Kind.PARALLEL) if not s.outlined and not s.axes and not shares_registers(s, n):
-                parallel_loop(s, n, _loop, _plain_loop)
+                parallel_loop(s, n, BY)
             case For() if s.trips is not None:
-                part_of(s, n, inner_part(s, s.trips), _loop, _plain_loop)
+                part_of(s, n, inner_part(s, s.trips), BY)
             case For():
                 _refuse_lockstep(s, n)
                 _serial(s, n)
@@ -154,15 +155,14 @@ def _iteration(s: State, n: For, at: Int) -> None:
 
 def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
     """`for index in [lower, upper)`; registers that it writes and that exist before are carried round."""
-    by = Emitters(_plain_loop, branch)
     if not s.axes and is_run(s.nest, n):
-        emit_run(s, n, lower, upper, by)
+        emit_run(s, n, lower, upper, BY)
         return
     together = follows_itself(s, n, lower, upper)
     if together is None:
         _plain_loop(s, n, lower, upper)
     else:
-        branch(s, together, lambda: emit_as_one(s, n, lower, upper, by), lambda: _plain_loop(s, n, lower, upper))
+        branch(s, together, lambda: emit_as_one(s, n, lower, upper, BY), lambda: _plain_loop(s, n, lower, upper))
 
 
 def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
@@ -201,6 +201,9 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
         phis.append(f"  {phi} = phi {t} {pairs}")
         s.regs[key] = b.do(f"phi {t} {pairs}")
     close_offsets(s, offsets)
+
+
+BY = Emitters(_loop, _plain_loop, branch)
 
 
 def _prefetch(s: State, n: Prefetch) -> None:

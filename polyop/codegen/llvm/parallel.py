@@ -10,17 +10,13 @@ that count is some iterations of the outer loop, of which the first and the last
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from polyop.codegen.llvm.builder import Builder
+from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.state import State, Trips
 from polyop.codegen.llvm.types import Int
 from polyop.ir.expr import Affine, affine, loads, names, quasi
 from polyop.ir.loops import For, IfData, Kind, stores, walk
-
-Loop = Callable[[State, For, Int, Int], None]
-"""Emits a serial loop with given bounds."""
 
 STATUS = ["  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
 REPORT = [
@@ -54,18 +50,17 @@ def trips(n: For) -> Affine:
     return quasi("div", n.upper - n.lower + (n.step - 1), affine(n.step))
 
 
-def parallel_loop(s: State, n: For, run: Loop, around: Loop) -> None:
+def parallel_loop(s: State, n: For, by: Emitters) -> None:
     """The body as a function `void(ptr ctx, i64 lo, i64 hi, i64 thread)`, called through slot 0 if several threads are there.
 
-    ctx holds the arguments, the address of the status, and the indices of the loops around. `run` emits a loop, `around` one that
-    has nothing but another loop in it.
+    ctx holds the arguments, the address of the status, and the indices of the loops around.
     """
     shared = s.shared
     name = f"{s.nest.name}.p{shared.bodies}"
     shared.bodies += 1
     chain = together(n)
     outer = [f.index for f in s.loops]
-    _outlined_body(s, chain, name, outer, run, around)
+    _outlined_body(s, chain, name, outer, by)
     b = s.b
     context = b.pure(f"alloca [{2 + len(outer)} x i64], align 8 ; {name}")
     values = [("ptr", s.args), ("ptr", s.status), *(("i64", str(s.env[i])) for i in outer)]
@@ -99,20 +94,20 @@ def _count(s: State, loops: tuple[For, ...]) -> Int:
     return total
 
 
-def part_of(s: State, n: For, t: Trips, run: Loop, around: Loop) -> None:
+def part_of(s: State, n: For, t: Trips, by: Emitters) -> None:
     """The trips `t` of the loop `n` and of those that stand in it and are counted with it."""
     b = s.b
     lower = index(s, n.lower, {})
     s.trips = None
     if not t.inside:
-        run(s, n, b.add(lower, b.mul(t.lower, n.step)), b.add(lower, b.mul(t.upper, n.step)))
+        by.loop(s, n, b.add(lower, b.mul(t.lower, n.step)), b.add(lower, b.mul(t.upper, n.step)))
         return
     inside = b.extreme("max", _count(s, t.inside), 1)
     first = b.pure(f"udiv i64 {t.lower}, {inside}", t.lower, inside)
     beyond = b.sub(b.add(t.upper, inside), 1)
     last = b.pure(f"udiv i64 {beyond}, {inside}", beyond, inside)
     s.trips = Trips(t.lower, t.upper, t.inside[1:], n, lower, inside)
-    around(s, n, b.add(lower, b.mul(first, n.step)), b.add(lower, b.mul(last, n.step)))
+    by.plain(s, n, b.add(lower, b.mul(first, n.step)), b.add(lower, b.mul(last, n.step)))
 
 
 def inner_part(s: State, t: Trips) -> Trips:
@@ -126,7 +121,7 @@ def inner_part(s: State, t: Trips) -> Trips:
     return Trips(b.extreme("max", b.sub(t.lower, before), 0), b.extreme("min", b.sub(t.upper, before), t.size), t.inside)
 
 
-def _outlined_body(s: State, chain: tuple[For, ...], name: str, outer: list[str], run: Loop, around: Loop) -> None:
+def _outlined_body(s: State, chain: tuple[For, ...], name: str, outer: list[str], by: Emitters) -> None:
     b = Builder(s.b.text)
     inner = State(b, s.shared, "", "%status", "%thread", s.lives, outlined=True, loops=s.loops, tests=s.tests)
     inner.args = b.pure("load ptr, ptr %ctx, align 8")
@@ -134,9 +129,9 @@ def _outlined_body(s: State, chain: tuple[For, ...], name: str, outer: list[str]
         place = b.pure(f"getelementptr i64, ptr %ctx, i64 {2 + i}")
         inner.env[index_name] = b.pure(f"load i64, ptr {place}, align 8", place)
     if len(chain) > 1:
-        part_of(inner, chain[0], Trips("%lo", "%hi", chain[1:]), run, around)
+        part_of(inner, chain[0], Trips("%lo", "%hi", chain[1:]), by)
     else:
-        run(inner, chain[0], "%lo", "%hi")
+        by.loop(inner, chain[0], "%lo", "%hi")
     head = [f"define internal void @{name}(ptr %ctx, i64 %lo, i64 %hi, i64 %thread) #0 {{", "entry:"]
     tail = ["  ret void", "}"]
     if inner.checks:

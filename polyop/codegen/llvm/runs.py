@@ -3,22 +3,25 @@
 Fewer elements than a vector are one masked vector. What does not fill the last vector is written by one that reaches back, over
 elements that have their values already. Where the tensor is large and rows are long, or whole vectors at aligned addresses, they
 bypass the caches, but for what lies beside them. Runs that follow each other in memory are one.
+
+No nest says any of this: the best cut follows from addresses and strides, which a nest does not have, and an element that it
+assigns it assigns once. So this relies on what is asked of a run there, and on nothing else that is known of the loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyop.codegen.llvm.addresses import locate, run_along
+from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.memory import is_large
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int, alignment, memory
-from polyop.codegen.runs import is_run, moves_with, run_of
-from polyop.ir.expr import Load, affine, loads, names
+from polyop.codegen.runs import repeated, run_of
+from polyop.ir.expr import Load, affine, loads
 from polyop.ir.loops import For, Kind, Store
 
 LINE, PAGE = 64, 4096
@@ -33,20 +36,6 @@ what bypasses the caches otherwise it takes as fast as those stores.
 On Zen 5 it is no faster where it writes less than a line behind what it reads, as far as the last twelve bits of addresses tell.
 """
 
-Loop = Callable[[State, For, Int, Int], None]
-"""Emits a serial loop with given bounds."""
-
-Branch = Callable[[State, str, Callable[[], None], Callable[[], None]], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Emitters:
-    """How loops and branches are written."""
-
-    loop: Loop
-    branch: Branch
-
-
 def nothing() -> None:
     """The other branch of a test without one."""
 
@@ -58,6 +47,8 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
     if n.kind == Kind.PARALLEL:  # of a part of it, whole steps are asked for
         upper = b.extreme("min", upper, index(s, n.upper, {}))
     plain = replace(stream, stream=False)
+    # its vectors begin anywhere, and several runs are one: nothing follows from the bounds that `n` has
+    row = replace(n, lower=affine(f"{n.index}.begin"), upper=affine(f"{n.index}.end"))
 
     def one(at: Int, valid: Int | None = None) -> None:
         """A vector from `at` on, or that many elements of it."""
@@ -68,8 +59,8 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
         left = b.sub(upper, begin)
 
         def loop(extent: int, first: Int) -> None:
-            by.loop(s, replace(n, step=extent, body=(replace(lanes, extent=extent, upper=affine(extent), body=(what,)),)),
-                    first, b.sub(upper, extent - 1))
+            by.plain(s, replace(row, step=extent, body=(replace(lanes, extent=extent, upper=affine(extent), body=(what,)),)),
+                     first, b.sub(upper, extent - 1))
 
         loop(step, begin)
         if step > w:
@@ -115,14 +106,10 @@ def follows_itself(s: State, n: For, lower: Int, upper: Int) -> str | None:
 
         for i in [lower, upper) { for t in [a, b) { Y[i, t] = f(X[i, t]) } }      strides along i are (b - a) times those along t
     """
-    if s.axes or n.step != 1 or len(n.body) != 1:
-        return None
-    inner = n.body[0]
-    if not isinstance(inner, For) or not is_run(s.nest, inner) or n.index in names(inner.lower) | names(inner.upper):
+    inner = None if s.axes else repeated(s.nest, n)
+    if inner is None:
         return None
     lanes, what = run_of(inner)
-    if not all(moves_with(what, i) for i in (n.index, inner.index)):  # a number made of an index starts again in each run
-        return None
     b, total = s.b, s.b.compare("slt", lower, upper)
     count = b.sub(index(s, inner.upper, {}), index(s, inner.lower, {}))
     for x in (what.target, *loads(what.expr)):
