@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -30,7 +30,8 @@ from polyop.ir.expr import (
     is_computed,
     quasi,
 )
-from polyop.ir.loops import Buffer, Space
+from polyop.ir.loops import Buffer, For, Space
+from polyop.ir.op import Monoid
 
 STORED = {"f16": "pop_f16", "bf16": "pop_bf16", "f32": "float", "f64": "double", "i8": "pop_i8", "i16": "pop_i16",
           "i32": "pop_i32", "i64": "pop_i64", "u8": "pop_u8", "u16": "pop_u16", "u32": "pop_u32", "u64": "pop_u64",
@@ -65,12 +66,16 @@ class Scope:
     names    the C name of each iterator, size, scalar and buffer
     sites    the number of each Load with a computed position
     values   scalars whose C variable is a value already, not an element: the arguments of a monoid
+    block    threads of a block that work together, outside of loops over them; else 0
+    folds    the statements that combine what threads have, with the loops over these threads
     """
 
     names: Mapping[str, str]
     buffers: Mapping[str, Buffer]
     sites: Mapping[Load, int]
     values: frozenset[str] = frozenset()
+    block: int = 0
+    folds: Mapping[str, tuple[For, ...]] = field(default_factory=dict)
 
 
 def value_type(t: DType) -> str:
@@ -276,6 +281,20 @@ def converted(x: Text, source: str, t: DType) -> Text:
     if t.is_integer and source in ("float", "double"):
         return Text(f"pop_to_{t}({x.c})")
     return Text(f"({STORED[t.name]}){x.at(UNARY + 1)}", UNARY)
+
+
+def of_dtype(x: Text, source: DType, t: DType) -> Text:
+    """A value of `source` as one of `t`."""
+    return x if source == t else converted(x, value_type(source), t)
+
+
+def combined(m: Monoid, t: DType, a: Text, b: Text, scope: Scope) -> Text:
+    """`a` and `b`, of dtype `t`, joined by a monoid. They are named more than once, so they had better be names."""
+    if m.fn not in (None, "and", "or"):  # C's own `&&` and `||` would skip what may fail
+        one = Const(m.identity, t)
+        return apply(Apply(m.fn, (one, one), t), (a, b))
+    inner = replace(scope, names={"a": a.c, "b": b.c}, values=frozenset("ab"))
+    return of_dtype(expression(m.body, inner), m.body.dtype, t)
 
 
 def apply(e: Apply, args: Sequence[Text]) -> Text:

@@ -6,30 +6,49 @@ import re
 from dataclasses import dataclass, replace
 from itertools import islice
 
+from polyop.codegen import cthreads
+from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cexpr import (
     STORED,
     Scope,
     Text,
-    apply,
+    combined,
     computed,
     conditions,
     element,
     expression,
     index,
     narrowed,
+    of_dtype,
     offset,
     slot_counts,
     strides,
     value_type,
     widened,
 )
-from polyop.codegen.cexpr import converted as cast
 from polyop.codegen.private import shared
 from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
-from polyop.ir.expr import Affine, Apply, Load, Scalar, is_computed, loads
+from polyop.ir.expr import Affine, Load, Scalar, bounds, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import LOCKSTEP, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, sign, stores, structure, walk
+from polyop.ir.loops import (
+    LOCKSTEP,
+    Barrier,
+    Buffer,
+    For,
+    If,
+    IfData,
+    Kind,
+    LoopNest,
+    Node,
+    Prefetch,
+    Space,
+    Store,
+    sign,
+    stores,
+    structure,
+    walk,
+)
 from polyop.ir.module import STATUS, Launch, Module, Signature
 from polyop.ir.target import Target
 
@@ -52,6 +71,7 @@ HEADER = "pop_device.h"
 """The one header that every text includes; whoever compiles the text supplies it."""
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
+_UNROLLED = 32  # iterations of a loop that is written out
 
 _TAKEN = frozenset(re.findall(r"\w+", """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr continue decltype default
@@ -68,18 +88,30 @@ def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
 
     Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
+    joined = folds(nest)
+    nest = prepared(nest)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest)
-    scope = Scope(_c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)})
+    scope = Scope(_c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
+                  folds=joined)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
     for k in kernels(steps):
         args = _arguments(k, nest, signature)
-        block = dialect.block if k.axes else 1
+        together = cthreads.threads_of(k.body)
+        block = together or (dialect.block if k.axes else 1)
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
-        launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed)
-        texts += ["", *_kernel(k, nest, scope, args, dialect.kernel.format(block=block))]
+        _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
+        launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed, bytes_,
+                                1 if together else None)
+        texts += ["", *_kernel(k, nest, replace(scope, block=together), args, dialect.kernel.format(block=block))]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
+
+
+def _shared(k: KernelNest, nest: LoopNest) -> list[Buffer]:
+    """What the threads of a block share in a kernel."""
+    here = used(k.body)
+    return [b for b in nest.buffers if b.space == Space.SHARED and b.name in here]
 
 
 def _signature(nest: LoopNest) -> Signature:
@@ -145,15 +177,19 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
 
 
 def _axes(axes: tuple[Axis, ...], scope: Scope) -> list[str]:
-    """One thread for each point of the box of counts: the last loop varies fastest from thread to thread."""
+    """One thread, or one block of them, for each point of the box of counts: the last loop varies fastest."""
+    number = [f"const pop_u32 {cthreads.NUMBER} = pop_thread();"] if scope.block else []
     if not axes:
-        return []
+        return number
     names = [scope.names[a.loop.index] for a in axes]
     counts = [str(a.count.const) if a.count.is_constant else f"{n}_count" for a, n in zip(axes, names, strict=True)]
     pairs = zip(axes, counts, strict=True)
     out = [f"const pop_i64 {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
-    out.append("const pop_i64 item = (pop_i64)blockIdx.x * blockDim.x + threadIdx.x;")
-    out.append(f"if (item >= {' * '.join(counts)}) return;")
+    if scope.block:
+        out += [*number, "const pop_i64 item = blockIdx.x;"]
+    else:
+        out.append("const pop_i64 item = (pop_i64)blockIdx.x * blockDim.x + threadIdx.x;")
+        out.append(f"if (item >= {' * '.join(counts)}) return;")
     for d, a in enumerate(axes):
         inner = counts[d + 1:]
         at = "item" if not inner else f"item / {inner[0]}" if len(inner) == 1 else f"item / ({' * '.join(inner)})"
@@ -168,10 +204,10 @@ def _axes(axes: tuple[Axis, ...], scope: Scope) -> list[str]:
 
 def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
     """Strides of work buffers, and the thread's registers."""
-    out = []
+    out = cthreads.shared_lines(_shared(k, nest), scope)
     here = used(k.body)
     for b in nest.buffers:
-        if b.name not in here or b.space == Space.TENSOR:
+        if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):
             continue
         c, counts = scope.names[b.name], slot_counts(b)
         if b.space == Space.WORK:
@@ -198,21 +234,39 @@ def _indented(body: tuple[Node, ...], scope: Scope) -> list[str]:
 
 def _node(n: Node, scope: Scope) -> list[str]:
     match n:
+        case For(kind=Kind.THREADS):
+            return cthreads.nest(n, scope, scope.block, lambda body: _body(body, replace(scope, block=0)))
         case For():
-            i = scope.names[n.index]
-            step = f"++{i}" if n.step == 1 else f"{i} += {n.step}"
-            head = f"for (pop_i64 {i} = {index(n.lower, scope.names).c}; {i} < {index(n.upper, scope.names).c}; {step}) {{"
-            return [*(["#pragma unroll"] if n.kind in LOCKSTEP and n.is_full else []), head, *_indented(n.body, scope), "}"]
+            return _loop(n, scope)
+        case Barrier():
+            return [f"pop_barrier();  // {n.reason}"]
         case If():
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
             return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
         case IfData():
             raise InternalError(f"ctext: `{n.test}` chooses, and nests for GPUs are not rewritten so")
         case Store():
-            return [f"// {n.stmt}{_said(n)}", *_store(n, scope)]
+            lines = _store(n, scope)
+            return [f"// {n.stmt}{_said(n)}", *(cthreads.uniform(n, scope, lines) if scope.block else lines)]
         case Prefetch():
             return []
     assert_never(n)
+
+
+def _loop(n: For, scope: Scope) -> list[str]:
+    """A loop that one thread goes through. Copies are unrolled, so that what they index is registers; bounds are tests then."""
+    i, lower, upper = scope.names[n.index], index(n.lower, scope.names).c, index(n.upper, scope.names)
+    step = f"++{i}" if n.step == 1 else f"{i} += {n.step}"
+    if n.kind in LOCKSTEP:
+        head = ["#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
+        inside = _indented(n.body, scope)
+        tests = cthreads.bounded(n, scope)
+        bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
+        return [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
+    is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
+    head = [*(["#pragma unroll"] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
+            f"for ({'int' if is_small else 'pop_i64'} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
+    return [*head, *_indented(n.body, scope), "}"]
 
 
 def _said(s: Store) -> str:
@@ -226,9 +280,7 @@ def _said(s: Store) -> str:
 def _store(s: Store, scope: Scope) -> list[str]:
     """`target = expr`, or the old value combined with it."""
     t = s.target.dtype
-    value = expression(s.expr, scope)
-    if s.expr.dtype != t:
-        value = cast(value, value_type(s.expr.dtype), t)
+    value = of_dtype(expression(s.expr, scope), s.expr.dtype, t)
     positions = [p for p in s.target.index if not isinstance(p, Affine)]
     if not positions:
         return _assign(s, element(s.target, {}, scope), value, scope)
@@ -244,12 +296,8 @@ def _assign(s: Store, place: str, value: Text, scope: Scope) -> list[str]:
         return [f"{place} = {narrowed(value.c, t)};"]
     if s.reduce.fn in ("add", "mul") and t.is_float and t.bits >= 32:
         return [f"{place} {sign(s.reduce)} {value.c};"]
-    if s.reduce.fn not in (None, "and", "or"):  # C's own `&&` and `||` would skip what may fail
-        body = apply(Apply(s.reduce.fn, (s.target, s.target), t), (Text(widened(place, t)), value))
-        return [f"{place} = {narrowed(body.c, t)};"]
-    inner = replace(scope, names={"a": "pop_a", "b": "pop_b"}, values=frozenset("ab"))
-    kind, body = value_type(t), expression(s.reduce.body, inner)
-    if s.reduce.body.dtype != t:
-        body = cast(body, value_type(s.reduce.body.dtype), t)
+    if s.reduce.fn not in (None, "and", "or"):
+        return [f"{place} = {narrowed(combined(s.reduce, t, Text(widened(place, t)), value, scope).c, t)};"]
+    kind, body = value_type(t), combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
     return ["{", f"    const {kind} pop_a = {widened(place, t)};", f"    const {kind} pop_b = {value.c};",
             f"    {place} = {narrowed(body.c, t)};", "}"]

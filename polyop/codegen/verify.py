@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyop.codegen.llvm.weight import vector_width
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
-from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Prefetch, Space, Store, stores, walk
+from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, LoopNest, Node, Prefetch, Space, Store, stores, walk
 from polyop.ir.target import Target
 
 
@@ -14,7 +14,7 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
 
     Raises  InternalError for a nest that means nothing; UnsupportedError for one that this target cannot run.
     """
-    _scopes(nest, nest.body, frozenset(nest.sizes), frozenset(), frozenset())
+    _scopes(nest, nest.body, frozenset(nest.sizes), frozenset(), frozenset(), bool(target.warp))
     _whole_registers(nest)
     width = vector_width(nest, target)
     for n in walk(nest.body):
@@ -23,12 +23,14 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
     return nest
 
 
-def _scopes(nest: LoopNest, body: tuple[Node, ...], scope: frozenset[str], rows: frozenset[str], lanes: frozenset[str]) -> None:
+def _scopes(nest: LoopNest, body: tuple[Node, ...], scope: frozenset[str], rows: frozenset[str], lanes: frozenset[str],
+            warp: bool) -> None:
+    """`warp`: whether what runs in lock step are copies in one thread, each with bounds of its own."""
     for n in body:
         match n:
             case For():
                 _in_scope(nest, scope, names(n.lower) | names(n.upper), f"the bounds of {n.index}")
-                if used := (names(n.lower) | names(n.upper)) & (rows | lanes):
+                if not warp and (used := (names(n.lower) | names(n.upper)) & (rows | lanes)):
                     raise UnsupportedError(f"the bounds of {n.index} depend on {', '.join(sorted(used))}, which run in lock step")
                 if n.index in scope:
                     raise InternalError(f"nest {nest.name}: {n.index} is bound twice")
@@ -38,23 +40,25 @@ def _scopes(nest: LoopNest, body: tuple[Node, ...], scope: frozenset[str], rows:
                     raise InternalError(f"nest {nest.name}: parallel {n.index} inside a lock-step loop")
                 inner = frozenset((n.index,))
                 _scopes(nest, n.body, scope | inner, rows | inner if n.kind == Kind.ROWS else rows,
-                        lanes | inner if n.kind == Kind.LANES else lanes)
+                        lanes | inner if n.kind == Kind.LANES else lanes, warp)
             case If():
                 _in_scope(nest, scope, frozenset().union(*map(names, n.tests)), "a test")
-                _scopes(nest, n.then, scope, rows, lanes)
-                _scopes(nest, n.other, scope, rows, lanes)
+                _scopes(nest, n.then, scope, rows, lanes, warp)
+                _scopes(nest, n.other, scope, rows, lanes, warp)
             case IfData():
                 for x in loads(n.test):
                     _load(nest, x)
                 _in_scope(nest, scope, expr_names(n.test), "a test of data")
                 if rows | lanes:
                     raise InternalError(f"nest {nest.name}: {n.test} chooses inside a lock-step loop")
-                _scopes(nest, n.then, scope, rows, lanes)
-                _scopes(nest, n.other, scope, rows, lanes)
+                _scopes(nest, n.then, scope, rows, lanes, warp)
+                _scopes(nest, n.other, scope, rows, lanes, warp)
             case Store():
                 for x in (n.target, *loads(n.expr)):
                     _load(nest, x)
                 _in_scope(nest, scope, expr_names(n.target) | expr_names(n.expr), f"{n.target} = {n.expr}")
+            case Barrier():
+                pass
             case Prefetch():
                 _load(nest, n.place)
                 _in_scope(nest, scope, expr_names(n.place), f"prefetch {n.place}")

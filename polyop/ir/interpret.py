@@ -10,7 +10,7 @@ import numpy as np
 from polyop.ir import scalars
 from polyop.ir.errors import InternalError, assert_never
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, evaluate
-from polyop.ir.loops import For, If, IfData, LoopNest, Node, Prefetch, Space, Store
+from polyop.ir.loops import Barrier, For, If, IfData, LoopNest, Node, Prefetch, Space, Store
 
 
 class PositionError(Exception):
@@ -85,7 +85,7 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
                     at, new = locate(n.target, env), value(n.expr, env)
                     array = memory[n.target.source]
                     array[at] = scalars.combine(n.reduce.body, array[at], new) if n.reduce else new
-                case Prefetch():
+                case Prefetch() | Barrier():
                     pass
                 case _:
                     assert_never(n)

@@ -7,6 +7,8 @@ run it; the polyhedral layer proved that this gives the same:
   parallel  iterations in any order, on any thread; never inside a lock-step loop
   rows      a compile-time number of copies, unrolled in lock step: step by step of the body, not copy by copy
   lanes     in lock step too, one copy per vector lane
+  threads   each iteration on a thread of its own, of one block of a GPU: iteration i on those whose number has the digit i,
+            which is (number / weight) mod extent; all threads meet at a Barrier
 """
 
 from __future__ import annotations
@@ -26,17 +28,22 @@ class Kind(str, Enum):
     PARALLEL = "parallel"
     ROWS = "rows"
     LANES = "lanes"
+    THREADS = "threads"
 
     __str__ = str.__str__
 
 
 LOCKSTEP = (Kind.ROWS, Kind.LANES)
+COUNTED = (*LOCKSTEP, Kind.THREADS)
+"""Kinds of loops with a constant number of iterations at most."""
 
 
 class Space(str, Enum):
     TENSOR = "tensor"   # an argument of the call
     WORK = "work"       # memory the caller provides for the time of the call
-    REG = "reg"         # registers: lives inside one iteration of the serial loops around its first store
+    SHARED = "shared"   # of a block of threads: lives inside one iteration of the parallel loops around
+    REG = "reg"         # registers: lives inside one iteration of the serial loops around its first store; of threads, each has
+                        # its own, and what is indexed by the number of a thread is where that thread keeps it
 
     __str__ = str.__str__
 
@@ -72,7 +79,8 @@ class Buffer:
 class For:
     """`for index in [lower, upper)`, in steps of `step`. An `upper` at or below `lower` is legal: nothing runs.
 
-    Rows and lanes start at 0 in steps of 1, and `upper` never exceeds the constant `extent`; `upper == extent` is full.
+    Rows, lanes and threads start at 0, lanes in steps of 1, and have at most the constant `extent` of iterations; with as
+    many the loop is full. `weight`: of threads, see above.
     """
 
     index: str
@@ -82,17 +90,27 @@ class For:
     step: int = 1
     kind: Kind = Kind.SERIAL
     extent: int | None = None
+    weight: int = 0
 
     def __post_init__(self) -> None:
         if self.step < 1:
             raise InternalError(f"loop {self.index} has step {self.step}; steps are positive")
-        if self.kind in LOCKSTEP and (self.step != 1 or self.lower != Affine() or not self.extent):
-            raise InternalError(f"loop {self.index}: {self.kind} needs an extent, and starts at 0 in steps of 1")
+        if self.kind in COUNTED and (self.lower != Affine() or not self.extent):
+            raise InternalError(f"loop {self.index}: {self.kind} needs an extent, and starts at 0")
+        if self.kind == Kind.LANES and self.step != 1:
+            raise InternalError(f"loop {self.index}: lanes go in steps of 1")
+        if (self.kind == Kind.THREADS) != (self.weight > 0):
+            raise InternalError(f"loop {self.index}: threads, and nothing else, have a weight")
+
+    @property
+    def end(self) -> int:
+        """What `upper` never exceeds."""
+        return (self.extent or 0) * self.step
 
     @property
     def is_full(self) -> bool:
-        """Whether a lock-step loop has all its `extent` iterations, always."""
-        return self.extent is not None and self.upper == Affine(const=self.extent)
+        """Whether a loop of constant extent has all its iterations, always."""
+        return self.extent is not None and self.upper == Affine(const=self.end)
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,7 +159,14 @@ class Prefetch:
     place: Load
 
 
-Node = For | If | IfData | Store | Prefetch
+@dataclass(frozen=True, slots=True)
+class Barrier:
+    """No thread of a block goes on before all are here; `reason`: the dependence that needs it."""
+
+    reason: str
+
+
+Node = For | If | IfData | Store | Prefetch | Barrier
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +234,8 @@ def show(n: Node, depth: int) -> list[str]:
     pad = "  " * depth
     match n:
         case For():
-            kind = "" if n.kind == Kind.SERIAL else f"  ({n.kind}{f' {n.extent}' if n.extent else ''})"
+            weight = f" by {n.weight}" if n.weight else ""
+            kind = "" if n.kind == Kind.SERIAL else f"  ({n.kind}{f' {n.extent}' if n.extent else ''}{weight})"
             step = f" by {n.step}" if n.step != 1 else ""
             return [f"{pad}for {n.index} in [{n.lower}, {n.upper}){step}{kind}"] + [x for b in n.body for x in show(b, depth + 1)]
         case If() | IfData():
@@ -220,6 +246,8 @@ def show(n: Node, depth: int) -> list[str]:
             return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}" + ("  (stream)" if n.stream else "")]
         case Prefetch():
             return [f"{pad}prefetch {n.place}"]
+        case Barrier():
+            return [f"{pad}barrier: {n.reason}"]
     assert_never(n)
 
 
@@ -235,5 +263,7 @@ def structure(body: tuple[Node, ...]) -> str:
                 return n.stmt
             case Prefetch():
                 return "prefetch"
+            case Barrier():
+                return "barrier"
         assert_never(n)
     return " ".join(map(one, body))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, substitute, substitute_expr
-from polyop.ir.loops import Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, rebuild
+from polyop.ir.loops import Barrier, Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, rebuild
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +73,8 @@ def _put(n: Node, number: Callable[[Affine], Affine], expr: Callable[[Expr], Exp
                            expr=expr(n.expr))
         case Prefetch():
             return replace(n, place=at(n.place))
+        case Barrier():
+            return n
 
 
 def buffers_of(r: Routine, use: Use) -> tuple[Buffer, ...]:

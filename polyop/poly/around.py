@@ -57,6 +57,7 @@ def _joined(loops: Iterable[str], parts: list[Part], tiles: Iterable[str] = ()) 
         tree=bands(loops, *(t for p in parts for t in p.once), *inside),
         kinds=tuple(k for p in parts for k in p.kinds),
         ahead=tuple(t for p in parts for t in p.ahead),
+        weights=tuple(w for p in parts for w in p.weights),
         chosen=tuple(c for p in parts for c in p.chosen),
         notes=tuple(n for p in parts for n in p.notes),
     )

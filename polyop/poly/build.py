@@ -83,6 +83,7 @@ class Part:
     once: tuple[Band | str, ...] = ()
     chosen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    weights: tuple[tuple[str, int], ...] = ()
 
 
 @dataclass(eq=False)
@@ -100,6 +101,7 @@ class Builder:
     stmts: list[TileStmt] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     kinds: dict[str, tuple[Kind, int | None]] = field(default_factory=dict)
+    weights: dict[str, int] = field(default_factory=dict)
 
     def buffer(self, b: Buffer) -> str:
         self.buffers[b.name] = b
@@ -184,7 +186,7 @@ class Builder:
 
     def part(self, tree: Iterable[Band | str]) -> Part:
         kinds = tuple((c, k, e) for c, (k, e) in self.kinds.items())
-        return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds)
+        return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds, weights=tuple(self.weights.items()))
 
 
 def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:

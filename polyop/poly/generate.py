@@ -16,7 +16,7 @@ import islpy as isl
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Affine, affine, names, place, quasi, substitute, substitute_expr
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, Node, Store
+from polyop.ir.loops import COUNTED, LOCKSTEP, For, If, Kind, Node, Store
 from polyop.poly.isl_ast import E, N, cases, end, index, rescale, statements
 from polyop.poly.sets import IN, OUT, SET, P
 from polyop.poly.tiles import Band, TileProgram, order
@@ -89,6 +89,7 @@ class _Writer:
         self.stmts = {s.name: s for s in p.stmts}
         self.times, self.steps = dict(times), steps
         self.kinds = {c: (kind, extent) for c, kind, extent in p.kinds}
+        self.weights = dict(p.weights)
         self.inside: dict[str, Part] = {}
 
     def sequence(self, p: Part, w: _Around) -> tuple[Node, ...]:
@@ -177,7 +178,7 @@ class _Writer:
         kind, extent = self.kinds.get(c, (Kind.SERIAL, None))
         scale = self.scale(w)
         if n.for_is_degenerate():
-            if c.isdigit() or kind not in LOCKSTEP:
+            if c.isdigit() or kind not in COUNTED:
                 if not c.isdigit() and names(lower) & w.locked:
                     raise UnsupportedError(f"loop {c} depends on what runs in lock step")
                 return self.body(n.for_get_body(), replace(w, env=w.env | {name: lower}))
@@ -188,16 +189,16 @@ class _Writer:
             upper = rescale(end(last, step), scale)
         first = rescale(lower * step, scale)
         stride = 1 if n.for_is_degenerate() else n.for_get_inc().get_val().to_python()
-        if (names(first) | names(upper)) & w.locked:
+        if (names(first) | names(upper)) & w.locked and not self.weights:
             raise UnsupportedError(f"the bounds of {c} depend on what runs in lock step")
-        if kind in LOCKSTEP:
+        if kind in COUNTED:
             if first != Affine() or stride != 1:
-                raise UnsupportedError(f"lock-step loop {c} starts at {first}, not at 0")
+                raise UnsupportedError(f"the loop {c} over {kind} starts at {first}, not at 0")
             if n.for_is_degenerate() and extent is not None:
-                upper = quasi("min", upper, affine(extent))
+                upper = quasi("min", upper, affine(extent * step))
         locked = w.locked | {c} if kind in LOCKSTEP else w.locked
         inner = self.body(n.for_get_body(), replace(w, coord=w.coord | {name: c}, locked=locked))
-        return (For(c, first, upper, inner, stride * step, kind, extent if kind in LOCKSTEP else None),)
+        return (For(c, first, upper, inner, stride * step, kind, extent if kind in COUNTED else None, self.weights.get(c, 0)),)
 
     def store(self, n: isl.AstNode, w: _Around) -> Node:
         call = n.user_get_expr()

@@ -8,7 +8,7 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import columns, contract, lanes, packed, rows
+from polyop.poly import columns, contract, lanes, packed, rows, staged
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -49,6 +49,11 @@ def _attempts(plan: Plan, cluster: Cluster, outer: Axes, rung: str) -> tuple[lis
                 found.append(attempt)
         except UnsupportedError as error:
             notes = (f"{cluster}: not packed, since {error}",)
+    if rung == "tuned" and plan.options.regime == "positive" and plan.target.warp:
+        try:
+            found += [(str(s), partial(staged.build, plan, cluster, outer, s)) for s in staged.choose(plan, cluster, outer)]
+        except UnsupportedError as error:
+            notes = (f"{cluster}: not staged, since {error}",)
     for r in lanes.choose(plan, cluster):
         if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and not plan.target.warp):
             found.append((str(r), partial(rows.build, plan, cluster, outer, r)))
@@ -70,4 +75,4 @@ def may_pack(plan: Plan) -> bool:
 
 def program(plan: Plan, part: Part) -> TileProgram:
     """The tile program whose only part is `part`."""
-    return TileProgram(plan.context, part.stmts, part.buffers, (*part.ahead, *part.tree), part.kinds)
+    return TileProgram(plan.context, part.stmts, part.buffers, (*part.ahead, *part.tree), part.kinds, part.weights)

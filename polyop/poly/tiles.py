@@ -84,13 +84,17 @@ class Band:
 
 @dataclass(frozen=True, eq=False)
 class TileProgram:
-    """Statements, storage and order. `kinds`: coordinate -> (kind, extent) for all that is not a serial loop."""
+    """Statements, storage and order. `kinds`: coordinate -> (kind, extent) for all that is not a serial loop.
+
+    weights  coordinate -> weight of its digit, for those over threads
+    """
 
     context: isl.Set
     stmts: tuple[TileStmt, ...]
     buffers: tuple[Buffer, ...]
     tree: tuple[Band | str, ...]
     kinds: tuple[tuple[str, Kind, int | None], ...]
+    weights: tuple[tuple[str, int], ...] = ()
 
     def stmt(self, name: str) -> TileStmt:
         return next(s for s in self.stmts if s.name == name)
@@ -100,7 +104,8 @@ class TileProgram:
         for s in self.stmts:
             tests = "".join(f" if {t} >= 0" for t in s.tests)
             lines.append(f"  {s.name}: {s.target} {sign(s.reduce)} {s.expr}{tests}\n      over {s.domain}")
-        kinds = ", ".join(f"{c}: {k}{f' {e}' if e else ''}" for c, k, e in self.kinds)
+        weights = {c: f" by {w}" for c, w in self.weights}
+        kinds = ", ".join(f"{c}: {k}{f' {e}' if e else ''}{weights.get(c, '')}" for c, k, e in self.kinds)
         return "\n".join([*lines, f"  kinds {kinds}", f"  order {' '.join(map(str, self.tree))}"])
 
 

@@ -119,3 +119,21 @@ template <int BYTES> POP_FN void pop_move(void* to, const void* from) {
 #endif
     *(chunk*)to = *(const chunk*)from;
 }
+
+// --- folds ----------------------------------------------------------------------------------------------------------
+
+// `x` of OVER neighbouring threads of a block of BLOCK, joined by `f`, for all of them: by shuffles inside a warp, then through
+// shared memory. OVER is a power of 2; all threads of the block call this together.
+template <unsigned OVER, unsigned BLOCK, class T, class F> POP_FN T pop_fold(T x, F f) {
+    for (pop_u32 s = 1; s < OVER && s < POP_WARP; s *= 2) x = f(x, pop_shuffle_xor(x, s));
+    if (OVER > POP_WARP) {
+        __shared__ T parts[(BLOCK + 31) / 32];
+        if (pop_lane() == 0) parts[pop_thread() / POP_WARP] = x;
+        pop_barrier();
+        const pop_u32 first = pop_thread() / OVER * (OVER / POP_WARP);
+        x = parts[first];
+        for (pop_u32 s = 1; s < OVER / POP_WARP; ++s) x = f(x, parts[first + s]);
+        pop_barrier();  // the next fold writes there
+    }
+    return x;
+}

@@ -22,7 +22,7 @@ from polyop.codegen.llvm.types import Int
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
-from polyop.ir.loops import For, If, IfData, Kind, Node, Prefetch, Space, Store, stores
+from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, stores
 
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
@@ -48,6 +48,8 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
                 store(s, n)
             case Prefetch():
                 _prefetch(s, n)
+            case Barrier():
+                raise UnsupportedError("threads of a CPU have no barriers")
             case _:
                 assert_never(n)
     s.lives = keep

@@ -126,7 +126,7 @@ class Accesses:
             keys = self._life(site, buffer)
             life = tuple(a.loop.index for a in site.around if keys and a.key in keys)
             name += f" in {keys}" if keys is not None else f" outside {site.name}"
-        elif b.private and site.parallel:
+        elif (b.private or b.space == Space.SHARED) and site.parallel:
             inner = site.parallel[-1]   # each run of a parallel loop may give its iterations to other threads
             life = tuple(a.loop.index for a in site.around[: inner + 1])
             name += f" in {site.around[inner].key}"

@@ -8,7 +8,7 @@ from functools import cached_property
 import islpy as isl
 
 from polyop.ir.expr import Affine, Load, Test, bounds, is_computed, quasi, substitute
-from polyop.ir.loops import LOCKSTEP, Kind, Space
+from polyop.ir.loops import COUNTED, LOCKSTEP, Kind, Space
 from polyop.poly.scop import Stmt
 from polyop.poly.verify.accesses import Accesses, Role
 from polyop.poly.verify.conflicts import Conflict, Touch, concurrent, conflict, touches
@@ -16,6 +16,7 @@ from polyop.poly.verify.reductions import fault
 from polyop.poly.verify.same import Differ, Operand, brief, leaves
 from polyop.poly.verify.sites import Site
 from polyop.poly.verify.structure import malformed
+from polyop.poly.verify.threads import misnumbered, strayed, unordered
 from polyop.poly.verify.values import Values, uninitialised, wrong
 from polyop.poly.verify.verdict import Check
 from polyop.poly.verify.witness import case, elements, equations, instance, named, point, reading, smallest, spot
@@ -47,7 +48,28 @@ class Claims:
             ("each reduction has all its terms, and each of them once", self.reductions),
             ("lock-step loops do not meet themselves in memory", lambda: self.conflicts(LOCKSTEP)),
             ("parallel loops do not meet themselves in memory", lambda: self.conflicts((Kind.PARALLEL,))),
+            *self._of_threads(),
         )
+
+    def _of_threads(self) -> tuple[tuple[str, Check], ...]:
+        if not any(x.loop.kind == Kind.THREADS for s in self.a.sites for x in s.around):
+            return ()
+        return (
+            ("each thread has its own digits and registers", lambda: misnumbered(self.a.nest) or strayed(self.a)),
+            ("threads of a block do not meet themselves in memory", lambda: self.conflicts((Kind.THREADS,))),
+            ("between threads of a block that meet there is a barrier", self.barriers),
+        )
+
+    def barriers(self) -> str | None:
+        found = unordered(self.a, self.touches)
+        if found is None:
+            return None
+        first, second = found.first, found.second
+        env = named(first.site, *smallest(found.pairs.domain()))
+        there = named(second.site, *smallest(found.pairs.intersect_domain(point(found.pairs.domain())).range()))
+        verbs = ["writes" if t.writes else "reads" for t in (first, second)]
+        return (f"{equations(env)}: `{first.site.store.stmt}` {verbs[0]} {spot(first.load, env)}, and `{second.site.store.stmt}` "
+                f"{verbs[1]} {spot(second.load, there)} on another thread, without a barrier between them")
 
     def extents(self) -> str | None:
         """upper <= extent wherever something inside runs."""
@@ -55,14 +77,14 @@ class Claims:
         for s in self.a.sites:
             for x in s.around:
                 loop = x.loop
-                if loop.kind not in LOCKSTEP or x.key in seen or loop.extent is None:
+                if loop.kind not in COUNTED or x.key in seen:
                     continue
                 seen.add(x.key)
-                if any(b.is_constant and b.const <= loop.extent for b in bounds(loop.upper)):
+                if any(b.is_constant and b.const <= loop.end for b in bounds(loop.upper)):
                     continue
-                bad = s.frame.where([s.at(b) - loop.extent - 1 for b in bounds(loop.upper)], s.domain)
+                bad = s.frame.where([s.at(b) - loop.end - 1 for b in bounds(loop.upper)], s.domain)
                 if not bad.is_empty():
-                    return f"{case(s, bad)}: loop {loop.index} runs to {loop.upper}, more than {loop.extent}"
+                    return f"{case(s, bad)}: loop {loop.index} runs to {loop.upper}, more than {loop.end}"
         return None
 
     def expressions(self) -> str | None:

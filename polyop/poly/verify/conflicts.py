@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import islpy as isl
 
 from polyop.ir.expr import Affine, Load, names
-from polyop.ir.loops import LOCKSTEP, For, Kind, Space
+from polyop.ir.loops import COUNTED, For, Kind, Space
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.frame import IN, OUT, Frame
 from polyop.poly.verify.same import computed, loads_with_paths
@@ -62,10 +62,11 @@ def conflict(a: Accesses, all_touches: tuple[Touch, ...], key: int, loop: For) -
     Threads have registers and private work space of their own. In lock step, one reduction may meet itself: it is then
     a fold, whose order is free.
     """
-    lockstep = loop.kind in LOCKSTEP
+    lockstep = loop.kind in COUNTED  # threads of a block may fold as well, and share what is the block's own
     inside = [t for t in all_touches if any(x.key == key for x in t.site.around)]
     if not lockstep:
-        inside = [t for t in inside if a.buffers[t.load.source].space != Space.REG and not a.buffers[t.load.source].private]
+        own = (Space.REG, Space.SHARED)
+        inside = [t for t in inside if a.buffers[t.load.source].space not in own and not a.buffers[t.load.source].private]
     for first, second in _meetings(a, inside):
         if lockstep and first.fold and second is first:
             continue

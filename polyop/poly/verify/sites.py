@@ -13,7 +13,7 @@ import islpy as isl
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, affine, bounds, quasi, substitute
-from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Prefetch, Store
+from polyop.ir.loops import COUNTED, Barrier, For, If, IfData, Kind, LoopNest, Node, Prefetch, Store
 from polyop.poly.verify.frame import Frame, is_linear
 
 
@@ -57,8 +57,8 @@ class Site:
 
     @property
     def serial(self) -> tuple[int, ...]:
-        """Positions of the loops around that are not run in lock step."""
-        return tuple(i for i, a in enumerate(self.around) if a.loop.kind not in LOCKSTEP)
+        """Positions of the loops around whose iterations are not run at once by threads of one block, nor in lock step."""
+        return tuple(i for i, a in enumerate(self.around) if a.loop.kind not in COUNTED)
 
     @property
     def parallel(self) -> tuple[int, ...]:
@@ -100,7 +100,7 @@ def sites(nest: LoopNest, context: isl.Set) -> tuple[Site, ...]:
                     found.append(_site(nest, context, len(found), n, w, time))
                 case IfData():
                     raise InternalError(f"verify: `{n.test}` chooses in a nest that is not proved yet")
-                case Prefetch():
+                case Prefetch() | Barrier():
                     pass
 
     walk(nest.body, _Walk())

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Expr, Load, Scalar, expr_names, is_computed, names, walk
-from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Prefetch, Space, Store
+from polyop.ir.loops import COUNTED, LOCKSTEP, Barrier, For, If, IfData, Kind, LoopNest, Prefetch, Space, Store
 from polyop.ir.op import Op
 from polyop.poly.scop import Scop
 from polyop.poly.verify.sites import names_in_scope
@@ -27,14 +27,19 @@ def _complaints(scop: Scop, nest: LoopNest) -> Iterator[str]:
                 yield from _unknown(known, f"loop {n.index}", n.lower, n.upper)
                 if n.index in known:
                     yield f"{n.index} names two things"
-                if n.kind == Kind.PARALLEL and any(o.kind in LOCKSTEP for o in loops):
-                    yield f"loop {n.index} is parallel inside a lock-step loop"
+                if n.kind == Kind.PARALLEL and any(o.kind in COUNTED for o in loops):
+                    yield f"loop {n.index} is parallel inside a loop of {next(o.kind for o in loops if o.kind in COUNTED)}"
+                if n.kind == Kind.THREADS and any(o.kind in LOCKSTEP for o in loops):
+                    yield f"loop {n.index} is over threads inside a lock-step loop"
             case If():
                 yield from _unknown(known, "a test", *n.tests)
             case IfData():
                 yield f"a test of data, `{n.test}`, is for rewritten loops alone"
             case Store():
                 yield from _store(scop, nest, n, known)
+            case Barrier():
+                if any(o.kind in COUNTED for o in loops):
+                    yield f"a barrier is inside a loop of {next(o.kind for o in loops if o.kind in COUNTED)}"
             case Prefetch():
                 pass
             case _:

@@ -1,0 +1,195 @@
+"""LoopNest -> LoopNest for kernels whose blocks have threads that work together, before they are printed.
+
+    counted   rows are counted one by one
+    own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
+    filled    copies of a statement that write registers alone run all, beyond the bounds of the tensor too: nobody reads those
+              registers, and so no bound is tested in the innermost loops
+    split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, which the compiler unrolls
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from polyop.ir.expr import Affine, Load, affine, bounds, loads, map_loads, names, place, quasi, substitute, substitute_expr
+from polyop.ir.loops import (
+    COUNTED,
+    Buffer,
+    For,
+    If,
+    Kind,
+    LoopNest,
+    Node,
+    Space,
+    Store,
+    children,
+    has_loop,
+    rebuild,
+    stores,
+    walk,
+)
+
+Body = tuple[Node, ...]
+
+
+def prepared(nest: LoopNest) -> LoopNest:
+    """`nest` as it is printed; itself, if no block has threads that work together."""
+    if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
+        return nest
+    return split(filled(own(counted(nest))))
+
+
+def counted(nest: LoopNest) -> LoopNest:
+    """Rows in steps of 1.
+
+        for q in [0, u) by 64 (rows 2) { .. q .. }   becomes   for q in [0, (u + 63) / 64) (rows 2) { .. 64 q .. }
+    """
+    def go(body: Body, env: Mapping[str, Affine]) -> Body:
+        return tuple(one(n, env) for n in body)
+
+    def one(n: Node, env: Mapping[str, Affine]) -> Node:
+        match n:
+            case For():
+                upper = substitute(n.upper, env)
+                if n.kind != Kind.ROWS or n.step == 1:
+                    return replace(n, lower=substitute(n.lower, env), upper=upper, body=go(n.body, env))
+                inside = {**env, n.index: affine(n.index) * n.step}
+                limits = [quasi("div", b + (n.step - 1), affine(n.step)) for b in bounds(upper)]
+                return replace(n, upper=quasi("min", *limits) if len(limits) > 1 else limits[0], step=1, body=go(n.body, inside))
+            case If():
+                return If(tuple(substitute(t, env) for t in n.tests), go(n.then, env), go(n.other, env))
+            case Store():
+                return replace(n, target=place(n.target, env), expr=substitute_expr(n.expr, env))
+        return n
+
+    return replace(nest, body=go(nest.body, {}))
+
+
+def folds(nest: LoopNest) -> dict[str, tuple[For, ...]]:
+    """The statements whose loops over threads do not all choose the target, which combine what threads have: these loops.
+
+        for v in [0, 128) (threads 128) { total += part[v] }
+    """
+    found: dict[str, tuple[For, ...]] = {}
+
+    def go(body: Body, loops: tuple[For, ...]) -> None:
+        for n in body:
+            if isinstance(n, Store) and n.reduce is not None:
+                used = frozenset[str]().union(*(names(p) for p in n.target.index if isinstance(p, Affine)))
+                over = tuple(f for f in loops if f.index not in used)
+                if over:
+                    found[n.stmt] = over
+            go(children(n), (*loops, n) if isinstance(n, For) and n.kind == Kind.THREADS else loops)
+
+    go(nest.body, ())
+    return found
+
+
+def own(nest: LoopNest) -> LoopNest:
+    """Registers without the dimensions that loops over threads index: see `verify/threads.py`."""
+    threads = {n.index for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.THREADS}
+    registers = {b.name for b in nest.buffers if b.space == Space.REG}
+    gone: dict[str, frozenset[int]] = {}
+    for s in stores(nest.body):
+        for x in (s.target, *loads(s.expr)):
+            if x.source in registers:
+                here = frozenset(d for d, p in enumerate(x.index) if isinstance(p, Affine) and p.name in threads)
+                gone[x.source] = gone.get(x.source, frozenset()) | here
+
+    def kept(x: Load) -> Load:
+        drop = gone.get(x.source)
+        return replace(x, index=tuple(p for d, p in enumerate(x.index) if d not in drop)) if drop else x
+
+    def one(n: Node) -> Node:
+        if isinstance(n, Store):
+            target = map_loads(n.target, kept)
+            assert isinstance(target, Load)
+            return replace(n, target=target, expr=map_loads(n.expr, kept))
+        return rebuild(n, lambda body: tuple(map(one, body)))
+
+    def shrunk(b: Buffer) -> Buffer:
+        return replace(b, dims=tuple(x for d, x in enumerate(b.dims) if d not in gone.get(b.name, frozenset())))
+
+    return replace(nest, buffers=tuple(map(shrunk, nest.buffers)), body=tuple(map(one, nest.body)))
+
+
+def filled(nest: LoopNest) -> LoopNest:
+    """Rows that write registers alone, one for each row, have no bounds.
+
+        for p in [0, min(4, M - m)) (rows 4) { acc[p] += A_s[p] }   becomes   for p in [0, 4) (rows 4) { acc[p] += A_s[p] }
+
+    What is read then lies inside its buffer, which is shown here; what is written, `acc[3]`, is read under its own bound only.
+    """
+    def go(body: Body, most: Mapping[str, int]) -> Body:
+        return tuple(one(n, most) for n in body)
+
+    def one(n: Node, most: Mapping[str, int]) -> Node:
+        if not isinstance(n, For):
+            return rebuild(n, lambda body: go(body, most))
+        inside = {**most, **_most(n)}
+        below = inside | {k: v for x in walk(n.body) if isinstance(x, For) for k, v in _most(x).items()}
+        mine = _plain(n)
+        if n.kind == Kind.ROWS and not n.is_full and mine and all(_only_registers(nest, s, n.index, below) for s in mine):
+            n = replace(n, upper=affine(n.end))
+        return rebuild(n, lambda body: go(body, inside))
+
+    return replace(nest, body=go(nest.body, {}))
+
+
+def _most(n: For) -> dict[str, int]:
+    """The greatest value of a loop's index, if that is known."""
+    end = n.end if n.kind in COUNTED else min((b.const for b in bounds(n.upper) if b.is_constant), default=0)
+    return {n.index: end - n.step} if end and n.lower == Affine() else {}
+
+
+def _plain(n: For) -> tuple[Store, ...]:
+    """The stores of `n`; none, if there are tests or loops that do not run in lock step."""
+    inside = tuple(walk(n.body))
+    if any(isinstance(x, If) or (isinstance(x, For) and x.kind != Kind.ROWS) for x in inside):
+        return ()
+    return tuple(x for x in inside if isinstance(x, Store))
+
+
+def _only_registers(nest: LoopNest, s: Store, row: str, most: Mapping[str, int]) -> bool:
+    """Whether `s` writes a register of its own for each `row`, from what is inside its buffer for all of them."""
+    chosen = any(isinstance(p, Affine) and p.name == row for p in s.target.index)
+    if nest.buffer(s.target.source).space != Space.REG or not chosen:
+        return False
+    return all(_inside(nest, x, row, most) for x in (s.target, *loads(s.expr)))
+
+
+def _inside(nest: LoopNest, x: Load, row: str, most: Mapping[str, int]) -> bool:
+    b = nest.buffer(x.source)
+    if not any(isinstance(p, Affine) and row in names(p) for p in x.index):
+        return all(isinstance(p, Affine) for p in x.index)
+    if b.space not in (Space.REG, Space.SHARED) or x.guard:
+        return False
+    for p, (extent, _) in zip(x.index, b.dims, strict=True):
+        if not isinstance(p, Affine) or not names(p) <= most.keys() or any(f < 0 or not isinstance(a, str) for a, f in p.terms):
+            return False
+        if p.const + sum(f * most[a] for a, f in p.terms if isinstance(a, str)) >= extent.const or not extent.is_constant:
+            return False
+    return True
+
+
+def split(nest: LoopNest) -> LoopNest:
+    """The innermost loops of threads, whole and not.
+
+        for k in [0, min(16, K - k_c)) { S }   becomes   if K - k_c - 16 >= 0 { for k in [0, 16) { S } } else { .. }
+    """
+    def go(body: Body, inside: bool) -> Body:
+        return tuple(one(n, inside) for n in body)
+
+    def one(n: Node, inside: bool) -> Node:
+        new = rebuild(n, lambda body: go(body, inside or (isinstance(n, For) and n.kind == Kind.THREADS)))
+        if not isinstance(new, For) or not inside or new.kind != Kind.SERIAL or has_loop(new.body) or new.lower != Affine():
+            return new
+        limits = bounds(new.upper)
+        whole = [b for b in limits if b.is_constant]
+        if len(whole) != 1 or len(limits) == 1 or not any(children(x) for x in new.body):
+            return new
+        tests = tuple(b - whole[0] for b in limits if b != whole[0])
+        return If(tests, (replace(new, upper=whole[0]),), (new,))
+
+    return replace(nest, body=go(nest.body, False))

@@ -1,0 +1,158 @@
+"""What the threads of one block do together, as C text: their digits, the memory they share, barriers, folds.
+
+A loop over threads is no loop in a kernel: each thread has its digit.
+
+    for m_t in [0, 64) by 4 (threads 16 by 16)     const int m_t = 4 * (pop_n / 16 % 16);
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from math import prod
+
+from polyop.codegen.cexpr import (
+    STORED,
+    Scope,
+    Text,
+    combined,
+    condition,
+    element,
+    expression,
+    narrowed,
+    of_dtype,
+    slot_counts,
+    value_type,
+    widened,
+)
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import affine, bounds
+from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store, stores, walk
+
+NUMBER = "pop_n"
+"""The number of the thread in its block."""
+
+
+def threads_of(body: Sequence[Node]) -> int:
+    """How many threads a block of a kernel with this body has; 0 if its points have a thread each."""
+    loops = [n for n in walk(tuple(body)) if isinstance(n, For) and n.kind == Kind.THREADS]
+    return max((n.weight * (n.extent or 1) for n in loops), default=0)
+
+
+def shared_offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
+    """Where each shared buffer lies, at multiples of 16 bytes, and how many bytes they take.
+
+    Raises  UnsupportedError, if one has no constant size.
+    """
+    out, total = {}, 0
+    for b in buffers:
+        out[b.name] = total
+        total += -(-count(b) * b.dtype.bytes_ // 16) * 16
+    return out, total
+
+
+def count(b: Buffer) -> int:
+    """The elements of a buffer of constant size."""
+    counts = slot_counts(b)
+    if not all(n.is_constant for n in counts):
+        raise UnsupportedError(f"{b} has no constant size")
+    return prod(n.const for n in counts)
+
+
+def shared_lines(buffers: Sequence[Buffer], scope: Scope) -> list[str]:
+    """The declarations of what a block shares."""
+    offsets, total = shared_offsets(buffers)
+    if not total:
+        return []
+    out = [f"POP_SHARED({total});"]
+    for b in buffers:
+        c, kind = scope.names[b.name], STORED[b.dtype.name]
+        out += [f"POP_SHARED_VIEW({c}, {kind}, {offsets[b.name]}, {count(b)});",
+                f"{kind}* const {c} = ({kind}*)(pop_shared + {offsets[b.name]});"]
+    return out
+
+
+def chain(n: For) -> tuple[tuple[For, ...], tuple[Node, ...]]:
+    """The loops over threads that stand directly in one another from `n`, and what is inside."""
+    loops = [n]
+    while len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.THREADS:
+        n = n.body[0]
+        loops.append(n)
+    return tuple(loops), n.body
+
+
+def nest(n: For, scope: Scope, block: int, printed: Callable[[tuple[Node, ...]], list[str]]) -> list[str]:
+    """A nest of loops over threads of a block of `block`; `printed`: the lines of what is inside."""
+    loops, inside = chain(n)
+    out = [f"const int {scope.names[f.index]} = {_digit(f, block)};" for f in loops]
+    tests = [t for f in loops for t in bounded(f, scope)]
+    for s in stores(inside):
+        if s.stmt in scope.folds:
+            if inside != (s,) or tests:
+                raise UnsupportedError("threads fold in a loop of their own, which is full")
+            return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block))), "}"]
+    # what is in registers all threads with these digits have; memory is written by the first of them
+    first = _first(loops, block)
+    if first and any(is_memory(s, scope) for s in stores(inside)):
+        if not all(is_memory(s, scope) for s in stores(inside)):
+            raise UnsupportedError("a loop over some of the threads writes memory and registers")
+        tests.append(first)
+    lines = printed(inside)
+    lines = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
+    return ["{", *("    " + x for x in (*out, *lines)), "}"]
+
+
+def bounded(f: For, scope: Scope) -> list[str]:
+    """The tests of a loop that runs all its iterations, that one of them is below the bound."""
+    return [condition(b - affine(f.index) - 1, scope.names) for b in bounds(f.upper) if b != affine(f.end)]
+
+
+def is_memory(s: Store, scope: Scope) -> bool:
+    """Whether `s` writes what more than one thread sees."""
+    return scope.buffers[s.target.source].space != Space.REG
+
+
+def _digit(f: For, block: int) -> str:
+    assert f.extent is not None
+    at = NUMBER if f.weight == 1 else f"{NUMBER} / {f.weight}"
+    if f.weight * f.extent < block:
+        at += f" % {f.extent}"
+    at = at if at == NUMBER else f"({at})"
+    return f"(int){at}" if f.step == 1 else f"{f.step} * (int){at}"
+
+
+def _first(loops: tuple[For, ...], block: int) -> str:
+    """The test for the one thread of those with the same digits whose other digits are 0; empty if there are no others."""
+    total, digits = 1, sorted((f.weight, f.extent or 1) for f in loops)
+    for weight, extent in digits:
+        if weight != total:
+            return f"{NUMBER} == " + " + ".join(f"{NUMBER} / {w} % {e} * {w}" for w, e in digits)
+        total *= extent
+    return f"{NUMBER} < {total}" if total < block else ""
+
+
+def _fold(s: Store, loops: tuple[For, ...], scope: Scope, block: int) -> list[str]:
+    """`target op= value` over some of the threads, all of which have the result then; the first of them writes it to memory."""
+    assert s.reduce is not None
+    t = s.target.dtype
+    over, digits = 1, sorted((f.weight, f.extent or 1) for f in scope.folds[s.stmt])
+    for weight, extent in digits:
+        if weight != over or extent & (extent - 1):
+            raise UnsupportedError(f"threads of the digits {digits} do not lie side by side")
+        over *= extent
+    kind = value_type(t)
+    both = combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
+    value = of_dtype(expression(s.expr, scope), s.expr.dtype, t)
+    place = element(s.target, {}, scope)
+    result = combined(s.reduce, t, Text(widened(place, t)), Text("pop_v"), scope)
+    write = f"{place} = {narrowed(result.c, t)};"
+    first = [f"{NUMBER} % {over} == 0" if over > 1 else "", _first(loops, block)]
+    return [f"const {kind} pop_v = pop_fold<{over}, {block}>(({kind})({value.c}), [](const {kind} pop_a, const {kind} pop_b) {{",
+            f"    return ({kind})({both.c});", "});",
+            f"if ({' && '.join(filter(None, first)) or 'true'}) {write}" if is_memory(s, scope) else write]
+
+
+def uniform(s: Store, scope: Scope, lines: list[str]) -> list[str]:
+    """A store that stands in no loop over threads: registers are each thread's, memory is written by the first."""
+    if not is_memory(s, scope):
+        return lines
+    return [f"if ({NUMBER} == 0) {{", *("    " + x for x in lines), "}"]

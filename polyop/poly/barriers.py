@@ -1,0 +1,137 @@
+"""LoopNest -> LoopNest: barriers between what threads of a block do, each for a dependence, which is its reason.
+
+On the way through a block's text the accesses since the last barrier are kept. What meets one of them on another thread
+stands behind a new barrier. The body of a loop is gone through twice: its end meets its own beginning.
+
+    A_s[k, m] = A[..]          (threads)
+    barrier: A_s is read after other threads wrote it
+    acc[..] += A_s[k, m]       (threads)
+    barrier: A_s is written again after other threads read it      in a loop, whose next turn writes A_s
+
+Nothing here is trusted: `verify/threads.py` shows for all sizes that the barriers suffice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from polyop.ir.expr import Affine, Load, loads, names
+from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, rebuild, walk
+
+
+@dataclass(frozen=True, slots=True)
+class _Access:
+    """One access of memory; `threads`: the loops over threads around it, by index."""
+
+    load: Load
+    writes: bool
+    threads: frozenset[str]
+
+
+_Pending = dict[str, tuple[_Access, ...]]
+"""memory -> its accesses since the last barrier"""
+
+
+def with_barriers(nest: LoopNest) -> LoopNest:
+    """`nest` with the barriers that its loops over threads need; itself, if it has none."""
+    if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
+        return nest
+    return replace(nest, body=_Writer(nest).kernels(nest.body))
+
+
+@dataclass(frozen=True, eq=False)
+class _Writer:
+    nest: LoopNest
+
+    @property
+    def same(self) -> Mapping[str, str]:
+        return dict(self.nest.in_place)
+
+    def kernels(self, body: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The body of the host's plan: a loop over blocks is a kernel, and so is what stands between two of them."""
+        out: list[Node] = []
+        alone: list[Node] = []
+
+        def flush() -> None:
+            out.extend(self.block(tuple(alone), {})[0])
+            alone.clear()
+
+        for n in body:
+            if not any(isinstance(x, For) and x.kind == Kind.PARALLEL for x in walk((n,))):
+                alone.append(n)
+                continue
+            flush()
+            out.append(rebuild(n, self.inside if isinstance(n, For) and n.kind == Kind.PARALLEL else self.kernels))
+        flush()
+        return tuple(out)
+
+    def inside(self, body: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The body of a loop over blocks, in which there may be more of them."""
+        if any(isinstance(x, For) and x.kind == Kind.PARALLEL for x in walk(body)):
+            return tuple(rebuild(n, self.inside) for n in body)
+        return self.block(body, {})[0]
+
+    def block(self, body: tuple[Node, ...], pending: _Pending) -> tuple[tuple[Node, ...], _Pending]:
+        """`body` with barriers, after what is pending; and what is pending then."""
+        out: list[Node] = []
+        for n in body:
+            match n:
+                case Barrier():
+                    pending = {}
+                    out.append(n)
+                case For(kind=Kind.SERIAL):
+                    inner, after = self.block(n.body, pending)
+                    inner, after = self.block(inner, _joined(pending, after))
+                    out.append(replace(n, body=inner))
+                    pending = _joined(pending, after)
+                case If():
+                    then, one = self.block(n.then, pending)
+                    other, two = self.block(n.other, pending)
+                    out.append(replace(n, then=then, other=other))
+                    pending = _joined(_joined(pending, one), two)
+                case _:
+                    here = self.accesses(n, frozenset())
+                    reason = self.meeting(pending, here)
+                    if reason:
+                        out.append(Barrier(reason))
+                        pending = {}
+                    out.append(n)
+                    pending = _joined(pending, here)
+        return tuple(out), pending
+
+    def accesses(self, n: Node, threads: frozenset[str]) -> _Pending:
+        """What a store, or a loop over threads or rows, does to memory that threads share."""
+        found: _Pending = {}
+        if isinstance(n, Store):
+            read = [x for e in (n.expr, *(p for p in n.target.index if not isinstance(p, Affine))) for x in loads(e)]
+            for x, writes in ((n.target, True), *((x, False) for x in read)):
+                if self.nest.buffer(x.source).space != Space.REG:
+                    memory = self.same.get(x.source, x.source)
+                    found = _joined(found, {memory: (_Access(x, writes, threads),)})
+        elif isinstance(n, For | If):
+            inside = threads | {n.index} if isinstance(n, For) and n.kind == Kind.THREADS else threads
+            for child in n.body if isinstance(n, For) else n.then + n.other:
+                found = _joined(found, self.accesses(child, inside))
+        return found
+
+    def meeting(self, pending: _Pending, here: _Pending) -> str:
+        """Why a barrier must stand between; empty if none must."""
+        for memory, now in here.items():
+            for a in pending.get(memory, ()):
+                for b in now:
+                    if (a.writes or b.writes) and not _on_one_thread(a, b):
+                        said = "read after other threads wrote it" if not b.writes else \
+                            "written again after other threads " + ("wrote" if a.writes else "read") + " it"
+                        return f"{memory} is {said}"
+        return ""
+
+
+def _on_one_thread(a: _Access, b: _Access) -> bool:
+    """Whether one element is one thread's: both are named alike, and each loop over threads chooses it."""
+    used = frozenset[str]().union(*(names(p) for p in a.load.index if isinstance(p, Affine)))
+    return a.load.index == b.load.index and a.threads == b.threads and a.threads <= used
+
+
+def _joined(a: _Pending, b: _Pending) -> _Pending:
+    return {m: tuple(dict.fromkeys((*a.get(m, ()), *b.get(m, ())))) for m in (*a, *(x for x in b if x not in a))}

@@ -1,0 +1,315 @@
+"""Strategy "staged": a contraction on a GPU, its operands staged in the memory that the threads of a block share.
+
+    batch.. m_c n_c (parallel: a block of threads each)
+        m_t n_t (threads) ( m_q n_q m_p n_p (rows) ( init or fill ) )
+        contracted.. k_c (
+            left_z left_s left_f  ( left copied )           threads along what has unit stride in the tensor: whole lines
+            right_z right_s right_f ( right copied )
+            m_t n_t ( k_p ( m_q n_q m_p n_p ( update ) ) ) )
+        m_t n_t ( m_q n_q m_p n_p ( finish, and what follows at the same point ) )
+
+Each thread has 2 x 2 groups of 4 x 4 results: what it reads of the staged operands are 16 bytes that lie together, and
+what its neighbours read lies beside them. Tiles are copied whole; what lies outside its tensor is 0 there. Roles come from
+`contract.classify`: nothing here knows an operator.
+
+Source: CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, substitute, substitute_expr
+from polyop.ir.expr import Test as Tests
+from polyop.ir.loops import Buffer, Kind, Space
+from polyop.poly.build import Axes, Builder, Home, Part, Plan, is_local, lower_bound, stride, uses
+from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
+from polyop.poly.nodes import Cluster
+from polyop.poly.scop import INIT, MAP, Stmt
+from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
+
+GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
+SHARED = 48 << 10  # bytes that every block may have
+
+
+@dataclass(frozen=True, eq=False)
+class StagedStrategy:
+    """Sizes of the tiles: of `rows` x `columns` results by a block, in steps of `deep`; a thread has `high` x `wide` of them."""
+
+    what: Contraction
+    row: str
+    column: str
+    depth: str
+    rows: int
+    columns: int
+    deep: int
+    high: int
+    wide: int
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.high * (self.columns // self.wide)
+
+    def __str__(self) -> str:
+        return (f"staged: rows {self.row} x {self.rows}, columns {self.column} x {self.columns}, "
+                f"depth {self.depth} x {self.deep}, {self.threads} threads with {self.high} x {self.wide}")
+
+
+def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, ...]:
+    """Tiles that fit what is known of the sizes: the largest one, unless rows or columns are known to be few.
+
+    Raises  UnsupportedError, if the update has no rows, columns and depth to tile.
+    """
+    if not cluster.is_contraction:
+        raise UnsupportedError("it is no contraction")
+    c = classify(plan, cluster, outer)
+    u, own = c.update, plan.classes[c.update.name]
+    if plan.options.numerics == "strict" and len(c.having(CONTRACTED)) > 1:
+        raise UnsupportedError("blocks would sum in another order")
+
+    def unit(load: Load, pool: tuple[str, ...]) -> str | None:
+        return next((i for i in pool if stride(plan, u, load, own[i]) == 1), None)
+
+    column = c.lane
+    left, right = c.lefts[0], c.rights[0]
+    rows = c.having(ROW)
+    row = unit(left, rows) or next(i for i in reversed(written_order(u)) if i in rows)
+    contracted = c.having(CONTRACTED)
+    long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted
+    long = tuple(i for i in long if all(stands_alone(i, x) for x in (left, right))) or long
+    depth = unit(left, long) or unit(right, long) or long[-1]
+    hints = dict(plan.options.hints)
+
+    def fitting(i: str) -> int:
+        e = u.extent(i)
+        n = e.const if e.is_constant else hints.get(e.name or "", 128)
+        return 128 if n > 64 else 64 if n > 32 else 32
+
+    deep = 16 if u.target.dtype.bytes_ <= 4 else 8
+    tall, wide = fitting(row), fitting(column)
+    high = 8 if tall >= 128 else 4 if tall >= 64 else 2
+    across = 8 if wide >= 128 else 4 if wide >= 64 else 2
+    return (StagedStrategy(c, row, column, depth, tall, wide, deep, high, across),)
+
+
+def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy) -> Part:
+    """The part of the tile program that `s` stands for, inside the loops `outer`."""
+    return _Staged(plan, cluster, outer, s).build()
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """How an iterator is cut: `block`, then `group` (or none), `thread` and `point`."""
+
+    block: Coord
+    group: Coord | None
+    thread: Coord
+    point: Coord
+
+    @property
+    def coords(self) -> tuple[Coord, ...]:
+        return tuple(c for c in (self.block, self.group, self.thread, self.point) if c)
+
+    @property
+    def rows(self) -> tuple[Coord, ...]:
+        return tuple(c for c in (self.group, self.point) if c)
+
+
+def _cut(q: str, tile: int, mine: int) -> _Cut:
+    """`tile` values of class `q` by a block, `mine` of them by a thread: in two groups of half, if they are more than a group."""
+    groups = 2 if mine > GROUP else 1
+    span, each = tile // groups, mine // groups
+    group = Coord(f"{q}_q", span, tile) if groups > 1 else None
+    return _Cut(Coord(f"{q}_c", tile), group, Coord(f"{q}_t", each, span), Coord(f"{q}_p", 1, each))
+
+
+class _Staged:
+    def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy) -> None:
+        self.plan, self.cluster, self.outer, self.s = plan, cluster, outer, s
+        self.c, self.u = s.what, s.what.update
+        q = self.own = plan.classes[self.u.name]
+        self.range = {r.index: r for r in self.u.ranges}
+        self.down, self.across = _cut(q[s.row], s.rows, s.high), _cut(q[s.column], s.columns, s.wide)
+        self.chunk = Coord(f"{q[s.depth]}_c", s.deep)
+        chains = {s.row: self.down.coords, s.column: self.across.coords,
+                  s.depth: (self.chunk, Coord(f"{q[s.depth]}_p", 1, s.deep))}
+        self.axes: dict[str, Axis] = dict(outer)
+        for i in self.u.dims:
+            if q[i] not in outer:
+                self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), lower_bound(plan, self.u, q[i], outer))
+        self.threads = (self.down.thread, self.across.thread)
+        self.rows = (*self.down.rows, *self.across.rows)
+        self.homes = self.registers()
+        self.b = Builder(plan, cluster, self.homes)
+        for h in self.homes.values():
+            self.b.buffer(h.buffer)
+        self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
+        self.over(self.threads)
+
+    def over(self, coords: tuple[Coord, ...]) -> None:
+        """Loops over threads, the last one with the lowest digit."""
+        weight = 1
+        for c in reversed(coords):
+            extent = (c.cap or 1) // c.step
+            self.b.kinds[c.name] = (Kind.THREADS, extent)
+            self.b.weights[c.name] = weight
+            weight *= extent
+
+    def registers(self) -> dict[str, Home]:
+        """A register for each temporary that only this cluster uses: one for each result."""
+        homes = {}
+        around = {*self.outer, *self.cluster.shell}
+        locked = tuple(c for c in (*self.threads, *self.rows))
+        for tensor in dict.fromkeys(x.target.source for x in self.cluster.stmts):
+            if not is_local(self.plan, self.cluster, tensor):
+                continue
+            t = self.plan.scop.op.tensor(tensor)
+            for s, load in uses(self.cluster, tensor):
+                if any(not _is_around(self.plan, s, load, d, around) for d in range(len(t.shape))):
+                    raise UnsupportedError(f"{tensor} has more than an element for each result")
+            buffer = Buffer(f"{tensor}_reg", t.dtype, tuple((affine(c.cap or 1), c.step) for c in locked), Space.REG)
+            homes[tensor] = Home(buffer, (True,) * len(t.shape), tuple(c.name for c in locked))
+        return homes
+
+    def others(self, role: str, *used: str) -> tuple[str, ...]:
+        return tuple(i for i in self.c.having(role) if i not in used)
+
+    def extent(self, i: str) -> Affine:
+        r = self.range[i]
+        out = r.upper - r.lower
+        if not names(out) <= set(self.plan.scop.op.sizes):
+            raise UnsupportedError(f"the extent of {i}, {out}, depends on other loops")
+        return out
+
+    def build(self) -> Part:
+        s, u, plan, q = self.s, self.u, self.plan, self.own
+        for i in (s.row, s.column, s.depth):
+            self.extent(i)
+        grid = [q[i] for i in (*self.others(BATCH), *self.others(ROW, s.row), *self.others(COLUMN, s.column))]
+        grid += [self.down.block.name, self.across.block.name]
+        self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
+        turns = (*(q[i] for i in self.others(CONTRACTED, s.depth)), self.chunk.name)
+        values = plan.values(u, self.axes)
+        staged: dict[Load, Load] = {}
+        copies: list[Band | str] = []
+        for n, load in enumerate(dict.fromkeys((*self.c.lefts, *self.c.rights))):
+            copy, at = self.stage(n, load)
+            copies.append(copy)
+            staged[place(load, values)] = at
+        shared = [b for b in self.b.buffers.values() if b.space == Space.SHARED]
+        if sum(prod(e.const for e, _ in b.dims) * b.dtype.bytes_ for b in shared) > SHARED:
+            raise UnsupportedError(f"the staged operands take more than {SHARED} bytes")
+        before, after = self.results()
+        expr = map_loads(substitute_expr(u.expr, values), lambda x: staged.get(x, x))
+        every = [*self.outer, *(q[i] for i in u.dims if q[i] not in self.outer)]
+        self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
+        threads, rows = tuple(c.name for c in self.threads), tuple(c.name for c in self.rows)
+        update = band((*threads, f"{q[s.depth]}_p", *rows), u.name)
+        inside = (*(band((*threads, *rows), x) for x in before), *bands(turns, *copies, update),
+                  *(band((*threads, *rows), x) for x in after))
+        return self.b.part(bands(grid, *inside))
+
+    def results(self) -> tuple[list[str], list[str]]:
+        """What stands before and after the contraction: init or fill; finish, or the statements that follow."""
+        u, plan = self.u, self.plan
+        init = next((x for x in self.cluster.stmts if x.kind == INIT and x.target.source == u.target.source), None)
+        follow = [x for x in self.cluster.stmts if x.kind == MAP]
+        locked = (*self.threads, *self.rows)
+        name = f"{u.target.source}_{u.name}_acc"
+        self.b.buffers.pop(f"{u.target.source}_reg", None)
+        self.b.buffer(Buffer(name, u.target.dtype, tuple((affine(c.cap or 1), c.step) for c in locked), Space.REG))
+        self.acc = Load(name, tuple(affine(c.name) for c in locked), u.target.dtype)
+        home = place(u.target, plan.values(u, self.axes))
+        loops = [*self.outer, *(self.own[i] for i in u.dims if i in iterators_of(u.target) and self.own[i] not in self.outer)]
+        if init:
+            before = [self.b.move(init.name, u, self.axes, loops, self.acc, init.expr, origin=init)]
+        else:
+            before = [self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home)]
+        after = []
+        if not is_local(plan, self.cluster, u.target.source):
+            after.append(self.b.move(f"{u.name}_finish", u, self.axes, loops, home, self.acc))
+        for x in follow:
+            around = [*self.outer, *(k for i in x.dims if (k := plan.classes[x.name][i]) not in self.outer)]
+            expr = map_loads(x.expr, lambda y: self.acc if y.source == u.target.source else y)
+            after.append(self.b.compute(x, self.axes, around, expr=self.b.located(x, expr, self.axes)))
+        return before, after
+
+    # --- staging ------------------------------------------------------------------------------------------------------
+
+    def tiled(self, load: Load) -> tuple[tuple[str, int], ...]:
+        """The iterators of `load` that a block has a tile of, with the tile's size."""
+        sizes = {self.s.row: self.s.rows, self.s.column: self.s.columns, self.s.depth: self.s.deep}
+        return tuple((i, n) for i, n in sizes.items() if i in iterators_of(load))
+
+    def stage(self, n: int, load: Load) -> tuple[Band | str, Load]:
+        """The loops that copy the tile of `load`, and where the update finds its element."""
+        u, q, s = self.u, self.own, self.s
+        tile = self.tiled(load)
+        if not tile:
+            raise UnsupportedError(f"{load} is the same for all results of a block")
+        fast = next((i for i, _ in tile if stride(self.plan, u, load, q[i]) == 1), tile[-1][0])
+        slow = tuple((i, size) for i, size in tile if i != fast)
+        if len(slow) > 1:
+            raise UnsupportedError(f"{load} has rows, columns and depth")
+        name = f"{load.source}_{u.name}_s{n}"
+        axes, loops, rows = self.copying(n, dict(tile), fast, slow[0][0] if slow else None)
+        # results lie along the last dimension, apart from lines of the next step: the depth comes first
+        order = sorted(tile, key=lambda x: x[0] != s.depth)
+        pad = GROUP if len(order) > 1 else 0
+        dims = [(affine(size), 1) for _, size in order[:-1]] + [(affine(order[-1][1] + pad), 1)]
+        self.b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED))
+        moved = {q[i]: axes[i] for i, _ in tile}
+        at = tuple(sum((affine(c.name) for c in axes[i].coords[1:]), Affine()) for i, _ in order)
+        target = Load(name, at, load.dtype)
+        # copies stand where tiles begin; what is beyond the tensor is 0
+        starts = {i: (self.axes[q[i]].start + affine(self.axes[q[i]].coords[0].name)) if i in (s.row, s.column, s.depth)
+                  else self.axes[q[i]].value for i in u.dims if q[i] in self.axes}
+        own = dict(starts) | {i: moved[q[i]].value for i, _ in tile}
+        inside = [self.range[i].upper - 1 - own[i] for i, _ in tile]
+        for w in u.where:
+            if isinstance(w, Tests):
+                inside += [substitute(t, own) for t in w.tests if names(t) & set(u.dims) <= iterators_of(load)]
+        source = place(load, own)
+        guarded = Load(source.source, source.index, source.dtype, (*source.guard, *inside), source.span)
+        blocks = tuple(c for i in u.dims for c in (self.axes[q[i]].coords[:1] if i in (s.row, s.column, s.depth)
+                                                    else self.axes[q[i]].coords))
+        coords = (*blocks, *(c for i, _ in tile for c in axes[i].coords[1:]))
+        domain = self.b.domain(f"{u.name}_stage{n}", u, starts, coords, [])
+        self.b.stmts.append(TileStmt(f"{u.name}_stage{n}", coords, domain, None, (), target, None, guarded))
+        self.over(loops)
+        self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
+        found = tuple(sum((affine(c.name) for c in self.axes[q[i]].coords[1:]), Affine()) for i, _ in order)
+        return band((*(c.name for c in loops), *(c.name for c in rows)), f"{u.name}_stage{n}"), Load(name, found, load.dtype)
+
+    def copying(self, n: int, tile: dict[str, int], fast: str, slow: str | None) -> tuple[dict[str, Axis], tuple[Coord, ...],
+                                                                                          tuple[Coord, ...]]:
+        """The axes of a copy, its loops over threads and those of one thread: threads run along `fast`, then along `slow`."""
+        q, threads = self.own, self.s.threads
+        axes: dict[str, Axis] = {}
+        loops: list[Coord] = []
+        rows: list[Coord] = []
+        left = threads
+        for i in (fast, slow):
+            if i is None:
+                continue
+            size = tile[i]
+            here = min(size, left)
+            left //= here
+            x = Coord(f"{q[i]}_x{n}", 1, here)
+            z = Coord(f"{q[i]}_z{n}", here, size)
+            block = self.axes[q[i]].coords[0]
+            axes[i] = Axis((block, *((z,) if size > here else ()), x), self.axes[q[i]].start)
+            loops.insert(0, x)
+            if size > here:
+                rows.append(z)
+        return axes, tuple(loops), tuple(rows)
+
+
+def _is_around(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:
+    """Whether position `d` of `load` is an iterator of a loop around the whole cluster."""
+    p = load.index[d]
+    return isinstance(p, Affine) and p.name in s.dims and plan.classes[s.name].get(p.name or "") in around
+
+
