@@ -84,7 +84,7 @@ def test_work_space_with_symbolic_extents_gets_named_strides() -> None:
 
 def test_full_lockstep_loops_are_unrolled() -> None:
     body = loop("v", 4, store("S0", at("Y", "v"), Const(0.0, F32)), kind=Kind.LANES, extent=4)
-    assert "#pragma unroll\n    for (pop_i64 v = 0; v < 4; ++v) {" in printed(nest("zero", "", (buffer("Y", 4),), body)).text
+    assert "#pragma unroll\n    for (int v = 0; v < 4; ++v) {" in printed(nest("zero", "", (buffer("Y", 4),), body)).text
 
 
 @pytest.mark.parametrize(("x", "text"), [
