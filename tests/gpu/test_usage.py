@@ -39,7 +39,8 @@ def test_large_kernels_take_more(target):
 
 
 def test_every_kernel_of_a_binary_is_listed(target):
-    made = polyop.op("op two(X: f32[M, N]) -> (Y: f32[M, N], S: f32[N]) { Y[i,j] = 2 * X[i,j]\n S[j] += X[i,j] }").compile(target=target)
+    text = "op two(X: f32[M, N]) -> (Y: f32[M, N], S: f32[N]) { Y[i,j] = 2 * X[i,j]\n S[j] += X[i,j] }"
+    made = polyop.op(text).compile(target=target)
     assert [u.kernel for u in usage(made.binary)] == ["two_0", "two_1"]
 
 
