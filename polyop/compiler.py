@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from polyop.codegen import cuda, hip, x86
 from polyop.codegen.lower import kept, rewritten
 from polyop.codegen.verify import verify as verify_nest
+from polyop.ir.copies import Recomputed
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import Buffer, LoopNest, Space
 from polyop.ir.module import Binary, Module, Proof
@@ -23,13 +24,16 @@ from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.schedule import is_contraction
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
+from polyop.poly.verify.copies import same_elements
 from polyop.poly.verify.rewrites import follows
 from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
+from polyop.poly.wellformed import proofs as well_formed
 from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.families import Family, families, rest_of
 from polyop.rewrite.names import fresh
 from polyop.rewrite.ones import fix_at_one
+from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
 from polyop.rewrite.residues import cut_into_residues
@@ -83,12 +87,21 @@ _PLAIN = _Way(False, False)
 
 
 @dataclass(frozen=True, eq=False)
+class _Tiled:
+    """An Op whose chains run in overlapped tiles, and the one that it stands for."""
+
+    op: Op
+    made: Recomputed
+
+
+@dataclass(frozen=True, eq=False)
 class _Job:
     """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then."""
 
     scop: Scop
     layout: Layout
     family: Family | None = None
+    tiled: _Tiled | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,9 +156,8 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
             if isinstance(made, Compiled):
                 return made
             notes.append("steps that differ in numbers alone are compiled one by one")
-        blocked = _in_blocks(cut, options, target)
-        for form in (blocked, cut) if blocked is not cut else (cut,):
-            whole = (_Job(rec.stage("scop", scop_of, form), layout),)
+        for form, tiled in _forms(cut, options, target):
+            whole = (_Job(rec.stage("scop", scop_of, form), layout, tiled=tiled),)
             for rung in (r for r in RUNGS[RUNGS.index(options.rung) : -1] if form is cut or r in _FUSED):
                 way: _Way | None = _Way() if rung in _FUSED else _PLAIN
                 while way:
@@ -166,9 +178,15 @@ def _before_scop(op: Op, options: Options) -> Op:
     return cut_into_shares(cut) if options.threads and not strict else cut
 
 
-def _in_blocks(cut: Op, options: Options, target: Target) -> Op:
-    """`cut` with triangular recurrences in blocks. Not for GPUs, whose host would start the kernels of each block."""
-    return cut_into_blocks(cut, options.numerics == "strict") if target.family == "x86" else cut
+def _forms(cut: Op, options: Options, target: Target) -> list[tuple[Op, _Tiled | None]]:
+    """What to try, best first: chains in overlapped tiles, triangular recurrences in blocks, and `cut` as it is.
+
+    Nothing but that for GPUs, whose host would start the kernels of each block.
+    """
+    if target.family != "x86":
+        return [(cut, None)]
+    tiled, blocked = cut_into_tiles(cut, options.overlap), cut_into_blocks(cut, options.numerics == "strict")
+    return [*([(tiled.op, _Tiled(cut, tiled))] if tiled else []), *([(blocked, None)] if blocked is not cut else []), (cut, None)]
 
 
 def _apart(op: Op, cut: Op, layout: Layout, target: Target, options: Options) -> tuple[_Job, ...]:
@@ -227,6 +245,8 @@ def _on_rung(rung: str, way: _Way, rec: Recorder, jobs: tuple[_Job, ...], op: Op
 def _made(rung: str, way: _Way, rec: Recorder, job: _Job, target: Target, options: Options) -> _Made:
     """The nest of a job on a rung, proved and rewritten."""
     middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
+    if job.tiled:
+        _require_tiles(middle.nest, job.tiled.made)
     rec.text("schedule", middle.schedule)
     rec.text("tiles", "\n\n".join(map(str, middle.programs)))
     rec.text("loops", middle.nest)
@@ -235,6 +255,8 @@ def _made(rung: str, way: _Way, rec: Recorder, job: _Job, target: Target, option
     if not options.check:
         return _Made(job, middle, nest, rec.stage("final", rewritten, nest, target) if on_cpu else nest, (), ())
     nest, proofs = rec.stage("proofs", _proved, middle, nest)
+    if job.tiled:
+        proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)
     rec.text("proofs", "\n".join(map(str, proofs)))
     failed = first_failure(proofs)
     if failed:
@@ -247,6 +269,18 @@ def _made(rung: str, way: _Way, rec: Recorder, job: _Job, target: Target, option
         return _Made(job, middle, nest, final, (*proofs, proof), ())
     LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
     return _Made(job, middle, nest, nest, proofs, (f"the loops are emitted as they were proved: {proof}",))
+
+
+def _same_elements(tiled: _Tiled, scop: Scop) -> tuple[Proof, ...]:
+    """That the tiles compute the operator: they make sense, and each copy of an element is right."""
+    return (*well_formed(tiled.made.op), same_elements(scop_of(tiled.op), tiled.made, scop))
+
+
+def _require_tiles(nest: LoopNest, made: Recomputed) -> None:
+    """Raises  UnsupportedError, if `nest` keeps all tiles of something: then they were not worth their halos."""
+    whole = {b.name for b in nest.buffers if b.space == Space.WORK and not b.private} & {c.name for c in made.copies}
+    if whole:
+        raise UnsupportedError(f"{', '.join(sorted(whole))} would be kept for all tiles")
 
 
 # --- several jobs as one kernel ----------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ class Options:
     height     how many rows a register tile has where these calls would leave too much of the target's own one empty; else 0
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
     near       whether every position that is looked for, as `argmax=` does, fits into 32 bits in these calls
+    overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
@@ -53,6 +54,7 @@ class Options:
     height: int = 0
     strip: bool = False
     near: bool = False
+    overlap: int = 0
     threads: bool = False
     check: bool = True
 

@@ -59,8 +59,8 @@ class _Run:
         return tuple(s for c in self.clusters for s in c.stmts)
 
     def loops(self) -> list[tuple[str, ...]]:
-        """Those that are batches everywhere."""
-        return [x for x in map(self._from, self.clusters[0].shell) if x and self._is_batch(x)]
+        """Those that are batches everywhere, and leave lanes what lies side by side."""
+        return [x for x in map(self._from, self.clusters[0].shell) if x and self._is_batch(x) and not self._is_lane(x)]
 
     def tile(self) -> tuple[str, ...]:
         """One that is a row of some contraction, and a batch or a row of the others; empty if there is none."""
@@ -105,6 +105,11 @@ class _Run:
     def _is_batch(self, loop: tuple[str, ...]) -> bool:
         return all(all(reads) for reads in self._reads(loop))
 
+    def _is_lane(self, loop: tuple[str, ...]) -> bool:
+        """Whether temporaries have unit stride along it."""
+        return any(self.scop.op.tensor(s.target.source).role == "temp" and s.target.index[-1:] == (affine(i),)
+                   for s, i in self._iterators(loop))
+
     def _is_row(self, loop: tuple[str, ...]) -> bool:
         """Whether the loop is no column: nothing that a contraction reads by it has a unit stride of the result."""
         heavy = [s for c in self.clusters if c.is_contraction for s in c.stmts if s.kind == UPDATE]
@@ -113,7 +118,7 @@ class _Run:
 
     def pays(self) -> bool:
         """Whether a temporary that only the run needs, and more than one cluster of it, has a matrix for each batch."""
-        return any(c.is_contraction for c in self.clusters) and bool(self._matrices()) and bool(self.loops() or self._tile_pays())
+        return bool(self._matrices()) and bool(self.loops() or self._tile_pays())
 
     def _matrices(self) -> list[str]:
         loops = len(self.loops())

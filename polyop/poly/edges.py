@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import pairwise
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Load
+from polyop.ir.expr import Affine, Load, names
+from polyop.ir.op import Range
 from polyop.poly.scop import INIT, UPDATE, Scop, Stmt
 from polyop.poly.sets import IN, OUT
 
@@ -63,6 +65,19 @@ def single(x: Affine, dims: tuple[str, ...]) -> str | None:
     if len(x.terms) == 1 and isinstance(x.terms[0][0], str) and x.terms[0][1] == 1 and x.terms[0][0] in dims:
         return x.terms[0][0]
     return None
+
+
+def digits(x: Affine, ranges: tuple[Range, ...]) -> frozenset[str]:
+    """The iterators of `x`, if its value tells each of them, since they are its digits: { 32 b + p : 0 <= p < 32 }; else none."""
+    spans = {r.index: r for r in ranges}
+    own = sorted(((f, a) for a, f in x.terms if isinstance(a, str) and a in spans), reverse=True)
+    if {a for _, a in own} != names(x) & set(spans):
+        return frozenset()
+    for (more, _), (factor, i) in pairwise(own):
+        r = spans[i]
+        if factor < 1 or r.lower != Affine() or not r.upper.is_constant or factor * r.upper.const > more:
+            return frozenset()
+    return frozenset(i for _, i in own)
 
 
 def compared(m: isl.Map, source: str, sink: str, relation: str) -> isl.Map:

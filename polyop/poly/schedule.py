@@ -12,7 +12,8 @@ import islpy as isl
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, names
-from polyop.poly.edges import Edge, compared, components, counterpart, edges, same_value, single
+from polyop.poly.edges import Edge, compared, components, counterpart, digits, edges, same_value, single
+from polyop.poly.labels import loop_name
 from polyop.poly.nodes import Cluster, Group, Schedule, Serial
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
 from polyop.poly.sets import params, space_text
@@ -42,11 +43,9 @@ class _Scheduler:
         return Schedule(nodes, self.classes, tuple(self.notes))
 
     def fresh(self, name: str) -> str:
-        """A class name that nothing else has."""
-        out, n = name, 1
-        while out in self.taken:
-            n += 1
-            out = f"{name}{n}"
+        """A class name that nothing else has, nor any of its coordinates."""
+        loops = {c for own in self.classes.values() for c in own.values()}
+        out = loop_name(name, self.taken, loops, self.classes.keys())
         self.taken.add(out)
         return out
 
@@ -371,10 +370,12 @@ class _Draft:
 def written(s: Stmt) -> frozenset[str]:
     """The iterators that the target of `s` is indexed by, each the only one in a position.
 
-    Where something is added up in `Y[K + i]` it must stand alone: an init runs over the positions themselves.
+    Where something is added up in `Y[K + i]` it must stand alone: an init runs over the positions themselves. What is assigned at
+    `Y[32*b + p]` is known by both, if p in 0:32.
     """
     found = [names(p) & set(s.dims) for p in s.target.index if isinstance(p, Affine) and (s.kind == MAP or p.name)]
-    return frozenset(i for own in found if len(own) == 1 for i in own)
+    both = [digits(p, s.ranges) for p in s.target.index if isinstance(p, Affine) and s.kind == MAP]
+    return frozenset(i for own in found if len(own) == 1 for i in own).union(*both)
 
 
 def is_contraction(s: Stmt, fixed: frozenset[str]) -> bool:

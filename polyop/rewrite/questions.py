@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
+from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
 
@@ -49,6 +50,7 @@ class Questions:
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
+    chains   what hands over temporaries with rows to spare
     """
 
     narrow: tuple[str, ...]
@@ -62,6 +64,7 @@ class Questions:
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
     far: tuple[str, ...]
+    chains: tuple[Chain, ...]
 
 
 def questions(op: Op) -> Questions:
@@ -77,7 +80,7 @@ def questions(op: Op) -> Questions:
                      _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op))
+                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op), find_chains(op))
 
 
 def _reused(s: Step, last: str) -> bool:

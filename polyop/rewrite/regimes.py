@@ -11,6 +11,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
+from polyop.rewrite.chains import tile_rows
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
 
@@ -40,7 +41,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     few += () if rows else tuple((n, HEADS) for n in q.heads if sizes[n] <= HEADS)
     rows = 0 if strip and rows > 1 else rows
     height = 0 if rows or few else tile_height(q, sizes, target, short)
-    found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip)
+    overlap = options.overlap or tile_rows(q.chains, sizes, target)
+    found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip, overlap=overlap)
     return options if found == options else found
 
 
@@ -124,6 +126,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which register tiles of another height are less empty")
     if q.far:
         out.append(f"where {' or '.join(q.far)} is more than {BOUND}")
+    if q.chains:
+        out.append("in which what steps hand over with rows to spare exceeds L2")
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes")
     return tuple(out)

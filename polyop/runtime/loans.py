@@ -34,7 +34,7 @@ def everyday(asked: Options, given: Options) -> Options:
     Notes   What else `asked` says decides what a kernel may count on, so it stays.
     """
     return replace(asked, ones=given.ones, short=given.short, rows=given.rows, few=given.few, height=given.height,
-                   strip=given.strip)
+                   strip=given.strip, overlap=given.overlap)
 
 
 def lender(usual: Key, made: Iterable[Key]) -> Key | None:
