@@ -41,7 +41,10 @@ def carry(nest: LoopNest, width: int, most: int = 8) -> LoopNest:
         before: list[Node] = []
         for at, s in enumerate(n.body):
             if isinstance(s, Store) and spaces[s.target.source] != Space.REG and _vectors(around, width) <= most:
-                n = _carried(n, at + len(before), s, around, f"{s.target.source}_carried{len(new)}", before, new)
+                name = f"{s.target.source}_carried{len(new)}"
+                while name in spaces:
+                    name += "_"
+                n = _carried(n, at + len(before), s, around, name, before, new)
         return If(tuple(b - n.lower - 1 for b in bounds(n.upper)), (*before, n)) if before else n
 
     body = go(nest.body, ())

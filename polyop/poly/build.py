@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import islpy as isl
 
@@ -16,6 +17,7 @@ from polyop.ir.op import Monoid
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly.edges import single
+from polyop.poly.labels import stems
 from polyop.poly.nodes import Classes, Cluster, Serial
 from polyop.poly.schedule import written
 from polyop.poly.scop import Scop, Stmt
@@ -40,6 +42,13 @@ class Plan:
     target: Target
     options: Options
     tiled: Mapping[str, Coord] = field(default_factory=dict)
+
+    @cached_property
+    def stems(self) -> Mapping[str, str]:
+        """tensor -> how the names of buffers beside it begin."""
+        op = self.scop.op
+        tensors = [t.name for t in op.tensors]
+        return stems(tensors, {*tensors, *(p.name for p in op.params)}, {s.name for s in self.scop.stmts})
 
     @property
     def head(self) -> str:
@@ -230,10 +239,11 @@ def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tup
         dropped = tuple(all(aligned(plan, s, load, d, around) for s, load in uses(cluster, tensor)) for d in range(len(t.shape)))
         kept = tuple((e, 1) for e, gone in zip(t.shape, dropped, strict=True) if not gone)
         extra = tuple((affine(e), 1) for _, e in locked)
+        stem = plan.stems[tensor]
         if kept:
-            buffer = Buffer(f"{tensor}_row", t.dtype, kept + extra, Space.WORK, pad=pad if not extra else 1, private=True)
+            buffer = Buffer(f"{stem}_row", t.dtype, kept + extra, Space.WORK, pad=pad if not extra else 1, private=True)
         else:
-            buffer = Buffer(f"{tensor}_reg", t.dtype, extra, Space.REG)
+            buffer = Buffer(f"{stem}_reg", t.dtype, extra, Space.REG)
         homes[tensor] = Home(buffer, dropped, tuple(c for c, _ in locked))
     return homes
 

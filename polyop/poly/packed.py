@@ -183,8 +183,8 @@ class _Packed:
         init = next((q for q in self.cluster.stmts if q.kind == INIT and q.target.source == u.target.source), None)
         follow = [q for q in self.cluster.stmts if q.kind == MAP]
         local = is_local(plan, self.cluster, u.target.source)
-        buffer, self.acc = register(f"{u.target.source}_{u.name}_acc", u.target.dtype, self.locked)
-        self.b.buffers.pop(f"{u.target.source}_reg", None)
+        buffer, self.acc = register(self.name_beside("acc"), u.target.dtype, self.locked)
+        self.b.buffers.pop(f"{self.stem}_reg", None)
         self.b.buffer(buffer)
         result = home = place(u.target, plan.values(u, self.axes))
         scattered = bool(self.chunk) and self.is_scattered()
@@ -228,7 +228,7 @@ class _Packed:
         values = self.plan.values(self.u, self.axes)
         extents = dict(zip(order, t.shape, strict=True))
         kept = (*(i for i in order if i != self.s.column), self.s.column)
-        name = f"{t.name}_{self.u.name}_sum"
+        name = self.name_beside("sum")
         self.b.buffer(Buffer(name, t.dtype, tuple((extents[i], 1) for i in kept), Space.WORK))
         return Load(name, tuple(values[i] for i in kept), t.dtype)
 
@@ -242,8 +242,8 @@ class _Packed:
             if q.target.dtype == u.target.dtype and plain and not read and not is_local(plan, self.cluster, q.target.source):
                 return place(q.target, plan.values(q, self.axes))
         t = plan.scop.op.tensor(u.target.source)
-        self.b.buffer(Buffer(f"{t.name}_sum", t.dtype, tuple((e, 1) for e in t.shape), Space.WORK))
-        return replace(place(u.target, plan.values(u, self.axes)), source=f"{t.name}_sum")
+        self.b.buffer(Buffer(f"{self.stem}_sum", t.dtype, tuple((e, 1) for e in t.shape), Space.WORK))
+        return replace(place(u.target, plan.values(u, self.axes)), source=f"{self.stem}_sum")
 
     def epilogue(self, q: Stmt, extra: list[Coord], only: list[str]) -> str:
         """A statement that follows the update at the same point; it reads the accumulator."""
@@ -264,7 +264,7 @@ class _Packed:
             block, step = (affine(c.name) for c in axes[self.own[s.across]].coords[:2])
             panel.append(step)
             inside.append(self.offset(s.across, axes) - block - step)
-        return Load(self.packed_name("right"), (*panel, *inside, self.offset(s.column, axes) - n_c - n_r, *fine),
+        return Load(self.name_beside("right"), (*panel, *inside, self.offset(s.column, axes) - n_c - n_r, *fine),
                     self.c.rights[0].dtype)
 
     def lane_step(self, axes: Axes) -> tuple[Affine, ...]:
@@ -280,15 +280,21 @@ class _Packed:
         assert self.s.row is not None
         m = self.offset(self.s.row, axes) - affine(axes[self.own[self.s.row]].coords[0].name)
         index = (*(self.offset(i, axes) for i in other_m), m, *(self.offset(i, axes) for i in other_k), self.depth(axes))
-        return Load(self.packed_name("left"), index, self.c.lefts[0].dtype)
+        return Load(self.name_beside("left"), index, self.c.lefts[0].dtype)
 
     def depth(self, axes: Axes) -> Affine:
         """The iterator `depth`, counted from the start of its chunk."""
         whole = self.offset(self.s.depth, axes)
         return whole - affine(self.chunk) if self.chunk else whole
 
-    def packed_name(self, side: str) -> str:
-        return f"{self.u.target.source}_{self.u.name}_{side}"
+    @property
+    def stem(self) -> str:
+        """How the names of buffers beside the result begin."""
+        return self.plan.stems[self.u.target.source]
+
+    def name_beside(self, what: str) -> str:
+        """The name of the buffer that the contraction needs as `what`."""
+        return f"{self.stem}_{self.u.name}_{what}"
 
     def deep(self, other_k: tuple[str, ...], unit: int = 1) -> tuple[tuple[Affine, int], ...]:
         s, extent = self.s, self.extent(self.s.depth)
@@ -304,7 +310,7 @@ class _Packed:
         dims = ((affine(s.nc), s.columns), *near, *self.deep(other_k, s.fine), *second, (affine(s.columns), 1), *fine)
         pad = 1 if fine else s.columns
         right, pool = self.c.rights[0], self.c.having(COLUMN) + self.c.having(CONTRACTED)
-        self.b.buffer(Buffer(self.packed_name("right"), right.dtype, dims, Space.WORK, pad=pad, private=True))
+        self.b.buffer(Buffer(self.name_beside("right"), right.dtype, dims, Space.WORK, pad=pad, private=True))
         m_c, m_r = self.coords(s.row)[:2]
         only = [f"0 <= {m_c.name} < {self.extent(s.row)}"]
         if s.fuse_pack:
@@ -331,7 +337,7 @@ class _Packed:
                 *((self.extent(i), 1) for i in other_k), (extent, s.fine), (affine(s.columns), 1), *fine)
         private = s.ahead == TILES and bool(self.outer)  # else the threads share the tiles, or what is around them
         pad = 1 if fine else s.columns
-        self.b.buffer(Buffer(self.packed_name("right"), load.dtype, dims, Space.WORK, pad=pad, private=private))
+        self.b.buffer(Buffer(self.name_beside("right"), load.dtype, dims, Space.WORK, pad=pad, private=private))
         panel = Coord(f"{q}_h", s.columns)
         self.b.kinds[panel.name] = (Kind.PARALLEL, None)
         axes = {**self.axes, q: Axis((panel, Coord(self.n_v, 1, s.columns)), self.axes[q].start),
@@ -355,7 +361,7 @@ class _Packed:
         fine = self.lane_step(axes)
         index = (*(self.offset(i, axes) for i in self.lead(other_k)), panel, *(self.offset(i, axes) for i in other_k),
                  self.offset(self.s.depth, axes) - sum(fine, Affine()), self.offset(self.s.column, axes) - panel, *fine)
-        return Load(self.packed_name("right"), index, self.c.rights[0].dtype)
+        return Load(self.name_beside("right"), index, self.c.rights[0].dtype)
 
     @property
     def shares_left(self) -> bool:
@@ -367,7 +373,7 @@ class _Packed:
         s = self.s
         assert s.row is not None
         dims = (*((self.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), self.extent(s.row)), 1), *self.deep(other_k))
-        self.b.buffer(Buffer(self.packed_name("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=not self.shares_left))
+        self.b.buffer(Buffer(self.name_beside("left"), self.c.lefts[0].dtype, dims, Space.WORK, private=not self.shares_left))
         pool = (s.row, *other_m, *self.c.having(CONTRACTED))
         source = self.unit_of(self.c.lefts[0], pool)
         copy = _Copy(self, self.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())

@@ -167,7 +167,7 @@ class _Groups:
         b, width = self.b, self.strategy.vectors * self.strategy.lanes
         assert s.reduce is not None
         v = f"{lane}_v"
-        buffer, part = register(f"{s.target.source}_{s.name}_part", s.target.dtype, [*self.locked, (v, width)])
+        buffer, part = register(f"{b.plan.stems[s.target.source]}_{s.name}_part", s.target.dtype, [*self.locked, (v, width)])
         b.buffer(buffer)
         home = b.place(s, s.target, axes)
         init = self.init_of(s)
@@ -190,7 +190,7 @@ class _Groups:
             body.append(self.leaf(b.compute(s, axes, every)))
             return
         locked = [*self.locked, *([(f"{lane}_v", self.strategy.vectors * self.strategy.lanes)] if lane else [])]
-        buffer, acc = register(f"{s.target.source}_{s.name}_acc", s.target.dtype, locked)
+        buffer, acc = register(f"{b.plan.stems[s.target.source]}_{s.name}_acc", s.target.dtype, locked)
         b.buffer(buffer)
         init = self.init_of(s)
         if init and self.is_taken_over(init):

@@ -8,6 +8,7 @@ import islpy as isl
 
 from polyop.ir.expr import Affine, Const, Expr, Load, affine, expr_names, loads, names
 from polyop.ir.op import Monoid, Op, Range
+from polyop.poly.labels import new_name
 from polyop.poly.sets import condition, conjunction, params, space_text
 
 INIT, UPDATE, MAP = "init", "update", "map"
@@ -138,7 +139,7 @@ def _init(op: Op, tensor: str, first: int, head: str) -> Stmt:
     plain = tuple(p.name for p in step.target.index if isinstance(p, Affine) and p.name in step.indices)
     plain = tuple(p for p in plain if p)
     is_plain = len(steps) == 1 and len(plain) == len(t.shape) == len(set(plain))
-    indices = plain if is_plain else tuple(f"{tensor}_{d}" for d in range(len(t.shape)))
+    indices = plain if is_plain else tuple(new_name(f"{tensor}_{d}", lambda i: i not in op.sizes) for d in range(len(t.shape)))
     ranges = tuple(Range(i, affine(0), e) for i, e in zip(indices, t.shape, strict=True))
     where: tuple[Expr, ...] = ()
     if is_plain and t.role == "temp":

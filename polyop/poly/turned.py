@@ -105,7 +105,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -
                 n: Axis((Coord(f"{n}_c", width), Coord(f"{n}_{step}", 1, width)), start)}
 
     t = plan.scop.op.tensor(s.target.source)
-    out = Buffer(f"{t.name}_turned", t.dtype, ((t.shape[d], 1), (affine(width), 1)), Space.WORK, private=True)
+    out = Buffer(f"{plan.stems[t.name]}_turned", t.dtype, ((t.shape[d], 1), (affine(width), 1)), Space.WORK, private=True)
     dropped = tuple(k != d for k in range(len(t.shape)))
     b = Builder(plan, cluster, {t.name: Home(out, dropped, (f"{c}_v",))})
     b.buffer(out)
@@ -114,7 +114,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -
     packs: list[Band | str] = []
     for x in loads(s.expr):
         if x.source != t.name and x not in turned and spacing(plan, s, x, n) == 1:
-            here = Load(f"{x.source}_turned{len(turned)}", (affine(f"{n}_p"), affine(f"{c}_v")), x.dtype)
+            here = Load(f"{plan.stems[x.source]}_turned{len(turned)}", (affine(f"{n}_p"), affine(f"{c}_v")), x.dtype)
             b.buffer(Buffer(here.source, x.dtype, ((affine(width), 1), (affine(width), 1)), Space.WORK, private=True))
             at = inside("v", "p")
             name = b.move(f"{s.name}_turn{len(turned)}", s, at, loops, here, b.located(s, x, at))
