@@ -14,7 +14,6 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, names
 from polyop.poly.edges import Edge, compared, components, counterpart, digits, edges, same_value, single
 from polyop.poly.labels import loop_name
-from polyop.poly.labels import loop_name
 from polyop.poly.nodes import Cluster, Group, Schedule, Serial
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
 from polyop.poly.sets import params, space_text
