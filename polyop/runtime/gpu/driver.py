@@ -1,0 +1,310 @@
+"""The drivers of NVIDIA's and AMD's GPUs: one set of verbs, with the symbols of CUDA and HIP as rows of data.
+
+They are called through their C interfaces, which are stable and come with the device: no Python binding takes part. A
+binding costs more than a launch does, and one for HIP brings a second `libamdhip64` beside the one that torch has loaded,
+which knows nothing of torch's memory. Nothing is loaded before a call brings arrays of a device, or asks for one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.target import ROWS, Target
+
+LIBRARIES = {
+    "cuda": ("libcuda.so.1", "libcuda.so"),
+    "hip": ("libamdhip64.so", "libamdhip64.so.7", "libamdhip64.so.6", "libamdhip64.so.5"),
+}
+"""The names of each driver's library, likeliest first."""
+
+TITLES = {"cuda": "CUDA", "hip": "HIP"}
+
+_TYPES = {"p": ctypes.c_void_p, "i": ctypes.c_int, "u": ctypes.c_uint, "z": ctypes.c_size_t, "b": ctypes.c_ubyte,
+          "h": ctypes.c_ushort, "s": ctypes.c_char_p}
+
+VERBS = {
+    # verb: CUDA's symbol, HIP's symbol, types of the arguments
+    "init": ("cuInit", "hipInit", "u"),
+    "count": ("cuDeviceGetCount", "hipGetDeviceCount", "p"),
+    "current": ("cuCtxGetCurrent", "hipGetDevice", "p"),
+    "enter": ("cuCtxSetCurrent", "hipSetDevice", "p"),
+    "load": ("cuModuleLoadData", "hipModuleLoadData", "ps"),
+    "function": ("cuModuleGetFunction", "hipModuleGetFunction", "pps"),
+    "launch": ("cuLaunchKernel", "hipModuleLaunchKernel", "puuuuuuuppp"),
+    "allocate": ("cuMemAllocAsync", "hipMallocAsync", "pzp"),
+    "free": ("cuMemFreeAsync", "hipFreeAsync", "pp"),
+    "pin": ("cuMemHostAlloc", "hipHostMalloc", "pzu"),
+    "mapped": ("cuMemHostGetDevicePointer_v2", "hipHostGetDevicePointer", "ppu"),
+    "put": ("cuMemcpyHtoDAsync_v2", "hipMemcpyHtoDAsync", "ppzp"),
+    "get": ("cuMemcpyDtoHAsync_v2", "hipMemcpyDtoHAsync", "ppzp"),
+    "copy": ("cuMemcpyDtoDAsync_v2", "hipMemcpyDtoDAsync", "ppzp"),
+    "fill8": ("cuMemsetD8Async", "hipMemsetD8Async", "pbzp"),
+    "fill16": ("cuMemsetD16Async", "hipMemsetD16Async", "phzp"),
+    "fill32": ("cuMemsetD32Async", "hipMemsetD32Async", "puzp"),
+    "wait": ("cuStreamSynchronize", "hipStreamSynchronize", "p"),
+    "wait_all": ("cuCtxSynchronize", "hipDeviceSynchronize", ""),
+    "event": ("cuEventCreate", "hipEventCreateWithFlags", "pu"),
+    "record": ("cuEventRecord", "hipEventRecord", "pp"),
+    "follow": ("cuStreamWaitEvent", "hipStreamWaitEvent", "ppu"),
+    "forget": ("cuEventDestroy_v2", "hipEventDestroy", "p"),
+    "capture_mode": ("cuThreadExchangeStreamCaptureMode", "hipThreadExchangeStreamCaptureMode", "p"),
+    "pointer": ("cuPointerGetAttribute", "hipPointerGetAttribute", "pip"),
+}
+"""https://docs.nvidia.com/cuda/cuda-driver-api and https://rocm.docs.amd.com/projects/HIP: calls of the same shape in both."""
+
+DEFAULT_STREAM = {"cuda": 1, "hip": 0}  # the legacy default stream, CU_STREAM_LEGACY and the null stream
+_PORTABLE_MAPPED = 3      # flags of pinned memory that every device may write
+_NO_TIMING = 2            # of events
+_RELAXED = 2              # a capture mode in which nothing is forbidden to the thread that captures
+_ORDINAL = {"cuda": 9, "hip": 9}                   # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
+_MAJOR, _MINOR, _MULTIPROCESSORS, _SHARED = 75, 76, 16, 97  # of CUdevice_attribute; the last: bytes a block may ask for
+_DYNAMIC_SHARED = 8       # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
+_PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no asking
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU: "cuda" or "hip", and its number there."""
+
+    family: str
+    index: int
+
+    def __str__(self) -> str:
+        return f"{self.family}:{self.index}"
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Driver:
+    """A driver that has been loaded and has devices.
+
+    calls      verb -> C function
+    contexts   device -> what `enter` takes: the primary context, which frameworks share, or HIP's number of the device
+    """
+
+    family: str
+    library: Any
+    calls: dict[str, Any]
+    contexts: dict[int, int] = field(default_factory=dict)
+
+    def do(self, verb: str, *args: Any) -> None:
+        """Raises InternalError, with the driver's name for it, if the call fails."""
+        code = self.calls[verb](*args)
+        if code:
+            raise self.error(verb, code)
+
+    def ask(self, verb: str, *args: Any) -> int:
+        """What a call writes to where its first argument points, as 64 bits."""
+        out = ctypes.c_uint64()
+        self.do(verb, ctypes.addressof(out), *args)
+        return out.value
+
+    def error(self, what: str, code: int) -> InternalError:
+        return InternalError(f"{self.family}: {_symbol(what, self.family)} failed: {self._name(code)}")
+
+    def _name(self, code: int) -> str:
+        if self.family == "hip":
+            name = self.library.hipGetErrorName
+            name.restype = ctypes.c_char_p
+            return f"{(name(code) or b'error').decode()} ({code})"
+        text = ctypes.c_char_p()
+        self.library.cuGetErrorName(code, ctypes.byref(text))
+        return f"{(text.value or b'error').decode()} ({code})"
+
+
+def _symbol(verb: str, family: str) -> str:
+    return VERBS[verb][family == "hip"]
+
+
+@lru_cache(maxsize=2)
+def _found(family: str) -> tuple[Driver | None, str]:
+    """The driver; or none, and why."""
+    title, library, reason = TITLES[family], None, ""
+    for name in (*_mapped(LIBRARIES[family]), *LIBRARIES[family]):
+        try:
+            library = ctypes.CDLL(name)
+            break
+        except OSError as e:
+            reason = reason or str(e)
+    if library is None:
+        return None, f"no {title} driver can be used: {reason}"
+    try:
+        calls = {verb: _typed(library, _symbol(verb, family), types) for verb, (_, _, types) in VERBS.items()}
+    except AttributeError as e:
+        return None, f"the {title} driver is too old: {e}"
+    driver = Driver(family, library, calls)
+    code = calls["init"](0)
+    if code:
+        return None, f"no {title} device can be used: {driver._name(code)}"
+    try:
+        count = driver.ask("count") & 0xFFFFFFFF
+    except InternalError as e:
+        return None, f"no {title} device can be used: {e}"
+    return (driver, "") if count else (None, f"there is no {title} device")
+
+
+def _typed(library: Any, symbol: str, types: str) -> Any:
+    call = getattr(library, symbol)
+    call.restype, call.argtypes = ctypes.c_int, [_TYPES[t] for t in types]
+    return call
+
+
+def _mapped(names: tuple[str, ...]) -> list[str]:
+    """The file of a library of that name which somebody has loaded already, as torch does with one of its own."""
+    try:
+        lines = Path("/proc/self/maps").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return []
+    files = dict.fromkeys(line.split(maxsplit=5)[5] for line in lines if line.count("/"))
+    return [f for f in files if Path(f).name.startswith(Path(names[0]).name.split(".so")[0] + ".so")]
+
+
+def unavailable(family: str) -> str:
+    """Why no device of `family` can be used here, or "" if one can."""
+    return _found(family)[1]
+
+
+def driver(family: str) -> Driver:
+    """The driver of "cuda" or "hip", loaded when it is first asked for.
+
+    Raises UnsupportedError, with the reason, if there is none or no device.
+    """
+    found, reason = _found(family)
+    if found is None:
+        raise UnsupportedError(reason)
+    return found
+
+
+@lru_cache(maxsize=2)
+def count(family: str) -> int:
+    """How many devices there are; 0 where none can be used."""
+    found = _found(family)[0]
+    return found.ask("count") & 0xFFFFFFFF if found else 0
+
+
+def context(d: Driver, device: Device) -> int:
+    """What `enter` takes to make `device` the current one of a thread."""
+    known = d.contexts.get(device.index)
+    if known is None:
+        known = device.index if d.family == "hip" else _primary(d, device.index)
+        d.contexts[device.index] = known
+    return known
+
+
+def _primary(d: Driver, index: int) -> int:
+    """The primary context, retained for as long as this process lives."""
+    number, out = ctypes.c_int(), ctypes.c_void_p()
+    for code in (d.library.cuDeviceGet(ctypes.byref(number), ctypes.c_int(index)),
+                 d.library.cuDevicePrimaryCtxRetain(ctypes.byref(out), number)):
+        if code:
+            raise InternalError(f"cuda: device {index} has no context: {d._name(code)}")
+    return out.value or 0
+
+
+@contextmanager
+def on(device: Device) -> Iterator[Driver]:
+    """Inside, `device` is the current one of this thread."""
+    d = driver(device.family)
+    wanted, before = context(d, device), d.ask("current")
+    if wanted != before:
+        d.do("enter", wanted)
+    try:
+        yield d
+    finally:
+        if wanted != before:
+            d.do("enter", before)
+
+
+@contextmanager
+def relaxed(d: Driver) -> Iterator[None]:
+    """Inside, this thread may load modules and take memory though it captures a graph: neither is part of it."""
+    mode = ctypes.c_int(_RELAXED)
+    d.do("capture_mode", ctypes.addressof(mode))
+    try:
+        yield
+    finally:
+        d.do("capture_mode", ctypes.addressof(mode))
+
+
+# --- devices -------------------------------------------------------------------------------------------------------
+
+
+@lru_cache(maxsize=64)
+def arch(device: Device) -> str:
+    """What `device` is called by compilers, as "sm_90" or "gfx942".
+
+    Raises UnsupportedError without a driver.
+    """
+    d = driver(device.family)
+    if device.family == "cuda":
+        return f"sm_{attribute(device, _MAJOR)}{attribute(device, _MINOR)}"
+    room = ctypes.create_string_buffer(8192)  # hipDeviceProp_t has grown from version to version
+    get = getattr(d.library, "hipGetDevicePropertiesR0600", None) or d.library.hipGetDeviceProperties
+    code = get(room, ctypes.c_int(device.index))
+    named = re.search(rb"gfx[0-9a-f]+", room.raw[256:])  # what comes first is a name for people
+    if code or named is None:
+        raise UnsupportedError(f"{device} does not tell its architecture: {d._name(code)}")
+    return named.group().decode()
+
+
+def attribute(device: Device, number: int) -> int:
+    """One of CUDA's numbers about a device."""
+    d, out = driver(device.family), ctypes.c_int()
+    code = d.library.cuDeviceGetAttribute(ctypes.byref(out), ctypes.c_int(number), ctypes.c_int(device.index))
+    if code:
+        raise d.error("count", code)
+    return out.value
+
+
+@lru_cache(maxsize=64)
+def native(device: Device) -> Target:
+    """The row of the table for `device`: its own, with what only this chip has, or the one of the same generation.
+
+    Notes   Code for sm_80 runs on 8.6 and 8.9 too; what ends in `a` runs on that very capability.
+    Raises  UnsupportedError, if there is none.
+    """
+    name = arch(device)
+    rows = {t.arch: t for t in ROWS if t.family == device.family}
+    near = [f"{name}a", name] if device.family == "hip" or name[:-1] + "0" == name else [f"{name}a", name, name[:-1] + "0"]
+    for known in near:
+        if known in rows:
+            return rows[known]
+    raise UnsupportedError(f"{device} is {name}; kernels are made for {', '.join(rows)}")
+
+
+def device_of(family: str, address: int) -> Device:
+    """The device that memory lies on."""
+    return Device(family, driver(family).ask("pointer", _ORDINAL[family], address) & 0xFFFFFFFF)
+
+
+# --- code ----------------------------------------------------------------------------------------------------------
+
+
+def load(device: Device, code: bytes) -> int:
+    """A module of machine code in the context of `device`; it is never unloaded, since a graph may still use it."""
+    with on(device) as d, relaxed(d):
+        return d.ask("load", code)
+
+
+def function(device: Device, module: int, name: str, shared: int) -> int:
+    """A kernel of a module that may be launched with `shared` bytes of dynamic shared memory.
+
+    Raises UnsupportedError, if the device has not so much.
+    """
+    with on(device) as d, relaxed(d):
+        found = d.ask("function", module, name.encode())
+        if shared > _PLAIN_SHARED and d.family == "cuda":
+            most = attribute(device, _SHARED)
+            if shared > most:
+                raise UnsupportedError(f"{name} needs {shared} bytes of shared memory; a block on {device} has at most {most}")
+            code = d.library.cuFuncSetAttribute(ctypes.c_void_p(found), ctypes.c_int(_DYNAMIC_SHARED), ctypes.c_int(shared))
+            if code:
+                raise d.error("function", code)
+        return found

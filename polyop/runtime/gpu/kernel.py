@@ -1,0 +1,142 @@
+"""A kernel on GPUs: code that is loaded once for each device, and the launches that a call of it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from polyop.ir.module import STATUS, Binary, Proof, in_order, slots
+from polyop.runtime.bind import Bound
+from polyop.runtime.gpu import driver, status
+from polyop.runtime.gpu.driver import Device
+from polyop.runtime.gpu.table import Start, Table, launcher, refused, table
+from polyop.runtime.launching import grid
+
+_ALIGN = 256  # bytes, of each work buffer: what device memory is aligned to
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Loaded:
+    """A module on one device, its kernels by name and bytes of shared memory, and the word of its status if it has one."""
+
+    device: Device
+    module: int
+    functions: dict[tuple[str, int], int] = field(default_factory=dict)
+    word: list[status.Word] = field(default_factory=list)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class GpuKernel:
+    """One compiled operator for one target and layout; see `kernel.Kernel`, which is the same for the CPU.
+
+    loaded   by the number of the device
+    """
+
+    binary: Binary
+    proofs: tuple[Proof, ...] = ()
+    trace: tuple[tuple[str, str], ...] = ()
+    notes: tuple[str, ...] = ()
+    loaded: dict[int, Loaded] = field(default_factory=dict, repr=False)
+
+    def on(self, device: Device) -> Loaded:
+        """The code on `device`."""
+        found = self.loaded.get(device.index)
+        if found is None:
+            found = self.loaded.setdefault(device.index, Loaded(device, driver.load(device, self.binary.code)))
+            status.note(device)
+        return found
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Prepared:
+    """A call whose sizes and strides are fixed; addresses and scalars are open.
+
+    starts    the launches
+    tensors   how many of the open values are addresses of tensors, which come first; then those of `work` buffers, each at its
+              distance from the start of work memory; then the scalars
+    bytes_    of work memory in all
+    """
+
+    kernel: GpuKernel
+    loaded: Loaded
+    starts: tuple[Start, ...]
+    tensors: int
+    work: tuple[int, ...]
+    scalars: int
+    bytes_: int
+    word: status.Word | None
+
+    @property
+    def open(self) -> int:
+        return self.tensors + len(self.work) + self.scalars
+
+    def table(self) -> Table:
+        """A new table, which one thread at a time may use."""
+        return table(self.loaded.device, self.starts, self.open)
+
+    def run(self, made: Table, stream: int) -> None:
+        """Put all launches of a table that is filled in on `stream`; nothing waits.
+
+        Raises InternalError, if the driver refuses one.
+        """
+        code = launcher()(made.address, stream)
+        if code:
+            raise refused(self.loaded.device, self.starts, code)
+
+
+def prepare(kernel: GpuKernel, bound: Bound) -> Prepared:
+    """Everything about a call that does not depend on where its arrays lie.
+
+    Raises UnsupportedError, if the device has not the shared memory, or a grid not the blocks.
+    """
+    signature, loaded = kernel.binary.signature, kernel.on(bound.home.device)
+    if signature.sites and not loaded.word:
+        loaded.word.append(status.word(bound.op, signature, loaded.device))
+    word = loaded.word[0] if loaded.word else None
+    strides = {b.name: bound.views[b.name].strides for b in signature.tensors}
+    return prepared(kernel, loaded.device, bound.sizes, strides, word.at if word else 0, word)
+
+
+def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], strides: Mapping[str, tuple[int, ...]], at: int,
+             word: status.Word | None = None) -> Prepared:
+    """The same without arrays: `at` is the address of the status word."""
+    signature, loaded = kernel.binary.signature, kernel.on(device)
+    work, total = [], 0
+    for b in signature.work:
+        work.append(total)
+        total += -(-slots(b, dict(sizes)) * b.dtype.bytes_ // _ALIGN) * _ALIGN
+    names = (*(b.name for b in signature.tensors), *(b.name for b in signature.work), *(n for n, _ in signature.scalars))
+    places = {n: k for k, n in enumerate(names)}
+    starts = []
+    for launch, env in in_order(kernel.binary.launch, sizes):
+        blocks = grid(launch, env)
+        if not blocks:
+            continue
+        key = launch.kernel, launch.shared
+        if key not in loaded.functions:
+            loaded.functions[key] = driver.function(device, loaded.module, *key)
+        values: list[tuple[str, int] | bytes] = []
+        for name in launch.args:
+            values += _values(name, places, strides, {**env, STATUS: at})
+        starts.append(Start(launch.kernel, loaded.functions[key], blocks, launch.block, launch.shared, tuple(values)))
+    return Prepared(kernel, loaded, tuple(starts), len(signature.tensors), tuple(work), len(signature.scalars), total, word)
+
+
+def _values(name: str, places: Mapping[str, int], strides: Mapping[str, tuple[int, ...]],
+            env: Mapping[str, int]) -> list[tuple[str, int] | bytes]:
+    """The arguments that `name` stands for in Launch.args."""
+    if name in places:
+        return [("open", places[name]), *map(_raw, strides.get(name, ()))]
+    return [_raw(env[name])]
+
+
+def _raw(value: int) -> bytes:
+    return value.to_bytes(8, "little", signed=value < 0)
+
+
+def bits(value: Any) -> int:
+    """A NumPy number as it stands in the low bytes of a value."""
+    return int.from_bytes(np.asarray(value).tobytes().ljust(8, b"\0"), "little")
