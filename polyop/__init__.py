@@ -20,18 +20,19 @@ if TYPE_CHECKING:
     from polyop.equation import einsum
     from polyop.operator import Operator
     from polyop.program import library, load, op
+    from polyop.runtime.gpu.status import synchronize
     from polyop.runtime.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "op": "program", "load": "program", "library": "program", "einsum": "equation", "Operator": "operator",
-    "get_num_threads": "runtime.threads", "set_num_threads": "runtime.threads",
+    "get_num_threads": "runtime.threads", "set_num_threads": "runtime.threads", "synchronize": "runtime.gpu.status",
 }
 
 __all__ = [
     "CallError", "InternalError", "LegalityError", "Operator", "Options", "PolyopError", "UnsupportedError", "UserError",
-    "einsum", "get_num_threads", "graph", "library", "load", "op", "set_num_threads",
+    "einsum", "get_num_threads", "graph", "library", "load", "op", "set_num_threads", "synchronize",
 ]
 
 

@@ -6,7 +6,8 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, Protocol, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DTYPES, F32, I32, DType
@@ -26,11 +27,16 @@ from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
-from polyop.runtime.kernel import Kernel, kernel
+from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import contiguous, layout
 from polyop.runtime.loans import Loans, cost, everyday, lender
 
+if TYPE_CHECKING:
+    from polyop.runtime.gpu.call import Plan as GpuPlan
+    from polyop.runtime.gpu.kernel import GpuKernel
+
 T = TypeVar("T")
+P = TypeVar("P", "call.Plan", "GpuPlan")
 
 _PLANS = 4096        # calls of different looks that an operator remembers
 _SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
@@ -104,7 +110,8 @@ class Operator:
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
         self._known: store.Memo[_Known] = store.Memo()
-        self._plans: dict[Any, call.Plan] = {}
+        self._plans: dict[Any, call.Plan | GpuPlan] = {}
+        self._picks: dict[Any, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
         self._met = 0  # calls that looked like none before
         parameters = interface.parameters
         self._defaults = tuple(p.default for p in parameters)
@@ -142,13 +149,13 @@ class Operator:
         if found is not None:
             result = found.run(values + outs)
             if result is not call.LONG:
-                native = self._native(out)
-                if native and self._front:
+                native = self._native(out) if isinstance(found, call.Plan) else None
+                if native and self._front and isinstance(found, call.Plan):
                     entry.remember(native, self._front, found, values + outs, args, {**keywords, "out": out})
                 return result
         result, made = self._long(values, out, outs, key)
-        native = self._native(out) if made is not None and self._met >= entry.LOOKS else None
-        if native and self._front and made is not None:
+        native = self._native(out) if isinstance(made, call.Plan) and self._met >= entry.LOOKS else None
+        if native and self._front and isinstance(made, call.Plan):
             entry.vary(native, self._front, made, values + outs, args, {**keywords, "out": out})
         return result
 
@@ -160,21 +167,34 @@ class Operator:
         """The value of each parameter; what is not quite simple is left to `choose`, which can say what is wrong."""
         if not keywords and self._least <= len(args) <= self._most:
             return args + self._defaults[len(args):]
-        if len(args) <= self._most:
-            values, known = [*args, *self._defaults[len(args):]], set(range(len(args)))
-            for name, value in keywords.items():
-                k = self._index.get(name)
-                if k is None or k in known:
-                    break
-                values[k] = value
-                known.add(k)
-            else:
-                if self._required <= known:
-                    return tuple(values)
-        return tuple(choose.named(self.interface, args, keywords).values())
+        given = (len(args), *keywords)
+        pick = self._picks.get(given)
+        if pick is None:
+            pick = self._pick(len(args), *keywords)
+            if pick is None:
+                return tuple(choose.named(self.interface, args, keywords).values())
+            if len(self._picks) < _PLANS:
+                self._picks[given] = pick
+        return pick((*args, *keywords.values(), *self._defaults))
+
+    def _pick(self, count: int, *keywords: str) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
+        """What takes the values out of those by position, those by name, and the defaults; None if they do not fit."""
+        if count > self._most:
+            return None
+        places = [*range(count), *range(count + len(keywords) + count, count + len(keywords) + len(self._defaults))]
+        known = set(range(count))
+        for at, name in enumerate(keywords, count):
+            k = self._index.get(name)
+            if k is None or k in known:
+                return None
+            places[k] = at
+            known.add(k)
+        if not self._required <= known:
+            return None
+        return itemgetter(*places) if len(places) > 1 else lambda pool: (pool[places[0]],)
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any,
-              ) -> tuple[Any, call.Plan | None]:
+              ) -> tuple[Any, call.Plan | GpuPlan | None]:
         """A call that looks like none before; its result, and the plan that it leaves behind if it can."""
         arguments = dict(zip(self._names, values, strict=True))
         for value in values:
@@ -192,6 +212,10 @@ class Operator:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         merged = known.merged(bound)
         seen = seen_as(bound, merged.flat)
+        names = (*self._inner, *known.fresh[: len(outs)])
+        if bound.home is not None:
+            result, planned = self._on_gpu(merged, seen, bound, names, values + outs)
+            return result, self._remembered(key, planned)
         options = self._variant(merged.questions, seen)
         points = work(op, bound.sizes)
         k, served = self._kernel(merged, seen, options, key, points)
@@ -203,13 +227,42 @@ class Operator:
         result = k.carry_out(prepared, seen)
         if key is None or replace(served, height=options.height) != options:
             return result, None
-        made = call.plan(op, k, prepared, bound, merged.runs, (*self._inner, *known.fresh[: len(outs)]), values + outs, points)
-        if made is not None and served == options:
+        made = call.plan(op, k, prepared, bound, merged.runs, names, values + outs, points)
+        return result, self._remembered(key, made) if served == options else made
+
+    def _remembered(self, key: Any, made: P | None) -> P | None:
+        """`made`, which calls that look like `key` are to find."""
+        if made is not None and key is not None:
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
             self._plans[look] = made
-        return result, made
+        return made
+
+    def _on_gpu(self, merged: _Merged, seen: Bound, bound: Bound, names: tuple[str, ...],
+                values: tuple[Any, ...]) -> tuple[Any, GpuPlan | None]:
+        """A call on arrays of a GPU that looks like none before; its result, and a plan if there can be one.
+
+        Raises UnsupportedError, if there can be no kernel for that GPU here.
+        """
+        from polyop.runtime.gpu import call as gpu  # a call with arrays of a GPU has imported its room
+        from polyop.runtime.gpu.driver import native
+        from polyop.runtime.gpu.kernel import GpuKernel, prepare
+
+        device, t = bound.home.device, cpu.resolve(self.target)
+        if t.family not in ("x86", device.family):
+            raise UnsupportedError(f"`{self.interface.name}` is for {t.name}, and its arrays are on {device}")
+        t = native(device) if t.family == "x86" else t
+        options = replace(self.options, special=False)  # other sizes need no other tiles, since blocks are many
+        positive = min(seen.sizes.values(), default=1) > 0
+        options = regime(merged.questions, seen.sizes, options, t) if positive else replace(options, regime="any")
+        units = layout(seen.op, seen.views, options.ones)
+        k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
+        if not isinstance(k, GpuKernel):
+            raise UnsupportedError(f"`{seen.op.name}` has no loops for {t.name}: {'; '.join(k.notes)}")
+        prepared = prepare(k, seen)
+        result = gpu.carry_out(prepared, seen, _new(bound, names))
+        return result, gpu.plan(bound.op, prepared, bound, names, values)
 
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))
@@ -231,12 +284,18 @@ class Operator:
             other = merged.kernels.known(found)
             if found is not None and isinstance(other, Kernel) and merged.loans.lends(asked, look, cost(seen, points)):
                 return other, found[1]
-        return merged.kernels.get(asked, lambda: self._find(seen.op, *asked)), options
-
-    def _find(self, op: Op, units: Layout, options: Options) -> Kernel | Interpreted:
         target = cpu.resolve(self.target)
         if target.family != "x86":
-            raise UnsupportedError(f"`{op.name}` is compiled for {target.name}; calls run on x86 only")
+            raise UnsupportedError(f"`{self.interface.name}` is for {target.name}, and its arrays are on the CPU")
+
+        def make() -> Kernel | Interpreted:
+            found = self._find(seen.op, *asked, target)
+            assert isinstance(found, Kernel | Interpreted), "code for a GPU is none for this machine"
+            return found
+
+        return merged.kernels.get(asked, make), options
+
+    def _find(self, op: Op, units: Layout, options: Options, target: Target) -> Kernel | GpuKernel | Interpreted:
         name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
         try:
             return _roomy(lambda: store.find(name, lambda: _load(self._compile(op, units, target, options))))
@@ -311,10 +370,12 @@ class _NoCodeError(Exception):
         self.made = made
 
 
-def _load(made: Compiled) -> Kernel:
+def _load(made: Compiled) -> Kernel | GpuKernel:
+    if made.binary is None and made.module is not None:
+        raise UnsupportedError(f"`{made.module.name}` for {made.module.target} has {made.notes[-1]}")
     if made.binary is None:
         raise _NoCodeError(made)
-    return kernel(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
+    return store.loaded(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
 
 
 class _Merged:
@@ -325,6 +386,7 @@ class _Merged:
         self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
         self.questions = questions(self.flat.op)
         self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
+        self.on_gpus: store.Memo[Kernel | GpuKernel | Interpreted] = store.Memo()
         self.loans = Loans()
 
 
@@ -355,9 +417,15 @@ def seen_as(bound: Bound, flat: Flat) -> Bound:
         together = flat.dims[name]
         strides = together.strides(v.shape, v.strides)
         assert strides is not None, f"{name} does not lie in one piece"
-        views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory)
+        views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory, v.device)
     sizes = {n: prod(bound.sizes[x] for x in group) for n, group in flat.sizes.items()}
-    return Bound(flat.op, bound.sizes | sizes, bound.scalars, views, bound.results, bound.sources)
+    return Bound(flat.op, bound.sizes | sizes, bound.scalars, views, bound.results, bound.sources, bound.home)
+
+
+def _new(bound: Bound, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The results that a call has made: neither updated nor given, as what is in `names` was."""
+    updated = {o for _, o in bound.op.updates}
+    return tuple(t.name for t in bound.op.outputs if t.name not in updated and t.name not in names)
 
 
 def _roomy(f: Callable[[], T]) -> T:

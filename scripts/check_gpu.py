@@ -1,4 +1,4 @@
-"""Run a dozen operators of the library on the NVIDIA GPU of this machine and compare with NumPy.
+"""Run a dozen operators of the library on the GPU of this machine and compare with NumPy.
 
     python scripts/check_gpu.py
 
@@ -15,25 +15,25 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "gpu")]
 
 from gpu_operators import OPERATORS, calls  # noqa: E402
 
-from polyop.ir.target import BY_NAME  # noqa: E402
-from polyop.runtime import cuda, nvrtc  # noqa: E402
+from polyop.runtime.device import assembled  # noqa: E402
+from polyop.runtime.gpu import direct, driver  # noqa: E402
 
 
 def main() -> int:
-    reason = nvrtc.unavailable() or cuda.unavailable()
-    if reason:
-        print(reason)
+    families = [f for f in ("cuda", "hip") if not driver.unavailable(f)]
+    if not families:
+        print("; ".join(map(driver.unavailable, ("cuda", "hip"))))
         return 2
-    name = f"cuda:{cuda.architecture()}"
-    if name not in BY_NAME:
-        print(f"{name} is no target")
-        return 2
+    device = driver.Device(families[0], 0)
+    name = driver.native(device).name
     failed = 0
     for case, dtype in OPERATORS:
         try:
             for small in (True, False):
                 for call in calls(case, dtype, name, small):
-                    outside = cuda.run(call.module, nvrtc.assemble(call.module), call.sizes, call.scalars, call.arrays)
+                    binary, missing = assembled(call.module)
+                    assert binary is not None, missing
+                    outside = direct.run(binary, call.sizes, call.scalars, call.arrays, device)
                     assert outside is None, f"{outside} is outside its tensor"
                     call.check()
         except Exception as error:  # the rest is to be tried in any case

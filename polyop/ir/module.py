@@ -138,12 +138,13 @@ class Module:
 
 @dataclass(frozen=True, slots=True)
 class Binary:
-    """Machine code for a target: an ELF object, cubin or code object."""
+    """Machine code for a target: an ELF object, cubin or code object, and for a GPU what its host does."""
 
     name: str
     target: str
     code: bytes = field(repr=False)
     signature: Signature
+    launch: tuple[HostStep, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

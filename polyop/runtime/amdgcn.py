@@ -72,7 +72,8 @@ def assemble(module: Module, numerics: str = "fast") -> Binary:
     headers = [p.read_text(encoding="utf-8") for p in sorted(DEVICE.glob("*.h"))]
     parts = (tools().version, *front, *_BACK, module.text, *headers)
     name = "amdgcn-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    return Binary(module.name, module.target, cache.remember_code(name, lambda: _compile(module, arch, front)), module.signature)
+    code = cache.remember_code(name, lambda: _compile(module, arch, front))
+    return Binary(module.name, module.target, code, module.signature, module.launch)
 
 
 def _compile(module: Module, arch: str, front: tuple[str, ...]) -> bytes:

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.dtypes import BOOL, BY_NUMPY, DTYPES, DType
-from polyop.ir.errors import CallError, Diagnostic
-from polyop.runtime import blocks
+from polyop.ir.errors import CallError, Diagnostic, PolyopError
+from polyop.runtime import blocks, forks
 
 _TORCH = {
     "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "int8": "i8", "int16": "i16", "int32": "i32",
@@ -20,8 +20,7 @@ _TORCH = {
 }
 _MOST = int(np.finfo(np.float64).max)  # Python's integers know no infinity
 _SPELLED = {t: n for n, t in _TORCH.items()}
-_DEVICES = {1: "CPU", 2: "CUDA", 3: "pinned CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 10: "ROCm", 11: "pinned ROCm",
-            13: "CUDA managed"}
+_DEVICES = {3: "pinned CUDA", 4: "OpenCL", 7: "Vulkan", 8: "Metal", 11: "pinned ROCm"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ class View:
 
     Units   address in bytes, strides in elements; strides of dimensions with at most one element mean nothing.
     Notes   `owner` is what the caller gave, and `kind` says what he expects back; `memory` keeps the memory alive where the
-            owner does not: a number has none of its own.
+            owner does not: a number has none of its own. `device` is the GPU that the memory lies on, if it does.
     """
 
     address: int
@@ -41,6 +40,7 @@ class View:
     owner: Any
     kind: Any = "numpy"
     memory: Any = None
+    device: Any = None
 
     def span(self) -> tuple[int, int]:
         """The bytes [first, last) that the elements lie in; empty if there are none."""
@@ -77,20 +77,34 @@ def view(value: Any, name: str, wanted: DType | None = None) -> View:
         held.flags.writeable = False  # the caller would not see the new value of his number
         return _numpy_view(held, name, value, "numpy")
     try:
+        found = _gpu_view(value, name)
+        if found is not None:
+            return found
         if hasattr(value, "__dlpack_device__") and value.__dlpack_device__()[0] != 1:
-            device = int(value.__dlpack_device__()[0])
-            raise refuse("E608", f"`{name}` is in {_DEVICES.get(device, f'type {device}')} memory; expected an array on the CPU")
+            number_ = int(value.__dlpack_device__()[0])
+            where = _DEVICES.get(number_, f"type {number_}")
+            raise refuse("E608", f"`{name}` is in {where} memory; expected an array on the CPU or a GPU")
         kind = value.__array_namespace__() if hasattr(value, "__array_namespace__") else "numpy"
         if hasattr(value, "__array_interface__"):
             return _numpy_view(np.asarray(value), name, value, kind)
         if hasattr(value, "__dlpack__"):
             return _numpy_view(np.from_dlpack(value), name, value, kind)
-    except CallError:
+    except PolyopError:
         raise
     except Exception as e:  # it is somebody else's code that runs here
         raise refuse("E608", f"`{name}`: {type(value).__name__} cannot be read as an array: {e}") from e
     raise refuse("E608", f"`{name}` is {_sort(value)}; expected an array",
                  f"numpy.asarray({name})" if name.isidentifier() and _holds_numbers(value) else "")
+
+
+def _gpu_view(value: Any, name: str) -> View | None:
+    """The view of an array on a GPU; what knows about these is imported when there is one."""
+    if not hasattr(value, "__cuda_array_interface__") and (
+            not hasattr(value, "__dlpack_device__") or value.__dlpack_device__()[0] == 1):
+        return None
+    with forks.IMPORTS:
+        from polyop.runtime.gpu import home
+    return home.view(value, name)
 
 
 def _sort(value: Any) -> str:
@@ -150,8 +164,8 @@ def _numpy_view(a: np.ndarray, name: str, owner: Any, kind: Any) -> View:
 
 def _torch_view(t: Any, name: str) -> View:
     torch = sys.modules["torch"]
-    if t.device.type != "cpu":
-        raise refuse("E608", f"`{name}` is on {t.device}; expected a tensor on the CPU", f"{name}.cpu()")
+    if t.device.type not in ("cpu", "cuda"):
+        raise refuse("E608", f"`{name}` is on {t.device}; expected a tensor on the CPU or a GPU", f"{name}.cpu()")
     if t.layout != torch.strided:
         raise refuse("E608", f"`{name}` has layout {t.layout}; expected a dense tensor", f"{name}.to_dense()")
     if t.requires_grad and torch.is_grad_enabled():
@@ -163,12 +177,22 @@ def _torch_view(t: Any, name: str) -> View:
         raise refuse("E602", f"`{name}` has dtype {str(t.dtype)[6:]}; expected one of {', '.join(DTYPES)}")
     if t.data_ptr() % dtype.bytes_:
         raise refuse("E608", f"`{name}` is not aligned to its elements of {dtype.bytes_} bytes", f"{name}.clone()")
-    return View(t.data_ptr(), tuple(t.shape), t.stride(), dtype, True, t, "torch")
+    if t.device.type == "cpu":
+        return View(t.data_ptr(), tuple(t.shape), t.stride(), dtype, True, t, "torch")
+    with forks.IMPORTS:
+        from polyop.runtime.gpu import home
+    kind = home.torch_home(t)
+    return View(t.data_ptr(), tuple(t.shape), t.stride(), dtype, True, t, kind, None, kind.device)
 
 
 def torch_dtype(t: Any) -> DType | None:
     """What torch calls `t`, or None if kernels cannot read it."""
     return DTYPES.get(_TORCH.get(str(t)[6:], ""))
+
+
+def spelled(dtype: DType) -> Any:
+    """What torch has for `dtype`."""
+    return getattr(sys.modules["torch"], _SPELLED[dtype.name])
 
 
 def empty(shape: tuple[int, ...], dtype: DType, kind: Any) -> tuple[Any, int]:
@@ -179,6 +203,9 @@ def empty(shape: tuple[int, ...], dtype: DType, kind: Any) -> tuple[Any, int]:
     try:
         if kind == "torch":
             return _empty_torch(shape, dtype)
+        if hasattr(kind, "maker"):
+            made: tuple[Any, int] = kind.maker(shape, dtype)()
+            return made
         array, at = blocks.empty(shape, dtype.numpy)
     except (MemoryError, RuntimeError, ValueError) as e:
         raise refuse("E606", f"no memory for a result of shape {shape} and dtype {dtype}: {e}") from e
@@ -207,7 +234,7 @@ _OWN = 1 << 20  # bytes from which torch's own allocator gives memory back to th
 
 def _empty_torch(shape: tuple[int, ...], dtype: DType) -> tuple[Any, int]:
     torch = sys.modules["torch"]
-    own = getattr(torch, _SPELLED[dtype.name])
+    own = spelled(dtype)
     elems = 1
     for n in shape:
         elems *= n

@@ -24,6 +24,7 @@ class Bound:
 
     results   what the caller gets back, in the order of the Op's outputs
     sources   for each size, the parameter that gave it its value
+    home      where new arrays of a call on a GPU come from (gpu/home.py); None: the call is one for the CPU
     """
 
     op: Op
@@ -32,6 +33,7 @@ class Bound:
     views: dict[str, View]
     results: tuple[Any, ...]
     sources: dict[str, str]
+    home: Any = None
 
     @property
     def value(self) -> Any:
@@ -44,9 +46,11 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
 
     Outputs are allocated in the kind of the first array argument unless `out` gives them: one array, or a tuple.
 
-    Raises CallError.
+    Raises CallError; UnsupportedError for arrays of a GPU whose driver cannot be used.
     """
     views = {t.name: _input(t, arguments[t.name]) for t in op.inputs}
+    first, home = _home(views, out)
+    views = _gathered(views, first, home)
     sizes, sources, scalars = _integers(op, arguments)
     _sizes(op, views, sizes, sources)
     _facts(op, sizes, sources)
@@ -56,19 +60,66 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
         views[o] = views[i]
     fresh = [t for t in op.outputs if t.name not in updated]
     given = _given(op, fresh, out)
-    kind = next((views[t.name].kind for t in op.inputs if views[t.name].kind != "numpy" or views[t.name].shape), "numpy")
+    kind = home or next((views[t.name].kind for t in op.inputs if views[t.name].kind != "numpy" or views[t.name].shape), "numpy")
     results: dict[str, Any] = {o: views[o].owner for o in updated}
     for t in fresh:
         shape = _shape(op, t, sizes, sources)
         if given is None:
             results[t.name], at = arrays.empty(shape, t.dtype, kind)
-            views[t.name] = View(at, shape, _contiguous(shape), t.dtype, True, results[t.name], kind)
+            views[t.name] = View(at, shape, _contiguous(shape), t.dtype, True, results[t.name], kind, device=home and home.device)
         else:
             results[t.name] = given[t.name]
             views[t.name] = _output(t, given[t.name], shape)
+            _together("out", views[t.name], first, home)
     _disjoint(op, views, [t.name for t in fresh] if given else [], updated)
-    views.update({i: arrays.snapshot(views[i]) for i in updated.values() if i not in in_place(op)})
-    return Bound(op, sizes, scalars, views, tuple(results[t.name] for t in op.outputs), sources)
+    views.update({i: _set_aside(views[i], home) for i in updated.values() if i not in in_place(op)})
+    return Bound(op, sizes, scalars, views, tuple(results[t.name] for t in op.outputs), sources, home)
+
+
+# --- devices -------------------------------------------------------------------------------------------------------
+
+
+def _home(views: Mapping[str, View], out: Any) -> tuple[str, Any]:
+    """The first array of a call by name, and where it comes from if it lies on a GPU, else None; a plain number lies nowhere."""
+    for name, v in views.items():
+        if not _is_number(v):
+            return name, v.kind if v.device is not None else None
+    for value in (out if isinstance(out, tuple | list) else (out,)) if out is not None else ():
+        if not isinstance(value, bool | int | float | np.generic):
+            v = arrays.view(value, "out")
+            return "out", v.kind if v.device is not None else None
+    return "", None
+
+
+def _gathered(views: Mapping[str, View], first: str, home: Any) -> dict[str, View]:
+    """All views on the device of `home`: numbers go along, arrays must be there."""
+    for name, v in views.items():
+        _together(name, v, first, home)
+    if home is None or not any(map(_is_number, views.values())):
+        return dict(views)
+    from polyop.runtime.gpu import home as gpu  # imported already: there is an array of a GPU
+
+    return {n: gpu.lifted(v, home) if _is_number(v) else v for n, v in views.items()}
+
+
+def _together(name: str, v: View, first: str, home: Any) -> None:
+    here = None if home is None else home.device
+    if v.device != here and not _is_number(v):
+        raise refuse("E608", f"`{name}` is on {v.device or 'the CPU'} and `{first}` on {here or 'the CPU'}; "
+                             "expected all arrays of a call on one device")
+
+
+def _is_number(v: View) -> bool:
+    return isinstance(v.owner, bool | int | float | np.generic)
+
+
+def _set_aside(v: View, home: Any) -> View:
+    """A copy of `v`, which is about to be overwritten."""
+    if home is None:
+        return arrays.snapshot(v)
+    from polyop.runtime.gpu import home as gpu
+
+    return gpu.snapshot(v, home)
 
 
 # --- inputs --------------------------------------------------------------------------------------------------------

@@ -29,8 +29,8 @@ LONG = object()  # this call must go the long way
 
 _LONG = 1 << 12  # points from which a kernel takes longer than it takes to let other threads run
 
-_NUMBERS = frozenset({bool, int, float, type(None), *(d.type for d in BY_NUMPY if d.isbuiltin == 1)})
-_FORMATS = {"f16": "e6x", "f32": "f4x", "f64": "d", "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q", "u8": "B7x",
+NUMBERS = frozenset({bool, int, float, type(None), *(d.type for d in BY_NUMPY if d.isbuiltin == 1)})
+FORMATS = {"f16": "e6x", "f32": "f4x", "f64": "d", "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q", "u8": "B7x",
             "u16": "H6x", "u32": "I4x", "u64": "Q", "bool": "?7x"}
 
 
@@ -46,14 +46,19 @@ def key(values: Sequence[Any], by_value: Sequence[bool]) -> tuple[Any, ...] | No
             if fixed:
                 return None  # a size, in an array of rank 0
             parts += (v.dtype, v.shape, v.strides)
-        elif t in _NUMBERS:
+        elif t in NUMBERS:
             parts += (t, v, copysign(1, v) if t is float else 0) if fixed else (t,)  # -0.0 is not 0.0, though they are equal
         elif "torch" in sys.modules and t in _torch_types():
             if not _is_plain(v):
-                return None
+                if not _is_on_gpu(v):
+                    return None
+                parts.append(v.get_device())
             parts += (v.dtype, v.shape, v.stride())
         else:
-            return None
+            seen = _elsewhere(v)
+            if seen is None:
+                return None
+            parts += seen
     return tuple(parts)
 
 
@@ -73,6 +78,18 @@ def _torch_types() -> tuple[Any, ...]:
 def _is_plain(t: Any) -> bool:
     torch = sys.modules["torch"]
     return bool(t.is_cpu and t.layout is torch.strided and not t.is_neg() and not (t.requires_grad and torch.is_grad_enabled()))
+
+
+def _is_on_gpu(t: Any) -> bool:
+    torch = sys.modules["torch"]
+    return bool(t.is_cuda and t.layout is torch.strided and not (t.requires_grad and torch.is_grad_enabled())
+                and not t.is_neg() and not t.is_conj())
+
+
+def _elsewhere(v: Any) -> tuple[Any, ...] | None:
+    """The same for arrays of other frameworks on a GPU, once there has been one."""
+    home = sys.modules.get("polyop.runtime.gpu.home")
+    return home.look(v) if home is not None else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,9 +235,9 @@ def plan(op: Op, kernel: Kernel, prepared: Prepared, bound: Bound, runs: Runs, n
         at = 2 + len(signature.sizes) + k
         if n in position and values[position[n]] is None:
             continue  # the default, which follows from consts
-        if dtype == BF16 or n not in position or type(values[position[n]]) not in _NUMBERS:
+        if dtype == BF16 or n not in position or type(values[position[n]]) not in NUMBERS:
             return None
-        formats[at] = _FORMATS[dtype.name]
+        formats[at] = FORMATS[dtype.name]
         numbers.append((position[n], at))
         scalars.append(dtype)
     fresh: list[tuple[int, tuple[int, ...], DType, int, Any]] = []

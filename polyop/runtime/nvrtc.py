@@ -52,7 +52,7 @@ def assemble(module: Module, numerics: str = "fast") -> Binary:
     parts = [_version().encode(), *(x.encode() for x in options), module.text.encode(), *headers.values()]
     name = "nvrtc-" + hashlib.sha256(b"\0".join(parts)).hexdigest()
     code = cache.remember_code(name, lambda: _compile(module, options, headers))
-    return Binary(module.name, module.target, code, module.signature)
+    return Binary(module.name, module.target, code, module.signature, module.launch)
 
 
 def _compile(module: Module, options: list[str], headers: dict[str, bytes]) -> bytes:

@@ -26,6 +26,11 @@ def report(bound: Bound, site: Load) -> CallError:
     return arrays.refuse("E610", users_words(bound.op, _first(bound) or _plain(bound, site)))
 
 
+def late(op: Op, site: Load, device: str) -> CallError:
+    """The report for a computed position of an earlier call on a device, whose arrays may be gone."""
+    return arrays.refuse("E610", users_words(op, f"an earlier call of `{op.name}` on {device}: {_verdict(op, site)}"))
+
+
 def _first(bound: Bound) -> str:
     """`ids[1] = 7 reads outside ...`; empty if that takes too long, or the inputs have been overwritten."""
     op = bound.op
@@ -42,9 +47,7 @@ def _first(bound: Bound) -> str:
 def _plain(bound: Bound, site: Load) -> str:
     """`E[ids[b], d]` reads outside `E`, which has V = 5 rows; `ids` has values from 0 to 7."""
     op = bound.op
-    load = _in_text(op, site)
-    verb = "writes" if load.source in {t.name for t in op.outputs} else "reads"
-    text = f"`{load.span.text if load.span else load}` {verb} outside `{load.source}`"
+    load, text = _in_text(op, site), _verdict(op, site)
     if load.source not in bound.views:
         return text
     shape = bound.views[load.source].shape
@@ -62,6 +65,12 @@ def _plain(bound: Bound, site: Load) -> str:
         if values.size:
             text += f"; `{p.source}` has values from {values.min()} to {values.max()}"
     return text
+
+
+def _verdict(op: Op, site: Load) -> str:
+    load = _in_text(op, site)
+    verb = "writes" if load.source in {t.name for t in op.outputs} else "reads"
+    return f"`{load.span.text if load.span else load}` {verb} outside `{load.source}`"
 
 
 def _in_text(op: Op, site: Load) -> Load:

@@ -6,14 +6,17 @@ import logging
 import os
 import threading
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from weakref import WeakSet
 
 from polyop.ir.codec import CodecError, decode, encode
 from polyop.ir.errors import PolyopError
-from polyop.ir.module import Binary, Proof, Signature
-from polyop.runtime import cache
+from polyop.ir.module import Binary, HostIf, HostLoop, HostStep, Launch, Proof, Signature
+from polyop.runtime import cache, forks
 from polyop.runtime.kernel import Kernel, kernel
+
+if TYPE_CHECKING:
+    from polyop.runtime.gpu.kernel import GpuKernel
 
 log = logging.getLogger("polyop")
 V = TypeVar("V")
@@ -65,12 +68,25 @@ def _after_fork() -> None:
 
 _memos: WeakSet[Memo[Any]] = WeakSet()
 os.register_at_fork(after_in_child=_after_fork)
-kernels: Memo[Kernel] = Memo()
+kernels: Memo[Kernel | GpuKernel] = Memo()
 
 
-def find(key: str, make: Callable[[], Kernel]) -> Kernel:
+def loaded(binary: Binary, proofs: tuple[Proof, ...], trace: tuple[tuple[str, str], ...],
+           notes: tuple[str, ...]) -> Kernel | GpuKernel:
+    """What runs `binary`: code for this machine is linked now, code for a GPU when a call brings a device.
+
+    Raises UnsupportedError, if this machine cannot run it.
+    """
+    if not binary.target.startswith(("cuda:", "hip:")):
+        return kernel(binary, proofs, trace, notes)
+    with forks.IMPORTS:
+        from polyop.runtime.gpu.kernel import GpuKernel
+    return GpuKernel(binary, proofs, trace, notes)
+
+
+def find(key: str, make: Callable[[], Kernel | GpuKernel]) -> Kernel | GpuKernel:
     """The kernel of `key`: from memory, from disk, or from `make`, which is then stored."""
-    def produce() -> Kernel:
+    def produce() -> Kernel | GpuKernel:
         found = read(key)
         if found is not None:
             return found
@@ -83,16 +99,16 @@ def find(key: str, make: Callable[[], Kernel]) -> Kernel:
     return kernels.get(key, produce)
 
 
-def write(key: str, k: Kernel) -> None:
+def write(key: str, k: Kernel | GpuKernel) -> None:
     """Put `k` on disk."""
     header = {
         "name": k.binary.name, "target": k.binary.target, "signature": encode(k.binary.signature), "proofs": encode(k.proofs),
-        "trace": encode(k.trace), "notes": encode(k.notes),
+        "trace": encode(k.trace), "notes": encode(k.notes), "launch": encode(k.binary.launch),
     }
     cache.write(key, header, k.binary.code)
 
 
-def read(key: str) -> Kernel | None:
+def read(key: str) -> Kernel | GpuKernel | None:
     """The kernel of `key` from disk; None if there is none, or none that is right in every part."""
     found = cache.read(key)
     if found is None:
@@ -104,10 +120,21 @@ def read(key: str) -> Kernel | None:
         signature = decode(Signature, header.get("signature"))
         proofs = tuple(decode(Proof, p) for p in _list(header.get("proofs")))
         trace = tuple((_text(stage), _text(text)) for stage, text in map(_pair, _list(header.get("trace"))))
-        return kernel(Binary(name, target, code, signature), proofs, trace, notes)
+        launch = tuple(map(_step, _list(header.get("launch"))))
+        return loaded(Binary(name, target, code, signature, launch), proofs, trace, notes)
     except PolyopError as e:
         log.warning("ignoring the cached kernel %s: %s", key, e)
         return None
+
+
+_STEPS: dict[str, type[HostStep]] = {"Launch": Launch, "HostLoop": HostLoop, "HostIf": HostIf}
+
+
+def _step(data: Any) -> HostStep:
+    found = _STEPS.get(next(iter(data))) if isinstance(data, dict) and len(data) == 1 else None
+    if found is None:
+        raise CodecError("codec: expected a step of a host")
+    return decode(found, data)
 
 
 def _text(data: Any) -> str:

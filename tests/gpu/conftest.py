@@ -4,7 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import fake_gpu
 import pytest
+from fake_gpu import FakeGpu
+
+from polyop.ir.errors import UnsupportedError
+from polyop.runtime import call, device, store
+from polyop.runtime.gpu import driver, status
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -12,3 +18,33 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("POLYOP_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
         yield
+
+
+@pytest.fixture(params=["cuda", "hip"])
+def gpu(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+    """A fake device of each family, which every call of the test finds."""
+    yield from _faked(request.param, monkeypatch)
+
+
+@pytest.fixture
+def cuda(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+    """A fake CUDA device."""
+    yield from _faked("cuda", monkeypatch)
+
+
+def _faked(family: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
+    try:
+        path = fake_gpu.library()
+    except UnsupportedError as e:
+        pytest.skip(str(e))
+    made = FakeGpu(family)
+    monkeypatch.setattr(driver, "LIBRARIES", {"cuda": (path,), "hip": (path,)})
+    monkeypatch.setattr(device, "assembled", fake_gpu.assembled)
+    monkeypatch.setattr(store, "kernels", store.Memo())
+    monkeypatch.setattr(call, "_torch", ())
+    monkeypatch.setattr(status, "_words", [])
+    monkeypatch.setattr(status, "_rooms", {})
+    monkeypatch.setattr(status, "_loaded", {})
+    fake_gpu.forget()
+    yield made
+    made.reset()

@@ -1,127 +1,92 @@
-"""The way through NVIDIA's driver, with a driver made of host memory and the emulator in its place."""
+"""The way through a driver, with one made of host memory and the emulator in its place."""
 
 from __future__ import annotations
 
-import ctypes
-import sys
-from types import SimpleNamespace
-from typing import Any
-
 import numpy as np
 import pytest
+from fake_gpu import FakeGpu, assembled
 from gpu_cases import CASES, data
 
-from polyop.codegen import cuda as text
-from polyop.ir.errors import UnsupportedError
+from polyop.codegen import cuda as cuda_text
+from polyop.codegen import hip as hip_text
+from polyop.ir.expr import Load, affine
 from polyop.ir.interpret import interpret
-from polyop.ir.module import Binary, Module
+from polyop.ir.module import Binary, Launch
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.runtime import cuda, cxx, emulated
-
-try:
-    cxx.compiler()
-except UnsupportedError as e:
-    pytest.skip(str(e), allow_module_level=True)
+from polyop.runtime.gpu import direct, driver
+from polyop.runtime.gpu.driver import Device
+from polyop.runtime.gpu.kernel import GpuKernel, prepared
 
 
-class FakeDriver:
-    """The calls that `runtime/cuda.py` makes; device memory is host memory, and `live` counts what is not freed."""
-
-    CUdevice_attribute = SimpleNamespace(CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR=9,
-                                         CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR=0)
-
-    def __init__(self, module: Module, devices: int = 1) -> None:
-        self.library = ctypes.CDLL(str(cxx.library(module, watched=False)))
-        self.devices, self.blocks = devices, 0
-        self.live: dict[int, Any] = {}
-
-    def __getattr__(self, name: str) -> Any:
-        """Calls of no consequence here: contexts, unloading, waiting."""
-        return lambda *args: (0, 0)
-
-    def cuInit(self, flags: int) -> tuple[int]:
-        return (0,)
-
-    def cuDeviceGetCount(self) -> tuple[int, int]:
-        return 0, self.devices
-
-    def cuDeviceGetAttribute(self, attribute: int, device: int) -> tuple[int, int]:
-        return 0, attribute
-
-    def cuMemAlloc(self, bytes_: int) -> tuple[int, int]:
-        room = ctypes.create_string_buffer(b"\xff" * bytes_, bytes_)
-        self.live[ctypes.addressof(room)] = room
-        return 0, ctypes.addressof(room)
-
-    def cuMemFree(self, pointer: int) -> tuple[int]:
-        del self.live[pointer]
-        return (0,)
-
-    def cuMemcpyHtoD(self, to: int, source: int, bytes_: int) -> tuple[int]:
-        ctypes.memmove(to, source, bytes_)
-        return (0,)
-
-    cuMemcpyDtoH = cuMemcpyHtoD
-
-    def cuModuleGetFunction(self, library: int, name: bytes) -> tuple[int, Any]:
-        return 0, getattr(self.library, f"{name.decode()}__launch")
-
-    def cuLaunchKernel(self, kernel: Any, *rest: int) -> tuple[int]:
-        *shape, shared, stream, values, extra = rest
-        assert (shared, stream, extra) == (0, 0, 0)
-        self.blocks += shape[0]
-        options = emulated._Options(tuple(shape[:3]), tuple(shape[3:]), 0, 1, 0)
-        kernel(ctypes.c_void_p(values), ctypes.byref(options))
-        return (0,)
-
-
-def driven(name: str, monkeypatch: pytest.MonkeyPatch, sizes: dict[str, int],
-           arrays: dict[str, np.ndarray]) -> tuple[object, FakeDriver]:
+def driven(name: str, gpu: FakeGpu, sizes: dict[str, int], arrays: dict[str, np.ndarray]) -> Load | None:
     """What a run through the fake driver gives."""
-    case = CASES[name]
-    module = text.emit(case.nest, target("cuda:sm_90"), Options())
-    driver = FakeDriver(module)
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", driver)
-    return cuda.run(module, Binary(name, "cuda:sm_90", b"", module.signature), sizes, case.scalars, arrays), driver
+    case, row = CASES[name], target({"cuda": "cuda:sm_90", "hip": "hip:gfx942"}[gpu.family])
+    module = {"cuda": cuda_text, "hip": hip_text}[gpu.family].emit(case.nest, row, Options())
+    return direct.run(assembled(module)[0], sizes, case.scalars, arrays, Device(gpu.family, 0))
 
 
 @pytest.mark.parametrize("name", ["saxpy", "matmul", "softmax", "heat", "dot_bf16", "total"])
-def test_a_run_through_the_driver_gives_what_the_interpreter_says(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    case = CASES[name]
+def test_a_run_through_the_driver_gives_what_the_interpreter_says(name: str, gpu: FakeGpu) -> None:
+    case, before = CASES[name], gpu.live
     for sizes in case.sizes:
         arrays, expected = data(case, sizes), data(case, sizes)
-        outside, driver = driven(name, monkeypatch, sizes, arrays)
+        assert driven(name, gpu, sizes, arrays) is None
         interpret(case.nest, sizes, case.scalars, expected)
-        assert outside is None
-        assert driver.live == {}
         for x in arrays:
             np.testing.assert_allclose(arrays[x].astype(np.float64), expected[x].astype(np.float64), rtol=1e-2, atol=1e-5)
+    assert gpu.live == before
 
 
-def test_a_position_outside_comes_back_from_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_position_outside_comes_back_from_the_device(gpu: FakeGpu) -> None:
     case = CASES["gather"]
     arrays = data(case, case.sizes[0])
     arrays["ids"][4] = -1
-    outside, _ = driven("gather", monkeypatch, case.sizes[0], arrays)
-    assert str(outside) == "E[ids[i], j]"
+    assert str(driven("gather", gpu, case.sizes[0], arrays)) == "E[ids[i], j]"
 
 
-def test_the_grid_has_a_thread_for_each_point(monkeypatch: pytest.MonkeyPatch) -> None:
-    _, driver = driven("saxpy", monkeypatch, {"N": 300}, data(CASES["saxpy"], {"N": 300}))
-    assert driver.blocks == 3
+def test_the_grid_has_a_thread_for_each_point(cuda: FakeGpu) -> None:
+    driven("saxpy", cuda, {"N": 300}, data(CASES["saxpy"], {"N": 300}))
+    assert sum(r.grid for r in cuda.launches) == 3
 
 
-def test_no_device_is_a_reason_and_not_an_error_until_one_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:
+def shared(bytes_: int, cuda: FakeGpu) -> Binary:
+    """A kernel that asks for dynamic shared memory; its code is that of saxpy."""
     case = CASES["saxpy"]
-    module = text.emit(case.nest, target("cuda:sm_90"), Options())
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", FakeDriver(module, devices=0))
-    assert cuda.unavailable() == "there is no CUDA device"
-    with pytest.raises(UnsupportedError, match="there is no CUDA device"):
-        cuda.run(module, Binary("saxpy", "cuda:sm_90", b"", module.signature), {"N": 1}, case.scalars, data(case, {"N": 1}))
+    code, _ = assembled(cuda_text.emit(case.nest, target("cuda:sm_90"), Options()))
+    (launch,) = code.launch
+    assert isinstance(launch, Launch)
+    launch = Launch(launch.kernel, (affine("N"),), 128, launch.args, launch.writes, bytes_)
+    return Binary(code.name, code.target, code.code, code.signature, (launch,))
 
 
-def test_a_device_is_named_as_compilers_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    module = text.emit(CASES["saxpy"].nest, target("cuda:sm_90"), Options())
-    monkeypatch.setitem(sys.modules, "cuda.bindings.driver", FakeDriver(module))
-    assert cuda.architecture() == "sm_90"
+def test_a_block_that_needs_much_shared_memory_asks_for_it(cuda: FakeGpu) -> None:
+    for bytes_, asked in ((48 << 10, 0), (100 << 10, 1)):
+        binary, arrays = shared(bytes_, cuda), data(CASES["saxpy"], {"N": 30})
+        direct.run(binary, {"N": 30}, CASES["saxpy"].scalars, arrays, Device("cuda", 0))
+        assert cuda.calls("cuFuncSetAttribute") == asked and cuda.launches[-1].shared == bytes_
+
+
+def test_more_shared_memory_than_a_block_can_have_is_refused(cuda: FakeGpu) -> None:
+    with pytest.raises(driver.UnsupportedError, match="256000 bytes of shared memory; a block on cuda:0 has at most 232448"):
+        direct.run(shared(256000, cuda), {"N": 3}, CASES["saxpy"].scalars, data(CASES["saxpy"], {"N": 3}), Device("cuda", 0))
+
+
+def test_a_module_is_loaded_once_for_each_device(gpu: FakeGpu) -> None:
+    gpu.reset(devices=2)
+    module = cuda_text.emit(CASES["saxpy"].nest, target("cuda:sm_90"), Options())
+    kernel = GpuKernel(assembled(module)[0])
+    strides = {b.name: (1,) for b in kernel.binary.signature.tensors}
+    for _ in range(3):
+        for index in (0, 1):
+            prepared(kernel, Device(gpu.family, index), {"N": 3}, strides, 0)
+    assert gpu.calls({"cuda": "cuModuleLoadData", "hip": "hipModuleLoadData"}[gpu.family]) == 2
+
+
+def test_code_that_is_none_is_refused_by_the_driver(gpu: FakeGpu) -> None:
+    with pytest.raises(driver.InternalError, match="ModuleLoadData failed"):
+        driver.load(Device(gpu.family, 0), b"no code")
+
+
+def test_a_device_is_named_as_compilers_name_it(gpu: FakeGpu) -> None:
+    assert driver.arch(Device(gpu.family, 0)) == {"cuda": "sm_90", "hip": "gfx942"}[gpu.family]

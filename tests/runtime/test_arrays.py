@@ -44,11 +44,11 @@ def test_unaligned_elements_are_refused():
 def test_dlpack_of_another_device_is_refused():
     class Elsewhere:
         def __dlpack_device__(self):
-            return (2, 0)
+            return (8, 0)
 
         def __dlpack__(self):
             raise AssertionError("must not be asked")
-    assert message(Elsewhere()) == "E608: `X` is in CUDA memory; expected an array on the CPU"
+    assert message(Elsewhere()) == "E608: `X` is in Metal memory; expected an array on the CPU or a GPU"
 
 
 def test_dlpack_and_array_interface_producers_share_their_memory():
@@ -172,7 +172,7 @@ def test_torch_tensors_that_cannot_be_read_are_refused():
     assert message(torch.ones(2, requires_grad=True)) == "E608: `X` requires a gradient, which would be lost here | X.detach()"
     with torch.no_grad():
         arrays.view(torch.ones(2, requires_grad=True), "X")
-    assert message(torch.ones(2, device="meta")) == "E608: `X` is on meta; expected a tensor on the CPU | X.cpu()"
+    assert message(torch.ones(2, device="meta")) == "E608: `X` is on meta; expected a tensor on the CPU or a GPU | X.cpu()"
     assert message(torch.eye(2).to_sparse()) == "E608: `X` has layout torch.sparse_coo; expected a dense tensor | X.to_dense()"
     assert message(torch.ones(2, dtype=torch.complex64)).startswith("E602: `X` has dtype complex64")
     assert message(torch.ones(2, dtype=torch.complex64).conj().imag).startswith("E608: `X` is a lazy conjugate or negative")
