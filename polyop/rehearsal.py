@@ -1,20 +1,31 @@
-"""Calls of an operator compiled for a GPU, on the emulator: every access is watched, and the time it takes means nothing."""
+"""Calls of an operator compiled for a GPU, with NumPy arrays: on the emulator, where every access is watched and the time it
+takes means nothing, or on a device, with copies to and fro.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from itertools import product
 from typing import Any
+
+import numpy as np
 
 from polyop.compiler import compile_op
 from polyop.ir.errors import CallError, InternalError, UnsupportedError
 from polyop.ir.interface import Choice, Interface
+from polyop.ir.module import launches
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
+from polyop.operator import Operator
 from polyop.runtime import arrays, choose, emulated, outside
 from polyop.runtime.bind import Bound, bind
+from polyop.runtime.gpu import driver
+from polyop.runtime.gpu.driver import Device
+from polyop.runtime.gpu.memory import put
+from polyop.runtime.gpu.status import synchronize
 from polyop.runtime.layout import contiguous
 
 
@@ -25,6 +36,17 @@ class Rehearsal:
     interface: Interface
     make: Callable[[Choice], Op]
     target: Target
+    thorough: bool = False
+
+    @property
+    def ways(self) -> tuple[tuple[str, str], ...]:
+        """The orders of threads, and of what is asynchronous, in which calls are carried out: one, or, if `thorough`, all."""
+        kinds = emulated.COMPLETIONS[: 2 if self.target.family == "cuda" else 1]  # on AMD nothing is asynchronous
+        return tuple(product(emulated.ORDERS, kinds)) if self.thorough else ((emulated.ORDERS[0], kinds[0]),)
+
+    def __str__(self) -> str:
+        many = f" in {len(self.ways)} orders" if self.thorough else ""
+        return f"on the emulator of {self.target.name}{many}, which saw no fault"
 
     def __call__(self, **arguments: Any) -> Any:
         """The results.
@@ -47,9 +69,46 @@ class Rehearsal:
         if module is None:
             raise UnsupportedError(f"`{op.name}` has no loops for {self.target.name}: it is evaluated element by element")
         given = {b.name: arrays.as_numpy(bound.views[b.name]) for b in module.signature.tensors}
-        report = emulated.run(module, bound.sizes, bound.scalars, given)
-        if report.findings:
-            raise InternalError(f"emulator: {op.name} for {self.target.name}: {report}")
-        if report.site is not None:
-            raise outside.report(bound, report.site)
+        for order, completion in self.ways:
+            copies = {n: a.copy() for n, a in given.items()}
+            report = emulated.run(module, bound.sizes, bound.scalars, copies, order=order, completion=completion)
+            if report.findings:
+                raise InternalError(f"emulator: {op.name} for {self.target.name}, threads {order}: {report}")
+            if report.site is not None:
+                raise outside.report(bound, report.site)
+        for name in {n for launch in launches(module.launch) for n in launch.writes} & given.keys():
+            given[name][...] = copies[name]
         return bound.value
+
+
+@dataclass(frozen=True, eq=False)
+class OnDevice:
+    """An operator that is called with NumPy arrays and runs on a GPU."""
+
+    operator: Operator
+    device: Device
+
+    @property
+    def interface(self) -> Interface:
+        return self.operator.interface
+
+    def __str__(self) -> str:
+        return f"on {self.device}, copies to and fro included"
+
+    def __call__(self, **arguments: Any) -> Any:
+        """The results, as NumPy arrays.
+
+        Raises CallError, if the arguments do not fit, or a position computed from data lies outside its tensor.
+        """
+        arguments = {n: put(a, self.device) if isinstance(a, np.ndarray) else a for n, a in arguments.items()}
+        results = self.operator(**arguments)
+        synchronize()
+        return tuple(r.numpy() for r in results) if isinstance(results, tuple) else results.numpy()
+
+
+def device_for(t: Target) -> Device | None:
+    """The device of this machine that runs code for `t`, if there is one."""
+    if driver.unavailable(t.family):
+        return None
+    devices: Iterable[Device] = (Device(t.family, k) for k in range(driver.count(t.family)))
+    return next((d for d in devices if t.arch in (driver.arch(d), driver.arch(d) + "a")), None)

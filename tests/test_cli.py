@@ -340,9 +340,16 @@ def compiler():
 def test_for_a_gpu_an_operator_runs_on_the_emulator_and_is_checked(call, file):
     scaled = [file, "scaled", "-D", "n=3", "-D", "N=0"]
     for arguments in (["softmax", "-D", "C=5"], [file, "matmul", "-D", "T=f16", "-D", "M=9"], scaled, [file, "bump"]):
-        for target in ("cuda:sm_80", "hip:gfx942"):
-            status, out, err = call("run", *arguments, "--target", target, "--check")
-            assert status == 0 and f"on the emulator of {target}, which saw no fault" in out and "\nright" in out, err
+        for target, orders in (("cuda:sm_80", 6), ("hip:gfx942", 3)):
+            status, out, err = call("run", *arguments, "--target", target, "--emulate", "--check")
+            where = f"on the emulator of {target} in {orders} orders, which saw no fault"
+            assert status == 0 and where in " ".join(out.split()) and "\nright" in out, err
+
+
+@pytest.mark.usefixtures("compiler")
+def test_without_a_device_a_gpu_is_emulated(call):
+    status, out, err = call("run", "softmax", "-D", "C=5", "--target", "cuda:sm_80")
+    assert status == 0 and "on the emulator of cuda:sm_80, which saw no fault" in " ".join(out.split()), err
 
 
 @pytest.mark.usefixtures("compiler")
@@ -353,6 +360,7 @@ def test_what_lies_outside_is_told_on_the_emulator_too(call):
 def test_a_gpu_is_named_in_full_and_not_timed(call):
     assert "say which: cuda:sm_80, cuda:sm_90" in call("run", "softmax", "--target", "cuda")[2]
     assert "E914" in call("run", "softmax", "--target", "cuda:sm_80", "--time")[2]
+    assert "E914" in call("run", "softmax", "--emulate")[2]
 
 
 def test_without_a_compiler_the_emulator_says_what_it_needs(call, monkeypatch):

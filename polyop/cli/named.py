@@ -18,7 +18,7 @@ from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import fail
 from polyop.ir.options import RUNGS, Options
 from polyop.operator import Artefact
-from polyop.rehearsal import Rehearsal
+from polyop.rehearsal import OnDevice, Rehearsal, device_for
 from polyop.runtime import cpu
 from polyop.trial import Called, sort
 
@@ -59,13 +59,21 @@ def source(file: str) -> syntax.Program:
     return parse(program.read(path))
 
 
-def called(given: syntax.Program, name: str, target: str) -> Called:
-    """What runs the operator `name` as `target` would: for a GPU, the emulator."""
+def called(given: syntax.Program, name: str, target: str, emulate: bool = False, thorough: bool = False) -> Called:
+    """What runs the operator `name` as `target` would: for a GPU that is not here, and with `emulate`, the emulator.
+
+    thorough   whether the emulator tries all orders of threads
+    """
     operator, t, make = program.operator(given, name, Options()), cpu.resolve(target), program.maker(given, name)
-    if t.family != "x86":
-        return Rehearsal(operator.interface, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), t)
+    if t.family == "x86" and emulate:
+        raise fail("E914", f"`--emulate` is for GPUs; {target} runs here, or not at all")
     operator.target = target
-    return operator
+    if t.family == "x86":
+        return operator
+    device = None if emulate else device_for(t)
+    if device is not None:
+        return OnDevice(operator, device)
+    return Rehearsal(operator.interface, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), t, thorough)
 
 
 def defined(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:

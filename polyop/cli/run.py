@@ -28,17 +28,18 @@ from polyop.trial import Called, Trial, compared, trial
 @RANK
 @TARGET
 @click.option("--seed", default=0, type=click.IntRange(0), help="Of the random inputs.")
-@click.option("--check", "checked", is_flag=True, help="Compare with a plain evaluation in float64.")
+@click.option("--check", "checked", is_flag=True, help="Compare with float64; on the emulator, in all orders.")
+@click.option("--emulate", is_flag=True, help="For a GPU: run on the emulator, even if there is such a device.")
 @click.option("--time", "timed", is_flag=True, help="Repeat the call and say how fast it is.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="A folder for the results, as .npy files.")
 def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, seed: int, checked: bool,
-        timed: bool, out: Path | None) -> None:
+        emulate: bool, timed: bool, out: Path | None) -> None:
     """Run an operator on .npy files or random inputs."""
     text, name = opened(file, name)
-    is_emulated = cpu.resolve(target).family != "x86"
-    if is_emulated and timed:
-        raise fail("E914", f"`--time` says nothing about {target}: calls for a GPU run on an emulator here")
-    operator = called(text, name, target)
+    is_for_gpu = cpu.resolve(target).family != "x86"
+    if is_for_gpu and timed:
+        raise fail("E914", f"`--time` says nothing about {target}: arrays are copied to and fro here; see bench/gpu.py")
+    operator = called(text, name, target, emulate, checked)
     call = trial(operator.interface, program.maker(text, name), given, rank, seed)
     if call.assumed:
         OUT.print(Text(f"not given, so assumed: {', '.join(f'{n} = {v}' for n, v in call.assumed.items())}", "dim"))
@@ -49,7 +50,7 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
     named = list(zip((r.name for r in operator.interface.results), results if isinstance(results, tuple) else (results,),
                      strict=True))
     _summary(named)
-    where = f", on the emulator of {target}, which saw no fault" if is_emulated else ""
+    where = f", {operator}" if is_for_gpu else ""
     OUT.print(f"first call {seconds(first)}, compiling or loading included{where}")
     if timed:
         _timing(operator, call)

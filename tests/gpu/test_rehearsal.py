@@ -1,0 +1,81 @@
+"""Operators for a GPU with NumPy arrays: on a device if there is one that runs the target's code, else on the emulator."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from fake_gpu import FakeGpu
+
+from polyop.cli.named import called
+from polyop.dsl.parse import parse
+from polyop.ir.errors import CallError, InternalError
+from polyop.ir.span import Source
+from polyop.ir.target import target
+from polyop.rehearsal import OnDevice, Rehearsal, device_for
+from polyop.runtime import emulated
+from polyop.runtime.emulated import Report
+from polyop.runtime.gpu.driver import Device
+
+TEXT = parse(Source("t", """
+op both(X: f32[N]; a: f32) -> (Y: f32[N], Z: f32[N]) { Y[i] = a * X[i]; Z[i] = X[i] + a }
+op gather(E: f32[V], ids: i32[N]) -> (Y: f32[N]) { Y[i] = E[ids[i]] }
+op bump(inout X: f32[N]) { X[i] = X[i] + 1 }
+"""))
+X = np.arange(5, dtype=np.float32)
+NATIVE = {"cuda": "cuda:sm_90a", "hip": "hip:gfx942"}
+
+
+def test_where_there_is_a_device_it_runs_there(gpu: FakeGpu) -> None:
+    both = called(TEXT, "both", NATIVE[gpu.family])
+    assert isinstance(both, OnDevice) and str(both) == f"on {gpu.family}:0, copies to and fro included"
+    y, z = both(X=X, a=2.0)
+    np.testing.assert_array_equal(y, 2 * X)
+    np.testing.assert_array_equal(z, X + 2)
+    np.testing.assert_array_equal(called(TEXT, "bump", NATIVE[gpu.family])(X=X.copy()), X + 1)
+    assert gpu.launches
+
+
+def test_emulation_can_be_asked_for_where_there_is_a_device(gpu: FakeGpu) -> None:
+    both = called(TEXT, "both", NATIVE[gpu.family], emulate=True)
+    np.testing.assert_array_equal(both(X=X, a=2.0)[0], 2 * X)
+    assert isinstance(both, Rehearsal) and not gpu.launches
+
+
+def test_a_device_that_does_not_run_the_code_is_left_alone(cuda: FakeGpu) -> None:
+    assert device_for(target("cuda:sm_90")) == device_for(target("cuda:sm_90a")) == Device("cuda", 0)
+    assert device_for(target("cuda:sm_80")) is None
+    cuda.reset(devices=0)
+    assert device_for(target("cuda:sm_90a")) is None
+
+
+def test_what_lies_outside_is_told_by_the_call_itself(gpu: FakeGpu) -> None:
+    with pytest.raises(CallError, match=r"`E\[ids\[i\]\]` reads outside `E`"):
+        called(TEXT, "gather", NATIVE[gpu.family])(E=X, ids=np.array([9], np.int32))
+
+
+def test_a_thorough_rehearsal_takes_every_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = []
+
+    def run(module: object, sizes: object, scalars: object, arrays: dict[str, np.ndarray], **how: str) -> Report:
+        seen.append((how["order"], how["completion"]))
+        arrays["X_out" if "X_out" in arrays else next(iter(arrays))][...] += 1
+        return Report(None, ())
+
+    monkeypatch.setattr(emulated, "run", run)
+    bump = called(TEXT, "bump", "cuda:sm_80", thorough=True)
+    assert isinstance(bump, Rehearsal) and "in 6 orders" in str(bump)
+    bump(X=X.copy())
+    assert len(set(seen)) == len(seen) == 6
+    seen.clear()
+    called(TEXT, "bump", "hip:gfx942", thorough=True)(X=X.copy())
+    assert seen == [("forward", "late"), ("backward", "late"), ("shuffled", "late")]
+
+
+def test_a_fault_in_one_order_is_one_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+    def run(*_: object, order: str, **__: object) -> Report:
+        return Report(None, (emulated.Finding("race", "k", "X", (0,), "by all"),) if order == "shuffled" else ())
+
+    monkeypatch.setattr(emulated, "run", run)
+    called(TEXT, "bump", "cuda:sm_80")(X=X.copy())
+    with pytest.raises(InternalError, match="threads shuffled: race in k"):
+        called(TEXT, "bump", "cuda:sm_80", thorough=True)(X=X.copy())
