@@ -2,45 +2,37 @@
 
     Op -extract-> Scop -schedule-> Schedule -tile-> TileProgram -generate-> LoopNest -keep-> LoopNest -prove-> Proof..
        -rewrite-> LoopNest -follow-> Proof -emit-> Module -assemble-> Binary
+
+What an Op is taken for stands in `forms.py`, how one Scop becomes a nest in `making.py`, how several nests become one kernel in
+`jobs.py`.
 """
 
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
+from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
-from polyop.codegen.lower import kept, rewritten
-from polyop.codegen.verify import verify as verify_nest
-from polyop.ir.copies import Recomputed
+from polyop.forms import FORMS, Form, before_scop
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
-from polyop.ir.loops import Buffer, LoopNest, Space
+from polyop.ir.loops import LoopNest
 from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import RUNGS, Layout, Options
-from polyop.ir.routine import Routine, Use, composed
+from polyop.ir.routine import Routine
 from polyop.ir.target import Target
-from polyop.poly.middle import Middle, lower, scop_of
-from polyop.poly.schedule import is_contraction
-from polyop.poly.scop import Scop
-from polyop.poly.verify import first_failure, prove
-from polyop.poly.verify.copies import same_elements
-from polyop.poly.verify.rewrites import follows
+from polyop.jobs import apart, routines, together, whole
+from polyop.making import PLAIN, Job, NotProvedError, Way, make
+from polyop.poly.middle import scop_of
 from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
-from polyop.poly.wellformed import proofs as well_formed
-from polyop.rewrite.blocks import cut_into_blocks
-from polyop.rewrite.families import Family, families, rest_of
-from polyop.rewrite.names import fresh
-from polyop.rewrite.ones import fix_at_one
-from polyop.rewrite.overlap import cut_into_tiles
-from polyop.rewrite.pieces import cut_into_pieces
-from polyop.rewrite.positions import narrowed
-from polyop.rewrite.residues import cut_into_residues
-from polyop.rewrite.rounds import cut_into_rounds
-from polyop.rewrite.shares import cut_into_shares
 from polyop.runtime import cpu, forks
 from polyop.trace import Recorder, Trace
+
+T = TypeVar("T")
 
 LOG = logging.getLogger("polyop")
 
@@ -75,45 +67,16 @@ class Compiled:
     binary: Binary | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class _Way:
-    """What may be proposed on a rung: storage that is folded, recurrences in time tiles."""
-
-    fold: bool = True
-    skew: bool = True
-
-
-_PLAIN = _Way(False, False)
-
-
 @dataclass(frozen=True, eq=False)
-class _Tiled:
-    """An Op whose chains run in overlapped tiles, and the one that it stands for."""
+class _Asked:
+    """What is to be compiled, and `notes`: what was refused so far."""
 
     op: Op
-    made: Recomputed
-
-
-@dataclass(frozen=True, eq=False)
-class _Job:
-    """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then."""
-
-    scop: Scop
     layout: Layout
-    family: Family | None = None
-    tiled: _Tiled | None = None
-
-
-@dataclass(frozen=True, eq=False)
-class _Made:
-    """A job's nest: as the proofs look at it, and as it is emitted."""
-
-    job: _Job
-    middle: Middle
-    nest: LoopNest
-    final: LoopNest
-    proofs: tuple[Proof, ...]
-    notes: tuple[str, ...]
+    target: Target
+    options: Options
+    rec: Recorder
+    notes: list[str]
 
 
 def compile_op(op: Op, layout: Layout, target: Target, options: Options | None = None) -> Compiled:
@@ -122,212 +85,116 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     Raises  UserError, if the operator itself is wrong: reads outside, results not written, no legal order; or if isl cannot
             decide within its quota whether it is. UnsupportedError, if the pieces it is cut into exceed that quota.
     """
-    options = options or Options()
-    rec = Recorder()
-    rec.text("op", op)
+    asked = _Asked(op, layout, target, options or Options(), Recorder(), [])
+    asked.rec.text("op", op)
     with _ISL:
-        rec.stage("check", check, op)
-        cut = _before_scop(op, options)
-        notes: list[str] = []
+        asked.rec.stage("check", check, op)
+        made = _climbed_down(asked)
+    if made:
+        return made
+    asked.notes.append("no loops could be generated: calls are interpreted, which is slow")
+    LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(asked.notes))
+    return Compiled(op, layout, target, asked.options, "interpreter", asked.rec.trace(), notes=tuple(asked.notes))
 
-        def tried(rung: str, way: _Way, jobs: tuple[_Job, ...]) -> Compiled | _Way | None:
-            """The kernel; or, if there is none so, the next way to try on this rung."""
-            rec.text("scop", "\n".join(str(j.scop) for j in jobs))
-            try:
-                return _on_rung(rung, way, rec, jobs, op, layout, target, options, notes)
-            except _NotProvedError as error:
-                notes.append(f"not on rung {rung}{', folded' if way.fold else ''}: {error}")
-                if error.plainer is None and not is_undecided(error.failed):  # else it is a limit of the checker's
-                    LOG.error("polyop bug: the schedule of %s on rung %s is %s", op.name, rung, error)
-                return error.plainer
-            except UnsupportedError as error:
-                notes.append(f"not on rung {rung}: {error}")
-            except (UserError, RecursionError, MemoryError):
-                raise
-            except Exception as error:  # plainer loops may do without what is broken
-                what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
-                notes.append(f"not on rung {rung}: {what}")
-                LOG.error("polyop bug: %s on rung %s: %s", op.name, rung, what)
-            return None
 
-        apart = rec.stage("scop", _apart, op, cut, layout, target, options)
-        if apart:
-            made = tried(options.rung, _Way(), apart)
+def _climbed_down(a: _Asked) -> Compiled | None:
+    """The kernel of the first rung that holds: of steps apart, then of each form of the whole; None if there is none."""
+    cut = before_scop(a.op, a.options)
+    if _may_be_rewritten(a) and a.options.rung == "tuned" and a.options.regime == "positive":
+        jobs = _noted(a, "in parts", lambda: a.rec.stage("scop", apart, a.op, cut, a.layout))
+        if jobs:
+            made = _tried(a, "tuned", Way(), jobs)
             if isinstance(made, Compiled):
                 return made
-            notes.append("steps that differ in numbers alone are compiled one by one")
-        for form, tiled in _forms(cut, options, target):
-            whole = (_Job(rec.stage("scop", scop_of, form), layout, tiled=tiled),)
-            for rung in (r for r in RUNGS[RUNGS.index(options.rung) : -1] if form is cut or r in _FUSED):
-                way: _Way | None = _Way() if rung in _FUSED else _PLAIN
-                while way:
-                    made = tried(rung, way, whole)
-                    if isinstance(made, Compiled):
-                        return made
-                    way = made
-    notes.append("no loops could be generated: calls are interpreted, which is slow")
-    LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(notes))
-    return Compiled(op, layout, target, options, "interpreter", rec.trace(), notes=tuple(notes))
+            a.notes.append("steps that differ in numbers alone are compiled one by one")
+    for job, rungs in _forms(a, cut):
+        for rung in rungs:
+            found = _on_rung(a, rung, job)
+            if found:
+                return found
+    return None
 
 
-def _before_scop(op: Op, options: Options) -> Op:
-    """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off."""
-    strict = options.numerics == "strict"
-    near = narrowed(op) if options.near else op
-    cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_at_one(near, options.ones)), strict))
-    return cut_into_shares(cut) if options.threads and not strict else cut
+def _may_be_rewritten(a: _Asked) -> bool:
+    """Whether an Op may become several kernels' worth of loops: on GPUs the host starts each of these."""
+    return a.target.family == "x86"
 
 
-def _forms(cut: Op, options: Options, target: Target) -> list[tuple[Op, _Tiled | None]]:
-    """What to try, best first: chains in overlapped tiles, triangular recurrences in blocks, and `cut` as it is.
-
-    Nothing but that for GPUs, whose host would start the kernels of each block.
-    """
-    if target.family != "x86":
-        return [(cut, None)]
-    tiled, blocked = cut_into_tiles(cut, options.overlap), cut_into_blocks(cut, options.numerics == "strict")
-    return [*([(tiled.op, _Tiled(cut, tiled))] if tiled else []), *([(blocked, None)] if blocked is not cut else []), (cut, None)]
-
-
-def _apart(op: Op, cut: Op, layout: Layout, target: Target, options: Options) -> tuple[_Job, ...]:
-    """Residue classes that differ in numbers alone, each family of them a job, and what is left; () if there are none.
-
-    Contractions only: what is lighter shares loops with what it is put into. Not for GPUs, whose kernels the host starts.
-    """
-    if options.rung != "tuned" or options.regime != "positive" or target.family != "x86":
-        return ()
-    classes = frozenset(t.name for t in cut.temporaries) - frozenset(t.name for t in op.temporaries)
-    jobs = [_Job(scop_of(f.op), _layout_of(f.op, layout), f) for f in families(cut, classes)]
-    jobs = [j for j in jobs if any(is_contraction(s, frozenset()) for s in j.scop.stmts)]
-    if not jobs:
-        return ()
-    rest = rest_of(cut, tuple(j.family for j in jobs if j.family))
-    return (*jobs, _Job(scop_of(rest), _layout_of(rest, layout)))
+def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
+    """What to try, best first, and on which rungs: on those on which statements share loops, or on all if nothing follows."""
+    rungs = RUNGS[RUNGS.index(a.options.rung) : -1]
+    for what, form_of in FORMS if _may_be_rewritten(a) else ():
+        form = _noted(a, f"in {what}", partial(form_of, cut, a.options))
+        job = _noted(a, f"in {what}", partial(_job, a, form)) if form else None
+        if job:
+            yield job, tuple(r for r in rungs if r in _FUSED)
+    yield _job(a, Form(cut)), rungs
 
 
-def _layout_of(part: Op, layout: Layout) -> Layout:
-    """`layout` for a part of an operator, whose temporaries are contiguous."""
-    units = {t.name: len(t.shape) - 1 if t.shape else None for t in part.tensors if t.role != "temp"}
-    return Layout(tuple((units | {n: u for n, u in layout.units if n in units}).items()))
+def _job(a: _Asked, form: Form) -> Job:
+    return Job(a.rec.stage("scop", scop_of, form.op), a.layout, tiled=form.tiled)
 
 
-class _NotProvedError(Exception):
-    """A claim about a nest failed; `plainer`: the way without what was only proposed, the last of it first, if anything was."""
+def _on_rung(a: _Asked, rung: str, job: Job) -> Compiled | None:
+    """The kernel of one rung, with as much as is proved of what is proposed there; None if there is none so."""
+    way: Way | None = Way() if rung in _FUSED else PLAIN
+    while way:
+        made = _tried(a, rung, way, (job,))
+        if isinstance(made, Compiled):
+            return made
+        way = made
+    return None
 
-    def __init__(self, failed: Proof, made: Middle) -> None:
-        super().__init__(f"not proved: {failed}{', in time tiles' if made.has_skews else ''}")
-        self.failed = failed
-        self.plainer = _Way(skew=False) if made.has_skews else _PLAIN if made.has_folds else None
+
+def _tried(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled | Way | None:
+    """The kernel; or, if there is none so, the next way to try on this rung."""
+    a.rec.text("scop", "\n".join(str(j.scop) for j in jobs))
+    try:
+        return _noted(a, f"on rung {rung}", lambda: _kernel(a, rung, way, jobs))
+    except NotProvedError as error:
+        a.notes.append(f"not on rung {rung}{', folded' if way.fold else ''}: {error}")
+        if error.plainer is None and not is_undecided(error.failed):  # else it is a limit of the checker's
+            LOG.error("polyop bug: the schedule of %s on rung %s is %s", a.op.name, rung, error)
+        return error.plainer
 
 
-def _on_rung(rung: str, way: _Way, rec: Recorder, jobs: tuple[_Job, ...], op: Op, layout: Layout, target: Target,
-             options: Options, notes: list[str]) -> Compiled:
-    made = tuple(_made(rung, way, rec, j, target, options) for j in jobs)
-    nest, final = _whole(made, [m.nest for m in made]), _whole(made, [m.final for m in made])
-    proofs = _together([m.proofs for m in made])
+def _noted(a: _Asked, where: str, stage: Callable[[], T]) -> T | None:
+    """What `stage` makes; None if it cannot, with a note that says why. Plainer loops may do without what is broken."""
+    try:
+        return stage()
+    except UnsupportedError as error:
+        a.notes.append(f"not {where}: {error}")
+    except (NotProvedError, UserError, RecursionError, MemoryError):
+        raise
+    except Exception as error:
+        what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
+        a.notes.append(f"not {where}: {what}")
+        LOG.error("polyop bug: %s %s: %s", a.op.name, where, what)
+    return None
+
+
+def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
+    """All `jobs` made, as one kernel."""
+    rec = a.rec
+    made = tuple(make(j, rung, way, a.target, a.options, rec) for j in jobs)
+    finals = [m.final for m in made]
+    nest, final = whole(made, [m.nest for m in made]), whole(made, finals)
+    proofs = together([m.proofs for m in made])
     rec.text("schedule", "\n".join(str(m.middle.schedule) for m in made))
     rec.text("tiles", "\n\n".join(str(p) for m in made for p in m.middle.programs))
-    rec.text("loops", _whole(made, [m.middle.nest for m in made]))
+    rec.text("loops", whole(made, [m.middle.nest for m in made]))
     rec.text("proofs", "\n".join(map(str, proofs)))
-    module = rec.stage("source", _emit, final, target, options, _routines(made, [m.final for m in made]), made[-1].final)
+    module = rec.stage("source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
     rec.text("final", final)
     rec.text("source", module)
-    binary = rec.stage("assemble", cpu.assemble, module, target) if target.family == "x86" else None
+    binary = rec.stage("assemble", cpu.assemble, module, a.target) if a.target.family == "x86" else None
     chosen = tuple(c for m in made for c in m.middle.chosen)
     said = tuple(dict.fromkeys(n for m in made for n in m.middle.notes))
     emitted = tuple(n for m in made for n in m.notes)
     alike = tuple(f"{', '.join(x.result for x in f.members)} differ in numbers alone and are one routine"
                   for f in (m.job.family for m in made) if f)
-    return Compiled(op, layout, target, options, rung, rec.trace(), proofs, chosen, (*said, *alike, *notes, *emitted),
+    return Compiled(a.op, a.layout, a.target, a.options, rung, rec.trace(), proofs, chosen, (*said, *alike, *a.notes, *emitted),
                     nest, final, module, binary)
-
-
-def _made(rung: str, way: _Way, rec: Recorder, job: _Job, target: Target, options: Options) -> _Made:
-    """The nest of a job on a rung, proved and rewritten."""
-    middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
-    if job.tiled:
-        _require_tiles(middle.nest, job.tiled.made)
-    rec.text("schedule", middle.schedule)
-    rec.text("tiles", "\n\n".join(map(str, middle.programs)))
-    rec.text("loops", middle.nest)
-    on_cpu = target.family == "x86"
-    nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
-    if not options.check:
-        return _Made(job, middle, nest, rec.stage("final", rewritten, nest, target) if on_cpu else nest, (), ())
-    nest, proofs = rec.stage("proofs", _proved, middle, nest)
-    if job.tiled:
-        proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)
-    rec.text("proofs", "\n".join(map(str, proofs)))
-    failed = first_failure(proofs)
-    if failed:
-        raise _NotProvedError(failed, middle)
-    if not on_cpu:
-        return _Made(job, middle, nest, nest, proofs, ())
-    final = rec.stage("final", rewritten, nest, target)
-    proof = rec.stage("proofs", follows, nest, final, middle.scop.context.intersect(middle.context))
-    if proof.holds:
-        return _Made(job, middle, nest, final, (*proofs, proof), ())
-    LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
-    return _Made(job, middle, nest, nest, proofs, (f"the loops are emitted as they were proved: {proof}",))
-
-
-def _same_elements(tiled: _Tiled, scop: Scop) -> tuple[Proof, ...]:
-    """That the tiles compute the operator: they make sense, and each copy of an element is right."""
-    return (*well_formed(tiled.made.op), same_elements(scop_of(tiled.op), tiled.made, scop))
-
-
-def _require_tiles(nest: LoopNest, made: Recomputed) -> None:
-    """Raises  UnsupportedError, if `nest` keeps all tiles of something: then they were not worth their halos."""
-    whole = {b.name for b in nest.buffers if b.space == Space.WORK and not b.private} & {c.name for c in made.copies}
-    if whole:
-        raise UnsupportedError(f"{', '.join(sorted(whole))} would be kept for all tiles")
-
-
-# --- several jobs as one kernel ----------------------------------------------------------------------------------------------
-
-
-def _routines(made: tuple[_Made, ...], nests: list[LoopNest]) -> tuple[Routine, ...]:
-    """The nest of each family with a use for each member, whose work space and registers have names of their own."""
-    taken = {b.name for n in nests for b in n.buffers}
-    out = list[Routine]()
-    for m, nest in zip(made, nests, strict=True):
-        if f := m.job.family:
-            own = [b.name for b in nest.buffers if b.space != Space.TENSOR]
-            uses = []
-            for x in f.members:
-                names = {f.result: x.result}
-                if x is not f.members[0]:
-                    names |= {b: fresh(f"{x.result}{b.removeprefix(f.result)}", taken) for b in own}
-                uses.append(Use(tuple(zip(f.numbers, x.values, strict=True)), tuple(names.items())))
-            out.append(Routine(nest, tuple(uses)))
-    return tuple(out)
-
-
-def _whole(made: tuple[_Made, ...], nests: list[LoopNest]) -> LoopNest:
-    """One nest of the jobs' `nests`: the families' members one after the other, then what is left."""
-    if len(made) == 1:
-        return nests[0]
-    rest = made[-1].job.scop.op
-    done = {x.result for m in made if m.job.family for x in m.job.family.members}
-    results = [Buffer(t.name, t.dtype, tuple((e, 1) for e in t.shape), Space.WORK) for t in rest.tensors if t.name in done]
-    return composed(_routines(made, nests), nests[-1], {b.name: b for b in results})
-
-
-def _together(each: list[tuple[Proof, ...]]) -> tuple[Proof, ...]:
-    """What is proved of all the jobs' nests is proved of the kernel."""
-    if len(each) == 1:
-        return each[0]
-    claims = [p.claim for p in min(each, key=len)]
-    found = [[p for proofs in each for p in proofs if p.claim == c] for c in claims]
-    return tuple(Proof(c, True, "", sum(p.ms for p in same)) for c, same in zip(claims, found, strict=True))
-
-
-def _proved(middle: Middle, nest: LoopNest) -> tuple[LoopNest, tuple[Proof, ...]]:
-    """`nest` and its proofs; if one fails, the nest as it was before values were kept in registers, and the proofs of that."""
-    proofs = prove(middle.scop, nest, middle.context)
-    if first_failure(proofs) is None or nest.buffers == middle.nest.buffers:
-        return nest, proofs
-    return middle.nest, prove(middle.scop, middle.nest, middle.context)
 
 
 def _emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...], rest: LoopNest) -> Module:

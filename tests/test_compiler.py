@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop import compiler
+from polyop import compiler, making
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
@@ -76,13 +76,13 @@ def test_a_target_with_few_registers_gets_a_simpler_schedule(a_and_b):
 
 
 def test_a_schedule_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeypatch, caplog):
-    op, real, seen = op_of(MATMUL), compiler.prove, []
+    op, real, seen = op_of(MATMUL), making.prove, []
 
     def doubtful(scop, nest, context):
         seen.append(nest)
         return (Proof("made up", False, "M = 1"),) if len(seen) == 1 else real(scop, nest, context)
 
-    monkeypatch.setattr(compiler, "prove", doubtful)
+    monkeypatch.setattr(making, "prove", doubtful)
     with caplog.at_level(logging.ERROR, "polyop"):
         made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
     assert made.rung == "default" and "polyop bug" in caplog.text
@@ -91,13 +91,13 @@ def test_a_schedule_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeyp
 
 def undecided_once(text, monkeypatch, caplog):
     """The nests that were to be proved, the first of them in vain, and what was compiled; errors are logged in `caplog`."""
-    op, real, seen = op_of(text), compiler.prove, []
+    op, real, seen = op_of(text), making.prove, []
 
     def slow(scop, nest, context):
         seen.append(nest)
         return (Proof("made up", False, verdict.UNDECIDED),) if len(seen) == 1 else real(scop, nest, context)
 
-    monkeypatch.setattr(compiler, "prove", slow)
+    monkeypatch.setattr(making, "prove", slow)
     with caplog.at_level(logging.ERROR, "polyop"):
         return seen, compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
 
@@ -119,14 +119,14 @@ def test_storage_is_folded_too_where_only_time_tiles_are_not_proved(monkeypatch,
 
 
 def test_a_bug_in_a_strategy_is_reported_and_survived(monkeypatch, caplog):
-    op, real = op_of(MATMUL), compiler.lower
+    op, real = op_of(MATMUL), making.lower
 
     def broken(scop, layout, target, options, rung, *way):
         if rung == "tuned":
             raise InternalError("poly: made up")
         return real(scop, layout, target, options, rung, *way)
 
-    monkeypatch.setattr(compiler, "lower", broken)
+    monkeypatch.setattr(making, "lower", broken)
     with caplog.at_level(logging.ERROR, "polyop"):
         made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
     assert made.rung == "default" and "made up" in caplog.text
@@ -140,9 +140,24 @@ def test_the_loops_that_are_emitted_are_proved_to_be_those_that_were_proved():
     assert made.final != made.nest
 
 
+@pytest.mark.parametrize("where", ["in parts", "in overlapped tiles", "in blocks"])
+def test_a_bug_in_what_an_operator_is_taken_for_is_reported_and_survived(monkeypatch, caplog, where):
+    def broken(*_):
+        raise ValueError("no such thing")
+
+    if where == "in parts":
+        monkeypatch.setattr(compiler, "apart", broken)
+    else:
+        monkeypatch.setattr(compiler, "FORMS", tuple((w, broken if where == f"in {w}" else f) for w, f in compiler.FORMS))
+    op = op_of(MATMUL)
+    made = compile_op(op, contiguous(op), cpu.resolve("x86"))
+    assert made.rung == "tuned" and f"not {where}: ValueError: no such thing" in made.notes
+    assert f"polyop bug: {op.name} {where}" in caplog.text
+
+
 def test_rewrites_that_are_not_proved_are_left_out(monkeypatch, caplog, a_and_b):
-    real = compiler.rewritten
-    monkeypatch.setattr(compiler, "rewritten", lambda nest, target: replace(real(nest, target), body=nest.body[:-1]))
+    real = making.rewritten
+    monkeypatch.setattr(making, "rewritten", lambda nest, target: replace(real(nest, target), body=nest.body[:-1]))
     a, b = a_and_b
     op = op_of(MATMUL)
     with caplog.at_level(logging.ERROR, "polyop"):
@@ -154,7 +169,7 @@ def test_rewrites_that_are_not_proved_are_left_out(monkeypatch, caplog, a_and_b)
 
 
 def test_values_are_not_kept_in_registers_where_only_the_loops_without_that_are_proved(monkeypatch):
-    real = compiler.kept
+    real = making.kept
 
     def wrong(nest, target):
         right = real(nest, target)
@@ -165,7 +180,7 @@ def test_values_are_not_kept_in_registers_where_only_the_loops_without_that_are_
     scan = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] + (Y[i - 1] else 0) }"
     op = op_of(scan)
     assert "Y_carried0" in str(compile_op(op, contiguous(op), cpu.resolve("x86"), Options()).nest)
-    monkeypatch.setattr(compiler, "kept", wrong)
+    monkeypatch.setattr(making, "kept", wrong)
     made = compile_op(op, contiguous(op), cpu.resolve("x86"), Options())
     assert made.rung == "tuned" and "Y_carried0" not in str(made.nest) and all(p.holds for p in made.proofs)
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop import compiler
+from polyop import compiler, making
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.interpret import interpret
@@ -90,8 +90,8 @@ def test_each_member_has_work_space_and_registers_of_its_own():
 
 def test_a_routine_takes_what_its_numbers_say(monkeypatch):
     seen = []
-    real = compiler._routines
-    monkeypatch.setattr(compiler, "_routines", lambda made, nests: seen.append(real(made, nests)) or seen[-1])
+    real = compiler.routines
+    monkeypatch.setattr(compiler, "routines", lambda made, nests: seen.append(real(made, nests)) or seen[-1])
     made = compiled(spread())
     (routine,) = seen[-1]
     assert len(routine.uses) == 2 and {n for u in routine.uses for n, _ in u.numbers} <= set(routine.nest.sizes)
@@ -111,14 +111,14 @@ def test_only_the_tuned_rung_for_sizes_of_at_least_one_has_routines(options):
 
 
 def test_a_routine_that_cannot_be_built_is_noted_and_each_member_stands_alone(monkeypatch, caplog):
-    real = compiler.lower
+    real = making.lower
 
     def picky(scop, *rest):
         if "n0" in scop.op.sizes:
             raise UnsupportedError("made up")
         return real(scop, *rest)
 
-    monkeypatch.setattr(compiler, "lower", picky)
+    monkeypatch.setattr(making, "lower", picky)
     with caplog.at_level(logging.WARNING, "polyop"):
         made = compiled(spread())
     assert made.rung == "tuned" and ".r0(" not in made.module.text and not caplog.text
@@ -126,12 +126,12 @@ def test_a_routine_that_cannot_be_built_is_noted_and_each_member_stands_alone(mo
 
 
 def test_a_routine_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeypatch, caplog):
-    real = compiler.prove
+    real = making.prove
 
     def doubtful(scop, nest, context):
         return (Proof("made up", False, "n0 = 1"),) if "n0" in scop.op.sizes else real(scop, nest, context)
 
-    monkeypatch.setattr(compiler, "prove", doubtful)
+    monkeypatch.setattr(making, "prove", doubtful)
     with caplog.at_level(logging.ERROR, "polyop"):
         made = compiled(spread())
     assert made.rung == "tuned" and ".r0(" not in made.module.text and all(p.holds for p in made.proofs)
@@ -139,13 +139,13 @@ def test_a_routine_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeypa
 
 
 def test_a_claim_that_one_of_the_nests_lacks_is_none_of_the_kernel(monkeypatch):
-    real = compiler.rewritten
+    real = making.rewritten
 
     def wrong(nest, target):
         right = real(nest, target)
         return replace(right, body=right.body[:-1]) if "n0" in nest.sizes else right
 
-    monkeypatch.setattr(compiler, "rewritten", wrong)
+    monkeypatch.setattr(making, "rewritten", wrong)
     made = compiled(spread())
     assert len(made.proofs) == 10 and any("emitted as they were proved" in n for n in made.notes)
     o, sizes = spread(), {"B": 1, "C": 3, "K": 2, "L": 5, "R": 3}

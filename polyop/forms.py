@@ -1,0 +1,58 @@
+"""Op -> Ops: what one operator may be taken for, before polyhedra come in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from polyop.ir.copies import Recomputed
+from polyop.ir.op import Op
+from polyop.ir.options import Options
+from polyop.rewrite.blocks import cut_into_blocks
+from polyop.rewrite.ones import fix_at_one
+from polyop.rewrite.overlap import cut_into_tiles
+from polyop.rewrite.pieces import cut_into_pieces
+from polyop.rewrite.positions import narrowed
+from polyop.rewrite.residues import cut_into_residues
+from polyop.rewrite.rounds import cut_into_rounds
+from polyop.rewrite.shares import cut_into_shares
+
+
+@dataclass(frozen=True, eq=False)
+class Tiled:
+    """An Op whose chains run in overlapped tiles (`made`), and the one that it stands for."""
+
+    op: Op
+    made: Recomputed
+
+
+@dataclass(frozen=True, eq=False)
+class Form:
+    """An Op that computes what another one does; `tiled`: in what way, where that has to be proved with each nest."""
+
+    op: Op
+    tiled: Tiled | None = None
+
+
+def before_scop(op: Op, options: Options) -> Op:
+    """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off."""
+    strict = options.numerics == "strict"
+    near = narrowed(op) if options.near else op
+    cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_at_one(near, options.ones)), strict))
+    return cut_into_shares(cut) if options.threads and not strict else cut
+
+
+def in_tiles(cut: Op, options: Options) -> Form | None:
+    """`cut` with chains in overlapped tiles; None if it has none."""
+    tiled = cut_into_tiles(cut, options.overlap)
+    return Form(tiled.op, Tiled(cut, tiled)) if tiled else None
+
+
+def in_blocks(cut: Op, options: Options) -> Form | None:
+    """`cut` with triangular recurrences in blocks; None if it has none."""
+    blocked = cut_into_blocks(cut, options.numerics == "strict")
+    return Form(blocked) if blocked is not cut else None
+
+
+FORMS: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (("overlapped tiles", in_tiles), ("blocks", in_blocks))
+"""What is tried before an Op as it is, best first. Not for GPUs, whose host would start the kernels of each block."""

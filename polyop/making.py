@@ -1,0 +1,120 @@
+"""Scop -> LoopNest on one rung: made, proved, rewritten, and the rewrites followed."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from polyop.codegen.lower import kept, rewritten
+from polyop.codegen.verify import verify as verify_nest
+from polyop.forms import Tiled
+from polyop.ir.copies import Recomputed
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.loops import LoopNest, Space
+from polyop.ir.module import Proof
+from polyop.ir.options import Layout, Options
+from polyop.ir.target import Target
+from polyop.poly.middle import Middle, lower, scop_of
+from polyop.poly.scop import Scop
+from polyop.poly.verify import first_failure, prove
+from polyop.poly.verify.copies import same_elements
+from polyop.poly.verify.rewrites import follows
+from polyop.poly.wellformed import proofs as well_formed
+from polyop.rewrite.families import Family
+from polyop.trace import Recorder
+
+LOG = logging.getLogger("polyop")
+
+
+@dataclass(frozen=True, slots=True)
+class Way:
+    """What may be proposed on a rung: storage that is folded, recurrences in time tiles."""
+
+    fold: bool = True
+    skew: bool = True
+
+
+PLAIN = Way(False, False)
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then."""
+
+    scop: Scop
+    layout: Layout
+    family: Family | None = None
+    tiled: Tiled | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Made:
+    """A job's nest: as the proofs look at it, and as it is emitted."""
+
+    job: Job
+    middle: Middle
+    nest: LoopNest
+    final: LoopNest
+    proofs: tuple[Proof, ...]
+    notes: tuple[str, ...]
+
+
+class NotProvedError(Exception):
+    """A claim about a nest failed; `plainer`: the way without what was only proposed, the last of it first, if anything was."""
+
+    def __init__(self, failed: Proof, made: Middle) -> None:
+        super().__init__(f"not proved: {failed}{', in time tiles' if made.has_skews else ''}")
+        self.failed = failed
+        self.plainer = Way(skew=False) if made.has_skews else PLAIN if made.has_folds else None
+
+
+def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: Recorder) -> Made:
+    """The nest of a job on a rung, proved and rewritten.
+
+    Raises  NotProvedError; UnsupportedError, if this rung cannot do it.
+    """
+    middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
+    if job.tiled:
+        _require_tiles(middle.nest, job.tiled.made)
+    rec.text("schedule", middle.schedule)
+    rec.text("tiles", "\n\n".join(map(str, middle.programs)))
+    rec.text("loops", middle.nest)
+    on_cpu = target.family == "x86"
+    nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
+    if not options.check:
+        return Made(job, middle, nest, rec.stage("final", rewritten, nest, target) if on_cpu else nest, (), ())
+    nest, proofs = rec.stage("proofs", _proved, middle, nest)
+    if job.tiled:
+        proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)
+    rec.text("proofs", "\n".join(map(str, proofs)))
+    failed = first_failure(proofs)
+    if failed:
+        raise NotProvedError(failed, middle)
+    if not on_cpu:
+        return Made(job, middle, nest, nest, proofs, ())
+    final = rec.stage("final", rewritten, nest, target)
+    proof = rec.stage("proofs", follows, nest, final, middle.scop.context.intersect(middle.context))
+    if proof.holds:
+        return Made(job, middle, nest, final, (*proofs, proof), ())
+    LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
+    return Made(job, middle, nest, nest, proofs, (f"the loops are emitted as they were proved: {proof}",))
+
+
+def _same_elements(tiled: Tiled, scop: Scop) -> tuple[Proof, ...]:
+    """That the tiles compute the operator: they make sense, and each copy of an element is right."""
+    return (*well_formed(tiled.made.op), same_elements(scop_of(tiled.op), tiled.made, scop))
+
+
+def _require_tiles(nest: LoopNest, made: Recomputed) -> None:
+    """Raises  UnsupportedError, if `nest` keeps all tiles of something: then they were not worth their halos."""
+    whole = {b.name for b in nest.buffers if b.space == Space.WORK and not b.private} & {c.name for c in made.copies}
+    if whole:
+        raise UnsupportedError(f"{', '.join(sorted(whole))} would be kept for all tiles")
+
+
+def _proved(middle: Middle, nest: LoopNest) -> tuple[LoopNest, tuple[Proof, ...]]:
+    """`nest` and its proofs; if one fails, the nest as it was before values were kept in registers, and the proofs of that."""
+    proofs = prove(middle.scop, nest, middle.context)
+    if first_failure(proofs) is None or nest.buffers == middle.nest.buffers:
+        return nest, proofs
+    return middle.nest, prove(middle.scop, middle.nest, middle.context)
