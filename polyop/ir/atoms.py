@@ -103,7 +103,7 @@ def _mma_a(pack: int, warps: int = 1) -> Fragment:
     """Registers 0 to 3: the square above left, below left, above right, below right; warp by warp, 16 rows each."""
     lane = _mod(_LANE, 32) if warps > 1 else _LANE
     word = _div(_REG, pack)
-    row = _div(lane, 4) + _mod(word, 2) * 8 + (_div(_LANE, 32) * 16 if warps > 1 else 0)
+    row = _div(lane, 4) + _mod(word, 2) * 8 + (_div(_LANE, 32) * 16 if warps > 1 else Affine())
     return Fragment(row, _mod(lane, 4) * pack + _mod(_REG, pack) + _div(word, 2) * 4 * pack, 4 * pack)
 
 
@@ -152,6 +152,18 @@ def _wmma(t: DType) -> Atom:
     return Atom(name, _RDNA, f"pop_{name}", 32, 16, 16, 16, t, t, F32, _WMMA_A, _turned(_WMMA_A), _WMMA_C, copies=2)
 
 
+# https://docs.nvidia.com/cuda/parallel-thread-execution: register fragments of wgmma.mma_async.m64nNk16; `lane` counts the
+# 128 threads of four warps, each of which has 16 rows
+_WGMMA_N = (8, 16, 32, 64, 96, 128, 192, 256)
+
+
+def _wgmma(n: int, t: DType, a_map: Fragment | None) -> Atom:
+    name = f"wgmma_m64n{n}k16_{t}{'_a' if a_map else ''}"
+    row = _div(_LANE, 32) * 16 + _div(_mod(_LANE, 32), 4) + _mod(_div(_REG, 2), 2) * 8
+    c_map = Fragment(row, _div(_REG, 4) * 8 + _mod(_LANE, 4) * 2 + _mod(_REG, 2), n // 2)
+    return Atom(name, _HOPPER, f"pop_{name}", 128, 64, n, 16, t, t, F32, a_map, None, c_map)
+
+
 ROWS = (
     _mma(16, "f16", F16, F16, F32),
     _mma(16, "bf16", BF16, BF16, F32),
@@ -168,13 +180,16 @@ ROWS = (
     _mfma(4, F64, F64, _MFMA_C_F64),
     _wmma(F16),
     _wmma(BF16),
+    *(_wgmma(n, t, a_map) for n in _WGMMA_N for t in (F16, BF16) for a_map in (None, _mma_a(2, warps=4))),
 )
 
 
 def atoms_for(target: Target, a: DType, b: DType, c: DType) -> tuple[Atom, ...]:
-    """The atoms of a target that multiply an `a` by a `b` and add to a `c`, the largest first; maybe none.
+    """The atoms of a target that multiply an `a` by a `b` and add to a `c`; maybe none.
+
+    Those whose operands are all in registers come first, and the largest of them before smaller ones.
 
     Notes   Those that are not `exact` are among them: whether a loss is welcome is not a question of hardware.
     """
     fitting = [x for x in ROWS if target.arch in x.targets and (x.a, x.b, x.c) == (a, b, c)]
-    return tuple(sorted(fitting, key=lambda x: (-x.m * x.n * x.k, x.name)))
+    return tuple(sorted(fitting, key=lambda x: (x.a_map is None or x.b_map is None, -x.m * x.n * x.k, x.name)))

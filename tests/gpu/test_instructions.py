@@ -9,15 +9,17 @@ import pytest
 
 from polyop.ir.atoms import ROWS, Atom
 from polyop.ir.dtypes import F32
+from polyop.ir.module import Module, Signature
 from polyop.runtime import amdgcn, cxx, nvrtc
+from polyop.runtime.usage import usage
 
 needs_nvrtc = pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
 needs_amdgcn = pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
 
 
-def kernel(body: str, arguments: str) -> str:
+def kernel(body: str, arguments: str, bounds: str = "128") -> str:
     shared = "POP_SHARED(16384);\nPOP_SHARED_VIEW(S_s, float, 0, 4096);\nfloat* S_s = (float*)(pop_shared + 0);\n"
-    return (f'#include "pop_device.h"\nextern "C" __global__ void __launch_bounds__(128) k({arguments}) {{\n'
+    return (f'#include "pop_device.h"\nextern "C" __global__ void __launch_bounds__({bounds}) k({arguments}) {{\n'
             f"{shared if 'S_s' in body else ''}const pop_u32 t = pop_thread();\n{body}\n}}\n")
 
 
@@ -70,7 +72,7 @@ def product(x: Atom) -> str:
 
 
 ARGUMENTS = "const pop_u32* P, void* Q"
-IN_REGISTERS = [x for x in ROWS if x.a_map is not None]
+IN_REGISTERS = [x for x in ROWS if x.b_map is not None]
 NVIDIA = [(x, arch) for x in IN_REGISTERS for arch in ("sm_80", "sm_90a") if arch in x.targets]
 AMD = [(x, arch) for x in IN_REGISTERS for arch in x.targets if arch.startswith("gfx")]
 
@@ -129,6 +131,70 @@ def test_copies_moves_and_rows_of_nvidia(arch: str) -> None:
     copies = ["cp.async.cg.shared.global", "cp.async.ca.shared.global", "cp.async.commit_group", "cp.async.wait_group 0"]
     for word in (*rows, *copies, "bar.sync", "bar.warp.sync", "shfl.sync.bfly", "shfl.sync.idx", "ld.shared.v4", "st.global.v4"):
         assert word in text or word.replace("bar.sync", "barrier.sync") in text, word
+
+
+HANDOVER = """
+pop_u64* bar = (pop_u64*)(pop_shared + 0);
+if (t == 0) { pop_mbarrier_init(bar, 1); pop_mbarrier_fence(); }
+pop_barrier();
+if (t == 0) { pop_mbarrier_expect(bar, 4096); pop_tile_load(S_s + 256, map, 0, 0, bar); }
+pop_mbarrier_wait(bar, 0);
+S_s[1024 + t] = S_s[256 + t];
+pop_async_fence();
+pop_named_barrier(1, 128);
+pop_named_arrive(2, 256);
+if (t == 0) { pop_tile_store(map, 0, 0, S_s + 1024); pop_tile_commit(); pop_tile_wait_read<0>(); pop_tile_wait<0>(); }
+pop_mbarrier_arrive(bar);
+"""
+HANDOVER_WORDS = ("mbarrier.init.shared::cta.b64", "fence.mbarrier_init.release.cluster", "mbarrier.arrive.shared::cta.b64",
+                  "mbarrier.arrive.expect_tx.shared::cta.b64", "mbarrier.try_wait.parity.shared::cta.b64",
+                  "cp.async.bulk.tensor.2d.shared::cluster.global", "cp.async.bulk.tensor.2d.global.shared::cta",
+                  "cp.async.bulk.commit_group", "cp.async.bulk.wait_group.read 0", "cp.async.bulk.wait_group 0",
+                  "fence.proxy.async.shared::cta", "bar.sync", "bar.arrive")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_90", "sm_90a"])
+def test_barriers_in_memory_and_the_copy_engine_of_hopper(arch: str) -> None:
+    text = ptx(kernel(HANDOVER, "const __grid_constant__ pop_tensor_map map"), arch)
+    for word in HANDOVER_WORDS:
+        assert word in text, word
+
+
+def warpgroup(x: Atom, across: tuple[int, ...]) -> str:
+    """A body of two products whose accumulators stay in registers."""
+    a = "x" if x.a_map else "pop_wgmma_tile(S_s, 1024, 0)"
+    call = f"{x.wrapper}<{', '.join(map(str, across))}>(d, {a}, pop_wgmma_tile(S_s + 2048, 1024, 8192), "
+    return (f"S_s[t] = 0;\npop_async_fence();\npop_barrier();\n"
+            f"float d[{x.n // 2}];\n{'pop_u32 x[4] = {P[t], P[t + 1], P[t + 2], P[t + 3]};' if x.a_map else ''}\n"
+            f"pop_wgmma_fence();\n{call}false);\n{call}true);\npop_wgmma_commit();\npop_wgmma_wait<0>();\npop_wgmma_hold(d);\n"
+            f"for (int i = 0; i < {x.n // 2}; i++) ((float*)Q)[128 * i + t] = d[i];")
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("x", [x for x in ROWS if x.b_map is None], ids=lambda x: x.name)
+def test_a_product_of_a_warpgroup_is_one_wgmma(x: Atom) -> None:
+    """ptxas would say in its log if it had to wait after each one."""
+    for across in ((0,), (1,)) if x.a_map else ((0, 0), (1, 1)):
+        text = ptx(kernel(warpgroup(x, across if x.n == 64 else across[:1]), ARGUMENTS), "sm_90a")
+        assert text.count(f"wgmma.mma_async.sync.aligned.m64n{x.n}k16.f32.{x.a}.{x.a}") == 2
+        if x.n != 64:
+            return
+
+
+@needs_nvrtc
+def test_accumulators_of_the_largest_product_stay_in_registers() -> None:
+    x = next(x for x in ROWS if x.name == "wgmma_m64n256k16_bf16")
+    module = Module("k", "cuda:sm_90a", kernel(warpgroup(x, (0, 1)), ARGUMENTS), Signature("k", (), (), (), ()), ())
+    (taken,) = usage(nvrtc.assemble(module))
+    assert taken.local == 0
+
+
+@needs_nvrtc
+def test_registers_are_handed_over_where_the_launch_bounds_name_the_blocks_of_a_processor() -> None:
+    body = "if (t < 128) { pop_registers_less<40>(); S_s[t] = 1; } else { pop_registers_more<232>(); S_s[t] = 2; }"
+    text = ptx(kernel(body, ARGUMENTS, "384, 1"), "sm_90a")
+    assert "setmaxnreg.dec.sync.aligned.u32 40" in text and "setmaxnreg.inc.sync.aligned.u32 232" in text
 
 
 @needs_amdgcn

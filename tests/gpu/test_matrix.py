@@ -19,7 +19,7 @@ try:
 except UnsupportedError as e:
     pytest.skip(str(e), allow_module_level=True)
 
-IN_REGISTERS = [x for x in ROWS if x.a_map is not None]
+IN_REGISTERS = [x for x in ROWS if x.b_map is not None]
 STORED = {"f16": "pop_u16", "bf16": "pop_u16", "f32": "float", "f64": "double", "i8": "pop_i8", "u8": "pop_u8", "i32": "int"}
 
 

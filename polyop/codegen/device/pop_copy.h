@@ -21,12 +21,11 @@ template <int BYTES> POP_FN void pop_copy_async(void* to, const void* from, bool
     if (inside) x = *(const chunk*)from;
     *(chunk*)to = x;
 #else
-    const pop_u32 taken = inside ? BYTES : 0;  // the rest is filled with zeros
+    const pop_u32 at = pop_shared_address(to), taken = inside ? BYTES : 0;  // the rest is filled with zeros
     if constexpr (BYTES == 16)  // past the first cache, which smaller copies cannot
-        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(pop_shared_address(to)), "l"(from), "r"(taken) : "memory");
+        asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(at), "l"(from), "r"(taken) : "memory");
     else
-        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(pop_shared_address(to)), "l"(from), "n"(BYTES), "r"(taken)
-                     : "memory");
+        asm volatile("cp.async.ca.shared.global [%0], [%1], %2, %3;" ::"r"(at), "l"(from), "n"(BYTES), "r"(taken) : "memory");
 #endif
 }
 

@@ -11,7 +11,7 @@
   #define __device__ __attribute__((device))
   #define __shared__ __attribute__((shared))
   #define __forceinline__ inline __attribute__((always_inline))
-  #define __launch_bounds__(n) __attribute__((amdgpu_flat_work_group_size(1, n)))
+  #define __launch_bounds__(n, ...) __attribute__((amdgpu_flat_work_group_size(1, n)))
   struct pop_thread_index { struct { __device__ operator unsigned() const { return __builtin_amdgcn_workitem_id_x(); } } x; };
   struct pop_block_index { struct { __device__ operator unsigned() const { return __builtin_amdgcn_workgroup_id_x(); } } x; };
   struct pop_block_size { struct { __device__ operator unsigned() const { return __builtin_amdgcn_workgroup_size_x(); } } x; };
@@ -291,3 +291,4 @@ template <class T> POP_FN T pop_read(const T* from, pop_i64 at) { return pop_is_
 #include "pop_block.h"
 #include "pop_copy.h"
 #include "pop_matrix.h"
+#include "pop_hopper.h"

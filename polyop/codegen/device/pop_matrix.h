@@ -36,7 +36,9 @@ POP_FN void pop_ldmatrix_x2_trans(pop_u32 (&r)[2], const void* row) {
 
 #if defined(POP_EMULATOR)
   #define POP_ATOM(name, D, d_count, A, a_count, B, b_count) \
-      POP_FN void pop_##name(D (&d)[d_count], const A (&a)[a_count], const B (&b)[b_count]) { pop_emu_atom(POP_EMU_##name, d, a, b); }
+      POP_FN void pop_##name(D (&d)[d_count], const A (&a)[a_count], const B (&b)[b_count]) { \
+          pop_emu_atom(POP_EMU_##name, d, a, b); \
+      }
   #define POP_ATOM_OF_ONE(name, D, d_count, T) \
       POP_FN void pop_##name(D (&d)[d_count], T a, T b) { pop_emu_atom(POP_EMU_##name, d, &a, &b); }
 POP_ATOM(mma_m16n8k16_f16, float, 4, pop_u32, 4, pop_u32, 2)

@@ -17,7 +17,8 @@
 #define __global__ __attribute__((visibility("default"), noinline))
 #define __device__
 #define __forceinline__ inline __attribute__((always_inline))
-#define __launch_bounds__(n)
+#define __launch_bounds__(...)
+#define __grid_constant__
 // one section holds all shared arrays, so the runtime knows where they are
 #define __shared__ static __attribute__((section("pop_shared"), used))
 #define __syncthreads() pop_emu_barrier()
@@ -50,7 +51,7 @@ template <class... A> pop_emu_entry entry_of(void (*)(A...)) { return &unpack<A.
 // `args` holds the address of each argument, as for cuLaunchKernel.
 #define POP_EMU_EXPORT(function) \
     extern "C" __attribute__((visibility("default"))) int function##__launch(void** args, const pop_emu_options* options) { \
-        const pop_emu_kernel kernel = {pop_emu::entry_of(function), reinterpret_cast<void*>(function), #function, __start_pop_shared, \
-                                       __stop_pop_shared, __start_pop_views, __stop_pop_views}; \
+        const pop_emu_kernel kernel = {pop_emu::entry_of(function), reinterpret_cast<void*>(function), #function, \
+                                       __start_pop_shared, __stop_pop_shared, __start_pop_views, __stop_pop_views}; \
         return pop_emu_launch(&kernel, args, options); \
     }

@@ -53,5 +53,20 @@ void pop_emu_copy_commit();
 void pop_emu_copy_wait(unsigned groups);
 void pop_emu_ldmatrix(unsigned* registers, const void* row, int squares, int transposed);
 void pop_emu_atom(int atom, void* d, const void* a, const void* b);
+void pop_emu_mbarrier_init(void* bar, unsigned arrivals);
+void pop_emu_mbarrier_arrive(void* bar, unsigned bytes);
+void pop_emu_mbarrier_wait(void* bar, unsigned parity);
+void pop_emu_named_barrier(unsigned id, unsigned count, int waits);
+void pop_emu_tile_load(void* to, const unsigned long long* map, int column, int row, void* bar);
+void pop_emu_tile_store(const unsigned long long* map, int column, int row, const void* from);
+void pop_emu_tile_commit();
+void pop_emu_tile_wait(unsigned groups, int only_read);
+void pop_emu_async_fence();
+unsigned long long pop_emu_wgmma_tile(const void* tile, unsigned stride, unsigned leading);
+void pop_emu_wgmma_fence();
+void pop_emu_wgmma(float* d, unsigned n, int bf16, const unsigned* registers, unsigned long long a, unsigned long long b,
+                   int a_across, int b_across, int add);
+void pop_emu_wgmma_commit();
+void pop_emu_wgmma_wait(unsigned keep);
 void pop_emu_compare_exchange(unsigned* at, unsigned expected, unsigned value);
 }

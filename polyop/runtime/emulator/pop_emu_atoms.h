@@ -38,7 +38,7 @@ double element(const void* registers, uint32_t e, uint32_t pack, Decode decode) 
 }
 
 // mma.m16n8kK: a and b in squares of 8 rows and 4 registers, K = 8 pack.
-template <class D> void mma(void** frames, uint32_t pack, Decode decode_a, Decode decode_b) {
+template <class D> void mma(void* const* frames, uint32_t pack, Decode decode_a, Decode decode_b) {
     static double a[16][32], b[32][8];
     for (uint32_t l = 0; l < 32; l++) {
         auto x = (Operands*)frames[l];
@@ -47,7 +47,8 @@ template <class D> void mma(void** frames, uint32_t pack, Decode decode_a, Decod
             const uint32_t r = e / pack;
             a[g + 8 * (r & 1)][t * pack + e % pack + 4 * pack * (r >> 1)] = element(x->a, e, pack, decode_a);
         }
-        for (uint32_t e = 0; e < 2 * pack; e++) b[t * pack + e % pack + 4 * pack * (e / pack)][g] = element(x->b, e, pack, decode_b);
+        for (uint32_t e = 0; e < 2 * pack; e++)
+            b[t * pack + e % pack + 4 * pack * (e / pack)][g] = element(x->b, e, pack, decode_b);
     }
     for (uint32_t l = 0; l < 32; l++)
         for (uint32_t r = 0; r < 4; r++) {
@@ -59,7 +60,7 @@ template <class D> void mma(void** frames, uint32_t pack, Decode decode_a, Decod
         }
 }
 
-void mma_f64(void** frames) {
+void mma_f64(void* const* frames) {
     for (uint32_t l = 0; l < 32; l++) {
         auto d = (double*)((Operands*)frames[l])->d;
         for (uint32_t r = 0; r < 2; r++)
@@ -72,7 +73,7 @@ void mma_f64(void** frames) {
 }
 
 // MFMA 16x16: lane l has row l % 16 of a and column l % 16 of b, and `per` neighbouring k from per (l / 16) on.
-void mfma(void** frames, uint32_t per, Decode decode) {
+void mfma(void* const* frames, uint32_t per, Decode decode) {
     static double a[16][16], b[16][16];
     for (uint32_t l = 0; l < 64; l++)
         for (uint32_t e = 0; e < per; e++) {
@@ -89,7 +90,7 @@ void mfma(void** frames, uint32_t per, Decode decode) {
         }
 }
 
-void mfma_f64(void** frames) {
+void mfma_f64(void* const* frames) {
     for (uint32_t l = 0; l < 64; l++)
         for (uint32_t r = 0; r < 4; r++) {
             double* d = (double*)((Operands*)frames[l])->d + r;
@@ -102,22 +103,23 @@ void mfma_f64(void** frames) {
 }
 
 // WMMA of RDNA 3: lanes l and l + 16 have the same row of a and column of b; odd rows of d are in the upper half.
-void wmma(void** frames, Decode decode) {
+void wmma(void* const* frames, Decode decode) {
     for (uint32_t l = 0; l < 32; l++)
         for (uint32_t r = 0; r < 8; r++) {
             const uint32_t half = l / 16, i = 2 * r + half;
+            const void *a = ((Operands*)frames[16 * half + i])->a, *b = ((Operands*)frames[l])->b;
             float* d = (float*)((Operands*)frames[l])->d + r;
             double sum = *d;
-            for (uint32_t k = 0; k < 16; k++)
-                sum += element(((Operands*)frames[16 * half + i])->a, k, 2, decode) * element(((Operands*)frames[l])->b, k, 2, decode);
+            for (uint32_t k = 0; k < 16; k++) sum += element(a, k, 2, decode) * element(b, k, 2, decode);
             *d = (float)sum;
         }
 }
 
-template <int ATOM> void multiply(void** frames, uint32_t lanes) {
+template <int ATOM> void multiply(const Gathering& g) {
+    void* const* frames = g.frames;
     const uint32_t warp = ATOM >= POP_EMU_mfma_f32_16x16x16_f16 && ATOM <= POP_EMU_mfma_f64_16x16x4_f64 ? 64 : 32;
-    if (lanes != warp) {
-        report(DIVERGENT_WARP, -1, "", 0, MANY, warps[thread_number / pop_emu_warp].place);
+    if (g.size != warp) {
+        report(DIVERGENT_WARP, -1, "", 0, MANY, g.place);
         return;
     }
     switch (ATOM) {
@@ -145,23 +147,21 @@ const Collective by_atom[] = {POP_EMU_ATOMS(POP_EMU_MULTIPLY)};
 
 struct Rows { uint32_t* registers; const void* row; };
 
-template <int SQUARES, bool TRANSPOSED> void load_squares(void** frames, uint32_t lanes) {
+template <int SQUARES, bool TRANSPOSED> void load_squares(const Gathering& g) {
     uint16_t elements[SQUARES][8][8];
-    const uint32_t first = thread_number / pop_emu_warp * pop_emu_warp;
-    void* place = warps[first / pop_emu_warp].place;
-    for (uint32_t l = 0; l < 8 * SQUARES && l < lanes; l++) {
-        const void* row = ((Rows*)frames[l])->row;
-        enter(first + l);
-        if ((uintptr_t)row % 16) report(MISALIGNED, -1, "", 0, NOBODY, place);
-        touch(row, 16, false, false, place);
+    for (uint32_t l = 0; l < 8 * SQUARES; l++) {
+        const void* row = ((Rows*)g.frames[l])->row;
+        enter(g.begin + l);
+        if ((uintptr_t)row % 16) report(MISALIGNED, -1, "", 0, NOBODY, g.place);
+        touch(row, 16, false, false, g.place);
         memcpy(elements[l / 8][l % 8], row, 16);
     }
-    for (uint32_t l = 0; l < lanes; l++)
+    for (uint32_t l = 0; l < g.size; l++)
         for (uint32_t s = 0; s < SQUARES; s++) {
             const uint32_t i = l / 4, j = 2 * (l % 4);
             const uint16_t low = TRANSPOSED ? elements[s][j][i] : elements[s][i][j];
             const uint16_t high = TRANSPOSED ? elements[s][j + 1][i] : elements[s][i][j + 1];
-            ((Rows*)frames[l])->registers[s] = low | (uint32_t)high << 16;
+            ((Rows*)g.frames[l])->registers[s] = low | (uint32_t)high << 16;
         }
 }
 
@@ -169,11 +169,12 @@ template <int SQUARES, bool TRANSPOSED> void load_squares(void** frames, uint32_
 
 extern "C" void pop_emu_atom(int atom, void* d, const void* a, const void* b) {
     Operands x = {d, a, b};
-    collective(&x, by_atom[atom], true, HERE);
+    of_warp(&x, by_atom[atom], true, HERE);
 }
 
 extern "C" void pop_emu_ldmatrix(unsigned* registers, const void* row, int squares, int transposed) {
     Rows x = {registers, row};
-    collective(&x, squares == 4 ? transposed ? load_squares<4, true> : load_squares<4, false>
-                   : transposed ? load_squares<2, true> : load_squares<2, false>, true, HERE);
+    const Collective two = transposed ? load_squares<2, true> : load_squares<2, false>;
+    const Collective four = transposed ? load_squares<4, true> : load_squares<4, false>;
+    of_warp(&x, squares == 2 ? two : four, true, HERE);
 }

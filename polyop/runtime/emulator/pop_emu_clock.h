@@ -69,12 +69,26 @@ void meet(const uint32_t* list, uint32_t count) {
     }
 }
 
+// The thread has seen what the clocks `from` say.
+void learn(uint32_t thread, const uint32_t* from) {
+    if (options.watched) join(row_of(thread), from);
+}
+
+// What the thread has seen and done goes into the clocks `into`.
+void tell(uint32_t thread, uint32_t* into) {
+    if (!options.watched) return;
+    join(into, row_of(thread));
+    into[thread] = clocks[thread]++;
+}
+
 // The threads of the block have met; what the copy engine did is known to all if one of them knew it.
 void meet_all() {
     if (options.watched) {
         uint32_t engine = seen_by_all[threads];
-        for (uint32_t t = 0; t < threads; t++)
-            if (row_interval[t] == interval && rows[size_t(t) * width() + threads] > engine) engine = rows[size_t(t) * width() + threads];
+        for (uint32_t t = 0; t < threads; t++) {
+            const uint32_t known = row_interval[t] == interval ? rows[size_t(t) * width() + threads] : 0;
+            engine = known > engine ? known : engine;
+        }
         for (uint32_t t = 0; t < threads; t++) seen_by_all[t] = clocks[t]++;
         seen_by_all[threads] = engine;
     }

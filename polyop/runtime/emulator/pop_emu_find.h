@@ -5,7 +5,7 @@ namespace {
 
 enum What : int {
     RACE_WW = 1, RACE_RW, RACE_WR, OUTSIDE, UNINITIALISED, READ_ONLY, DIVERGENT, IN_FLIGHT, MISALIGNED, DIVERGENT_WARP, DEADLOCK,
-    UNWAITED, MIXED_WARP
+    UNWAITED, MIXED_WARP, BEING_READ, ACCUMULATOR, UNFENCED, MIXED_BARRIER
 };
 
 // `buffer` counts those of pop_emu_buffer; -1: none; -2: shared memory, and `name` says which array.
@@ -21,6 +21,12 @@ extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start;  // th
 const int MOST = 32;
 Finding findings[MOST];
 int found;
+
+// Memory that takes room only where it is used; null if there is none.
+void* reserve(size_t bytes) {
+    void* p = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    return p == MAP_FAILED ? nullptr : p;
+}
 
 // --- the running launch ---------------------------------------------------------------------------------------------
 

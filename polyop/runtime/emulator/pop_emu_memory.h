@@ -5,10 +5,13 @@ namespace {
 
 enum Flag : uint8_t { INITIALISED = 1, GAP = 2, ATOMIC = 4, ARRIVING = 8 };
 
-// `readers` of the current interval: one, or MANY, and then a row of clocks has those of the warps in `warps`.
+// `reader` of the current interval: one, or MANY, and then a row of clocks has those of the groups of 32 in `warps`.
+// `reading`: how often asynchronous work that is not done reads it.
 struct Cell {
+    uint64_t warps;
     uint32_t writer, writer_block, writer_clock;
-    uint32_t reader, reader_block, reader_clock, reader_interval, warps;
+    uint32_t reader, reader_block, reader_clock, reader_interval;
+    uint16_t reading;
     uint8_t flags;
 };
 
@@ -20,7 +23,7 @@ struct Region {
     int buffer;
     size_t offset;
     Cell* cells;
-    uint32_t* readers;  // for each cell a clock of each thread; null: only that there are many is known
+    uint32_t* readers;  // for each cell a clock of each thread and of the copy engine; null: only that there are many is known
     bool shared() const { return buffer == -2; }
 };
 
@@ -64,11 +67,14 @@ Region* nearest(const unsigned char* p) {
 }
 
 [[noreturn]] void stop();
+void touch_stack(const unsigned char* p, size_t bytes, const void* place);
+
+int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
 
 // `byte` counts from the start of the region, before which it may be.
 void report_at(What what, Region* r, int64_t byte, uint32_t other, const void* place) {
     if (!r->shared()) {
-        report(what, r->buffer, "", byte >= 0 ? byte / r->granule : -((r->granule - 1 - byte) / (int64_t)r->granule), other, place);
+        report(what, r->buffer, "", floor_div(byte, r->granule), other, place);
         return;
     }
     const int64_t at = (int64_t)r->offset + byte;
@@ -98,7 +104,7 @@ void report_at(What what, Region* r, int64_t byte, uint32_t other, const void* p
         return;
     }
     const int64_t from = at - best->offset;
-    report(what, -2, name, from >= 0 ? from / best->bytes : -((best->bytes - 1 - from) / (int64_t)best->bytes), other, place);
+    report(what, -2, name, floor_div(from, best->bytes), other, place);
 }
 
 // --- one element ----------------------------------------------------------------------------------------------------
@@ -109,32 +115,32 @@ bool before(uint32_t other, uint32_t other_block, uint32_t then) {
     return other_block == block_number + 1 && then <= seen((other - 1) % width());
 }
 
-uint32_t* readers_of(Region* r, Cell& c) { return r->readers + (&c - r->cells) * size_t(threads); }
+uint32_t* readers_of(Region* r, Cell& c) { return r->readers + (&c - r->cells) * size_t(width()); }
 
 void set_reader(Region* r, Cell& c, uint32_t thread, uint32_t clock) {
     uint32_t* all = readers_of(r, c);
-    const uint32_t w = thread / 32, first = w * 32, last = first + 32 < threads ? first + 32 : threads;
+    const uint32_t w = thread / 32, first = w * 32, last = first + 32 < width() ? first + 32 : width();
     if (!(c.warps >> w & 1)) memset(all + first, 0, (last - first) * 4);
-    c.warps |= 1u << w;
+    c.warps |= uint64_t(1) << w;
     all[thread] = clock;
 }
 
-void note_reader(Region* r, Cell& c) {
+void note_reader(Region* r, Cell& c, uint32_t thread) {
     if (c.reader != NOBODY && c.reader_block != block_number + 1) {  // blocks are never ordered
         c.reader = c.reader_block = MANY;
         return;
     }
-    if (c.reader == NOBODY || c.reader == me() || c.reader_interval != interval) {
-        c.reader = me();
+    if (c.reader == NOBODY || c.reader == number_of(thread) || c.reader_interval != interval) {
+        c.reader = number_of(thread);
         c.reader_block = block_number + 1;
-        c.reader_clock = clocks[thread_number];
+        c.reader_clock = clocks[thread];
         c.reader_interval = interval;
         c.warps = 0;
         return;
     }
     if (r->readers) {
         if (c.reader != MANY) set_reader(r, c, (c.reader - 1) % width(), c.reader_clock);
-        set_reader(r, c, thread_number, clocks[thread_number]);
+        set_reader(r, c, thread, clocks[thread]);
     }
     c.reader = MANY;
 }
@@ -147,8 +153,8 @@ uint32_t open_reader(Region* r, Cell& c) {
     if (c.reader != MANY) return before(c.reader, c.reader_block, c.reader_clock) ? NOBODY : c.reader;
     if (!r->readers) return MANY;
     const uint32_t* all = readers_of(r, c);
-    for (uint32_t w = 0; w * 32 < threads; w++)
-        for (uint32_t t = w * 32; c.warps >> w & 1 && t < w * 32 + 32 && t < threads; t++)
+    for (uint32_t w = 0; w * 32 < width(); w++)
+        for (uint32_t t = w * 32; c.warps >> w & 1 && t < w * 32 + 32 && t < width(); t++)
             if (all[t] && t != thread_number && all[t] > seen(t)) return number_of(t);
     return NOBODY;
 }
@@ -160,7 +166,7 @@ void read_cell(Region* r, Cell& c, int64_t byte, const void* place) {
     }
     if (!(c.flags & INITIALISED)) report_at(UNINITIALISED, r, byte, NOBODY, place);
     if (!before(c.writer, c.writer_block, c.writer_clock)) report_at(RACE_RW, r, byte, c.writer, place);
-    if (!r->read_only) note_reader(r, c);
+    if (!r->read_only) note_reader(r, c, thread_number);
 }
 
 void set_writer(Cell& c, uint32_t thread, uint8_t flags) {
@@ -174,6 +180,10 @@ void set_writer(Cell& c, uint32_t thread, uint8_t flags) {
 void write_cell(Region* r, Cell& c, int64_t byte, bool atomic, const void* place) {
     if (c.flags & ARRIVING) {
         report_at(IN_FLIGHT, r, byte, c.writer, place);
+        return;
+    }
+    if (c.reading) {
+        report_at(BEING_READ, r, byte, NOBODY, place);
         return;
     }
     if (!before(c.writer, c.writer_block, c.writer_clock) && !(atomic && (c.flags & ATOMIC)))
@@ -190,7 +200,7 @@ void touch(const void* address, size_t bytes, bool write, bool atomic, const voi
     auto p = (unsigned char*)address;
     Region* r = region_of(p);
     if (!r) {
-        if (!in_arena(p) && !in_shared(p)) return;  // the thread's own stack, or constants
+        if (!in_arena(p) && !in_shared(p)) return touch_stack(p, bytes, place);  // the thread's own, or constants
         if ((r = nearest(p))) report_at(OUTSIDE, r, p - r->begin, NOBODY, place);
         stop();
     }
@@ -212,7 +222,8 @@ template <class F> void each_cell(const void* address, size_t bytes, F f) {
     auto p = (const unsigned char*)address;
     Region* r = options.watched ? region_of(p) : nullptr;
     if (!r) return;
-    for (size_t i = (p - r->begin) / r->granule; i <= (p - r->begin + bytes - 1) / r->granule && i < cell_count(*r); i++) f(r->cells[i]);
+    const size_t last = (p - r->begin + bytes - 1) / r->granule, end = cell_count(*r);
+    for (size_t i = (p - r->begin) / r->granule; i <= last && i < end; i++) f(r->cells[i]);
 }
 
 Region* add_region(unsigned char* begin, size_t bytes, unsigned granule, bool read_only, int buffer) {

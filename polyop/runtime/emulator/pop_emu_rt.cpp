@@ -28,6 +28,44 @@ unsigned pop_emu_warp = 32;
 #include "pop_emu_threads.h"
 #include "pop_emu_copies.h"
 #include "pop_emu_atoms.h"
+#include "pop_emu_phases.h"
+#include "pop_emu_tiles.h"
+#include "pop_emu_wgmma.h"
+
+namespace {
+
+// What a thread started must not outlive it.
+void leave_asynchronous() {
+    leave_copies();
+    if (current) leave_stores();
+    if (current) leave_products();
+}
+
+void make_block() {
+    make_clocks();
+    make_copies();
+    make_tiles();
+    make_units();
+}
+
+void start_block() {
+    start_clocks();
+    start_copies();
+    start_phases();
+    start_tiles();
+    start_units();
+    poison_shared();
+}
+
+void free_block() {
+    start_phases();
+    free_copies();
+    free_tiles();
+    free_units();
+    free_clocks();
+}
+
+}  // namespace
 
 // --- a launch -------------------------------------------------------------------------------------------------------
 
@@ -45,10 +83,11 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
     for (int i = 0; i < region_count; i++)  // launches are ordered: only initialisation outlives one
         for (size_t k = 0; k < cell_count(regions[i]); k++) {
             Cell& c = regions[i].cells[k];
-            c = Cell{0, 0, 0, 0, 0, 0, 0, 0, uint8_t(c.flags & (INITIALISED | GAP))};
+            const uint8_t kept = c.flags & (INITIALISED | GAP);
+            c = Cell{};
+            c.flags = kept;
         }
-    make_clocks();
-    make_copies();
+    make_block();
     lay_out_shared(kernel);
     if (o->fibers) make_threads();
     const uint32_t blocks = o->grid[0] * o->grid[1] * o->grid[2];
@@ -58,23 +97,22 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
     running = true;
     for (volatile uint32_t i = 0; i < blocks && !stopped; i = i + 1) {
         block_number = block_order[i];
-        pop_emu_block = {block_number % o->grid[0], block_number / o->grid[0] % o->grid[1], block_number / (o->grid[0] * o->grid[1])};
-        start_clocks();
-        start_copies();
-        poison_shared();
+        const unsigned row = block_number / o->grid[0];
+        pop_emu_block = {block_number % o->grid[0], row % o->grid[1], row / o->grid[1]};
+        start_block();
         if (o->fibers) run_fibers();
         else {
             arrange(thread_order, threads);
             if (!setjmp(stop_plain)) run_plain(thread_order);
         }
+        leave_loads();
     }
     running = false;
     free(block_order);
     free(thread_order);
+    free_block();
     free_shared();
     free_threads();
-    free_copies();
-    free_clocks();
     return stopped;
 }
 
@@ -85,8 +123,7 @@ EXPORT void pop_emu_reset() {
     region_count = found = 0;
     recent = nullptr;
     if (arena) munmap(arena, ARENA);
-    arena = (unsigned char*)mmap(nullptr, ARENA, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (arena == (unsigned char*)MAP_FAILED) arena = nullptr;
+    arena = (unsigned char*)reserve(ARENA);
     arena_next = arena ? arena + DISTANCE : nullptr;
 }
 

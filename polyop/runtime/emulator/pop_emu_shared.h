@@ -7,6 +7,7 @@ int first_shared, shared_count;  // among the regions
 
 // A part of shared memory, [begin, end) as the kernel counts.
 void add_part(size_t begin, size_t end, unsigned granule) {
+    if (begin >= end) return;
     unsigned char* next = shared_room + 4 * SHARED_TILE;
     if (shared_count) next = regions[first_shared + shared_count - 1].end + SHARED_TILE;
     // the last bits of addresses stay what they are: swizzles and alignment depend on them
@@ -20,7 +21,7 @@ void add_part(size_t begin, size_t end, unsigned granule) {
 
 void lay_out_shared(const pop_emu_kernel* kernel) {
     if (!shared_room)
-        shared_room = (unsigned char*)mmap(nullptr, SHARED_ROOM, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+        shared_room = (unsigned char*)reserve(SHARED_ROOM);
     first_shared = region_count;
     shared_count = view_count = 0;
     for (const pop_emu_view* v = kernel->views_begin; v < kernel->views_end; v++) {
@@ -29,43 +30,31 @@ void lay_out_shared(const pop_emu_kernel* kernel) {
         for (; at && views[at - 1].offset > v->offset; at--) views[at] = views[at - 1];
         views[at] = *v;
     }
-    size_t at = 0;
-    while (at < options.shared) {  // the next part begins where the first view does that is not covered yet
-        size_t begin = options.shared, end = 0;
+    if (!view_count) add_part(0, options.shared, 1);
+    for (int i = 0; i < view_count;) {
+        const size_t begin = views[i].offset;
+        size_t end = begin;
         unsigned granule = 16;
-        for (int i = 0; i < view_count; i++)
-            if (views[i].offset + size_t(views[i].count) * views[i].bytes > at && views[i].offset < begin) begin = views[i].offset;
-        if (!view_count) begin = 0, end = options.shared, granule = 1;
-        for (bool more = view_count > 0; more;) {
-            more = false;
-            for (int i = 0; i < view_count; i++) {
-                const size_t last = views[i].offset + size_t(views[i].count) * views[i].bytes;
-                if (views[i].offset < (end ? end : begin + 1) && last > begin) {
-                    if (views[i].bytes < granule) granule = views[i].bytes;
-                    if (last > end) end = last, more = true;
-                }
-            }
+        for (; i < view_count && (end == begin || views[i].offset < end); i++) {
+            const size_t last = views[i].offset + size_t(views[i].count) * views[i].bytes;
+            end = last > end ? last : end;
+            granule = views[i].bytes < granule ? views[i].bytes : granule;
         }
-        if (begin >= options.shared) break;
         while (begin % granule) granule /= 2;
         add_part(begin, end < options.shared ? end : options.shared, granule);
-        at = end;
     }
     if (kernel->shared_end > kernel->shared_begin)
         if (add_region(kernel->shared_begin, kernel->shared_end - kernel->shared_begin, 1, false, -2)) shared_count++;
     size_t bytes = 0;
-    for (int i = first_shared; i < region_count; i++) bytes += cell_count(regions[i]) * threads * 4;
+    for (int i = first_shared; i < region_count; i++) bytes += cell_count(regions[i]) * width() * 4;
     if (!bytes || !options.watched) return;
-    reader_room = (uint32_t*)mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (reader_room == (uint32_t*)MAP_FAILED) {
-        reader_room = nullptr;
-        return;
-    }
+    reader_room = (uint32_t*)reserve(bytes);
+    if (!reader_room) return;
     reader_room_bytes = bytes;
     uint32_t* next = reader_room;
     for (int i = first_shared; i < region_count; i++) {
         regions[i].readers = next;
-        next += cell_count(regions[i]) * threads;
+        next += cell_count(regions[i]) * width();
     }
 }
 

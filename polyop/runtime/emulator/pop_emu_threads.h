@@ -4,7 +4,7 @@
 namespace {
 
 const size_t STACK = 256 << 10;
-const uint32_t MOST_LANES = 64;
+const uint32_t MOST_LANES = 128;  // of a warpgroup
 
 #if defined(__x86_64__)
 struct Context { void* top; };
@@ -50,18 +50,22 @@ void prepare(Context* c, unsigned char* stack, void (*run)()) {
 }
 #endif
 
-enum State : uint8_t { READY, AT_BARRIER, AT_WARP, DONE };
+enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_PHASE, AT_NAMED, DONE };
+
+struct Phase;
 
 struct Fiber {
     Context context;
     State state;
-    void* place;  // where it waits
+    void* place;          // where it waits
+    const Phase* phase;  // what for
 };
 
-// A collective of a warp that is gathering its lanes.
-typedef void (*Collective)(void** frames, uint32_t lanes);
-struct Warp {
-    uint32_t arrived, alive, first;
+// `size` threads from `begin` on that do something together, of which some have come.
+struct Gathering;
+typedef void (*Collective)(const Gathering& g);
+struct Gathering {
+    uint32_t begin, size, arrived, alive, first;
     void *place, *frames[MOST_LANES];
     Collective carry_out;
     bool whole;
@@ -69,7 +73,8 @@ struct Warp {
 
 Context scheduler;
 Fiber *fibers, *current;
-Warp* warps;
+Gathering *warps, *groups;
+const uint32_t GROUP = 128;
 unsigned char* stacks;
 size_t stack_count;
 jmp_buf stop_plain;
@@ -77,7 +82,8 @@ const pop_emu_kernel* launched;
 void** launch_args;
 uint64_t random_state;
 
-void leave_copies();
+void leave_asynchronous();
+bool land_one();
 
 [[noreturn]] void stop() {
     stopped = true;
@@ -126,44 +132,59 @@ void wait_as(State state, void* place) {
 // --- warps ----------------------------------------------------------------------------------------------------------
 
 // All living lanes have come: what they do together is done, and they go on.
-void finish_collective(uint32_t warp) {
-    Warp& w = warps[warp];
-    const uint32_t first = warp * pop_emu_warp, self = thread_number;
-    if (w.whole && w.arrived < pop_emu_warp) report(DIVERGENT_WARP, -1, "", 0, NOBODY, w.place);
-    else w.carry_out(w.frames, pop_emu_warp);
+void finish_collective(Gathering& g) {
+    const uint32_t self = thread_number;
+    if (g.whole && g.arrived < g.size) report(DIVERGENT_WARP, -1, "", 0, NOBODY, g.place);
+    else g.carry_out(g);
     enter(self);
-    for (uint32_t l = 0; l < pop_emu_warp && first + l < threads; l++)
-        if (w.frames[l] && fibers[first + l].state == AT_WARP) fibers[first + l].state = READY;
-    w.arrived = 0;
+    for (uint32_t l = 0; l < g.size && g.begin + l < threads; l++)
+        if (g.frames[l] && fibers[g.begin + l].state == AT_WARP) fibers[g.begin + l].state = READY;
+    g.arrived = 0;
 }
 
-// The lanes of a warp give a frame each; the last to come carries out the rest for all. `whole`: none may be missing.
-void collective(void* frame, Collective carry_out, bool whole, void* place) {
+// The lanes give a frame each; the last to come carries out the rest for all. `whole`: none may be missing.
+void collective(Gathering* all, uint32_t size, void* frame, Collective carry_out, bool whole, void* place) {
     need_fibers();
-    const uint32_t warp = thread_number / pop_emu_warp;
-    Warp& w = warps[warp];
-    if (!w.arrived) {
-        memset(w.frames, 0, sizeof(w.frames));
-        w.carry_out = carry_out;
-        w.whole = whole;
-        w.place = place;
-        w.first = thread_number;
-    } else if (w.carry_out != carry_out) {
-        report(MIXED_WARP, -1, "", 0, number_of(w.first), place, w.place);
+    Gathering& g = all[thread_number / size];
+    if (!g.arrived) {
+        memset(g.frames, 0, sizeof(g.frames));
+        g.carry_out = carry_out;
+        g.whole = whole;
+        g.place = place;
+        g.first = thread_number;
+    } else if (g.carry_out != carry_out) {
+        report(MIXED_WARP, -1, "", 0, number_of(g.first), place, g.place);
         stop();
-    } else if (w.place != place)
-        report(DIVERGENT_WARP, -1, "", 0, number_of(w.first), place, w.place);
-    w.frames[thread_number % pop_emu_warp] = frame;
-    if (++w.arrived == w.alive) finish_collective(warp);
+    } else if (g.place != place)
+        report(DIVERGENT_WARP, -1, "", 0, number_of(g.first), place, g.place);
+    g.frames[thread_number % size] = frame;
+    if (++g.arrived == g.alive) finish_collective(g);
     else wait_as(AT_WARP, place);
+}
+
+void of_warp(void* frame, Collective carry_out, bool whole, void* place) {
+    collective(warps, pop_emu_warp, frame, carry_out, whole, place);
+}
+
+void start_gatherings(Gathering* all, uint32_t size) {
+    for (uint32_t w = 0; w * size < threads; w++) {
+        all[w].begin = w * size;
+        all[w].size = size;
+        all[w].arrived = 0;
+        all[w].alive = threads - w * size < size ? threads - w * size : size;
+    }
+}
+
+void leave(Gathering& g) {
+    if (--g.alive && g.arrived == g.alive) finish_collective(g);
 }
 
 void fiber_main() {
     launched->entry(launched->kernel, launch_args);
-    leave_copies();
+    leave_asynchronous();
     current->state = DONE;
-    const uint32_t warp = thread_number / pop_emu_warp;
-    if (--warps[warp].alive && warps[warp].arrived == warps[warp].alive) finish_collective(warp);
+    leave(warps[thread_number / pop_emu_warp]);
+    leave(groups[thread_number / GROUP]);
     Context never;
     change(&never, &scheduler);
 }
@@ -174,7 +195,7 @@ void run_plain(const uint32_t* order) {
     for (uint32_t i = 0; i < threads; i++) {
         enter(order[i]);
         launched->entry(launched->kernel, launch_args);
-        leave_copies();
+        leave_asynchronous();
     }
 }
 
@@ -226,10 +247,8 @@ void run_fibers() {
         prepare(&fibers[t].context, stacks + t * STACK, fiber_main);
         fibers[t].state = READY;
     }
-    for (uint32_t w = 0; w < count; w++) {
-        warps[w].arrived = 0;
-        warps[w].alive = threads - w * pop_emu_warp < pop_emu_warp ? threads - w * pop_emu_warp : pop_emu_warp;
-    }
+    start_gatherings(warps, pop_emu_warp);
+    start_gatherings(groups, GROUP);
     for (;;) {
         bool moved = false;
         for (uint32_t i = 0; i < count && !stopped; i++) {
@@ -251,7 +270,7 @@ void run_fibers() {
         uint32_t done = 0;
         for (uint32_t t = 0; t < threads; t++) done += fibers[t].state == DONE;
         if (done == threads) return;
-        if (moved || open_barrier()) continue;
+        if (moved || open_barrier() || land_one()) continue;
         tell_deadlock();
         stopped = true;
         return;
@@ -262,18 +281,19 @@ void make_threads() {
     if (stack_count < threads) {
         if (stacks) munmap(stacks, stack_count * STACK);
         stack_count = threads;
-        stacks = (unsigned char*)mmap(nullptr, stack_count * STACK, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE,
-                                      -1, 0);
+        stacks = (unsigned char*)reserve(stack_count * STACK);
     }
     fibers = (Fiber*)calloc(threads, sizeof(Fiber));
-    warps = (Warp*)calloc(threads / pop_emu_warp + 1, sizeof(Warp));
+    warps = (Gathering*)calloc(threads / pop_emu_warp + 1, sizeof(Gathering));
+    groups = (Gathering*)calloc(threads / GROUP + 1, sizeof(Gathering));
 }
 
 void free_threads() {
     free(fibers);
     free(warps);
+    free(groups);
     fibers = current = nullptr;
-    warps = nullptr;
+    warps = groups = nullptr;
 }
 
 }  // namespace
@@ -289,28 +309,26 @@ extern "C" void pop_emu_barrier() {
 
 namespace {
 
-void meet_lanes(void** frames, uint32_t lanes) {
+void meet_lanes(const Gathering& g) {
     uint32_t list[MOST_LANES], n = 0;
-    const uint32_t first = thread_number / pop_emu_warp * pop_emu_warp;
-    for (uint32_t l = 0; l < lanes; l++)
-        if (frames[l]) list[n++] = first + l;
+    for (uint32_t l = 0; l < g.size; l++)
+        if (g.frames[l]) list[n++] = g.begin + l;
     meet(list, n);
 }
 
 struct Exchange { unsigned long long* bits; uint32_t lane; };
 
-void exchange(void** frames, uint32_t lanes) {
+void exchange(const Gathering& g) {
     uint64_t bits[MOST_LANES];
-    const uint32_t first = thread_number / pop_emu_warp * pop_emu_warp;
-    for (uint32_t l = 0; l < lanes; l++)
-        if (frames[l]) bits[l] = *((Exchange*)frames[l])->bits;
-    for (uint32_t l = 0; l < lanes; l++) {
-        if (!frames[l]) continue;
-        auto e = (Exchange*)frames[l];
-        if (frames[e->lane]) *e->bits = bits[e->lane];
+    for (uint32_t l = 0; l < g.size; l++)
+        if (g.frames[l]) bits[l] = *((Exchange*)g.frames[l])->bits;
+    for (uint32_t l = 0; l < g.size; l++) {
+        if (!g.frames[l]) continue;
+        auto e = (Exchange*)g.frames[l];
+        if (g.frames[e->lane]) *e->bits = bits[e->lane];
         else {  // a lane that is not there
-            enter(first + l);
-            report(DIVERGENT_WARP, -1, "", 0, number_of(first + e->lane), warps[first / pop_emu_warp].place);
+            enter(g.begin + l);
+            report(DIVERGENT_WARP, -1, "", 0, number_of(g.begin + e->lane), g.place);
         }
     }
 }
@@ -319,12 +337,12 @@ void exchange(void** frames, uint32_t lanes) {
 
 extern "C" void pop_emu_warp_barrier() {
     char nothing;
-    collective(&nothing, meet_lanes, false, HERE);
+    of_warp(&nothing, meet_lanes, false, HERE);
 }
 
 extern "C" void pop_emu_shuffle(unsigned long long* bits, unsigned lane) {
     Exchange e = {bits, lane};
-    collective(&e, exchange, false, HERE);
+    of_warp(&e, exchange, false, HERE);
 }
 
 extern "C" void pop_emu_aligned(const void* p, unsigned bytes) {
