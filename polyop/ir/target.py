@@ -14,6 +14,25 @@ NARROW = 4
 
 
 @dataclass(frozen=True, slots=True)
+class Multiprocessor:
+    """What the blocks on one multiprocessor of a GPU share.
+
+    parts       of it, each with its own registers; warps: threads in lock step that each part holds
+    registers   of 32 bits for each lane of a part, handed out to warps in multiples of `granule`
+    shared      bytes of shared memory, of which each block takes `reserved` for the system
+    blocks      at most
+    """
+
+    parts: int
+    warps: int
+    registers: int
+    granule: int
+    shared: int
+    reserved: int
+    blocks: int
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One kind of machine.
 
@@ -28,6 +47,7 @@ class Target:
     stream_bytes   outputs larger than this are worth writing past the caches
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
     warp           threads that run in lock step; 0 on a CPU
+    multi          what its multiprocessors have; None on a CPU
     """
 
     name: str
@@ -44,6 +64,7 @@ class Target:
     stream_bytes: int = 8 << 20
     string_bytes: int = 0
     warp: int = 0
+    multi: Multiprocessor | None = None
 
     def lanes(self, bytes_: int) -> int:
         """How many elements of `bytes_` each fit into a vector register."""
@@ -54,19 +75,26 @@ class Target:
         return f"+{feature}" in self.features.split(",")
 
 
+# https://docs.nvidia.com/cuda/cuda-c-programming-guide: technical specifications per compute capability
+_AMPERE = Multiprocessor(4, 16, 512, 8, 164 << 10, 1 << 10, 32)
+_HOPPER = Multiprocessor(4, 16, 512, 8, 228 << 10, 1 << 10, 32)
+# https://llvm.org/docs/AMDGPUUsage.html and AMD's manuals of the instruction sets: a compute unit, or two of RDNA together
+_CDNA = Multiprocessor(4, 8, 512, 8, 64 << 10, 0, 32)
+_RDNA = Multiprocessor(4, 16, 1536, 24, 128 << 10, 0, 32)
+
 ROWS = (
     # https://gitlab.com/x86-psABIs/x86-64-ABI: the micro-architecture levels
     Target("x86:x86-64-v4", "x86", "x86-64-v4", vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=1 << 20),
     Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10),
     Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
     # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities
-    Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255),
-    Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255),
-    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255),
+    Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255, multi=_AMPERE),
+    Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255, multi=_HOPPER),
+    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255, multi=_HOPPER),
     # https://llvm.org/docs/AMDGPUUsage.html: processors
-    Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256),
-    Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256),
-    Target("hip:gfx1100", "hip", "gfx1100", warp=32, registers=256),
+    Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256, multi=_CDNA),
+    Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256, multi=_CDNA),
+    Target("hip:gfx1100", "hip", "gfx1100", warp=32, registers=256, multi=_RDNA),
 )
 BY_NAME = {t.name: t for t in ROWS}
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from polyop.ir.errors import InternalError
-from polyop.ir.module import Binary
+from polyop.ir.module import Binary, launches
+from polyop.ir.target import BY_NAME, Multiprocessor, Target
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,16 +17,30 @@ class Usage:
     """One kernel.
 
     Units   registers of 32 bits for each thread (on AMD the vector ones); local: bytes of slow memory for each thread, which
-            is where registers are spilled to
+            is where registers are spilled to; spills: how many of them the file itself counts; shared: bytes of shared memory
+            of each block, of `threads`; occupancy: warps on a multiprocessor, and how many it could hold
     """
 
     kernel: str
     registers: int
     local: int
+    spills: int = 0
+    shared: int = 0
+    threads: int = 0
+    occupancy: tuple[int, int] = (0, 0)
+    bound: str = ""
 
     def __str__(self) -> str:
         spills = f"{self.local} bytes of local memory a thread, so registers may be spilled" if self.local else "nothing spilled"
-        return f"{self.kernel}: {self.registers} registers a thread, {spills}"
+        if self.spills:
+            spills = f"{self.spills} registers spilled to {self.local} bytes of local memory a thread"
+        parts = [f"{self.registers} registers a thread", spills]
+        parts += [f"{self.shared:,} bytes of shared memory"] if self.shared else []
+        if self.occupancy[1]:
+            here, most = self.occupancy
+            why = f", bounded by {self.bound}" if here < most else ""
+            parts.append(f"{here} of {most} warps on a multiprocessor in blocks of {self.threads}{why}")
+        return f"{self.kernel}: {', '.join(parts)}"
 
 
 def usage(binary: Binary) -> tuple[Usage, ...]:
@@ -38,9 +53,38 @@ def usage(binary: Binary) -> tuple[Usage, ...]:
     if read is None:
         return ()
     try:
-        return tuple(sorted(read(binary.code), key=lambda u: u.kernel))
+        found = sorted(read(binary.code), key=lambda u: u.kernel)
     except (struct.error, IndexError, KeyError, ValueError, TypeError, StopIteration) as error:
         raise InternalError(f"usage: {binary.name} for {binary.target} cannot be read: {error!r}") from error
+    row = BY_NAME.get(binary.target)
+    return tuple(_launched(u, binary, row) if row else u for u in found)
+
+
+def _launched(u: Usage, binary: Binary, row: Target) -> Usage:
+    """`u` with what its launches add: dynamic shared memory, and how many warps fit on a multiprocessor."""
+    mine = [x for x in launches(binary.launch) if x.kernel == u.kernel]
+    if not mine or row.multi is None:
+        return u
+    threads, shared = max(x.block for x in mine), u.shared + max(x.shared for x in mine)
+    here, bound = occupancy(row.multi, row.warp, threads, u.registers, shared)
+    return replace(u, shared=shared, threads=threads, occupancy=(here, row.multi.parts * row.multi.warps), bound=bound)
+
+
+def occupancy(m: Multiprocessor, warp: int, threads: int, registers: int, shared: int) -> tuple[int, str]:
+    """How many warps of blocks of `threads` run on one multiprocessor at a time, and what bounds that.
+
+    Source  CUDA's occupancy calculator: registers are handed out to warps, all else to blocks.
+    """
+    warps = -(-threads // warp)
+    each = -(-max(1, registers) // m.granule) * m.granule
+    bounds = {
+        "threads": m.parts * m.warps // warps,
+        "registers": m.registers // each * m.parts // warps,
+        "shared memory": m.shared // (shared + m.reserved) if shared + m.reserved else m.blocks,
+        "blocks": m.blocks,
+    }
+    least = min(bounds, key=lambda k: bounds[k])
+    return bounds[least] * warps, least
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +92,7 @@ class _Section:
     name: str
     type_: int
     data: bytes
+    size: int
 
 
 def _sections(code: bytes) -> dict[str, _Section]:
@@ -57,7 +102,7 @@ def _sections(code: bytes) -> dict[str, _Section]:
     start, size, count, names = struct.unpack_from("<Q10xHHH", code, 0x28)
     heads = [struct.unpack_from("<IIQQQQ", code, start + size * k) for k in range(count)]
     texts = code[heads[names][4]:][: heads[names][5]]
-    found = (_Section(_string(texts, h[0]), h[1], code[h[4] : h[4] + h[5]]) for h in heads)
+    found = (_Section(_string(texts, h[0]), h[1], code[h[4] : h[4] + h[5]], h[5]) for h in heads)
     return {s.name: s for s in found}
 
 
@@ -86,7 +131,8 @@ def _cubin(code: bytes) -> Iterator[Usage]:
     for symbol, values in found.items():
         name = _string(texts, struct.unpack_from("<I", symbols, 24 * symbol)[0])
         if _REGISTERS in values:
-            yield Usage(name, values[_REGISTERS], values.get(_FRAME, 0))
+            shared = sections.get(f".nv.shared.{name}")
+            yield Usage(name, values[_REGISTERS], values.get(_FRAME, 0), shared=shared.size if shared else 0)
 
 
 def _code_object(code: bytes) -> Iterator[Usage]:
@@ -97,7 +143,9 @@ def _code_object(code: bytes) -> Iterator[Usage]:
         raise ValueError(f"a note of type {kind}")
     at = 12 + -(-name // 4) * 4
     for kernel in _unpacked(note[at : at + size], 0)[0]["amdhsa.kernels"]:
-        yield Usage(kernel[".name"], kernel[".vgpr_count"], kernel[".private_segment_fixed_size"])
+        spills = kernel.get(".vgpr_spill_count", 0) + kernel.get(".sgpr_spill_count", 0)
+        yield Usage(kernel[".name"], kernel[".vgpr_count"], kernel[".private_segment_fixed_size"], spills,
+                    kernel[".group_segment_fixed_size"])
 
 
 _COUNTED = {0xDC: ("list", ">H"), 0xDD: ("list", ">I"), 0xDE: ("map", ">H"), 0xDF: ("map", ">I"), 0xD9: ("text", ">B"),

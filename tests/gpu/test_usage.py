@@ -8,9 +8,11 @@ import pytest
 
 import polyop
 from polyop.ir.errors import InternalError
-from polyop.ir.module import Binary, Signature
+from polyop.ir.expr import affine
+from polyop.ir.module import Binary, Launch, Module, Signature
+from polyop.ir.target import BY_NAME
 from polyop.runtime import amdgcn, device, nvrtc
-from polyop.runtime.usage import usage
+from polyop.runtime.usage import Usage, occupancy, usage
 
 SCALE = "op scale(X: f32[N]; a: f32) -> (Y: f32[N]) { Y[i] = a * X[i] }"
 MANY = "op many(X: f64[N, 90]) -> (Y: f64[N]) { Y[i] = " + " + ".join(f"sin(X[i, {k}]) * cos(X[i, {7 * k % 90}])" for k in
@@ -29,8 +31,9 @@ def test_compiling_for_a_gpu_gives_the_binary_and_what_its_kernels_take(target):
     made = polyop.op(SCALE).compile(target=target)
     (taken,) = usage(made.binary)
     assert taken.kernel == "scale_0" and 2 <= taken.registers <= 32 and taken.local == 0
-    assert f"{len(made.binary.code):,} bytes for {target}\n  scale_0: {taken.registers} registers a thread, nothing spilled" \
-        in made.explain()
+    most, block = {"cuda:sm_80": (64, 128), "hip:gfx942": (32, 256), "hip:gfx1100": (64, 256)}[target]
+    assert f"{len(made.binary.code):,} bytes for {target}\n  scale_0: {taken.registers} registers a thread, nothing spilled, " \
+        f"{most} of {most} warps on a multiprocessor in blocks of {block}\n" in made.explain()
 
 
 def test_large_kernels_take_more(target):
@@ -42,6 +45,43 @@ def test_every_kernel_of_a_binary_is_listed(target):
     text = "op two(X: f32[M, N]) -> (Y: f32[M, N], S: f32[N]) { Y[i,j] = 2 * X[i,j]\n S[j] += X[i,j] }"
     made = polyop.op(text).compile(target=target)
     assert [u.kernel for u in usage(made.binary)] == ["two_0", "two_1"]
+
+
+def test_shared_memory_is_counted_whether_the_text_or_the_launch_asks_for_it(target):
+    text = """#include "pop_device.h"
+extern "C" __global__ void __launch_bounds__(64) k(float* Y) {
+    __shared__ float s[1000];
+    s[threadIdx.x] = Y[threadIdx.x];
+    pop_barrier();
+    Y[threadIdx.x] = s[63 - threadIdx.x];
+}
+"""
+    launch = (Launch("k", (affine(64),), 64, ("Y",), ("Y",), 512), Launch("k", (affine(64),), 64, ("Y",), ("Y",), 100))
+    module = Module("k", target, text, Signature("k", (), (), (), ()), launch)
+    (taken,) = usage(TOOLS[target].assemble(module))
+    assert taken.shared == 4512 and "4,512 bytes of shared memory" in str(taken)
+
+
+@pytest.mark.parametrize(("name", "threads", "registers", "shared", "warps", "bound"), [
+    ("cuda:sm_80", 128, 64, 0, 32, "registers"),        # as CUDA's calculator has it
+    ("cuda:sm_80", 256, 32, 48 << 10, 24, "shared memory"),
+    ("cuda:sm_80", 32, 16, 0, 32, "blocks"),
+    ("cuda:sm_80", 1024, 255, 0, 0, "registers"),       # it cannot be launched
+    ("cuda:sm_90a", 384, 168, 200 << 10, 12, "registers"),
+    ("hip:gfx942", 256, 128, 0, 16, "registers"),
+    ("hip:gfx942", 256, 60, 32 << 10, 8, "shared memory"),
+    ("hip:gfx1100", 256, 100, 0, 48, "registers"),
+])
+def test_what_bounds_the_warps_on_a_multiprocessor(name, threads, registers, shared, warps, bound):
+    row = BY_NAME[name]
+    assert occupancy(row.multi, row.warp, threads, registers, shared) == (warps, bound)
+
+
+def test_registers_that_are_spilled_are_said_to_be():
+    assert "96 bytes of local memory a thread, so registers may be spilled" in str(Usage("k", 255, 96))
+    assert "24 registers spilled to 96 bytes of local memory a thread" in str(Usage("k", 255, 96, 24))
+    assert "12 of 64 warps on a multiprocessor in blocks of 384, bounded by registers" \
+        in str(Usage("k", 168, 0, 0, 0, 384, (12, 64), "registers"))
 
 
 def test_without_the_compiler_a_note_says_what_is_missing(monkeypatch):
