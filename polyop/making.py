@@ -83,7 +83,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
     if not options.check:
         return Made(job, middle, nest, rec.stage("final", rewritten, nest, target) if on_cpu else nest, (), ())
-    nest, proofs = rec.stage("proofs", _proved, middle, nest)
+    nest, proofs = rec.stage("proofs", _proved, middle, nest, job.layout)
     if job.tiled:
         proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)
     rec.text("proofs", "\n".join(map(str, proofs)))
@@ -112,9 +112,9 @@ def _require_tiles(nest: LoopNest, made: Recomputed) -> None:
         raise UnsupportedError(f"{', '.join(sorted(whole))} would be kept for all tiles")
 
 
-def _proved(middle: Middle, nest: LoopNest) -> tuple[LoopNest, tuple[Proof, ...]]:
+def _proved(middle: Middle, nest: LoopNest, layout: Layout) -> tuple[LoopNest, tuple[Proof, ...]]:
     """`nest` and its proofs; if one fails, the nest as it was before values were kept in registers, and the proofs of that."""
-    proofs = prove(middle.scop, nest, middle.context)
+    proofs = prove(middle.scop, nest, middle.context, layout)
     if first_failure(proofs) is None or nest.buffers == middle.nest.buffers:
         return nest, proofs
-    return middle.nest, prove(middle.scop, middle.nest, middle.context)
+    return middle.nest, prove(middle.scop, middle.nest, middle.context, layout)

@@ -78,9 +78,9 @@ def test_a_target_with_few_registers_gets_a_simpler_schedule(a_and_b):
 def test_a_schedule_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeypatch, caplog):
     op, real, seen = op_of(MATMUL), making.prove, []
 
-    def doubtful(scop, nest, context):
+    def doubtful(scop, nest, *given):
         seen.append(nest)
-        return (Proof("made up", False, "M = 1"),) if len(seen) == 1 else real(scop, nest, context)
+        return (Proof("made up", False, "M = 1"),) if len(seen) == 1 else real(scop, nest, *given)
 
     monkeypatch.setattr(making, "prove", doubtful)
     with caplog.at_level(logging.ERROR, "polyop"):
@@ -93,9 +93,9 @@ def undecided_once(text, monkeypatch, caplog):
     """The nests that were to be proved, the first of them in vain, and what was compiled; errors are logged in `caplog`."""
     op, real, seen = op_of(text), making.prove, []
 
-    def slow(scop, nest, context):
+    def slow(scop, nest, *given):
         seen.append(nest)
-        return (Proof("made up", False, verdict.UNDECIDED),) if len(seen) == 1 else real(scop, nest, context)
+        return (Proof("made up", False, verdict.UNDECIDED),) if len(seen) == 1 else real(scop, nest, *given)
 
     monkeypatch.setattr(making, "prove", slow)
     with caplog.at_level(logging.ERROR, "polyop"):

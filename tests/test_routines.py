@@ -128,8 +128,8 @@ def test_a_routine_that_cannot_be_built_is_noted_and_each_member_stands_alone(mo
 def test_a_routine_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeypatch, caplog):
     real = making.prove
 
-    def doubtful(scop, nest, context):
-        return (Proof("made up", False, "n0 = 1"),) if "n0" in scop.op.sizes else real(scop, nest, context)
+    def doubtful(scop, nest, *given):
+        return (Proof("made up", False, "n0 = 1"),) if "n0" in scop.op.sizes else real(scop, nest, *given)
 
     monkeypatch.setattr(making, "prove", doubtful)
     with caplog.at_level(logging.ERROR, "polyop"):

@@ -19,6 +19,7 @@ from polyop.codegen.llvm.parallel import STATUS
 from polyop.codegen.llvm.routines import call
 from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
+from polyop.ir.errors import InternalError
 from polyop.ir.expr import Load
 from polyop.ir.loops import Buffer, LoopNest, Node, Space
 from polyop.ir.module import Module, Signature
@@ -40,7 +41,8 @@ def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routi
     text = Text(fuses=target.vector_bytes >= 32, scales=target.masks)
     named = [(replace(r.nest, name=f"{nest.name}.r{k}"), r.uses) for k, r in enumerate(routines)]
     for shared, _ in named:
-        _function(text, shared, shared.body, target, options, "define internal")
+        if _function(text, shared, shared.body, target, options, "define internal"):
+            raise InternalError(f"emit: {shared.name} has computed positions, whose sites a caller of it would not know")
 
     def before(s: State) -> None:
         for shared, uses in named:

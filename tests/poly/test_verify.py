@@ -12,6 +12,7 @@ from polyop.ir.dtypes import F16, F32
 from polyop.ir.expr import Affine, Apply, Const, Load, affine, map_loads, substitute
 from polyop.ir.loops import For, If, Kind, LoopNest, Node, Prefetch, Store, rebuild, show
 from polyop.ir.op import Op, builtin_monoid
+from polyop.ir.options import Layout
 from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove, verdict
 
@@ -327,6 +328,21 @@ def test_a_nest_for_one_regime_holds_only_there():
     assert first_failure(prove(scop, given, isl.Set("[N] -> { : N <= 64 }"))) is None
     failed = first_failure(prove(scop, given))
     assert failed is not None and failed.witness == "N = 65: S0[64] does not run"
+
+
+@pytest.mark.parametrize(("assumed", "given", "holds"), [
+    (1, 1, True), (0, 0, True), (None, 0, True), (1, 0, False), (0, 1, False), (1, None, False),
+])
+def test_a_stride_of_1_that_tensors_of_the_call_do_not_have_is_refused(assumed, given, holds):
+    op = operator("Y[i, j] = X[i, j]", inputs="X[N, M]", outputs="Y[N, M]", ranges="i:N j:M")
+    made = nest(op, """
+        for i in 0, N:
+            for j in 0, M:
+                S0(i, j): Y[i, j] = X[i, j]""")
+    made = replace(made, buffers=tuple(replace(b, unit=assumed if b.name == "X" else None) for b in made.buffers))
+    failed = first_failure(prove(extract(op), made, layout=Layout((("X", given), ("Y", 1)))))
+    assert (failed is None) == holds
+    assert failed is None or "has no stride of 1 there" in failed.witness
 
 
 def test_an_expression_of_900_terms_is_compared():

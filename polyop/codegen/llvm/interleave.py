@@ -13,7 +13,7 @@ from polyop.codegen.llvm.addresses import Place, gep, locate, strides
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import existing, splat
 from polyop.codegen.llvm.loads import transpose
-from polyop.codegen.llvm.masked import masked_store
+from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, suffix, vector
@@ -132,15 +132,12 @@ def _woven(s: State, x: Value, place: Place, w: Weave, point: Point, v: int, g: 
 def _write(s: State, place: Place, w: Weave, raw: str, p: str, g: int, mask: str | None) -> None:
     """Write the steps that exist of the lanes that exist."""
     b, whole = s.b, s.width * w.steps
-    t, align, wide = vector(place.element, whole), alignment(place.element), f"<{s.width} x i1>"
     if mask is not None:
+        wide = f"<{s.width} x i1>"
         mask = b.pure(f"shufflevector {wide} {mask}, {wide} poison, {shuffle_mask([i // w.steps for i in range(whole)])}", mask)
     if w.axis.valid is not None:
         mask = b.both(mask, _below(s, whole, w.steps, b.add(w.axis.valid, -g * w.steps)), whole)
-    if mask is None:
-        b.line(f"store {t} {raw}, ptr {p}, align {align}")
-        return
-    masked_store(s, place.element, whole, raw, p, mask)
+    store_vector(s, place.element, whole, raw, p, mask)
 
 
 def _below(s: State, whole: int, period: int, count: Int) -> str:

@@ -1,4 +1,4 @@
-"""Stores of some lanes of a vector."""
+"""Stores of a vector, or of some of its lanes."""
 
 from __future__ import annotations
 
@@ -6,6 +6,14 @@ from polyop.codegen.llvm.state import State
 from polyop.codegen.llvm.types import alignment, shuffle_mask, suffix, vector
 
 WIDEST, LEAST = 512, 128  # bits of a register that holds a vector
+
+
+def store_vector(s: State, element: str, width: int, raw: str, p: str, mask: str | None) -> None:
+    """Store `raw`, `width` elements, from `p` on: all lanes, or those that `mask` holds for."""
+    if mask is None:
+        s.b.line(f"store {vector(element, width)} {raw}, ptr {p}, align {alignment(element)}")
+    else:
+        masked_store(s, element, width, raw, p, mask)
 
 
 def masked_store(s: State, element: str, width: int, raw: str, p: str, mask: str) -> None:

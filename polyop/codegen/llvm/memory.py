@@ -10,7 +10,7 @@ from polyop.codegen.llvm.few import square_of, unless_few
 from polyop.codegen.llvm.index import existing, index
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
-from polyop.codegen.llvm.masked import masked_store
+from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, only_if, points, row_exists, rows_needed
@@ -103,7 +103,7 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
             raw = to_memory(new, place.buffer.dtype, s.shared.target).text
             if not forwards:
                 raw, mask = reverse(s, raw, place.element), reverse(s, mask, "i1") if mask else None
-            _write_vector(s, place, raw, q, mask)
+            store_vector(s, place.element, s.width, raw, q, mask)
             if forwards and exists is None:
                 s.stored[n.target, tuple(point[a] for a in sorted(place.rows)), v] = new.text
 
@@ -117,14 +117,6 @@ def _read_vector(s: State, place: Place, p: str, mask: str | None) -> V:
     raw = reverse(s, raw, place.element) if place.stride == -1 else raw
     flags = "" if s.shared.strict else "contract "
     return from_memory(V(s.b, place.element, s.width, raw, flags), place.buffer.dtype, s.shared.target)
-
-
-def _write_vector(s: State, place: Place, raw: str, p: str, mask: str | None) -> None:
-    t, align = vector(place.element, s.width), alignment(place.element)
-    if mask is None:
-        s.b.line(f"store {t} {raw}, ptr {p}, align {align}")
-    else:
-        masked_store(s, place.element, s.width, raw, p, mask)
 
 
 def _stream(s: State, x: Value, place: Place, point: Point) -> None:

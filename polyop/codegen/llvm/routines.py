@@ -12,7 +12,7 @@ from polyop.ir.routine import Use
 def call(s: State, name: str, nest: LoopNest, use: Use) -> None:
     """Carry out `nest`, which is the function `name`, as `use` says.
 
-    Notes   It reports no positions outside their tensors: a nest with computed ones is no routine.
+    Notes   What it returns is 0: a nest with computed positions, which may lie outside their tensors, is no routine.
     """
     b, slots = s.b, slots_of(nest)
     block = b.pure(f"alloca [{max(slots.values(), default=1) + 1} x i64], align 8 ; {name}")

@@ -9,11 +9,11 @@ from polyop.codegen.convert import to_memory
 from polyop.codegen.llvm.addresses import gep, locate
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.loads import transpose
-from polyop.codegen.llvm.masked import masked_store
+from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import only_if, points, row_exists
 from polyop.codegen.llvm.state import State, Value
-from polyop.codegen.llvm.types import Int, alignment, iota, shuffle_mask, vector
+from polyop.codegen.llvm.types import Int, iota, shuffle_mask, vector
 from polyop.ir.expr import Affine
 from polyop.ir.loops import Store
 
@@ -56,7 +56,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
                             more = s.b.new_label()
                             s.b.line(f"br i1 {s.b.compare('sgt', lanes.valid, number)}, label %{more}, label %{done}")
                             s.label(more)
-                        _write(s, place.element, height, raw, p, mask)
+                        store_vector(s, place.element, height, raw, p, mask)
                     if done:
                         s.b.line(f"br label %{done}")
                         s.label(done)
@@ -71,11 +71,3 @@ def _first(s: State, height: int, count: Int) -> str | None:
     one = s.b.pure(f"insertelement <{height} x i64> poison, i64 {count}, i64 0", count)
     many = s.b.pure(f"shufflevector <{height} x i64> {one}, <{height} x i64> poison, <{height} x i32> zeroinitializer", one)
     return s.b.pure(f"icmp slt <{height} x i64> {iota(height)}, {many}", many)
-
-
-def _write(s: State, element: str, height: int, raw: str, p: str, mask: str | None) -> None:
-    t, align = vector(element, height), alignment(element)
-    if mask is None:
-        s.b.line(f"store {t} {raw}, ptr {p}, align {align}")
-        return
-    masked_store(s, element, height, raw, p, mask)

@@ -10,20 +10,22 @@ import islpy as isl
 
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Proof
+from polyop.ir.options import Layout
 from polyop.poly.scop import Scop
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.claims import Claims
 from polyop.poly.verify.verdict import decided
 
 
-def prove(scop: Scop, nest: LoopNest, only: isl.Set | None = None) -> tuple[Proof, ...]:
+def prove(scop: Scop, nest: LoopNest, only: isl.Set | None = None, layout: Layout | None = None) -> tuple[Proof, ...]:
     """The claims about `nest`, in order; the last one may fail, and those after it are then not tried.
 
-    only   { : what holds of the sizes in the regime this nest is for }, in addition to what the Scop knows
+    only     { : what holds of the sizes in the regime this nest is for }, in addition to what the Scop knows
+    layout   how the call's tensors lie, if that is known: the nest then assumes no other unit strides
     """
     context = scop.context if only is None else scop.context.intersect(only)
     proofs: list[Proof] = []
-    for claim, check in Claims(Accesses(scop, nest, context)).all():
+    for claim, check in Claims(Accesses(scop, nest, context), layout).all():
         proofs.append(decided(claim, check))
         if not proofs[-1].holds:
             break

@@ -9,6 +9,7 @@ import islpy as isl
 
 from polyop.ir.expr import Affine, Load, Test, bounds, is_computed, quasi, substitute
 from polyop.ir.loops import COUNTED, LOCKSTEP, Kind, Space
+from polyop.ir.options import Layout
 from polyop.poly.scop import Stmt
 from polyop.poly.verify.accesses import Accesses, Role
 from polyop.poly.verify.conflicts import Conflict, Touch, concurrent, conflict, touches
@@ -24,9 +25,10 @@ from polyop.poly.verify.witness import case, elements, equations, instance, name
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """What is to be shown about the accesses `a`."""
+    """What is to be shown about the accesses `a`, for tensors that lie as `layout` says."""
 
     a: Accesses
+    layout: Layout | None = None
 
     @cached_property
     def values(self) -> Values:
@@ -38,7 +40,7 @@ class Claims:
 
     def all(self) -> tuple[tuple[str, Check], ...]:
         return (
-            ("the nest makes sense for the operator", lambda: malformed(self.a.scop, self.a.nest) or None),
+            ("the nest makes sense for the operator", lambda: malformed(self.a.scop, self.a.nest, self.layout) or None),
             ("no lock-step loop is longer than its extent", self.extents),
             ("each store computes what its statement says", self.expressions),
             ("each instance of each statement runs exactly once", self.once),

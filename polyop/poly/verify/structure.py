@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Expr, Load, Scalar, expr_names, is_computed, names, walk
 from polyop.ir.loops import COUNTED, LOCKSTEP, Barrier, For, If, IfData, Kind, LoopNest, Prefetch, Space, Store
 from polyop.ir.op import Op
+from polyop.ir.options import Layout
 from polyop.poly.scop import Scop
 from polyop.poly.verify.sites import names_in_scope
 
 
-def malformed(scop: Scop, nest: LoopNest) -> str:
+def malformed(scop: Scop, nest: LoopNest, layout: Layout | None = None) -> str:
     """The first thing about `nest` that makes no sense for `scop`; empty if all is well."""
-    return next(_complaints(scop, nest), "")
+    return next(_complaints(scop, nest, dict(layout.units) if layout else {}), "")
 
 
-def _complaints(scop: Scop, nest: LoopNest) -> Iterator[str]:
+def _complaints(scop: Scop, nest: LoopNest, units: Mapping[str, int | None]) -> Iterator[str]:
     if nest.sizes != scop.op.sizes:
         yield f"the sizes are {nest.sizes}, expected {scop.op.sizes}"
     yield from _buffers(scop.op, nest)
+    for b in nest.buffers:  # a nest may know less than the call
+        if b.unit is not None and b.unit != units.get(b.name, b.unit):
+            yield f"{b} has no stride of 1 there"
     for n, known, loops in names_in_scope(nest):
         match n:
             case For():
