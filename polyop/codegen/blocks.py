@@ -88,7 +88,7 @@ def folds(nest: LoopNest) -> dict[str, tuple[For, ...]]:
 
 def own(nest: LoopNest) -> LoopNest:
     """Registers without the dimensions that loops over threads index: see `verify/threads.py`."""
-    threads = {n.index for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.THREADS}
+    threads = {n.index for n in walk(nest.body) if isinstance(n, For) and n.kind in (Kind.THREADS, Kind.ATOM)}
     registers = {b.name for b in nest.buffers if b.space == Space.REG}
     gone: dict[str, frozenset[int]] = {}
     for s in stores(nest.body):
@@ -144,16 +144,16 @@ def _most(n: For) -> dict[str, int]:
 
 
 def _plain(n: For) -> tuple[Store, ...]:
-    """The stores of `n`; none, if there are tests or loops that do not run in lock step."""
+    """The stores of `n`; none, if there are tests or loops other than copies and sides of tiles."""
     inside = tuple(walk(n.body))
-    if any(isinstance(x, If) or (isinstance(x, For) and x.kind != Kind.ROWS) for x in inside):
+    if any(isinstance(x, If) or (isinstance(x, For) and x.kind not in (Kind.ROWS, Kind.ATOM)) for x in inside):
         return ()
     return tuple(x for x in inside if isinstance(x, Store))
 
 
 def _only_registers(nest: LoopNest, s: Store, row: str, most: Mapping[str, int]) -> bool:
     """Whether `s` writes a register of its own for each `row`, from what is inside its buffer for all of them."""
-    chosen = any(isinstance(p, Affine) and p.name == row for p in s.target.index)
+    chosen = any(isinstance(p, Affine) and names(p) == {row} for p in s.target.index)
     if nest.buffer(s.target.source).space != Space.REG or not chosen:
         return False
     return all(_inside(nest, x, row, most) for x in (s.target, *loads(s.expr)))

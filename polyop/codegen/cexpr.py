@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from polyop.ir.atoms import Atom, Fragment
 from polyop.ir.dtypes import BF16, F16, I32, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import (
@@ -26,6 +27,7 @@ from polyop.ir.expr import (
     Scalar,
     Test,
     affine,
+    bounds,
     children,
     is_computed,
     quasi,
@@ -60,6 +62,16 @@ class Text:
 
 
 @dataclass(frozen=True, slots=True)
+class Held:
+    """A tile that the lanes of a warp hold together: as which operand of which atom, and the loops over its sides."""
+
+    atom: Atom
+    fragment: Fragment
+    row: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What an expression needs to know.
 
@@ -68,6 +80,8 @@ class Scope:
     values   scalars whose C variable is a value already, not an element: the arguments of a monoid
     block    threads of a block that work together, outside of loops over them; else 0
     folds    the statements that combine what threads have, with the loops over these threads
+    held     the registers that hold tiles of a matrix unit; `products`: the statements that multiply them, as (c, a, b)
+    warp     lanes that hold a tile together; `family` of the target
     """
 
     names: Mapping[str, str]
@@ -76,6 +90,10 @@ class Scope:
     values: frozenset[str] = frozenset()
     block: int = 0
     folds: Mapping[str, tuple[For, ...]] = field(default_factory=dict)
+    held: Mapping[str, Held] = field(default_factory=dict)
+    products: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    warp: int = 1
+    family: str = ""
 
 
 def value_type(t: DType) -> str:
@@ -130,6 +148,27 @@ def conditions(xs: Sequence[Affine], names: Mapping[str, str]) -> Text:
     return Text(" && ".join(condition(x, names) for x in xs), 5 if len(xs) > 1 else 10)
 
 
+def natural(x: Affine, names: Mapping[str, str]) -> str:
+    """An index expression whose parts are never negative, so that C divides as it should."""
+    parts = []
+    for a, f in x.terms:
+        if isinstance(a, str):
+            atom = names[a]
+        else:
+            first, second = (natural(y, names) for y in a.args)
+            first = f"({first})" if " " in first else first
+            atom = f"{first} {'/' if a.op == 'div' else '%'} {second}"
+        parts.append(atom if f == 1 else f"{atom} * {f}")
+    if x.const or not parts:
+        parts.append(str(x.const))
+    return " + ".join(parts)
+
+
+def bounded(f: For, scope: Scope) -> list[str]:
+    """The tests that an iteration of `f` is below the bound, for a loop that runs to its constant end."""
+    return [condition(b - affine(f.index) - 1, scope.names) for b in bounds(f.upper) if b != affine(f.end)]
+
+
 # --- memory --------------------------------------------------------------------------------------------------------
 
 
@@ -177,6 +216,8 @@ def offset(load: Load, values: Mapping[int, Text], scope: Scope) -> Text:
 def element(load: Load, values: Mapping[int, Text], scope: Scope) -> str:
     """The place as something C can read and write; not for computed positions, which may lie outside."""
     b, name = scope.buffers[load.source], scope.names[load.source]
+    if load.source in scope.held:
+        return f"{name}[{offset(load, values, scope).c}][pop_r]"
     return name if b.space == Space.REG and not b.dims else f"{name}[{offset(load, values, scope).c}]"
 
 
@@ -196,6 +237,14 @@ def read(load: Load, args: Sequence[Text], scope: Scope) -> Text:
     if not load.guard:
         return Text(out)
     return Text(f"{conditions(load.guard, scope.names).at(CHOICE + 1)} ? {out} : {literal(0, load.dtype)}", CHOICE)
+
+
+def moved(load: Load, scope: Scope) -> Text:
+    """An element as it lies in memory, or 0 where its guard fails."""
+    out = element(load, {}, scope)
+    if not load.guard:
+        return Text(out)
+    return Text(f"{conditions(load.guard, scope.names).at(CHOICE + 1)} ? {out} : ({STORED[load.dtype.name]})0", CHOICE)
 
 
 def widened(element_: str, t: DType) -> str:

@@ -6,18 +6,21 @@ import re
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from polyop.codegen import cthreads
+from polyop.codegen import cmatrix, cthreads
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cexpr import (
+    NARROW,
     STORED,
     Scope,
     Text,
+    bounded,
     combined,
     computed,
     conditions,
     element,
     expression,
     index,
+    moved,
     narrowed,
     of_dtype,
     offset,
@@ -26,6 +29,7 @@ from polyop.codegen.cexpr import (
     value_type,
     widened,
 )
+from polyop.codegen.cmatrix import find_tiles
 from polyop.codegen.private import shared
 from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
@@ -89,11 +93,12 @@ def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
     Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
     joined = folds(nest)
+    tiles = find_tiles(nest, target)
     nest = prepared(nest)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest)
     scope = Scope(_c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined)
+                  folds=joined, held=tiles.held, products=tiles.products, warp=target.warp, family=target.family)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
     for k in kernels(steps):
@@ -210,6 +215,9 @@ def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
         if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):
             continue
         c, counts = scope.names[b.name], slot_counts(b)
+        if b.name in scope.held:
+            out.append(cmatrix.declared(b, scope.held[b.name], c))
+            continue
         if b.space == Space.WORK:
             named = [(d, s) for d, s in enumerate(strides(b, c)) if isinstance(s, str)]
             for d, s in named:
@@ -235,7 +243,9 @@ def _indented(body: tuple[Node, ...], scope: Scope) -> list[str]:
 def _node(n: Node, scope: Scope) -> list[str]:
     match n:
         case For(kind=Kind.THREADS):
-            return cthreads.nest(n, scope, scope.block, lambda body: _body(body, replace(scope, block=0)))
+            return cthreads.nest(n, scope, scope.block, scope.warp, lambda body: _body(body, replace(scope, block=0)))
+        case For(kind=Kind.ATOM):
+            return cmatrix.tile(n, scope, lambda s, inner: _node(s, inner))
         case For():
             return _loop(n, scope)
         case Barrier():
@@ -260,7 +270,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
     if n.kind in LOCKSTEP:
         head = ["#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
         inside = _indented(n.body, scope)
-        tests = cthreads.bounded(n, scope)
+        tests = bounded(n, scope)
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
         return [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
@@ -280,6 +290,8 @@ def _said(s: Store) -> str:
 def _store(s: Store, scope: Scope) -> list[str]:
     """`target = expr`, or the old value combined with it."""
     t = s.target.dtype
+    if isinstance(s.expr, Load) and s.reduce is None and s.expr.dtype == t in NARROW and not _is_computed(s):
+        return [f"{element(s.target, {}, scope)} = {moved(s.expr, scope).c};"]  # the bits as they are
     value = of_dtype(expression(s.expr, scope), s.expr.dtype, t)
     positions = [p for p in s.target.index if not isinstance(p, Affine)]
     if not positions:
@@ -288,6 +300,10 @@ def _store(s: Store, scope: Scope) -> list[str]:
     place = f"{scope.names[s.target.source]}[pop_place]"
     return ["{", f"    const pop_i64 pop_place = {at.c};", "    if (pop_is_inside(pop_place)) {",
             *("        " + x for x in _assign(s, place, value, scope)), "    }", "}"]
+
+
+def _is_computed(s: Store) -> bool:
+    return any(not isinstance(p, Affine) for x in (s.target, *loads(s.expr)) for p in x.index)
 
 
 def _assign(s: Store, place: str, value: Text, scope: Scope) -> list[str]:

@@ -14,8 +14,8 @@ from polyop.codegen.cexpr import (
     STORED,
     Scope,
     Text,
+    bounded,
     combined,
-    condition,
     element,
     expression,
     narrowed,
@@ -25,7 +25,6 @@ from polyop.codegen.cexpr import (
     widened,
 )
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import affine, bounds
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store, stores, walk
 
 NUMBER = "pop_n"
@@ -80,8 +79,8 @@ def chain(n: For) -> tuple[tuple[For, ...], tuple[Node, ...]]:
     return tuple(loops), n.body
 
 
-def nest(n: For, scope: Scope, block: int, printed: Callable[[tuple[Node, ...]], list[str]]) -> list[str]:
-    """A nest of loops over threads of a block of `block`; `printed`: the lines of what is inside."""
+def nest(n: For, scope: Scope, block: int, warp: int, printed: Callable[[tuple[Node, ...]], list[str]]) -> list[str]:
+    """A nest of loops over threads of a block of `block`; `printed`: the lines of what is inside, where a tile takes a `warp`."""
     loops, inside = chain(n)
     out = [f"const int {scope.names[f.index]} = {_digit(f, block)};" for f in loops]
     tests = [t for f in loops for t in bounded(f, scope)]
@@ -91,7 +90,8 @@ def nest(n: For, scope: Scope, block: int, printed: Callable[[tuple[Node, ...]],
                 raise UnsupportedError("threads fold in a loop of their own, which is full")
             return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block))), "}"]
     # what is in registers all threads with these digits have; memory is written by the first of them
-    first = _first(loops, block)
+    lanes = warp if any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(inside)) else 1
+    first = _first(loops, block, lanes)
     if first and any(is_memory(s, scope) for s in stores(inside)):
         if not all(is_memory(s, scope) for s in stores(inside)):
             raise UnsupportedError("a loop over some of the threads writes memory and registers")
@@ -99,11 +99,6 @@ def nest(n: For, scope: Scope, block: int, printed: Callable[[tuple[Node, ...]],
     lines = printed(inside)
     lines = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
     return ["{", *("    " + x for x in (*out, *lines)), "}"]
-
-
-def bounded(f: For, scope: Scope) -> list[str]:
-    """The tests of a loop that runs all its iterations, that one of them is below the bound."""
-    return [condition(b - affine(f.index) - 1, scope.names) for b in bounds(f.upper) if b != affine(f.end)]
 
 
 def is_memory(s: Store, scope: Scope) -> bool:
@@ -120,9 +115,12 @@ def _digit(f: For, block: int) -> str:
     return f"(int){at}" if f.step == 1 else f"{f.step} * (int){at}"
 
 
-def _first(loops: tuple[For, ...], block: int) -> str:
-    """The test for the one thread of those with the same digits whose other digits are 0; empty if there are no others."""
-    total, digits = 1, sorted((f.weight, f.extent or 1) for f in loops)
+def _first(loops: tuple[For, ...], block: int, lanes: int = 1) -> str:
+    """The test for the one thread of those with the same digits whose other digits are 0; empty if there are no others.
+
+    lanes   threads that have the lowest digits in any case
+    """
+    total, digits = lanes, sorted((f.weight, f.extent or 1) for f in loops)
     for weight, extent in digits:
         if weight != total:
             return f"{NUMBER} == " + " + ".join(f"{NUMBER} / {w} % {e} * {w}" for w, e in digits)

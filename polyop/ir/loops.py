@@ -7,6 +7,7 @@ run it; the polyhedral layer proved that this gives the same:
   parallel  iterations in any order, on any thread; never inside a lock-step loop
   rows      a compile-time number of copies, unrolled in lock step: step by step of the body, not copy by copy
   lanes     in lock step too, one copy per vector lane
+  atom      a side of the tile that a matrix unit takes at once; the lanes of a warp share the tile's elements (ir/atoms.py)
   threads   each iteration on a thread of its own, of one block of a GPU: iteration i on those whose number has the digit i,
             which is (number / weight) mod extent; all threads meet at a Barrier
 """
@@ -29,12 +30,13 @@ class Kind(str, Enum):
     ROWS = "rows"
     LANES = "lanes"
     THREADS = "threads"
+    ATOM = "atom"
 
     __str__ = str.__str__
 
 
 LOCKSTEP = (Kind.ROWS, Kind.LANES)
-COUNTED = (*LOCKSTEP, Kind.THREADS)
+COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
 """Kinds of loops with a constant number of iterations at most."""
 
 

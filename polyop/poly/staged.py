@@ -9,19 +9,28 @@
         m_t n_t ( m_q n_q m_p n_p ( finish, and what follows at the same point ) )
 
 Each thread has 2 x 2 groups of 4 x 4 results: what it reads of the staged operands are 16 bytes that lie together, and
-what its neighbours read lies beside them. Tiles are copied whole; what lies outside its tensor is 0 there. Roles come from
-`contract.classify`: nothing here knows an operator.
+what its neighbours read lies beside them. Where the target has a matrix unit for the operands' types, a warp has a tile of
+results instead, of which the unit takes an atom at once:
+
+        m_w n_w (threads: a warp each)
+            k_o ( m_q ( m_p k_p (atom) ( left loaded ) )  n_q ( k_p n_p (atom) ( right loaded ) )
+                  m_q n_q (rows) ( m_p n_p k_p (atom) ( update ) ) )
+
+Tiles are copied whole; what lies outside its tensor is 0 there, so a whole atom adds nothing but zeros beyond the end of a
+sum: that is among the proofs. Roles come from `contract.classify`: nothing here knows an operator.
 
 Source: CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 from math import prod
 
+from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, substitute, substitute_expr
+from polyop.ir.expr import Affine, Apply, Load, affine, map_loads, names, place, substitute, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan, is_local, lower_bound, stride, uses
@@ -36,7 +45,10 @@ SHARED = 48 << 10  # bytes that every block may have
 
 @dataclass(frozen=True, eq=False)
 class StagedStrategy:
-    """Sizes of the tiles: of `rows` x `columns` results by a block, in steps of `deep`; a thread has `high` x `wide` of them."""
+    """Sizes of the tiles: of `rows` x `columns` results by a block, in steps of `deep`; a thread has `high` x `wide` of them.
+
+    atom   what a matrix unit takes at once; `high` x `wide` is a warp's then
+    """
 
     what: Contraction
     row: str
@@ -47,14 +59,16 @@ class StagedStrategy:
     deep: int
     high: int
     wide: int
+    atom: Atom | None = None
 
     @property
     def threads(self) -> int:
-        return self.rows // self.high * (self.columns // self.wide)
+        return self.rows // self.high * (self.columns // self.wide) * (self.atom.warp if self.atom else 1)
 
     def __str__(self) -> str:
+        by = f", warps with {self.high} x {self.wide} by {self.atom.name}" if self.atom else f" with {self.high} x {self.wide}"
         return (f"staged: rows {self.row} x {self.rows}, columns {self.column} x {self.columns}, "
-                f"depth {self.depth} x {self.deep}, {self.threads} threads with {self.high} x {self.wide}")
+                f"depth {self.depth} x {self.deep}, {self.threads} threads{by}")
 
 
 def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, ...]:
@@ -91,7 +105,29 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     tall, wide = fitting(row), fitting(column)
     high = 8 if tall >= 128 else 4 if tall >= 64 else 2
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
-    return (StagedStrategy(c, row, column, depth, tall, wide, deep, high, across),)
+    plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
+    atom = None if plan.options.numerics == "strict" else atom_of(plan, c)
+    if atom is None or not _takes(atom, tall, wide):
+        return (plain,)
+    by_warp = (max(atom.m, tall // 2), max(atom.n, wide // 2))
+    return (replace(plain, deep=max(2 * atom.k, 32 // left.dtype.bytes_), high=by_warp[0], wide=by_warp[1], atom=atom), plain)
+
+
+def _takes(atom: Atom, rows: int, columns: int) -> bool:
+    return rows % atom.m == 0 and columns % atom.n == 0
+
+
+def atom_of(plan: Plan, c: Contraction) -> Atom | None:
+    """What the target's matrix unit does of `C += f(A) * f(B)`, with operands as they are; None if it does nothing of it."""
+    u = c.update
+    e = u.expr
+    if u.reduce is None or u.reduce.fn != "add" or not isinstance(e, Apply) or e.fn != "mul" or len(c.lefts) + len(c.rights) != 2:
+        return None
+    found = [x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args]
+    if not all(isinstance(x, Load) for x in found) or {*found} != {c.lefts[0], c.rights[0]}:
+        return None
+    fitting = atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype)
+    return next((x for x in fitting if x.exact and x.a_map and x.b_map), None)
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy) -> Part:
@@ -101,28 +137,30 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy) -> Part:
 
 @dataclass(frozen=True, slots=True)
 class _Cut:
-    """How an iterator is cut: `block`, then `group` (or none), `thread` and `point`."""
+    """How an iterator is cut: by blocks, by threads, and what is left for each of them: `rows`, and the side of an `atom`."""
 
     block: Coord
-    group: Coord | None
     thread: Coord
-    point: Coord
+    rows: tuple[Coord, ...]
+    atom: tuple[Coord, ...] = ()
 
     @property
     def coords(self) -> tuple[Coord, ...]:
-        return tuple(c for c in (self.block, self.group, self.thread, self.point) if c)
-
-    @property
-    def rows(self) -> tuple[Coord, ...]:
-        return tuple(c for c in (self.group, self.point) if c)
+        return (self.block, self.thread, *self.rows, *self.atom)
 
 
-def _cut(q: str, tile: int, mine: int) -> _Cut:
-    """`tile` values of class `q` by a block, `mine` of them by a thread: in two groups of half, if they are more than a group."""
+def _cut(q: str, tile: int, mine: int, atom: int = 0) -> _Cut:
+    """`tile` values of class `q` by a block, `mine` of them by a thread: in two groups of half, if they are more than a group.
+
+    With an `atom`, `mine` are a warp's, in as many atoms as there are.
+    """
+    if atom:
+        rows = (Coord(f"{q}_q", atom, mine),) if mine > atom else ()
+        return _Cut(Coord(f"{q}_c", tile), Coord(f"{q}_w", mine, tile), rows, (Coord(f"{q}_p", 1, atom),))
     groups = 2 if mine > GROUP else 1
     span, each = tile // groups, mine // groups
-    group = Coord(f"{q}_q", span, tile) if groups > 1 else None
-    return _Cut(Coord(f"{q}_c", tile), group, Coord(f"{q}_t", each, span), Coord(f"{q}_p", 1, each))
+    group = (Coord(f"{q}_q", span, tile),) if groups > 1 else ()
+    return _Cut(Coord(f"{q}_c", tile), Coord(f"{q}_t", each, span), (*group, Coord(f"{q}_p", 1, each)))
 
 
 class _Staged:
@@ -131,26 +169,30 @@ class _Staged:
         self.c, self.u = s.what, s.what.update
         q = self.own = plan.classes[self.u.name]
         self.range = {r.index: r for r in self.u.ranges}
-        self.down, self.across = _cut(q[s.row], s.rows, s.high), _cut(q[s.column], s.columns, s.wide)
+        a = s.atom
+        self.down = _cut(q[s.row], s.rows, s.high, a.m if a else 0)
+        self.across = _cut(q[s.column], s.columns, s.wide, a.n if a else 0)
         self.chunk = Coord(f"{q[s.depth]}_c", s.deep)
-        chains = {s.row: self.down.coords, s.column: self.across.coords,
-                  s.depth: (self.chunk, Coord(f"{q[s.depth]}_p", 1, s.deep))}
+        d = q[s.depth]
+        self.steps = (Coord(f"{d}_o", a.k, s.deep), Coord(f"{d}_p", 1, a.k)) if a else (Coord(f"{d}_p", 1, s.deep),)
+        chains = {s.row: self.down.coords, s.column: self.across.coords, s.depth: (self.chunk, *self.steps)}
         self.axes: dict[str, Axis] = dict(outer)
         for i in self.u.dims:
             if q[i] not in outer:
                 self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), lower_bound(plan, self.u, q[i], outer))
         self.threads = (self.down.thread, self.across.thread)
         self.rows = (*self.down.rows, *self.across.rows)
+        self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()
         self.b = Builder(plan, cluster, self.homes)
         for h in self.homes.values():
             self.b.buffer(h.buffer)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
-        self.over(self.threads)
+        self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[1:]))}
+        self.over(self.threads, s.atom.warp if s.atom else 1)
 
-    def over(self, coords: tuple[Coord, ...]) -> None:
-        """Loops over threads, the last one with the lowest digit."""
-        weight = 1
+    def over(self, coords: tuple[Coord, ...], weight: int = 1) -> None:
+        """Loops over threads, the last one with the lowest digit, which has the `weight`."""
         for c in reversed(coords):
             extent = (c.cap or 1) // c.step
             self.b.kinds[c.name] = (Kind.THREADS, extent)
@@ -161,7 +203,7 @@ class _Staged:
         """A register for each temporary that only this cluster uses: one for each result."""
         homes = {}
         around = {*self.outer, *self.cluster.shell}
-        locked = tuple(c for c in (*self.threads, *self.rows))
+        locked = self.locked
         for tensor in dict.fromkeys(x.target.source for x in self.cluster.stmts):
             if not is_local(self.plan, self.cluster, tensor):
                 continue
@@ -172,6 +214,11 @@ class _Staged:
             buffer = Buffer(f"{tensor}_reg", t.dtype, tuple((affine(c.cap or 1), c.step) for c in locked), Space.REG)
             homes[tensor] = Home(buffer, (True,) * len(t.shape), tuple(c.name for c in locked))
         return homes
+
+    @property
+    def locked(self) -> tuple[Coord, ...]:
+        """What chooses a result of a block."""
+        return (*self.threads, *self.rows, *self.atoms)
 
     def others(self, role: str, *used: str) -> tuple[str, ...]:
         return tuple(i for i in self.c.having(role) if i not in used)
@@ -202,21 +249,59 @@ class _Staged:
         if sum(prod(e.const for e, _ in b.dims) * b.dtype.bytes_ for b in shared) > SHARED:
             raise UnsupportedError(f"the staged operands take more than {SHARED} bytes")
         before, after = self.results()
+        loaded: list[Band | str] = []
+        if s.atom:
+            for side, load in (("left", self.c.lefts[0]), ("right", self.c.rights[0])):
+                tree, at = self.load(side, load, staged[place(load, values)])
+                loaded.append(tree)
+                staged[place(load, values)] = at
         expr = map_loads(substitute_expr(u.expr, values), lambda x: staged.get(x, x))
         every = [*self.outer, *(q[i] for i in u.dims if q[i] not in self.outer)]
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
-        threads, rows = tuple(c.name for c in self.threads), tuple(c.name for c in self.rows)
-        update = band((*threads, f"{q[s.depth]}_p", *rows), u.name)
-        inside = (*(band((*threads, *rows), x) for x in before), *bands(turns, *copies, update),
-                  *(band((*threads, *rows), x) for x in after))
+        threads, rows, results = names_of(self.threads), names_of(self.rows), names_of((*self.threads, *self.rows, *self.atoms))
+        if s.atom:
+            product = band((*rows, *names_of((*self.atoms, *self.steps[1:]))), u.name)
+            update = band((*threads, self.steps[0].name), *loaded, product)
+        else:
+            update = band((*threads, *names_of(self.steps), *rows), u.name)
+        inside = (*(band(results, x) for x in before), *bands(turns, *copies, update), *(band(results, x) for x in after))
         return self.b.part(bands(grid, *inside))
+
+    def load(self, side: str, load: Load, staged: Load) -> tuple[Band | str, Load]:
+        """The loops that bring one step's atoms of an operand from shared memory to registers, and where the product finds them."""
+        u, q, s = self.u, self.own, self.s
+        mine = self.down if side == "left" else self.across
+        step, inner = self.steps
+        sides = (*mine.atom, inner) if side == "left" else (inner, *mine.atom)
+        chosen = (*self.threads, *mine.rows, *sides)
+        name = f"{load.source}_{u.name}_{side}"
+        self.b.buffer(Buffer(name, load.dtype, tuple((affine(c.cap or 1), c.step) for c in chosen), Space.REG))
+        target = Load(name, tuple(affine(c.name) for c in chosen), load.dtype)
+        starts = self.tile_starts() | {s.depth: self.axes[q[s.depth]].start + affine(self.chunk.name) + affine(step.name)}
+        coords = (*self.blocks(), *self.threads, step, *mine.rows, *sides)
+        label = f"{u.name}_{side}"
+        domain = self.b.domain(label, u, starts, coords, [])
+        self.b.stmts.append(TileStmt(label, coords, domain, None, (), target, None, staged))
+        return band(names_of((*mine.rows, *sides)), label), target
+
+    def blocks(self) -> tuple[Coord, ...]:
+        """What chooses a block, and a turn of it."""
+        tiled = (self.s.row, self.s.column, self.s.depth)
+        axes = {i: self.axes[self.own[i]].coords for i in self.u.dims}
+        return tuple(c for i, coords in axes.items() for c in (coords[:1] if i in tiled else coords))
+
+    def tile_starts(self) -> dict[str, Affine]:
+        """iterator -> its first value in a block's tile and turn."""
+        tiled = (self.s.row, self.s.column, self.s.depth)
+        axes = {i: self.axes[self.own[i]] for i in self.u.dims if self.own[i] in self.axes}
+        return {i: x.start + affine(x.coords[0].name) if i in tiled else x.value for i, x in axes.items()}
 
     def results(self) -> tuple[list[str], list[str]]:
         """What stands before and after the contraction: init or fill; finish, or the statements that follow."""
         u, plan = self.u, self.plan
         init = next((x for x in self.cluster.stmts if x.kind == INIT and x.target.source == u.target.source), None)
         follow = [x for x in self.cluster.stmts if x.kind == MAP]
-        locked = (*self.threads, *self.rows)
+        locked = self.locked
         name = f"{u.target.source}_{u.name}_acc"
         self.b.buffers.pop(f"{u.target.source}_reg", None)
         self.b.buffer(Buffer(name, u.target.dtype, tuple((affine(c.cap or 1), c.step) for c in locked), Space.REG))
@@ -255,17 +340,18 @@ class _Staged:
             raise UnsupportedError(f"{load} has rows, columns and depth")
         name = f"{load.source}_{u.name}_s{n}"
         axes, loops, rows = self.copying(n, dict(tile), fast, slow[0][0] if slow else None)
-        # results lie along the last dimension, apart from lines of the next step: the depth comes first
-        order = sorted(tile, key=lambda x: x[0] != s.depth)
-        pad = GROUP if len(order) > 1 else 0
+        # results lie along the last dimension, apart from lines of the next step: the depth comes first; a matrix unit's
+        # operands lie along the depth, or as they do in the tensor where its loads can turn them
+        turns = s.atom is None or (load.dtype.bytes_ == 2 and self.plan.target.family == "cuda" and fast != s.depth)
+        order = sorted(tile, key=lambda x: (x[0] != s.depth) == turns)
+        pad = (16 // load.dtype.bytes_ if s.atom else GROUP) if len(order) > 1 else 0
         dims = [(affine(size), 1) for _, size in order[:-1]] + [(affine(order[-1][1] + pad), 1)]
         self.b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED))
         moved = {q[i]: axes[i] for i, _ in tile}
         at = tuple(sum((affine(c.name) for c in axes[i].coords[1:]), Affine()) for i, _ in order)
         target = Load(name, at, load.dtype)
         # copies stand where tiles begin; what is beyond the tensor is 0
-        starts = {i: (self.axes[q[i]].start + affine(self.axes[q[i]].coords[0].name)) if i in (s.row, s.column, s.depth)
-                  else self.axes[q[i]].value for i in u.dims if q[i] in self.axes}
+        starts = self.tile_starts()
         own = dict(starts) | {i: moved[q[i]].value for i, _ in tile}
         inside = [self.range[i].upper - 1 - own[i] for i, _ in tile]
         for w in u.where:
@@ -273,9 +359,7 @@ class _Staged:
                 inside += [substitute(t, own) for t in w.tests if names(t) & set(u.dims) <= iterators_of(load)]
         source = place(load, own)
         guarded = Load(source.source, source.index, source.dtype, (*source.guard, *inside), source.span)
-        blocks = tuple(c for i in u.dims for c in (self.axes[q[i]].coords[:1] if i in (s.row, s.column, s.depth)
-                                                    else self.axes[q[i]].coords))
-        coords = (*blocks, *(c for i, _ in tile for c in axes[i].coords[1:]))
+        coords = (*self.blocks(), *(c for i, _ in tile for c in axes[i].coords[1:]))
         domain = self.b.domain(f"{u.name}_stage{n}", u, starts, coords, [])
         self.b.stmts.append(TileStmt(f"{u.name}_stage{n}", coords, domain, None, (), target, None, guarded))
         self.over(loops)
@@ -305,6 +389,10 @@ class _Staged:
             if size > here:
                 rows.append(z)
         return axes, tuple(loops), tuple(rows)
+
+
+def names_of(coords: Iterable[Coord]) -> tuple[str, ...]:
+    return tuple(c.name for c in coords)
 
 
 def _is_around(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:

@@ -14,8 +14,8 @@ from functools import cached_property
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Const, Load, Position, affine, is_computed, substitute, substitute_expr
-from polyop.ir.loops import Buffer, LoopNest, Space
+from polyop.ir.expr import Affine, Const, Load, Position, affine, is_computed, loads, names, substitute, substitute_expr
+from polyop.ir.loops import Buffer, Kind, LoopNest, Space
 from polyop.ir.updates import in_place
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.verify.frame import SET, Frame
@@ -218,6 +218,24 @@ class Accesses:
             frame, domain = self.framed(f"R{site.number}_{n}", site, o.given)
             domain = frame.where(map(site.at, o.given.guard), self.along(o.path, site, frame, domain))
             yield self._read(Role.OPERAND, site, o.given, frame, domain, self.wanted(site, o.wanted, frame, domain))
+        yield from self._beyond(site)
+
+    def _beyond(self, site: Site) -> Iterator[Read]:
+        """What a matrix unit reads beyond the end of a sum, since it takes whole tiles: zeros, or the sum is wrong."""
+        kept = frozenset[str]().union(*(names(p) for p in site.store.target.index if isinstance(p, Affine)))
+        for i, around in enumerate(site.around):
+            loop = around.loop
+            if loop.kind != Kind.ATOM or loop.index in kept or loop.is_full:
+                continue
+            inside = [affine(loop.index), affine(loop.end - 1) - affine(loop.index)]
+            whole = site.frame.where(inside, site.domain.drop_constraints_involving_dims(SET, i, 1))
+            domain = whole.subtract(site.domain)
+            for n, load in enumerate(x for x in loads(site.store.expr) if any(loop.index in names(p) for p in x.index
+                                                                              if isinstance(p, Affine))):
+                frame = Frame(f"R{site.number}_beyond{i}_{n}", site.frame.sizes, site.frame.dims)
+                here = domain.set_tuple_name(frame.name)
+                zero = frame.function(constant(Const(0, load.dtype)), ()).intersect_domain(here)
+                yield self._read(Role.OPERAND, site, load, frame, here, isl.UnionMap.from_map(zero))
 
     def _moved(self, site: Site) -> Iterator[Read]:
         yield from self._own(site)

@@ -17,7 +17,7 @@ from polyop.poly.verify.reductions import fault
 from polyop.poly.verify.same import Differ, Operand, brief, leaves
 from polyop.poly.verify.sites import Site
 from polyop.poly.verify.structure import malformed
-from polyop.poly.verify.threads import misnumbered, strayed, unordered
+from polyop.poly.verify.threads import crossed, misnumbered, strayed, unordered
 from polyop.poly.verify.values import Values, uninitialised, wrong
 from polyop.poly.verify.verdict import Check
 from polyop.poly.verify.witness import case, elements, equations, instance, named, point, reading, smallest, spot
@@ -57,8 +57,9 @@ class Claims:
         if not any(x.loop.kind == Kind.THREADS for s in self.a.sites for x in s.around):
             return ()
         return (
-            ("each thread has its own digits and registers", lambda: misnumbered(self.a.nest) or strayed(self.a)),
-            ("threads of a block do not meet themselves in memory", lambda: self.conflicts((Kind.THREADS,))),
+            ("each thread has its own digits and registers",
+             lambda: misnumbered(self.a.nest) or strayed(self.a) or crossed(self.a)),
+            ("threads of a block do not meet themselves in memory", lambda: self.conflicts((Kind.THREADS, Kind.ATOM))),
             ("between threads of a block that meet there is a barrier", self.barriers),
         )
 

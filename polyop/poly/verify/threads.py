@@ -25,18 +25,21 @@ from polyop.poly.verify.conflicts import Touch
 from polyop.poly.verify.frame import IN, OUT
 from polyop.poly.verify.sites import Site
 
+_DIGITS = (Kind.THREADS, Kind.ATOM)
+
 Digit = tuple[int, int, int]
 """Weight, extent and step of a loop over threads."""
 
 
 def digit(loop: For) -> Digit:
+    """Of a side of a matrix unit's tile the weight is 0: the lane follows from both sides."""
     assert loop.extent is not None
     return loop.weight, loop.extent, loop.step
 
 
 def chain(s: Site) -> tuple[For, ...]:
-    """The loops over threads around `s`."""
-    return tuple(a.loop for a in s.around if a.loop.kind == Kind.THREADS)
+    """The loops over threads around `s`, and those over a matrix unit's tile."""
+    return tuple(a.loop for a in s.around if a.loop.kind in _DIGITS)
 
 
 # --- digits and registers -----------------------------------------------------------------------------------------------------
@@ -73,6 +76,27 @@ def strayed(a: Accesses) -> str | None:
         # a fold leaves its result with all threads
         if writes and s.store.reduce is None and len(owners) < len(loops):
             return f"`{x}` is written for some of the loops over threads around it"
+    return None
+
+
+def crossed(a: Accesses) -> str | None:
+    """The first memory that lanes exchange in one nest of threads, where nothing keeps them in order.
+
+    Which lane has an element of a matrix unit's tile is no sum of digits, so its stores are not followed lane by lane.
+    """
+    by_nest: dict[int, list[Site]] = {}
+    for s in a.sites:
+        keys = [x.key for x in s.around if x.loop.kind in _DIGITS]
+        if keys:
+            by_nest.setdefault(keys[0], []).append(s)
+    for inside in by_nest.values():
+        if not any(f.kind == Kind.ATOM for s in inside for f in chain(s)):
+            continue
+        for s in inside:
+            written = a.memory(s.store.target.source)
+            others = [x for t in inside for x in (*loads(t.store.expr), *([t.store.target] if t is not s else []))]
+            if a.buffers[s.store.target.source].space != Space.REG and any(a.memory(x.source) == written for x in others):
+                return f"`{s.store.target}` is written and used again by the lanes of a warp, without a barrier between them"
     return None
 
 
@@ -118,11 +142,8 @@ def _orders(paths: _Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
     own = [x for t in (f, s) for i, x in enumerate(t.around) if x.loop.kind == Kind.PARALLEL and i >= both]
     if own:
         return  # of two kernels
-    if any(x.loop.kind == Kind.THREADS for x in f.around[:both]):
-        both = next(i for i, x in enumerate(f.around) if x.loop.kind == Kind.THREADS)  # one nest: its iterations are compared
-        same_nest = True
-    else:
-        same_nest = False
+    nests = [i for i, x in enumerate(f.around[:both]) if x.loop.kind in _DIGITS]
+    both = nests[0] if nests else both  # what is in one nest of threads at one time is for the claim that threads do not meet
     pairs = first.place.apply_range(second.place.reverse())
     start = blocks[-1] + 1 if blocks else 0
     for i in range(start):
@@ -132,9 +153,8 @@ def _orders(paths: _Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
         if not paths.between(f, s, loop.key):
             yield pairs.order_lt(IN, level, OUT, level)
         pairs = pairs.equate(IN, level, OUT, level)
-    if not same_nest and f.number < s.number and not paths.between(f, s, None):
+    if not nests and f.number < s.number and not paths.between(f, s, None):
         yield pairs
-    # what one nest of threads does at one time is for the claim that threads do not meet
 
 
 def _shared(f: Site, s: Site) -> int:
@@ -159,7 +179,7 @@ def _number(a: Accesses, s: Site) -> Affine | None:
     loops = chain(s)
     if a.buffers[s.store.target.source].space == Space.REG and not _covers(a, loops):
         return None
-    if s.store.reduce is not None and not _is_own(s):
+    if any(f.kind == Kind.ATOM for f in loops) or (s.store.reduce is not None and not _is_own(s)):
         return None  # a fold: all threads take part
     return sum((affine(f.index) * f.weight for f in loops), Affine())
 

@@ -1,0 +1,260 @@
+"""What a warp does with a matrix unit, as C text: tiles held in registers, their loads, products, and stores of single elements.
+
+The lanes of a warp hold a tile together; which of them has which element is a row of data (`ir/atoms.py`). Loops over the
+sides of a tile (Kind.ATOM) are therefore none in a kernel:
+
+    for m, n, k (atom) { c[m, n] += f32(a[m, k]) * f32(b[k, n]) }    pop_mma_m16n8k16_f16(c, a, b);
+    for m, k (atom) { a[m, k] = A_s[m, k] }                          pop_ldmatrix_x4(a, &A_s[..]);
+    for m, n (atom) { C[m, n] = c[m, n] }                            for r < 4 { m = ..; n = ..; C[m, n] = c[r]; }
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyop.codegen.cexpr import STORED, Held, Scope, bounded, natural, offset, slot_counts
+from polyop.ir.atoms import Fragment, atoms_for
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Apply, Expr, Load, loads, names
+from polyop.ir.loops import Buffer, For, Kind, LoopNest, Node, Space, Store
+from polyop.ir.loops import children as inside_of
+from polyop.ir.target import Target
+
+_WORD = 4  # bytes of a register
+_LINES = 8  # of the squares that `ldmatrix` loads, of 16 bytes each
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """The registers of a nest that hold tiles of a matrix unit, and the statements that multiply them."""
+
+    held: Mapping[str, Held]
+    products: Mapping[str, tuple[str, str, str]]
+    """statement -> (c, a, b)"""
+
+
+def find_tiles(nest: LoopNest, target: Target) -> Tiles:
+    """The roles of registers, told by the products in which they stand.
+
+    Raises  UnsupportedError, if the target has no such atom, or a register has two roles.
+    """
+    held: dict[str, Held] = {}
+    products: dict[str, tuple[str, str, str]] = {}
+    for s, loops in _of_atoms(nest.body, ()):
+        if s.reduce is None:
+            continue
+        sides = {f.index: f.extent or 0 for f in loops}
+        a, b = _factors(s.expr)
+        kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in sides]
+        rest = [i for i in sides if i not in kept]
+        if s.reduce.fn != "add" or a is None or b is None or len(kept) != 2 or len(rest) != 1:
+            raise UnsupportedError(f"`{s.target}` is no product of two tiles")
+        m, n, k = str(kept[0]), str(kept[1]), rest[0]
+        if m not in _names(a):
+            a, b = b, a
+        fitting = [x for x in atoms_for(target, a.dtype, b.dtype, s.target.dtype)
+                   if x.exact and (x.m, x.n, x.k) == (sides[m], sides[n], sides[k]) and x.a_map and x.b_map]
+        if not fitting:
+            raise UnsupportedError(f"{target.name} has no matrix unit for {a.dtype}[{sides[m]}, {sides[k]}]")
+        atom = fitting[0]
+        assert atom.a_map and atom.b_map
+        of_c, of_a, of_b = Held(atom, atom.c_map, m, n), Held(atom, atom.a_map, m, k), Held(atom, atom.b_map, k, n)
+        for x, h in ((s.target, of_c), (a, of_a), (b, of_b)):
+            if nest.buffer(x.source).space != Space.REG or held.setdefault(x.source, h) != h:
+                raise UnsupportedError(f"{x.source} is no tile of one kind in registers")
+        products[s.stmt] = (s.target.source, a.source, b.source)
+    return Tiles(held, products)
+
+
+def _of_atoms(body: tuple[Node, ...], loops: tuple[For, ...]) -> list[tuple[Store, tuple[For, ...]]]:
+    """The stores inside loops over tiles, with these loops."""
+    out: list[tuple[Store, tuple[For, ...]]] = []
+    for n in body:
+        if isinstance(n, Store) and loops:
+            out.append((n, loops))
+        out += _of_atoms(inside_of(n), (*loops, n) if isinstance(n, For) and n.kind == Kind.ATOM else loops)
+    return out
+
+
+def _factors(e: Expr) -> tuple[Load | None, Load | None]:
+    """The two loads whose product `e` is, casts aside."""
+    if not isinstance(e, Apply) or e.fn != "mul":
+        return None, None
+    plain = [x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args]
+    a, b = (x if isinstance(x, Load) else None for x in plain)
+    return a, b
+
+
+def _names(x: Load) -> frozenset[str]:
+    return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
+
+
+def declared(b: Buffer, h: Held, c: str) -> str:
+    """The registers of a buffer that holds tiles: `float acc[32][4];`."""
+    count = prod(n.const for n in slot_counts(b))
+    if h.fragment is h.atom.c_map:
+        return f"{STORED[b.dtype.name]} {c}[{count}][{h.fragment.regs}];"
+    return f"{'double' if b.dtype.bytes_ == 8 else 'pop_u32'} {c}[{count}][{words(b, h.fragment)}];"
+
+
+def words(b: Buffer, f: Fragment) -> int:
+    """Registers of a tile of operands."""
+    return f.regs if b.dtype.bytes_ >= _WORD else f.regs * b.dtype.bytes_ // _WORD
+
+
+def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> list[str]:
+    """The lines of loops over a tile; `printed`: those of one store."""
+    loops = [n]
+    while len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.ATOM:
+        n = n.body[0]
+        loops.append(n)
+    if len(n.body) != 1 or not isinstance(n.body[0], Store):
+        raise UnsupportedError(f"{n.index} is a side of a tile, and there is more than one statement in it")
+    s = n.body[0]
+    if s.stmt in scope.products:
+        return [_product(s, scope)]
+    h = scope.held.get(s.target.source)
+    if h and h.fragment is not h.atom.c_map:
+        return _loaded(s, h, scope)
+    return _spread(tuple(loops), s, scope, printed)
+
+
+def _at(x: Load, scope: Scope) -> str:
+    """The registers of one tile."""
+    return f"{scope.names[x.source]}[{offset(x, {}, scope).c}]"
+
+
+def _product(s: Store, scope: Scope) -> str:
+    a, b = _factors(s.expr)
+    assert a is not None and b is not None
+    if a.source != scope.products[s.stmt][1]:
+        a, b = b, a
+    atom = scope.held[s.target.source].atom
+    ends = ["[0]" if words(scope.buffers[x.source], scope.held[x.source].fragment) == 1 else "" for x in (a, b)]
+    return f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"
+
+
+def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> list[str]:
+    """A store of each element on the lane that holds it."""
+    held = {h for x in (s.target, *loads(s.expr)) if (h := scope.held.get(x.source))}
+    if len(held) != 1:
+        raise UnsupportedError(f"`{s.target}` is written by a warp, and no tile says by which lane")
+    h = next(iter(held))
+    if h.fragment is not h.atom.c_map or {f.index for f in loops} != {h.row, h.column}:
+        raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
+    env = {"lane": "(int)pop_lane()", "reg": "pop_r"}
+    is_own = not loads(s.expr) and s.target.source in scope.held  # elements beyond the bounds are nobody's
+    tests = [] if is_own else [t for f in loops for t in bounded(f, scope)]
+    lines = [f"const int {scope.names[h.row]} = {natural(h.fragment.row, env)};",
+             f"const int {scope.names[h.column]} = {natural(h.fragment.column, env)};"]
+    inside = printed(s, scope)
+    lines += [f"if ({' && '.join(tests)}) {{", *("    " + x for x in inside), "}"] if tests else inside
+    return ["#pragma unroll", f"for (int pop_r = 0; pop_r < {h.fragment.regs}; ++pop_r) {{", *("    " + x for x in lines), "}"]
+
+
+# --- loads ------------------------------------------------------------------------------------------------------------------
+
+
+def _loaded(s: Store, h: Held, scope: Scope) -> list[str]:
+    """A tile from shared memory: in squares of 8 lines, if the target can; as far as elements lie together, else one by one."""
+    source = s.expr
+    if not isinstance(source, Load) or source.guard or scope.buffers[source.source].space != Space.SHARED:
+        raise UnsupportedError(f"`{s.expr}` is no tile in shared memory")
+    strides = _strides(source, h, scope)
+    squares = _squares(h.fragment) if scope.family == "cuda" and s.target.dtype.bytes_ == 2 else None
+    if squares and 1 in strides:
+        return _by_squares(s, source, h, squares, strides, scope)
+    return _by_elements(s, source, h, strides, scope)
+
+
+def _strides(source: Load, h: Held, scope: Scope) -> tuple[int, int]:
+    """How far apart neighbours in a row, and in a column, lie in shared memory: along `row` and along `column`."""
+    counts = [n.const for n in slot_counts(scope.buffers[source.source])]
+    flat = Affine()
+    for d, p in enumerate(source.index):
+        assert isinstance(p, Affine)
+        flat = flat + p * prod(counts[d + 1:])
+    return flat.factor(h.row), flat.factor(h.column)
+
+
+@dataclass(frozen=True, slots=True)
+class _Squares:
+    """A fragment as squares of 8 x 8: `along`, 0 or 1, is the side in which a lane holds two neighbours; `bases` of the squares."""
+
+    along: int
+    bases: tuple[tuple[int, int], ...]
+
+
+def _squares(f: Fragment) -> _Squares | None:
+    """{ [lane, reg] -> base(reg / 2) + [lane / 4, 2 (lane mod 4) + reg mod 2] }, or with rows and columns exchanged."""
+    if f.regs not in (4, 8):
+        return None
+    bases = tuple(f.at(0, r) for r in range(0, f.regs, 2))
+    for along in (1, 0):
+        def place(lane: int, reg: int, along: int = along) -> tuple[int, int]:
+            line, beside = lane // 4, 2 * (lane % 4) + reg % 2
+            row, column = (line, beside) if along else (beside, line)
+            return bases[reg // 2][0] + row, bases[reg // 2][1] + column
+        if all(f.at(lane, reg) == place(lane, reg) for lane in range(32) for reg in range(f.regs)):
+            return _Squares(along, bases)
+    return None
+
+
+def _by_squares(s: Store, source: Load, h: Held, q: _Squares, strides: tuple[int, int], scope: Scope) -> list[str]:
+    """Each lane says where a line of 16 bytes lies: line i of square s for lane 8 s + i."""
+    contiguous = 0 if strides[0] == 1 else 1
+    turned = contiguous != q.along
+    line = 1 - contiguous
+    sides = []
+    for d in (0, 1):
+        one, two = q.bases[1][d] - q.bases[0][d], q.bases[2][d] - q.bases[0][d] if len(q.bases) == 4 else 0
+        parts = ["pop_lane() % 8"] if d == line else []
+        parts += [f"{'pop_lane() / 8 % 2'} * {one}"] if one else []
+        parts += [f"pop_lane() / 16 * {two}"] if two else []
+        if len(q.bases) == 4 and q.bases[3][d] - q.bases[0][d] != one + two:
+            raise UnsupportedError("squares that do not lie in a rectangle")
+        sides.append(" + ".join(parts) or "0")
+    load = f"pop_ldmatrix_x{len(q.bases)}{'_trans' if turned else ''}"
+    return ["{", f"    const int {scope.names[h.row]} = (int)({sides[0]}), {scope.names[h.column]} = (int)({sides[1]});",
+            f"    {load}({_at(s.target, scope)}, &{_at(source, scope)});", "}"]
+
+
+def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scope: Scope) -> list[str]:
+    f, t = h.fragment, s.target.dtype
+    lines = ["{"]
+    steps = {(f.at(lane, r + 1)[0] - f.at(lane, r)[0]) * strides[0] + (f.at(lane, r + 1)[1] - f.at(lane, r)[1]) * strides[1]
+             for lane in range(h.atom.warp) for r in range(f.regs - 1)}
+    whole = f.regs * t.bytes_
+    env = {"lane": "(int)pop_lane()"}
+
+    def side(x: Affine, reg: int) -> str:
+        return natural(x, {**env, "reg": str(reg)})
+
+    names_ = f"const int {scope.names[h.row]} = {{}}, {scope.names[h.column]} = {{}};"
+    if steps <= {1} and whole % 8 == 0 and whole <= 64 and t.bytes_ <= 4:
+        chunk = 16 if whole % 16 == 0 else 8
+        lines.append("    " + names_.format(side(f.row, 0), side(f.column, 0)))
+        for at in range(0, whole, chunk):
+            into, place = f"{_at(s.target, scope)}[{at // _WORD}]", f"{_at(source, scope)[:-1]} + {at // t.bytes_}]"
+            lines.append(f"    pop_move<{chunk}>(&{into}, &{place});")
+        return [*lines, "}"]
+    per = max(1, _WORD // t.bytes_)
+    for w in range(f.regs // per):
+        terms = []
+        lines.append("    {")
+        for e in range(per):
+            row, column = side(f.row, w * per + e), side(f.column, w * per + e)
+            inner = replace(scope, names={**scope.names, h.row: f"({row})", h.column: f"({column})"})
+            text = _at(source, inner)
+            if t.bytes_ == 8:
+                terms.append(text)
+            elif t.bytes_ == 4:
+                terms.append(f"pop_bits({text})" if t.is_float else f"(pop_u32){text}")
+            else:
+                mask = "" if t.bytes_ == 2 else "(pop_u8)"
+                terms.append(f"(pop_u32){mask}{text}" + (f" << {8 * t.bytes_ * e}" if e else ""))
+        lines += [f"        {_at(s.target, scope)}[{w}] = {' | '.join(terms)};", "    }"]
+    return [*lines, "}"]
+
