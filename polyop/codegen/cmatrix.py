@@ -181,7 +181,7 @@ def _strides(source: Load, h: Held, scope: Scope) -> tuple[int, int]:
 
 @dataclass(frozen=True, slots=True)
 class _Squares:
-    """A fragment as squares of 8 x 8: `along`, 0 or 1, is the side in which a lane holds two neighbours; `bases` of the squares."""
+    """A fragment as squares of 8 x 8: `along`, 0 or 1, is the side in which a lane holds two neighbours; `bases` of them."""
 
     along: int
     bases: tuple[tuple[int, int], ...]

@@ -40,6 +40,7 @@ from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
+HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
 
 
@@ -109,8 +110,18 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     atom = None if plan.options.numerics == "strict" else atom_of(plan, c)
     if atom is None or not _takes(atom, tall, wide):
         return (plain,)
-    by_warp = (max(atom.m, tall // 2), max(atom.n, wide // 2))
-    return (replace(plain, deep=max(2 * atom.k, 32 // left.dtype.bytes_), high=by_warp[0], wide=by_warp[1], atom=atom), plain)
+    high, across = max(atom.m, tall // 2), max(atom.n, wide // 2)
+    while across > atom.n and _held(atom, high, across) > HELD:
+        across //= 2
+    return (replace(plain, deep=max(2 * atom.k, 32 // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+
+
+def _held(atom: Atom, high: int, wide: int) -> int:
+    """Registers of a lane for the results and one step's operands of a warp's tile."""
+    assert atom.a_map and atom.b_map
+    down, across = high // atom.m, wide // atom.n
+    of_a, of_b, of_c = (f.regs * t.bytes_ / 4 for f, t in ((atom.a_map, atom.a), (atom.b_map, atom.b), (atom.c_map, atom.c)))
+    return round(down * across * of_c + down * of_a + across * of_b)
 
 
 def _takes(atom: Atom, rows: int, columns: int) -> bool:
@@ -184,7 +195,7 @@ class _Staged:
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()
-        self.b = Builder(plan, cluster, self.homes)
+        self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in self.u.dims if q[i] not in outer))
         for h in self.homes.values():
             self.b.buffer(h.buffer)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
@@ -268,10 +279,10 @@ class _Staged:
         return self.b.part(bands(grid, *inside))
 
     def load(self, side: str, load: Load, staged: Load) -> tuple[Band | str, Load]:
-        """The loops that bring one step's atoms of an operand from shared memory to registers, and where the product finds them."""
+        """The loops that bring one step's atoms of an operand from shared memory to registers; where the product finds them."""
         u, q, s = self.u, self.own, self.s
         mine = self.down if side == "left" else self.across
-        step, inner = self.steps
+        step, inner = self.steps[0], self.steps[-1]
         sides = (*mine.atom, inner) if side == "left" else (inner, *mine.atom)
         chosen = (*self.threads, *mine.rows, *sides)
         name = f"{load.source}_{u.name}_{side}"

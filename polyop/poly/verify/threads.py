@@ -120,9 +120,8 @@ class Unordered:
 
 def unordered(a: Accesses, touches: Sequence[Touch]) -> Unordered | None:
     """The first such accesses. Kernels end where a loop over blocks does, so nothing meets beyond."""
-    memory = [t for t in touches if a.buffers[t.load.source].space != Space.REG]
-    if not any(chain(t.site) for t in memory):
-        return None
+    together = {_kernel(t.site) for t in touches if chain(t.site)}  # elsewhere each point of the blocks has one thread
+    memory = [t for t in touches if a.buffers[t.load.source].space != Space.REG and _kernel(t.site) in together]
     paths = _Paths(a.nest)
     for first in memory:
         for second in memory:
@@ -132,6 +131,11 @@ def unordered(a: Accesses, touches: Sequence[Touch]) -> Unordered | None:
                     if not bad.is_empty():
                         return Unordered(first, second, bad)
     return None
+
+
+def _kernel(s: Site) -> int | None:
+    """The innermost loop over blocks around `s`."""
+    return next((x.key for x in reversed(s.around) if x.loop.kind == Kind.PARALLEL), None)
 
 
 def _orders(paths: _Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
