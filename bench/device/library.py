@@ -1,0 +1,84 @@
+"""Every operator of the library on a device, compared with NumPy in float64."""
+
+from __future__ import annotations
+
+import multiprocessing
+import time
+from collections.abc import Iterable
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+import polyop
+from polyop.runtime.gpu.driver import Device
+from polyop.runtime.gpu.memory import put
+from tests.library.case import check
+from tests.library.catalog import CASES, IDS, accuracy
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one case in one dtype: "" if all its sizes agree, else what went wrong."""
+
+    name: str
+    dtype: str
+    wrong: str
+    seconds: float
+
+
+@cache
+def _load(file: str) -> Any:
+    return polyop.load(file)
+
+
+def tried(index: int, dtype: str, device: Device) -> Outcome:
+    """One case, at all its sizes, through the calls that users make."""
+    file, case = CASES[index]
+    start, wrong = time.perf_counter(), ""
+    try:
+        for sizes in case.sizes:
+            arrays, keywords = case.arguments(dtype, sizes), case.keywords(sizes)
+            want = case.expected(arrays, sizes)
+            operator = _load(file)[case.op]
+            if arrays:
+                got = operator(*(put(a, device) for a in arrays), **keywords)
+            else:  # its results alone say where it runs
+                host = operator(**keywords)
+                outs = tuple(put(np.zeros_like(a), device) for a in (host if isinstance(host, tuple) else (host,)))
+                got = operator(**keywords, out=outs)
+            polyop.synchronize()
+            results = tuple(r.numpy() for r in (got if isinstance(got, tuple) else (got,)))
+            check(case, accuracy(dtype), sizes, results, want)
+    except Exception as error:  # the rest is to be tried in any case
+        wrong = f"{type(error).__name__}: {' '.join(str(error).split())[:400]}"
+    return Outcome(IDS[index], dtype, wrong, time.perf_counter() - start)
+
+
+def jobs(dtypes: Iterable[str] = ()) -> list[tuple[int, str]]:
+    """Each case in its own first dtype, and in those of `dtypes` that it has."""
+    first = [(k, case.dtypes[0]) for k, (_, case) in enumerate(CASES)]
+    return first + [(k, d) for d in dtypes for k, (_, case) in enumerate(CASES) if d in case.dtypes[1:]]
+
+
+def all_of(work: list[tuple[int, str]], device: Device, seconds: float, workers: int) -> tuple[list[Outcome], int]:
+    """The outcomes of as many jobs as fit into `seconds`, and how many do not; compiling takes most, so in several processes."""
+    stop, out = time.monotonic() + seconds, []
+    if workers <= 1:
+        for k, (index, dtype) in enumerate(work):
+            if time.monotonic() > stop:
+                return out, len(work) - k
+            out.append(tried(index, dtype, device))
+        return out, 0
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        waiting = {pool.submit(tried, index, dtype, device): (index, dtype) for index, dtype in work}
+        try:
+            for done in as_completed(waiting, timeout=seconds):
+                out.append(done.result())
+        except TimeoutError:
+            pool.shutdown(wait=False, cancel_futures=True)
+    return out, len(work) - len(out)
+
+

@@ -1,0 +1,106 @@
+"""Whatever the tests run on the emulator, run on a device too: each wrapper of `codegen/device` beside what emulates it.
+
+The tests know which kernels exercise which wrapper; here they are told to carry each one out twice, with the same arrays. A
+kernel that the emulator finds fault with, as many a test means it to, stays away from the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from polyop.ir.errors import PolyopError
+from polyop.ir.module import Module
+from polyop.runtime import device as compilers
+from polyop.runtime import emulated
+from polyop.runtime.findings import Report
+from polyop.runtime.gpu import direct, driver
+from polyop.runtime.gpu.driver import Device
+
+TESTS = Path(__file__).parents[2] / "tests" / "gpu"
+FILES = ("test_wrappers.py", "test_matrix.py", "test_hopper.py", "test_functions.py")
+SAME = 4        # runs of one text, with different arrays
+_LOOSE = 1e-5   # of the greatest number: sums of matrix units are rounded otherwise
+
+
+@dataclass(eq=False)
+class Twice:
+    """`emulated.run`, and the device beside it.
+
+    agreed   texts that were run, and how often; `differ`: what did not agree, or was refused
+    """
+
+    device: Device
+    run: Callable[..., Report] = emulated.run
+    agreed: dict[str, int] = field(default_factory=dict)
+    differ: list[str] = field(default_factory=list)
+
+    def __call__(self, module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
+                 **how: Any) -> Report:
+        before = {n: a.copy() for n, a in arrays.items()}
+        report = self.run(module, sizes, scalars, arrays, **how)
+        seen = self.agreed.get(module.text, 0)
+        if how.get("watched", True) and not report.findings and seen < SAME and runs_here(module, self.device):
+            self.agreed[module.text] = seen + 1
+            said = differs(module, sizes, scalars, before, arrays, report, self.device)
+            self.differ += [f"{module.name} for {module.target}: {said}"] if said else []
+        return report
+
+
+def runs_here(module: Module, device: Device) -> bool:
+    """Whether the text of `module` may be compiled for `device`: it is for this family, and this chip is not older."""
+    family, _, arch = module.target.partition(":")
+    here = driver.arch(device)
+    if family == "hip":
+        return family == device.family and arch == here
+    return family == device.family and (arch.rstrip("a") == here if arch.endswith("a") else int(arch[3:]) <= int(here[3:]))
+
+
+def differs(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: dict[str, np.ndarray],
+            want: Mapping[str, np.ndarray], report: Report, device: Device) -> str:
+    """How a run on the device differs from one on the emulator; "" if it does not."""
+    try:
+        binary, missing = compilers.assembled(replace(module, target=driver.native(device).name))
+        if binary is None:
+            return missing
+        site = direct.run(binary, sizes, scalars, arrays, device)
+    except PolyopError as e:
+        return f"{type(e).__name__}: {e}"
+    if site != report.site:
+        return f"{site} is outside its tensor, on the emulator {report.site}"
+    for name, w in want.items():
+        a, b = arrays[name].astype(np.float64), w.astype(np.float64)
+        finite = b[np.isfinite(b)]
+        room = _LOOSE * max(1.0, float(np.abs(finite).max())) if finite.size and w.dtype.kind not in "iub" else 0.0
+        bad = ~np.isclose(a, b, rtol=0, atol=room, equal_nan=True)
+        if bad.any():
+            at = tuple(int(k) for k in np.argwhere(bad)[0])
+            return f"{name}{list(at)} is {a[at]}, on the emulator {b[at]}; {int(bad.sum())} of {bad.size} differ"
+    return ""
+
+
+def compared(device: Device, files: tuple[str, ...] = FILES, only: str = "") -> Twice:
+    """Run the tests in `files`, or those whose name contains `only`, with every kernel carried out twice.
+
+    Raises ModuleNotFoundError without pytest.
+    """
+    import pytest
+
+    twice = Twice(device)
+    quiet = io.StringIO()
+    emulated.run = twice
+    try:
+        with contextlib.redirect_stdout(quiet):
+            code = pytest.main([*(str(TESTS / f) for f in files if (TESTS / f).exists()), "-q", "-p", "no:cacheprovider",
+                                *(["-k", only] if only else [])])
+    finally:
+        emulated.run = twice.run
+    if code != pytest.ExitCode.OK:
+        twice.differ.append("the tests themselves do not pass here:\n" + quiet.getvalue()[-2000:])
+    return twice

@@ -1,0 +1,191 @@
+"""The parts of `bench/gpu.py`, on the fake driver and, where it takes torch, on the CPU."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from fake_gpu import FakeGpu
+from gpu_kernels import module
+
+from bench.device import cases, clock, library, speed, twice
+from polyop.runtime import emulated
+from polyop.runtime.gpu.driver import Device
+from tests.library.catalog import IDS
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
+import gpu as script
+
+
+class Walls:
+    """A clock of the host."""
+
+    def ms(self, call: clock.Call, times: int, sets: int) -> float:
+        start = time.perf_counter()
+        for k in range(times):
+            call(k % sets)
+        return 1e3 * (time.perf_counter() - start) / times
+
+
+# --- wrappers ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_kernel_that_agrees_is_run_on_the_device_too(cuda: FakeGpu) -> None:
+    both = twice.Twice(Device("cuda", 0))
+    arrays = {"X": np.arange(32, dtype=np.float32), "Y": np.zeros(32, np.float32)}
+    for _ in range(6):
+        both(module("Y[t] = pop_shuffle_xor(X[t], 1);", arrays), {}, {}, arrays)
+    assert len(cuda.launches) == twice.SAME and both.differ == [] and list(both.agreed.values()) == [twice.SAME]
+    np.testing.assert_array_equal(arrays["Y"], np.arange(32) ^ 1)
+
+
+def test_a_kernel_that_the_emulator_finds_fault_with_stays_away_from_the_device(cuda: FakeGpu) -> None:
+    both = twice.Twice(Device("cuda", 0))
+    arrays = {"X": np.zeros(32, np.float32), "Y": np.zeros(32, np.float32)}
+    report = both(module("Y[0] = X[t] + t;", arrays), {}, {}, arrays)
+    assert report.findings and not cuda.launches
+    both(module("Y[t] = X[t];", arrays, target="hip:gfx942"), {}, {}, arrays)
+    assert not cuda.launches
+
+
+def test_a_device_that_computes_something_else_is_told(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    both = twice.Twice(Device("cuda", 0))
+    arrays = {"X": np.zeros(32, np.float32), "Y": np.zeros(32, np.float32)}
+    plain = emulated.run
+
+    def other(m: Any, sizes: Any, scalars: Any, given: dict[str, np.ndarray], **how: Any) -> Any:
+        report = plain(m, sizes, scalars, given, **how)
+        given["Y"][3] += 1
+        return report
+
+    both.run = other
+    both(module("Y[t] = X[t];", arrays), {}, {}, arrays)
+    assert both.differ == ["k for cuda:sm_80: Y[3] is 0.0, on the emulator 1.0; 1 of 32 differ"]
+    cuda.fail("cuLaunchKernel", 900)
+    both.run = plain
+    both(module("Y[t] = X[t] + 1;", arrays), {}, {}, arrays)
+    assert "InternalError: cuda: cuLaunchKernel failed" in both.differ[1]
+
+
+@pytest.mark.parametrize(("target", "arch", "runs"), [
+    ("cuda:sm_80", (8, 0, b""), True), ("cuda:sm_80", (9, 0, b""), True), ("cuda:sm_90a", (9, 0, b""), True),
+    ("cuda:sm_90a", (8, 6, b""), False), ("cuda:sm_90", (8, 9, b""), False), ("hip:gfx942", (9, 0, b""), False)])
+def test_texts_run_on_their_chip_and_later_ones(cuda: FakeGpu, target: str, arch: tuple[int, int, bytes], runs: bool) -> None:
+    cuda.reset(arch=arch)
+    assert twice.runs_here(module("", {}, target=target), Device("cuda", 0)) == runs
+
+
+def test_the_tests_of_the_wrappers_are_what_is_run_twice(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    import pytest as inner
+
+    seen: list[Any] = []
+    monkeypatch.setattr(inner, "main", lambda arguments: seen.append((arguments, emulated.run)) or inner.ExitCode.OK)
+    before = emulated.run
+    made = twice.compared(Device("cuda", 0), only="move")
+    assert seen[0][1] is made and emulated.run is before and made.differ == []
+    assert [Path(x).name for x in seen[0][0][:2]] == ["test_wrappers.py", "test_matrix.py"] and seen[0][0][-1] == "move"
+
+
+# --- the library ------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["softmax-softmax", "movement-eye", "linalg-gemm_update", "movement-split"])
+def test_a_case_of_the_library_is_right_on_a_device(gpu: FakeGpu, name: str) -> None:
+    index = next(k for k, x in enumerate(IDS) if x.startswith(name))
+    done = library.tried(index, "f32", Device(gpu.family, 0))
+    assert done.wrong == "" and done.name == IDS[index] and gpu.launches
+
+
+def test_a_case_that_goes_wrong_says_how_and_the_rest_goes_on(cuda: FakeGpu) -> None:
+    index = IDS.index("linalg-dot")
+    cuda.fail("cuLaunchKernel", 2)
+    (bad, worse), left = library.all_of([(index, "f32"), (index, "f64")], Device("cuda", 0), 60, 1)
+    assert "InternalError: cuda: cuLaunchKernel failed" in bad.wrong and worse.wrong and left == 0
+    assert library.all_of([(index, "f32")], Device("cuda", 0), -1, 1) == ([], 1)
+
+
+def test_each_case_has_its_first_dtype_and_those_asked_for() -> None:
+    assert len(library.jobs()) == len(IDS) and len(library.jobs(("f16",))) > len(IDS)
+
+
+# --- speed ------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def stage() -> speed.Stage:
+    torch = pytest.importorskip("torch", reason="torch is not installed")
+    return speed.limits(speed.Stage(torch, "cpu", Walls(), 4096), 1.0, small=True)
+
+
+def test_what_a_machine_can_do_is_measured(stage: speed.Stage) -> None:
+    assert stage.copy > 0 and stage.peak > 0
+
+
+@pytest.mark.parametrize("case", cases.cases(small=True), ids=lambda c: f"{c.group} {c.name}")
+def test_each_case_agrees_with_torch_in_float64(stage: speed.Stage, case: cases.Case) -> None:
+    row = speed.measured(case, stage, 0.1, compiled=False)
+    assert row.wrong == "" and set(row.ms) == {"polyop", "torch"} and row.ratio > 0, row
+
+
+def test_a_case_that_cannot_be_measured_says_why(stage: speed.Stage) -> None:
+    case = cases.cases(small=True)[0]
+    broken = cases.Case(**{**{n: getattr(case, n) for n in case.__dataclass_fields__}, "peer": lambda torch, *a: a[0] + 1})
+    row = speed.measured(broken, stage, 0.1, compiled=False)
+    assert row.wrong.startswith("off by ") or row.wrong.startswith("RuntimeError")
+    (late,) = speed.all_of([case], stage, -1.0, 0.1, False)
+    assert late.wrong == "no time was left"
+    assert "no time was left" in "\n".join(speed.table([late, row]))
+
+
+def test_arrays_are_so_many_that_none_is_in_the_cache(stage: speed.Stage) -> None:
+    case = next(c for c in cases.cases(small=True) if c.group == "softmax")
+    sets = speed.arrays(case, stage)
+    bytes_ = sum(x.numel() * x.element_size() for s in sets for x in s)
+    assert bytes_ >= 2 * stage.l2 and len({x.data_ptr() for s in sets for x in s}) == len(sets)
+
+
+def test_calls_take_turns_and_their_median_counts() -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.asked: list[tuple[int, int]] = []
+
+        def ms(self, call: clock.Call, times: int, sets: int) -> float:
+            self.asked.append((call(0), times))
+            return float(call(0))
+
+    told = Told()
+    assert clock.timed([lambda k: 1, lambda k: 2], 3, told, 100.0, rounds=3) == [1.0, 2.0]
+    assert told.asked[4:] == [(1, 33), (2, 16)] * 3
+
+
+# --- the script ---------------------------------------------------------------------------------------------------------------
+
+
+def test_without_a_gpu_the_script_says_so(cuda: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
+    cuda.reset(devices=0)
+    assert script.main([]) == 2
+    assert "there is no GPU here: no CUDA device can be used" in capsys.readouterr().out
+
+
+def test_the_script_says_what_is_wrong_and_writes_it_down(cuda: FakeGpu, capsys: pytest.CaptureFixture[str], tmp_path: Path,
+                                                          monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [(IDS.index("linalg-dot"), "f32")]
+    monkeypatch.setattr(library, "jobs", lambda dtypes: jobs)
+    arguments = ["library", "--workers", "1", "--json", str(tmp_path / "x.json")]
+    assert script.main(arguments) == 0
+    assert "library: 1 of 1 cases agree with float64, 0 were left" in capsys.readouterr().out
+    cuda.fail("cuLaunchKernel", 2)
+    assert script.main(arguments) == 1
+    said = json.loads((tmp_path / "x.json").read_text())
+    assert said["device"] == "sm_90" and said["library"]["wrong"][0]["name"] == "linalg-dot"
+
+
+def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    assert script.main(["speed"]) == 0
+    assert "speed: this torch sees no GPU" in capsys.readouterr().out
