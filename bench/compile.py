@@ -2,6 +2,7 @@
 
     python bench/compile.py              a table
     python bench/compile.py --readme     and some of it into the README
+    python bench/compile.py --families   transposed convolutions, whose classes are one family each
 """
 
 from __future__ import annotations
@@ -115,7 +116,36 @@ def thousand_shapes() -> None:
               f"median call {1e6 * np.median(times):.0f} us, slowest after the first {1e3 * max(times):.1f} ms")
 
 
+SPREAD_3D = """op f(X: f32[B, C, D, H, W], F: f32[C, K, Q, R, S]) -> (Y: f32[B, K, 2*D + Q - 4, 2*H + R - 4, 2*W + S - 4]) {
+    Y[b, k, o, p, q] += (X[b, c, (o + 1 - t) / 2, (p + 1 - r) / 2, (q + 1 - s) / 2] else 0) * F[c, k, t, r, s]
+        where (o + 1 - t) % 2 == 0, (p + 1 - r) % 2 == 0, (q + 1 - s) % 2 == 0 }"""
+
+
+def families() -> None:
+    """Milliseconds of one core to compile residue classes that differ in numbers alone, proofs included; the least of three."""
+    import polyop
+    from polyop import Options
+    nhwc = polyop.op("""op f(X: f32[B, H, W, C], F: f32[R, S, C, K]) -> (Y: f32[B, 2*H + R - 4, 2*W + S - 4, K]) {
+        Y[b, p, q, k] += (X[b, (p + 1 - r) / 2, (q + 1 - s) / 2, c] else 0) * F[r, s, c, k]
+            where (p + 1 - r) % 2 == 0, (q + 1 - s) % 2 == 0 }""")
+    one, two = polyop.library("conv1d_transposed"), polyop.library("conv2d_transposed")
+    print("classes of a transposed convolution                 ms")
+    for title, made, consts in (("1-d, 2", one, {"stride": 2, "pad": 1}), ("2-d NCHW, 4", two, {"stride": 2, "pad": 1}),
+                                ("2-d NHWC, 4", nhwc, None), ("2-d, 9 (stride 3)", two, {"stride": 3, "pad": 1}),
+                                ("3-d, 8", polyop.op(SPREAD_3D), None)):
+        best = []
+        for _ in range(3):
+            start = time.thread_time()
+            found = made.compile(consts=consts, options=Options(threads=False))
+            best.append(1e3 * (time.thread_time() - start))
+        assert any("are one routine" in n for n in found.notes)
+        print(f"{title:44s} {min(best):9.0f}", flush=True)
+
+
 if __name__ == "__main__":
+    if "--families" in sys.argv:
+        families()
+        sys.exit()
     calls = first_calls()
     if "--readme" in sys.argv:
         from polyop.bench import fill

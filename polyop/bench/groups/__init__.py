@@ -11,16 +11,20 @@ from polyop.bench.groups.matrices import batched, contractions, matmul, precisio
 from polyop.bench.groups.moves import calls, moves, permutes
 from polyop.bench.groups.networks import attention, layers, recurrent, rows
 from polyop.bench.groups.numerics import algebra, semirings, stencils
+from polyop.bench.groups.quoted import quoted
 from polyop.bench.groups.sweeps import dynamic
 
 GROUPS: dict[str, Callable[[], Iterator[Case | Sweep]]] = {f.__name__: f for f in (
     matmul, skinny, batched, contractions, precision, conv, odd_conv, attention, layers, rows, elementwise, reductions, scans,
-    permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic)}
+    permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, quoted)}
+
+APART = ("quoted",)
+"""Those that are measured only when they are named."""
 
 
 def cases(groups: Sequence[str], size: str) -> Iterator[Case | Sweep]:
-    """The cases of `groups`; of all if none is named; "small": only the quick ones."""
-    for group in groups or GROUPS:
+    """The cases of `groups`; of all but those apart if none is named; "small": only the quick ones."""
+    for group in groups or (g for g in GROUPS if g not in APART):
         for case in GROUPS[group]():
             if case.quick or size == "full":
                 yield case

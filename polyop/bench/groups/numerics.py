@@ -67,10 +67,10 @@ def stencils() -> Iterator[Case]:
         yield Case("stencils", f"laplacian {n}", *library("laplacian2d"), {"M": n, "N": n}, torch=_laplace, loops=loops.laplacian,
                    quick=n == 1024, compiled=n == 1024)
         if n <= 1024:
-            yield Case("stencils", f"jacobi, 10 steps {n}", *library("jacobi2d"), {"M": n, "N": n, "steps": 10}, torch=_jacobi,
+            yield Case("stencils", f"jacobi, 10 steps {n}", *library("jacobi2d"), {"M": n, "N": n, "steps": 10}, torch=jacobi(10),
                        quick=n == 256)
     yield Case("stencils", "heat in space 64, 10 steps", *library("jacobi3d"), {"L": 64, "M": 64, "N": 64, "steps": 10},
-               torch=_jacobi3)
+               torch=jacobi3(10))
     yield Case("stencils", "max pool 3x3 /2 64x112x112", *library("max_pool2d"),
                {"B": 1, "C": 64, "H": 112, "W": 112, "window": 3, "stride": 2, "pad": 1},
                torch=lambda t, x: t.nn.functional.max_pool2d(x, 3, 2, 1), quick=True)
@@ -85,19 +85,25 @@ def _laplace(t: Any, x: Any) -> Any:
     return t.nn.functional.conv2d(x[None, None], weights, padding=1)[0, 0]
 
 
-def _jacobi(t: Any, x: Any) -> Any:
-    del t
-    for _ in range(10):
-        y = x.clone()
-        y[1:-1, 1:-1] = (x[1:-1, 1:-1] + x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]) / 5
-        x = y
-    return x
+def jacobi(steps: int) -> Any:
+    """So many steps of the mean of a point and its neighbours in the plane."""
+    def torch(t: Any, x: Any) -> Any:
+        del t
+        for _ in range(steps):
+            y = x.clone()
+            y[1:-1, 1:-1] = (x[1:-1, 1:-1] + x[:-2, 1:-1] + x[2:, 1:-1] + x[1:-1, :-2] + x[1:-1, 2:]) / 5
+            x = y
+        return x
+    return torch
 
 
-def _jacobi3(t: Any, x: Any) -> Any:
-    del t
-    for _ in range(10):
-        y, c = x.clone(), slice(1, -1)
-        y[c, c, c] = (x[c, c, c] + x[:-2, c, c] + x[2:, c, c] + x[c, :-2, c] + x[c, 2:, c] + x[c, c, :-2] + x[c, c, 2:]) / 7
-        x = y
-    return x
+def jacobi3(steps: int) -> Any:
+    """The same in space."""
+    def torch(t: Any, x: Any) -> Any:
+        del t
+        for _ in range(steps):
+            y, c = x.clone(), slice(1, -1)
+            y[c, c, c] = (x[c, c, c] + x[:-2, c, c] + x[2:, c, c] + x[c, :-2, c] + x[c, 2:, c] + x[c, c, :-2] + x[c, c, 2:]) / 7
+            x = y
+        return x
+    return torch
