@@ -99,7 +99,7 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
 
 def _climbed_down(a: _Asked) -> Compiled | None:
     """The kernel of the first rung that holds: of steps apart, then of each form of the whole; None if there is none."""
-    cut = before_scop(a.op, a.options)
+    cut = before_scop(a.op, a.options, a.target.family != "x86")
     if _may_be_rewritten(a) and a.options.rung == "tuned" and a.options.regime == "positive":
         jobs = _noted(a, "in parts", lambda: a.rec.stage("scop", apart, a.op, cut, a.layout))
         if jobs:

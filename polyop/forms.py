@@ -9,6 +9,7 @@ from polyop.ir.copies import Recomputed
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.rewrite.blocks import cut_into_blocks
+from polyop.rewrite.inline import computed_again
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
@@ -16,6 +17,9 @@ from polyop.rewrite.positions import narrowed
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.shares import cut_into_shares
+
+AGAIN = 40
+"""What is computed again on a GPU costs at most that much, see `rewrite/measure.py`: four exponentials."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -34,12 +38,17 @@ class Form:
     tiled: Tiled | None = None
 
 
-def before_scop(op: Op, options: Options) -> Op:
-    """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off."""
+def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
+    """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off.
+
+    On a GPU, what is cheap is computed again and not stored, and a reduction to one element is always cut: many blocks have work.
+    """
     strict = options.numerics == "strict"
     near = narrowed(op) if options.near else op
+    if on_gpu and options.rung == "tuned":
+        near = computed_again(near, AGAIN)
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_at_one(near, options.ones)), strict))
-    return cut_into_shares(cut) if options.threads and not strict else cut
+    return cut_into_shares(cut) if (options.threads or on_gpu) and not strict else cut
 
 
 def in_tiles(cut: Op, options: Options) -> Form | None:

@@ -25,6 +25,7 @@ from polyop.codegen.cexpr import (
     widened,
 )
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Const
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store, stores, walk
 
 NUMBER = "pop_n"
@@ -86,9 +87,9 @@ def nest(n: For, scope: Scope, block: int, warp: int, printed: Callable[[tuple[N
     tests = [t for f in loops for t in bounded(f, scope)]
     for s in stores(inside):
         if s.stmt in scope.folds:
-            if inside != (s,) or tests:
+            if inside != (s,) or any(bounded(f, scope) for f in scope.folds[s.stmt]):
                 raise UnsupportedError("threads fold in a loop of their own, which is full")
-            return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block))), "}"]
+            return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block, tests))), "}"]
     # what is in registers all threads with these digits have; memory is written by the first of them
     lanes = warp if any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(inside)) else 1
     first = _first(loops, block, lanes)
@@ -128,25 +129,33 @@ def _first(loops: tuple[For, ...], block: int, lanes: int = 1) -> str:
     return f"{NUMBER} < {total}" if total < block else ""
 
 
-def _fold(s: Store, loops: tuple[For, ...], scope: Scope, block: int) -> list[str]:
-    """`target op= value` over some of the threads, all of which have the result then; the first of them writes it to memory."""
+def _fold(s: Store, loops: tuple[For, ...], scope: Scope, block: int, tests: list[str]) -> list[str]:
+    """`target op= value` over some of the threads, all of which have the result then; the first of them writes it to memory.
+
+    All threads of the block take part; where `tests` fail, in groups of threads that have nothing to fold, with the identity.
+    """
     assert s.reduce is not None
     t = s.target.dtype
-    over, digits = 1, sorted((f.weight, f.extent or 1) for f in scope.folds[s.stmt])
+    digits = sorted((f.weight, f.extent or 1) for f in scope.folds[s.stmt])
+    step, over = digits[0][0], 1
     for weight, extent in digits:
-        if weight != over or extent & (extent - 1):
-            raise UnsupportedError(f"threads of the digits {digits} do not lie side by side")
+        if weight != step * over or extent & (extent - 1) or step & (step - 1):
+            raise UnsupportedError(f"threads of the digits {digits} do not lie in even steps")
         over *= extent
     kind = value_type(t)
     both = combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
-    value = of_dtype(expression(s.expr, scope), s.expr.dtype, t)
+    value = of_dtype(expression(s.expr, scope), s.expr.dtype, t).c
+    if tests:
+        value = f"{' && '.join(tests)} ? ({kind})({value}) : ({kind})({expression(Const(s.reduce.identity, t), scope).c})"
     place = element(s.target, {}, scope)
     result = combined(s.reduce, t, Text(widened(place, t)), Text("pop_v"), scope)
     write = f"{place} = {narrowed(result.c, t)};"
-    first = [f"{NUMBER} % {over} == 0" if over > 1 else "", _first(loops, block)]
-    return [f"const {kind} pop_v = pop_fold<{over}, {block}>(({kind})({value.c}), [](const {kind} pop_a, const {kind} pop_b) {{",
-            f"    return ({kind})({both.c});", "});",
-            f"if ({' && '.join(filter(None, first)) or 'true'}) {write}" if is_memory(s, scope) else write]
+    first = [f"{NUMBER} / {step} % {over} == 0" if step > 1 else f"{NUMBER} % {over} == 0" if over > 1 else "",
+             _first(loops, block)] if is_memory(s, scope) else []
+    when = [*tests, *filter(None, first)]
+    return [f"const {kind} pop_v = pop_fold<{over}, {step}, {block}>(({kind})({value}), "
+            f"[](const {kind} pop_a, const {kind} pop_b) {{",
+            f"    return ({kind})({both.c});", "});", f"if ({' && '.join(when)}) {write}" if when else write]
 
 
 def uniform(s: Store, scope: Scope, lines: list[str]) -> list[str]:

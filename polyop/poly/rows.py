@@ -102,7 +102,7 @@ class _Groups:
     def group(self, g: Group, axes: Axes, loops: tuple[str, ...], lane: str | None) -> tuple[Band | str, ...]:
         """The loops of one group. An init that its update's group takes over has been dropped by then."""
         b, width = self.b, self.strategy.vectors * self.strategy.lanes
-        stmts = tuple(s for s in g.stmts if not self.is_taken_over(s))
+        stmts = tuple(s for s in g.stmts if not is_taken_over(b, s))
         if not stmts:
             return ()
         if any(scatters(b.plan, s, g.reduced) for s in stmts):
@@ -136,31 +136,6 @@ class _Groups:
         inner_loops = [n for c in reduced for n in inside[c].names]
         return bands(outer_loops, *before, *bands(inner_loops, *body), *after)
 
-    def init_of(self, s: Stmt) -> Stmt | None:
-        """The init in this cluster that only `s` needs: their points are the same, and `s` is the first update."""
-        b = self.b
-        inits = [q for q in b.cluster.stmts if q.kind == INIT and q.target.source == s.target.source]
-        updates = [q for q in b.plan.scop.stmts if q.kind == UPDATE and q.target.source == s.target.source]
-        if not inits or updates[0] is not s:
-            return None
-        there = inits[0].access(inits[0].target).intersect_params(b.plan.context).range()
-        here = s.access(s.target).intersect_params(b.plan.context).range()
-        return inits[0] if there.is_equal(here) else None
-
-    def is_taken_over(self, s: Stmt) -> bool:
-        """Whether the init `s` is carried out where its update starts, and not by a loop of its own."""
-        if s.kind != INIT:
-            return False
-        home = self.b.homes.get(s.target.source)
-        if home and home.buffer.space == Space.REG:
-            return False
-        for g in groups_of(self.b.cluster.body):
-            for u in g.stmts:
-                if u.kind == UPDATE and u.target.source == s.target.source and self.init_of(u) is s:
-                    own = self.b.plan.classes[u.name].values()
-                    return bool(set(own) & set(g.reduced)) and not scatters(self.b.plan, u, g.reduced)
-        return False
-
     def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], lane: str,
                before: list[Band | str], body: list[Band | str], after: list[Band | str]) -> None:
         """Partial results per lane, then a fold: `part[v] = identity; part[v] op= e; T op= part[v]`."""
@@ -170,8 +145,8 @@ class _Groups:
         buffer, part = register(f"{b.plan.stems[s.target.source]}_{s.name}_part", s.target.dtype, [*self.locked, (v, width)])
         b.buffer(buffer)
         home = b.place(s, s.target, axes)
-        init = self.init_of(s)
-        if init and self.is_taken_over(init):
+        init = init_of(b, s)
+        if init and is_taken_over(b, init):
             before.append(self.leaf(b.move(init.name, s, axes, outside, home, init.expr, origin=init)))
         only = [f"0 <= {v} < {width}"]
         extra = (Coord(v, 1, width),)
@@ -192,10 +167,36 @@ class _Groups:
         locked = [*self.locked, *([(f"{lane}_v", self.strategy.vectors * self.strategy.lanes)] if lane else [])]
         buffer, acc = register(f"{b.plan.stems[s.target.source]}_{s.name}_acc", s.target.dtype, locked)
         b.buffer(buffer)
-        init = self.init_of(s)
-        if init and self.is_taken_over(init):
+        init = init_of(b, s)
+        if init and is_taken_over(b, init):
             before.append(self.leaf(b.move(init.name, s, axes, outside, acc, init.expr, origin=init)))
         else:
             before.append(self.leaf(b.move(f"{s.name}_fill", s, axes, outside, acc, home)))
         body.append(self.leaf(b.compute(s, axes, every, target=acc)))
         after.append(self.leaf(b.move(f"{s.name}_finish", s, axes, outside, home, acc)))
+
+
+def init_of(b: Builder, s: Stmt) -> Stmt | None:
+    """The init in this cluster that only `s` needs: their points are the same, and `s` is the first update."""
+    inits = [q for q in b.cluster.stmts if q.kind == INIT and q.target.source == s.target.source]
+    updates = [q for q in b.plan.scop.stmts if q.kind == UPDATE and q.target.source == s.target.source]
+    if not inits or updates[0] is not s:
+        return None
+    there = inits[0].access(inits[0].target).intersect_params(b.plan.context).range()
+    here = s.access(s.target).intersect_params(b.plan.context).range()
+    return inits[0] if there.is_equal(here) else None
+
+
+def is_taken_over(b: Builder, s: Stmt) -> bool:
+    """Whether the init `s` is carried out where its update starts, and not by a loop of its own."""
+    if s.kind != INIT:
+        return False
+    home = b.homes.get(s.target.source)
+    if home and home.buffer.space == Space.REG:
+        return False
+    for g in groups_of(b.cluster.body):
+        for u in g.stmts:
+            if u.kind == UPDATE and u.target.source == s.target.source and init_of(b, u) is s:
+                own = b.plan.classes[u.name].values()
+                return bool(set(own) & set(g.reduced)) and not scatters(b.plan, u, g.reduced)
+    return False

@@ -8,7 +8,7 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import columns, contract, lanes, packed, rows, staged
+from polyop.poly import columns, contract, lanes, packed, rows, spread, staged
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -54,6 +54,10 @@ def _attempts(plan: Plan, cluster: Cluster, outer: Axes, rung: str) -> tuple[lis
             found += [(str(s), partial(staged.build, plan, cluster, outer, s)) for s in staged.choose(plan, cluster, outer)]
         except UnsupportedError as error:
             notes = (f"{cluster}: not staged, since {error}",)
+        try:
+            found += [(str(p), partial(spread.build, plan, cluster, outer, p)) for p in spread.choose(plan, cluster)]
+        except UnsupportedError as error:
+            notes = (*notes, f"{cluster}: not spread, since {error}")
     for r in lanes.choose(plan, cluster):
         if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and not plan.target.warp):
             found.append((str(r), partial(rows.build, plan, cluster, outer, r)))

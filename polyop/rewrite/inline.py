@@ -46,6 +46,23 @@ def inline(op: Op, keep: Collection[str] = (), again: int = 0) -> Op:
     return op
 
 
+def computed_again(op: Op, again: int) -> Op:
+    """`op` with every temporary inlined that is then computed once for each read at most, and costs no more than `again`.
+
+    For machines whose memory is far away: a row that is read twice is computed twice, and never stored.
+    """
+    for t in op.temporaries:
+        if not refusal(op, t.name, again) and not (cost(op.steps_of(t.name)[0].expr) and _is_spread_out(op, t.name)):
+            op = inline_one(op, t.name, again)
+    return op
+
+
+def _is_spread_out(op: Op, name: str) -> bool:
+    """Whether some step reads one element of `name` at several of its points."""
+    reads = [(s, x) for s in op.steps for x in loads(s.expr) if x.source == name]
+    return any(set(s.indices) - frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine))) for s, x in reads)
+
+
 def inline_one(op: Op, name: str, again: int = 0) -> Op:
     """`op` without the temporary `name`: its expression stands where it was read.
 

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import loads
-from polyop.rewrite.inline import inline, inline_one, refusal
+from polyop.rewrite.inline import computed_again, inline, inline_one, refusal
 from polyop.rewrite.simplify import simplify
 from tests.rewrite.ops import LIBRARY, all_of, assert_same, fits, library, op
 
@@ -133,3 +133,15 @@ def test_shifted_permuted_and_guarded_reads_keep_their_values(at, value, read, n
         Y[i, j] {sign} (t[{a} + {shift}, {b}] else 0) * 2 }}""")
     assert not inline(made).temporaries
     assert_same(made, simplify(inline(made)), {"N": n})
+
+
+@pytest.mark.parametrize("body, left", [
+    ("t[i, j] = exp(X[i, j])\n Y[i, j] = t[i, j] * t[i, j]", False),
+    ("t[i, j] = exp(X[i, j])\n Y[i, k] += t[i, j] * X[j, k]", True),
+    ("t[i, j] = exp(exp(exp(X[i, j])))\n Y[i, j] = t[i, j] * t[i, j]", True),
+])
+def test_what_is_cheap_and_read_point_by_point_is_computed_again(body, left):
+    made = op(f"op f(X: f32[N, N]) -> (Y: f32[N, N]) {{ {body} }}")
+    new = computed_again(made, 20)
+    assert bool(new.temporaries) is left
+    assert_same(made, new, {"N": 3})

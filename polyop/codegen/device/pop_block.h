@@ -122,17 +122,28 @@ template <int BYTES> POP_FN void pop_move(void* to, const void* from) {
 
 // --- folds ----------------------------------------------------------------------------------------------------------
 
-// `x` of OVER neighbouring threads of a block of BLOCK, joined by `f`, for all of them: by shuffles inside a warp, then through
-// shared memory. OVER is a power of 2; all threads of the block call this together.
-template <unsigned OVER, unsigned BLOCK, class T, class F> POP_FN T pop_fold(T x, F f) {
-    for (pop_u32 s = 1; s < OVER && s < POP_WARP; s *= 2) x = f(x, pop_shuffle_xor(x, s));
-    if (OVER > POP_WARP) {
-        __shared__ T parts[(BLOCK + 31) / 32];
-        if (pop_lane() == 0) parts[pop_thread() / POP_WARP] = x;
+// pop_shuffle_xor, for small integers too.
+template <bool WIDE> struct pop_exchange {
+    template <class T> POP_FN T with(T x, pop_u32 mask) { return pop_shuffle_xor(x, mask); }
+};
+template <> struct pop_exchange<false> {
+    template <class T> POP_FN T with(T x, pop_u32 mask) { return (T)pop_shuffle_xor((int)x, mask); }
+};
+
+// `x` of OVER threads of a block of BLOCK, whose numbers differ by multiples of STEP, joined by `f`, for all of them: by shuffles
+// inside a warp, then through shared memory. OVER and STEP are powers of 2; all threads of the block call this together.
+template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN T pop_fold(T x, F f) {
+    for (pop_u32 s = STEP; s < OVER * STEP && s < POP_WARP; s *= 2) x = f(x, pop_exchange<(sizeof(T) >= 4)>::with(x, s));
+    if (OVER * STEP > POP_WARP) {
+        // one of each group that has been joined, and each of those that lie side by side below STEP
+        const pop_u32 stride = STEP > POP_WARP ? STEP : POP_WARP, beside = STEP < POP_WARP ? STEP : stride;
+        __shared__ T parts[STEP < 32 ? (BLOCK + 31) / 32 * STEP : BLOCK];
+        const pop_u32 n = pop_thread(), low = n % stride;
+        if (low < beside) parts[n / stride * beside + low] = x;
         pop_barrier();
-        const pop_u32 first = pop_thread() / OVER * (OVER / POP_WARP);
+        const pop_u32 first = n / (OVER * STEP) * (OVER * STEP / stride) * beside + n % beside;
         x = parts[first];
-        for (pop_u32 s = 1; s < OVER / POP_WARP; ++s) x = f(x, parts[first + s]);
+        for (pop_u32 s = 1; s < OVER * STEP / stride; ++s) x = f(x, parts[first + s * beside]);
         pop_barrier();  // the next fold writes there
     }
     return x;

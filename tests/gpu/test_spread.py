@@ -1,0 +1,107 @@
+"""Rows and columns spread over the threads of a block: what is proved, and what the emulator computes at boundary sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import Compiled, compile_op
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import evaluate
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.runtime import cxx, emulated
+from polyop.runtime.layout import contiguous
+
+try:
+    cxx.compiler()
+except UnsupportedError as e:
+    pytest.skip(str(e), allow_module_level=True)
+
+Array = np.ndarray
+
+
+def compiled(text: str, options: Options | None = None, on: str = "cuda:sm_80") -> Compiled:
+    o = polyop.op(text)
+    op = o._op(o.choice())
+    return compile_op(op, contiguous(op), target(on), options or Options())
+
+
+def values(c: Compiled, sizes: dict[str, int], order: str = "forward") -> dict[str, Array]:
+    """All tensors of a call on random numbers, after it, in which the emulator found no fault."""
+    rng = np.random.default_rng(1)
+    shapes = {t.name: [evaluate(e, sizes) for e in t.shape] for t in c.op.tensors if t.role != "temp"}
+    arrays = {t.name: rng.standard_normal(shapes[t.name]).astype(t.dtype.numpy) for t in c.op.inputs}
+    arrays |= {t.name: np.zeros(shapes[t.name], t.dtype.numpy) for t in c.op.outputs}
+    assert c.module is not None
+    assert str(emulated.run(c.module, sizes, {}, arrays, order=order)) == "no fault found"
+    return arrays
+
+
+SOFTMAX = """op softmax(x: f32[R, N]) -> (y: f32[R, N]) {
+    t[r] max= x[r,c]; e[r,c] = exp(x[r,c] - t[r]); s[r] += e[r,c]; y[r,c] = e[r,c] / s[r] }"""
+CENTRED = "op centred(x: f32[R, N]) -> (y: f32[R, N]) { s[c] += x[r,c]; y[r,c] = x[r,c] - s[c] / f32(R) }"
+
+
+def softmax(x: Array) -> Array:
+    e = np.exp(x - x.max(1, keepdims=True))
+    return e / e.sum(1, keepdims=True)
+
+
+@pytest.mark.parametrize(("text", "strategy", "want", "lengths"), [
+    (SOFTMAX, "threads -, -, c, c, c x 256", softmax, ((3, 1), (2, 31), (2, 257), (1, 1025))),
+    (SOFTMAX.replace("N]", "200]"), "threads -, -, c, c, c x 32, 4 of r in a block", softmax, ((1, 200), (4, 200), (7, 200))),
+    ("op total(x: f32[R, N]) -> (y: f32[R]) { y[r] += x[r,c] }", "threads -, c x 256", lambda x: x.sum(1), ((3, 1), (2, 1033))),
+    ("op total(x: f32[R, 20]) -> (y: f32[R]) { y[r] += x[r,c] }", "threads -, c x 32, 4 of r in a block", lambda x: x.sum(1),
+     ((1, 20), (9, 20))),
+    ("op below(x: f32[R, N]) -> (y: f32[N]) { y[c] += x[r,c] }", "threads -, r x 8, 32 of c in a block, side by side",
+     lambda x: x.sum(0), ((1, 1), (3, 31), (33, 33), (8, 100))),
+    (CENTRED, "side by side", lambda x: x - x.mean(0), ((1, 1), (7, 32), (33, 31))),
+])
+def test_a_reduction_is_spread_over_threads_and_computes_what_numpy_says(
+        text: str, strategy: str, want: Callable[[Array], Array], lengths: tuple[tuple[int, int], ...]) -> None:
+    c = compiled(text)
+    assert c.rung == "tuned" and c.proofs and strategy in c.chosen[0]
+    for (r, n), order in zip(lengths, emulated.ORDERS * 2, strict=False):
+        a = values(c, {"R": r, "N": n} if "N" in c.op.sizes else {"R": r}, order)
+        np.testing.assert_allclose(a["y"], want(a["x"].astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+def test_warps_of_64_fold_as_well() -> None:
+    for text, want in ((SOFTMAX, softmax), (CENTRED, lambda x: x - x.mean(0))):
+        a = values(compiled(text, on="hip:gfx942"), {"R": 5, "N": 70})
+        np.testing.assert_allclose(a["y"], want(a["x"].astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+def test_empty_sizes_give_what_a_reduction_starts_from() -> None:
+    c = compiled("op total(x: f32[R, N]) -> (y: f32[R]) { y[r] += x[r,c] }", Options(regime="any"))
+    assert values(c, {"R": 3, "N": 0})["y"].tolist() == [0, 0, 0]
+    assert values(c, {"R": 0, "N": 3})["y"].shape == (0,)
+
+
+def test_what_is_cheap_to_compute_is_computed_again_and_not_stored() -> None:
+    c = compiled(SOFTMAX)
+    assert c.module is not None and not c.module.signature.work
+
+
+def test_a_long_reduction_to_one_element_is_cut_into_shares_for_many_blocks() -> None:
+    c = compiled("op total(x: f32[N]) -> (y: f32) { y += x[i] }")
+    assert c.module is not None and len(c.module.launch) == 2
+    for n in (1, 16384, 16385):
+        a = values(c, {"N": n})
+        np.testing.assert_allclose(a["y"], a["x"].sum(dtype=np.float64), rtol=1e-5, atol=1e-4)
+
+
+def test_rows_that_are_hinted_to_be_short_share_a_block() -> None:
+    c = compiled(SOFTMAX, Options(hints=(("N", 128),)))
+    assert "x 32, 4 of r in a block" in c.chosen[0]
+    a = values(c, {"R": 5, "N": 300})
+    np.testing.assert_allclose(a["y"], softmax(a["x"].astype(np.float64)), rtol=1e-5)
+
+
+def test_sums_in_source_order_stay_on_one_thread() -> None:
+    c = compiled("op total(x: f32[R, N]) -> (y: f32[R]) { y[r] += x[r,c] }", Options(numerics="strict"))
+    assert "rows" in c.chosen[0] and any("not spread" in n for n in c.notes)
