@@ -341,7 +341,7 @@ def test_a_row_that_is_not_aligned_is_reported() -> None:
 
 @pytest.mark.parametrize("order", emulated.ORDERS)
 def test_barriers_at_two_places_do_not_meet(order: str) -> None:
-    body = "if (t < 32)\n pop_barrier();\nelse\n pop_barrier();\nY[t] = 0;"
+    body = "if (t < 32) {\n pop_barrier();\n Y[t] = 1;\n} else {\n Y[t] = 0;\n pop_barrier();\n Y[t] += 3;\n}"
     report = ran(body, {"Y": np.zeros(64, np.float32)}, block=64, order=order)
     assert kinds(report) == {"divergent barrier"}
     assert "and by thread" in report.findings[0].who

@@ -11,6 +11,13 @@
 #define POP_EMU_NUMBERED(name) POP_EMU_##name,
 enum pop_emu_atoms : int { POP_EMU_ATOMS(POP_EMU_NUMBERED) };
 
+// A call at which threads meet: a compiler must not make two places of one.
+#if defined(__clang__)
+#define POP_EMU_MEET __attribute__((convergent))
+#else
+#define POP_EMU_MEET
+#endif
+
 extern "C" {
 struct pop_emu_index { unsigned x, y, z; };
 extern pop_emu_index pop_emu_thread, pop_emu_block, pop_emu_block_size, pop_emu_grid_size;
@@ -45,14 +52,14 @@ int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const pop_emu_opti
 unsigned char* pop_emu_shared(unsigned bytes);
 unsigned char* pop_emu_shared_at(size_t offset);
 void pop_emu_aligned(const void* p, unsigned bytes);
-void pop_emu_barrier();
-void pop_emu_warp_barrier();
-void pop_emu_shuffle(unsigned long long* bits, unsigned lane);
+POP_EMU_MEET void pop_emu_barrier();
+POP_EMU_MEET void pop_emu_warp_barrier();
+POP_EMU_MEET void pop_emu_shuffle(unsigned long long* bits, unsigned lane);
 void pop_emu_copy(void* to, const void* from, unsigned bytes, int inside);
 void pop_emu_copy_commit();
 void pop_emu_copy_wait(unsigned groups);
-void pop_emu_ldmatrix(unsigned* registers, const void* row, int squares, int transposed);
-void pop_emu_atom(int atom, void* d, const void* a, const void* b);
+POP_EMU_MEET void pop_emu_ldmatrix(unsigned* registers, const void* row, int squares, int transposed);
+POP_EMU_MEET void pop_emu_atom(int atom, void* d, const void* a, const void* b);
 void pop_emu_mbarrier_init(void* bar, unsigned arrivals);
 void pop_emu_mbarrier_arrive(void* bar, unsigned bytes);
 void pop_emu_mbarrier_wait(void* bar, unsigned parity);
@@ -63,10 +70,10 @@ void pop_emu_tile_commit();
 void pop_emu_tile_wait(unsigned groups, int only_read);
 void pop_emu_async_fence();
 unsigned long long pop_emu_wgmma_tile(const void* tile, unsigned stride, unsigned leading);
-void pop_emu_wgmma_fence();
-void pop_emu_wgmma(float* d, unsigned n, int bf16, const unsigned* registers, unsigned long long a, unsigned long long b,
-                   int a_across, int b_across, int add);
-void pop_emu_wgmma_commit();
-void pop_emu_wgmma_wait(unsigned keep);
+POP_EMU_MEET void pop_emu_wgmma_fence();
+POP_EMU_MEET void pop_emu_wgmma(float* d, unsigned n, int bf16, const unsigned* registers, unsigned long long a,
+                                unsigned long long b, int a_across, int b_across, int add);
+POP_EMU_MEET void pop_emu_wgmma_commit();
+POP_EMU_MEET void pop_emu_wgmma_wait(unsigned keep);
 void pop_emu_compare_exchange(unsigned* at, unsigned expected, unsigned value);
 }

@@ -155,7 +155,7 @@ void collective(Gathering* all, uint32_t size, void* frame, Collective carry_out
     } else if (g.carry_out != carry_out) {
         report(MIXED_WARP, -1, "", 0, number_of(g.first), place, g.place);
         stop();
-    } else if (g.place != place)
+    } else if (options.watched && g.place != place)
         report(DIVERGENT_WARP, -1, "", 0, number_of(g.first), place, g.place);
     g.frames[thread_number % size] = frame;
     if (++g.arrived == g.alive) finish_collective(g);
@@ -209,7 +209,7 @@ bool open_barrier() {
         waiting++;
         if (!first) first = &fibers[t];
         thread_number = t;
-        if (first->place != fibers[t].place)
+        if (options.watched && first->place != fibers[t].place)
             report(DIVERGENT, -1, "", 0, number_of(first - fibers), fibers[t].place, first->place);
     }
     if (!waiting || waiting + done < threads) return false;
