@@ -23,38 +23,20 @@ iterations, or some of them. Instances and lifts are claims that nobody looks at
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import islpy as isl
 
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Expr, affine, bounds, expr_names, loads, quasi
-from polyop.ir.loops import (
-    LOCKSTEP,
-    For,
-    If,
-    IfData,
-    Kind,
-    LoopNest,
-    Node,
-    Prefetch,
-    Space,
-    Store,
-    children,
-    rebuild,
-    sign,
-    stores,
-)
+from polyop.ir.expr import Expr, expr_names, loads
+from polyop.ir.loops import For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children, rebuild, sign, stores
 from polyop.ir.module import Proof
 from polyop.poly.verify.known import Known, nothing_but
+from polyop.poly.verify.ranges import Body, least, misplaced, on_grid, range_of, runs, runs_like
 from polyop.poly.verify.same import brief
 from polyop.poly.verify.trees import Differs, put_in, raise_where, same
 from polyop.poly.verify.verdict import decided
-from polyop.poly.verify.witness import smallest
-
-Body = tuple[Node, ...]
 
 CLAIM = "the rewritten loops do what the proved loops do"
 STEPS = 50  # of following, for each node: sixteen copies of a body are many
@@ -151,9 +133,9 @@ class Follower:
                         self.body(a.other + before[1:], after, k.unless(a.tests))
                         return
                     before = (a.then if truth else a.other) + before[1:]
-                case For(), _ if not _runs(a, k):
+                case For(), _ if not runs(a, k):
                     before = before[1:]
-                case _, For() if not _runs(b, k):
+                case _, For() if not runs(b, k):
                     after = after[1:]
                 case _:
                     _apart(a, b, k)
@@ -205,74 +187,34 @@ class Follower:
         assert isinstance(first, For)
         k.require_names((first.lower, first.upper))
         inner = k.inside(a)
-        mine = inner.also(_range(a))
+        mine = inner.also(range_of(a))
         if a.step == first.step and a.lower == first.lower and k.same_minimum(a.upper, first.upper):
-            _runs_like(a, first, k)
-            self.body(a.body, first.body, mine if a.upper == first.upper else mine.also(_range(first)))
+            runs_like(a, first, k)
+            self.body(a.body, first.body, mine if a.upper == first.upper else mine.also(range_of(first)))
             return 1, None
         rest, parts = mine.domain, list[For]()
         for b in after:
             if rest.is_empty() or not isinstance(b, For) or b.index != a.index:
                 break
             k.require_names((b.lower, b.upper))
-            _runs_like(a, b, k)
-            _on_grid(a, b, k)
-            part = inner.also(_range(b))
-            wrong = _misplaced(b, part, parts, mine)
+            runs_like(a, b, k)
+            on_grid(a, b, k)
+            part = inner.also(range_of(b))
+            wrong = misplaced(b, part, parts, mine)
             if wrong:
-                if not _least(a.body, mine.only(rest)):
+                if not least(a.body, mine.only(rest)):
                     break
                 raise_where(wrong[0], part, f"loop {b.index} from {b.lower} to {b.upper} {wrong[1]}")
-            self.body(a.body, b.body, part.also(_range(a)))
+            self.body(a.body, b.body, part.also(range_of(a)))
             parts.append(b)
             rest = rest.subtract(part.domain)
-        missing = _least(a.body, mine.only(rest))
+        missing = least(a.body, mine.only(rest))
         turn = after[len(parts)] if missing and len(parts) < len(after) else None
         if isinstance(turn, If) and _stores(turn):
             return len(parts), turn
         if missing:
             raise_where(missing.domain, missing, f"loop {a.index} does not run")
         return len(parts), None
-
-
-def _misplaced(b: For, part: Known, before: list[For], whole: Known) -> tuple[isl.Set, str] | None:
-    """The iterations `part` of `b` that are none of the `whole` loop, or come too late after the loops `before`."""
-    outside = part.domain.subtract(whole.domain)
-    if not outside.is_empty():
-        return outside, "runs, and should not"
-    for c in before:
-        late = part.where((c.upper - affine(c.index) - 1, c.upper - c.lower - 1), part.domain)
-        if not late.is_empty():
-            return late, "runs after later iterations, or again"
-    return None
-
-
-def _range(n: For) -> tuple[Affine, ...]:
-    i = affine(n.index)
-    return (*(i - b for b in bounds(n.lower, "max")), *(b - i - 1 for b in bounds(n.upper)))
-
-
-def _runs_like(a: For, b: For, k: Known) -> None:
-    """`b` may take the place of `a`, its bounds apart."""
-    if b.step != a.step:
-        raise_where(k.domain, k, f"loop {b.index} goes in steps of {b.step}, expected {a.step}")
-    if b.kind != a.kind and (a.kind, b.kind) != (Kind.PARALLEL, Kind.SERIAL):
-        raise_where(k.domain, k, f"loop {b.index} is {b.kind}, expected {a.kind}")
-    if a.kind in LOCKSTEP and a.extent and b.extent and (b.extent, b.upper) != (a.extent, a.upper):
-        if b.extent > a.extent:
-            raise_where(k.domain, k, f"loop {b.index} has room for {b.extent} copies, expected {a.extent}")
-        if not any(k.implies(affine(b.extent) - x) for x in bounds(b.upper)):
-            long = k.where((b.upper - b.extent - 1,), k.domain)
-            raise_where(long, k, f"loop {b.index} runs to {b.upper}, and has room for {b.extent} copies")
-
-
-def _on_grid(a: For, b: For, k: Known) -> None:
-    """`b` starts at some step of `a`, before or after; where it runs."""
-    offsets = [x - a.lower for x in bounds(b.lower, "max")]
-    if all(x.const % a.step == 0 and all(f % a.step == 0 for _, f in x.terms) for x in offsets):
-        return
-    off = k.where((quasi("mod", b.lower - a.lower, affine(a.step)) - 1, b.upper - b.lower - 1), k.domain)
-    raise_where(off, k, f"loop {b.index} starts at {b.lower}, which is no step of the loop from {a.lower} by {a.step}")
 
 
 def _where(n: Node, test: Expr, truth: bool) -> Node:
@@ -284,40 +226,11 @@ def _where(n: Node, test: Expr, truth: bool) -> Node:
     return rebuild(n, lambda body: tuple(_where(c, test, truth) for c in body))
 
 
-def _running(n: Node, k: Known) -> Iterator[Known]:
-    """The places of the stores of `n` that run."""
-    match n:
-        case Store():
-            if not k.domain.is_empty():
-                yield k
-        case For(body=body):
-            inner = k.inside(n).also(_range(n))
-            if not inner.domain.is_empty():
-                yield from (p for x in body for p in _running(x, inner))
-        case If():
-            for part, body in ((k.also(n.tests), n.then), (k.unless(n.tests), n.other)):
-                yield from (p for x in body for p in _running(x, part))
-        case IfData():
-            yield from (p for x in (*n.then, *n.other) for p in _running(x, k))
-
-
-def _runs(n: Node, k: Known) -> bool:
-    return next(_running(n, k), None) is not None
-
-
-def _least(body: Body, k: Known) -> Known | None:
-    """The place of a store of `body` that runs for the smallest sizes; None if none runs."""
-    if k.given is not None and k.given.is_empty():
-        return None
-    places = [p for n in body for p in _running(n, k)]
-    return min(places, key=lambda p: sum(smallest(p.domain)[0].values()), default=None)
-
-
 def _apart(a: Node | None, b: Node | None, k: Known) -> None:
     """Raises  Differs, if one of these runs: they have nothing to do with each other."""
     expected, found = ("nothing" if x is None else _headline(x) for x in (a, b))
     for n in (a, b):
-        if n and (place := _least((n,), k)):
+        if n and (place := least((n,), k)):
             raise_where(place.domain, place, f"{found} runs, expected {expected}")
 
 
