@@ -82,6 +82,7 @@ class Scope:
     folds    the statements that combine what threads have, with the loops over these threads
     held     the registers that hold tiles of a matrix unit; `products`: the statements that multiply them, as (c, a, b)
     warp     lanes that hold a tile together; `family` of the target
+    copies   whether barriers wait for copies
     """
 
     names: Mapping[str, str]
@@ -94,6 +95,7 @@ class Scope:
     products: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     warp: int = 1
     family: str = ""
+    copies: bool = False
 
 
 def value_type(t: DType) -> str:

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from polyop.codegen import cmatrix, cthreads
+from polyop.codegen import ccopy, cmatrix, cthreads
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cexpr import (
     NARROW,
@@ -75,7 +75,7 @@ HEADER = "pop_device.h"
 """The one header that every text includes; whoever compiles the text supplies it."""
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
-_UNROLLED = 32  # iterations of a loop that is written out
+_UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
 
 _TAKEN = frozenset(re.findall(r"\w+", """
 alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl const constexpr continue decltype default
@@ -109,7 +109,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
         _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
         launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed, bytes_,
                                 1 if together else None)
-        texts += ["", *_kernel(k, nest, replace(scope, block=together), args, dialect.kernel.format(block=block))]
+        inside = replace(scope, block=together, copies=any(s.later for s in stores(k.body)))
+        texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block))]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
 
@@ -249,7 +250,7 @@ def _node(n: Node, scope: Scope) -> list[str]:
         case For():
             return _loop(n, scope)
         case Barrier():
-            return [f"pop_barrier();  // {n.reason}"]
+            return [f"{'pop_copies_barrier' if scope.copies else 'pop_barrier'}();  // {n.reason}"]
         case If():
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
             return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
@@ -267,6 +268,9 @@ def _loop(n: For, scope: Scope) -> list[str]:
     """A loop that one thread goes through. Copies are unrolled, so that what they index is registers; bounds are tests then."""
     i, lower, upper = scope.names[n.index], index(n.lower, scope.names).c, index(n.upper, scope.names)
     step = f"++{i}" if n.step == 1 else f"{i} += {n.step}"
+    copy = ccopy.run(n, scope)
+    if copy:
+        return copy
     if n.kind in LOCKSTEP:
         head = ["#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
         inside = _indented(n.body, scope)
@@ -274,9 +278,26 @@ def _loop(n: For, scope: Scope) -> list[str]:
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
         return [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
-    head = [*(["#pragma unroll"] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
+    head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
             f"for ({'int' if is_small else 'pop_i64'} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     return [*head, *_indented(n.body, scope), "}"]
+
+
+def _unrolled(n: For) -> str:
+    """The pragma for a loop of few iterations: all of them, or as many as make a body that compilers take in good time."""
+    copies = sum(_copies(x) for x in n.body)
+    trips = -(-n.upper.const // n.step)
+    return "#pragma unroll" if copies * trips <= _WRITTEN else f"#pragma unroll {max(1, _WRITTEN // copies)}"
+
+
+def _copies(n: Node) -> int:
+    """How many stores come of a node whose rows are unrolled."""
+    match n:
+        case For():
+            return sum(map(_copies, n.body)) * (n.extent or 1 if n.kind in LOCKSTEP else 1)
+        case If():
+            return sum(map(_copies, n.then + n.other))
+    return 1
 
 
 def _said(s: Store) -> str:
@@ -290,6 +311,8 @@ def _said(s: Store) -> str:
 def _store(s: Store, scope: Scope) -> list[str]:
     """`target = expr`, or the old value combined with it."""
     t = s.target.dtype
+    if copy := ccopy.one(s, scope):
+        return copy
     if isinstance(s.expr, Load) and s.reduce is None and s.expr.dtype == t in NARROW and not _is_computed(s):
         return [f"{element(s.target, {}, scope)} = {moved(s.expr, scope).c};"]  # the bits as they are
     value = of_dtype(expression(s.expr, scope), s.expr.dtype, t)

@@ -142,6 +142,7 @@ class Store:
     origin    the Scop statement it carries out, or None if it only moves data
     lift      the values of the origin's iterators here: a claim that the checker verifies
     stream    the value is not read again soon: a target may bypass its caches
+    later     the value may arrive as late as the next Barrier: a target may copy it while the thread goes on
     """
 
     stmt: str
@@ -152,6 +153,7 @@ class Store:
     reduce: Monoid | None
     expr: Expr
     stream: bool = False
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +247,8 @@ def show(n: Node, depth: int) -> list[str]:
             head = [f"{pad}if {test}"] + [x for b in n.then for x in show(b, depth + 1)]
             return head + ([f"{pad}else"] + [x for b in n.other for x in show(b, depth + 1)] if n.other else [])
         case Store():
-            return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}" + ("  (stream)" if n.stream else "")]
+            notes = ("  (stream)" if n.stream else "") + ("  (later)" if n.later else "")
+            return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}{notes}"]
         case Prefetch():
             return [f"{pad}prefetch {n.place}"]
         case Barrier():

@@ -16,17 +16,24 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, loads, names
+from polyop.ir.expr import Affine, Load, Quasi, loads, names
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, rebuild, walk
 
 
 @dataclass(frozen=True, slots=True)
 class _Access:
-    """One access of memory; `threads`: the loops over threads around it, by index."""
+    """One access of memory.
+
+    threads  the loops over threads around it, by index
+    later    whether it goes on until the next barrier
+    aged     whether it happened in an earlier turn of a loop, so that indices are not those of now
+    """
 
     load: Load
     writes: bool
     threads: frozenset[str]
+    later: bool = False
+    aged: bool = False
 
 
 _Pending = dict[str, tuple[_Access, ...]]
@@ -83,11 +90,15 @@ class _Writer:
                     pending = {}
                     out.append(n)
                 case For(kind=Kind.SERIAL):
-                    inner, after = self.block(n.body, pending)
-                    inner, after = self.block(inner, _joined(pending, after))
+                    _, after = self.block(n.body, pending)
+                    inner, after = self.block(n.body, _joined(pending, _aged(after)))
                     out.append(replace(n, body=inner))
                     pending = _joined(pending, after)
                 case If():
+                    reason = self.meeting(pending, self.accesses(n, frozenset()))
+                    if reason:  # before the test: in both branches, and for what follows
+                        out.append(Barrier(reason))
+                        pending = {}
                     then, one = self.block(n.then, pending)
                     other, two = self.block(n.other, pending)
                     out.append(replace(n, then=then, other=other))
@@ -110,7 +121,7 @@ class _Writer:
             for x, writes in ((n.target, True), *((x, False) for x in read)):
                 if self.nest.buffer(x.source).space != Space.REG:
                     memory = self.same.get(x.source, x.source)
-                    found = _joined(found, {memory: (_Access(x, writes, threads),)})
+                    found = _joined(found, {memory: (_Access(x, writes, threads, writes and n.later),)})
         elif isinstance(n, For | If):
             inside = threads | {n.index} if isinstance(n, For) and n.kind == Kind.THREADS else threads
             for child in n.body if isinstance(n, For) else n.then + n.other:
@@ -122,7 +133,7 @@ class _Writer:
         for memory, now in here.items():
             for a in pending.get(memory, ()):
                 for b in now:
-                    if (a.writes or b.writes) and not _on_one_thread(a, b):
+                    if (a.writes or b.writes) and not _on_one_thread(a, b) and not _told_apart(a, b):
                         said = "read after other threads wrote it" if not b.writes else \
                             "written again after other threads " + ("wrote" if a.writes else "read") + " it"
                         return f"{memory} is {said}"
@@ -132,7 +143,29 @@ class _Writer:
 def _on_one_thread(a: _Access, b: _Access) -> bool:
     """Whether one element is one thread's: both are named alike, and each loop over threads chooses it."""
     used = frozenset[str]().union(*(names(p) for p in a.load.index if isinstance(p, Affine)))
-    return a.load.index == b.load.index and a.threads == b.threads and a.threads <= used
+    return not a.later and a.load.index == b.load.index and a.threads == b.threads and a.threads <= used
+
+
+def _told_apart(a: _Access, b: _Access) -> bool:
+    """Whether one position of the two is never the same, in one turn of the loops around: X[t mod 2] and X[(t + 1) mod 2]."""
+    if a.aged or b.aged:
+        return False
+    for p, q in zip(a.load.index, b.load.index, strict=True):
+        if isinstance(p, Affine) and isinstance(q, Affine) and (names(p) | names(q)).isdisjoint(a.threads | b.threads):
+            x, y = _remainder(p), _remainder(q)
+            if x and y and x[1] == y[1] and (d := x[0] - y[0]).is_constant and d.const % x[1]:
+                return True
+    return False
+
+
+def _remainder(p: Affine) -> tuple[Affine, int] | None:
+    """x and n, if `p` is x mod n."""
+    atom = p.terms[0][0] if len(p.terms) == 1 and p.terms[0][1] == 1 and not p.const else None
+    return (atom.args[0], atom.args[1].const) if isinstance(atom, Quasi) and atom.op == "mod" else None
+
+
+def _aged(p: _Pending) -> _Pending:
+    return {m: tuple(replace(x, aged=True) for x in found) for m, found in p.items()}
 
 
 def _joined(a: _Pending, b: _Pending) -> _Pending:

@@ -2,10 +2,8 @@
 
     batch.. m_c n_c (parallel: a block of threads each)
         m_t n_t (threads) ( m_q n_q m_p n_p (rows) ( init or fill ) )
-        contracted.. k_c (
-            left_z left_s left_f  ( left copied )           threads along what has unit stride in the tensor: whole lines
-            right_z right_s right_f ( right copied )
-            m_t n_t ( k_p ( m_q n_q m_p n_p ( update ) ) ) )
+        contracted.. ( first tiles copied
+            k_c ( next tiles copied   m_t n_t ( k_p ( m_q n_q m_p n_p ( update ) ) ) ) )         see staging.py
         m_t n_t ( m_q n_q m_p n_p ( finish, and what follows at the same point ) )
 
 Each thread has 2 x 2 groups of 4 x 4 results: what it reads of the staged operands are 16 bytes that lie together, and
@@ -16,8 +14,8 @@ results instead, of which the unit takes an atom at once:
             k_o ( m_q ( m_p k_p (atom) ( left loaded ) )  n_q ( k_p n_p (atom) ( right loaded ) )
                   m_q n_q (rows) ( m_p n_p k_p (atom) ( update ) ) )
 
-Tiles are copied whole; what lies outside its tensor is 0 there, so a whole atom adds nothing but zeros beyond the end of a
-sum: that is among the proofs. Roles come from `contract.classify`: nothing here knows an operator.
+What lies outside a tensor is 0 in the copies, so a whole atom adds nothing but zeros beyond the end of a sum: that is among
+the proofs. Roles come from `contract.classify`: nothing here knows an operator.
 
 Source: CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles.
 """
@@ -30,13 +28,13 @@ from math import prod
 
 from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Apply, Load, affine, map_loads, names, place, substitute, substitute_expr
-from polyop.ir.expr import Test as Tests
+from polyop.ir.expr import Affine, Apply, Load, affine, map_loads, names, place, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan, is_local, lower_bound, stride, uses
 from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, Stmt
+from polyop.poly.staging import Staging, stage
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
@@ -198,6 +196,10 @@ class _Staged:
         self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in self.u.dims if q[i] not in outer))
         for h in self.homes.values():
             self.b.buffer(h.buffer)
+        # squares of 16-bit elements are turned on the way to registers
+        by_unit = None if a is None else (2,) if plan.target.family == "cuda" else ()
+        sizes = {s.row: s.rows, s.column: s.columns, s.depth: s.deep}
+        self.staging = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[1:]))}
         self.over(self.threads, s.atom.warp if s.atom else 1)
@@ -248,14 +250,11 @@ class _Staged:
         grid = [q[i] for i in (*self.others(BATCH), *self.others(ROW, s.row), *self.others(COLUMN, s.column))]
         grid += [self.down.block.name, self.across.block.name]
         self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
-        turns = (*(q[i] for i in self.others(CONTRACTED, s.depth)), self.chunk.name)
+        turns = tuple(q[i] for i in self.others(CONTRACTED, s.depth))
         values = plan.values(u, self.axes)
-        staged: dict[Load, Load] = {}
-        copies: list[Band | str] = []
-        for n, load in enumerate(dict.fromkeys((*self.c.lefts, *self.c.rights))):
-            copy, at = self.stage(n, load)
-            copies.append(copy)
-            staged[place(load, values)] = at
+        copies = {load: stage(self.b, self.staging, n, load)
+                  for n, load in enumerate(dict.fromkeys((*self.c.lefts, *self.c.rights)))}
+        staged = {place(load, values): x.found for load, x in copies.items()}
         shared = [b for b in self.b.buffers.values() if b.space == Space.SHARED]
         if sum(prod(e.const for e, _ in b.dims) * b.dtype.bytes_ for b in shared) > SHARED:
             raise UnsupportedError(f"the staged operands take more than {SHARED} bytes")
@@ -275,12 +274,14 @@ class _Staged:
             update = band((*threads, self.steps[0].name), *loaded, product)
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
-        inside = (*(band(results, x) for x in before), *bands(turns, *copies, update), *(band(results, x) for x in after))
+        first, later = ([x.first for x in copies.values()], [x.next for x in copies.values()])
+        sums = bands(turns, *first, band((self.chunk.name,), *later, update))
+        inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after))
         return self.b.part(bands(grid, *inside))
 
     def load(self, side: str, load: Load, staged: Load) -> tuple[Band | str, Load]:
         """The loops that bring one step's atoms of an operand from shared memory to registers; where the product finds them."""
-        u, q, s = self.u, self.own, self.s
+        u = self.u
         mine = self.down if side == "left" else self.across
         step, inner = self.steps[0], self.steps[-1]
         sides = (*mine.atom, inner) if side == "left" else (inner, *mine.atom)
@@ -288,24 +289,12 @@ class _Staged:
         name = f"{load.source}_{u.name}_{side}"
         self.b.buffer(Buffer(name, load.dtype, tuple((affine(c.cap or 1), c.step) for c in chosen), Space.REG))
         target = Load(name, tuple(affine(c.name) for c in chosen), load.dtype)
-        starts = self.tile_starts() | {s.depth: self.axes[q[s.depth]].start + affine(self.chunk.name) + affine(step.name)}
-        coords = (*self.blocks(), *self.threads, step, *mine.rows, *sides)
+        starts = self.staging.starts(affine(self.chunk.name) + affine(step.name))
+        coords = (*self.staging.blocks(), *self.threads, step, *mine.rows, *sides)
         label = f"{u.name}_{side}"
         domain = self.b.domain(label, u, starts, coords, [])
         self.b.stmts.append(TileStmt(label, coords, domain, None, (), target, None, staged))
         return band(names_of((*mine.rows, *sides)), label), target
-
-    def blocks(self) -> tuple[Coord, ...]:
-        """What chooses a block, and a turn of it."""
-        tiled = (self.s.row, self.s.column, self.s.depth)
-        axes = {i: self.axes[self.own[i]].coords for i in self.u.dims}
-        return tuple(c for i, coords in axes.items() for c in (coords[:1] if i in tiled else coords))
-
-    def tile_starts(self) -> dict[str, Affine]:
-        """iterator -> its first value in a block's tile and turn."""
-        tiled = (self.s.row, self.s.column, self.s.depth)
-        axes = {i: self.axes[self.own[i]] for i in self.u.dims if self.own[i] in self.axes}
-        return {i: x.start + affine(x.coords[0].name) if i in tiled else x.value for i, x in axes.items()}
 
     def results(self) -> tuple[list[str], list[str]]:
         """What stands before and after the contraction: init or fill; finish, or the statements that follow."""
@@ -331,75 +320,6 @@ class _Staged:
             expr = map_loads(x.expr, lambda y: self.acc if y.source == u.target.source else y)
             after.append(self.b.compute(x, self.axes, around, expr=self.b.located(x, expr, self.axes)))
         return before, after
-
-    # --- staging ------------------------------------------------------------------------------------------------------
-
-    def tiled(self, load: Load) -> tuple[tuple[str, int], ...]:
-        """The iterators of `load` that a block has a tile of, with the tile's size."""
-        sizes = {self.s.row: self.s.rows, self.s.column: self.s.columns, self.s.depth: self.s.deep}
-        return tuple((i, n) for i, n in sizes.items() if i in iterators_of(load))
-
-    def stage(self, n: int, load: Load) -> tuple[Band | str, Load]:
-        """The loops that copy the tile of `load`, and where the update finds its element."""
-        u, q, s = self.u, self.own, self.s
-        tile = self.tiled(load)
-        if not tile:
-            raise UnsupportedError(f"{load} is the same for all results of a block")
-        fast = next((i for i, _ in tile if stride(self.plan, u, load, q[i]) == 1), tile[-1][0])
-        slow = tuple((i, size) for i, size in tile if i != fast)
-        if len(slow) > 1:
-            raise UnsupportedError(f"{load} has rows, columns and depth")
-        name = f"{load.source}_{u.name}_s{n}"
-        axes, loops, rows = self.copying(n, dict(tile), fast, slow[0][0] if slow else None)
-        # results lie along the last dimension, apart from lines of the next step: the depth comes first; a matrix unit's
-        # operands lie along the depth, or as they do in the tensor where its loads can turn them
-        turns = s.atom is None or (load.dtype.bytes_ == 2 and self.plan.target.family == "cuda" and fast != s.depth)
-        order = sorted(tile, key=lambda x: (x[0] != s.depth) == turns)
-        pad = (16 // load.dtype.bytes_ if s.atom else GROUP) if len(order) > 1 else 0
-        dims = [(affine(size), 1) for _, size in order[:-1]] + [(affine(order[-1][1] + pad), 1)]
-        self.b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED))
-        moved = {q[i]: axes[i] for i, _ in tile}
-        at = tuple(sum((affine(c.name) for c in axes[i].coords[1:]), Affine()) for i, _ in order)
-        target = Load(name, at, load.dtype)
-        # copies stand where tiles begin; what is beyond the tensor is 0
-        starts = self.tile_starts()
-        own = dict(starts) | {i: moved[q[i]].value for i, _ in tile}
-        inside = [self.range[i].upper - 1 - own[i] for i, _ in tile]
-        for w in u.where:
-            if isinstance(w, Tests):
-                inside += [substitute(t, own) for t in w.tests if names(t) & set(u.dims) <= iterators_of(load)]
-        source = place(load, own)
-        guarded = Load(source.source, source.index, source.dtype, (*source.guard, *inside), source.span)
-        coords = (*self.blocks(), *(c for i, _ in tile for c in axes[i].coords[1:]))
-        domain = self.b.domain(f"{u.name}_stage{n}", u, starts, coords, [])
-        self.b.stmts.append(TileStmt(f"{u.name}_stage{n}", coords, domain, None, (), target, None, guarded))
-        self.over(loops)
-        self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
-        found = tuple(sum((affine(c.name) for c in self.axes[q[i]].coords[1:]), Affine()) for i, _ in order)
-        return band((*(c.name for c in loops), *(c.name for c in rows)), f"{u.name}_stage{n}"), Load(name, found, load.dtype)
-
-    def copying(self, n: int, tile: dict[str, int], fast: str, slow: str | None) -> tuple[dict[str, Axis], tuple[Coord, ...],
-                                                                                          tuple[Coord, ...]]:
-        """The axes of a copy, its loops over threads and those of one thread: threads run along `fast`, then along `slow`."""
-        q, threads = self.own, self.s.threads
-        axes: dict[str, Axis] = {}
-        loops: list[Coord] = []
-        rows: list[Coord] = []
-        left = threads
-        for i in (fast, slow):
-            if i is None:
-                continue
-            size = tile[i]
-            here = min(size, left)
-            left //= here
-            x = Coord(f"{q[i]}_x{n}", 1, here)
-            z = Coord(f"{q[i]}_z{n}", here, size)
-            block = self.axes[q[i]].coords[0]
-            axes[i] = Axis((block, *((z,) if size > here else ()), x), self.axes[q[i]].start)
-            loops.insert(0, x)
-            if size > here:
-                rows.append(z)
-        return axes, tuple(loops), tuple(rows)
 
 
 def names_of(coords: Iterable[Coord]) -> tuple[str, ...]:

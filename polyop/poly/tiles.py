@@ -56,6 +56,7 @@ class Axis:
 class TileStmt:
     """`target reduce= expr` over `coords`, where `tests` are all >= 0.
 
+    later          see Store
     origin, lift   the Scop statement that it carries out and the values of that one's iterators; None and () for a
                    statement that only moves data
     """
@@ -69,6 +70,7 @@ class TileStmt:
     reduce: Monoid | None
     expr: Expr
     tests: tuple[Affine, ...] = ()
+    later: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,8 @@ ORDERS = ("forward", "backward", "shuffled")
 COMPLETIONS = ("late", "early")
 """When asynchronous copies arrive: at the wait, or at once."""
 
-_WAITING = re.compile(r"__syncthreads|\bpop_(barrier|warp_barrier|shuffle|ldmatrix|mma|mfma|wmma|wgmma|mbarrier|named|tile|fold)")
+_WAITING = re.compile(r"__syncthreads|\bpop_(barrier|copies_barrier|warp_barrier|shuffle|ldmatrix|mma|mfma|wmma|wgmma|mbarrier|"
+                      "named|tile|fold)")
 """Words of a text whose threads wait for each other, so that each needs a stack of its own."""
 
 

@@ -44,3 +44,22 @@ template <int N> POP_FN void pop_copy_wait() {
     asm volatile("cp.async.wait_group %0;" ::"n"(N) : "memory");
 #endif
 }
+
+// Copies N neighbours of which the first `count` are inside, and zeros for the others; `from` is not looked at beyond them.
+// They go at once where `from` lies at a multiple of their size; `to` does. Done at the next pop_copies_barrier.
+template <int N, class T> POP_FN void pop_copy_run(T* to, const T* from, pop_i64 count) {
+    constexpr int bytes = N * (int)sizeof(T);
+    if ((count >= N && (pop_u64)from % bytes == 0) || count <= 0) {
+        pop_copy_async<bytes>(to, from, count > 0);
+        return;
+    }
+#pragma unroll
+    for (int i = 0; i < N; ++i) to[i] = i < count ? from[i] : (T)0;
+}
+
+// A barrier that waits for all copies of this thread first, so that behind it the copies of all threads have arrived.
+POP_FN void pop_copies_barrier() {
+    pop_copy_commit();
+    pop_copy_wait<0>();
+    pop_barrier();
+}

@@ -80,7 +80,7 @@ def strayed(a: Accesses) -> str | None:
 
 
 def crossed(a: Accesses) -> str | None:
-    """The first memory that lanes exchange in one nest of threads, where nothing keeps them in order.
+    """The first memory that lanes exchange in one nest of threads, or that is used before a copy has arrived there.
 
     Which lane has an element of a matrix unit's tile is no sum of digits, so its stores are not followed lane by lane.
     """
@@ -90,13 +90,13 @@ def crossed(a: Accesses) -> str | None:
         if keys:
             by_nest.setdefault(keys[0], []).append(s)
     for inside in by_nest.values():
-        if not any(f.kind == Kind.ATOM for s in inside for f in chain(s)):
+        if not any(f.kind == Kind.ATOM for s in inside for f in chain(s)) and not any(s.store.later for s in inside):
             continue
         for s in inside:
             written = a.memory(s.store.target.source)
             others = [x for t in inside for x in (*loads(t.store.expr), *([t.store.target] if t is not s else []))]
             if a.buffers[s.store.target.source].space != Space.REG and any(a.memory(x.source) == written for x in others):
-                return f"`{s.store.target}` is written and used again by the lanes of a warp, without a barrier between them"
+                return f"`{s.store.target}` is written and used again in one nest of threads, without a barrier between them"
     return None
 
 
@@ -170,7 +170,9 @@ def _shared(f: Site, s: Site) -> int:
 
 
 def _apart(a: Accesses, first: Touch, second: Touch, pairs: isl.Map) -> isl.Map:
-    """The part of `pairs` in which two threads take part."""
+    """The part of `pairs` in which two threads take part, or one that has not waited for what it copies."""
+    if first.writes and first.site.store.later:
+        return pairs
     mine, other = _number(a, first.site), _number(a, second.site)
     if mine is None or other is None:
         return pairs

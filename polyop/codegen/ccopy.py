@@ -1,0 +1,56 @@
+"""Copies that may arrive later, as C text: neighbours at once where they lie together, else one by one.
+
+    for v in [0, 8) (rows 8) { A_s[.., x + v] = A[.., i + v] if N - i - v - 1 >= 0 }  (later)
+    pop_copy_run<8>(&A_s[..], &A[..], N - i);
+"""
+
+from __future__ import annotations
+
+from polyop.codegen.cexpr import Scope, conditions, element, index, moved
+from polyop.ir.expr import Affine, Load, affine, names, quasi, substitute
+from polyop.ir.loops import For, Kind, Space, Store
+
+_ASYNCHRONOUS = 4  # bytes of the least copy that goes on by itself
+
+
+def run(n: For, scope: Scope) -> list[str] | None:
+    """The copy of the neighbours along `n`, if they are neighbours on both sides; else None."""
+    if n.kind != Kind.ROWS or not n.is_full or n.step != 1 or len(n.body) != 1:
+        return None
+    s = n.body[0]
+    if not isinstance(s, Store) or not s.later or not isinstance(s.expr, Load) or not _is_plain(s.expr):
+        return None
+    to, source, v = s.target, s.expr, n.index
+    if not (_lies_along(to, v, scope) and _lies_along(source, v, scope)) or any(t.factor(v) not in (0, -1) for t in source.guard):
+        return None
+    zero = {v: Affine()}
+    ends = [substitute(t, zero) + 1 for t in source.guard if t.factor(v)]
+    whole = [t for t in source.guard if not t.factor(v)]
+    count = index(quasi("min", *ends) if len(ends) > 1 else ends[0], scope.names).c if ends else str(n.extent)
+    if whole:
+        count = f"{conditions(whole, scope.names).at(4)} ? {count} : 0"
+    places = [element(Load(x.source, tuple(substitute(p, zero) for p in x.index if isinstance(p, Affine)), x.dtype), {}, scope)
+              for x in (to, source)]
+    return [f"// {s.stmt}", f"pop_copy_run<{n.extent}>(&{places[0]}, &{places[1]}, {count});"]
+
+
+def one(s: Store, scope: Scope) -> list[str] | None:
+    """The copy of one element that may arrive later; None if it cannot."""
+    if not s.later or not isinstance(s.expr, Load) or not _is_plain(s.expr) or s.target.dtype.bytes_ < _ASYNCHRONOUS:
+        return None
+    inside = conditions(s.expr.guard, scope.names).c
+    source = moved(Load(s.expr.source, s.expr.index, s.expr.dtype), scope).c
+    return [f"pop_copy_async<{s.target.dtype.bytes_}>(&{element(s.target, {}, scope)}, &{source}, {inside});"]
+
+
+def _is_plain(x: Load) -> bool:
+    return all(isinstance(p, Affine) for p in x.index)
+
+
+def _lies_along(x: Load, v: str, scope: Scope) -> bool:
+    """Whether `v` counts neighbours of `x` in memory, and nothing else."""
+    b = scope.buffers[x.source]
+    unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
+    return unit is not None and all(isinstance(p, Affine) and (p.factor(v) == 1 if d == unit else v not in names(p))
+                                    and not any(v in names(affine(a)) for a, _ in p.terms if not isinstance(a, str))
+                                    for d, p in enumerate(x.index))

@@ -1,0 +1,151 @@
+"""Copies of the tiles that a block of threads works on, from tensors to the memory that it shares.
+
+There are two slots for each tile: while one is used, the next turn's tile is on its way to the other.
+
+    contracted.. ( first: slot 0   k_c ( next: slot (k_c / deep + 1) mod 2   update: slot (k_c / deep) mod 2 ) )
+
+Threads run along what has unit stride in the tensor, with as many neighbours for each as 16 bytes hold where they are
+neighbours in the copy too. Tiles are copied whole, and what lies outside the tensor is 0 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
+from polyop.ir.expr import Test as Tests
+from polyop.ir.loops import Buffer, Kind, Space
+from polyop.poly.build import Axes, Builder, Plan, stride
+from polyop.poly.contract import iterators_of
+from polyop.poly.scop import Stmt
+from polyop.poly.tiles import Band, Coord, TileStmt, band
+
+CHUNK = 16  # bytes that a thread copies at once
+PAD = 4  # words by which lines are longer than they must be, so that neighbours in a column lie in different banks
+SLOTS = 2
+
+
+@dataclass(frozen=True, eq=False)
+class Staging:
+    """What the copies of all operands of `update` have in common.
+
+    sizes    of the tile, for the iterators that are tiled; `depth` is the one that goes turn by turn
+    chunk    the coordinate that counts the turns
+    threads  of a block, all of which copy
+    by_unit  dtype sizes whose tiles lie as in the tensor, since what reads them can turn them; others lie along the depth.
+             None: all lie along rows or columns
+    """
+
+    plan: Plan
+    update: Stmt
+    axes: Axes
+    sizes: Mapping[str, int]
+    depth: str
+    chunk: Coord
+    threads: int
+    by_unit: tuple[int, ...] | None
+
+    @property
+    def own(self) -> Mapping[str, str]:
+        return self.plan.classes[self.update.name]
+
+    def starts(self, turn: Affine) -> dict[str, Affine]:
+        """iterator -> its first value in a block's tiles, `turn` of the depth."""
+        axes = {i: self.axes[self.own[i]] for i in self.update.dims}
+        return {i: x.start + (turn if i == self.depth else affine(x.coords[0].name)) if i in self.sizes else x.value
+                for i, x in axes.items()}
+
+    def blocks(self, with_turn: bool = True) -> tuple[Coord, ...]:
+        """What chooses a block, and a turn of it."""
+        axes = {i: self.axes[self.own[i]].coords for i in self.update.dims}
+        return tuple(c for i, coords in axes.items() for c in (coords[:1] if i in self.sizes else coords)
+                     if with_turn or c is not self.chunk)
+
+    def slot(self, ahead: int = 0) -> Affine:
+        """The slot of this turn's tile, or of one that many turns ahead."""
+        turn = quasi("div", affine(self.chunk.name) + ahead * self.chunk.step, affine(self.chunk.step))
+        return quasi("mod", turn, affine(SLOTS))
+
+
+@dataclass(frozen=True, eq=False)
+class Copies:
+    """The copies of one operand: the first one, that of the next turn, and where this turn's tile has the element wanted."""
+
+    first: Band | str
+    next: Band | str
+    found: Load
+
+
+def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
+    """Adds the copies of `load`, operand number `n`, to what `b` builds."""
+    tile = tuple((i, size) for i, size in s.sizes.items() if i in iterators_of(load))
+    fast = next((i for i, _ in tile if stride(s.plan, s.update, load, s.own[i]) == 1), tile[-1][0] if tile else "")
+    slow = tuple(i for i, _ in tile if i != fast)
+    if not tile or len(slow) > 1:
+        raise UnsupportedError(f"{load} has {'none' if not tile else 'all'} of rows, columns and depth")
+    by_depth = s.by_unit is not None and not (load.dtype.bytes_ in s.by_unit and fast != s.depth)
+    order = sorted(tile, key=lambda x: (x[0] == s.depth) == by_depth)
+    pad = PAD * 4 // load.dtype.bytes_ if len(order) > 1 else 0
+    name = f"{load.source}_{s.update.name}_s{n}"
+    dims = [(affine(SLOTS), 1), *((affine(size), 1) for _, size in order[:-1]), (affine(order[-1][1] + pad), 1)]
+    b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED))
+    beside = max(1, CHUNK // load.dtype.bytes_) if order[-1][0] == fast else 1
+    inside, loops, rows = _cut(s, n, dict(tile), fast, slow[0] if slow else None, beside)
+    weight = 1
+    for c in reversed(loops):
+        extent = (c.cap or 1) // c.step
+        b.kinds[c.name], b.weights[c.name] = (Kind.THREADS, extent), weight
+        weight *= extent
+    b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
+    around = tuple(c.name for c in (*loops, *rows))
+    coords = tuple(c for i, _ in tile for c in inside[i])
+    trees = []
+    for label, ahead in ((f"{s.update.name}_first{n}", None), (f"{s.update.name}_next{n}", 1)):
+        turn = Affine() if ahead is None else affine(s.chunk.name) + s.chunk.step
+        starts = s.starts(turn)
+        at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in order)
+        target = Load(name, (Affine() if ahead is None else s.slot(ahead), *at), load.dtype)
+        every = (*s.blocks(ahead is not None), *coords)
+        domain = b.domain(label, s.update, starts, every, [])
+        b.stmts.append(TileStmt(label, every, domain, None, (), target, None, _guarded(s, load, starts, inside), later=True))
+        trees.append(band(around, label))
+    found = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in order)
+    return Copies(trees[0], trees[1], Load(name, (s.slot(), *found), load.dtype))
+
+
+def _guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mapping[str, tuple[Coord, ...]]) -> Load:
+    """The element to copy, where it is one."""
+    own = dict(starts) | {i: starts[i] + sum((affine(c.name) for c in coords), Affine()) for i, coords in inside.items()}
+    ranges = {r.index: r for r in s.update.ranges}
+    tests = [ranges[i].upper - 1 - own[i] for i in inside]
+    for w in s.update.where:
+        if isinstance(w, Tests):
+            tests += [substitute(t, own) for t in w.tests if names(t) & set(s.update.dims) <= iterators_of(load)]
+    source = place(load, own)
+    return Load(source.source, source.index, source.dtype, (*source.guard, *tests), source.span)
+
+
+def _cut(s: Staging, n: int, tile: Mapping[str, int], fast: str, slow: str | None,
+         beside: int) -> tuple[dict[str, tuple[Coord, ...]], tuple[Coord, ...], tuple[Coord, ...]]:
+    """The coordinates of a copy in its tile by iterator; those over threads, the fastest one last; those of one thread."""
+    inside: dict[str, tuple[Coord, ...]] = {}
+    loops: list[Coord] = []
+    rows: list[Coord] = []
+    left = s.threads
+    for i, each in ((fast, beside), (slow, 1)):
+        if i is None:
+            continue
+        q, size = s.own[i], tile[i]
+        here = min(size // each, left)
+        left //= here
+        x = Coord(f"{q}_x{n}", each, here * each)
+        z = (Coord(f"{q}_z{n}", here * each, size),) if size > here * each else ()
+        v = (Coord(f"{q}_v{n}", 1, each),) if each > 1 else ()
+        inside[i] = (*z, x, *v)
+        loops.insert(0, x)
+        rows = [*z, *rows, *v]
+    return inside, tuple(loops), tuple(rows)
+
+
