@@ -18,7 +18,7 @@ from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT, TURNED
 from polyop.ir.registers import register_tile
 from polyop.ir.target import NEAR, Target
-from polyop.poly.ahead import is_plain, is_settled
+from polyop.poly.ahead import is_settled
 from polyop.poly.build import Axes, Plan, spacing, stride
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
@@ -181,8 +181,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     rows, vectors = register_tile(t, vector, known, typical[column], 1 if across else 4, second, height=height)
     columns = vectors * vector
     is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
-    ahead = is_one and not beside and not across and (
-        is_settled(plan, u, right, outer) or (outside and len(c.having(ROW)) > 1 and is_plain(right)))
+    ahead = is_one and not beside and not across and is_settled(plan, u, right, outer)
     lanewise = None if beside or across else dotted(plan, c, depth)
     heads = plan.options.rows or few.get(u.extent(column).name or "", 0)
     by_dots = lanewise is not None and lanewise.steps * heads > FEW_STEPS
@@ -209,19 +208,22 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     apart = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth and i not in shared)
     # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
     dense = unit(left, (depth,) if lanewise else contracted)
-    pack_left = len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
-    by_lines = not pack_left and unit(left, (depth,)) is None and spacing(plan, u, left, own[row]) in range(1, NEAR + 1)
+    beside_each_other = spacing(plan, u, left, own[row]) in range(1, NEAR + 1)
+    pack_left = (len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
+                 and not (outside and len(c.having(ROW)) > 1 and beside_each_other))
+    by_lines = not pack_left and unit(left, (depth,)) is None and beside_each_other
     room = contraction_depth(t, max(rows, LINE // bytes_) if by_lines else rows, bytes_)  # a step of depth takes a line at least
     kc = max(16, 2 ** round(log2(max(1, room / apart))))
     if beside:
         kc = min(kc, 128)
     nc = columns if across else column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
+    nc = min(nc, max(1, 4 * vector // columns) * columns) if outside else nc  # more pieces, of which many have the same size
     block = column_block(t, kc * inside * columns, second, bytes_) if across else 1
     whole = lcm(rows, vector)  # a copy of the left operand goes by squares of vectors
-    mc = max(1, (384 if plan.options.threads else 4800) // whole) * whole
+    mc = (max(1, (384 if pack_left else 48) // whole) if outside else 4800 // whole) * whole
     step = spacing(plan, u, right, own[column])
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long
-    fuse = step == 1
+    fuse = step == 1 and (pack_left or not outside)
     if not is_one:  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()

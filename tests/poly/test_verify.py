@@ -26,6 +26,10 @@ SHIFT_OP = operator("Y[i] = X[i - 1] | i in 1:N", inputs="X[N]", outputs="Y[N]",
 SCALE_OP = operator("Y[i] = X[i] * X[i] | i in 1:N", inputs="X[N]", outputs="Y[N]", ranges="i:N", updates=(("X", "Y"),))
 GATHER_OP = operator("Y[b, d] = E[ids[b], d]", inputs="ids: i64[B], E[V, D]", outputs="Y[B, D]", ranges="b:B d:D")
 SCATTER_OP = operator("Y[ids[b], d] += X[b, d]", inputs="ids: i64[B], X[B, D]", outputs="Y[V, D]", ranges="b:B d:D")
+TURNS_OP = operator("Y[t, b, i] = X[b, i] + (Y[t - 1, b, N - 1 - i] if t >= 1 else 0.0)", inputs="X[B, N]", outputs="Y[T, B, N]",
+                    ranges="t:T b:B i:N")
+COPIES_OP = operator("Y[b, m] += X[b, k] * A[m, k]", inputs="X[B, K], A[M, K]", outputs="Y[B, M]", ranges="b:B m:M k:K",
+                     where="K >= 1")
 DOT_OP = operator("C += A[k] * B[k]", inputs="A[K], B[K]", outputs="C", ranges="k:K", where="K <= 64")
 
 RIGHT = {
@@ -58,6 +62,22 @@ RIGHT = {
     "shift from the old values set aside": (SHIFT_OP, nest(SHIFT_OP, """
         for i in 1, N: parallel
             S0(i): Y[i] = X[i - 1]""")),
+    "turns": (TURNS_OP, nest(TURNS_OP, """
+        for b in 0, B:
+            for t in 0, T:
+                for i in 0, N: parallel
+                    S0(t, b, i): Y[t, b, i] = X[b, i] + (Y[t - 1, b, N - 1 - i] if t >= 1 else 0.0)""")),
+    "copies for parts of what is shared": (COPIES_OP, nest(COPIES_OP, """
+        buffer own[4] work private
+        for b in 0, B: parallel
+            for k_c in 0, K, 4:
+                for k_p in 0, min(4, K - k_c):
+                    - own[k_p] = X[b, k_c + k_p]
+                for m in 0, M: parallel
+                    if k_c <= 0:
+                        Y_init(b, m): Y[b, m] = 0.0
+                    for k_p in 0, min(4, K - k_c):
+                        S0(b, m, k_c + k_p): Y[b, m] += own[k_p] * A[m, k_c + k_p]""")),
     "gather": (GATHER_OP, nest(GATHER_OP, """
         for b in 0, B: parallel
             for d in 0, D:
@@ -274,6 +294,12 @@ WRONG: dict[str, tuple[tuple[Op, LoopNest], Change, str]] = {
     "register shared by threads": (ROWS, loop("c_t", "total_lanes", kind=Kind.PARALLEL), SET),
     "private memory carried between runs of a parallel loop": (
         MM, lambda g: loop("n_r", kind=Kind.PARALLEL)(loop("m_c", kind=Kind.SERIAL)(g)), SET),
+    "turns of one parallel loop inside another that meet": (RIGHT["turns"], loop("b", kind=Kind.PARALLEL), RACE),
+    "private memory written by some of the iterations that share it": (
+        RIGHT["copies for parts of what is shared"], loop("k_p", "own[k_p] = X", kind=Kind.PARALLEL), SET),
+    "private memory of another iteration of the loop that has it": (
+        RIGHT["copies for parts of what is shared"], every(lambda x: (If((index("-b"),), (x,)),) if isinstance(x, For)
+                                                           and "own[k_p] = X" in show(x, 0)[1] else (x,)), SET),
     "work space not private": (MM, buffer("right", private=False), RACE),
     "parallel inside lanes": (MM, loop("k_p", kind=Kind.PARALLEL), SENSE),
     "inout overwritten too early": (RIGHT["update in place"], lambda g: nest(SCALE_OP, """

@@ -27,12 +27,16 @@ from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Spac
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
     keep, s.lives = s.lives, s.lives.inside(body)
+    trips = s.trips
     for n in body:
+        s.trips = trips if n is body[-1] else None  # what stands before a loop that is counted with others is done in full
         match n:
             case For(kind=Kind.ROWS | Kind.LANES):
                 _axis(s, n)
             case For(kind=Kind.PARALLEL) if not s.outlined and not s.axes and not shares_registers(s, n):
                 parallel_loop(s, n, BY)
+            case For(kind=Kind.SERIAL) if s.trips is not None:
+                _plain_loop(s, n, index(s, n.lower, {}), index(s, n.upper, {}))
             case For() if s.trips is not None:
                 part_of(s, n, inner_part(s, s.trips), BY)
             case For():

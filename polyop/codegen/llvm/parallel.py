@@ -1,7 +1,7 @@
 """Parallel loops: the body as a function of a range of iterations, which the caller's threads may share.
 
-Parallel loops that stand directly in one another are shared out together: their iterations are counted through, and a range of
-that count is some iterations of the outer loop, of which the first and the last may have only a part of the inner ones.
+Several are shared out together (`chains.py` says which): their iterations are counted through, and a range of that count is some
+iterations of the outer loop, of which the first and the last may have only a part of the inner ones.
 
     for i in [0, I) (parallel) { for j in [0, J) (parallel) { S } }        becomes, for the range [lo, hi) of I J trips,
 
@@ -11,13 +11,15 @@ that count is some iterations of the outer loop, of which the first and the last
 from __future__ import annotations
 
 from polyop.codegen.llvm.builder import Builder
+from polyop.codegen.llvm.chains import Chain, together
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.state import State, Trips
 from polyop.codegen.llvm.types import Int
-from polyop.ir.expr import Affine, affine, loads, names, quasi
-from polyop.ir.loops import For, IfData, Kind, stores, walk
+from polyop.ir.expr import Affine, affine, loads, quasi
+from polyop.ir.loops import For, IfData, stores, walk
 
+PIECES = 4  # of work for each thread, so that one who is late, or whose pieces are smaller, does not hold up the others
 STATUS = ["  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
 REPORT = [
     "  %found = load i64, ptr %status, align 8", "  %bad = icmp ne i64 %found, 0", "  br i1 %bad, label %report, label %finish",
@@ -34,17 +36,6 @@ def shares_registers(s: State, n: For) -> bool:
     return any(x.source in live for x in (*tests, *(y for st in stores(n.body) for y in (st.target, *loads(st.expr)))))
 
 
-def together(n: For) -> tuple[For, ...]:
-    """The parallel loops that stand directly in one another, from `n` on; the bounds of none depend on another one."""
-    chain = [n]
-    while len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.PARALLEL:
-        n = n.body[0]
-        if (names(n.lower) | names(n.upper)) & {x.index for x in chain}:
-            break
-        chain.append(n)
-    return tuple(chain)
-
-
 def trips(n: For) -> Affine:
     """How many iterations `n` has, if that is not negative."""
     return quasi("div", n.upper - n.lower + (n.step - 1), affine(n.step))
@@ -58,20 +49,21 @@ def parallel_loop(s: State, n: For, by: Emitters) -> None:
     shared = s.shared
     name = f"{s.nest.name}.p{shared.bodies}"
     shared.bodies += 1
-    chain = together(n)
+    chain = together(s.nest, n)
     outer = [f.index for f in s.loops]
-    _outlined_body(s, chain, name, outer, by)
+    _outlined_body(s, chain.loops, name, outer, by)
     b = s.b
     context = b.pure(f"alloca [{2 + len(outer)} x i64], align 8 ; {name}")
     values = [("ptr", s.args), ("ptr", s.status), *(("i64", str(s.env[i])) for i in outer)]
     for i, (t, x) in enumerate(values):
         b.line(f"store {t} {x}, ptr {b.pure(f'getelementptr i64, ptr {context}, i64 {i}', context)}, align 8")
-    lower, upper, step = index(s, n.lower, {}), index(s, n.upper, {}), n.step
-    if len(chain) > 1:
-        lower, upper, step = 0, _count(s, chain), 1
+    step: Int = n.step
+    lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
     call = b.pure(f"load ptr, ptr {s.args}, align 8", s.args)
     place = b.pure(f"getelementptr i64, ptr {s.args}, i64 1", s.args)
     threads = b.pure(f"load i64, ptr {place}, align 8", place)
+    if len(chain.loops) > 1:
+        lower, upper, step = 0, _count(s, chain.loops), _grain(s, chain, threads)
     test = b.both(b.pure(f"icmp ne ptr {call}, null", call), b.compare("sgt", threads, 1))
     test = b.both(test, b.compare("slt", b.add(lower, step), upper))
     assert test is not None
@@ -94,6 +86,24 @@ def _count(s: State, loops: tuple[For, ...]) -> Int:
     return total
 
 
+def _grain(s: State, chain: Chain, threads: str) -> Int:
+    """How many trips of `chain` go together, so that what each thread does for itself is seldom done by two.
+
+    All that share it, where that leaves `PIECES` for each thread; else the part of them that does.
+    """
+    if not chain.around:
+        return 1
+    b = s.b
+    lots, size = (b.extreme("max", _count(s, part), 1) for part in (chain.loops[: chain.around], chain.loops[chain.around:]))
+    return _ceil(b, size, _ceil(b, b.mul(threads, PIECES), lots))
+
+
+def _ceil(b: Builder, x: Int, y: Int) -> Int:
+    """ceil(x / y) of positive numbers."""
+    beyond = b.sub(b.add(x, y), 1)
+    return b.pure(f"udiv i64 {beyond}, {y}", beyond, y)
+
+
 def part_of(s: State, n: For, t: Trips, by: Emitters) -> None:
     """The trips `t` of the loop `n` and of those that stand in it and are counted with it."""
     b = s.b
@@ -104,8 +114,7 @@ def part_of(s: State, n: For, t: Trips, by: Emitters) -> None:
         return
     inside = b.extreme("max", _count(s, t.inside), 1)
     first = b.pure(f"udiv i64 {t.lower}, {inside}", t.lower, inside)
-    beyond = b.sub(b.add(t.upper, inside), 1)
-    last = b.pure(f"udiv i64 {beyond}, {inside}", beyond, inside)
+    last = _ceil(b, t.upper, inside)
     s.trips = Trips(t.lower, t.upper, t.inside[1:], n, lower, inside)
     by.plain(s, n, b.add(lower, b.mul(first, n.step)), b.add(lower, b.mul(last, n.step)))
 

@@ -127,10 +127,19 @@ class Accesses:
             life = tuple(a.loop.index for a in site.around if keys and a.key in keys)
             name += f" in {keys}" if keys is not None else f" outside {site.name}"
         elif (b.private or b.space == Space.SHARED) and site.parallel:
-            inner = site.parallel[-1]   # each run of a parallel loop may give its iterations to other threads
+            inner = self._owner(site, buffer) if b.private else site.parallel[-1]
             life = tuple(a.loop.index for a in site.around[: inner + 1])
             name += f" in {site.around[inner].key}"
         return name, life
+
+    def _owner(self, site: Site, buffer: str) -> int:
+        """Which loop around `site` has a private `buffer` of its own in each iteration: the innermost parallel one.
+
+        Each run of that may give its iterations to other threads. One around it, if all that is written there is written
+        directly in it: a thread that takes iterations further inside has carried that out, too.
+        """
+        begun = {s.around[s.parallel[-1]].key if s.parallel else None for s in self.writers(buffer)}
+        return next((i for i in site.parallel if begun == {site.around[i].key}), site.parallel[-1])
 
     def element(self, frame: Frame, site: Site, load: Load) -> isl.Map:
         """{ frame -> element }, for the place that `load` names at `site`."""

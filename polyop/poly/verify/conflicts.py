@@ -71,10 +71,11 @@ def conflict(a: Accesses, all_touches: tuple[Touch, ...], key: int, loop: For) -
         if lockstep and first.fold and second is first:
             continue
         depth = next(i for i, x in enumerate(first.site.around) if x.key == key)
-        if _told_apart(first, second, depth):
+        same = _same_turn(first.site, depth)
+        if _told_apart(first, second, depth, same):
             continue
         pairs = first.place.apply_range(second.place.reverse())
-        for i in range(depth):
+        for i in same:
             pairs = pairs.equate(IN, i, OUT, i)
         for bad in (pairs.order_lt(IN, depth, OUT, depth), pairs.order_gt(IN, depth, OUT, depth)):
             if not bad.is_empty():
@@ -91,10 +92,22 @@ def _meetings(a: Accesses, inside: list[Touch]) -> Iterator[tuple[Touch, Touch]]
                     yield first, second
 
 
-def _told_apart(first: Touch, second: Touch, depth: int) -> bool:
-    """Whether one position is the same expression of both, and depends on the loop at `depth` and loops around it alone."""
+def _same_turn(site: Site, depth: int) -> tuple[int, ...]:
+    """The loops around the one at `depth` that are in one iteration for all threads that share it.
+
+    If that is parallel, not the serial ones inside another parallel loop: each thread goes through those on its own, with
+    its part of the iterations of both.
+    """
+    if site.around[depth].loop.kind != Kind.PARALLEL:
+        return tuple(range(depth))
+    first = site.parallel[0]
+    return tuple(i for i in range(depth) if i < first or site.around[i].loop.kind == Kind.PARALLEL)
+
+
+def _told_apart(first: Touch, second: Touch, depth: int, same: tuple[int, ...]) -> bool:
+    """Whether one position is the same expression of both, and depends on the loop at `depth` and those at `same` alone."""
     around = [x.loop.index for x in first.site.around]
-    free = set(around[depth + 1:]) | {x.loop.index for x in second.site.around[depth + 1:]}
+    free = {x.loop.index for t in (first, second) for i, x in enumerate(t.site.around) if i != depth and i not in same}
     lane = around[depth]
     for p, q in zip(first.load.index, second.load.index, strict=True):
         if isinstance(p, Affine) and isinstance(q, Affine) and p.factor(lane):

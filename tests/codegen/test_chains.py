@@ -1,0 +1,66 @@
+"""Parallel loops are counted through together where each thread can do what stands between for itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyop.codegen.llvm.chains import together
+from polyop.ir.dtypes import F32
+from polyop.ir.expr import Const
+from tests.codegen.harness import RUNNABLE, check, compiled
+from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor, work
+from tests.codegen.test_structure import Pool
+
+I = A("i_c", "i_v")
+X, Y, Z = tensor("x", "B", "N"), tensor("y", "B", "M", "N"), tensor("z", "N")
+OWN, COMMON = work("t", "N", pad=16, private=True), work("t", "N", pad=16)
+COPY = strip("i", 16, "N", st(ld("t", I), ld("x", "b", I)))
+USE = strip("i", 16, "N", st(ld("y", "b", "m", I), ap("add", ap("add", ld("t", I), ld("y", "b", "m", I)), Const(1.0, F32))))
+
+
+def turns(*body, buffers=(X, Y, OWN), **inner):
+    """`body`, then a loop over m, in two serial turns inside a loop over b."""
+    rows = loop("m", "M", USE, parallel=True, **inner)
+    return nest([*buffers], [loop("b", "B", loop("s", 2, *body, rows), parallel=True)], sizes=("B", "M", "N"))
+
+
+def chained(given):
+    found = together(given, given.body[0])
+    return [n.index for n in found.loops], found.around
+
+
+def test_a_private_copy_and_serial_loops_may_stand_between():
+    assert chained(turns(COPY)) == (["b", "m"], 1)
+    assert chained(turns()) == (["b", "m"], 0)
+
+
+def test_a_copy_for_all_threads_ends_the_chain():
+    assert chained(turns(COPY, buffers=(X, Y, COMMON))) == (["b"], 0)
+
+
+def test_bounds_that_depend_on_a_loop_around_end_the_chain():
+    assert chained(turns(COPY, lower=A("s"))) == (["b"], 0)
+    assert chained(turns(COPY, lower=A("b"))) == (["b"], 0)
+
+
+def test_what_a_loop_writes_is_not_copied_before_it_by_whoever_comes_late():
+    again = strip("i", 16, "N", st(ld("t", I), ld("y", "b", 0, I)))
+    assert chained(turns(again)) == (["b"], 0)
+
+
+def test_what_stands_behind_a_loop_ends_the_chain():
+    rows = loop("m", "M", USE, parallel=True)
+    after = nest([X, Y, Z, OWN], [loop("b", "B", rows, COPY, parallel=True)], sizes=("B", "M", "N"))
+    assert chained(after) == (["b"], 0)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_each_thread_makes_the_copy_that_its_part_needs(target):
+    n = turns(COPY)
+    k, pool = compiled(n, target), Pool()
+    for b, m, grain in ((1, 1, 1), (1, 7, 1), (1, 30, 3), (2, 13, 3), (3, 40, 10), (5, 7, 3), (13, 4, 4)):
+        pool.calls.clear()
+        check(n, {"B": b, "M": m, "N": 17}, kernel=k, parallel=pool.address, threads=3)
+        assert pool.calls == ([(0, b * m, grain)] if b * m > grain else [])
+        check(n, {"B": b, "M": m, "N": 17}, kernel=k)
+    check(n, {"B": 0, "M": 5, "N": 17}, kernel=k, parallel=pool.address, threads=3)
