@@ -13,7 +13,8 @@ from polyop.ir.dtypes import BF16, F32, F64, I64
 from polyop.ir.errors import UserError
 from polyop.ir.options import Options
 from polyop.ir.span import Source
-from polyop.trial import compared, difference, sample, tolerance, trial
+from polyop.outcome import compared, difference, tolerance
+from polyop.trial import sample, trial
 
 
 def maker(text, name):

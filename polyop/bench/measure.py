@@ -24,10 +24,11 @@ from polyop.ir.errors import PolyopError
 from polyop.ir.expr import evaluate, is_computed, loads
 from polyop.ir.op import Op
 from polyop.ir.options import Options
+from polyop.outcome import difference
 from polyop.program import maker, operator
 from polyop.report.work import points, work
 from polyop.runtime import threads
-from polyop.trial import Trial, difference, trial
+from polyop.trial import Trial, trial
 
 Array = Any
 COLD = 1 << 26    # bytes of copies at least that cold inputs go round in: more than one core's part of any last cache

@@ -16,8 +16,9 @@ from polyop.bench.case import Sweep, text
 from polyop.bench.clock import timing
 from polyop.bench.peers import Peer, from_tensor, reason, tensor
 from polyop.ir.options import Options
+from polyop.outcome import difference
 from polyop.program import maker, op, operator
-from polyop.trial import difference, trial
+from polyop.trial import trial
 
 Array = Any
 

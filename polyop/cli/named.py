@@ -18,9 +18,10 @@ from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import fail
 from polyop.ir.options import RUNGS, Options
 from polyop.operator import Artefact
+from polyop.outcome import Called
 from polyop.rehearsal import OnDevice, Rehearsal, device_for
 from polyop.runtime import cpu
-from polyop.trial import Called, sort
+from polyop.trial import sort
 
 
 def opened(file: str, name: str | None) -> tuple[syntax.Program, str]:

@@ -16,9 +16,10 @@ from polyop import program
 from polyop.cli.console import ERR, OUT, seconds
 from polyop.cli.named import DEFINE, FILE, NAME, RANK, TARGET, called, opened
 from polyop.ir.errors import fail
+from polyop.outcome import Called, compared
 from polyop.report.work import work
 from polyop.runtime import cpu, threads
-from polyop.trial import Called, Trial, compared, trial
+from polyop.trial import Trial, trial
 
 
 @click.command()

@@ -19,9 +19,9 @@ from polyop.demo.subjects import SUBJECTS, Sizes, Subject
 from polyop.ir.module import Proof
 from polyop.ir.options import Options
 from polyop.operator import Operator
+from polyop.outcome import difference
 from polyop.program import library, op
 from polyop.runtime import store, threads
-from polyop.trial import difference
 
 BUDGET = 0.03    # seconds for one thing at one size
 ALLOWED = 2e-5   # of the greatest element: single precision, sums of up to some thousand terms

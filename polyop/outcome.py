@@ -1,0 +1,132 @@
+"""What the results of a call should have been: compared with a plain evaluation of the operator, in float64."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from typing import Any, Protocol
+
+import numpy as np
+
+from polyop.ir import reference
+from polyop.ir.deep import with_room
+from polyop.ir.dtypes import DType
+from polyop.ir.errors import UserError
+from polyop.ir.interface import Interface
+from polyop.runtime.estimate import work
+from polyop.trial import Array, MakeOp, Trial, trial
+
+_POINTS = 100_000  # that are evaluated one by one: some seconds
+_EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a comparison showed; `right` is true too if nothing could be compared, and then the text says so."""
+
+    right: bool
+    text: str
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Called(Protocol):
+    """What a trial calls: an Operator, or something that stands for one."""
+
+    @property
+    def interface(self) -> Interface: ...
+    def __call__(self, **arguments: Any) -> Any: ...
+
+
+def compared(operator: Called, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0) -> Outcome:
+    """A call, compared with a plain evaluation in float64; if it is too large for that, at smaller sizes on random inputs."""
+    call = trial(operator.interface, make, given, rank, seed)
+    if work(call.op, call.sizes) <= _POINTS:
+        return _compare(operator, call, "")
+    kept = _without_sizes(call, given)
+    for cap in (11, 7, 5, 3, 2, 1):
+        sizes = {n: min(v, cap) for n, v in call.sizes.items()}
+        try:
+            smaller = trial(operator.interface, make, kept | sizes, _rank(call), seed)
+            if work(smaller.op, smaller.sizes) <= _POINTS:
+                return _compare(operator, smaller, f" at {', '.join(f'{n} = {v}' for n, v in smaller.sizes.items())}")
+        except UserError:
+            continue  # the operator's conditions do not allow these sizes
+    return Outcome(True, "not checked: too large to evaluate element by element, and no smaller sizes are allowed")
+
+
+def _compare(operator: Called, call: Trial, where: str) -> Outcome:
+    inputs = {n: a.copy() for n, a in call.inputs.items()}  # a call may write into them
+    got = operator(**call.arguments)
+    @cache
+    def plain(wide: bool) -> dict[str, Array]:
+        return with_room(lambda: reference.evaluate(call.op, call.sizes, call.scalars, inputs, wide=wide))
+
+    worst, allowed = 0.0, 0.0
+    for t, x in zip(call.op.outputs, got if isinstance(got, tuple) else (got,), strict=True):
+        terms = work(call.op, call.sizes) / max(1, np.asarray(x).size)
+        error, limit = difference(np.asarray(x), plain(True)[t.name]), tolerance(t.dtype, terms)
+        if error > limit:  # where something overflows, ties or jumps, the operator's own dtypes have the word
+            error = difference(np.asarray(x), plain(True)[t.name], plain(False)[t.name])
+        if error > limit:
+            return Outcome(False, f"WRONG{where}: `{t.name}` is off by {error:.1e} of its greatest element, "
+                                  f"where rounding explains {limit:.1e}")
+        worst, allowed = max(worst, error), max(allowed, limit)
+    return Outcome(True, f"right{where}: off by {worst:.1e} of the greatest element, where rounding explains {allowed:.1e}")
+
+
+def _without_sizes(call: Trial, given: Mapping[str, Any]) -> dict[str, Any]:
+    """Consts, scalars and dtypes of a call, without what says how large it is."""
+    variables = dict(call.interface.variables)
+    kept = {n: v for n, v in given.items() if not isinstance(v, np.ndarray) and n not in call.sizes}
+    found = {p.dtype: call.op.tensor(p.name_in_op).dtype.name for p in call.interface.tensors if p.dtype in variables}
+    return kept | found
+
+
+def _rank(call: Trial) -> int | None:
+    """How many dimensions `...` stood for."""
+    return next((len(call.op.tensor(p.name_in_op).shape) - len(p.dims) + 1 for p in call.interface.tensors if "..." in p.dims),
+                None)
+
+
+def difference(got: Array, want: Array, working: Array | None = None) -> float:
+    """The greatest difference, as a part of the greatest element wanted; infinite if shapes or special values disagree.
+
+    want     in float64
+    working  in the operator's own dtypes: an element may be near either. Where that is not finite, something overflowed on
+             the way, and in another order it may have become another infinity or NaN.
+    """
+    if got.shape != want.shape:
+        return float("inf")
+    apart = _apart(got, want)
+    if working is not None:
+        overflowed = ~np.isfinite(_wide(working)) & ~np.isfinite(_wide(got))
+        apart = np.where(overflowed, 0.0, np.minimum(apart, _apart(got, working)))
+    if want.dtype.kind != "f":
+        return float("inf") if apart.any() else 0.0
+    counted = np.isfinite(want) & np.isfinite(_wide(got))
+    return float(apart.max(initial=0.0) / max(1.0, float(np.abs(want[counted]).max(initial=0.0))))
+
+
+def _apart(got: Array, want: Array) -> Array:
+    """|got - want| of each element; infinite where only one is finite, or two infinities differ, or integers do."""
+    if want.dtype.kind not in "fV":
+        return np.where(got == want, 0.0, np.inf)
+    a, b = _wide(got), _wide(want)
+    both = np.isfinite(a) & np.isfinite(b)
+    same = (a == b) | (np.isnan(a) & np.isnan(b))
+    return np.where(same, 0.0, np.where(both, np.abs(np.where(both, a, 0.0) - np.where(both, b, 0.0)), np.inf))
+
+
+def _wide(a: Array) -> Array:
+    return a.astype(np.float64)
+
+
+def tolerance(dtype: DType, terms: float) -> float:
+    """What rounding alone may do to a result that `terms` steps went into."""
+    if not dtype.is_float:
+        return 0.0
+    stored = _EPSILON[dtype.name]
+    return 16 * stored + 4 * min(stored, _EPSILON["f32"]) * terms
