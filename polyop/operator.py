@@ -316,7 +316,7 @@ class Operator:
         """
         t = cpu.resolve(target or self.target)
         op = self._op(self.choice(dtypes, consts, rank))
-        if units is None and t.family == "x86":
+        if units is None:
             op = flatten(op, chains(op)).op  # as calls with contiguous arrays do
         made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options or self.options))
         text = made.module.text if made.module else ""

@@ -53,6 +53,14 @@ def test_a_kernel_that_the_emulator_finds_fault_with_stays_away_from_the_device(
     assert not cuda.launches
 
 
+def test_a_kernel_that_only_the_emulator_can_run_is_counted(cuda: FakeGpu) -> None:
+    both = twice.Twice(Device("cuda", 0))
+    arrays = {"X": np.zeros(32, np.float32), "Y": np.zeros(32, np.float32)}
+    body = "const pop_tensor_map map = {{(pop_u64)X, 8, 4, 32, 8, 4, 4, 0}}; (void)map; Y[t] = X[t];"
+    both(module(body, arrays, target="cuda:sm_90a"), {}, {}, arrays)
+    assert len(both.left) == 1 and not cuda.launches and not both.agreed
+
+
 def test_a_device_that_computes_something_else_is_told(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     both = twice.Twice(Device("cuda", 0))
     arrays = {"X": np.zeros(32, np.float32), "Y": np.zeros(32, np.float32)}
@@ -183,6 +191,14 @@ def test_the_script_says_what_is_wrong_and_writes_it_down(cuda: FakeGpu, capsys:
     assert script.main(arguments) == 1
     said = json.loads((tmp_path / "x.json").read_text())
     assert said["device"] == "sm_90" and said["library"]["wrong"][0]["name"] == "linalg-dot"
+
+
+def test_the_script_says_which_wrappers_differ(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    made = twice.Twice(Device("cuda", 0), agreed={"a": 1, "b": 2}, differ=["k for cuda:sm_80: Y[0] is 1"])
+    monkeypatch.setattr(twice, "compared", lambda device: made)
+    assert script.main(["wrappers", "--workers", "1"]) == 1
+    assert "wrappers: 1 of 2 kernels agree with the emulator, 0 cannot run here" in capsys.readouterr().out
 
 
 def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
