@@ -17,11 +17,12 @@ from math import lcm
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Kind
 from polyop.poly import contract
-from polyop.poly.build import Axes, Part, Plan, serial_axis, shared_out
+from polyop.poly.build import Axes, Part, Plan, shared_out
 from polyop.poly.fold import tile_coord
 from polyop.poly.nodes import Cluster, Group, Serial, Shared
 from polyop.poly.skew import Skew
 from polyop.poly.strategies import best, may_pack
+from polyop.poly.strides import serial_axis
 from polyop.poly.tiles import Axis, Coord, bands, coords_in
 
 ROWS = 192  # of a tile that several contractions take at a time: a block of what they hand over stays in L2

@@ -1,4 +1,4 @@
-"""What every strategy builds with: the storage of each tensor, the parts of a tile program, and names for them."""
+"""What every strategy builds with: the plan of a nest, and the parts of a tile program."""
 
 from __future__ import annotations
 
@@ -9,16 +9,14 @@ from functools import cached_property
 import islpy as isl
 
 from polyop.ir.dtypes import DType
-from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, map_loads, names, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, map_loads, names, substitute, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.op import Monoid
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.edges import single
 from polyop.poly.labels import stems
-from polyop.poly.nodes import Classes, Cluster, Serial
+from polyop.poly.nodes import Classes, Cluster
 from polyop.poly.schedule import written
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.sets import condition, conjunction, params, space_text
@@ -93,6 +91,23 @@ class Part:
     chosen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     weights: tuple[tuple[str, int], ...] = ()
+
+
+@dataclass(frozen=True, eq=False)
+class Home:
+    """Where a temporary lives inside its cluster.
+
+    dropped  its dimensions that run along loops around: one element at a time exists
+    locked   coordinates of lock-step loops around, which index copies of it
+    """
+
+    buffer: Buffer
+    dropped: tuple[bool, ...]
+    locked: tuple[str, ...]
+
+    def place(self, load: Load, s: Stmt, plan: Plan, axes: Axes) -> Load:
+        index = tuple(p for p, gone in zip(load.index, self.dropped, strict=True) if not gone)
+        return Load(self.buffer.name, (*index, *(affine(c) for c in self.locked)), load.dtype, load.guard, load.span)
 
 
 @dataclass(eq=False)
@@ -202,80 +217,6 @@ def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:
     return tuple(c for q in loops for c in axes[q].coords)
 
 
-# --- storage -------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, eq=False)
-class Home:
-    """Where a temporary lives inside its cluster.
-
-    dropped  its dimensions that run along loops around: one element at a time exists
-    locked   coordinates of lock-step loops around, which index copies of it
-    """
-
-    buffer: Buffer
-    dropped: tuple[bool, ...]
-    locked: tuple[str, ...]
-
-    def place(self, load: Load, s: Stmt, plan: Plan, axes: Axes) -> Load:
-        index = tuple(p for p, gone in zip(load.index, self.dropped, strict=True) if not gone)
-        return Load(self.buffer.name, (*index, *(affine(c) for c in self.locked)), load.dtype, load.guard, load.span)
-
-
-def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
-    """Whether every statement that writes or reads the temporary `tensor` is in `cluster`."""
-    return plan.scop.op.tensor(tensor).role == "temp" and set(plan.scop.users(tensor)) <= set(cluster.stmts)
-
-
-def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tuple[tuple[str, int], ...],
-               pad: int) -> dict[str, Home]:
-    """A home for each temporary that only `cluster` uses: registers if it has one element per point, else a private row."""
-    homes: dict[str, Home] = {}
-    around = set(outer) | set(cluster.shell)
-    for tensor in dict.fromkeys(s.target.source for s in cluster.stmts):
-        t = plan.scop.op.tensor(tensor)
-        if not is_local(plan, cluster, tensor):
-            continue
-        dropped = tuple(all(aligned(plan, s, load, d, around) for s, load in uses(cluster, tensor)) for d in range(len(t.shape)))
-        kept = tuple((e, 1) for e, gone in zip(t.shape, dropped, strict=True) if not gone)
-        extra = tuple((affine(e), 1) for _, e in locked)
-        stem = plan.stems[tensor]
-        if kept:
-            buffer = Buffer(f"{stem}_row", t.dtype, kept + extra, Space.WORK, pad=pad if not extra else 1, private=True)
-        else:
-            buffer = Buffer(f"{stem}_reg", t.dtype, extra, Space.REG)
-        homes[tensor] = Home(buffer, dropped, tuple(c for c, _ in locked))
-    return homes
-
-
-def uses(cluster: Cluster, tensor: str) -> list[tuple[Stmt, Load]]:
-    """Every place of `tensor` that the cluster writes or reads."""
-    out = [(s, s.target) for s in cluster.stmts if s.target.source == tensor]
-    return out + [(s, r) for s in cluster.stmts for r in s.reads if r.source == tensor]
-
-
-def aligned(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:
-    """Whether position `d` of `load` is just an iterator whose loop is around the whole cluster."""
-    p = load.index[d]
-    if not isinstance(p, Affine) or p.const:
-        return False
-    i = single(p, s.dims)
-    return i is not None and plan.classes[s.name].get(i) in around
-
-
-def global_buffers(plan: Plan, local: Iterable[str]) -> tuple[Buffer, ...]:
-    """The tensors of the call, and work space for the temporaries that are used by more than one cluster."""
-    op, gone = plan.scop.op, set(local)
-    out = []
-    for t in op.tensors:
-        dims = tuple((e, 1) for e in t.shape)
-        if t.role != "temp":
-            out.append(Buffer(t.name, t.dtype, dims, Space.TENSOR, unit=plan.layout.unit(t.name)))
-        elif t.name not in gone:
-            out.append(Buffer(t.name, t.dtype, dims, Space.WORK))
-    return tuple(out)
-
-
 def shared_out(plan: Plan, loops: Sequence[str], one: int) -> dict[str, tuple[Kind, int | None]]:
     """The kinds of the parallel ones among `loops`: all of them for several threads, which share them; else number `one`."""
     parallel: tuple[Kind, int | None] = (Kind.PARALLEL, None)
@@ -287,76 +228,3 @@ def register(name: str, dtype: DType, locked: Iterable[tuple[str, int]]) -> tupl
     locked = tuple(locked)
     buffer = Buffer(name, dtype, tuple((affine(e), 1) for _, e in locked), Space.REG)
     return buffer, Load(name, tuple(affine(c) for c, _ in locked), dtype)
-
-
-# --- strides and bounds --------------------------------------------------------------------------------------------
-
-
-def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
-    """The element stride of `load` along class `loop`: 0, 1, -1, or None for anything else (another dimension, a gather)."""
-    found = spacing(plan, s, load, loop)
-    return found if found in (0, 1, -1) else None
-
-
-def spacing(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
-    """The element stride of `load` along class `loop`, or None if it is no constant (another dimension, a gather)."""
-    t = plan.scop.op.tensor(load.source)
-    unit = plan.layout.unit(load.source) if t.role != "temp" else len(t.shape) - 1
-    own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
-    found: int | None = 0
-    for d, p in enumerate(load.index):
-        if not isinstance(p, Affine):
-            if any(i in expr_names(p) for i in own):
-                return None
-            continue
-        for i in own:
-            if i in names(p):
-                f = p.factor(i)
-                if d != unit or any(i in names(affine(a)) for a, _ in p.terms if not isinstance(a, str)):
-                    return None
-                found = f
-    return found
-
-
-def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
-    """The first value of the iterator of class `loop` in `s`, in terms of sizes and of the loops in `axes`."""
-    own = plan.classes[s.name]
-    i = next(i for i in s.dims if own[i] == loop)
-    known = set(plan.scop.op.sizes) | {j for j in s.dims if own[j] in axes}
-    found = []
-    for r in s.ranges:
-        if r.index == i:
-            if not names(r.lower) <= known:
-                raise UnsupportedError(f"{i} starts at {r.lower}, which is not known outside its loop")
-            found.append(r.lower)
-    for w in s.where:
-        if isinstance(w, Tests):
-            for t in w.tests:
-                rest = t + affine(i) * -1
-                if t.factor(i) == 1 and i not in names(rest) and names(rest) <= known:
-                    found.append(rest * -1)
-    return substitute(quasi("max", *found) if len(found) > 1 else found[0], plan.values(s, axes))
-
-
-def serial_axis(plan: Plan, node: Serial) -> Axis:
-    """The axis of a serial loop. Raises UnsupportedError, if it runs backwards from different ends."""
-    if not node.is_reversed:
-        return Axis((Coord(node.loop),))
-    ends = set()
-    for s in node.stmts:
-        own = plan.classes[s.name]
-        ends |= {r.upper for r in s.ranges if own[r.index] == node.loop}
-    if len(ends) != 1:
-        raise UnsupportedError(f"statements along {node.loop} end at different places")
-    end = ends.pop()
-    if not names(end) <= set(plan.scop.op.sizes):
-        raise UnsupportedError(f"{node.loop} ends at {end}, which depends on other loops")
-    return Axis((Coord(node.loop),), end - 1, -1)
-
-
-def common_start(plan: Plan, stmts: Iterable[Stmt], loop: str, axes: Axes) -> Affine:
-    """Where the lanes along `loop` start for all of `stmts`. Raises UnsupportedError, if they differ."""
-    starts = {lower_bound(plan, s, loop, axes) for s in stmts if loop in plan.classes[s.name].values()}
-    if len(starts) != 1:
-        raise UnsupportedError(f"statements along {loop} start at different places")
-    return starts.pop()

@@ -7,7 +7,7 @@ a row for the hardware to fetch ahead. Here a few rows are added up at a time, o
 from __future__ import annotations
 
 from polyop.ir.expr import Affine, expr_names, is_computed
-from polyop.poly.build import Axes, Plan, stride
+from polyop.poly.build import Axes, Plan
 from polyop.poly.contract import (
     CHUNK,
     COLUMN,
@@ -21,6 +21,7 @@ from polyop.poly.contract import (
 )
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
+from polyop.poly.strides import stride
 
 VECTORS = 4
 

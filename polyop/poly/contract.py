@@ -19,9 +19,10 @@ from polyop.ir.options import SHORT, TURNED
 from polyop.ir.registers import register_tile
 from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_settled
-from polyop.poly.build import Axes, Plan, spacing, stride
+from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.strides import spacing, stride
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order

@@ -8,10 +8,12 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.target import NEAR
-from polyop.poly.build import Plan, is_local, spacing, stride
+from polyop.poly.build import Plan
+from polyop.poly.homes import is_local
 from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.schedule import written
 from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.strides import spacing, stride
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 

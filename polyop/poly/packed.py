@@ -19,7 +19,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import NARROW, NEAR
-from polyop.poly.build import Axes, Builder, Part, Plan, find_homes, is_local, lower_bound, register, shared_out, spacing, stride
+from polyop.poly.build import Axes, Builder, Part, Plan, register, shared_out
 from polyop.poly.contract import (
     ALL,
     BATCH,
@@ -32,8 +32,10 @@ from polyop.poly.contract import (
     iterators_of,
     written_order,
 )
+from polyop.poly.homes import find_homes, is_local
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, Stmt
+from polyop.poly.strides import lower_bound, spacing, stride
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 Bands = tuple[Band | str, ...]

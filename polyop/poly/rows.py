@@ -15,10 +15,12 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, names
 from polyop.ir.loops import Kind, Space
 from polyop.poly import turned
-from polyop.poly.build import Axes, Builder, Part, Plan, common_start, find_homes, register, serial_axis, shared_out
+from polyop.poly.build import Axes, Builder, Part, Plan, register, shared_out
+from polyop.poly.homes import find_homes
 from polyop.poly.lanes import RowStrategy, groups_of
 from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
+from polyop.poly.strides import common_start, serial_axis
 from polyop.poly.tiles import ZERO, Axis, Band, Coord, bands
 
 

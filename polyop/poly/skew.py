@@ -15,10 +15,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyop.ir.expr import Affine, Load, affine
-from polyop.poly.build import Axes, Plan, stride
+from polyop.poly.build import Axes, Plan
 from polyop.poly.edges import single
 from polyop.poly.nodes import Cluster, Serial
 from polyop.poly.scop import Stmt
+from polyop.poly.strides import stride
 from polyop.poly.tiles import Axis, Coord
 
 STEPS = 16

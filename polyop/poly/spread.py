@@ -19,11 +19,13 @@ from math import prod
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const, Load, affine
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.poly.build import Axes, Builder, Home, Part, Plan, common_start, find_homes
+from polyop.poly.build import Axes, Builder, Home, Part, Plan
+from polyop.poly.homes import find_homes
 from polyop.poly.lanes import is_few, is_window, score
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import init_of, is_taken_over, scatters
 from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.strides import common_start
 from polyop.poly.tiles import Axis, Band, Coord, bands
 
 BLOCK = 256     # threads where nothing is known of a row's length

@@ -30,11 +30,13 @@ from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Apply, Load, affine, map_loads, names, place, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.poly.build import Axes, Builder, Home, Part, Plan, is_local, lower_bound, stride, uses
+from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
+from polyop.poly.homes import is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.staging import Staging, stage
+from polyop.poly.strides import lower_bound, stride
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32

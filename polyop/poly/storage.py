@@ -9,8 +9,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from polyop.ir.loops import Buffer
-from polyop.poly.build import Plan, global_buffers, is_local
+from polyop.poly.build import Plan
 from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused
+from polyop.poly.homes import global_buffers, is_local
 from polyop.poly.nodes import Cluster, Group, Schedule, Serial, Shared
 from polyop.poly.tiles import TileProgram
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, loads, map_loads, names, substitute_expr, walk
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.poly.build import Axes, Builder, Home, Part, Plan, common_start, shared_out, spacing
+from polyop.poly.build import Axes, Builder, Home, Part, Plan, shared_out
 from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
+from polyop.poly.strides import common_start, spacing
 from polyop.poly.tiles import Axis, Band, Coord, bands
 
 

@@ -1,0 +1,66 @@
+"""The storage of each tensor: temporaries of one cluster in registers or private rows, all others in memory of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polyop.ir.expr import Affine, Load, affine
+from polyop.ir.loops import Buffer, Space
+from polyop.poly.build import Home, Plan
+from polyop.poly.edges import single
+from polyop.poly.nodes import Cluster
+from polyop.poly.scop import Stmt
+
+
+def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
+    """Whether every statement that writes or reads the temporary `tensor` is in `cluster`."""
+    return plan.scop.op.tensor(tensor).role == "temp" and set(plan.scop.users(tensor)) <= set(cluster.stmts)
+
+
+def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tuple[tuple[str, int], ...],
+               pad: int) -> dict[str, Home]:
+    """A home for each temporary that only `cluster` uses: registers if it has one element per point, else a private row."""
+    homes: dict[str, Home] = {}
+    around = set(outer) | set(cluster.shell)
+    for tensor in dict.fromkeys(s.target.source for s in cluster.stmts):
+        t = plan.scop.op.tensor(tensor)
+        if not is_local(plan, cluster, tensor):
+            continue
+        dropped = tuple(all(aligned(plan, s, load, d, around) for s, load in uses(cluster, tensor)) for d in range(len(t.shape)))
+        kept = tuple((e, 1) for e, gone in zip(t.shape, dropped, strict=True) if not gone)
+        extra = tuple((affine(e), 1) for _, e in locked)
+        stem = plan.stems[tensor]
+        if kept:
+            buffer = Buffer(f"{stem}_row", t.dtype, kept + extra, Space.WORK, pad=pad if not extra else 1, private=True)
+        else:
+            buffer = Buffer(f"{stem}_reg", t.dtype, extra, Space.REG)
+        homes[tensor] = Home(buffer, dropped, tuple(c for c, _ in locked))
+    return homes
+
+
+def uses(cluster: Cluster, tensor: str) -> list[tuple[Stmt, Load]]:
+    """Every place of `tensor` that the cluster writes or reads."""
+    out = [(s, s.target) for s in cluster.stmts if s.target.source == tensor]
+    return out + [(s, r) for s in cluster.stmts for r in s.reads if r.source == tensor]
+
+
+def aligned(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:
+    """Whether position `d` of `load` is just an iterator whose loop is around the whole cluster."""
+    p = load.index[d]
+    if not isinstance(p, Affine) or p.const:
+        return False
+    i = single(p, s.dims)
+    return i is not None and plan.classes[s.name].get(i) in around
+
+
+def global_buffers(plan: Plan, local: Iterable[str]) -> tuple[Buffer, ...]:
+    """The tensors of the call, and work space for the temporaries that are used by more than one cluster."""
+    op, gone = plan.scop.op, set(local)
+    out = []
+    for t in op.tensors:
+        dims = tuple((e, 1) for e in t.shape)
+        if t.role != "temp":
+            out.append(Buffer(t.name, t.dtype, dims, Space.TENSOR, unit=plan.layout.unit(t.name)))
+        elif t.name not in gone:
+            out.append(Buffer(t.name, t.dtype, dims, Space.WORK))
+    return tuple(out)

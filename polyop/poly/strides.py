@@ -1,0 +1,83 @@
+"""How loops lie to memory and where they start: element strides along them, their first values, their axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, expr_names, names, quasi, substitute
+from polyop.ir.expr import Test as Tests
+from polyop.poly.build import Axes, Plan
+from polyop.poly.nodes import Serial
+from polyop.poly.scop import Stmt
+from polyop.poly.tiles import Axis, Coord
+
+
+def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
+    """The element stride of `load` along class `loop`: 0, 1, -1, or None for anything else (another dimension, a gather)."""
+    found = spacing(plan, s, load, loop)
+    return found if found in (0, 1, -1) else None
+
+
+def spacing(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
+    """The element stride of `load` along class `loop`, or None if it is no constant (another dimension, a gather)."""
+    t = plan.scop.op.tensor(load.source)
+    unit = plan.layout.unit(load.source) if t.role != "temp" else len(t.shape) - 1
+    own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
+    found: int | None = 0
+    for d, p in enumerate(load.index):
+        if not isinstance(p, Affine):
+            if any(i in expr_names(p) for i in own):
+                return None
+            continue
+        for i in own:
+            if i in names(p):
+                f = p.factor(i)
+                if d != unit or any(i in names(affine(a)) for a, _ in p.terms if not isinstance(a, str)):
+                    return None
+                found = f
+    return found
+
+
+def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
+    """The first value of the iterator of class `loop` in `s`, in terms of sizes and of the loops in `axes`."""
+    own = plan.classes[s.name]
+    i = next(i for i in s.dims if own[i] == loop)
+    known = set(plan.scop.op.sizes) | {j for j in s.dims if own[j] in axes}
+    found = []
+    for r in s.ranges:
+        if r.index == i:
+            if not names(r.lower) <= known:
+                raise UnsupportedError(f"{i} starts at {r.lower}, which is not known outside its loop")
+            found.append(r.lower)
+    for w in s.where:
+        if isinstance(w, Tests):
+            for t in w.tests:
+                rest = t + affine(i) * -1
+                if t.factor(i) == 1 and i not in names(rest) and names(rest) <= known:
+                    found.append(rest * -1)
+    return substitute(quasi("max", *found) if len(found) > 1 else found[0], plan.values(s, axes))
+
+
+def serial_axis(plan: Plan, node: Serial) -> Axis:
+    """The axis of a serial loop. Raises UnsupportedError, if it runs backwards from different ends."""
+    if not node.is_reversed:
+        return Axis((Coord(node.loop),))
+    ends = set()
+    for s in node.stmts:
+        own = plan.classes[s.name]
+        ends |= {r.upper for r in s.ranges if own[r.index] == node.loop}
+    if len(ends) != 1:
+        raise UnsupportedError(f"statements along {node.loop} end at different places")
+    end = ends.pop()
+    if not names(end) <= set(plan.scop.op.sizes):
+        raise UnsupportedError(f"{node.loop} ends at {end}, which depends on other loops")
+    return Axis((Coord(node.loop),), end - 1, -1)
+
+
+def common_start(plan: Plan, stmts: Iterable[Stmt], loop: str, axes: Axes) -> Affine:
+    """Where the lanes along `loop` start for all of `stmts`. Raises UnsupportedError, if they differ."""
+    starts = {lower_bound(plan, s, loop, axes) for s in stmts if loop in plan.classes[s.name].values()}
+    if len(starts) != 1:
+        raise UnsupportedError(f"statements along {loop} start at different places")
+    return starts.pop()
