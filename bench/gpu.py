@@ -103,7 +103,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}")
     parser.add_argument("--groups", nargs="*", default=[], help="of what is measured")
     parser.add_argument("--json", type=Path, help="where everything is written in numbers")
-    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes for the library; 1: all in this one")
+    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes; 1: all in this one")
     parser.add_argument("--no-compile", action="store_true", help="do not ask torch.compile")
     given = parser.parse_args(arguments)
     device, reason = found()

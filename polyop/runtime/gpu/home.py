@@ -235,21 +235,38 @@ def _checked(name: str, address: int, shape: tuple[int, ...], strides: tuple[int
 # --- looks ---------------------------------------------------------------------------------------------------------
 
 
+Look = Callable[[Any], "tuple[Any, ...] | None"]
+
+_looks: dict[type, Look] = {}
+
+
 def look(value: Any) -> tuple[Any, ...] | None:
     """What the plan of a call depends on of an array that is neither NumPy's nor torch's; None if it has no plan.
 
     Notes   A capsule must be asked for in each call, so arrays that give one have none.
     """
-    if type(value) is GpuArray:
-        return GpuArray, value.dtype, value.shape, value.device, value.stream
+    found = _looks.get(type(value))
+    if found is None:
+        found = _looks[type(value)] = _look(type(value))
+    return found(value)
+
+
+def _look(kind: type) -> Look:
     cupy = _cupy()
-    if cupy is not None and type(value) is cupy.ndarray:
-        return cupy.ndarray, value.dtype, value.shape, value.strides, value.device.id
-    if hasattr(type(value), "__cuda_array_interface__") and not hasattr(type(value), "__dlpack__") and count("cuda") == 1:
-        told = value.__cuda_array_interface__
-        return (type(value), told["typestr"], told["shape"], told.get("strides"), told["data"][1], told.get("stream"),
-                told.get("mask") is None)
-    return None
+    if kind is GpuArray:
+        return lambda a: (GpuArray, a.dtype, a.shape, a.device, a.stream)
+    if cupy is not None and kind is cupy.ndarray:
+        return lambda a: (kind, a.dtype, a.shape, a.strides, a.device.id)
+    if hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "__dlpack__"):
+        return _look_of_interface
+    return lambda a: None
+
+
+def _look_of_interface(a: Any) -> tuple[Any, ...] | None:
+    told = a.__cuda_array_interface__
+    if count("cuda") > 1 or told.get("mask") is not None:
+        return None  # it would have to be found out where the memory lies
+    return type(a), told["typestr"], told["shape"], told.get("strides"), told["data"][1], told.get("stream")
 
 
 def reader(value: Any) -> Callable[[Any], int]:
