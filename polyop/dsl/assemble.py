@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from polyop.dsl.conditions import test
 from polyop.dsl.draft import Draft, OperatorCall
 from polyop.dsl.existence import Existence, existing
 from polyop.dsl.finish import filled, finished, untouched
@@ -12,7 +13,6 @@ from polyop.dsl.inference import Inliner, State, infer_all
 from polyop.dsl.intervals import at_least_zero
 from polyop.dsl.statements import Body
 from polyop.dsl.steps import Built, Setting, steps_of
-from polyop.dsl.values import test
 from polyop.ir.errors import fail
 from polyop.ir.expr import Affine, Const, Expr, Quasi, Test
 from polyop.ir.op import Op, Step, Tensor

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from polyop.dsl import syntax as s
+from polyop.dsl.conditions import test
 from polyop.dsl.draft import OperatorCall
 from polyop.dsl.header import plain
 from polyop.dsl.inference import Inlined, State
@@ -13,7 +14,7 @@ from polyop.dsl.lower import extent, lower
 from polyop.dsl.names import did_you_mean, fresh
 from polyop.dsl.scope import Scope, Work
 from polyop.dsl.temporaries import rest_rank
-from polyop.dsl.values import test, to
+from polyop.dsl.values import to
 from polyop.ir.dtypes import DTYPES, DType
 from polyop.ir.errors import Label, fail
 from polyop.ir.expr import Affine, Expr, Load, Scalar, affine, map_affine, map_loads, rebuild, substitute

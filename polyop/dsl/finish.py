@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from polyop.dsl.conditions import both, either, negated, test
 from polyop.dsl.draft import Holder
 from polyop.dsl.guards import Around, simplify
 from polyop.dsl.intervals import Interval
 from polyop.dsl.names import fresh
 from polyop.dsl.steps import Built, Setting
-from polyop.dsl.values import both, cast, either, negated, test
+from polyop.dsl.values import cast
 from polyop.ir.dtypes import BOOL, DType
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Scalar, affine, names, rebuild, substitute_expr
 from polyop.ir.op import Monoid, Range, Step, Tensor

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from polyop.dsl.conditions import both, either, negated, test
 from polyop.dsl.existence import Existence, fills
 from polyop.dsl.intervals import Box, at_least_zero, least
-from polyop.dsl.values import both, cast, either, negated, test
+from polyop.dsl.values import cast
 from polyop.ir.dtypes import BOOL, I64
 from polyop.ir.errors import fail
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Position, Test, is_affine_condition, loads, rebuild

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from polyop.dsl import syntax as s
 from polyop.dsl import values as v
+from polyop.dsl.conditions import both, compare, either, negated
 from polyop.dsl.functions import apply_function
 from polyop.dsl.names import CONSTANTS, FUNCTIONS, REDUCTIONS, counted, did_you_mean
 from polyop.dsl.reductions import inner_reduction
@@ -55,9 +56,9 @@ def lower(e: s.Syntax, w: Work) -> Value:
             return _compare(e, w)
         case s.Inside(value=x, lower=a, upper=b):
             middle = lower(x, w)
-            at_least = v.compare("le", lower(a, w), middle, w.scope.default, e.span)
-            below = v.compare("lt", middle, lower(b, w), w.scope.default, e.span)
-            return Typed(v.both(at_least.expr, below.expr), at_least.size + below.size)
+            at_least = compare("le", lower(a, w), middle, w.scope.default, e.span)
+            below = compare("lt", middle, lower(b, w), w.scope.default, e.span)
+            return Typed(both(at_least.expr, below.expr), at_least.size + below.size)
         case s.Choice():
             return _choice(e, w)
         case s.Else():
@@ -246,7 +247,7 @@ def _binary(e: s.Binary, a: Value, b: Value, w: Work) -> Value:
             if (isinstance(x, Typed) and x.dtype != BOOL) or (isinstance(x, Weak) and x.kind != "unknown"):
                 raise fail("E222", f"`{e.sign}` joins conditions, and this is none", part.span)
         left, right = v.to(a, BOOL, w.scope.default), v.to(b, BOOL, w.scope.default)
-        return Typed(v.both(left, right) if e.sign == "and" else v.either(left, right), v.total((a, b), e.span))
+        return Typed(both(left, right) if e.sign == "and" else either(left, right), v.total((a, b), e.span))
     if e.sign in ("&", "|", "^", "<<", ">>"):
         for x, part in ((a, e.left), (b, e.right)):
             if (isinstance(x, Typed) and x.dtype.is_float) or (isinstance(x, Weak) and x.kind == "float"):
@@ -259,7 +260,7 @@ def _binary(e: s.Binary, a: Value, b: Value, w: Work) -> Value:
 def _unary(e: s.Unary, w: Work) -> Value:
     if e.sign == "not":
         inner = condition(e.value, w)
-        return Typed(v.negated(inner.expr), v.total((inner,), e.span))
+        return Typed(negated(inner.expr), v.total((inner,), e.span))
     value = lower(e.value, w)
     if e.sign == "-":
         return v.negative(value, w.scope.default, e.span)
@@ -268,7 +269,7 @@ def _unary(e: s.Unary, w: Work) -> Value:
     if isinstance(value, Typed):
         if value.dtype.is_float:
             raise fail("E223", "`~` works on integers, and this is a float", e.span, hint="a condition is negated by `not`")
-        return Typed(Apply("invert", (value.expr,), value.dtype) if value.dtype != BOOL else v.negated(value.expr),
+        return Typed(Apply("invert", (value.expr,), value.dtype) if value.dtype != BOOL else negated(value.expr),
                      v.total((value,), e.span))
     if value.kind == "float":
         raise fail("E223", "`~` works on integers, and this is a float", e.span)
@@ -281,8 +282,8 @@ def _compare(e: s.Compare, w: Work) -> Value:
     given = [lower(x, w) for x in e.values]
     out, size = v.boolean(True).expr, 0
     for sign, a, b in zip(e.signs, given, given[1:], strict=False):
-        link = v.compare(_COMPARES[sign], a, b, w.scope.default, e.span)
-        out, size = v.both(out, link.expr), size + link.size
+        link = compare(_COMPARES[sign], a, b, w.scope.default, e.span)
+        out, size = both(out, link.expr), size + link.size
     return Typed(out, size)
 
 
@@ -291,7 +292,7 @@ def _choice(e: s.Choice, w: Work) -> Value:
     outer = w.conditions
     w.conditions = (*outer, c.expr)
     yes = lower(e.yes, w)
-    w.conditions = (*outer, v.negated(c.expr))
+    w.conditions = (*outer, negated(c.expr))
     no = lower(e.no, w)
     w.conditions = outer
     if isinstance(c.expr, Const):

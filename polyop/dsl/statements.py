@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from polyop.dsl import syntax as s
 from polyop.dsl import values as v
+from polyop.dsl.conditions import both, either
 from polyop.dsl.draft import Draft, Given, Holder, OperatorCall, reading_order
 from polyop.dsl.lower import condition, extent, lower, positions
 from polyop.dsl.monoids import monoid_of
@@ -272,8 +273,8 @@ def _arg_reduction(x: s.Assignment, draft: Draft, value: Value, holder: Holder, 
     best = builtin_monoid("max" if x.reduce == "argmax" else "min", dtype)
     found: Expr = Apply("eq", (e, Load(top, outer, dtype)), BOOL)
     if dtype.is_float:
-        nans = v.both(Apply("isnan", (e,), BOOL), Apply("isnan", (Load(top, outer, dtype),), BOOL))
-        found = v.either(found, nans)
+        nans = both(Apply("isnan", (e,), BOOL), Apply("isnan", (Load(top, outer, dtype),), BOOL))
+        found = either(found, nans)
     place = Apply("select", (found, v.weak_int(affine(inner[0])).build(I64), Const(I64.highest, I64)), I64)
     hidden = Draft(top, outer, best, e, filters=draft.filters, bound=(inner[0],), span=x.span, left=x.left, hidden=draft.hidden)
     made = replace(draft, reduce=builtin_monoid("min", I64), expr=place, hidden=(hidden,), is_argument=True)

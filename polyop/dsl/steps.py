@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+from polyop.dsl.conditions import both, test
 from polyop.dsl.draft import Draft
 from polyop.dsl.existence import Existence
 from polyop.dsl.guards import Around, guarded, simplify
 from polyop.dsl.intervals import Box, Interval, greatest, least, rename
 from polyop.dsl.names import fresh
-from polyop.dsl.values import both, test
 from polyop.ir.dtypes import I64
 from polyop.ir.errors import fail
 from polyop.ir.expr import (
