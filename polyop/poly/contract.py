@@ -221,14 +221,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     nc = min(nc, max(1, 4 * vector // columns) * columns) if outside else nc  # more pieces, of which many have the same size
     block = column_block(t, kc * inside * columns, second, bytes_) if across else 1
     whole = lcm(rows, vector)  # a copy of the left operand goes by squares of vectors
-    mc = (max(1, (384 if pack_left else 48) // whole) if outside else 4800 // whole) * whole
+    mc = 2 * rows if outside and not pack_left else max(1, (384 if outside else 4800) // whole) * whole
     step = spacing(plan, u, right, own[column])
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long
     fuse = step == 1 and (pack_left or not outside)
     if not is_one:  # nothing to pack, or more than one thing
         if any(unit(x, (column,)) is None for x in c.rights):
             return ()
-        mc = max(1, 96 // rows) * rows if outside else mc  # nothing is copied for each block, so there may be many
         return (PackedStrategy(c, row, column, depth, columns, nc, vector, None, rows, mc, rows_outside=outside, across=across,
                                second=second, block=block),)
     chunk = None if begins or ends_early(u, depth, frozenset(i for i in u.dims if own[i] in outer)) else kc
