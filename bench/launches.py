@@ -61,7 +61,8 @@ def main() -> int:
         torch.empty = lambda *args, **keywords: to
         for what, call in {
             "torch, a new result": lambda: saxpy(t, t, a=2.0), "torch, out=": lambda: saxpy(t, t, a=2.0, out=to),
-            "CuPy, out=": lambda: saxpy(c, c, a=2.0, out=co), "__cuda_array_interface__, out=": lambda: saxpy(i, i, a=2.0, out=io),
+            "CuPy, out=": lambda: saxpy(c, c, a=2.0, out=co),
+            "__cuda_array_interface__, out=": lambda: saxpy(i, i, a=2.0, out=io),
             "100 launches, out=": lambda: steps(many, out=result),
         }.items():
             print(f"{what:32} {least(call):6.2f}")

@@ -1,8 +1,9 @@
 """The drivers of NVIDIA's and AMD's GPUs: one set of verbs, with the symbols of CUDA and HIP as rows of data.
 
-They are called through their C interfaces, which are stable and come with the device: no Python binding takes part. A
-binding costs more than a launch does, and one for HIP brings a second `libamdhip64` beside the one that torch has loaded,
-which knows nothing of torch's memory. Nothing is loaded before a call brings arrays of a device, or asks for one.
+They are called through their C interfaces, which are stable and come with the device; no Python binding takes part. Launches
+are machine code (`launch.ll`), which wants addresses of functions and not objects; one file serves both families; and a
+binding for HIP may bring a second `libamdhip64` beside the one that torch has loaded, which knows nothing of torch's memory.
+Nothing is loaded before a call brings arrays of a device, or asks for one.
 """
 
 from __future__ import annotations
