@@ -6,7 +6,7 @@ import ctypes
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,8 @@ from polyop.ir.loops import Buffer
 from polyop.ir.module import STATUS, Launch, Module, in_order, launches, slots
 from polyop.ir.target import target
 from polyop.runtime import cxx
-from polyop.runtime.findings import Finding, Report, findings
+from polyop.runtime.banks import counted
+from polyop.runtime.findings import Finding, Report, findings, line_of
 from polyop.runtime.launching import Memory, addresses, arguments, grid
 
 ORDERS = ("forward", "backward", "shuffled")
@@ -26,15 +27,14 @@ ORDERS = ("forward", "backward", "shuffled")
 COMPLETIONS = ("late", "early")
 """When asynchronous copies arrive: at the wait, or at once."""
 
-_WAITING = re.compile(r"__syncthreads|\bpop_(barrier|copies_barrier|warp_barrier|shuffle|ldmatrix|mma|mfma|wmma|wgmma|mbarrier|"
-                      "named|tile|fold)")
+_WAITING = re.compile(r"__syncthreads|\bpop_\w*(barrier|shuffle|fold|ldmatrix|mma|mfma|tile|named)")
 """Words of a text whose threads wait for each other, so that each needs a stack of its own."""
 
 
 class _Options(ctypes.Structure):
     _fields_ = [("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("order", ctypes.c_int), ("seed", ctypes.c_uint),
                 ("fibers", ctypes.c_int), ("shared", ctypes.c_uint), ("warp", ctypes.c_uint), ("completion", ctypes.c_int),
-                ("watched", ctypes.c_int)]
+                ("watched", ctypes.c_int), ("banks", ctypes.c_int)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +70,15 @@ def _load(path: Path) -> ctypes.CDLL:
 
 
 def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *,
-        watched: bool = True, order: str = "forward", completion: str = "late", seed: int = 1) -> Report:
+        watched: bool = True, order: str = "forward", completion: str = "late", seed: int = 1,
+        banks: bool = False) -> Report:
     """Carry out `module`'s host plan on NumPy arrays; outputs are written in place.
 
     Shapes  arrays: one for each tensor of the signature, of its extents.
     Notes   Tensors are laid out with gaps between rows, so an index that leaves its dimension shows. Outputs and work
             buffers start uninitialised: an output keeps what is never written, but must not be read before. Without
-            `watched` nothing is reported and a wild access may end the process.
+            `watched` nothing is reported but deadlocks, and a wild access may end the process. With `banks` a watched run
+            also counts accesses to shared memory.
     Raises  UnsupportedError, if there is no C++ compiler or not enough memory.
     """
     path = cxx.library(module, watched)
@@ -85,7 +87,7 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     outputs = {name for launch in launches(module.launch) for name in launch.writes}
     row = target(module.target)
     # on AMD a copy is an ordinary one
-    how = _How(row.warp, 2 if row.family == "hip" else COMPLETIONS.index(completion), watched, ORDERS.index(order), seed)
+    how = _How(row.warp, 2 if row.family == "hip" else COMPLETIONS.index(completion), watched, ORDERS.index(order), seed, banks)
     placed = [_tensor(lib, b, arrays[b.name], b.name in outputs) for b in module.signature.tensors]
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]
     placed.append(_plain(lib, STATUS, (), np.dtype(np.uint32), True))
@@ -104,8 +106,9 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
         if b.name in outputs:
             arrays[b.name][...] = views[b.name]
     site = int(status)
+    traffic = counted(lib, module, partial(line_of, path)) if banks else ()
     lib.pop_emu_reset()
-    return Report(module.signature.sites[site - 1] if site else None, tuple(found))
+    return Report(module.signature.sites[site - 1] if site else None, tuple(found), traffic)
 
 
 def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool) -> _Placed:
@@ -149,6 +152,7 @@ class _How:
     watched: bool
     order: int
     seed: int
+    banks: bool
 
 
 def _launch(lib: ctypes.CDLL, launch: Launch, module: Module, env: Mapping[str, int], scalars: Mapping[str, Any],
@@ -160,5 +164,5 @@ def _launch(lib: ctypes.CDLL, launch: Launch, module: Module, env: Mapping[str, 
     values = arguments(launch, module.signature, env, scalars, memory)
     waits = bool(_WAITING.search(module.text))
     options = _Options((blocks, 1, 1), (launch.block, 1, 1), how.order, how.seed, waits, launch.shared, how.warp, how.completion,
-                       how.watched)
+                       how.watched, how.banks)
     return bool(getattr(lib, f"{launch.kernel}__launch")(addresses(values), ctypes.byref(options)))

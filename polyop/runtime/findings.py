@@ -11,6 +11,7 @@ from pathlib import Path
 
 from polyop.ir.expr import Load
 from polyop.ir.module import Module
+from polyop.runtime.banks import Traffic
 
 _WHAT = {1: "race", 2: "race", 3: "race", 4: "out of bounds", 5: "uninitialised read", 6: "write to an input",
          7: "divergent barrier", 8: "access in flight", 9: "misaligned access", 10: "divergent collective", 11: "deadlock",
@@ -55,10 +56,13 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a run showed: the first computed position outside its tensor, if any, and the faults found."""
+    """What a run showed: the first computed position outside its tensor, if any, the faults found, and, if they were counted,
+    accesses to shared memory.
+    """
 
     site: Load | None
     findings: tuple[Finding, ...]
+    traffic: tuple[Traffic, ...] = ()
 
     def __str__(self) -> str:
         lines = [f"{self.site} is outside its tensor"] if self.site else []
@@ -81,7 +85,7 @@ def findings(lib: ctypes.CDLL, path: Path, kernel: str, block: int, module: Modu
     count = lib.pop_emu_findings(ctypes.byref(first))
     out = []
     for f in first[known:count]:
-        line, other_line = _line(path, f.place), _line(path, f.other_place)
+        line, other_line = line_of(path, f.place), line_of(path, f.other_place)
         if f.what in _MEETINGS and line and line == other_line:
             continue
         me, other = _thread(f.thread, f.block, block), _thread(f.other_thread, f.other_block, block)
@@ -101,7 +105,7 @@ def _thread(thread: int, of_block: int, block: int) -> str:
     return f"the copy engine of block {of_block}" if thread == block else f"thread {thread} of block {of_block}"
 
 
-def _line(path: Path, place: int) -> int:
+def line_of(path: Path, place: int) -> int:
     """The line of the module's text that the code before `place` stands for; 0 if no tool here can tell."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
     if tool is None or not place:

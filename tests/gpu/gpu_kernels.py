@@ -30,10 +30,10 @@ def module(body: str, arrays: Mapping[str, np.ndarray], *, block: int = 32, bloc
 
 def ran(body: str, arrays: Mapping[str, np.ndarray], *, order: str = "forward", completion: str = "late", watched: bool = True,
         block: int = 32, blocks: int = 1, shared: int = 0, writes: tuple[str, ...] = ("Y",),
-        target: str = "cuda:sm_80") -> Report:
+        target: str = "cuda:sm_80", banks: bool = False) -> Report:
     """What the emulator finds; the arrays of `writes` are changed."""
     m = module(body, arrays, block=block, blocks=blocks, shared=shared, writes=writes, target=target)
-    return emulated.run(m, {}, {}, arrays, watched=watched, order=order, completion=completion)
+    return emulated.run(m, {}, {}, arrays, watched=watched, order=order, completion=completion, banks=banks)
 
 
 def kinds(report: Report) -> set[str]:

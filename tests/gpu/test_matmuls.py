@@ -42,7 +42,7 @@ SIZES = {"ampere": (72, 104, 88), "cdna": (70, 65, 37), "rdna": (33, 40, 20), "h
 
 
 def multiplied(name: str, *changes: tuple[str, str], order: str = "forward", completion: str = "late", watched: bool = True,
-               sizes: tuple[int, int, int] | None = None) -> tuple[Report, np.ndarray, np.ndarray]:
+               sizes: tuple[int, int, int] | None = None, banks: bool = False) -> tuple[Report, np.ndarray, np.ndarray]:
     """What is found, the product, and what it should be."""
     x = ALL[name]
     text = x.text
@@ -55,7 +55,7 @@ def multiplied(name: str, *changes: tuple[str, str], order: str = "forward", com
     arrays = {"A": a.reshape(-1), "B": b.reshape(-1), "C": np.full(m * n, np.nan, np.float32)}
     blocks = -(-m // x.tile) * -(-n // x.tile)
     report = ran(f"const int M = {m}, N = {n}, K = {k};\n{x.maps}{text}", arrays, block=x.block, blocks=blocks, shared=x.shared,
-                 writes=("C",), target=x.target, order=order, completion=completion, watched=watched)
+                 writes=("C",), target=x.target, order=order, completion=completion, watched=watched, banks=banks)
     return report, arrays["C"].reshape(m, n), a.astype(np.float64) @ b.astype(np.float64)
 
 
@@ -75,6 +75,19 @@ def test_it_is_right_when_nobody_watches(name: str) -> None:
     report, c, expected = multiplied(name, watched=False, order="shuffled")
     assert str(report) == "no fault found"
     np.testing.assert_allclose(c, expected, atol=1e-4)
+
+
+def conflicts(name: str, *changes: tuple[str, str]) -> dict[str, float]:
+    """Of each line of the inner loop that reads shared memory, cycles for each phase."""
+    report = multiplied(name, *changes, banks=True)[0]
+    return {x.code: x.cycles / x.phases for x in report.traffic if not x.write}
+
+
+def test_swizzled_tiles_are_read_without_a_conflict_and_plain_ones_are_not() -> None:
+    assert set(conflicts("ampere").values()) == {1.0}
+    plain = conflicts("ampere", ("pop_ldmatrix_x4(a[i], A_s + stage + 32 * m + 8 * (c ^ m / 2 % 4));",
+                                 "pop_ldmatrix_x4(a[i], A_s + stage + 32 * m + 8 * c);"))
+    assert max(plain.values()) == 4.0
 
 
 FOUND = [  # the kernel, what is wrong with it, and the faults of which at least one is named

@@ -28,14 +28,14 @@ struct pop_emu_view { const char *kernel, *name; unsigned offset, count, bytes, 
 
 // order: 0 forward, 1 backward, 2 shuffled by `seed`. fibers: threads can wait for each other. shared: bytes of dynamic
 // shared memory. completion: asynchronous work ends 0 as late or 1 as early as it may; 2: there is none, copies are plain.
-// watched: accesses are compared with the shadow.
+// watched: accesses are compared with the shadow. banks: those of shared memory are counted.
 struct pop_emu_options {
     unsigned grid[3], block[3];
     int order;
     unsigned seed;
     int fibers;
     unsigned shared, warp;
-    int completion, watched;
+    int completion, watched, banks;
 };
 
 // shared_begin .. shared_end: static shared arrays. views: of all kernels of the library.

@@ -67,6 +67,7 @@ Region* nearest(const unsigned char* p) {
 }
 
 [[noreturn]] void stop();
+void note_banks(const unsigned char* p, size_t bytes, bool write, const void* place);
 void touch_stack(const unsigned char* p, size_t bytes, const void* place);
 
 int64_t floor_div(int64_t a, int64_t b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
@@ -204,6 +205,7 @@ void touch(const void* address, size_t bytes, bool write, bool atomic, const voi
         if ((r = nearest(p))) report_at(OUTSIDE, r, p - r->begin, NOBODY, place);
         stop();
     }
+    if (r->shared()) note_banks(p, bytes, write, place);
     const int64_t first = (p - r->begin) / r->granule, last = (p - r->begin + bytes - 1) / r->granule;
     for (int64_t i = first; i <= last; i++) {
         const int64_t byte = i * r->granule;

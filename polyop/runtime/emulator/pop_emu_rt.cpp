@@ -31,6 +31,7 @@ unsigned pop_emu_warp = 32;
 #include "pop_emu_phases.h"
 #include "pop_emu_tiles.h"
 #include "pop_emu_wgmma.h"
+#include "pop_emu_banks.h"
 
 namespace {
 
@@ -46,6 +47,7 @@ void make_block() {
     make_copies();
     make_tiles();
     make_units();
+    make_banks();
 }
 
 void start_block() {
@@ -62,6 +64,7 @@ void free_block() {
     free_copies();
     free_tiles();
     free_units();
+    free_banks();
     free_clocks();
 }
 
@@ -106,6 +109,7 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
             if (!setjmp(stop_plain)) run_plain(thread_order);
         }
         leave_loads();
+        end_banks();
     }
     running = false;
     free(block_order);
@@ -120,7 +124,7 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
 
 EXPORT void pop_emu_reset() {
     for (int i = 0; i < region_count; i++) free(regions[i].cells);
-    region_count = found = 0;
+    region_count = found = traffic_count = 0;
     recent = nullptr;
     if (arena) munmap(arena, ARENA);
     arena = (unsigned char*)reserve(ARENA);
