@@ -14,11 +14,11 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.codegen.cexpr import STORED, Held, Scope, bounded, natural, offset, slot_counts
+from polyop.codegen.cexpr import STORED, Held, Scope, bounded, condition, natural, offset, slot_counts
 from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Apply, Expr, Load, loads, names
-from polyop.ir.loops import Buffer, For, Kind, LoopNest, Node, Space, Store
+from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store
 from polyop.ir.loops import children as inside_of
 from polyop.ir.target import Target
 
@@ -110,11 +110,21 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
     while len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.ATOM:
         n = n.body[0]
         loops.append(n)
-    if len(n.body) != 1 or not isinstance(n.body[0], Store):
+    tests: tuple[Affine, ...] = ()
+    body = n.body
+    while len(body) == 1 and isinstance(body[0], If) and not body[0].other:
+        tests, body = (*tests, *body[0].tests), body[0].then
+    if len(body) != 1 or not isinstance(body[0], Store):
         raise UnsupportedError(f"{n.index} is a side of a tile, and there is more than one statement in it")
-    s = n.body[0]
+    s = body[0]
     if s.stmt in scope.products:
+        of_c = scope.held[s.target.source]
+        # elements of the result that a test leaves out are nobody's; terms of a sum that it leaves out must not be added
+        if any(f.index in names(t) for t in tests for f in loops if f.index not in (of_c.row, of_c.column)):
+            raise UnsupportedError(f"`{s.target}` leaves out terms of a sum that a matrix unit adds")
         return [_product(s, scope)]
+    if tests:
+        return _spread(tuple(loops), s, scope, printed, tests)
     h = scope.held.get(s.target.source)
     if h and h.fragment is not h.atom.c_map:
         return _loaded(s, h, scope)
@@ -136,7 +146,8 @@ def _product(s: Store, scope: Scope) -> str:
     return f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"
 
 
-def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> list[str]:
+def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[Store, Scope], list[str]],
+            also: tuple[Affine, ...] = ()) -> list[str]:
     """A store of each element on the lane that holds it."""
     held = {h for x in (s.target, *loads(s.expr)) if (h := scope.held.get(x.source))}
     if len(held) != 1:
@@ -146,7 +157,7 @@ def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[S
         raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
     env = {"lane": "(int)pop_lane()", "reg": "pop_r"}
     is_own = not loads(s.expr) and s.target.source in scope.held  # elements beyond the bounds are nobody's
-    tests = [] if is_own else [t for f in loops for t in bounded(f, scope)]
+    tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope)), *(condition(t, scope.names) for t in also)]
     lines = [f"const int {scope.names[h.row]} = {natural(h.fragment.row, env)};",
              f"const int {scope.names[h.column]} = {natural(h.fragment.column, env)};"]
     inside = printed(s, scope)

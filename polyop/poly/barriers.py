@@ -19,6 +19,8 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, Load, Quasi, loads, names
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, rebuild, walk
 
+_LANES = "lanes"  # stands for those of a warp that share a matrix unit's tile: which one has an element is not asked here
+
 
 @dataclass(frozen=True, slots=True)
 class _Access:
@@ -123,7 +125,9 @@ class _Writer:
                     memory = self.same.get(x.source, x.source)
                     found = _joined(found, {memory: (_Access(x, writes, threads, writes and n.later),)})
         elif isinstance(n, For | If):
-            inside = threads | {n.index} if isinstance(n, For) and n.kind == Kind.THREADS else threads
+            inside = threads | {n.index} if isinstance(n, For) and n.kind in (Kind.THREADS, Kind.ATOM) else threads
+            if isinstance(n, For) and n.kind == Kind.ATOM:
+                inside |= {_LANES}
             for child in n.body if isinstance(n, For) else n.then + n.other:
                 found = _joined(found, self.accesses(child, inside))
         return found
@@ -143,6 +147,8 @@ class _Writer:
 def _on_one_thread(a: _Access, b: _Access) -> bool:
     """Whether one element is one thread's: both are named alike, and each loop over threads chooses it."""
     used = frozenset[str]().union(*(names(p) for p in a.load.index if isinstance(p, Affine)))
+    if _LANES in a.threads | b.threads:
+        return False
     return not a.later and a.load.index == b.load.index and a.threads == b.threads and a.threads <= used
 
 

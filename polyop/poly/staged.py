@@ -28,7 +28,7 @@ from math import prod
 
 from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Apply, Load, affine, map_loads, names, place, substitute_expr
+from polyop.ir.expr import Affine, Apply, Load, affine, expr_names, map_loads, names, place, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
@@ -132,6 +132,9 @@ def atom_of(plan: Plan, c: Contraction) -> Atom | None:
     """What the target's matrix unit does of `C += f(A) * f(B)`, with operands as they are; None if it does nothing of it."""
     u = c.update
     e = u.expr
+    summed = set(c.having(CONTRACTED))
+    if any(expr_names(w) & summed and expr_names(w) & set(u.dims) - summed for w in u.where):
+        return None  # a whole atom would add what the condition excludes
     if u.reduce is None or u.reduce.fn != "add" or not isinstance(e, Apply) or e.fn != "mul" or len(c.lefts) + len(c.rights) != 2:
         return None
     found = [x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args]

@@ -11,6 +11,7 @@ import numpy as np
 from polyop.compiler import compile_op
 from polyop.ir.expr import evaluate
 from polyop.ir.module import Module
+from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.runtime.layout import contiguous
 from tests.library.case import Case, Sizes, check
@@ -59,14 +60,14 @@ def calls(name: str, dtype: str, target_name: str, small: bool = True) -> list[C
             arrays[t.name] = np.zeros([evaluate(e, call.sizes) for e in t.shape], t.dtype.numpy)
         for source, result in op.updates:
             arrays[result][...] = arrays[source]
-        module = _module(op, target_name)
+        module = _module(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
         outputs = tuple(t.name for t in op.outputs)
         out.append(Call(case, dtype, given, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs))
     return out
 
 
 @cache
-def _module(op: Any, target_name: str) -> Module:
-    module = compile_op(op, contiguous(op), target(target_name)).module
+def _module(op: Any, target_name: str, regime: str) -> Module:
+    module = compile_op(op, contiguous(op), target(target_name), Options(regime=regime)).module
     assert module is not None, f"{op.name} has no text for {target_name}"
     return module

@@ -1,0 +1,227 @@
+"""Threads of one block: nests with staged tiles are proved, and each way to get one wrong is refused with a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import compile_op
+from polyop.ir.expr import Affine, Load, affine, quasi
+from polyop.ir.interpret import interpret
+from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, rebuild, stores, walk
+from polyop.ir.op import Op
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.poly.barriers import with_barriers
+from polyop.poly.scop import extract
+from polyop.poly.verify import first_failure, prove
+from polyop.runtime.layout import contiguous
+
+TEXTS = {
+    "f32": "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k] * B[k,n] }",
+    "f16": "op mm(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) }",
+    "causal": "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k] * B[k,n] where k <= m }",
+    "conv": "op mm(X: f32[B, C, W], F: f32[K, C, R]) -> (Y: f32[B, K, W - R + 1]) { Y[b,k,p] += X[b,c,p+r] * F[k,c,r] }",
+    "chain": "op mm(A: f32[M, K], B: f32[K, N], b: f32[N]) -> (C: f32[M, N]) { t[m,n] += A[m,k] * B[k,n]\n"
+             "  C[m,n] = relu(t[m,n] + b[n]) }",
+}
+BETWEEN = "between threads of a block that meet there is a barrier"
+VALUES = "each value read is the one that the operator says"
+DIGITS = "each thread has its own digits and registers"
+MEET = "threads of a block do not meet themselves in memory"
+
+
+@cache
+def made(name: str, where: str = "cuda:sm_80") -> tuple[Op, LoopNest]:
+    operator = polyop.op(TEXTS[name])
+    op = operator._op(operator.choice())
+    compiled = compile_op(op, contiguous(op), target(where), Options(check=False))
+    assert compiled.rung == "tuned" and "staged" in compiled.chosen[0]
+    assert compiled.nest is not None
+    return op, compiled.nest
+
+
+def failure(op: Op, nest: LoopNest) -> str:
+    """The first claim that does not hold."""
+    scop = extract(op)
+    positive = scop.context
+    for s in op.sizes:
+        positive = positive.intersect(type(positive)(f"[{', '.join(op.sizes)}] -> {{ : {s} >= 1 }}"))
+    failed = first_failure(prove(scop, nest, positive))
+    return failed.claim if failed else ""
+
+
+def changed(nest: LoopNest, f: Callable[[Node], Node | None]) -> LoopNest:
+    """`nest` with `f` of each node, children first; None leaves it out."""
+    def one(n: Node) -> Node | None:
+        return f(rebuild(n, body))
+
+    def body(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return tuple(x for n in nodes if (x := one(n)) is not None)
+
+    return replace(nest, body=body(nest.body))
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@pytest.mark.parametrize("where", ["cuda:sm_80", "hip:gfx942", "hip:gfx1100"])
+def test_a_staged_contraction_is_proved_for_all_sizes(name: str, where: str) -> None:
+    assert failure(*made(name, where)) == ""
+
+
+@pytest.mark.parametrize(("name", "sizes"), [
+    ("f32", (3, 5, 4)), ("f32", (66, 17, 5)), ("f16", (17, 33, 9)), ("chain", (5, 4, 70)),
+])
+def test_loops_over_threads_and_tiles_mean_sequential_loops(name: str, sizes: tuple[int, int, int]) -> None:
+    op, nest = made(name)
+    given = dict(zip("MKN", sizes, strict=True))
+    generator = np.random.default_rng(1)
+    shapes = {"A": "MK", "B": "KN", "b": "N"}
+    arrays = {t.name: generator.integers(-4, 5, [given[s] for s in shapes[t.name]]).astype(t.dtype.numpy) for t in op.inputs}
+    want = arrays["A"].astype(np.float64) @ arrays["B"].astype(np.float64)
+    want = np.maximum(want + arrays["b"], 0) if name == "chain" else want
+    arrays["C"] = np.full(want.shape, np.nan, np.float32)
+    interpret(nest, given, {}, arrays)
+    np.testing.assert_array_equal(arrays["C"], want)
+
+
+@pytest.mark.parametrize("name", ["f32", "f16"])
+def test_no_barrier_can_be_left_out(name: str) -> None:
+    op, nest = made(name)
+    barriers = [n for n in walk(nest.body) if isinstance(n, Barrier)]
+    assert len(barriers) == 1 and "other threads" in barriers[0].reason
+    assert failure(op, changed(nest, lambda n: None if isinstance(n, Barrier) else n)) == BETWEEN
+
+
+def test_a_barrier_behind_the_product_is_too_late_for_the_first_tile() -> None:
+    op, nest = made("f32")
+
+    def behind(n: Node) -> Node:
+        if isinstance(n, For) and isinstance(n.body[0], Barrier):
+            return replace(n, body=(*n.body[1:], n.body[0]))
+        return n
+    assert failure(op, changed(nest, behind)) == BETWEEN
+
+
+def test_a_barrier_under_a_test_that_may_fail_is_none() -> None:
+    op, nest = made("f32")
+
+    def tested(n: Node) -> Node:
+        if isinstance(n, For) and isinstance(n.body[0], Barrier):
+            return replace(n, body=(If((affine("M") - 7,), (n.body[0],)), *n.body[1:]))
+        return n
+    assert failure(op, changed(nest, tested)) == BETWEEN
+
+
+def test_with_one_slot_the_next_tile_overwrites_this_one() -> None:
+    op, nest = made("f32")
+
+    def slot(n: Node) -> Node:
+        if isinstance(n, Store) and "_next" in n.stmt:
+            turn = quasi("mod", quasi("div", affine("k_c"), affine(16)), affine(2))
+            return replace(n, target=replace(n.target, index=(turn, *n.target.index[1:])))
+        return n
+    assert failure(op, changed(nest, slot)) in (VALUES, "nothing is read before it is written")
+
+
+def test_a_product_that_reads_the_tile_of_the_next_turn_is_wrong() -> None:
+    op, nest = made("f16")
+
+    def other(n: Node) -> Node:
+        if isinstance(n, Store) and n.stmt.endswith("_left") and isinstance(n.expr, Load):
+            turn = quasi("mod", quasi("div", affine("k_c"), affine(32)) + 1, affine(2))
+            return replace(n, expr=replace(n.expr, index=(turn, *n.expr.index[1:])))
+        return n
+    assert failure(op, changed(nest, other)) in (VALUES, "nothing is read before it is written")
+
+
+def test_what_a_matrix_unit_adds_beyond_the_sum_must_be_zero() -> None:
+    op, nest = made("f16")
+
+    def repeated(n: Node) -> Node:
+        """Beyond the last column of A its last one is copied again: it stays inside the tensor, and is not 0."""
+        if isinstance(n, Store) and n.stmt in ("S0_first0", "S0_next0") and isinstance(n.expr, Load):
+            row, column = n.expr.index
+            assert isinstance(row, Affine) and isinstance(column, Affine)
+            inside = tuple(g for g in n.expr.guard if "K" not in str(g))
+            return replace(n, expr=replace(n.expr, index=(row, quasi("min", column, affine("K") - 1)), guard=inside))
+        return n
+    assert failure(op, nest) == ""
+    assert failure(op, changed(nest, repeated)) == VALUES
+
+
+def test_a_register_of_another_thread_cannot_be_read() -> None:
+    op, nest = made("f32")
+
+    def strayed(n: Node) -> Node:
+        if isinstance(n, Store) and n.stmt == "S0_finish" and isinstance(n.expr, Load):
+            first = n.expr.index[0]
+            assert isinstance(first, Affine)
+            return replace(n, expr=replace(n.expr, index=(first + 0 if first.const else quasi("mod", first, affine(4)),
+                                                          *n.expr.index[1:])))
+        return n
+    assert failure(op, changed(nest, strayed)) != ""
+
+
+def test_loops_over_threads_cannot_share_a_digit() -> None:
+    op, nest = made("f32")
+    same = changed(nest, lambda n: replace(n, weight=1) if isinstance(n, For) and n.kind == Kind.THREADS else n)
+    assert failure(op, same) == DIGITS
+
+
+def test_results_cannot_be_finished_by_other_threads_than_they_were_added_up_by() -> None:
+    op, nest = made("f32")
+    finish = next(n for n in nest.body[0].body[0].body if "S0_finish" in str([s.stmt for s in stores((n,))]))  # type: ignore[union-attr]
+
+    def swapped(n: Node) -> Node:
+        """The digits of rows and columns are exchanged, in the last nest alone."""
+        if isinstance(n, For) and n.kind == Kind.THREADS and n.index in ("m_t", "n_t") and any(
+                s.stmt == "S0_finish" for s in stores((n,))):
+            return replace(n, weight=17 - n.weight)
+        return n
+    assert finish is not None
+    assert failure(op, changed(nest, swapped)) == DIGITS
+
+
+def test_two_threads_cannot_copy_to_one_place() -> None:
+    op, nest = made("f32")
+
+    def folded(n: Node) -> Node:
+        if isinstance(n, Store) and n.stmt == "S0_first1":
+            return replace(n, target=replace(n.target, index=(*n.target.index[:-1], quasi("div", n.target.index[-1], affine(2)))))
+        return n
+    assert failure(op, changed(nest, folded)) in (MEET, VALUES, "nothing is read before it is written")
+
+
+def test_a_copy_that_may_arrive_later_is_not_read_in_the_same_nest_of_threads() -> None:
+    op, nest = made("f32")
+    kinds = {b.name: b.space for b in nest.buffers}
+
+    def at_once(n: Node) -> Node:
+        """Each thread reads back what it has just begun to copy."""
+        if isinstance(n, For) and len(n.body) == 1 and isinstance(n.body[0], Store) and n.body[0].stmt == "S0_first0":
+            s = n.body[0]
+            again = replace(s, stmt="again", target=s.target, expr=s.target, later=False)
+            return replace(n, body=(s, again))
+        return n
+    assert kinds["A_S0_s0"] == Space.SHARED
+    assert failure(op, changed(nest, at_once)) in (DIGITS, MEET)
+
+
+def test_barriers_are_derived_again_from_a_nest_without_them() -> None:
+    _, nest = made("f16")
+    assert with_barriers(changed(nest, lambda n: None if isinstance(n, Barrier) else n)) == nest
+
+
+def test_a_condition_on_terms_of_a_sum_keeps_it_from_the_matrix_unit() -> None:
+    text = "op mm(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) where %s }"
+    for condition, unit in (("k <= m", False), ("n <= m", True)):
+        operator = polyop.op(text % condition)
+        op = operator._op(operator.choice())
+        compiled = compile_op(op, contiguous(op), target("cuda:sm_80"))
+        assert compiled.rung == "tuned" and compiled.module is not None
+        assert ("pop_mma" in compiled.module.text) == unit
