@@ -32,11 +32,11 @@ from polyop.runtime.layout import contiguous, layout
 from polyop.runtime.loans import Loans, cost, everyday, lender
 
 if TYPE_CHECKING:
-    from polyop.runtime.gpu.call import Plan as GpuPlan
+    from polyop.runtime.gpu.call import LaunchPlan
     from polyop.runtime.gpu.kernel import GpuKernel
 
 T = TypeVar("T")
-P = TypeVar("P", "call.Plan", "GpuPlan")
+P = TypeVar("P", "call.CallPlan", "LaunchPlan")
 
 _PLANS = 4096        # calls of different looks that an operator remembers
 _SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
@@ -110,7 +110,7 @@ class Operator:
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
         self._known: store.Memo[_Known] = store.Memo()
-        self._plans: dict[Any, call.Plan | GpuPlan] = {}
+        self._plans: dict[Any, call.CallPlan | LaunchPlan] = {}
         self._picks: dict[Any, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
         self._met = 0  # calls that looked like none before
         parameters = interface.parameters
@@ -149,13 +149,13 @@ class Operator:
         if found is not None:
             result = found.run(values + outs)
             if result is not call.LONG:
-                native = self._native(out) if isinstance(found, call.Plan) else None
-                if native and self._front and isinstance(found, call.Plan):
+                native = self._native(out) if isinstance(found, call.CallPlan) else None
+                if native and self._front and isinstance(found, call.CallPlan):
                     entry.remember(native, self._front, found, values + outs, args, {**keywords, "out": out})
                 return result
         result, made = self._long(values, out, outs, key)
-        native = self._native(out) if isinstance(made, call.Plan) and self._met >= entry.LOOKS else None
-        if native and self._front and isinstance(made, call.Plan):
+        native = self._native(out) if isinstance(made, call.CallPlan) and self._met >= entry.LOOKS else None
+        if native and self._front and isinstance(made, call.CallPlan):
             entry.vary(native, self._front, made, values + outs, args, {**keywords, "out": out})
         return result
 
@@ -194,7 +194,7 @@ class Operator:
         return itemgetter(*places) if len(places) > 1 else lambda pool: (pool[places[0]],)
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any,
-              ) -> tuple[Any, call.Plan | GpuPlan | None]:
+              ) -> tuple[Any, call.CallPlan | LaunchPlan | None]:
         """A call that looks like none before; its result, and the plan that it leaves behind if it can."""
         arguments = dict(zip(self._names, values, strict=True))
         for value in values:
@@ -240,7 +240,7 @@ class Operator:
         return made
 
     def _on_gpu(self, merged: _Merged, seen: Bound, bound: Bound, names: tuple[str, ...],
-                values: tuple[Any, ...]) -> tuple[Any, GpuPlan | None]:
+                values: tuple[Any, ...]) -> tuple[Any, LaunchPlan | None]:
         """A call on arrays of a GPU that looks like none before; its result, and a plan if there can be one.
 
         Raises UnsupportedError, if there can be no kernel for that GPU here.

@@ -1,6 +1,6 @@
 """The short way of a call: arguments that look like those of an earlier call need no second look.
 
-A Plan is a finished call in which only addresses and numbers are open. It is found by a key of dtypes, shapes and strides;
+A CallPlan is a finished call in which only addresses and numbers are open. It is found by a key of dtypes, shapes and strides;
 everything that a key does not show (alignment, overlap, read-only memory) is tested again, and whatever is unusual goes
 the long way, which knows how to complain.
 """
@@ -122,7 +122,7 @@ class Runs:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Plan:
+class CallPlan:
     """A call with open addresses and numbers.
 
     places    (position in the values, slot in the row, is_torch, mask) of the arrays among the values
@@ -204,7 +204,7 @@ class Plan:
 
 
 def plan(op: Op, kernel: Kernel, prepared: Prepared, bound: Bound, runs: Runs, names: Sequence[str], values: Sequence[Any],
-         points: int) -> Plan | None:
+         points: int) -> CallPlan | None:
     """The plan of calls that look like this one; None if they cannot have one.
 
     prepared   the call as the kernel sees it: with dimensions that lie one after the other as one, which `runs` says
@@ -252,9 +252,9 @@ def plan(op: Op, kernel: Kernel, prepared: Prepared, bound: Bound, runs: Runs, n
     places = tuple((a.position, a.slot, a.is_torch, a.mask) for a in found.values())
     written = tuple((a.position, a.slot, a.is_torch, *a.reach, _others(a, found.values())) for a in
                     (found[t.name] for t in op.outputs if t.name in found))
-    return Plan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
-                tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, points >= _LONG, op,
-                tuple(names), bound.sizes, runs)
+    return CallPlan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
+                    tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, points >= _LONG, op,
+                    tuple(names), bound.sizes, runs)
 
 
 def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:

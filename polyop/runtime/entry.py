@@ -16,7 +16,7 @@ import numpy as np
 
 from polyop.ir.errors import InternalError, PolyopError
 from polyop.runtime import arrays, cpu, entry_load, entry_sizes, entry_table, forks, threads
-from polyop.runtime.call import Plan
+from polyop.runtime.call import CallPlan
 from polyop.runtime.entry_load import Code
 from polyop.runtime.entry_plan import record
 from polyop.runtime.entry_sizes import HEAD, Array
@@ -55,7 +55,7 @@ def _entry(owner: Any) -> Code | None:
     return code
 
 
-def remember(code: Code, front: Front, plan: Plan, values: Sequence[Any], args: tuple[Any, ...], keywords: Mapping[str, Any],
+def remember(code: Code, front: Front, plan: CallPlan, values: Sequence[Any], args: tuple[Any, ...], keywords: Mapping[str, Any],
              ) -> None:
     """Let the next call of this look go straight to `plan`.
 
@@ -71,7 +71,8 @@ def remember(code: Code, front: Front, plan: Plan, values: Sequence[Any], args: 
         entry_table.put(front[0], (look, words.plan, *words.objects, _kept(plan, values)))
 
 
-def vary(code: Code, front: Front, plan: Plan, values: Sequence[Any], args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+def vary(code: Code, front: Front, plan: CallPlan, values: Sequence[Any], args: tuple[Any, ...],
+         keywords: Mapping[str, Any]) -> None:
     """Let calls of this outline go straight to `plan`, whatever their sizes, once it had many looks.
 
     values   as for `remember`
@@ -95,7 +96,7 @@ def vary(code: Code, front: Front, plan: Plan, values: Sequence[Any], args: tupl
         entry_table.put(front[0], (outline, *made, _kept(plan, values)))
 
 
-def _varied(plan: Plan, values: Sequence[Any], look: bytes, info: bytes) -> tuple[Any, ...] | None:
+def _varied(plan: CallPlan, values: Sequence[Any], look: bytes, info: bytes) -> tuple[Any, ...] | None:
     """What a record has behind its outline: the plan, the objects, the code that fits the plan to sizes; None if it cannot be.
 
     Raises InternalError, if that code makes something else of the very call that the plan was made for.
@@ -121,7 +122,7 @@ def _linked(text: str) -> cpu.Loaded:
     return entry_load.assembled(entry_sizes.NAME, text, (entry_sizes.NAME,))
 
 
-def _kept(plan: Plan, values: Sequence[Any]) -> Any:
+def _kept(plan: CallPlan, values: Sequence[Any]) -> Any:
     """What the words of a look point to."""
     return plan, threads.setting, [(type(v), v.dtype if isinstance(v, np.ndarray) else None) for v in values]
 

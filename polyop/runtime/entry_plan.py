@@ -1,4 +1,4 @@
-"""A Plan as words that machine code follows: what `@run` of entry_run.ll reads."""
+"""A CallPlan as words that machine code follows: what `@run` of entry_run.ll reads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import numpy as np
 
 from polyop.ir.dtypes import BOOL, F32, F64, DType
 from polyop.runtime import arrays, blocks
-from polyop.runtime.call import Plan
+from polyop.runtime.call import CallPlan
 from polyop.runtime.entry_sizes import HEAD, Places
 from polyop.runtime.kernel import arena
 
@@ -36,7 +36,7 @@ class Words:
     places: Places
 
 
-def record(plan: Plan, values: Sequence[Any], outline: bool = False) -> Words | None:
+def record(plan: CallPlan, values: Sequence[Any], outline: bool = False) -> Words | None:
     """`plan` for the machine; None if it does something that the code does not know.
 
     values    those of a call that the plan was just carried out for: the types are the same in all others, and where a call
@@ -89,7 +89,7 @@ def _words(numbers: Sequence[int]) -> bytes:
     return np.array(numbers, np.int64).tobytes()
 
 
-def _number(plan: Plan, k: int, values: Sequence[Any]) -> tuple[int, ...] | None:
+def _number(plan: CallPlan, k: int, values: Sequence[Any]) -> tuple[int, ...] | None:
     """Value, slot, how, least, greatest."""
     (position, slot), dtype = plan.numbers[k], plan.scalars[k]
     how = _how(dtype, values[position])
@@ -110,7 +110,7 @@ def _how(dtype: DType, value: Any) -> int | None:
     return (0 if isinstance(value, float | np.floating) else 2) + (dtype == F32)
 
 
-def _result(plan: Plan, k: int, objects: list[Any], outline: bool) -> tuple[int, ...]:
+def _result(plan: CallPlan, k: int, objects: list[Any], outline: bool) -> tuple[int, ...]:
     """Slot, how, which object, bytes, rank, extents; the object is put behind `objects`."""
     slot, shape, dtype, size, plain = plan.fresh[k]
     bytes_ = prod(shape) * dtype.bytes_

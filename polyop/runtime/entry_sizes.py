@@ -5,7 +5,7 @@ outline. It does what binding does (bind.py) for all that depends on sizes, and 
 way through Python: sizes that contradict, a fact that does not hold, a result that is empty or large.
 
 Kernels may assume of sizes that all are at least 1, and that those in `Options.ones` are 1 (ir/options.py); an outline shows
-both. They may see dimensions as one that lie one after the other (`Plan.runs`), which is tested here. All else that sizes and
+both. They may see dimensions as one that lie one after the other (`CallPlan.runs`), which is tested here. All else that sizes and
 strides decide about a kernel is speed: an outline shows sizes up to a factor of two, and which dimensions lie so.
 """
 
@@ -18,7 +18,7 @@ from itertools import pairwise
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
 from polyop.runtime import blocks
-from polyop.runtime.call import Plan
+from polyop.runtime.call import CallPlan
 
 NAME = "polyop_sizes"
 LARGEST = 1 << 20   # bytes of a result that is allocated here
@@ -93,7 +93,7 @@ class _Text:
         return total
 
 
-def text(plan: Plan, arrays: Mapping[int, Array], places: Places) -> str | None:
+def text(plan: CallPlan, arrays: Mapping[int, Array], places: Places) -> str | None:
     """The function as LLVM IR; None if this plan has arrays that the look does not show.
 
     arrays   by their position among the values
@@ -134,7 +134,7 @@ def text(plan: Plan, arrays: Mapping[int, Array], places: Places) -> str | None:
         "\n".join(t.lines) + "\n}\n"
 
 
-def _given(plan: Plan, arrays: Mapping[int, Array]) -> dict[str, Array]:
+def _given(plan: CallPlan, arrays: Mapping[int, Array]) -> dict[str, Array]:
     """The arrays of a call by the tensor that they are."""
     positions = {n: k for k, n in enumerate(plan.names)}
     same = {o: i for i, o in plan.op.updates}
@@ -202,7 +202,7 @@ def _strides(t: _Text, a: Array, shape: list[str]) -> list[str]:
     return out
 
 
-def _row(t: _Text, plan: Plan, given: Mapping[str, Array], shapes: Mapping[str, list[str]], known: Mapping[str, str]) -> None:
+def _row(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mapping[str, list[str]], known: Mapping[str, str]) -> None:
     """Sizes, and the strides of every tensor."""
     signature = plan.kernel.binary.signature
     for i, n in enumerate(signature.sizes):
@@ -232,7 +232,7 @@ def _joined(t: _Text, a: Array, shape: list[str], strides: list[str], run: tuple
     return strides[long[-1] if long else run[1] - 1]
 
 
-def _reach(t: _Text, plan: Plan, name: str, a: Array, shape: list[str]) -> tuple[str, str]:
+def _reach(t: _Text, plan: CallPlan, name: str, a: Array, shape: list[str]) -> tuple[str, str]:
     """The bytes [first, last) of an array, from its address."""
     bytes_ = plan.op.tensor(name).dtype.bytes_
     first, last = "0", "1"
@@ -242,7 +242,7 @@ def _reach(t: _Text, plan: Plan, name: str, a: Array, shape: list[str]) -> tuple
     return t.op("mul", first, bytes_), t.op("mul", last, bytes_)
 
 
-def _written(t: _Text, plan: Plan, given: Mapping[str, Array], shapes: Mapping[str, list[str]], places: Places) -> None:
+def _written(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mapping[str, list[str]], places: Places) -> None:
     """Where written arrays end, and that none of them overlaps itself: each stride exceeds all that smaller ones reach.
 
     Which of them are smaller is taken from the call that the plan was made for; where it is not so, the test fails.
@@ -264,7 +264,7 @@ def _written(t: _Text, plan: Plan, given: Mapping[str, Array], shapes: Mapping[s
             inner = t.op("add", inner, t.op("mul", t.op("sub", n, 1), size))
 
 
-def _fresh(t: _Text, plan: Plan, known: Mapping[str, str], places: Places) -> None:
+def _fresh(t: _Text, plan: CallPlan, known: Mapping[str, str], places: Places) -> None:
     """Extents and bytes of new results."""
     by_slot = _by_slot(plan)
     for (slot, *_), at in zip(plan.fresh, places.fresh, strict=True):
@@ -278,7 +278,7 @@ def _fresh(t: _Text, plan: Plan, known: Mapping[str, str], places: Places) -> No
         t.store(t.op("add", bytes_, blocks.ALIGN), at + 3)
 
 
-def _by_slot(plan: Plan) -> dict[int, str]:
+def _by_slot(plan: CallPlan) -> dict[int, str]:
     """The tensors by where in the row their addresses stand."""
     signature = plan.kernel.binary.signature
     at, found = 2 + len(signature.sizes) + len(signature.scalars), {}
@@ -288,7 +288,7 @@ def _by_slot(plan: Plan) -> dict[int, str]:
     return found
 
 
-def _work(t: _Text, plan: Plan, known: Mapping[str, str], places: Places) -> None:
+def _work(t: _Text, plan: CallPlan, known: Mapping[str, str], places: Places) -> None:
     """Where work buffers begin, and how much memory they take together; as `slots` of ir/module.py and `Kernel.prepare`."""
     total = "0"
     for b, at in zip(plan.kernel.binary.signature.work, places.work, strict=True):

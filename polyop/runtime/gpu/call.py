@@ -58,7 +58,7 @@ def carry_out(prepared: Prepared, bound: Bound, fresh: Sequence[str]) -> Any:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
-class Plan:
+class LaunchPlan:
     """A call with open addresses and numbers.
 
     places    (position in the values, slot in the row, what tells the address, bits of it that must be 0)
@@ -130,7 +130,7 @@ class Plan:
         return results[0] if len(results) == 1 else results
 
 
-def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values: Sequence[Any]) -> Plan | None:
+def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values: Sequence[Any]) -> LaunchPlan | None:
     """The plan of calls that look like this one; None if they cannot have one.
 
     names   what each value is: a parameter of `op`, an output for `out`, or anything else
@@ -178,8 +178,8 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
     written = tuple((*reach[t.name], tuple(r for n, r in reach.items() if at[n] != at[t.name]))
                     for t in op.outputs if t.name in at)
     pack = struct.Struct("<" + "".join(formats)).pack_into
-    return Plan(prepared, row, pack, tuple(places), written, tuple(numbers), tuple(fresh), tuple(back), _work(prepared, home),
-                home.streamer(), prepared.word, [])
+    return LaunchPlan(prepared, row, pack, tuple(places), written, tuple(numbers), tuple(fresh), tuple(back),
+                      _work(prepared, home), home.streamer(), prepared.word, [])
 
 
 def _work(prepared: Prepared, home: Home) -> tuple[Make, tuple[tuple[int, int], ...]] | None:
