@@ -8,18 +8,9 @@ from __future__ import annotations
 
 from polyop.ir.expr import Affine, expr_names, is_computed
 from polyop.poly.build import Axes, Plan
-from polyop.poly.contract import (
-    CHUNK,
-    COLUMN,
-    CONTRACTED,
-    Contraction,
-    PackedStrategy,
-    iterators_of,
-    run_length,
-    stands_alone,
-    written_order,
-)
+from polyop.poly.contract import CHUNK, PackedStrategy, run_length
 from polyop.poly.nodes import Cluster
+from polyop.poly.roles import COLUMN, CONTRACTED, Contraction, iterators_of, stands_alone, written_order
 from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 from polyop.poly.strides import stride
 

@@ -1,6 +1,6 @@
 """Strategy "packed", chosen: an update with row-like, column-like and contracted iterators; `packed.py` builds it.
 
-Nothing here knows an operator: roles come from which access uses which iterator, sizes of tiles from the target's row.
+Sizes of tiles come from the target's row and, where they are known, from extents.
 
 Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008, for what is blocked for which
 cache; here the right operand's block stays in L2 and the rows of the left one in L1.
@@ -8,20 +8,34 @@ cache; here the right operand's block stays in L2 and the rows of the left one i
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import lcm, log2, prod
 
-from polyop.ir.dots import Dot, dot, product
-from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, names
-from polyop.ir.expr import Test as Tests
-from polyop.ir.options import SHORT, TURNED
+from polyop.ir.dots import Dot
+from polyop.ir.expr import Affine, Load
+from polyop.ir.options import SHORT
 from polyop.ir.registers import register_tile
 from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_settled
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Cluster
-from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.roles import (
+    BATCH,
+    COLUMN,
+    CONTRACTED,
+    ROW,
+    Contraction,
+    begins_late,
+    classify,
+    dotted,
+    ends_early,
+    is_shared,
+    is_window,
+    iterators_of,
+    stands_alone,
+    written_order,
+)
 from polyop.poly.strides import spacing, stride
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
@@ -30,26 +44,8 @@ DOTS_MOST = 4  # rows that are dot products in place: 8 long ones come from L2 a
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 LINE = 64  # bytes that a cache takes at once
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
-BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
+PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 ALL, TILES = "of all loops", "of all tiles"
-
-
-@dataclass(frozen=True, eq=False)
-class Contraction:
-    """The update `C op= f(lefts, rights)` of a cluster; `roles` says what each iterator is, for those that are not fixed.
-
-    The reads with the output's unit-stride iterator stand on the right, the others on the left. Output and both sides:
-    batch. Output and left: row. Output and right: column. Not in the output: contracted.
-    """
-
-    update: Stmt
-    lefts: tuple[Load, ...]
-    rights: tuple[Load, ...]
-    roles: dict[str, str]
-    lane: str
-
-    def having(self, role: str) -> tuple[str, ...]:
-        return tuple(i for i in self.update.dims if self.roles.get(i) == role)
 
 
 @dataclass(frozen=True, eq=False)
@@ -98,50 +94,73 @@ class PackedStrategy:
                 f"mc {self.mc}, kc {self.kc}, nc {self.nc}, packs {' and '.join(packs) or 'nothing'}")
 
 
-# --- choosing ------------------------------------------------------------------------------------------------------
-def classify(plan: Plan, cluster: Cluster, outer: Axes) -> Contraction:
-    """The roles in the cluster's one update; its column operand, which has the lanes, is put on the right."""
-    update = next(s for s in cluster.stmts if s.kind == UPDATE)
-    operands = tuple(dict.fromkeys(update.reads))
-    own = plan.classes[update.name]
-    free = [i for i in update.dims if own[i] not in outer]
-    unit = next((i for i in free if stride(plan, update, update.target, own[i]) == 1), None)
-    if unit is None:
-        raise UnsupportedError(f"nothing has unit stride in the target of {update.name}")
-    lane: str | None = unit
-    if plan.options.short == TURNED:  # lanes along what is a row otherwise: its loops are long, and its stores are scattered
-        rows = [i for i in written_order(update) if i in free
-                and all((i in iterators_of(x)) != (unit in iterators_of(x)) for x in operands)]
-        lane = rows[-1] if rows else None
-    if lane is None:
-        raise UnsupportedError(f"{update.name} has no row to run lanes along")
-    lefts = tuple(x for x in operands if lane not in iterators_of(x))
-    rights = tuple(x for x in operands if lane in iterators_of(x))
-    if not lefts or not rights:
-        raise UnsupportedError(f"{lane}, which has unit stride in the target, is in every operand or in none")
-    left_has, right_has = (frozenset[str]().union(*map(iterators_of, side)) for side in (lefts, rights))
-    roles = {}
-    for i in free:
-        key = (i in iterators_of(update.target), i in left_has, i in right_has)
-        match key:
-            case (True, True, True):
-                roles[i] = BATCH
-            case (True, True, False):
-                roles[i] = ROW
-            case (True, False, True):
-                roles[i] = COLUMN
-            case (False, _, _):
-                roles[i] = CONTRACTED
-            case _:
-                raise UnsupportedError(f"{i} is in the target of {update.name} and in no operand")
-    what = Contraction(update, lefts, rights, roles, lane)
-    if not what.having(ROW) or not what.having(CONTRACTED):
-        raise UnsupportedError(f"{update.name} has no row or nothing to contract")
-    return what
+@dataclass(frozen=True, eq=False)
+class _Reads:
+    """A contraction whose `row` and `depth` are cut into tiles, and what is known of it.
+
+    long      contracted iterators that are worth cutting; `apart`: whether these stand alone in some position of both operands
+    typical   extents where they are constants, or where an option says what they mostly are
+    """
+
+    plan: Plan
+    what: Contraction
+    row: str
+    depth: str
+    long: tuple[str, ...]
+    apart: bool
+    typical: dict[str, int | None]
+
+    @property
+    def left(self) -> Load:
+        return self.what.lefts[0]
+
+    @property
+    def right(self) -> Load:
+        return self.what.rights[0]
+
+    @property
+    def vector(self) -> int:
+        return self.plan.target.lanes(self.plan.lane_bytes)
+
+    @property
+    def heads(self) -> int:
+        """How many rows there are at most, or columns of dot products; 0: more."""
+        return self.plan.options.rows or self.few(self.what.lane, 0)
+
+    @property
+    def is_one(self) -> bool:
+        """Whether all that stands on the right is one operand that has everything contracted, and so may be copied."""
+        return len(self.what.rights) == 1 and set(self.what.having(CONTRACTED)) <= iterators_of(self.right)
+
+    def few(self, iterator: str, more: int) -> int:
+        """How often `iterator` runs at most in each turn of a recurrence, as an option says; else `more`."""
+        return dict(self.plan.options.few).get(self.what.update.extent(iterator).name or "", more)
+
+    def unit(self, load: Load, pool: tuple[str, ...]) -> str | None:
+        """That of the iterators `pool` along which `load` has unit stride."""
+        return _unit(self.plan, self.what, load, pool)
+
+    def spacing(self, load: Load, iterator: str) -> int | None:
+        u = self.what.update
+        return spacing(self.plan, u, load, self.plan.classes[u.name][iterator])
+
+    def inside(self, without: Iterable[str] = ()) -> int:
+        """How many steps there mostly are of all that is contracted beside the depth."""
+        u, beside = self.what.update, set(self.what.having(CONTRACTED)) - {self.depth, *without}
+        return prod(self.typical[i] or (WINDOW if is_window(u, i) else 1) for i in beside)
 
 
-def iterators_of(load: Load) -> frozenset[str]:
-    return frozenset[str]().union(*(names(p) for p in load.index if isinstance(p, Affine)))
+@dataclass(frozen=True, eq=False)
+class _Tile:
+    """A register tile; fields as in `PackedStrategy`. `bytes_`: of an element as it is packed; `dot`: its instruction."""
+
+    rows: int
+    columns: int
+    bytes_: int
+    beside: str | None
+    across: str | None
+    second: int
+    dot: Dot | None
 
 
 def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, ...]:
@@ -150,89 +169,75 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     Raises  UnsupportedError, if the update has no roles for a register tile, or the target no registers for one.
     """
     c = classify(plan, cluster, outer)
-    u, t = c.update, plan.target
-    own = plan.classes[u.name]
+    if plan.options.numerics == "strict" and len(c.having(CONTRACTED)) > 1:
+        return ()  # blocks would sum in another order
+    x = _read(plan, c)
+    tile = _tile(x)
+    by_dots = tile.dot is not None and tile.dot.steps * x.heads > FEW_STEPS
+    ahead = x.is_one and not tile.beside and not tile.across and is_settled(plan, c.update, x.right, outer)
+    if not by_dots and not ahead and _is_dots_in_place(x):
+        return ()
+    if not by_dots and _is_streamed(x):
+        return (few_rows(x),)
+    if ahead and all(x.few(i, ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
+        return (few_again(plan, c, x.row, x.depth, x.few(x.row, 0)),)
+    return blocked(x, _of_dots(x, tile, tile.dot) if tile.dot else tile, ahead, outer)
 
-    def unit(load: Load, pool: tuple[str, ...]) -> str | None:
-        return next((i for i in pool if stride(plan, u, load, own[i]) == 1), None)
 
-    column = c.lane
-    left, right = c.lefts[0], c.rights[0]
-    few = dict(plan.options.few)
+def _read(plan: Plan, c: Contraction) -> _Reads:
+    """Which row and which contracted iterator of `c` are cut."""
+    u, few = c.update, dict(plan.options.few)
     many = tuple(i for i in c.having(ROW) if u.extent(i).name not in few) or c.having(ROW)
-    row = unit(left, many) or next(i for i in reversed(written_order(u)) if i in many)
+    row = _unit(plan, c, c.lefts[0], many) or next(i for i in reversed(written_order(u)) if i in many)
     contracted = c.having(CONTRACTED)
     long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted  # a 3 is not worth cutting
-    alone = tuple(i for i in long if all(stands_alone(i, x) for x in (left, right)))
+    alone = tuple(i for i in long if all(stands_alone(i, x) for x in (c.lefts[0], c.rights[0])))
     long = alone or long  # what is added to another index is a window, mostly short
-    depth = unit(left, long) or unit(right, long) or long[-1]
-    if plan.options.numerics == "strict" and len(contracted) > 1:
-        return ()  # blocks would sum in another order
-    outside = plan.options.threads
+    depth = _unit(plan, c, c.lefts[0], long) or _unit(plan, c, c.rights[0], long) or long[-1]
     hints = dict(plan.options.hints) | few
-    typical = {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges}
-    bytes_ = plan.lane_bytes
-    vector = t.lanes(bytes_)
-    beside = unit(right, tuple(i for i in c.having(COLUMN) if i != column)) if len(c.rights) == 1 else None
-    others = tuple(i for i in written_order(u) if i in c.having(COLUMN) and i != column)
-    across = others[-1] if others and not beside and plan.options.short == SHORT else None
-    height = plan.options.height
+    return _Reads(plan, c, row, depth, long, bool(alone), {r.index: _typical(r.upper - r.lower, hints) for r in u.ranges})
+
+
+def _tile(x: _Reads) -> _Tile:
+    """The register tile of `x`, before any instruction for dot products has its say."""
+    c, t, options = x.what, x.plan.target, x.plan.options
+    beside = x.unit(x.right, tuple(i for i in c.having(COLUMN) if i != c.lane)) if len(c.rights) == 1 else None
+    others = tuple(i for i in written_order(c.update) if i in c.having(COLUMN) and i != c.lane)
+    across = others[-1] if others and not beside and options.short == SHORT else None
+    height = options.height
     second = max((n for n in range(1, 5) if (height + 1) * n + 1 <= t.registers), default=1) if across else 1
-    known = plan.options.rows or typical[row]
-    rows, vectors = register_tile(t, vector, known, typical[column], 1 if across else 4, second, height=height)
-    columns = vectors * vector
-    is_one = len(c.rights) == 1 and set(contracted) <= iterators_of(right)
-    ahead = is_one and not beside and not across and is_settled(plan, u, right, outer)
-    lanewise = None if beside or across else dotted(plan, c, depth)
-    heads = plan.options.rows or few.get(u.extent(column).name or "", 0)
-    by_dots = lanewise is not None and lanewise.steps * heads > FEW_STEPS
-    if heads and not ahead and unit(right, long) and unit(left, long) == unit(right, long):
-        if not by_dots and heads <= DOTS_MOST:
-            return ()  # dot products: little is used twice, and lanes along the contraction read it in place
-    begins = begins_late(u, depth)
-    if plan.options.rows and not by_dots and alone and all(unit(x, (column,)) for x in c.rights):
-        rows = plan.options.rows
-        columns = max(1, min(4, (t.registers - 1) // rows - 1)) * vector
-        run = run_length(plan, columns, rows)
-        chunk = None if plan.options.strip or begins else CHUNK
-        return (PackedStrategy(c, row, column, depth, columns, run, vector, chunk, rows, rows, rows_outside=outside),)
-    if ahead and all(few.get(u.extent(i).name or "", ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
-        return (few_again(plan, c, row, depth, few[u.extent(row).name or ""]),)
-    if lanewise:
-        known = plan.options.rows or 2 * height or typical[row]  # of dot products, two tiles' rows fit into one
-        rows, vectors = register_tile(t, vector, known, typical[column], d=lanewise)
-        columns, bytes_ = vectors * vector, left.dtype.bytes_
-    windows = {i for i in contracted if is_window(u, i)}
-    inside = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth)
-    # rows side by side share what a window along them reads, so that it takes no room of its own in L1
-    shared = {i for i in windows if is_shared(i, row, left)}
-    apart = prod(typical[i] or (WINDOW if i in windows else 1) for i in contracted if i != depth and i not in shared)
-    # where anything contracted has unit stride, a chunk of a row is dense, and stays in L1 whatever its order
-    dense = unit(left, (depth,) if lanewise else contracted)
-    beside_each_other = spacing(plan, u, left, own[row]) in range(1, NEAR + 1)
-    pack_left = (len(c.lefts) == 1 and depth in iterators_of(left) and dense is None
-                 and not (outside and len(c.having(ROW)) > 1 and beside_each_other))
-    by_lines = not pack_left and unit(left, (depth,)) is None and beside_each_other
-    room = contraction_depth(t, max(rows, LINE // bytes_) if by_lines else rows, bytes_)  # a step of depth takes a line at least
-    kc = max(16, 2 ** round(log2(max(1, room / apart))))
-    if beside:
-        kc = min(kc, 128)
-    nc = columns if across else column_block(t, kc * inside * (vector if beside else 1), columns, bytes_)
-    nc = min(nc, max(1, 4 * vector // columns) * columns) if outside else nc  # more pieces, of which many have the same size
-    block = column_block(t, kc * inside * columns, second, bytes_) if across else 1
-    whole = lcm(rows, vector)  # a copy of the left operand goes by squares of vectors
-    mc = 2 * rows if outside and not pack_left else max(1, (384 if outside else 4800) // whole) * whole
-    step = spacing(plan, u, right, own[column])
-    # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long
-    fuse = step == 1 and (pack_left or not outside)
-    if not is_one:  # nothing to pack, or more than one thing
-        if any(unit(x, (column,)) is None for x in c.rights):
-            return ()
-        return (PackedStrategy(c, row, column, depth, columns, nc, vector, None, rows, mc, rows_outside=outside, across=across,
-                               second=second, block=block),)
-    chunk = None if begins or ends_early(u, depth, frozenset(i for i in u.dims if own[i] in outer)) else kc
-    return (PackedStrategy(c, row, column, depth, columns, nc, vector, chunk, rows, mc, pack_left, True, fuse and not ahead,
-                           outside, beside, across, second, block, lanewise.steps if lanewise else 1, ALL if ahead else ""),)
+    rows, vectors = register_tile(t, x.vector, options.rows or x.typical[x.row], x.typical[c.lane], 1 if across else 4, second,
+                                  height=height)
+    found = None if beside or across else dotted(x.plan, c, x.depth)
+    return _Tile(rows, vectors * x.vector, x.plan.lane_bytes, beside, across, second, found)
+
+
+def _of_dots(x: _Reads, tile: _Tile, d: Dot) -> _Tile:
+    """`tile` as the instruction `d` likes it."""
+    options = x.plan.options
+    known = options.rows or 2 * options.height or x.typical[x.row]  # of dot products, two tiles' rows fit into one
+    rows, vectors = register_tile(x.plan.target, x.vector, known, x.typical[x.what.lane], d=d)
+    return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_)
+
+
+def _is_dots_in_place(x: _Reads) -> bool:
+    """Whether there are so few rows that little is used twice, and lanes along the contraction read it in place."""
+    end = x.unit(x.right, x.long)
+    return 0 < x.heads <= DOTS_MOST and end is not None and x.unit(x.left, x.long) == end
+
+
+def _is_streamed(x: _Reads) -> bool:
+    """Whether a few rows use what lies in the order of the columns, so that nothing need be copied."""
+    return bool(x.plan.options.rows) and x.apart and all(x.unit(r, (x.what.lane,)) for r in x.what.rights)
+
+
+def few_rows(x: _Reads) -> PackedStrategy:
+    """A few rows over a right operand that is read once, in place: some of its rows side by side."""
+    plan, c, rows = x.plan, x.what, x.plan.options.rows
+    columns = max(1, min(4, (plan.target.registers - 1) // rows - 1)) * x.vector
+    run = run_length(plan, columns, rows)
+    chunk = None if plan.options.strip or begins_late(c.update, x.depth) else CHUNK
+    return PackedStrategy(c, x.row, c.lane, x.depth, columns, run, x.vector, chunk, rows, rows, rows_outside=plan.options.threads)
 
 
 def run_length(plan: Plan, columns: int, rows: int = 1, part: int = 4) -> int:
@@ -250,6 +255,67 @@ def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> Pa
                           rows_outside=plan.options.threads, ahead=ALL)
 
 
+def blocked(x: _Reads, tile: _Tile, ahead: bool, outer: Axes) -> tuple[PackedStrategy, ...]:
+    """Tiles in blocks for the caches; `ahead`: the right operand is packed before all loops."""
+    plan, c, t, threads = x.plan, x.what, x.plan.target, x.plan.options.threads
+    rows, columns = tile.rows, tile.columns
+    pack_left = _packs_left(x, tile)
+    kc = _depth_block(x, tile, pack_left)
+    nc = _column_block(x, tile, kc)
+    block = column_block(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
+    whole = lcm(rows, x.vector)  # a copy of the left operand goes by squares of vectors
+    mc = 2 * rows if threads and not pack_left else max(1, (384 if threads else 4800) // whole) * whole
+    plain = PackedStrategy(c, x.row, c.lane, x.depth, columns, nc, x.vector, None, rows, mc, rows_outside=threads,
+                           across=tile.across, second=tile.second, block=block)
+    if not x.is_one:  # nothing to pack, or more than one thing
+        return () if any(x.unit(r, (c.lane,)) is None for r in c.rights) else (plain,)
+    own = plan.classes[c.update.name]
+    around = frozenset(i for i in c.update.dims if own[i] in outer)
+    chunk = None if begins_late(c.update, x.depth) or ends_early(c.update, x.depth, around) else kc
+    # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
+    # Threads take some rows each, of which none is the first for all of them
+    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and (pack_left or not threads)
+    return (replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, beside=tile.beside,
+                    fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else ""),)
+
+
+def _is_close(x: _Reads) -> bool:
+    """Whether the rows of a tile lie side by side in the left operand, so that a line of it holds several."""
+    return x.spacing(x.left, x.row) in range(1, NEAR + 1)
+
+
+def _packs_left(x: _Reads, tile: _Tile) -> bool:
+    """Whether the left operand is copied, since a chunk of its rows is not dense.
+
+    It is where anything contracted has unit stride in it: then it stays in L1 whatever its order. Of an image whose rows are
+    shared by threads it is read in place, where each line has something for all rows of a tile: each would have to copy its part
+    for each block of columns.
+    """
+    c = x.what
+    dense = x.unit(x.left, (x.depth,) if tile.dot else c.having(CONTRACTED))
+    in_place = x.plan.options.threads and len(c.having(ROW)) > 1 and _is_close(x)
+    return len(c.lefts) == 1 and x.depth in iterators_of(x.left) and dense is None and not in_place
+
+
+def _depth_block(x: _Reads, tile: _Tile, pack_left: bool) -> int:
+    """How many steps of the depth leave room in L1 for the rows of a tile."""
+    by_lines = not pack_left and x.unit(x.left, (x.depth,)) is None and _is_close(x)
+    rows = max(tile.rows, LINE // tile.bytes_) if by_lines else tile.rows  # a step of depth takes a line at least
+    # rows side by side share what a window along them reads, so that it takes no room of its own in L1
+    shared = [i for i in x.what.having(CONTRACTED) if is_window(x.what.update, i) and is_shared(i, x.row, x.left)]
+    room = contraction_depth(x.plan.target, rows, tile.bytes_)
+    kc = max(16, 1 << round(log2(max(1, room / x.inside(shared)))))
+    return min(kc, 128) if tile.beside else kc
+
+
+def _column_block(x: _Reads, tile: _Tile, kc: int) -> int:
+    """How many columns of the right operand are packed at a time; for threads more pieces, of which many have the same size."""
+    if tile.across:
+        return tile.columns
+    nc = column_block(x.plan.target, kc * x.inside() * (x.vector if tile.beside else 1), tile.columns, tile.bytes_)
+    return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if x.plan.options.threads else nc
+
+
 def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
     """`s`, where a loop around gives the tiles of `rows` rows; what all of them read on the right is packed before it."""
     c = s.what
@@ -258,59 +324,10 @@ def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
     return s if s.row is None else replace(s, mc=rows, ahead=ahead, fuse_pack=s.fuse_pack and not ahead, rows_outside=False)
 
 
-def begins_late(u: Stmt, depth: str) -> bool:
-    """Whether rows or columns begin to add up at places of their own: { k >= i }.
-
-    Whole chunks of depth come before them then, in which partial sums are only moved on: too many copies for a proof.
-    """
-    return any(isinstance(w, Tests) and any(x.factor(depth) > 0 and names(x) & set(written_order(u)) for x in w.tests)
-               for w in u.where)
-
-
-def ends_early(u: Stmt, depth: str, around: frozenset[str]) -> bool:
-    """Whether each turn of a loop around adds up a number of terms of its own: { k < 32 b }."""
-    return any(isinstance(w, Tests) and any(x.factor(depth) < 0 and names(x) & around for x in w.tests) for w in u.where)
-
-
-def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
-    """The instruction that adds up several steps of `depth` in each lane, if the update is a plain sum of products.
-
-    Every step must exist for every row and column, or for none: conditions and guards could take some of a lane's alone.
-    """
-    u = c.update
-    factors = product(u.expr)
-    if factors is None or u.reduce is None or u.reduce.name != "add" or len(c.lefts) + len(c.rights) != 2 or u.where:
-        return None
-    if set(factors) != {c.lefts[0], c.rights[0]} or any(x.guard for x in factors) or plan.lane_bytes != 4:
-        return None
-    extent = u.extent(depth)
-    if depth not in iterators_of(c.lefts[0]) or not set(c.having(CONTRACTED)) <= iterators_of(c.rights[0]):
-        return None
-    if not names(extent) <= set(plan.scop.op.sizes):
-        return None
-    found = dot(plan.target, plan.target.vector_bytes, u.target.dtype, c.lefts[0].dtype, c.rights[0].dtype,
-                plan.options.numerics == "strict")
-    return None if found is None or (extent.is_constant and extent.const < found.steps) else found
-
-
-def written_order(s: Stmt) -> tuple[str, ...]:
-    """The iterators of the target of `s`, in the order of its positions."""
-    return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None)
-
-
-def stands_alone(iterator: str, load: Load) -> bool:
-    """Whether some position of `load` is just `iterator`."""
-    return any(isinstance(p, Affine) and p.name == iterator for p in load.index)
-
-
-def is_window(u: Stmt, iterator: str) -> bool:
-    """Whether `iterator` is added to another one in some read of `u`, and so mostly short."""
-    return not all(stands_alone(iterator, x) for x in u.reads if iterator in iterators_of(x))
-
-
-def is_shared(window: str, row: str, load: Load) -> bool:
-    """Whether `window` is added to `row` in some position of `load`."""
-    return any(isinstance(p, Affine) and {window, row} <= names(p) for p in load.index)
+def _unit(plan: Plan, c: Contraction, load: Load, pool: tuple[str, ...]) -> str | None:
+    """That of the iterators `pool` along which `load` has unit stride."""
+    own = plan.classes[c.update.name]
+    return next((i for i in pool if stride(plan, c.update, load, own[i]) == 1), None)
 
 
 def _typical(extent: Affine, hints: dict[str, int]) -> int | None:

@@ -20,20 +20,10 @@ from polyop.ir.expr import Affine, Load, affine, map_loads, names, place, quasi,
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import NARROW, NEAR
 from polyop.poly.build import Axes, Builder, Part, Plan, register, shared_out
-from polyop.poly.contract import (
-    ALL,
-    BATCH,
-    COLUMN,
-    CONTRACTED,
-    ROW,
-    TILES,
-    PackedStrategy,
-    is_window,
-    iterators_of,
-    written_order,
-)
+from polyop.poly.contract import ALL, TILES, PackedStrategy
 from polyop.poly.homes import find_homes, is_local
 from polyop.poly.nodes import Cluster
+from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, is_window, iterators_of, written_order
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.strides import lower_bound, spacing, stride
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands

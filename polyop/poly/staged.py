@@ -31,9 +31,9 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Apply, Load, affine, expr_names, map_loads, names, place, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
-from polyop.poly.contract import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
 from polyop.poly.homes import is_local, uses
 from polyop.poly.nodes import Cluster
+from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.staging import Staging, stage
 from polyop.poly.strides import lower_bound, stride

@@ -18,7 +18,7 @@ from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Plan
-from polyop.poly.contract import iterators_of
+from polyop.poly.roles import iterators_of
 from polyop.poly.scop import Stmt
 from polyop.poly.strides import stride
 from polyop.poly.tiles import Band, Coord, TileStmt, band
