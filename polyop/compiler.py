@@ -126,7 +126,8 @@ def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
     for what, form_of in FORMS if _may_be_rewritten(a) else ():
         form = _noted(a, f"in {what}", partial(form_of, cut, a.options))
         job = _noted(a, f"in {what}", partial(_job, a, form)) if form else None
-        if job:
+        if form and job:
+            a.notes.extend([form.note] if form.note else [])
             yield job, tuple(r for r in rungs if r in _FUSED)
     yield _job(a, Form(cut)), rungs
 

@@ -9,6 +9,8 @@ from polyop.ir.copies import Recomputed
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.rewrite.blocks import cut_into_blocks
+from polyop.rewrite.cascade import cascaded
+from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.ones import fix_at_one
 from polyop.rewrite.overlap import cut_into_tiles
@@ -32,10 +34,14 @@ class Tiled:
 
 @dataclass(frozen=True, eq=False)
 class Form:
-    """An Op that computes what another one does; `tiled`: in what way, where that has to be proved with each nest."""
+    """An Op that computes what another one does.
+
+    tiled   in what way, where that has to be proved with each nest; note: what is said of it to the user
+    """
 
     op: Op
     tiled: Tiled | None = None
+    note: str = ""
 
 
 def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
@@ -63,5 +69,15 @@ def in_blocks(cut: Op, options: Options) -> Form | None:
     return Form(blocked) if blocked is not cut else None
 
 
-FORMS: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (("overlapped tiles", in_tiles), ("blocks", in_blocks))
+def in_one_pass(cut: Op, options: Options) -> Form | None:
+    """`cut` with reductions that need another one's result in one pass with that; None if it has none, or is not asked for it."""
+    if not options.cascade or options.numerics == "strict":
+        return None
+    made = cascaded(cut)
+    folds = ", ".join(dict.fromkeys(f.result for c in chains_of(cut) for f in c.folds))
+    return Form(made, note=f"{folds} are computed in one pass, block by block") if made is not cut else None
+
+
+FORMS: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (
+    ("one pass", in_one_pass), ("overlapped tiles", in_tiles), ("blocks", in_blocks))
 """What is tried before an Op as it is, best first. Not for GPUs, whose host would start the kernels of each block."""

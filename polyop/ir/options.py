@@ -36,6 +36,7 @@ class Options:
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
     near       whether every position that is looked for, as `argmax=` does, fits into 32 bits in these calls
     overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
+    cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether loops are cut so that several threads have work
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
@@ -55,6 +56,7 @@ class Options:
     strip: bool = False
     near: bool = False
     overlap: int = 0
+    cascade: bool = False
     threads: bool = False
     check: bool = True
 

@@ -19,7 +19,7 @@ from polyop.ir.loops import Kind
 from polyop.poly import contract
 from polyop.poly.build import Axes, Part, Plan, shared_out
 from polyop.poly.fold import tile_coord
-from polyop.poly.nodes import Cluster, Group, Serial, Shared
+from polyop.poly.nodes import Cluster, Group, Node, Serial, Shared
 from polyop.poly.skew import Skew
 from polyop.poly.strategies import best, may_pack
 from polyop.poly.strides import serial_axis
@@ -94,14 +94,18 @@ def skewed(plan: Plan, node: Serial, skew: Skew) -> Part:
     return replace(whole, kinds=tuple(k for k in whole.kinds if k[1] != Kind.PARALLEL))
 
 
-def sized(plan: Plan, node: Cluster | Serial | Shared, tile: bool) -> tuple[Cluster | Serial | Shared, ...]:
+def sized(plan: Plan, node: Node, tile: bool, outer: Axes | None = None) -> tuple[Node, ...]:
     """`node` with the size of its tiles, a multiple of the rows of each contraction's; without tiles, if they do not fit."""
+    outer = outer or {}
+    if isinstance(node, Serial):
+        inside = {**outer, node.loop: serial_axis(plan, node)}
+        return (replace(node, body=tuple(x for n in node.body for x in sized(plan, n, tile, inside))),)
     if not isinstance(node, Shared) or node.tile is None:
         return (node,)
     plain: tuple[Cluster | Shared, ...] = (replace(node, tile=None),) if node.loops else node.body
     if not tile or not may_pack(plan) or plan.options.rows:
         return plain
-    outer = {c: Axis((Coord(c),)) for c in node.loops}
+    outer = {**outer, **{c: Axis((Coord(c),)) for c in node.loops}}
     rows = 1
     for c in node.body:
         if c.is_contraction:

@@ -21,7 +21,8 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, affine, names
 from polyop.poly.edges import Edge, counterpart, same_value
-from polyop.poly.nodes import Classes, Cluster, Schedule, Serial, Shared
+from polyop.poly.nodes import Classes, Cluster, Node, Schedule, Serial, Shared
+from polyop.poly.schedule import blocks_of
 from polyop.poly.scop import UPDATE, Scop, Stmt
 
 LARGE = 2  # dimensions beside the batch that make it worth it: a matrix for each batch, not a row
@@ -30,8 +31,13 @@ LARGE = 2  # dimensions beside the batch that make it worth it: a matrix for eac
 def share(found: Schedule, scop: Scop, deps: Sequence[Edge]) -> Schedule:
     """`found`, with such loops around clusters that follow each other."""
     classes = {s: dict(own) for s, own in found.classes.items()}
-    out: list[Cluster | Serial | Shared] = []
-    left = list(found.nodes)
+    nodes = tuple(replace(n, body=_shared(n.body, scop, deps, classes)) if isinstance(n, Serial) else n for n in found.nodes)
+    return replace(found, nodes=_shared(nodes, scop, deps, classes), classes=classes)
+
+
+def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: dict[str, dict[str, str]]) -> tuple[Node, ...]:
+    out: list[Node] = []
+    left = list(nodes)
     while left:
         run = [left.pop(0)]
         best = None
@@ -42,7 +48,7 @@ def share(found: Schedule, scop: Scop, deps: Sequence[Edge]) -> Schedule:
             run.append(left.pop(0))
             best = more
         out += [best.shared(classes)] if best and best.pays() else run
-    return replace(found, nodes=tuple(out), classes=classes)
+    return tuple(out)
 
 
 @dataclass(frozen=True, eq=False)
@@ -106,7 +112,10 @@ class _Run:
         return all(all(reads) for reads in self._reads(loop))
 
     def _is_lane(self, loop: tuple[str, ...]) -> bool:
-        """Whether temporaries have unit stride along it."""
+        """Whether temporaries have unit stride along it; where rows are read again, whether these have."""
+        again = self._read_again()
+        if again:
+            return any(x.source in again and x.index[-1:] == (affine(i),) for s, i in self._iterators(loop) for x in s.reads)
         return any(self.scop.op.tensor(s.target.source).role == "temp" and s.target.index[-1:] == (affine(i),)
                    for s, i in self._iterators(loop))
 
@@ -118,7 +127,15 @@ class _Run:
 
     def pays(self) -> bool:
         """Whether a temporary that only the run needs, and more than one cluster of it, has a matrix for each batch."""
+        if self.loops() and self._read_again():
+            return True
         return bool(self._matrices()) and bool(self.loops() or self._tile_pays())
+
+    def _read_again(self) -> frozenset[str]:
+        """What one cluster goes over block by block, and the last one reads again."""
+        first = {x.source for c in self.clusters[:-1] for s in c.stmts for x in s.reads for p in x.index if isinstance(p, Affine)
+                 for i in s.dims if any(self.classes[s.name][b] in c.shell for b in blocks_of(p, i, s))}
+        return frozenset(x.source for s in self.clusters[-1].stmts for x in s.reads if x.source in first)
 
     def _matrices(self) -> list[str]:
         loops = len(self.loops())

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer
 from polyop.poly.edges import single
-from polyop.poly.nodes import Cluster, Group, Schedule, Serial, Shared
+from polyop.poly.nodes import Cluster, Group, Node, Schedule, Serial, Shared
 from polyop.poly.scop import MAP, Scop, Stmt
 from polyop.poly.tiles import TileProgram, TileStmt
 
@@ -35,15 +35,17 @@ Folds = dict[str, dict[int, int | Tile]]
 def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
     """The temporaries that only the clusters below shared loops use: one batch or tile of them is kept, by each thread."""
     found: Folds = {}
-    for node in schedule.nodes:
+    around: list[tuple[Node, tuple[str, ...]]] = [(n, ()) for n in schedule.nodes]
+    around += [(x, (n.loop,)) for n in schedule.nodes if isinstance(n, Serial) for x in n.body]
+    for node, serial in around:
         if isinstance(node, Shared):
             for tensor in dict.fromkeys(s.target.source for s in node.stmts):
                 t = scop.op.tensor(tensor)
                 if t.role != "temp" or tensor in local or not set(scop.users(tensor)) <= set(node.stmts):
                     continue
                 along = [d for d in range(len(t.shape))
-                         if any(_kept(scop, schedule, loop, node.stmts, tensor, d) == 1 for loop in node.loops)]
-                if len(along) != len(node.loops):
+                         if any(_kept(scop, schedule, loop, node.stmts, tensor, d) == 1 for loop in (*serial, *node.loops))]
+                if len(along) != len(node.loops) + len(serial):  # what the next turn of a recurrence needs stays
                     continue
                 found[tensor] = dict.fromkeys(along, 1)
                 if node.tile:
@@ -106,7 +108,7 @@ def reused(program: TileProgram, reuse: Mapping[str, str]) -> TileProgram:
     return replace(program, stmts=tuple(replace(s, target=at(s.target), expr=map_loads(s.expr, at)) for s in program.stmts))
 
 
-def statements(node: Cluster | Serial | Group) -> tuple[Stmt, ...]:
+def statements(node: Cluster | Serial | Group | Shared) -> tuple[Stmt, ...]:
     """All statements below a node."""
     if isinstance(node, Serial):
         return tuple(s for n in node.body for s in statements(n))

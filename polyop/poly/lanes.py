@@ -10,8 +10,8 @@ from polyop.ir.expr import Test as Tests
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
-from polyop.poly.nodes import Cluster, Group, Serial
-from polyop.poly.schedule import written
+from polyop.poly.nodes import Cluster, Group, Node, Serial
+from polyop.poly.schedule import blocks_of, written
 from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.strides import spacing, stride
 from polyop.poly.turned import TurnedStrategy
@@ -43,7 +43,7 @@ class RowStrategy:
         return f"rows: {where}, {self.vectors} x {self.lanes}{rows}{', conditions apart' if self.apart else ''}"
 
 
-def groups_of(items: Iterable[Group | Serial | Cluster]) -> list[Group]:
+def groups_of(items: Iterable[Node]) -> list[Group]:
     """All groups, in order, with those inside serial loops."""
     out: list[Group] = []
     for item in items:
@@ -178,8 +178,11 @@ def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
 
 
 def is_window(plan: Plan, stmts: Iterable[Stmt], loop: str) -> bool:
-    """Whether the iterator of `loop` is added to another one in some read: `s` of `X[2*q + s]`, which is mostly short."""
-    return any(names(p) & set(s.dims) - own and names(p) & own
+    """Whether the iterator of `loop` is added to another one in some read: `s` of `X[2*q + s]`, which is mostly short.
+
+    An element of a block is none, `p` of `X[4096*b + p]`: its loop is known to be long.
+    """
+    return any(names(p) & set(s.dims) - own and names(p) & own and not any(blocks_of(p, i, s) for i in own)
                for s in stmts for own in [{i for i in s.dims if plan.classes[s.name].get(i) == loop}]
                for load in s.reads for p in load.index if isinstance(p, Affine))
 

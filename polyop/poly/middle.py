@@ -24,7 +24,8 @@ from polyop.poly.batches import share
 from polyop.poly.build import Part, Plan
 from polyop.poly.edges import edges
 from polyop.poly.generate import generate
-from polyop.poly.nodes import Cluster, Schedule, Serial, Shared
+from polyop.poly.nodes import Cluster, Schedule, Serial
+from polyop.poly.nodes import Node as Scheduled
 from polyop.poly.schedule import schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
@@ -115,7 +116,7 @@ class _Written:
     is_skewed: bool = False
 
 
-def _written(plan: Plan, node: Cluster | Serial | Shared, rung: str, storage: Storage, skew: bool) -> _Written:
+def _written(plan: Plan, node: Scheduled, rung: str, storage: Storage, skew: bool) -> _Written:
     """`node` in time tiles where that can be, else step by step."""
     if isinstance(node, Cluster) and storage.is_plain:
         part, nodes = best(plan, node, {}, rung)
@@ -138,7 +139,7 @@ def _time_tiles(plan: Plan, node: Serial, storage: Storage) -> Skew | None:
     return find_skew(plan, node)
 
 
-def _step_by_step(plan: Plan, node: Cluster | Serial | Shared, rung: str, storage: Storage) -> _Written:
+def _step_by_step(plan: Plan, node: Scheduled, rung: str, storage: Storage) -> _Written:
     """`node` without time tiles.
 
     Writing loops takes long, so those of a cluster inside others are tried alone only if the whole cannot be written with what

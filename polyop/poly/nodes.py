@@ -39,7 +39,7 @@ class Serial:
     """A loop over `stmts` whose iterations run in order, since they carry a recurrence; `is_reversed`: the last one first."""
 
     loop: str
-    body: tuple[Group | Serial | Cluster, ...]
+    body: tuple[Node, ...]
     stmts: tuple[Stmt, ...]
     is_reversed: bool = False
 
@@ -82,11 +82,14 @@ class Shared:
         return "\n".join([f"{around} around", *(f"  {c}" for c in self.body)])
 
 
+Node = Cluster | Serial | Shared | Group
+
+
 @dataclass(frozen=True, eq=False)
 class Schedule:
     """`nodes` in order; `classes` of all statements; `notes` say what was not fused and why."""
 
-    nodes: tuple[Cluster | Serial | Shared, ...]
+    nodes: tuple[Node, ...]
     classes: Classes
     notes: tuple[str, ...]
 

@@ -18,7 +18,7 @@ from polyop.poly import turned
 from polyop.poly.build import Axes, Builder, Part, Plan, register, shared_out
 from polyop.poly.homes import find_homes
 from polyop.poly.lanes import RowStrategy, groups_of
-from polyop.poly.nodes import Cluster, Group, Serial
+from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
 from polyop.poly.strides import common_start, serial_axis
 from polyop.poly.tiles import ZERO, Axis, Band, Coord, bands
@@ -85,7 +85,7 @@ class _Groups:
     locked: tuple[tuple[str, int], ...]
     inner: Iterable[str | None]
 
-    def items(self, body: tuple[Group | Serial | Cluster, ...], axes: Axes, loops: tuple[str, ...]) -> tuple[Band | str, ...]:
+    def items(self, body: tuple[Node, ...], axes: Axes, loops: tuple[str, ...]) -> tuple[Band | str, ...]:
         out: list[Band | str] = []
         for item in body:
             if isinstance(item, Group):

@@ -18,6 +18,9 @@ from polyop.poly.nodes import Cluster, Group, Schedule, Serial
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
 from polyop.poly.sets import params, space_text
 
+BLOCK = 64
+"""Elements of a block that is worth a loop around several statements, and is no window that slides along."""
+
 
 def schedule(scop: Scop, context: isl.Set, fuse: bool = True) -> Schedule:
     """The Schedule of `scop` for the sizes in `context`; without `fuse`, every statement has loops of its own.
@@ -93,7 +96,7 @@ class _Scheduler:
         """
         found = components(stmts, deps)
         cyclic = [c for c in found if self.is_cyclic(c, self.inside(c, deps))]
-        merged = self.one_loop_for_each_tensor(stmts, deps, cyclic)
+        merged = self.one_loop_for_blocks(stmts, deps) or self.one_loop_for_each_tensor(stmts, deps, cyclic)
         if merged:
             found = merged
             cyclic = [c for c in found if self.is_cyclic(c, self.inside(c, deps))]
@@ -132,6 +135,25 @@ class _Scheduler:
                                                     for x in self.candidates(c, inner) for against in "<>"):
                 return None
         return found
+
+    def one_loop_for_blocks(self, stmts: tuple[Stmt, ...], deps: tuple[Edge, ...]) -> list[tuple[Stmt, ...]] | None:
+        """Components in which all that goes over blocks, one after the other, is one recurrence; None, if nothing does.
+
+        What a block is made of is then in a cache when the next recurrence over blocks asks for it.
+        """
+        blocks = {b: None for s in stmts for x in s.reads for p in x.index if isinstance(p, Affine) for i in s.dims
+                  for b in sorted(blocks_of(p, i, s)) if b not in self.classes[s.name]}
+        for b in blocks if self.fuse else ():
+            members = tuple(s for s in stmts if b in s.dims and s.kind != INIT and b not in self.classes[s.name])
+            if sum(self.is_cyclic(c, self.inside(c, deps)) for c in components(members, self.inside(members, deps))) < 2:
+                continue
+            around = zip(members, (*members[1:], members[0]), strict=True)
+            found = components(stmts, (*deps, *(Edge(x, y, None, deps[0].map) for x, y in around)))
+            whole = next(c for c in found if members[0] in c)
+            inner = self.inside(whole, deps)
+            if set(whole) == set(members) and any(self.carried(x, inner, ">") is not None for x in self.candidates(whole, inner)):
+                return found
+        return None
 
     def inside(self, component: tuple[Stmt, ...], deps: tuple[Edge, ...]) -> tuple[Edge, ...]:
         return tuple(e for e in deps if e.source in component and e.sink in component)
@@ -287,6 +309,10 @@ class _Scheduler:
             back = {c: i for i, c in self.classes[e.source.name].items()}
             mine = {c: i for i, c in own.items()}
             shell = tuple(c for c in shell if same_value(e.map, back[c], mine[c]))
+        lost = [c for c in d.shell if c not in shell and self.is_of_blocks(d, c)]
+        if lost:
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: blocks of {', '.join(lost)} would leave the cache")
+            return False
         if not shell and d.shell:
             self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: no loop is common to both")
             return False
@@ -311,6 +337,13 @@ class _Scheduler:
         d.stmts.append(s)
         d.shell, d.heavy, d.domain = shell, d.heavy or heavy, old
         return True
+
+    def is_of_blocks(self, d: _Draft, loop: str) -> bool:
+        """Whether `loop` counts blocks of what several statements of `d` read, one after the other."""
+        found = [x.source for s in d.stmts for x in s.reads for p in x.index if isinstance(p, Affine)
+                 for i in s.dims if self.classes[s.name].get(i) not in d.shell and any(
+                     self.classes[s.name].get(b) == loop for b in blocks_of(p, i, s))]
+        return any(found.count(t) > 1 for t in found)
 
     def finish(self, d: _Draft, deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> Cluster:
         inside = tuple(e for e in deps if e.source in d.stmts and e.sink in d.stmts)
@@ -376,6 +409,14 @@ def written(s: Stmt) -> frozenset[str]:
     found = [names(p) & set(s.dims) for p in s.target.index if isinstance(p, Affine) and (s.kind == MAP or p.name)]
     both = [digits(p, s.ranges) for p in s.target.index if isinstance(p, Affine) and s.kind == MAP]
     return frozenset(i for own in found if len(own) == 1 for i in own).union(*both)
+
+
+def blocks_of(p: Affine, i: str, s: Stmt) -> frozenset[str]:
+    """The iterators of `s` that count blocks in the position `p`, of which `i` counts the elements: `b` of `4096*b + i`."""
+    extent = next((r.upper for r in s.ranges if r.index == i and r.lower == Affine() and r.upper.is_constant), None)
+    if extent is None or p.factor(i) != 1 or extent.const < BLOCK:
+        return frozenset()
+    return frozenset(b for b in s.dims if p.factor(b) == extent.const)
 
 
 def is_contraction(s: Stmt, fixed: frozenset[str]) -> bool:

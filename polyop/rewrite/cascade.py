@@ -74,22 +74,21 @@ from polyop.rewrite.dependent import (
     replaced,
     resolved,
 )
+from polyop.rewrite.inline import inline
 from polyop.rewrite.measure import is_deep
 from polyop.rewrite.names import fresh
 
 LONG = 4096
 """Elements of a block whose results wait for the end: 16 KiB of f32, which stay in L1 from one reduction to the next."""
 
-ROLLED = 512
-"""Elements of a block of a rolled chain: of 192 rows of attention, 384 KiB of scores, which stay in L2."""
+ROLLED = 1024
+"""Elements of a block of a rolled chain: of 192 rows of attention, 768 KiB of scores, which stay in L2."""
 
 NAN = float("nan")
 def cascaded(op: Op, block: int | None = None) -> Op:
     """`op` with every chain of reductions in blocks of `block` elements; `LONG` or `ROLLED`, if that is None."""
-    if is_deep(op):
-        return op
     done: frozenset[str] = frozenset()
-    while chain := find_chain(op, done):
+    while not is_deep(op) and (chain := find_chain(op, done)):
         op = _Cascade(op, chain, block or (ROLLED if is_rolled(chain) else LONG)).cut()
         done |= {f.result for f in chain.folds}
     return op
@@ -142,10 +141,14 @@ class _Cascade:
         for m in chain.members:
             ends.append(self.powers(m) if isinstance(m, Powers) else self.products(m))
         own = {f.result for f in chain.folds}
-        last = max(n for n, s in enumerate(op.steps) if s.target.source in own)
-        made = [replace(s, span=op.steps[last].span) for s in (*self.steps, *ends)]
-        steps = [s for n, s in enumerate(op.steps) for s in ([s] if s.target.source not in own else made if n == last else [])]
-        return self.split(_without_unread(replace(op, tensors=(*op.tensors, *self.tensors), steps=tuple(steps))))
+        after = _follow_from(op, own)
+        later = [s for s in op.steps if s.target.source not in own and s.target.source in after]
+        before = [s for s in op.steps if s.target.source not in own and s not in later]
+        span = next(s.span for s in op.steps if s.target.source in own)
+        steps = (*before, *(replace(s, span=span) for s in (*self.steps, *ends)), *later)
+        made = _without_unread(replace(op, tensors=(*op.tensors, *self.tensors), steps=steps))
+        # what stood between the reductions to be read twice, as `exp(x - top)`, is read once now: it needs no memory
+        return self.split(inline(made, keep=[t.name for t in made.temporaries if t.name not in after]))
 
     # --- small words
     def tensor(self, name: str, dtype: DType, shape: Iterable[Affine]) -> str:
@@ -234,7 +237,7 @@ class _Cascade:
         self.steps.append(Step(about.load(f.kept), None, safe, self.ranges(f), where))
         self.stands[f.result] = about
 
-    def before(self, state: _Blocked, kept: tuple[str, ...], none: Const) -> Expr:
+    def before(self, state: _Blocked, kept: tuple[str, ...], none: Expr) -> Expr:
         """`state` after the block before, or `none` before the first one."""
         some = affine(self.b) - 1
         return _select(Test((some,)), replace(state.load(kept, some), guard=(some,)), none)
@@ -277,23 +280,14 @@ class _Cascade:
         seen = self.part(f, self.within(f, m.mask), "seen", builtin_monoid("or", BOOL)) if m.mask is not None else None
         own = _needed(f, m.mask) if m.mask is not None else ()
 
-        def factor(old: Expr, new: Expr, same: Expr) -> Expr:
-            x, y = (old, new) if m.sign > 0 else (new, old)
-            power = Apply(m.fn, (Apply("sub", (x, y), none.dtype),), none.dtype)
-            return _cast(_select(same, Const(1.0, none.dtype), power), dtype)
-
         if not self.rolled:
             old = state.load(at)
-            w = factor(old, m.shift, Apply("and", (_equal(old, m.shift), Apply("ne", (old, none), BOOL)), BOOL))
+            w = _factor(m, old, m.shift, Apply("and", (_equal(old, m.shift), Apply("ne", (old, none), BOOL)), BOOL), dtype)
             if seen:
                 w = _select(seen.load(own), w, Const(0.0, dtype))
             return replace(f.step, expr=Apply("mul", (part.load(f.kept), w), dtype), ranges=self.ranges(f), where=self.filled(f))
-        some = affine(self.b) - 1
-        old, new = replace(state.load(at, some), guard=(some,)), state.load(at)
-        sums = self.blocked(f, "state", dtype)
-        before = replace(sums.load(f.kept, some), guard=(some,))
-        taken = Apply("mul", (before, factor(old, new, _equal(old, new))), dtype)
-        known = _select(Test((some,)), taken, Const(0.0, dtype))
+        sums, repaired = self.blocked(f, "state", dtype), _cast(self.repair(m).load(at), dtype)
+        known = Apply("mul", (self.before(sums, f.kept, Const(0.0, dtype)), repaired), dtype)
         self.steps.append(Step(sums.load(f.kept), None, Apply("add", (known, part.load(f.kept)), dtype), self.ranges(f)))
         found = self.last(f, sums, Const(0.0, dtype))
         counted: Expr = Test((self.extent - 1, *_eliminated(f)))
@@ -305,6 +299,19 @@ class _Cascade:
             counted = Apply("and", (counted, whole), BOOL)
         lost = Apply("and", (counted, _equal(m.shift, none)), BOOL)
         return replace(found, expr=_select(lost, Const(NAN, dtype), found.expr))
+
+    def repair(self, m: Powers) -> _Blocked:
+        """By what sums of powers about the first fold's state after the block before are multiplied: once for all of them."""
+        first, key = self.chain.firsts[0], f"{self.chain.firsts[0].result} {m.fn}"
+        if key not in self.parts:
+            state, monoid = self.parts[first.result], first.step.reduce
+            assert monoid is not None
+            new = state.load(first.kept)
+            old = self.before(state, first.kept, new)
+            made = self.parts[key] = self.blocked(first, "repair", state.dtype)
+            self.steps.append(Step(made.load(first.kept), None, _factor(m, old, new, _equal(old, new), state.dtype),
+                                   self.ranges(first)))
+        return self.parts[key]
 
     def products(self, m: Products) -> Step:
         """The last step of a sum of products about centres."""
@@ -383,6 +390,13 @@ class _Blocked:
         return Load(self.name, (*index[: self.at], affine(self.b) if block is None else block, *index[self.at :]), self.dtype)
 
 
+def _factor(m: Powers, old: Expr, new: Expr, same: Expr, dtype: DType) -> Expr:
+    """What takes powers about `old` to powers about `new`: 1 where they are the `same`, infinite or not."""
+    x, y = (old, new) if m.sign > 0 else (new, old)
+    power = Apply(m.fn, (Apply("sub", (x, y), x.dtype),), x.dtype)
+    return _cast(_select(same, Const(1.0, x.dtype), power), dtype)
+
+
 def _needed(f: Fold, e: Expr) -> tuple[str, ...]:
     """The kept indices of `f` on which a reduction of `e` over the same elements depends."""
     return tuple(i for i in f.kept if i in expr_names(e) or any(i in names(t) for t in f.tests))
@@ -401,6 +415,13 @@ def _eliminated(f: Fold, least: tuple[Affine, ...] = (), most: tuple[Affine, ...
     lower, upper = (Affine(), *least), (f.extent - 1, *most)
     found = (*free, *(u - x for x in above for u in (*below, *upper)), *(u - x for x in lower for u in below))
     return tuple(dict.fromkeys(t for t in found if t.terms or t.const < 0))
+
+
+def _follow_from(op: Op, results: Iterable[str]) -> frozenset[str]:
+    """The tensors that are computed from `results`, directly or not."""
+    found = frozenset(results)
+    more = found.union(s.target.source for s in op.steps if any(x.source in found for x in loads(s.expr)))
+    return found if more == found else _follow_from(op, more)
 
 
 def _without_unread(op: Op) -> Op:

@@ -34,6 +34,7 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step
+from polyop.rewrite.measure import is_deep
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +115,14 @@ def find_chain(op: Op, done: frozenset[str] = frozenset()) -> Chain | None:
             if products and first.result in used:
                 return Chain(tuple(f for f in sums if f.result in used), products)
     return None
+
+
+def chains_of(op: Op) -> tuple[Chain, ...]:
+    """All chains of `op`; a reduction is in one of them only."""
+    found: list[Chain] = []
+    while not is_deep(op) and (chain := find_chain(op, frozenset(f.result for c in found for f in c.folds))):
+        found.append(chain)
+    return tuple(found)
 
 
 # --- folds -----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.chains import tile_rows
+from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
 
@@ -41,8 +42,10 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     few += () if rows else tuple((n, HEADS) for n in q.heads if sizes[n] <= HEADS)
     rows = 0 if strip and rows > 1 else rows
     height = 0 if rows or few else tile_height(q, sizes, target, short)
+    cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target))
     overlap = options.overlap or tile_rows(q.chains, sizes, target)
-    found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip, overlap=overlap)
+    found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip, overlap=overlap,
+                    cascade=cascade)
     return options if found == options else found
 
 
@@ -126,6 +129,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which register tiles of another height are less empty")
     if q.far:
         out.append(f"where {' or '.join(q.far)} is more than {BOUND}")
+    if q.passes:
+        out.append("in which rows that reductions go over again and again exceed a cache")
     if q.chains:
         out.append("in which what steps hand over with rows to spare exceeds L2")
     if q.strips:

@@ -53,7 +53,8 @@ TEXTS = {
 }
 ALL = {**{n: lambda room=room, n=n: library(room, n) for room, n in LIBRARY},
        **{n: lambda n=n: library("attention", n) for n in ATTENTION},
-       "attention_gqa": lambda: library("attention", "attention_gqa", consts={"group": 2}), **{n: lambda t=t: op(t) for n, t in TEXTS.items()}}
+       "attention_gqa": lambda: library("attention", "attention_gqa", consts={"group": 2}),
+       **{n: lambda t=t: op(t) for n, t in TEXTS.items()}}
 STRANGE = np.array([-np.inf, np.inf, np.nan, 0, -3, 5], np.float32)  # no power of their products is rounded to 0
 
 

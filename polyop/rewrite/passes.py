@@ -1,0 +1,57 @@
+"""Whether it pays to do reductions that need each other's results in one pass: memory traffic, by the sizes of a call.
+
+As they stand in the text, each reads its row again. That costs next to nothing while the row is in L2, and one more stream from
+beyond it where it is not; blocks (`cascade.py`) read it once, for as many powers as before and some work for each block. What
+follows the reductions, as softmax's result does, takes its own powers then instead of reading them: an exponential an element,
+which takes less time than to write one to memory and read it again.
+
+Of a rolled chain, which is attention, what the first contraction makes and the second one takes is kept for a tile of rows, over
+all elements, and is written and read twice. Blocks keep one block of it, and fetch, repair and write the second contraction's
+result for each block. That pays where the tile has no room in this core's half of L3, beside the operands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from polyop.ir.expr import Affine, evaluate, expr_names, loads
+from polyop.ir.op import Op
+from polyop.ir.target import Target
+from polyop.rewrite.cascade import is_rolled
+from polyop.rewrite.dependent import Chain, chains_of, resolved
+
+TILE = 192  # rows that contractions which follow each other take at a time, see `poly/around.py`
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A chain of reductions: the elements along it, the bytes of one of them in all that is read, and whether it is rolled."""
+
+    extent: Affine
+    bytes_: int
+    rolled: bool
+
+
+def find_passes(op: Op) -> tuple[Pass, ...]:
+    """The chains of `op` that may be done in one pass."""
+    return tuple(p for p in (_pass(op, c) for c in chains_of(op)) if p)
+
+
+def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether one of `passes` goes over more than its cache holds in a call of these sizes."""
+    return any(evaluate(p.extent, sizes) * p.bytes_ * (TILE if p.rolled else 1) > (target.l3 // 2 if p.rolled else target.l2)
+               for p in passes)
+
+
+def _pass(op: Op, chain: Chain) -> Pass | None:
+    """None for a rolled chain that has no rows, as attention of a single query: what it hands over is a row then."""
+    first = chain.firsts[0]
+    elements = {x.source: x for x in loads(resolved(op, first.step.expr)) if first.over in expr_names(x)}
+    if is_rolled(chain):
+        made = [x for x in elements.values() if any(s.reduce for s in op.steps_of(x.source))]
+        others = [expr_names(x) for m in chain.members for x in loads(m.fold.step.expr) if m.fold.over in expr_names(x)]
+        if not made or all(set(first.kept) <= x for x in others):
+            return None
+        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True)
+    return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), False)

@@ -1,0 +1,121 @@
+"""Kernels that go over their rows once: chosen by size, as exact as the others, and proved on the first rung."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import compile_op
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.rewrite.passes import find_passes, one_pass_pays
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import regime
+from polyop.runtime.layout import contiguous
+from tests.rewrite.ops import library
+
+V4 = target("x86:x86-64-v4")
+ONE_PASS = Options(cascade=True)
+
+
+def in_one_pass(name):
+    found = polyop.library(name)
+    return type(found)(found.interface, found._instantiate, found._compile, ONE_PASS)
+
+
+def random(*shape, seed=0):
+    return np.random.default_rng(seed).normal(0, 2, shape).astype(np.float32)
+
+
+def softmax(x):
+    with np.errstate(invalid="ignore"):
+        e = np.exp(x - x.max(-1, keepdims=True))
+        return e / e.sum(-1, keepdims=True)
+
+
+@pytest.mark.parametrize("columns", [1, 4095, 4096, 4097, 9000])
+def test_rows_of_any_length_are_right_in_one_pass(columns):
+    x = random(3, columns)
+    np.testing.assert_allclose(in_one_pass("softmax")(x), softmax(x.astype(np.float64)), rtol=2e-6, atol=1e-12)
+    wide = x.astype(np.float64)
+    np.testing.assert_allclose(in_one_pass("var_rows")(x), wide.var(-1), rtol=2e-6, atol=1e-12)
+    want = (wide - wide.mean(-1, keepdims=True)) / np.sqrt(wide.var(-1, keepdims=True) + 1e-5)
+    np.testing.assert_allclose(in_one_pass("standardize")(x), want, rtol=2e-5, atol=2e-5)
+
+
+def test_columns_are_right_in_one_pass():
+    x = random(5000, 70)
+    np.testing.assert_allclose(in_one_pass("softmax_first")(x), softmax(x.T.astype(np.float64)).T, rtol=1e-5, atol=1e-12)
+
+
+def test_infinities_and_nan_are_those_of_the_text():
+    x = random(6, 9000)
+    x[0, :5000] = -np.inf       # a whole block
+    x[1] = -np.inf
+    x[2, 4100] = np.inf
+    x[3, 8999] = np.nan
+    x[4, 1:] = -np.inf
+    with np.errstate(invalid="ignore", divide="ignore"):
+        want = polyop.library("logsumexp")(x)
+    np.testing.assert_allclose(in_one_pass("logsumexp")(x), want, rtol=1e-6)
+    np.testing.assert_allclose(in_one_pass("softmax")(x), polyop.library("softmax")(x), rtol=1e-5, atol=1e-12)
+
+
+def test_a_large_mean_costs_no_digits():
+    x = random(2, 20000) + np.float32(1000)
+    np.testing.assert_allclose(in_one_pass("var_rows")(x), x.astype(np.float64).var(-1), rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["attention", "attention_causal", "attention_masked", "attention_padded"])
+def test_attention_in_one_pass_is_the_attention_of_the_text(name):
+    heads, n, d = 2, 1500, 24
+    q, k, v = (random(1, heads, n, d, seed=s) for s in range(3))
+    more = {"attention_masked": (random(n, n, seed=4),), "attention_padded": (random(1, n, seed=5) > -2,)}.get(name, ())
+    if name == "attention_masked":
+        more[0][3, :1100] = -np.inf
+        more[0][4, 1100:] = -np.inf
+        more[0][5] = -np.inf
+    want = polyop.library(name)(q, k, v, *more, scale=0.2)
+    np.testing.assert_allclose(in_one_pass(name)(q, k, v, *more, scale=0.2), want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("room, name", [("softmax", "softmax"), ("softmax", "cross_entropy"), ("norm", "layernorm"),
+                                        ("attention", "attention"), ("attention", "attention_causal")])
+def test_one_pass_is_proved_on_the_first_rung_and_noted(room, name):
+    o = library(room, name)
+    made = compile_op(o, contiguous(o), V4, ONE_PASS)
+    assert made.rung == "tuned" and any("in one pass, block by block" in n for n in made.notes)
+    assert not any(n.startswith("not on rung") for n in made.notes)
+
+
+def test_scores_of_attention_are_kept_for_a_tile_and_a_block():
+    o = library("attention", "attention")
+    nest = compile_op(o, contiguous(o), V4, ONE_PASS).nest
+    scores = next(b for b in nest.buffers if b.name == "s")
+    assert [str(e) for e, _ in scores.dims] == ["1", "1", "min(M, 192)", "1", "1024"]
+
+
+def test_results_in_the_order_of_the_text_are_not_taken_apart():
+    o = library("softmax", "softmax")
+    made = compile_op(o, contiguous(o), V4, Options(cascade=True, numerics="strict"))
+    assert not any("one pass" in n for n in made.notes)
+
+
+def test_rows_beyond_l2_are_done_in_one_pass():
+    q = questions(library("softmax", "softmax"))
+    longest = V4.l2 // 4
+    assert not regime(q, {"dim0": 4, "C": longest}, Options(), V4).cascade
+    assert regime(q, {"dim0": 4, "C": longest + 1}, Options(), V4).cascade
+    assert not regime(q, {"dim0": 4, "C": longest + 1}, Options(numerics="strict"), V4).cascade
+    assert not regime(q, {"dim0": 4, "C": longest + 1}, Options(special=False), V4).cascade
+
+
+def test_attention_is_rolled_where_scores_of_a_tile_leave_half_of_l3():
+    passes = find_passes(library("attention", "attention"))
+    sizes = {"B": 1, "H": 1, "M": 8192, "N": 8192, "D": 64, "E": 64}
+    assert not one_pass_pays(passes, sizes, V4) and one_pass_pays(passes, sizes | {"N": 16384}, V4)
+
+
+def test_a_single_query_hands_over_a_row_and_stays_as_it_is():
+    assert find_passes(library("attention", "attention_decode")) == ()
