@@ -1,0 +1,138 @@
+"""Blocks of threads as text: what contractions look like, and that each line left out is found by the emulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import Compiled, compile_op
+from polyop.ir.dtypes import DTYPES
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.module import Module, launches
+from polyop.ir.target import target
+from polyop.runtime import amdgcn, cxx, emulated, nvrtc
+from polyop.runtime.layout import contiguous
+from polyop.runtime.usage import usage
+
+try:
+    cxx.compiler()
+except UnsupportedError as e:
+    pytest.skip(str(e), allow_module_level=True)
+
+CASTS = {"f32": "{}", "f64": "{}", "f16": "f32({})", "bf16": "f32({})", "i8": "i32({})"}
+SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i8": "i32"}
+UNITS = {
+    ("cuda:sm_80", "f32"): "", ("cuda:sm_80", "f16"): "pop_mma_m16n8k16_f16", ("cuda:sm_80", "bf16"): "pop_mma_m16n8k16_bf16",
+    ("cuda:sm_80", "f64"): "pop_mma_m8n8k4_f64", ("cuda:sm_80", "i8"): "pop_mma_m16n8k32_s8",
+    ("hip:gfx942", "f32"): "pop_mfma_f32_16x16x4_f32", ("hip:gfx942", "f16"): "pop_mfma_f32_16x16x16_f16",
+    ("hip:gfx942", "f64"): "pop_mfma_f64_16x16x4_f64", ("hip:gfx1100", "f16"): "pop_wmma_f32_16x16x16_f16",
+    ("hip:gfx1100", "f32"): "",
+}
+SIZES = ((1, 1, 1), (5, 3, 7), (129, 33, 65), (16, 16, 8), (70, 64, 130))
+
+
+@cache
+def product(where: str, dtype: str, order: str = "nn") -> Compiled:
+    a = {"n": "A[m,k]", "t": "A[k,m]"}[order[0]]
+    b = {"n": "B[k,n]", "t": "B[n,k]"}[order[1]]
+    rows = {"n": "M, K", "t": "K, M"}[order[0]]
+    columns = {"n": "K, N", "t": "N, K"}[order[1]]
+    cast = CASTS[dtype]
+    text = (f"op mm(A: {dtype}[{rows}], B: {dtype}[{columns}]) -> (C: {SUMS[dtype]}[M, N]) "
+            f"{{ C[m,n] += {cast.format(a)} * {cast.format(b)} }}")
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    return compile_op(op, contiguous(op), target(where))
+
+
+def arrays(dtype: str, order: str, sizes: tuple[int, int, int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    m, k, n = sizes
+    g = np.random.default_rng(m + k + n)
+    numpy = DTYPES[dtype].numpy
+    a, b = (g.integers(-3, 4, s).astype(numpy) for s in ((m, k), (k, n)))
+    want = a.astype(np.float64) @ b.astype(np.float64)
+    given = {"A": np.ascontiguousarray(a.T) if order[0] == "t" else a, "B": np.ascontiguousarray(b.T) if order[1] == "t" else b}
+    return given | {"C": np.zeros((m, n), {"f32": "f4", "f64": "f8", "i32": "i4"}[SUMS[dtype]])}, want
+
+
+def run(module: Module, dtype: str, lies: str, sizes: tuple[int, int, int], **how: str) -> tuple[str, bool]:
+    """What the emulator saw, and whether the values are right."""
+    given, want = arrays(dtype, lies, sizes)
+    report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, **how)
+    return str(report), bool(np.array_equal(given["C"], want))
+
+
+@pytest.mark.parametrize(("where", "dtype"), UNITS)
+def test_a_product_is_right_at_boundary_sizes_and_its_threads_are_in_order(where: str, dtype: str) -> None:
+    made = product(where, dtype)
+    assert made.rung == "tuned" and made.module is not None and all(p.holds for p in made.proofs)
+    assert (UNITS[where, dtype] or "+=") in made.module.text
+    for k, sizes in enumerate(SIZES):
+        assert run(made.module, dtype, "nn", sizes, order=emulated.ORDERS[k % 3]) == ("no fault found", True)
+
+
+@pytest.mark.parametrize("order", ["nt", "tn", "tt"])
+@pytest.mark.parametrize(("where", "dtype"), [("cuda:sm_80", "f16"), ("cuda:sm_80", "f32"), ("hip:gfx942", "f16")])
+def test_operands_may_lie_either_way(where: str, dtype: str, order: str) -> None:
+    made = product(where, dtype, order)
+    assert made.rung == "tuned" and made.module is not None
+    assert run(made.module, dtype, order, (40, 35, 21)) == ("no fault found", True)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_without_its_barrier_a_product_races(dtype: str) -> None:
+    module = product("cuda:sm_80", dtype).module
+    assert module is not None
+    (line,) = [x for x in module.text.splitlines() if "pop_copies_barrier" in x]
+    report, _ = run(replace(module, text=module.text.replace(line, "")), dtype, "nn", (64, 70, 64))
+    assert "race" in report or "copy" in report or "uninitialised" in report
+
+
+PLANTED = (
+    (r"pop_copies_barrier\(\)", "pop_barrier()"),                      # nobody waits for the copies
+    (r"\+ 1, 2\)", "+ 0, 2)"),                                          # the next tile goes to the slot in use
+    (r"pop_lane\(\) / 16 \* 8", "pop_lane() / 16 * 4"),               # a lane map that is off
+    (r"pop_copy_run<8>\((.*), (.*)\);", r"pop_copy_run<8>(\1, 8);"),    # zeros beyond the end forgotten
+    (r"const int n_w = 64 \* \(int\)\(pop_n / 32 % 2\)", "const int n_w = 32 * (int)(pop_n / 32 % 2)"),  # overlapping tiles
+)
+
+
+@pytest.mark.parametrize(("right", "wrong"), PLANTED)
+def test_a_planted_bug_in_a_generated_kernel_shows(right: str, wrong: str) -> None:
+    module = product("cuda:sm_80", "f16").module
+    assert module is not None
+    text, count = re.subn(right, wrong, module.text)
+    assert count
+    seen = [run(replace(module, text=text), "f16", "nn", (130, 70, 130), completion=c) for c in emulated.COMPLETIONS]
+    assert any(report != "no fault found" or not right_values for report, right_values in seen)
+
+
+@pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
+@pytest.mark.parametrize("where", ["cuda:sm_80", "cuda:sm_90a"])
+@pytest.mark.parametrize("dtype", ["f32", "f16"])
+def test_a_product_spills_nothing_on_nvidia(where: str, dtype: str) -> None:
+    module = product(where, dtype).module
+    assert module is not None
+    (taken,) = usage(nvrtc.assemble(module))
+    assert taken.local == 0 and taken.registers <= 255
+    assert launches(module.launch)[0].shared > 30_000
+
+
+@pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
+@pytest.mark.parametrize("where", ["hip:gfx90a", "hip:gfx942", "hip:gfx1100"])
+def test_a_product_spills_nothing_on_amd(where: str) -> None:
+    module = product(where, "f16").module
+    assert module is not None
+    (taken,) = usage(amdgcn.assemble(module))
+    assert taken.local == 0
+
+
+def test_the_text_says_why_each_barrier_is_there() -> None:
+    text = product("cuda:sm_80", "f16").module.text  # type: ignore[union-attr]
+    barriers = [x.strip() for x in text.splitlines() if "barrier" in x and "(" in x and not x.startswith("//")]
+    assert barriers and all(" // " in x and "other threads" in x for x in barriers)
