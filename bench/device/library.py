@@ -6,6 +6,7 @@ import multiprocessing
 import time
 from collections.abc import Iterable
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -77,7 +78,7 @@ def all_of(work: list[tuple[int, str]], device: Device, seconds: float, workers:
         try:
             for done in as_completed(waiting, timeout=seconds):
                 out.append(done.result())
-        except TimeoutError:
+        except Late:
             pool.shutdown(wait=False, cancel_futures=True)
     return out, len(work) - len(out)
 

@@ -173,6 +173,7 @@ EXPORT void fake_place(void* at, int device) {
 #define DEVICE int(context - 1000)
 
 EXPORT int cuInit(unsigned) { TRY("cuInit", false); return devices ? OK : NO_DEVICE; }
+EXPORT int cuDriverGetVersion(int* out) { *out = 12040; return OK; }
 EXPORT int cuDeviceGetCount(int* out) { TRY("cuDeviceGetCount", false); *out = devices; return OK; }
 EXPORT int cuDeviceGet(int* out, int k) { TRY("cuDeviceGet", false); *out = k; return k < devices ? OK : INVALID_DEVICE; }
 EXPORT int cuDeviceGetAttribute(int* out, int attribute, int) {
@@ -235,6 +236,7 @@ EXPORT int cuPointerGetAttribute(void* out, int attribute, void* at) { TRY("cuPo
 // --- HIP: the same, where devices are numbers ---------------------------------------------------------------------------
 
 EXPORT int hipInit(unsigned) { TRY("hipInit", false); return devices ? OK : NO_DEVICE; }
+EXPORT int hipDriverGetVersion(int* out) { *out = 60342131; return OK; }
 EXPORT int hipGetDeviceCount(int* out) { TRY("hipGetDeviceCount", false); *out = devices; return OK; }
 EXPORT int hipGetDevice(int* out) { TRY("hipGetDevice", false); *out = (int)context; return OK; }
 EXPORT int hipSetDevice(int k) { TRY("hipSetDevice", false); context = k; return k < devices ? OK : INVALID_DEVICE; }

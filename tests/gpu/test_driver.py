@@ -83,8 +83,9 @@ def test_a_module_is_loaded_once_for_each_device(gpu: FakeGpu) -> None:
     assert gpu.calls({"cuda": "cuModuleLoadData", "hip": "hipModuleLoadData"}[gpu.family]) == 2
 
 
-def test_code_that_is_none_is_refused_by_the_driver(gpu: FakeGpu) -> None:
-    with pytest.raises(driver.InternalError, match="ModuleLoadData failed"):
+def test_code_that_a_driver_does_not_take_is_told_with_its_version(gpu: FakeGpu) -> None:
+    version = {"cuda": "CUDA 12.4", "hip": "HIP 6.3"}[gpu.family]
+    with pytest.raises(driver.UnsupportedError, match=rf"does not take code that was made for it: .* is for {version}"):
         driver.load(Device(gpu.family, 0), b"no code")
 
 

@@ -67,6 +67,7 @@ _NO_TIMING = 2            # of events
 _RELAXED = 2              # a capture mode in which nothing is forbidden to the thread that captures
 _ORDINAL = {"cuda": 9, "hip": 9}                   # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _MAJOR, _MINOR, _MULTIPROCESSORS, _SHARED = 75, 76, 16, 97  # of CUdevice_attribute; the last: bytes a block may ask for
+_NOT_FOR_IT = (200, 209, 218, 222)  # an image that is invalid, for another chip, or newer than the driver
 _DYNAMIC_SHARED = 8       # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no asking
 
@@ -289,9 +290,28 @@ def device_of(family: str, address: int) -> Device:
 
 
 def load(device: Device, code: bytes) -> int:
-    """A module of machine code in the context of `device`; it is never unloaded, since a graph may still use it."""
+    """A module of machine code in the context of `device`; it is never unloaded, since a graph may still use it.
+
+    Raises UnsupportedError, with the driver's version, if it does not take the code.
+    """
+    out = ctypes.c_uint64()
     with on(device) as d, relaxed(d):
-        return d.ask("load", code)
+        failed = d.calls["load"](ctypes.addressof(out), code)
+    if failed in _NOT_FOR_IT:
+        raise UnsupportedError(f"{device}, which is {arch(device)}, does not take code that was made for it: {d._name(failed)}; "
+                               f"its driver is for {TITLES[device.family]} {version(d)}")
+    if failed:
+        raise d.error("load", failed)
+    return out.value
+
+
+def version(d: Driver) -> str:
+    """Of the newest toolkit that a driver takes code of."""
+    out = ctypes.c_int()
+    get = d.library.hipDriverGetVersion if d.family == "hip" else d.library.cuDriverGetVersion
+    get(ctypes.byref(out))
+    large, small = (10_000_000, 100_000) if d.family == "hip" else (1000, 10)
+    return f"{out.value // large}.{out.value % large // small}"
 
 
 def function(device: Device, module: int, name: str, shared: int) -> int:

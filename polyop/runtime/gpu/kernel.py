@@ -9,11 +9,14 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.module import STATUS, Binary, Proof, in_order, slots
+from polyop.runtime import forks
 from polyop.runtime.bind import Bound
 from polyop.runtime.gpu import driver, status
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.table import Start, Table, launcher, refused, table
 from polyop.runtime.launching import grid
+
+_lock = forks.rlock()
 
 _ALIGN = 256  # bytes, of each work buffer: what device memory is aligned to
 
@@ -45,7 +48,10 @@ class GpuKernel:
         """The code on `device`."""
         found = self.loaded.get(device.index)
         if found is None:
-            found = self.loaded.setdefault(device.index, Loaded(device, driver.load(device, self.binary.code)))
+            with _lock:
+                found = self.loaded.get(device.index)
+                if found is None:
+                    found = self.loaded[device.index] = Loaded(device, driver.load(device, self.binary.code))
             status.note(device)
         return found
 
