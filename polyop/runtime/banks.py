@@ -40,13 +40,14 @@ class _Counted(ctypes.Structure):
     _fields_ = [(n, ctypes.c_uint64) for n in ("place", "write", "accesses", "cycles", "phases")]
 
 
-def counted(lib: ctypes.CDLL, module: Module, line: Callable[[int], int]) -> tuple[Traffic, ...]:
+def counted(lib: ctypes.CDLL, module: Module, lines_of: Callable[[tuple[int, ...]], dict[int, int]]) -> tuple[Traffic, ...]:
     """What was counted since the emulator started afresh, a row for reads and one for writes of each line."""
     first = ctypes.POINTER(_Counted)()
     count = lib.pop_emu_traffic(ctypes.byref(first))
+    lines = lines_of(tuple(t.place for t in first[:count]))
     rows: dict[tuple[int, bool], list[int]] = {}
     for t in first[:count]:
-        row = rows.setdefault((line(t.place), bool(t.write)), [0, 0, 0])
+        row = rows.setdefault((lines[t.place], bool(t.write)), [0, 0, 0])
         for i, n in enumerate((t.accesses, t.phases, t.cycles)):
             row[i] += n
     text = module.text.splitlines()

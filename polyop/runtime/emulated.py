@@ -18,7 +18,7 @@ from polyop.ir.module import STATUS, Launch, Module, in_order, launches, slots
 from polyop.ir.target import target
 from polyop.runtime import cxx
 from polyop.runtime.banks import counted
-from polyop.runtime.findings import Finding, Report, findings, line_of
+from polyop.runtime.findings import Finding, Report, findings, lines_of
 from polyop.runtime.launching import Memory, addresses, arguments, grid
 
 ORDERS = ("forward", "backward", "shuffled")
@@ -96,17 +96,19 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     status = views[STATUS]
     status[...] = 0
     found: list[Finding] = []
+    known = 0
     for launch, env in in_order(module.launch, sizes):
         stopped = _launch(lib, launch, module, env, scalars, memory, how)
-        found += findings(lib, path, launch.kernel, launch.block, module, lambda b, e: (placed[b].name, placed[b].index(e)),
-                          len(found))
+        new, known = findings(lib, path, launch.kernel, launch.block, module,
+                              lambda b, e: (placed[b].name, placed[b].index(e)), known)
+        found += new
         if stopped:
             break
     for b in module.signature.tensors:
         if b.name in outputs:
             arrays[b.name][...] = views[b.name]
     site = int(status)
-    traffic = counted(lib, module, partial(line_of, path)) if banks else ()
+    traffic = counted(lib, module, partial(lines_of, path)) if banks else ()
     lib.pop_emu_reset()
     return Report(module.signature.sites[site - 1] if site else None, tuple(found), traffic)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -76,16 +76,19 @@ class _Found(ctypes.Structure):
 
 
 def findings(lib: ctypes.CDLL, path: Path, kernel: str, block: int, module: Module,
-             place: Callable[[int, int], tuple[str, tuple[int, ...]]], known: int) -> list[Finding]:
-    """The findings after the first `known` ones, of a kernel in the library at `path` with `block` threads in a block.
+             place: Callable[[int, int], tuple[str, tuple[int, ...]]], known: int) -> tuple[list[Finding], int]:
+    """What the emulator found after the first `known` faults, and how many it knows now.
+
+    Of a kernel in the library at `path` with `block` threads in a block.
 
     place  the name and index of an element of a buffer, both by number
     """
     first = ctypes.POINTER(_Found)()
     count = lib.pop_emu_findings(ctypes.byref(first))
     out = []
+    lines = lines_of(path, tuple(p for f in first[known:count] for p in (f.place, f.other_place)))
     for f in first[known:count]:
-        line, other_line = line_of(path, f.place), line_of(path, f.other_place)
+        line, other_line = lines[f.place], lines[f.other_place]
         if f.what in _MEETINGS and line and line == other_line:
             continue
         me, other = _thread(f.thread, f.block, block), _thread(f.other_thread, f.other_block, block)
@@ -96,7 +99,7 @@ def findings(lib: ctypes.CDLL, path: Path, kernel: str, block: int, module: Modu
         buffer, index = (f.name.decode(), (f.element,)) if f.buffer == _SHARED else place(f.buffer, f.element) if f.buffer >= 0 \
             else ("", ())
         out.append(Finding(_WHAT[f.what], kernel, buffer, index, who, line, code))
-    return out
+    return out, count
 
 
 def _thread(thread: int, of_block: int, block: int) -> str:
@@ -105,15 +108,22 @@ def _thread(thread: int, of_block: int, block: int) -> str:
     return f"the copy engine of block {of_block}" if thread == block else f"thread {thread} of block {of_block}"
 
 
-def line_of(path: Path, place: int) -> int:
-    """The line of the module's text that the code before `place` stands for; 0 if no tool here can tell."""
+def lines_of(path: Path, places: Sequence[int]) -> dict[int, int]:
+    """The line of the module's text that the code before each place stands for; 0 if no tool here can tell."""
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    if tool is None or not place:
-        return 0
-    # a return address is one past the call
-    done = subprocess.run([tool, "-i", "-e", str(path), hex(place - 1)], capture_output=True, text=True, check=False)
+    lines = dict.fromkeys(places, 0)
+    wanted = [p for p in lines if p]
+    if tool is None or not wanted:
+        return lines
+    # a return address is one past the call; -a writes each address above its lines, the innermost first
+    done = subprocess.run([tool, "-a", "-i", "-e", str(path), *(hex(p - 1) for p in wanted)], capture_output=True, text=True,
+                          check=False)
+    at = 0
     for text in done.stdout.splitlines():
+        if text.startswith("0x"):
+            at = int(text, 16) + 1
+            continue
         file, _, line = text.split(" (")[0].rpartition(":")
-        if file.endswith(".cpp") and line.isdigit():  # the rest are headers
-            return int(line)
-    return 0
+        if not lines.get(at, 1) and file.endswith(".cpp") and line.isdigit():  # the rest are headers
+            lines[at] = int(line)
+    return lines

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from gpu_kernels import kinds, ran
+from gpu_kernels import kinds, module, ran
 
 from polyop.ir.errors import UnsupportedError
 from polyop.runtime import cxx, emulated
@@ -355,3 +357,14 @@ def test_a_barrier_of_the_block_and_one_of_a_warp_wait_for_ever() -> None:
 def test_a_barrier_in_a_loop_meets_itself_however_the_compiler_copies_it() -> None:
     body = "float x = 0; for (unsigned i = 0; i < 3 + t / 64; i++) { if (i % 2 == 0) x += X[t]; pop_barrier(); } Y[t] = x;"
     assert str(ran(body, {"X": f32(64), "Y": np.zeros(64, np.float32)}, block=64)) == "no fault found"
+
+
+def test_a_fault_of_one_launch_is_told_once_though_a_place_was_copied_in_an_earlier_one() -> None:
+    """The compiler may make two barriers of the first kernel's one; that is no fault, and must not be counted as one."""
+    first = "if (t == 0) Y[0] = 1; pop_barrier(); if (t == 0) Y[1] = 2;"
+    one = module(first, {"Y": np.zeros(64, np.float32)}, block=64)
+    two = module("Y[0] = (float)t;", {"Y": np.zeros(64, np.float32)}, block=64)
+    text = one.text + two.text.replace(" k(", " l(").split("\n", 1)[1]
+    launches = (one.launch[0], replace(two.launch[0], kernel="l"))
+    report = emulated.run(replace(one, text=text, launch=launches), {}, {}, {"Y": np.zeros(64, np.float32)})
+    assert [(f.what, f.kernel) for f in report.findings] == [("race", "l")]
