@@ -96,7 +96,8 @@ def declared(b: Buffer, h: Held, c: str) -> str:
     count = prod(n.const for n in slot_counts(b))
     if h.fragment is h.atom.c_map:
         return f"{STORED[b.dtype.name]} {c}[{count}][{h.fragment.regs}];"
-    return f"{'double' if b.dtype.bytes_ == 8 else 'pop_u32'} {c}[{count}][{words(b, h.fragment)}];"
+    alone = words(b, h.fragment) == 1 or b.dtype.bytes_ > _WORD  # an atom takes a single number as it is
+    return f"{STORED[b.dtype.name] if alone else 'pop_u32'} {c}[{count}][{words(b, h.fragment)}];"
 
 
 def words(b: Buffer, f: Fragment) -> int:
@@ -259,7 +260,7 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
             row, column = side(f.row, w * per + e), side(f.column, w * per + e)
             inner = replace(scope, names={**scope.names, h.row: f"({row})", h.column: f"({column})"})
             text = _at(source, inner)
-            if t.bytes_ == 8:
+            if t.bytes_ > _WORD or f.regs == 1:
                 terms.append(text)
             elif t.bytes_ == 4:
                 terms.append(f"pop_bits({text})" if t.is_float else f"(pop_u32){text}")
