@@ -19,10 +19,12 @@ from polyop.dsl.names import did_you_mean
 from polyop.ir.deep import with_room
 from polyop.ir.errors import PolyopError, UserError, fail
 from polyop.ir.interface import Interface
-from polyop.ir.target import ROWS
+from polyop.ir.target import ROWS, Target
 from polyop.poly.wellformed import check as well_formed
+from polyop.rehearsal import device_for
 from polyop.report.explain import explain as explained
 from polyop.runtime import amdgcn, cache, cpu, nvrtc
+from polyop.runtime.gpu import driver
 from polyop.trace import STAGES
 from polyop.trial import sort
 
@@ -124,13 +126,22 @@ def targets() -> None:
     for t in rows:
         wide = f"{t.vector_bytes} bytes" if t.family == "x86" else f"{t.warp} threads"
         name = "x86" if t.name == "x86:host" else t.name
-        table.add_row(name, wide, str(t.registers), _here(t.name, t.family) if t.name != "x86:host" else f"runs: {t.arch}")
+        table.add_row(name, wide, str(t.registers), _here(t) if t.name != "x86:host" else f"runs: {t.arch}")
     OUT.print(table)
+    for family in ("cuda", "hip"):
+        reason = driver.unavailable(family)
+        if reason:
+            OUT.print(Text(reason, "dim"))
 
 
-def _here(name: str, family: str) -> str:
-    if family == "x86":
-        return "runs" if cpu.runs_here(cpu.resolve(name)) else "assembles; this CPU cannot run it"
+def _here(t: Target) -> str:
+    if t.family == "x86":
+        return "runs" if cpu.runs_here(t) else "assembles; this CPU cannot run it"
+    device = device_for(t)
+    return _assembled(t.family) + (f"; runs on {device}, which is {driver.arch(device)}" if device else "")
+
+
+def _assembled(family: str) -> str:
     if family == "cuda":
         return "text and cubin" if not nvrtc.unavailable() else "text; `polyop[cuda]` adds the cubin"
     try:

@@ -17,7 +17,7 @@ from polyop.ir.module import Binary, Module
 from polyop.runtime import cxx
 from polyop.runtime.gpu import dlpack, driver, home
 
-ARCHS = {"cuda": (9, 0, b""), "hip": (0, 0, b"gfx942:sramecc+:xnack-")}
+ARCH = (9, 0, b"gfx942:sramecc+:xnack-")
 
 
 class Launched(ctypes.Structure):
@@ -55,7 +55,7 @@ class FakeGpu:
         self.reset()
 
     def reset(self, devices: int = 1, arch: tuple[int, int, bytes] | None = None) -> None:
-        self.fake.fake_reset(devices, *(arch or ARCHS[self.family]))
+        self.fake.fake_reset(devices, *(arch or ARCH))
         forget()
 
     def fail(self, symbol: str, code: int) -> None:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from fake_gpu import FakeGpu
 
+from polyop.cli.look import targets
 from polyop.cli.named import called
 from polyop.dsl.parse import parse
 from polyop.ir.errors import CallError, InternalError
@@ -46,6 +48,14 @@ def test_a_device_that_does_not_run_the_code_is_left_alone(cuda: FakeGpu) -> Non
     assert device_for(target("cuda:sm_80")) is None
     cuda.reset(devices=0)
     assert device_for(target("cuda:sm_90a")) is None
+
+
+def test_targets_say_what_runs_where(gpu: FakeGpu) -> None:
+    done = " ".join(CliRunner().invoke(targets, []).output.split())
+    assert {"cuda": "; runs on cuda:0, which is sm_90", "hip": "; runs on hip:0, which is gfx942"}[gpu.family] in done
+    gpu.reset(devices=0)
+    done = " ".join(CliRunner().invoke(targets, []).output.split())
+    assert "runs on" not in done and "no CUDA device can be used" in done and "no HIP device can be used" in done
 
 
 def test_what_lies_outside_is_told_by_the_call_itself(gpu: FakeGpu) -> None:
