@@ -20,11 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, affine, names
-from polyop.poly.edges import Edge, counterpart, same_value
+from polyop.poly.edges import Edge, counterpart, digits, same_value
 from polyop.poly.nodes import Classes, Cluster, Node, Schedule, Serial, Shared
-from polyop.poly.schedule import blocks_of
-from polyop.poly.scop import UPDATE, Scop, Stmt
+from polyop.poly.schedule import blocks_of, written
+from polyop.poly.scop import MAP, UPDATE, Scop, Stmt
 
+BLOCK = 8  # rows that make it worth it to fetch an operand for them
 LARGE = 2  # dimensions beside the batch that make it worth it: a matrix for each batch, not a row
 
 
@@ -65,8 +66,10 @@ class _Run:
         return tuple(s for c in self.clusters for s in c.stmts)
 
     def loops(self) -> list[tuple[str, ...]]:
-        """Those that are batches everywhere, and leave lanes what lies side by side."""
-        return [x for x in map(self._from, self.clusters[0].shell) if x and self._is_batch(x) and not self._is_lane(x)]
+        """Those that are batches everywhere, and leave lanes what lies side by side; or that have blocks of rows inside."""
+        found = [x for x in map(self._from, self.clusters[0].shell) if x and not self._is_lane(x)]
+        blocks = any(map(self._has_blocks, found))
+        return [x for x in found if self._is_batch(x) or (blocks and self._leaves_rows(x, found))]
 
     def tile(self) -> tuple[str, ...]:
         """One that is a row of some contraction, and a batch or a row of the others; empty if there is none."""
@@ -118,6 +121,22 @@ class _Run:
             return any(x.source in again and x.index[-1:] == (affine(i),) for s, i in self._iterators(loop) for x in s.reads)
         return any(self.scop.op.tensor(s.target.source).role == "temp" and s.target.index[-1:] == (affine(i),)
                    for s, i in self._iterators(loop))
+
+    def _has_blocks(self, loop: tuple[str, ...]) -> bool:
+        """Whether each iteration has a block of rows, in which operands are used again, as b of { Y[8 b + p] : 0 <= p < 8 }."""
+        return any(isinstance(p, Affine) and p.factor(i) >= BLOCK and i in digits(p, s.ranges) and len(digits(p, s.ranges)) > 1
+                   for s, i in self._iterators(loop) if s.kind == MAP for p in s.target.index)
+
+    def _leaves_rows(self, loop: tuple[str, ...], taken: list[tuple[str, ...]]) -> bool:
+        """Whether each operand of a contraction that has the loop has another one that is not `taken` and the result has, too."""
+        own = {s.name: i for s, i in self._iterators(loop)}
+        gone = {(s.name, i) for x in taken for s, i in self._iterators(x)}
+        for s in (s for c in self.clusters if c.is_contraction for s in c.stmts if s.kind == UPDATE):
+            for x in s.reads:
+                here = frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine))) & written(s)
+                if own[s.name] in here and not any((s.name, i) not in gone for i in here):
+                    return False
+        return True
 
     def _is_row(self, loop: tuple[str, ...]) -> bool:
         """Whether the loop is no column: nothing that a contraction reads by it has a unit stride of the result."""

@@ -14,15 +14,10 @@ with a stride other than 1 below a pooling, say. A tensor of the end of a chain 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import prod
+from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Quasi, affine, evaluate, loads, names
+from polyop.ir.expr import Affine, Quasi, affine, expr_names, loads, names
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.ir.target import Target
-
-LEAST, MOST = 8, 128
-"""Rows of a tile: fewer compute too much of a halo twice, more gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,13 +45,20 @@ class Chain:
 
     ends     those that are written in full; all have `extent` rows
     handed   the temporaries that only steps of the chain read: of these a tile is kept
+    stored   those of them that some step reads in other rows than it writes: the others are used where they are made
     rows     what a tile needs of each
+    terms    the extents of what is added up for an element of each of `handed`
+    batches  leading dimensions that nothing of the chain mixes: loops around everything; `shared`: whether they are anyway
     """
 
     ends: tuple[str, ...]
     handed: tuple[Tensor, ...]
+    stored: tuple[Tensor, ...]
     extent: Affine
     rows: Mapping[str, Rows]
+    terms: tuple[tuple[Affine, ...], ...]
+    batches: int
+    shared: bool
 
 
 def find_chains(op: Op) -> tuple[Chain, ...]:
@@ -71,31 +73,6 @@ def find_chains(op: Op) -> tuple[Chain, ...]:
             chain = next((c for c in grown if c and not all(c.rows[t.name].is_plain for t in c.handed)), None)
             found += [chain] if chain else []
     return tuple(found)
-
-
-def tile_rows(chains: tuple[Chain, ...], sizes: Mapping[str, int], target: Target) -> int:
-    """How many rows a tile has in a call of these sizes; 0 if what is handed over stays in L2 as a whole, or no tile does.
-
-    Beyond L2 it is written, fetched and read again. A tile takes at most half of L2, since inputs pass through there, too.
-    """
-    if max((_bytes(c, sizes, None) for c in chains), default=0) <= target.l2:
-        return 0
-    rows = MOST
-    while rows >= LEAST and max(_bytes(c, sizes, rows) for c in chains) > target.l2 // 2:
-        rows //= 4
-    return rows if rows >= LEAST else 0
-
-
-def _bytes(c: Chain, sizes: Mapping[str, int], tile: int | None) -> int:
-    """What is handed over in `c`, in bytes; in one tile, unless `tile` is None."""
-    total = 0
-    for t in c.handed:
-        r = c.rows[t.name]
-        extents = [evaluate(e, sizes) for e in t.shape]
-        if tile is not None:
-            extents = [min(extents[r.dim], evaluate(r.count(tile), sizes)), *extents[r.dim + 1 :]]
-        total += prod(extents) * t.dtype.bytes_
-    return total
 
 
 def _feeds_itself(op: Op, tensor: str) -> bool:
@@ -146,7 +123,34 @@ class _Growing:
             return None
         while self.grow() or self.widen():
             pass
-        return Chain(tuple(self.ends), tuple(self.handed), self.extent, self.rows) if self.handed else None
+        if not self.handed:
+            return None
+        terms = tuple(self.terms(t.name) for t in self.handed)
+        if not all(names(e) <= set(self.op.sizes) for of in terms for e in of):
+            return None
+        stored = tuple(t for t in self.handed if any(self.differ(t.name, s.target.source) for s in self.readers(t.name)))
+        contracts = any(_contracts(s) for t in self.rows for s in self.op.steps_of(t))
+        return Chain(tuple(self.ends), tuple(self.handed), stored, self.extent, self.rows, terms,
+                     min(map(self.batches, self.handed)), not contracts)
+
+    def differ(self, tensor: str, other: str) -> bool:
+        return replace(self.rows[tensor], dim=0) != replace(self.rows[other], dim=0)
+
+    def terms(self, tensor: str) -> tuple[Affine, ...]:
+        """The extents that steps add up for an element of `tensor`."""
+        return tuple(r.upper - r.lower for s in self.op.steps_of(tensor) for r in s.ranges if r.index not in _kept(s))
+
+    def batches(self, t: Tensor) -> int:
+        """How many leading dimensions of `t` its readers have in the same place of what they write.
+
+        Not those along which a contraction would lose all rows or all columns of an operand: `d` of `X[n, c, i, j] * F[d, c]`.
+        """
+        reads = [(s, x) for s in self.readers(t.name) for x in loads(s.expr) if x.source == t.name]
+        dim, found = self.rows[t.name].dim, 0
+        while found < dim and all(x.index[found] == s.target.index[found] for s, x in reads) \
+                and all(_leaves(s, found, dim) for s in self.op.steps_of(t.name) if _contracts(s)):
+            found += 1
+        return found
 
     def readers(self, tensor: str) -> list[Step]:
         return [s for s in self.op.steps if any(x.source == tensor for e in (s.expr, s.target) for x in loads(e)
@@ -217,6 +221,24 @@ def _both(a: Rows, b: Rows) -> Rows | None:
         return None
     low = a.first if first.const >= 0 else b.first
     return Rows(a.dim, a.stride, low, (a.first + a.window if last.const <= 0 else b.first + b.window) - low)
+
+
+def _kept(s: Step) -> frozenset[str]:
+    """The indices of what `s` writes."""
+    return frozenset[str]().union(*(names(p) for p in s.target.index if isinstance(p, Affine)))
+
+
+def _leaves(s: Step, at: int, dim: int) -> bool:
+    """Whether each read that has the index at place `at` of what `s` writes has one from place `dim` on, too."""
+    own, inside = (frozenset[str]().union(*(names(p) for p in part if isinstance(p, Affine)))
+                   for part in (s.target.index[at : at + 1], s.target.index[dim:]))
+    return all(expr_names(x) & inside for x in loads(s.expr) if expr_names(x) & own)
+
+
+def _contracts(s: Step) -> bool:
+    """Whether two reads of `s` each have an index of the result that the other one lacks."""
+    over = [expr_names(x) & _kept(s) for x in loads(s.expr)]
+    return s.reduce is not None and any(a - b and b - a for a in over for b in over)
 
 
 @dataclass(frozen=True, slots=True)

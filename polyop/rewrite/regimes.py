@@ -11,10 +11,10 @@ from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
-from polyop.rewrite.chains import tile_rows
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
+from polyop.rewrite.traffic import tile_rows
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096

@@ -18,9 +18,10 @@ from polyop.ir.target import target
 from polyop.poly.scop import extract
 from polyop.poly.verify.copies import same_elements
 from polyop.poly.wellformed import check
-from polyop.rewrite.chains import find_chains, tile_rows
+from polyop.rewrite.chains import find_chains
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.regimes import kinds
+from polyop.rewrite.traffic import tile_rows
 from polyop.runtime import cpu
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import assert_same, op
@@ -231,7 +232,51 @@ def test_calls_get_tiles_where_what_is_handed_over_leaves_l2_and_a_tile_does_not
     chains, v4 = find_chains(op(BLUR)), target("x86:x86-64-v4")
     assert tile_rows(chains, {"N": 500, "M": 500}, v4) == 0
     assert tile_rows(chains, {"N": 4000, "M": 500}, v4) == 128
-    assert tile_rows(chains, {"N": 4000, "M": 4000}, v4) == 8
+    assert tile_rows(chains, {"N": 4000, "M": 4000}, v4) == 32
     assert tile_rows(chains, {"N": 4000, "M": 40000}, v4) == 0
     assert tile_rows((), {}, v4) == 0
+
+
+def test_convolutions_get_tiles_where_spare_rows_cost_less_than_memory():
+    chains, v4 = find_chains(op(FILTERS)), target("x86:x86-64-v4")
+    window = {"R": 3, "S": 3}
+    assert tile_rows(chains, {"N": 512, "M": 512, "C": 3, "D": 16, "E": 16} | window, v4) == 16
+    assert tile_rows(chains, {"N": 512, "M": 512, "C": 128, "D": 16, "E": 16} | window, v4) == 0
+    assert tile_rows(chains, {"N": 56, "M": 56, "C": 64, "D": 64, "E": 64} | window, v4) == 0
+
+
+def test_planes_that_nothing_mixes_stay_in_a_cache_one_by_one():
+    depthwise = find_chains(op(POOLED))
+    assert tile_rows(depthwise, {"B": 1000, "N": 56, "M": 56}, target("x86:x86-64-v4")) == 0
+
+
+def test_a_kernel_of_tiles_is_for_calls_of_large_images():
     assert any("rows to spare" in k for k in kinds(op(BLUR))) and not any("rows to spare" in k for k in kinds(op(POINTWISE)))
+
+
+@pytest.mark.parametrize("threads", [False, True])
+def test_contractions_are_packed_inside_shared_tiles(threads):
+    made = compiled(FILTERS, overlap=8, threads=threads)
+    assert made.rung == "tuned" and all(p.holds for p in made.proofs) and not any("not on rung" in n for n in made.notes)
+    assert made.trace["schedule"].startswith("tile around") and sum("packed" in c for c in made.chosen) == 2
+    assert made.nest.buffer("A_tile").private
+
+
+@pytest.mark.parametrize("rows", [5, 8, 19])
+def test_kernels_of_filters_in_tiles_compute_what_others_do(rows):
+    rng = np.random.default_rng(1)
+    arrays = [rng.integers(-3, 4, s).astype(np.int32) for s in ((rows, 23, 3), (2, 3, 3, 17), (2, 3, 17, 5))]
+    plain, over = polyop.op(FILTERS), polyop.op(FILTERS, options=Options(overlap=8))
+    np.testing.assert_array_equal(plain(*arrays), over(*arrays))
+
+
+def test_an_output_channel_stays_inside_tiles_since_a_contraction_without_columns_is_none():
+    made = compiled("""op f(X: i32[N, H, W, C], F: i32[D, C]) -> (Y: i32[N, D, H-2, W]) {
+    T[n, d, i, j] += X[n, i, j, c] * F[d, c]
+    Y[n, d, i, j] max= T[n, d, i + r, j]  where r in 0:3, i in 0:H-2 }""", overlap=8)
+    assert made.trace["schedule"].startswith("n tile around\n  [d row j")
+
+
+def test_clusters_that_are_no_contractions_share_batches_and_leave_lanes_theirs():
+    scan, retention = polyop.library("selective_scan").compile(), polyop.library("retention").compile()
+    assert scan.trace["schedule"].startswith("d around") and retention.trace["schedule"].startswith("b h around")
