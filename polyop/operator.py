@@ -21,7 +21,7 @@ from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
 from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten, in_arrays
 from polyop.rewrite.questions import Questions, questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import block_tile, regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound, bind
@@ -253,9 +253,11 @@ class Operator:
         if t.family not in ("x86", device.family):
             raise UnsupportedError(f"`{self.interface.name}` is for {t.name}, and its arrays are on {device}")
         t = native(device) if t.family == "x86" else t
-        options = replace(self.options, special=False)  # other sizes need no other tiles, since blocks are many
+        options = replace(self.options, special=False)
         positive = min(seen.sizes.values(), default=1) > 0
         options = regime(merged.questions, seen.sizes, options, t) if positive else replace(options, regime="any")
+        if positive and self.options.special:
+            options = replace(options, tile=block_tile(merged.questions, seen.sizes))
         units = layout(seen.op, seen.views, options.ones)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
         if not isinstance(k, GpuKernel):

@@ -38,6 +38,8 @@ class Options:
     overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether loops are cut so that several threads have work
+    tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
+               too few blocks for these calls; () elsewhere
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
     Raises UserError E902, if a word is none of those.
@@ -58,6 +60,7 @@ class Options:
     overlap: int = 0
     cascade: bool = False
     threads: bool = False
+    tile: tuple[int, ...] = ()
     check: bool = True
 
     def __post_init__(self) -> None:

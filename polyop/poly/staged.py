@@ -103,7 +103,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
         return 128 if n > 64 else 64 if n > 32 else 32
 
     deep = 16 if u.target.dtype.bytes_ <= 4 else 8
-    tall, wide = fitting(row), fitting(column)
+    tall, wide = plan.options.tile or (fitting(row), fitting(column))
     high = 8 if tall >= 128 else 4 if tall >= 64 else 2
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)

@@ -18,6 +18,8 @@ from polyop.rewrite.traffic import tile_rows
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
+TILES = (128, 64, 32)  # sides of the tile that a block of a GPU's threads takes
+BLOCKS = 128  # as many as an H100 has multiprocessors, about
 HEADS = 4  # columns of dot products that share each vector of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
@@ -47,6 +49,21 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip, overlap=overlap,
                     cascade=cascade)
     return options if found == options else found
+
+
+def block_tile(q: Questions, sizes: Mapping[str, int]) -> tuple[int, ...]:
+    """Rows and columns for a block of a GPU's threads, so that there are blocks enough for its multiprocessors; () if there are.
+
+    The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work.
+    """
+    if q.tile is None:
+        return ()
+    extents = [evaluate(e, sizes) for e in q.tile[:2]]
+    sides = [next((t for t in TILES if e > t // 2), TILES[-1]) for e in extents]
+    while prod(-(-e // t) for e, t in zip(extents, sides, strict=True)) < BLOCKS and max(sides) > TILES[-1]:
+        at = sides.index(max(sides))
+        sides[at] //= 2
+    return () if sides == [TILES[0]] * 2 else tuple(sides)
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

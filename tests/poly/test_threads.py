@@ -225,3 +225,14 @@ def test_a_condition_on_terms_of_a_sum_keeps_it_from_the_matrix_unit() -> None:
         compiled = compile_op(op, contiguous(op), target("cuda:sm_80"))
         assert compiled.rung == "tuned" and compiled.module is not None
         assert ("pop_mma" in compiled.module.text) == unit
+
+
+@pytest.mark.parametrize("tile", [(32, 32), (64, 128), (128, 32)])
+@pytest.mark.parametrize("name", ["f32", "f16"])
+def test_smaller_tiles_are_proved_too(name: str, tile: tuple[int, int]) -> None:
+    operator = polyop.op(TEXTS[name])
+    op = operator._op(operator.choice())
+    for where in ("cuda:sm_80", "hip:gfx942"):
+        compiled = compile_op(op, contiguous(op), target(where), Options(tile=tile))
+        assert compiled.rung == "tuned" and all(p.holds for p in compiled.proofs)
+        assert f"rows m x {tile[0]}, columns n x {tile[1]}" in compiled.chosen[0]

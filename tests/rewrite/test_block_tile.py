@@ -1,0 +1,26 @@
+"""How large a tile a block of a GPU's threads takes: large ones where they leave blocks enough for all multiprocessors."""
+
+from __future__ import annotations
+
+import pytest
+
+import polyop
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import block_tile
+
+PRODUCT = "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k] * B[k,n] }"
+
+
+@pytest.mark.parametrize(("m", "n", "tile"), [
+    (8192, 8192, ()), (2048, 2048, ()), (1024, 1024, (64, 128)), (512, 512, (32, 64)), (32, 32, (32, 32)), (1, 1, (32, 32)),
+    (16, 16384, (32, 128)), (33, 65, (32, 32)),
+])
+def test_tiles_shrink_until_there_are_blocks_enough(m: int, n: int, tile: tuple[int, ...]) -> None:
+    operator = polyop.op(PRODUCT)
+    op = operator._op(operator.choice())
+    assert block_tile(questions(op), {"M": m, "N": n, "K": 100}) == tile
+
+
+def test_an_operator_without_one_contraction_has_no_tile() -> None:
+    operator = polyop.op("op relu2(X: f32[N]) -> (Y: f32[N]) { Y[i] = relu(X[i]) }")
+    assert block_tile(questions(operator._op(operator.choice())), {"N": 5}) == ()
