@@ -9,6 +9,7 @@ import pytest
 from gpu_kernels import kinds, module, ran
 
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.module import Module
 from polyop.runtime import cxx, emulated
 
 try:
@@ -339,6 +340,34 @@ def test_a_row_that_is_not_aligned_is_reported() -> None:
     assert kinds(ran(body, {"Y": np.zeros(32, np.uint32)}, shared=1024)) == {"misaligned access"}
 
 
+# --- atomic sums ----------------------------------------------------------------------------------------------------
+
+def then(first: Module, second: Module) -> Module:
+    """Both kernels, one launch after the other, on the arrays of the second."""
+    text = first.text.replace(" k(", " j(") + second.text.split("\n", 1)[1]
+    return replace(second, text=text, launch=(replace(first.launch[0], kernel="j"), *second.launch))
+
+
+@pytest.mark.parametrize("order", emulated.ORDERS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.uint32, np.int64, np.uint64])
+def test_threads_of_all_blocks_add_to_one_element(dtype: type, order: str) -> None:
+    x = np.arange(128).astype(dtype) - np.asarray(50).astype(dtype)
+    arrays = {"X": x, "Y": np.zeros(3, dtype)}
+    clear = module("if (t < 3) Y[t] = 0;", {"Y": arrays["Y"]})
+    add = module("pop_atomic_add(Y + t % 3, X[blockIdx.x * 32 + t]);", arrays, blocks=4)
+    assert str(emulated.run(then(clear, add), {}, {}, arrays, order=order)) == "no fault found"
+    np.testing.assert_array_equal(arrays["Y"], [x.reshape(4, 32)[:, k::3].sum(dtype=dtype) for k in range(3)])
+
+
+def test_an_atomic_sum_needs_a_start_and_does_not_mix_with_plain_stores() -> None:
+    arrays = {"Y": np.zeros(1, np.float32)}
+    assert kinds(ran("pop_atomic_add(Y, 1.0f);", arrays)) == {"uninitialised read"}
+    clear = module("if (t == 0) Y[0] = 0;", arrays)
+    assert kinds(emulated.run(then(clear, module("Y[0] += 1.0f;", arrays)), {}, {}, arrays)) == {"race"}
+    mixed = module("if (t) pop_atomic_add(Y, 1.0f); else Y[0] = 1;", arrays)
+    assert kinds(emulated.run(then(clear, mixed), {}, {}, arrays)) == {"race"}
+
+
 # --- barriers -------------------------------------------------------------------------------------------------------
 
 @pytest.mark.parametrize("order", emulated.ORDERS)
@@ -362,9 +391,7 @@ def test_a_barrier_in_a_loop_meets_itself_however_the_compiler_copies_it() -> No
 def test_a_fault_of_one_launch_is_told_once_though_a_place_was_copied_in_an_earlier_one() -> None:
     """The compiler may make two barriers of the first kernel's one; that is no fault, and must not be counted as one."""
     first = "if (t == 0) Y[0] = 1; pop_barrier(); if (t == 0) Y[1] = 2;"
-    one = module(first, {"Y": np.zeros(64, np.float32)}, block=64)
-    two = module("Y[0] = (float)t;", {"Y": np.zeros(64, np.float32)}, block=64)
-    text = one.text + two.text.replace(" k(", " l(").split("\n", 1)[1]
-    launches = (one.launch[0], replace(two.launch[0], kernel="l"))
-    report = emulated.run(replace(one, text=text, launch=launches), {}, {}, {"Y": np.zeros(64, np.float32)})
-    assert [(f.what, f.kernel) for f in report.findings] == [("race", "l")]
+    arrays = {"Y": np.zeros(64, np.float32)}
+    both = then(module(first, arrays, block=64), module("Y[0] = (float)t;", arrays, block=64))
+    report = emulated.run(both, {}, {}, arrays)
+    assert [(f.what, f.kernel) for f in report.findings] == [("race", "k")]

@@ -148,3 +148,18 @@ template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN
     }
     return x;
 }
+
+// --- atomic sums ----------------------------------------------------------------------------------------------------
+
+// Adds `x` to an element of 4 or 8 bytes that threads of all blocks add to. Sums of floats depend on the order.
+template <class T> POP_FN void pop_atomic_add(T* at, T x) {
+    static_assert(sizeof(T) == 4 || sizeof(T) == 8, "atomic sums take 4 or 8 bytes");
+#if defined(POP_EMULATOR)
+    pop_emu_atomic_add(at, &x, sizeof(T), (T)0.5 != (T)0);
+#elif defined(__HIP__)
+    (void)__hip_atomic_fetch_add(at, x, __ATOMIC_RELAXED, __HIP_MEMORY_SCOPE_AGENT);
+#else
+    if constexpr (sizeof(T) == 8 && (T)0.5 == (T)0) atomicAdd((pop_u64*)at, (pop_u64)x);
+    else atomicAdd(at, x);
+#endif
+}

@@ -75,5 +75,6 @@ POP_EMU_MEET void pop_emu_wgmma(float* d, unsigned n, int bf16, const unsigned* 
                                 unsigned long long b, int a_across, int b_across, int add);
 POP_EMU_MEET void pop_emu_wgmma_commit();
 POP_EMU_MEET void pop_emu_wgmma_wait(unsigned keep);
+void pop_emu_atomic_add(void* at, const void* x, unsigned bytes, int is_float);
 void pop_emu_compare_exchange(unsigned* at, unsigned expected, unsigned value);
 }

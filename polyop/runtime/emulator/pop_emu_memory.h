@@ -187,6 +187,7 @@ void write_cell(Region* r, Cell& c, int64_t byte, bool atomic, const void* place
         report_at(BEING_READ, r, byte, NOBODY, place);
         return;
     }
+    if (atomic && !(c.flags & INITIALISED)) report_at(UNINITIALISED, r, byte, NOBODY, place);
     if (!before(c.writer, c.writer_block, c.writer_clock) && !(atomic && (c.flags & ATOMIC)))
         report_at(RACE_WW, r, byte, c.writer, place);
     const uint32_t reader = open_reader(r, c);

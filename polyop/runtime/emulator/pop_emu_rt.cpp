@@ -16,6 +16,7 @@
 
 #include "pop_emu_abi.h"
 
+#define HERE __builtin_return_address(0)
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 pop_emu_index pop_emu_thread, pop_emu_block, pop_emu_block_size, pop_emu_grid_size;
@@ -26,6 +27,7 @@ unsigned pop_emu_warp = 32;
 #include "pop_emu_memory.h"
 #include "pop_emu_shared.h"
 #include "pop_emu_threads.h"
+#include "pop_emu_meet.h"
 #include "pop_emu_copies.h"
 #include "pop_emu_atoms.h"
 #include "pop_emu_phases.h"
