@@ -233,7 +233,7 @@ def test_the_emulators_bodies_compile_without_a_warning(tmp_path: Path) -> None:
     text.write_text(kernel(COPY + MOVE + ROWS_OF_MATRICES, ARGUMENTS))
     for source, more in ((text, ["-DPOP_EMULATOR", "-include", "pop_emu.h"]), (cxx.EMULATOR / "pop_emu_rt.cpp", [])):
         quiet = ["-Wno-unused-function", "-Wno-unknown-pragmas"]
-        command = [*compiler.compile, *flags, "-O1", "-Wall", "-Wextra", *quiet, *more, f"-I{cxx.DEVICE}", f"-I{cxx.EMULATOR}", "-c",
-                   str(source), "-o", str(tmp_path / "k.o")]
+        command = [*compiler.compile, *flags, "-O1", "-Wall", "-Wextra", *quiet, *more, f"-I{cxx.DEVICE}", f"-I{cxx.EMULATOR}",
+                   "-c", str(source), "-o", str(tmp_path / "k.o")]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert not done.returncode and not done.stderr, done.stderr
