@@ -50,7 +50,8 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
     """
     views = {t.name: _input(t, arguments[t.name]) for t in op.inputs}
     first, home = _home(views, out)
-    views = _gathered(views, first, home)
+    if home is not None or any(v.device is not None for v in views.values()):
+        views = _gathered(views, first, home)
     sizes, sources, scalars = _integers(op, arguments)
     _sizes(op, views, sizes, sources)
     _facts(op, sizes, sources)
@@ -70,7 +71,8 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
         else:
             results[t.name] = given[t.name]
             views[t.name] = _output(t, given[t.name], shape)
-            _together("out", views[t.name], first, home)
+            if home is not None or views[t.name].device is not None:
+                _together("out", views[t.name], first, home)
     _disjoint(op, views, [t.name for t in fresh] if given else [], updated)
     views.update({i: _set_aside(views[i], home) for i in updated.values() if i not in in_place(op)})
     return Bound(op, sizes, scalars, views, tuple(results[t.name] for t in op.outputs), sources, home)
@@ -95,7 +97,7 @@ def _gathered(views: Mapping[str, View], first: str, home: Any) -> dict[str, Vie
     """All views on the device of `home`: numbers go along, arrays must be there."""
     for name, v in views.items():
         _together(name, v, first, home)
-    if home is None or not any(map(_is_number, views.values())):
+    if not any(map(_is_number, views.values())):
         return dict(views)
     from polyop.runtime.gpu import home as gpu  # imported already: there is an array of a GPU
 
@@ -110,7 +112,7 @@ def _together(name: str, v: View, first: str, home: Any) -> None:
 
 
 def _is_number(v: View) -> bool:
-    return isinstance(v.owner, bool | int | float | np.generic)
+    return not v.shape and isinstance(v.owner, bool | int | float | np.generic)
 
 
 def _set_aside(v: View, home: Any) -> View:
