@@ -8,7 +8,7 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import columns, contract, lanes, packed, rows, spread, staged
+from polyop.poly import columns, contract, lanes, packed, rows, spread, squares, staged
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -50,18 +50,33 @@ def _attempts(plan: Plan, cluster: Cluster, outer: Axes, rung: str) -> tuple[lis
         except UnsupportedError as error:
             notes = (f"{cluster}: not packed, since {error}",)
     if rung == "tuned" and plan.options.regime == "positive" and plan.target.warp:
-        try:
-            found += [(str(s), partial(staged.build, plan, cluster, outer, s)) for s in staged.choose(plan, cluster, outer)]
-        except UnsupportedError as error:
-            notes = (f"{cluster}: not staged, since {error}",)
-        try:
-            found += [(str(p), partial(spread.build, plan, cluster, outer, p)) for p in spread.choose(plan, cluster)]
-        except UnsupportedError as error:
-            notes = (*notes, f"{cluster}: not spread, since {error}")
+        for name, choose in _OF_BLOCKS:
+            try:
+                found += choose(plan, cluster, outer)
+            except UnsupportedError as error:
+                notes = (*notes, f"{cluster}: not {name}, since {error}")
     for r in lanes.choose(plan, cluster):
         if not (r.lane or any(r.inner)) or (rung in ("tuned", "default") and not plan.target.warp):
             found.append((str(r), partial(rows.build, plan, cluster, outer, r)))
     return found, notes
+
+
+def _staged(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
+    return [(str(s), partial(staged.build, plan, cluster, outer, s)) for s in staged.choose(plan, cluster, outer)]
+
+
+def _spread(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
+    s = spread.choose(plan, cluster)
+    return [(str(s), partial(spread.build, plan, cluster, outer, s))]
+
+
+def _squares(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
+    s = squares.choose(plan, cluster)
+    return [(str(s), partial(squares.build, plan, cluster, outer, s))]
+
+
+_OF_BLOCKS = (("staged", _staged), ("spread", _spread), ("squares", _squares))
+"""Strategies in which the threads of a block work together, best first."""
 
 
 def _packed(plan: Plan, cluster: Cluster, outer: Axes) -> Iterator[Attempt]:
