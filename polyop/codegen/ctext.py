@@ -331,6 +331,8 @@ def _is_computed(s: Store) -> bool:
 
 def _assign(s: Store, place: str, value: Text, scope: Scope) -> list[str]:
     t = s.target.dtype
+    if s.atomic:
+        return _atomic(s, place, value, scope)
     if s.reduce is None:
         return [f"{place} = {narrowed(value.c, t)};"]
     if s.reduce.fn in ("add", "mul") and t.is_float and t.bits >= 32:
@@ -340,3 +342,17 @@ def _assign(s: Store, place: str, value: Text, scope: Scope) -> list[str]:
     kind, body = value_type(t), combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
     return ["{", f"    const {kind} pop_a = {widened(place, t)};", f"    const {kind} pop_b = {value.c};",
             f"    {place} = {narrowed(body.c, t)};", "}"]
+
+
+def _atomic(s: Store, place: str, value: Text, scope: Scope) -> list[str]:
+    """The same in one piece, beside other threads: by an instruction where there is one, else until nobody came between."""
+    assert s.reduce is not None
+    t = s.target.dtype
+    is_wide = t.is_integer and t.bits >= 32
+    if (s.reduce.fn == "add" and (is_wide or (t.is_float and t.bits >= 32))) or (s.reduce.fn in ("max", "min") and is_wide):
+        return [f"pop_atomic_{s.reduce.fn}(&{place}, ({STORED[t.name]})({value.c}));"]
+    kind, body = value_type(t), combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
+    stored = STORED[t.name]
+    return ["{", f"    const {kind} pop_b = {value.c};", f"    pop_atomic(&{place}, [=](const {stored} pop_old) {{",
+            f"        const {kind} pop_a = {widened('pop_old', t)};", f"        return ({stored})({narrowed(body.c, t)});",
+            "    });", "}"]

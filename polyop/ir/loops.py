@@ -142,6 +142,7 @@ class Store:
     origin    the Scop statement it carries out, or None if it only moves data
     lift      the values of the origin's iterators here: a claim that the checker verifies
     stream    the value is not read again soon: a target may bypass its caches
+    atomic    of a reduction: several threads may update the element at once, and each update is indivisible
     later     the value may arrive as late as the next Barrier: a target may copy it while the thread goes on
     """
 
@@ -154,6 +155,7 @@ class Store:
     expr: Expr
     stream: bool = False
     later: bool = False
+    atomic: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +249,7 @@ def show(n: Node, depth: int) -> list[str]:
             head = [f"{pad}if {test}"] + [x for b in n.then for x in show(b, depth + 1)]
             return head + ([f"{pad}else"] + [x for b in n.other for x in show(b, depth + 1)] if n.other else [])
         case Store():
-            notes = ("  (stream)" if n.stream else "") + ("  (later)" if n.later else "")
+            notes = ("  (stream)" if n.stream else "") + ("  (later)" if n.later else "") + ("  (atomic)" if n.atomic else "")
             return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}{notes}"]
         case Prefetch():
             return [f"{pad}prefetch {n.place}"]

@@ -19,6 +19,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.ir.updates import in_place
 from polyop.poly.around import NotInTilesError, part_of, sized, skewed
+from polyop.poly.atomics import with_atomics
 from polyop.poly.barriers import with_barriers
 from polyop.poly.batches import share
 from polyop.poly.build import Part, Plan
@@ -90,8 +91,9 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     own = {b.name: b for w in written for b in w.program.buffers}
     op = op_scop.op
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
-    nest = with_barriers(LoopNest(op.name, op.sizes, scalars, (*storage.buffers(plan), *own.values()),
-                                  tuple(n for w in written for n in w.nodes), tuple(in_place(op).items())))
+    plain = LoopNest(op.name, op.sizes, scalars, (*storage.buffers(plan), *own.values()),
+                     tuple(n for w in written for n in w.nodes), tuple(in_place(op).items()))
+    nest = with_barriers(with_atomics(plain)) if target.warp else plain
     return Middle(op_scop, context, found, tuple(w.program for w in written), nest, tuple(c for w in written for c in w.chosen),
                   (*found.notes, *storage.notes(), *(n for w in written for n in w.notes)), not storage.is_plain,
                   any(w.is_skewed for w in written))

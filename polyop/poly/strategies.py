@@ -8,7 +8,7 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import columns, contract, lanes, packed, rows, spread, squares, staged
+from polyop.poly import columns, contract, lanes, packed, rows, scattered, spread, squares, staged
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -50,7 +50,7 @@ def _attempts(plan: Plan, cluster: Cluster, outer: Axes, rung: str) -> tuple[lis
         except UnsupportedError as error:
             notes = (f"{cluster}: not packed, since {error}",)
     if rung == "tuned" and plan.options.regime == "positive" and plan.target.warp:
-        for name, choose in _OF_BLOCKS:
+        for name, choose in _ON_GPU:
             try:
                 found += choose(plan, cluster, outer)
             except UnsupportedError as error:
@@ -75,8 +75,13 @@ def _squares(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
     return [(str(s), partial(squares.build, plan, cluster, outer, s))]
 
 
-_OF_BLOCKS = (("staged", _staged), ("spread", _spread), ("squares", _squares))
-"""Strategies in which the threads of a block work together, best first."""
+def _scattered(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
+    s = scattered.choose(plan, cluster)
+    return [(str(s), partial(scattered.build, plan, cluster, outer, s))]
+
+
+_ON_GPU = (("staged", _staged), ("spread", _spread), ("squares", _squares), ("scattered", _scattered))
+"""Strategies for GPUs, best first."""
 
 
 def _packed(plan: Plan, cluster: Cluster, outer: Axes) -> Iterator[Attempt]:

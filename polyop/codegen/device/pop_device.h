@@ -289,6 +289,7 @@ POP_FN bool pop_is_inside(pop_i64 at) { return at > POP_OUTSIDE / 2; }
 template <class T> POP_FN T pop_read(const T* from, pop_i64 at) { return pop_is_inside(at) ? from[at] : (T)0; }
 
 #include "pop_block.h"
+#include "pop_atomic.h"
 #include "pop_copy.h"
 #include "pop_matrix.h"
 #include "pop_hopper.h"

@@ -59,8 +59,8 @@ def concurrent(a: Accesses) -> tuple[tuple[int, For], ...]:
 def conflict(a: Accesses, all_touches: tuple[Touch, ...], key: int, loop: For) -> Conflict | None:
     """Two iterations of `loop`, in one iteration of all around it, that meet in memory; one of them writes.
 
-    Threads have registers and private work space of their own. In lock step, one reduction may meet itself: it is then
-    a fold, whose order is free.
+    Threads have registers and private work space of their own. In lock step, or if each of its updates is indivisible, one
+    reduction may meet itself: it is then a fold, whose order is free.
     """
     lockstep = loop.kind in COUNTED  # threads of a block may fold as well, and share what is the block's own
     inside = [t for t in all_touches if any(x.key == key for x in t.site.around)]
@@ -68,7 +68,7 @@ def conflict(a: Accesses, all_touches: tuple[Touch, ...], key: int, loop: For) -
         own = (Space.REG, Space.SHARED)
         inside = [t for t in inside if a.buffers[t.load.source].space not in own and not a.buffers[t.load.source].private]
     for first, second in _meetings(a, inside):
-        if lockstep and first.fold and second is first:
+        if (lockstep or first.site.store.atomic) and first.fold and second is first:
             continue
         depth = next(i for i, x in enumerate(first.site.around) if x.key == key)
         same = _same_turn(first.site, depth)

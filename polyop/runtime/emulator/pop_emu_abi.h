@@ -76,5 +76,7 @@ POP_EMU_MEET void pop_emu_wgmma(float* d, unsigned n, int bf16, const unsigned* 
 POP_EMU_MEET void pop_emu_wgmma_commit();
 POP_EMU_MEET void pop_emu_wgmma_wait(unsigned keep);
 void pop_emu_atomic_add(void* at, const void* x, unsigned bytes, int is_float);
+void pop_emu_atomic_read(void* at, void* to, unsigned bytes);
+void pop_emu_atomic_write(void* at, const void* from, unsigned bytes);
 void pop_emu_compare_exchange(unsigned* at, unsigned expected, unsigned value);
 }

@@ -78,3 +78,10 @@ extern "C" void pop_emu_atomic_add(void* at, const void* x, unsigned bytes, int 
     if (bytes == 4) is_float ? add_to<float>(at, x) : add_to<uint32_t>(at, x);
     else is_float ? add_to<double>(at, x) : add_to<uint64_t>(at, x);
 }
+
+// Any other update in one piece: nobody runs between its read and its write.
+extern "C" void pop_emu_atomic_read(void* at, void* to, unsigned bytes) {
+    touch(at, bytes, true, true, HERE);
+    memcpy(to, at, bytes);
+}
+extern "C" void pop_emu_atomic_write(void* at, const void* from, unsigned bytes) { memcpy(at, from, bytes); }
