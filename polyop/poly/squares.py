@@ -15,10 +15,11 @@ from dataclasses import dataclass
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, map_loads
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.poly.build import Axes, Builder, Part, Plan, common_start, stride
+from polyop.poly.build import Axes, Builder, Part, Plan
 from polyop.poly.lanes import is_few
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import MAP, Stmt
+from polyop.poly.strides import common_start, stride
 from polyop.poly.tiles import Axis, Coord, band, bands
 
 THREADS = 256
