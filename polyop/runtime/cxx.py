@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import hashlib
+import re
 import shutil
 import subprocess
 import tempfile
@@ -22,6 +23,7 @@ DEVICE = Path(__file__).parents[1] / "codegen" / "device"
 EMULATOR = Path(__file__).parent / "emulator"
 
 _FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-ffp-contract=off", "-w")
+_KERNEL = re.compile(r'^extern "C" __global__ void (?:__\w+\([^()]*\) )*(\w+)\(', re.MULTILINE)
 _WATCHED = ("-fsanitize=thread", "-g1")
 
 
@@ -80,9 +82,10 @@ def library(module: Module, watched: bool) -> Path:
     """The shared library of a CUDA or HIP text; `watched`: every access to memory is reported to the emulator.
 
     The library comes from the cache if the same text was built before by the same compiler. It exports
-    `KERNEL__launch` for each kernel of the text.
+    `KERNEL__launch` for each kernel of the text, so modules may have one text together.
     """
-    exports = "\n".join(f"POP_EMU_EXPORT({name})" for name in dict.fromkeys(x.kernel for x in launches(module.launch)))
+    started = (x.kernel for x in launches(module.launch))
+    exports = "\n".join(f"POP_EMU_EXPORT({name})" for name in dict.fromkeys((*_KERNEL.findall(module.text), *started)))
     source = f"{module.text}\n{exports}\n"  # the text comes first: its lines keep their numbers
     runtime = (EMULATOR / "pop_emu_rt.cpp").read_text(encoding="utf-8")
     headers = [p.read_text(encoding="utf-8") for p in sorted([*EMULATOR.glob("*.h"), *DEVICE.glob("*.h")])]

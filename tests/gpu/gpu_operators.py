@@ -1,8 +1,8 @@
-"""A dozen operators of the library, compiled for a GPU, with arguments and what NumPy says of them."""
+"""Operators of the library, compiled for a GPU, with arguments and what NumPy says of them."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
@@ -25,6 +25,8 @@ OPERATORS = (
 )
 """Names of cases of the library, with a dtype; the first of the case's own where there is none."""
 
+FILES = tuple(dict.fromkeys(file for file, _ in CASES))
+
 
 @dataclass(frozen=True, eq=False)
 class Call:
@@ -45,12 +47,29 @@ class Call:
         check(self.case, accuracy(self.dtype), self.given, tuple(self.arrays[n] for n in self.outputs), self.want)
 
 
-def calls(name: str, dtype: str, target_name: str, small: bool = True) -> list[Call]:
-    """A call for each of the case's small (or ordinary) sizes."""
+def together(file: str, target_name: str) -> list[Call]:
+    """A call of every operator of a file of the library, whose modules have one text: a compiler starts once for all of them.
+
+    From one operator to the next dtypes change between f32 and f16, if an operator has both, and small sizes take turns.
+    """
+    own = {case.op: name for name, (f, case) in reversed(list(zip(IDS, CASES, strict=True))) if f == file}
+    out = []
+    for k, name in enumerate(sorted(own.values())):
+        dtypes = CASES[IDS.index(name)][1].dtypes
+        wanted = ("f32", "f16")[k % 2]
+        found = calls(name, wanted if wanted in dtypes else dtypes[0], target_name, turn=k)
+        out += found
+    text = "\n".join(dict.fromkeys(c.module.text for c in out))
+    return [replace(c, module=replace(c.module, text=text)) for c in out]
+
+
+def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int | None = None) -> list[Call]:
+    """A call for each of the case's small (or ordinary) sizes; or for one of them, whose `turn` it is."""
     file, case = CASES[IDS.index(name)]
     dtype = dtype or case.dtypes[0]
     out = []
-    for given in case.tiny if small else case.sizes:
+    rows = case.tiny if small else case.sizes
+    for given in rows if turn is None else (rows[turn % len(rows)],):
         inputs, keywords = case.arguments(dtype, given), case.keywords(given)
         want = case.expected(inputs, given)
         op = instance(file, case, dtype, inputs, keywords)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from gpu_operators import OPERATORS, calls
+from gpu_operators import FILES, OPERATORS, calls, together
 
 from polyop.ir.errors import UnsupportedError
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
@@ -20,6 +20,19 @@ def test_an_operator_computes_on_the_emulator_what_numpy_says(name: str, dtype: 
         report = emulated.run(call.module, call.sizes, call.scalars, call.arrays, order=emulated.ORDERS[k % 3])
         assert str(report) == "no fault found"
         call.check()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_every_operator_of_the_library_computes_what_numpy_says_at_some_small_size(file: str) -> None:
+    wrong = []
+    for k, call in enumerate(together(file, ("cuda:sm_80", "hip:gfx942")[len(file) % 2])):
+        report = emulated.run(call.module, call.sizes, call.scalars, call.arrays, order=emulated.ORDERS[k % 3])
+        try:
+            assert str(report) == "no fault found"
+            call.check()
+        except AssertionError as error:
+            wrong.append(f"{call.case}, {call.dtype}, {dict(call.given)}: {error}")
+    assert not wrong, "\n".join(wrong)
 
 
 @pytest.mark.parametrize(("name", "dtype"), OPERATORS[:4])
