@@ -58,7 +58,7 @@ class SpreadStrategy:
         return f"spread: threads {along} x {self.many}{beside}"
 
 
-def choose(plan: Plan, cluster: Cluster) -> SpreadStrategy:
+def choose(plan: Plan, cluster: Cluster) -> tuple[SpreadStrategy, ...]:
     """The strategy for `cluster`.
 
     Raises  UnsupportedError, if no loop inside its shell is worth threads.
@@ -75,11 +75,11 @@ def choose(plan: Plan, cluster: Cluster) -> SpreadStrategy:
     if any(c for c, _ in found) and not (lane and shell[lane] >= sum(gain for _, gain in found) > 0):
         inner = tuple(c for c, gain in found)
         if any(gain > 0 for _, gain in found):
-            return _along(plan, cluster, inner)
+            return (_along(plan, cluster, inner),)
     if lane and shell[lane] > 0 and not cluster.is_contraction:
         inner = tuple(_longest(plan, g) for g in groups)
         if any(inner):
-            return SpreadStrategy(inner, ACROSS, lane, plan.target.warp, True)
+            return (SpreadStrategy(inner, ACROSS, lane, plan.target.warp, True),)
     raise UnsupportedError("no loop inside is long, and all of it in order")
 
 

@@ -66,8 +66,7 @@ def _staged(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
 
 
 def _spread(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
-    s = spread.choose(plan, cluster)
-    return [(str(s), partial(spread.build, plan, cluster, outer, s))]
+    return [(str(s), partial(spread.build, plan, cluster, outer, s)) for s in spread.choose(plan, cluster)]
 
 
 def _squares(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
