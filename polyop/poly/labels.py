@@ -35,8 +35,8 @@ def loop_name(base: str, taken: Collection[str], loops: Collection[str], stmts: 
 def is_coordinate(name: str, loop: str, stmts: Collection[str]) -> bool:
     """Whether `name` may be that of a coordinate of `loop`."""
     rest = name.removeprefix(f"{loop}_")
-    letter = rest.rpartition("_")[2]
-    return rest != name and len(letter) == 1 and (rest == letter or rest[:-2] in stmts)
+    stmt, _, last = rest.rpartition("_")
+    return rest != name and last[:1].isalpha() and (last[1:].isdigit() or not last[1:]) and (not stmt or stmt in stmts)
 
 
 def stems(tensors: Iterable[str], taken: Collection[str], stmts: Collection[str]) -> dict[str, str]:

@@ -253,12 +253,12 @@ class _Spread:
         """A part for each thread, then a fold: `part[v] = identity; part[v] op= e; total op= part[v]; T = total`."""
         b = self.b
         v = own[0]
-        part = self.register(f"{s.target.source}_{s.name}_part", s.target, (*self.beside, v))
+        part = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_part", s.target, (*self.beside, v))
         last: list[Band | str] = []
         if self.is_register(s):
             total = b.place(s, s.target, axes)
         else:
-            total = self.register(f"{s.target.source}_{s.name}_total", s.target, self.beside)
+            total = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_total", s.target, self.beside)
             first, *last = self.started(s, axes, outside, total)
             before.append(first)
         only = [f"0 <= {v.name} < {v.cap}"]
@@ -274,7 +274,7 @@ class _Spread:
         if self.is_register(s):
             body.append(self.leaf(b.compute(s, axes, every), *own))
             return
-        acc = self.register(f"{s.target.source}_{s.name}_acc", s.target, (*self.beside, *own))
+        acc = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_acc", s.target, (*self.beside, *own))
         first, last = self.started(s, axes, outside, acc, *own)
         before.append(first)
         body.append(self.leaf(b.compute(s, axes, every, target=acc), *own))
