@@ -229,7 +229,8 @@ class _Staged:
             for s, load in uses(self.cluster, tensor):
                 if any(not _is_around(self.plan, s, load, d, around) for d in range(len(t.shape))):
                     raise UnsupportedError(f"{tensor} has more than an element for each result")
-            buffer = Buffer(f"{tensor}_reg", t.dtype, tuple((affine(c.cap or 1), c.step) for c in locked), Space.REG)
+            dims = tuple((affine(c.cap or 1), c.step) for c in locked)
+            buffer = Buffer(f"{self.plan.stems[tensor]}_reg", t.dtype, dims, Space.REG)
             homes[tensor] = Home(buffer, (True,) * len(t.shape), tuple(c.name for c in locked))
         return homes
 
@@ -291,7 +292,7 @@ class _Staged:
         step, inner = self.steps[0], self.steps[-1]
         sides = (*mine.atom, inner) if side == "left" else (inner, *mine.atom)
         chosen = (*self.threads, *mine.rows, *sides)
-        name = f"{load.source}_{u.name}_{side}"
+        name = f"{self.plan.stems[load.source]}_{u.name}_{side}"
         self.b.buffer(Buffer(name, load.dtype, tuple((affine(c.cap or 1), c.step) for c in chosen), Space.REG))
         target = Load(name, tuple(affine(c.name) for c in chosen), load.dtype)
         starts = self.staging.starts(affine(self.chunk.name) + affine(step.name))
@@ -307,8 +308,8 @@ class _Staged:
         init = next((x for x in self.cluster.stmts if x.kind == INIT and x.target.source == u.target.source), None)
         follow = [x for x in self.cluster.stmts if x.kind == MAP]
         locked = self.locked
-        name = f"{u.target.source}_{u.name}_acc"
-        self.b.buffers.pop(f"{u.target.source}_reg", None)
+        name = f"{self.plan.stems[u.target.source]}_{u.name}_acc"
+        self.b.buffers.pop(f"{self.plan.stems[u.target.source]}_reg", None)
         self.b.buffer(Buffer(name, u.target.dtype, tuple((affine(c.cap or 1), c.step) for c in locked), Space.REG))
         self.acc = Load(name, tuple(affine(c.name) for c in locked), u.target.dtype)
         home = place(u.target, plan.values(u, self.axes))
