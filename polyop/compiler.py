@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
-from polyop.forms import FORMS, Form, before_scop
+from polyop.forms import FORMS, Form, before_scop, why_in_several
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Binary, Module, Proof
@@ -123,6 +123,8 @@ def _may_be_rewritten(a: _Asked) -> bool:
 def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
     """What to try, best first, and on which rungs: on those on which statements share loops, or on all if nothing follows."""
     rungs = RUNGS[RUNGS.index(a.options.rung) : -1]
+    several = why_in_several(a.options, not _may_be_rewritten(a))
+    a.notes.extend([several] if several else [])
     for what, form_of in FORMS if _may_be_rewritten(a) else ():
         form = _noted(a, f"in {what}", partial(form_of, cut, a.options))
         job = _noted(a, f"in {what}", partial(_job, a, form)) if form else None

@@ -69,9 +69,17 @@ def in_blocks(cut: Op, options: Options) -> Form | None:
     return Form(blocked) if blocked is not cut else None
 
 
+def why_in_several(options: Options, on_gpu: bool) -> str:
+    """Why reductions that need each other's results stay apart, though one pass is asked for; empty if it is not, or can be had."""
+    if not options.cascade or not (on_gpu or options.numerics == "strict"):
+        return ""
+    why = "the host would start the kernels of each block" if on_gpu else "sums keep the order of the text"
+    return f"not in one pass, since {why}"
+
+
 def in_one_pass(cut: Op, options: Options) -> Form | None:
     """`cut` with reductions that need another one's result in one pass with that; None if it has none, or is not asked for it."""
-    if not options.cascade or options.numerics == "strict":
+    if not options.cascade or why_in_several(options, False):
         return None
     made = cascaded(cut)
     folds = ", ".join(dict.fromkeys(f.result for c in chains_of(cut) for f in c.folds))

@@ -85,7 +85,7 @@ def test_attention_in_one_pass_is_the_attention_of_the_text(name):
 def test_one_pass_is_proved_on_the_first_rung_and_noted(room, name):
     o = library(room, name)
     made = compile_op(o, contiguous(o), V4, ONE_PASS)
-    assert made.rung == "tuned" and any("in one pass, block by block" in n for n in made.notes)
+    assert made.rung == "tuned" and any("computed in one pass, block by block" in n for n in made.notes)
     assert not any(n.startswith("not on rung") for n in made.notes)
 
 
@@ -99,7 +99,32 @@ def test_scores_of_attention_are_kept_for_a_tile_and_a_block():
 def test_results_in_the_order_of_the_text_are_not_taken_apart():
     o = library("softmax", "softmax")
     made = compile_op(o, contiguous(o), V4, Options(cascade=True, numerics="strict"))
-    assert not any("one pass" in n for n in made.notes)
+    assert "not in one pass, since sums keep the order of the text" in made.notes and "part" not in str(made.nest)
+
+
+def test_a_gpu_keeps_reductions_apart_and_says_why():
+    o = library("softmax", "softmax")
+    made = compile_op(o, contiguous(o), target("cuda:sm_80"), ONE_PASS)
+    assert "not in one pass, since the host would start the kernels of each block" in made.notes
+
+
+def test_rows_are_taken_one_by_one_by_all_that_reads_them():
+    o = library("softmax", "softmax")
+    schedule = compile_op(o, contiguous(o), V4, ONE_PASS).trace["schedule"].splitlines()
+    assert schedule[0] == "at0 around"
+    assert schedule[1] == "  [c_b : top_part_init total_part_init c_p*(S0) S1 c_p*(S2)]"
+
+
+def test_columns_that_lanes_run_along_are_not_taken_one_by_one():
+    o = library("softmax", "softmax_first")
+    assert "around" not in compile_op(o, contiguous(o), V4, ONE_PASS).trace["schedule"]
+
+
+def test_blocks_of_keys_are_a_loop_around_all_of_attention():
+    o = library("attention", "attention_causal")
+    schedule = compile_op(o, contiguous(o), V4, ONE_PASS).trace["schedule"].splitlines()
+    assert schedule[0].startswith("j_b!(") and "192 of i at a time around" in schedule[0]
+    assert [line.split(" :")[0] for line in schedule[1:4]] == ["  [i j_p", "  [i", "  [i v"]
 
 
 def test_rows_beyond_l2_are_done_in_one_pass():
