@@ -10,17 +10,20 @@ import pytest
 
 import polyop
 from polyop import compiler, making
+from polyop.codegen.x86 import emit
 from polyop.compiler import Compiled, compile_op
-from polyop.ir.errors import UnsupportedError
+from polyop.ir.dtypes import I64
+from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Space
 from polyop.ir.module import Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
-from polyop.ir.routine import buffers_of
+from polyop.ir.routine import Routine, Use, buffers_of
 from polyop.runtime import cpu
 from polyop.runtime.layout import contiguous
+from tests.codegen.nests import ld, loop, nest, st, tensor
 from tests.rewrite.ops import arguments, library, op, shape_of
 
 SCALED = """op f(X: f32[C, L], F: f32[C, K, R], z: f32) -> (Y: f32[K, 2*L + R]) {
@@ -97,6 +100,13 @@ def test_a_routine_takes_what_its_numbers_say(monkeypatch):
     assert len(routine.uses) == 2 and {n for u in routine.uses for n, _ in u.numbers} <= set(routine.nest.sizes)
     own = {b.name: b for u in routine.uses for b in buffers_of(routine, u)}
     assert {n: b for n, b in own.items() if b.space == Space.WORK}.items() <= {b.name: b for b in made.final.buffers}.items()
+
+
+def test_a_routine_with_computed_positions_is_refused():
+    row = loop("n", "N", st(ld("Y", "n"), ld("X", ld("at", "n", t=I64))))
+    n = nest([tensor("X", "N"), tensor("at", "N", t=I64), tensor("Y", "N")], [row])
+    with pytest.raises(InternalError, match="computed positions"):
+        emit(n, cpu.resolve("x86"), Options(), (Routine(n, (Use((), ()),)),), ())
 
 
 def test_what_is_light_is_not_taken_apart():
