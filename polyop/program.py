@@ -111,7 +111,7 @@ def library(name: str, *, options: Options | None = None) -> Operator:
 def operator(program: syntax.Program, name: str, options: Options) -> Operator:
     """The Operator for one definition; it is instantiated, and compiled, when it is called."""
     make = maker(program, name)
-    return Operator(interface(program, name), lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), _compile, options)
+    return Operator(interface(program, name), lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), compiled, options)
 
 
 def maker(program: syntax.Program, name: str) -> Callable[[Mapping[str, DType], Mapping[str, Any], int | None], Op]:
@@ -121,7 +121,7 @@ def maker(program: syntax.Program, name: str) -> Callable[[Mapping[str, DType], 
     return make
 
 
-def _compile(op: Op, layout: Layout, target: Target, options: Options) -> Compiled:
+def compiled(op: Op, layout: Layout, target: Target, options: Options) -> Compiled:
     """The pipeline; isl and the emitters are imported only when a kernel is not found in the cache."""
     with forks.IMPORTS:
         from polyop.compiler import compile_op

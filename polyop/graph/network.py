@@ -9,7 +9,6 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from polyop.compiler import compile_op
 from polyop.graph.cluster import Cluster, Clustering
 from polyop.graph.graph import Graph
 from polyop.graph.memory import Slots, assign
@@ -19,11 +18,13 @@ from polyop.ir.interface import Choice, Interface, Parameter
 from polyop.ir.op import Op, Tensor
 from polyop.ir.options import Options
 from polyop.operator import Operator
+from polyop.program import compiled
 from polyop.rewrite.inline import inline
 from polyop.rewrite.merge import Part, compose
 from polyop.rewrite.simplify import simplify
 from polyop.runtime import arrays, blocks
 from polyop.runtime.bind import bind
+from polyop.runtime.gpu.home import brought, given_back
 
 _LOOKS = 256      # calls of different looks that a thread remembers
 _REMEMBERED = 8   # sets of sizes for which a thread keeps the memory between kernels
@@ -53,13 +54,15 @@ Look = tuple[Any, ...]  # dtypes and shapes of the inputs of a call, all of them
 class _Remembered(threading.local):
     """What a thread keeps between calls.
 
-    bound     look of a call -> its sizes, and the shapes of its outputs
-    between   values of the sizes -> the memory between kernels
+    bound      look of a call -> its sizes, and the shapes of its outputs
+    between    values of the sizes -> the memory between kernels
+    constants  where arrays of a GPU come from -> the graph's constants as such
     """
 
     def __init__(self) -> None:
         self.bound: dict[Look, tuple[Sizes, tuple[tuple[int, ...], ...]]] = {}
         self.between: dict[tuple[int, ...], dict[str, np.ndarray]] = {}
+        self.constants: dict[Any, dict[str, Any]] = {}
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -97,31 +100,51 @@ class Network:
             what = f"there is no input `{unknown[0]}`" if unknown else f"the input `{missing[0]}` is not given"
             raise fail("E709", what, hint=f"inputs are {', '.join(wanted)}")
         arguments = {g: inputs[n] for n, g in wanted.items()}
-        sizes, made = self._bound(arguments)
-        memory = {**self.graph.constants, **arguments, **self._between(sizes)}
+        sizes, made, home = self._bound(arguments)
+        between = self._between(sizes) if home is None else self._elsewhere(sizes, home)
+        memory = {**self._constants(home), **arguments, **between}
         memory.update(zip((t.name for t in self.outer.outputs), made, strict=True))
         for s in self.steps:
             s.run(*(memory[n] for n in s.reads), *(sizes[n] for n in s.sizes), out=tuple(memory[n] for n in s.writes))
+        if home is not None:
+            memory.update((t.name, given_back(home, memory[t.name])) for t in self.outer.outputs)
         results = {label: memory[g] for label, g in self.graph.outputs}
         if self.form == "dict":
             return results
         values = tuple(memory[g] for _, g in self.graph.outputs)
         return values[0] if self.form == "one" else values
 
-    def _bound(self, arguments: Mapping[str, Any]) -> tuple[Sizes, tuple[Any, ...]]:
-        """The sizes of a call, and memory for its outputs; NumPy arrays that look like earlier ones need no second look."""
+    def _bound(self, arguments: Mapping[str, Any]) -> tuple[Sizes, tuple[Any, ...], Any]:
+        """The sizes of a call, memory for its outputs, and where more of it comes from if that is a GPU's.
+
+        Notes   NumPy arrays that look like earlier ones need no second look.
+        """
         plain = all(type(v) is np.ndarray for v in arguments.values())
         look = tuple((v.dtype, v.shape) for v in arguments.values()) if plain else ()
         found = self._kept.bound.get(look) if plain else None
         if found is not None:
             outs = zip(found[1], self.outer.outputs, strict=True)
-            return found[0], tuple(arrays.empty(shape, t.dtype, "numpy")[0] for shape, t in outs)
+            return found[0], tuple(arrays.empty(shape, t.dtype, "numpy")[0] for shape, t in outs), None
         bound = bind(self.outer, arguments)
         if plain:
             if len(self._kept.bound) >= _LOOKS:
                 self._kept.bound.clear()
             self._kept.bound[look] = bound.sizes, tuple(bound.views[t.name].shape for t in self.outer.outputs)
-        return bound.sizes, bound.results
+        return bound.sizes, bound.results, bound.home
+
+    def _constants(self, home: Any) -> Mapping[str, Any]:
+        """The graph's constants, on the device where the call is; they are brought there once."""
+        if home is None or not self.graph.constants:
+            return self.graph.constants
+        known = self._kept.constants
+        if home not in known:
+            known[home] = {n: brought(np.asarray(a), home) for n, a in self.graph.constants.items()}
+        return known[home]
+
+    def _elsewhere(self, sizes: Sizes, home: Any) -> dict[str, Any]:
+        """Arrays between kernels on a GPU, of this call alone: the framework's allocator knows better when one is free."""
+        tensors = [self.graph.tensor(n) for n in self.slots.of]
+        return {t.name: arrays.empty(tuple(evaluate(e, sizes) for e in t.shape), t.dtype, home)[0] for t in tensors}
 
     def _between(self, sizes: Sizes) -> dict[str, np.ndarray]:
         """Arrays for the tensors between kernels; they stay for the next call with these sizes."""
@@ -186,4 +209,4 @@ def operator(op: Op, options: Options | None = None, target: str = "x86") -> Ope
 
     def instantiate(_: Choice) -> Op:
         return op
-    return Operator(Interface(op.name, tuple(parameters), results), instantiate, compile_op, options, target)
+    return Operator(Interface(op.name, tuple(parameters), results), instantiate, compiled, options, target)

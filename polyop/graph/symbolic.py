@@ -20,6 +20,7 @@ from polyop.rewrite.algebra import constant
 from polyop.rewrite.unify import unify
 from polyop.runtime import arrays, choose
 from polyop.runtime.bind import plain
+from polyop.runtime.gpu.home import fetched
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -100,7 +101,8 @@ def _value(p: Parameter, given: Any) -> Value:
     if isinstance(given, Value):
         return given
     v = arrays.view(given, p.name, DTYPES.get(p.dtype))
-    return Value(p.name_in_op, v.dtype, tuple(Affine(const=n) for n in v.shape), data=arrays.as_numpy(v))
+    data = arrays.as_numpy(v) if v.device is None else fetched(v)
+    return Value(p.name_in_op, v.dtype, tuple(Affine(const=n) for n in v.shape), data=data)
 
 
 def _extent(op: Op, name: str, given: Any) -> Affine:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache, partial
 from operator import attrgetter
 from typing import Any, Protocol
@@ -20,7 +20,7 @@ from polyop.ir.dtypes import BY_NUMPY, DTYPES, U8, DType
 from polyop.runtime import arrays
 from polyop.runtime.arrays import View, refuse
 from polyop.runtime.gpu import dlpack
-from polyop.runtime.gpu.driver import DEFAULT_STREAM, Device, count, device_of, driver
+from polyop.runtime.gpu.driver import DEFAULT_STREAM, Device, count, device_of, driver, on
 from polyop.runtime.gpu.memory import GpuArray, copy, fill
 
 Make = Callable[[], tuple[Any, int]]
@@ -152,7 +152,7 @@ class Exchange:
 
     device: Device
     stream: int
-    namespace: Any = None
+    namespace: Any = field(default=None, hash=False)
 
     def maker(self, shape: tuple[int, ...], dtype: DType) -> Make:
         def make() -> tuple[Any, int]:
@@ -185,6 +185,30 @@ def snapshot(v: View, home: Home) -> View:
     array, address = home.maker((last - first,), U8)()
     copy(home.device, address, first, last - first, home.streamer()())
     return replace(v, address=address + v.address - first, owner=array, memory=array)
+
+
+def brought(array: np.ndarray, home: Home) -> Any:
+    """A copy of a NumPy array as one of `home`; this waits for the stream."""
+    dense = np.ascontiguousarray(array)
+    made, address = home.maker(array.shape, BY_NUMPY[array.dtype])()
+    stream = home.streamer()()
+    with on(home.device) as d:
+        if dense.nbytes:
+            d.do("put", address, dense.ctypes.data, dense.nbytes, stream)
+        d.do("wait", stream)
+    return made
+
+
+def fetched(v: View) -> np.ndarray:
+    """A copy of a view in the host's memory; this waits for the stream."""
+    first, last = v.span()
+    raw, stream = np.empty(last - first, np.uint8), v.kind.streamer()()
+    with on(v.device) as d:
+        if raw.nbytes:
+            d.do("get", raw.ctypes.data, first, raw.nbytes, stream)
+        d.do("wait", stream)
+    out: np.ndarray = arrays.as_numpy(replace(v, address=arrays.address(raw) + v.address - first, device=None)).copy()
+    return out
 
 
 def _capsule_view(value: Any, name: str, family: str) -> View:
