@@ -24,7 +24,8 @@ from polyop.poly.strides import stride
 from polyop.poly.tiles import Band, Coord, TileStmt, band
 
 CHUNK = 16  # bytes that a thread copies at once
-PAD = 4  # words by which lines are longer than they must be, so that neighbours in a column lie in different banks
+PAD = 16  # bytes by which lines are longer than they must be, so that neighbours in a column lie in different banks
+LEAST = 4  # elements by which they are, at least: a half warp reads four lines of f64
 SLOTS = 2
 
 
@@ -88,7 +89,7 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         raise UnsupportedError(f"{load} has {'none' if not tile else 'all'} of rows, columns and depth")
     by_depth = s.by_unit is not None and not (load.dtype.bytes_ in s.by_unit and fast != s.depth)
     order = sorted(tile, key=lambda x: (x[0] == s.depth) == by_depth)
-    pad = PAD * 4 // load.dtype.bytes_ if len(order) > 1 else 0
+    pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 else 0
     name = f"{b.plan.stems[load.source]}_{s.update.name}_s{n}"
     dims = [(affine(SLOTS), 1), *((affine(size), 1) for _, size in order[:-1]), (affine(order[-1][1] + pad), 1)]
     b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED))

@@ -136,3 +136,14 @@ def test_the_text_says_why_each_barrier_is_there() -> None:
     text = product("cuda:sm_80", "f16").module.text  # type: ignore[union-attr]
     barriers = [x.strip() for x in text.splitlines() if "barrier" in x and "(" in x and not x.startswith("//")]
     assert barriers and all(" // " in x and "other threads" in x for x in barriers)
+
+
+@pytest.mark.parametrize(("dtype", "lies"), [("f16", "nn"), ("f16", "nt"), ("bf16", "tn"), ("f64", "nn"), ("i8", "nt")])
+def test_what_matrix_units_read_meets_in_no_bank(dtype: str, lies: str) -> None:
+    module = product("cuda:sm_80", dtype, lies).module
+    assert module is not None
+    sizes = (128, 64, 128)
+    given, _ = arrays(dtype, lies, sizes)
+    report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, banks=True)
+    reads = [t for t in report.traffic if not t.write]
+    assert reads and [t.code for t in reads if t.conflicts] == []
