@@ -178,8 +178,33 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
     lines += [f"    {', '.join(p)}{',' if i + 1 < len(parameters) else ')'}" for i, p in enumerate(parameters)]
     if not parameters:
         lines[-1] += ")"
-    lines += ["{", *("    " + x for x in [*_axes(k.axes, scope), *_buffers(k, nest, scope), *_body(k.body, scope)]), "}"]
-    return lines
+    body = without_unused([*_axes(k.axes, scope), *_buffers(k, nest, scope), *_body(k.body, scope)])
+    return [*lines, "{", *("    " + x for x in body), "}"]
+
+
+_DECLARED = re.compile(r" *const (?:int|pop_i64|pop_u32) (\w+) = [^;]*;$")
+
+
+def without_unused(lines: list[str]) -> list[str]:
+    """`lines` without numbers that nothing reads, about which compilers would warn."""
+    while True:
+        unused = {at for at, line in enumerate(lines) if (m := _DECLARED.match(line)) and not _is_read(m[1], lines[at + 1:])}
+        if not unused:
+            return lines
+        lines = [line for at, line in enumerate(lines) if at not in unused]
+
+
+def _is_read(name: str, after: list[str]) -> bool:
+    """Whether a line of the same block, or of one inside it, has `name` in its code."""
+    word, depth = re.compile(rf"\b{re.escape(name)}\b"), 0
+    for line in after:
+        code = line.partition("//")[0]
+        if word.search(code):
+            return True
+        depth += code.count("{") - code.count("}")
+        if depth < 0:
+            return False
+    return False
 
 
 def _axes(axes: tuple[Axis, ...], scope: Scope) -> list[str]:

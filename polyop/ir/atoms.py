@@ -134,6 +134,9 @@ def _turned(f: Fragment) -> Fragment:
 
 
 def _mfma(k: int, t: DType, c: DType, c_map: Fragment) -> Atom:
+    """Those of k = 32 are two instructions, each of which takes half of what a lane holds: which k they add first is free, and
+    a lane's eight elements lie together, so that one load of 16 bytes brings them.
+    """
     name = f"mfma_{c}_16x16x{k}_{t}"
     a = _mfma_a(k // 4)
     return Atom(name, _CDNA, f"pop_{name}", 64, 16, 16, k, t, t, c, a, _turned(a), c_map)
@@ -174,6 +177,8 @@ ROWS = (
     _mma(32, "s8u8", I8, U8, I32),
     _mma(32, "u8s8", U8, I8, I32),
     _mma(32, "u8", U8, U8, I32),
+    _mfma(32, F16, F32, _MFMA_C),
+    _mfma(32, BF16, F32, _MFMA_C),
     _mfma(16, F16, F32, _MFMA_C),
     _mfma(16, BF16, F32, _MFMA_C),
     _mfma(4, F32, F32, _MFMA_C),

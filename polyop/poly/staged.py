@@ -40,6 +40,7 @@ from polyop.poly.strides import lower_bound, stride
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
+LINE = 64  # bytes of a staged line along the depth
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
 
@@ -113,7 +114,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     high, across = max(atom.m, tall // 2), max(atom.n, wide // 2)
     while across > atom.n and _held(atom, high, across) > HELD:
         across //= 2
-    return (replace(plain, deep=max(2 * atom.k, 32 // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+    return (replace(plain, deep=max(atom.k, LINE // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
 
 
 def _held(atom: Atom, high: int, wide: int) -> int:

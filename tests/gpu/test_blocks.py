@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
+from test_instructions import amd
 
 import polyop
 from polyop.compiler import Compiled, compile_op
@@ -29,7 +31,7 @@ SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i8": "i32"}
 UNITS = {
     ("cuda:sm_80", "f32"): "", ("cuda:sm_80", "f16"): "pop_mma_m16n8k16_f16", ("cuda:sm_80", "bf16"): "pop_mma_m16n8k16_bf16",
     ("cuda:sm_80", "f64"): "pop_mma_m8n8k4_f64", ("cuda:sm_80", "i8"): "pop_mma_m16n8k32_s8",
-    ("hip:gfx942", "f32"): "pop_mfma_f32_16x16x4_f32", ("hip:gfx942", "f16"): "pop_mfma_f32_16x16x16_f16",
+    ("hip:gfx942", "f32"): "pop_mfma_f32_16x16x4_f32", ("hip:gfx942", "f16"): "pop_mfma_f32_16x16x32_f16",
     ("hip:gfx942", "f64"): "pop_mfma_f64_16x16x4_f64", ("hip:gfx1100", "f16"): "pop_wmma_f32_16x16x16_f16",
     ("hip:gfx1100", "f32"): "",
 }
@@ -147,3 +149,16 @@ def test_what_matrix_units_read_meets_in_no_bank(dtype: str, lies: str) -> None:
     report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, banks=True)
     reads = [t for t in report.traffic if not t.write]
     assert reads and [t.code for t in reads if t.conflicts] == []
+
+
+@pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
+@pytest.mark.parametrize(("where", "unit"), [("hip:gfx90a", "v_mfma_f32_16x16x16"), ("hip:gfx942", "v_mfma_f32_16x16x16"),
+                                             ("hip:gfx1100", "v_wmma_f32_16x16x16")])
+def test_code_for_amd_reads_16_bytes_at_once_for_its_matrix_units(where: str, unit: str, tmp_path: Path) -> None:
+    made = product(where, "f16", "nt")
+    assert made.module is not None
+    code = amd(made.module.text, target(where).arch, tmp_path)
+    assert unit in code
+    assert "ds_read_b128" in code or "ds_load_b128" in code
+    assert "global_load_dwordx4" in code or "global_load_b128" in code or "buffer_load_dwordx4" in code
+    assert "\tscratch_" not in code and "\tbuffer_store_dword_" not in code

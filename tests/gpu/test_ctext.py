@@ -30,7 +30,7 @@ def test_a_matmul_reads_like_one() -> None:
 #include "pop_device.h"
 
 // m:parallel(n:parallel(S0 k(S1) S2))
-extern "C" __global__ void __launch_bounds__(128) matmul_0(
+extern "C" __global__ void __launch_bounds__(128, 1) matmul_0(
     pop_i64 M, pop_i64 N, pop_i64 K,
     const float* A, pop_i64 A_s0, pop_i64 A_s1,
     const float* B, pop_i64 B_s0, pop_i64 B_s1,

@@ -100,7 +100,8 @@ def test_sixteen_bit_numbers_of_all_sorts_are_read_right() -> None:
             continue
         values = np.array([0x0001, 0x8001, 0x03FF, 0x0400, 0x7BFF, 0xFBFF, 0x3C00, 0x8000], np.uint16).view(x.a.numpy)
         a, b = np.zeros((x.m, x.k), x.a.numpy), np.zeros((x.k, x.n), x.b.numpy)
-        a[: x.k, : x.k], b[0, : values.size] = np.eye(x.k), values
+        least = min(x.m, x.k)
+        a[:least, :least], b[0, : values.size] = np.eye(least), values
         got = multiplied(x, a, b, np.zeros((x.m, x.n), np.float32), "forward")
         np.testing.assert_array_equal(got[0, : values.size], values.astype(np.float32) + np.float32(0))
 

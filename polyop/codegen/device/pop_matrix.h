@@ -115,3 +115,16 @@ POP_FN void pop_mma_m8n8k4_f64(double (&d)[2], double a, double b) {
 #endif
 #undef POP_ATOM
 #undef POP_ATOM_OF_ONE
+
+#if defined(POP_EMULATOR) || defined(__gfx90a__) || defined(__gfx942__) || defined(__gfx950__)
+// Two steps at once: a lane's elements 0 to 3 of a and b are one step's, 4 to 7 the next one's.
+  #define POP_TWICE(t) \
+      POP_FN void pop_mfma_f32_16x16x32_##t(float (&d)[4], const pop_u32 (&a)[4], const pop_u32 (&b)[4]) { \
+          const pop_u32 a0[2] = {a[0], a[1]}, b0[2] = {b[0], b[1]}, a1[2] = {a[2], a[3]}, b1[2] = {b[2], b[3]}; \
+          pop_mfma_f32_16x16x16_##t(d, a0, b0); \
+          pop_mfma_f32_16x16x16_##t(d, a1, b1); \
+      }
+POP_TWICE(f16)
+POP_TWICE(bf16)
+  #undef POP_TWICE
+#endif
