@@ -75,7 +75,8 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     """Carry out `module`'s host plan on NumPy arrays; outputs are written in place.
 
     Shapes  arrays: one for each tensor of the signature, of its extents.
-    Notes   Tensors are laid out with gaps between rows, so an index that leaves its dimension shows. Outputs and work
+    Notes   Tensors are laid out with gaps between rows, so an index that leaves its dimension shows: of one element forwards,
+            so that rows are not aligned, and up to the next 16 bytes in other orders, so that they are. Outputs and work
             buffers start uninitialised: an output keeps what is never written, but must not be read before. Without
             `watched` nothing is reported but deadlocks, and a wild access may end the process. With `banks` a watched run
             also counts accesses to shared memory.
@@ -88,7 +89,8 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     row = target(module.target)
     # on AMD a copy is an ordinary one
     how = _How(row.warp, 2 if row.family == "hip" else COMPLETIONS.index(completion), watched, ORDERS.index(order), seed, banks)
-    placed = [_tensor(lib, b, arrays[b.name], b.name in outputs) for b in module.signature.tensors]
+    grain = 1 if order == ORDERS[0] else 16
+    placed = [_tensor(lib, b, arrays[b.name], b.name in outputs, grain) for b in module.signature.tensors]
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]
     placed.append(_plain(lib, STATUS, (), np.dtype(np.uint32), True))
     memory = {p.name: Memory(p.address, p.strides) for p in placed}
@@ -113,14 +115,20 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     return Report(module.signature.sites[site - 1] if site else None, tuple(found), traffic)
 
 
-def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool) -> _Placed:
-    """A copy of `array` with a gap after each row, or between all elements if no stride is known to be 1."""
+def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool, grain: int) -> _Placed:
+    """A copy of `array` with a gap after each row, or between all elements if no stride is known to be 1.
+
+    Units   rows begin at multiples of `grain` bytes
+    """
     rank = array.ndim
     unit = b.unit if b.unit is not None else rank - 1
     order = tuple(d for d in range(rank) if d != unit) + ((unit,) if rank else ())
     spread = 2 if b.unit is None and rank else 1
     extents = [array.shape[d] for d in order]
     box = tuple(n + (k > 0) for k, n in enumerate(extents)) + ((spread,) if spread > 1 else ())
+    if rank > 1 and spread == 1:
+        elems = max(1, grain // array.itemsize)
+        box = (*box[:-1], -(-box[-1] // elems) * elems)
     p = _place(lib, b.name, box, order, array.dtype, written, not written, extents, rank)
     p.view[...] = array
     return p

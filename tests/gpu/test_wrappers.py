@@ -8,8 +8,11 @@ import numpy as np
 import pytest
 from gpu_kernels import kinds, module, ran
 
+from polyop.ir.dtypes import F16, I32
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.module import Module
+from polyop.ir.expr import affine
+from polyop.ir.loops import Buffer, Space
+from polyop.ir.module import Launch, Module, Signature
 from polyop.runtime import cxx, emulated
 
 try:
@@ -170,6 +173,25 @@ def test_a_move_between_addresses_that_are_not_aligned_is_reported() -> None:
 def test_a_move_over_the_end_is_out_of_bounds() -> None:
     arrays = {"X": f32(126), "Y": np.zeros(128, np.float32)}
     assert kinds(ran("pop_move<16>(Y + 4 * t, X + 4 * t);", arrays)) == {"out of bounds"}
+
+
+@pytest.mark.parametrize("columns", [5, 8, 16])
+def test_rows_of_tensors_are_aligned_in_some_orders_and_not_in_others(columns: int) -> None:
+    arrays = {"X": np.zeros((8, columns), np.float16), "Y": np.zeros(8, np.int32)}
+    text = """#include "pop_device.h"
+extern "C" __global__ void __launch_bounds__(8) k(const pop_u16* X, pop_i64 X_s0, pop_i64, int* Y, pop_i64) {
+    Y[threadIdx.x] = (pop_u64)(X + X_s0 * threadIdx.x) % 16 == 0;
+}
+"""
+    tensors = (Buffer("X", F16, ((affine(8), 1), (affine(columns), 1)), Space.TENSOR, 1),
+               Buffer("Y", I32, ((affine(8), 1),), Space.TENSOR, 0))
+    launch = Launch("k", (affine(8),), 8, ("X", "Y"), ("Y",))
+    m = Module("k", "cuda:sm_80", text, Signature("k", (), (), tensors, ()), (launch,))
+    aligned = {}
+    for order in emulated.ORDERS:
+        assert str(emulated.run(m, {}, {}, arrays, order=order)) == "no fault found"
+        aligned[order] = int(arrays["Y"].sum())
+    assert aligned == {"forward": 2 if columns == 5 else 1, "backward": 8, "shuffled": 8}
 
 
 # --- asynchronous copies --------------------------------------------------------------------------------------------
