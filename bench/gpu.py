@@ -26,7 +26,7 @@ ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
 from bench.device import cases, clock, library, speed, twice  # noqa: E402
-from polyop.runtime.gpu import driver  # noqa: E402
+from polyop.runtime.gpu import chips, driver  # noqa: E402
 
 PARTS = ("wrappers", "library", "speed")
 SECONDS = {"library": 150.0, "speed": 190.0}
@@ -110,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     if device is None:
         print(f"there is no GPU here: {reason}")
         return 2
-    print(f"{device} is {driver.arch(device)}; kernels are made for {driver.native(device).name}", flush=True)
+    print(f"{device} is {chips.arch(device)}; kernels are made for {chips.native(device).name}", flush=True)
     parts, results = given.parts or list(PARTS), {}
     if "wrappers" in parts:
         results["wrappers"] = wrappers(device, given.workers)
@@ -119,7 +119,7 @@ def main(arguments: list[str] | None = None) -> int:
     if "speed" in parts:
         results["speed"] = speeds(device, SECONDS["speed"], given.groups, not given.no_compile)
     if given.json:
-        given.json.write_text(json.dumps({"device": driver.arch(device), **results}, indent=1) + "\n", encoding="utf-8")
+        given.json.write_text(json.dumps({"device": chips.arch(device), **results}, indent=1) + "\n", encoding="utf-8")
     wrong = [*results.get("wrappers", {}).get("differ", ()), *results.get("library", {}).get("wrong", ()),
              *(r for r in results.get("speed", {}).get("rows", ()) if r["wrong"])]
     return 1 if wrong else 0

@@ -246,7 +246,7 @@ class Operator:
         Raises UnsupportedError, if there can be no kernel for that GPU here.
         """
         from polyop.runtime.gpu import call as gpu  # a call with arrays of a GPU has imported its room
-        from polyop.runtime.gpu.driver import native
+        from polyop.runtime.gpu.chips import native
         from polyop.runtime.gpu.kernel import GpuKernel, prepare
 
         device, t = bound.home.device, cpu.resolve(self.target)

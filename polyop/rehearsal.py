@@ -22,7 +22,7 @@ from polyop.ir.words import in_users_words
 from polyop.operator import Operator
 from polyop.runtime import arrays, choose, emulated, outside
 from polyop.runtime.bind import Bound, bind
-from polyop.runtime.gpu import driver
+from polyop.runtime.gpu import chips, driver
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.memory import put
 from polyop.runtime.gpu.status import synchronize
@@ -111,4 +111,4 @@ def device_for(t: Target) -> Device | None:
     if driver.unavailable(t.family):
         return None
     devices: Iterable[Device] = (Device(t.family, k) for k in range(driver.count(t.family)))
-    return next((d for d in devices if t.arch in (driver.arch(d), driver.arch(d) + "a")), None)
+    return next((d for d in devices if t.arch in (chips.arch(d), chips.arch(d) + "a")), None)

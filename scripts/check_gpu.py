@@ -16,7 +16,7 @@ sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "gpu")]
 from gpu_operators import OPERATORS, calls  # noqa: E402
 
 from polyop.runtime.device import assembled  # noqa: E402
-from polyop.runtime.gpu import direct, driver  # noqa: E402
+from polyop.runtime.gpu import chips, direct, driver  # noqa: E402
 
 
 def main() -> int:
@@ -25,7 +25,7 @@ def main() -> int:
         print("; ".join(map(driver.unavailable, ("cuda", "hip"))))
         return 2
     device = driver.Device(families[0], 0)
-    name = driver.native(device).name
+    name = chips.native(device).name
     failed = 0
     for case, dtype in OPERATORS:
         try:

@@ -20,7 +20,7 @@ from polyop.ir.module import Module
 from polyop.runtime import device as compilers
 from polyop.runtime import emulated
 from polyop.runtime.findings import Report
-from polyop.runtime.gpu import direct, driver
+from polyop.runtime.gpu import chips, direct
 from polyop.runtime.gpu.driver import Device
 
 TESTS = Path(__file__).parents[2] / "tests" / "gpu"
@@ -60,7 +60,7 @@ class Twice:
 def runs_here(module: Module, device: Device) -> bool:
     """Whether the text of `module` may be compiled for `device`: it is for this family, and this chip is not older."""
     family, _, arch = module.target.partition(":")
-    here = driver.arch(device)
+    here = chips.arch(device)
     if family == "hip":
         return family == device.family and arch == here
     return family == device.family and (arch.rstrip("a") == here if arch.endswith("a") else int(arch[3:]) <= int(here[3:]))
@@ -70,7 +70,7 @@ def differs(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any]
             want: Mapping[str, np.ndarray], report: Report, device: Device) -> str:
     """How a run on the device differs from one on the emulator; "" if it does not."""
     try:
-        binary, missing = compilers.assembled(replace(module, target=driver.native(device).name))
+        binary, missing = compilers.assembled(replace(module, target=chips.native(device).name))
         if binary is None:
             return missing
         site = direct.run(binary, sizes, scalars, arrays, device)

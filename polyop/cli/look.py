@@ -24,7 +24,7 @@ from polyop.poly.wellformed import check as well_formed
 from polyop.rehearsal import device_for
 from polyop.report.explain import explain as explained
 from polyop.runtime import amdgcn, cache, cpu, nvrtc
-from polyop.runtime.gpu import driver
+from polyop.runtime.gpu import chips, driver
 from polyop.trace import STAGES
 from polyop.trial import sort
 
@@ -138,7 +138,7 @@ def _here(t: Target) -> str:
     if t.family == "x86":
         return "runs" if cpu.runs_here(t) else "assembles; this CPU cannot run it"
     device = device_for(t)
-    return _assembled(t.family) + (f"; runs on {device}, which is {driver.arch(device)}" if device else "")
+    return _assembled(t.family) + (f"; runs on {device}, which is {chips.arch(device)}" if device else "")
 
 
 def _assembled(family: str) -> str:

@@ -24,7 +24,8 @@ from polyop.rewrite.merge import Part, compose
 from polyop.rewrite.simplify import simplify
 from polyop.runtime import arrays, blocks
 from polyop.runtime.bind import bind
-from polyop.runtime.gpu.home import brought, given_back
+from polyop.runtime.gpu.home import given_back
+from polyop.runtime.gpu.moves import brought
 
 _LOOKS = 256      # calls of different looks that a thread remembers
 _REMEMBERED = 8   # sets of sizes for which a thread keeps the memory between kernels

@@ -20,7 +20,7 @@ from polyop.rewrite.algebra import constant
 from polyop.rewrite.unify import unify
 from polyop.runtime import arrays, choose
 from polyop.runtime.bind import plain
-from polyop.runtime.gpu.home import fetched
+from polyop.runtime.gpu.moves import fetched
 
 
 @dataclass(frozen=True, eq=False, slots=True)

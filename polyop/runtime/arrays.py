@@ -103,8 +103,8 @@ def _gpu_view(value: Any, name: str) -> View | None:
             not hasattr(value, "__dlpack_device__") or value.__dlpack_device__()[0] == 1):
         return None
     with forks.IMPORTS:
-        from polyop.runtime.gpu import home
-    return home.view(value, name)
+        from polyop.runtime.gpu import views
+    return views.view(value, name)
 
 
 def _sort(value: Any) -> str:

@@ -99,7 +99,7 @@ def _gathered(views: Mapping[str, View], first: str, home: Any) -> dict[str, Vie
         _together(name, v, first, home)
     if not any(map(_is_number, views.values())):
         return dict(views)
-    from polyop.runtime.gpu import home as gpu  # imported already: there is an array of a GPU
+    from polyop.runtime.gpu import moves as gpu  # imported already: there is an array of a GPU
 
     return {n: gpu.lifted(v, home) if _is_number(v) else v for n, v in views.items()}
 
@@ -119,7 +119,7 @@ def _set_aside(v: View, home: Any) -> View:
     """A copy of `v`, which is about to be overwritten."""
     if home is None:
         return arrays.snapshot(v)
-    from polyop.runtime.gpu import home as gpu
+    from polyop.runtime.gpu import moves as gpu
 
     return gpu.snapshot(v, home)
 

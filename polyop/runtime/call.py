@@ -88,8 +88,8 @@ def _is_on_gpu(t: Any) -> bool:
 
 def _elsewhere(v: Any) -> tuple[Any, ...] | None:
     """The same for arrays of other frameworks on a GPU, once there has been one."""
-    home = sys.modules.get("polyop.runtime.gpu.home")
-    return home.look(v) if home is not None else None
+    views = sys.modules.get("polyop.runtime.gpu.views")
+    return views.look(v) if views is not None else None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from fake_gpu import FakeGpu
 
 from polyop.ir.errors import UnsupportedError
 from polyop.runtime import call, device, store
-from polyop.runtime.gpu import driver, home, status
+from polyop.runtime.gpu import driver, status, views
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -42,7 +42,7 @@ def _faked(family: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     monkeypatch.setattr(device, "assembled", fake_gpu.assembled)
     monkeypatch.setattr(store, "kernels", store.Memo())
     monkeypatch.setattr(call, "_torch", ())
-    monkeypatch.setattr(home, "_looks", {})
+    monkeypatch.setattr(views, "_looks", {})
     monkeypatch.setattr(status, "_words", [])
     monkeypatch.setattr(status, "_rooms", {})
     monkeypatch.setattr(status, "_loaded", {})

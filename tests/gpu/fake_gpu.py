@@ -15,7 +15,7 @@ import numpy as np
 from polyop.ir.dtypes import BY_NUMPY
 from polyop.ir.module import Binary, Module
 from polyop.runtime import cxx
-from polyop.runtime.gpu import dlpack, driver, home
+from polyop.runtime.gpu import chips, dlpack, driver, home
 
 ARCH = (9, 0, b"gfx942:sramecc+:xnack-")
 
@@ -84,7 +84,7 @@ class FakeGpu:
 
 def forget() -> None:
     """What was found out about drivers, devices and frameworks is found out again."""
-    for known in (driver._found, driver.count, driver.arch, driver.native, home.torch_family, home._torch_home, home._cupy_home):
+    for known in (driver._found, driver.count, chips.arch, chips.native, home.torch_family, home._torch_home, home.cupy_home):
         known.cache_clear()
 
 

@@ -14,7 +14,7 @@ from polyop.ir.interpret import interpret
 from polyop.ir.module import Binary, Launch
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.runtime.gpu import direct, driver
+from polyop.runtime.gpu import chips, direct, driver
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.kernel import GpuKernel, prepared
 
@@ -86,8 +86,8 @@ def test_a_module_is_loaded_once_for_each_device(gpu: FakeGpu) -> None:
 def test_code_that_a_driver_does_not_take_is_told_with_its_version(gpu: FakeGpu) -> None:
     version = {"cuda": "CUDA 12.4", "hip": "HIP 6.3"}[gpu.family]
     with pytest.raises(driver.UnsupportedError, match=rf"does not take code that was made for it: .* is for {version}"):
-        driver.load(Device(gpu.family, 0), b"no code")
+        chips.load(Device(gpu.family, 0), b"no code")
 
 
 def test_a_device_is_named_as_compilers_name_it(gpu: FakeGpu) -> None:
-    assert driver.arch(Device(gpu.family, 0)) == {"cuda": "sm_90", "hip": "gfx942"}[gpu.family]
+    assert chips.arch(Device(gpu.family, 0)) == {"cuda": "sm_90", "hip": "gfx942"}[gpu.family]

@@ -14,7 +14,7 @@ import polyop
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import CallError, InternalError, UnsupportedError
 from polyop.runtime import store
-from polyop.runtime.gpu import driver, status
+from polyop.runtime.gpu import chips, driver, status
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.memory import GpuArray, put
 
@@ -215,7 +215,7 @@ def test_a_thread_without_a_context_gets_the_devices_own(torch: Any, cuda: FakeG
 @pytest.mark.parametrize(("capability", "row"), [((8, 0), "sm_80"), ((8, 6), "sm_80"), ((8, 9), "sm_80"), ((9, 0), "sm_90a")])
 def test_code_is_made_for_the_nearest_row_of_the_device(cuda: FakeGpu, capability: tuple[int, int], row: str) -> None:
     cuda.reset(arch=(*capability, b""))
-    assert driver.native(Device("cuda", 0)).arch == row
+    assert chips.native(Device("cuda", 0)).arch == row
 
 
 def test_a_device_that_no_row_fits_is_refused(cuda: FakeGpu) -> None:

@@ -19,11 +19,12 @@ from polyop.ir.op import Op
 from polyop.runtime import arrays
 from polyop.runtime.bind import Bound
 from polyop.runtime.call import FORMATS, LONG, NUMBERS
-from polyop.runtime.gpu.home import Exchange, Home, Make, given_back, reader
+from polyop.runtime.gpu.home import Exchange, Home, Make, given_back
 from polyop.runtime.gpu.kernel import Prepared, bits
 from polyop.runtime.gpu.memory import follow
 from polyop.runtime.gpu.status import Word
 from polyop.runtime.gpu.table import Table
+from polyop.runtime.gpu.views import reader
 
 _SPARE = 8  # tables of a plan that are kept for the next calls
 

@@ -11,7 +11,7 @@ import numpy as np
 from polyop.ir.module import STATUS, Binary, Proof, in_order, slots
 from polyop.runtime import forks
 from polyop.runtime.bind import Bound
-from polyop.runtime.gpu import driver, status
+from polyop.runtime.gpu import chips, status
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.table import Start, Table, launcher, refused, table
 from polyop.runtime.launching import grid
@@ -51,7 +51,7 @@ class GpuKernel:
             with _lock:
                 found = self.loaded.get(device.index)
                 if found is None:
-                    found = self.loaded[device.index] = Loaded(device, driver.load(device, self.binary.code))
+                    found = self.loaded[device.index] = Loaded(device, chips.load(device, self.binary.code))
             status.note(device)
         return found
 
@@ -123,7 +123,7 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
             continue
         key = launch.kernel, launch.shared
         if key not in loaded.functions:
-            loaded.functions[key] = driver.function(device, loaded.module, *key)
+            loaded.functions[key] = chips.function(device, loaded.module, *key)
         values: list[tuple[str, int] | bytes] = []
         for name in launch.args:
             values += _values(name, places, strides, {**env, STATUS: at})

@@ -1,0 +1,137 @@
+"""Arrays of any framework that lie on a GPU, as memory; and what the plan of a call depends on of them."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from polyop.ir.dtypes import BY_NUMPY, DTYPES
+from polyop.runtime import arrays
+from polyop.runtime.arrays import View, refuse
+from polyop.runtime.gpu import dlpack
+from polyop.runtime.gpu.chips import device_of
+from polyop.runtime.gpu.driver import DEFAULT_STREAM, Device, count, driver
+from polyop.runtime.gpu.home import Exchange, Home, cupy, cupy_home
+from polyop.runtime.gpu.memory import GpuArray
+
+
+def view(value: Any, name: str) -> View | None:
+    """`value`, the argument for `name`, as memory of a GPU; None if it is no such array.
+
+    Raises CallError, if kernels cannot read it; UnsupportedError without a driver.
+    """
+    known = cupy()
+    if known is not None and isinstance(value, known.ndarray):
+        return _cupy_view(value, name)
+    if isinstance(value, GpuArray):
+        home = Exchange(value.device, value.stream)
+        return View(value.address, value.shape, dlpack.dense(value.shape), value.dtype, True, value, home, None, value.device)
+    if hasattr(value, "__dlpack_device__") and hasattr(value, "__dlpack__"):
+        kind = int(value.__dlpack_device__()[0])
+        return _capsule_view(value, name, dlpack.FAMILIES[kind]) if kind in dlpack.FAMILIES else None
+    if hasattr(value, "__cuda_array_interface__"):
+        return _interface_view(value, name)
+    return None
+
+
+def _cupy_view(a: Any, name: str) -> View:
+    home = cupy_home(int(a.device.id))
+    return _checked(name, a.data.ptr, a.shape, a.strides, np.dtype(a.dtype), True, a, home, None)
+
+
+def _capsule_view(value: Any, name: str, family: str) -> View:
+    driver(family)  # without one, its absence is the reason
+    stream = DEFAULT_STREAM[family]
+    capsule = value.__dlpack__(stream=stream)
+    seen = dlpack.read(capsule)
+    if seen.dtype is None:
+        raise refuse("E602", f"`{name}` has a dtype that kernels do not know; expected one of {', '.join(DTYPES)}")
+    namespace = value.__array_namespace__() if hasattr(value, "__array_namespace__") else None
+    namespace = namespace if hasattr(namespace, "from_dlpack") else None
+    home = Exchange(Device(family, seen.index), stream, namespace)
+    jax = sys.modules.get("jax")
+    is_constant = jax is not None and isinstance(value, jax.Array)  # whoever wrote into one would change what others count on
+    return View(seen.address, seen.shape, seen.strides, seen.dtype, not is_constant, value, home, capsule, home.device)
+
+
+def _interface_view(value: Any, name: str) -> View:
+    """https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, version 3 and what came before."""
+    driver("cuda")  # without one, its absence is the reason
+    told = value.__cuda_array_interface__
+    address, read_only = told["data"]
+    if told.get("mask") is not None:
+        raise refuse("E608", f"`{name}` is a masked array, and kernels know no masks")
+    dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
+    if BY_NUMPY.get(dtype) is None and hasattr(value, "dtype"):  # what `typestr` has no word for, as bf16
+        dtype = np.dtype(value.dtype)
+    strides = told.get("strides")
+    strides = tuple(s * dtype.itemsize for s in dlpack.dense(shape)) if strides is None else tuple(strides)
+    device = Device("cuda", 0) if not address or count("cuda") == 1 else device_of("cuda", address)
+    home = Exchange(device, told.get("stream") or DEFAULT_STREAM["cuda"])
+    return _checked(name, address or 0, shape, strides, dtype, not read_only, value, home, None)
+
+
+def _checked(name: str, address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any], writeable: bool,
+             value: Any, home: Home, memory: Any) -> View:
+    """The view of memory whose strides are in bytes."""
+    own = BY_NUMPY.get(dtype)
+    if own is None:
+        raise refuse("E602", f"`{name}` has dtype {dtype}; expected one of {', '.join(DTYPES)}")
+    size = dtype.itemsize
+    if address % size or any(s % size for n, s in zip(shape, strides, strict=True) if n > 1):
+        raise refuse("E608", f"`{name}` is not aligned to its elements of {size} bytes", f"{name}.copy()")
+    elements = tuple(s // size for s in strides)
+    return View(address, tuple(shape), elements, own, writeable, value, home, memory, home.device)
+
+
+# --- looks ---------------------------------------------------------------------------------------------------------
+
+
+Look = Callable[[Any], "tuple[Any, ...] | None"]
+
+_looks: dict[type, Look] = {}
+
+
+def look(value: Any) -> tuple[Any, ...] | None:
+    """What the plan of a call depends on of an array that is neither NumPy's nor torch's; None if it has no plan.
+
+    Notes   A capsule must be asked for in each call, so arrays that give one have none.
+    """
+    found = _looks.get(type(value))
+    if found is None:
+        found = _looks[type(value)] = _look(type(value))
+    return found(value)
+
+
+def _look(kind: type) -> Look:
+    known = cupy()
+    if kind is GpuArray:
+        return lambda a: (GpuArray, a.dtype, a.shape, a.device, a.stream)
+    if known is not None and kind is known.ndarray:
+        return lambda a: (kind, a.dtype, a.shape, a.strides, a.device.id)
+    if hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "__dlpack__"):
+        return _look_of_interface
+    return lambda a: None
+
+
+def _look_of_interface(a: Any) -> tuple[Any, ...] | None:
+    told = a.__cuda_array_interface__
+    if count("cuda") > 1 or told.get("mask") is not None:
+        return None  # it would have to be found out where the memory lies
+    return type(a), told["typestr"], told["shape"], told.get("strides"), told["data"][1], told.get("stream")
+
+
+def reader(value: Any) -> Callable[[Any], int]:
+    """What tells the address of arrays that look like `value`."""
+    if arrays.is_torch(value):
+        return type(value).data_ptr  # type: ignore[no-any-return]
+    if type(value) is GpuArray:
+        return attrgetter("address")
+    known = cupy()
+    if known is not None and type(value) is known.ndarray:
+        return lambda a: int(a.data.ptr)
+    return lambda a: int(a.__cuda_array_interface__["data"][0] or 0)
