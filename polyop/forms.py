@@ -70,7 +70,7 @@ def in_blocks(cut: Op, options: Options) -> Form | None:
 
 
 def why_in_several(options: Options, on_gpu: bool) -> str:
-    """Why reductions that need each other's results stay apart though one pass is asked for; empty if it is not, or can be had."""
+    """Why reductions stay apart though they are asked for in one pass; empty if they are not, or can be."""
     if not options.cascade or not (on_gpu or options.numerics == "strict"):
         return ""
     why = "the host would start the kernels of each block" if on_gpu else "sums keep the order of the text"

@@ -77,6 +77,7 @@ from polyop.rewrite.dependent import (
 from polyop.rewrite.inline import inline
 from polyop.rewrite.measure import is_deep
 from polyop.rewrite.names import fresh
+from polyop.rewrite.partition import Blocked, Partition, eliminated, in_blocks, needed
 
 LONG = 4096
 """Elements of a block whose results wait for the end: 16 KiB of f32, which stay in L1 from one reduction to the next."""
@@ -112,20 +113,16 @@ class _Cascade:
     size: int
     tensors: list[Tensor] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
-    parts: dict[str, _Blocked] = field(default_factory=dict)
-    stands: dict[str, _Blocked] = field(default_factory=dict)
+    parts: dict[str, Blocked] = field(default_factory=dict)
+    stands: dict[str, Blocked] = field(default_factory=dict)
     aside: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         op, first = self.op, self.chain.firsts[0]
         self.taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params),
                       *(i for s in op.steps for i in s.indices)}
-        self.b, self.p = (fresh(f"{first.over}_{x}", self.taken) for x in ("b", "p"))
-        self.at = affine(self.b) * self.size + affine(self.p)
-        self.extent = first.extent
-        self.count = quasi("div", self.extent + (self.size - 1), affine(self.size))
-        self.block = Range(self.b, Affine(), self.count)
-        self.inside = Range(self.p, Affine(), affine(self.size))
+        b, p = (fresh(f"{first.over}_{x}", self.taken) for x in ("b", "p"))
+        self.cuts = Partition(b, p, self.size, first.extent)
         self.rolled = is_rolled(self.chain)
 
     def cut(self) -> Op:
@@ -148,7 +145,7 @@ class _Cascade:
         steps = (*before, *(replace(s, span=span) for s in (*self.steps, *ends)), *later)
         made = _without_unread(replace(op, tensors=(*op.tensors, *self.tensors), steps=steps))
         # what stood between the reductions to be read twice, as `exp(x - top)`, is read once now: it needs no memory
-        return self.split(inline(made, keep=[t.name for t in made.temporaries if t.name not in after]))
+        return in_blocks(inline(made, keep=[t.name for t in made.temporaries if t.name not in after]), self.cuts)
 
     # --- small words
     def tensor(self, name: str, dtype: DType, shape: Iterable[Affine]) -> str:
@@ -156,7 +153,7 @@ class _Cascade:
         self.tensors.append(t)
         return t.name
 
-    def blocked(self, f: Fold, suffix: str, dtype: DType, kept: tuple[str, ...] | None = None) -> _Blocked:
+    def blocked(self, f: Fold, suffix: str, dtype: DType, kept: tuple[str, ...] | None = None) -> Blocked:
         """A new tensor with an element for each block and each place of the result of `f`, or for some indices of it alone."""
         kept = f.kept if kept is None else kept
         shape = dict(zip(f.kept, self.op.tensor(f.result).shape, strict=True))
@@ -164,20 +161,17 @@ class _Cascade:
         along = bool(kept) and any(x.index[-1] == affine(kept[-1]) for x in elements)  # lanes run along what has unit stride
         at = len(kept) - 1 if along else len(kept)
         dims = [shape[i] for i in kept]
-        return _Blocked(self.tensor(f"{f.result}_{suffix}", dtype, (*dims[:at], self.count, *dims[at:])), dtype, at, self.b)
+        name = self.tensor(f"{f.result}_{suffix}", dtype, (*dims[:at], self.cuts.count, *dims[at:]))
+        return Blocked(name, dtype, at, self.cuts.b)
 
     def ranges(self, f: Fold, kept: tuple[str, ...] | None = None) -> tuple[Range, ...]:
         kept = f.kept if kept is None else kept
-        return (*(r for r in f.step.ranges if r.index in kept), self.block)
+        return (*(r for r in f.step.ranges if r.index in kept), self.cuts.blocks)
 
     def filled(self, f: Fold) -> tuple[Test, ...]:
         """Of which blocks some element is added up: what the conditions of `f` say about any of them."""
-        start = affine(self.b) * self.size
-        return tuple(Test((t,)) for t in _eliminated(f, (start,), (start + (self.size - 1),)))
-
-    def elements(self, s: Step, over: str) -> tuple[Expr, ...]:
-        """The conditions of `s` with the elements of blocks in the place of its index `over`, and that these exist."""
-        return (Test((self.extent - self.at - 1,)), *(substitute_expr(w, {over: self.at}) for w in s.where))
+        start = affine(self.cuts.b) * self.size
+        return tuple(Test((t,)) for t in eliminated(f, (start,), (start + (self.size - 1),)))
 
     def within(self, f: Fold, e: Expr) -> Expr:
         """`e`, which is part of what `f` adds up, in a block: what other folds of the chain give stands for the block alone.
@@ -195,14 +189,14 @@ class _Cascade:
                 return x
             return map_loads(e, lambda y: self.stands[y.source].load(plain_indices(y) or ()) if y.source in self.stands else y)
 
-        return substitute_expr(map_loads(e, read), {f.over: self.at})
+        return substitute_expr(map_loads(e, read), {f.over: self.cuts.at})
 
-    def part(self, f: Fold, expr: Expr, suffix: str = "part", monoid: Monoid | None = None) -> _Blocked:
+    def part(self, f: Fold, expr: Expr, suffix: str = "part", monoid: Monoid | None = None) -> Blocked:
         """What `f` makes of each block, `expr` in the place of what it adds up."""
-        kept = f.kept if monoid is None else _needed(f, expr)
+        kept = f.kept if monoid is None else needed(f, expr)
         found = self.blocked(f, suffix, expr.dtype if monoid else f.step.target.dtype, kept)
-        self.steps.append(Step(found.load(kept), monoid or f.step.reduce, expr, (*self.ranges(f, kept), self.inside),
-                               self.elements(f.step, f.over)))
+        self.steps.append(Step(found.load(kept), monoid or f.step.reduce, expr, (*self.ranges(f, kept), self.cuts.inside),
+                               self.cuts.elements(f.step, f.over)))
         return found
 
     # --- the first folds, and what their blocks stand for
@@ -213,10 +207,10 @@ class _Cascade:
         assert f.step.reduce is not None
         return self.last(f, self.parts[f.result], Const(f.step.reduce.identity, f.step.target.dtype))
 
-    def last(self, f: Fold, state: _Blocked, none: Const) -> Step:
+    def last(self, f: Fold, state: Blocked, none: Const) -> Step:
         """`f`'s result is the last `state`, or `none` of no blocks at all."""
-        some = self.extent - 1
-        found = replace(state.load(f.kept, self.count - 1), guard=(some,))
+        some = self.cuts.extent - 1
+        found = replace(state.load(f.kept, self.cuts.count - 1), guard=(some,))
         ranges = tuple(r for r in f.step.ranges if r.index != f.over)
         return replace(f.step, reduce=None, expr=_select(Test((some,)), found, none), ranges=ranges, where=())
 
@@ -237,9 +231,9 @@ class _Cascade:
         self.steps.append(Step(about.load(f.kept), None, safe, self.ranges(f), where))
         self.stands[f.result] = about
 
-    def before(self, state: _Blocked, kept: tuple[str, ...], none: Expr) -> Expr:
+    def before(self, state: Blocked, kept: tuple[str, ...], none: Expr) -> Expr:
         """`state` after the block before, or `none` before the first one."""
-        some = affine(self.b) - 1
+        some = affine(self.cuts.b) - 1
         return _select(Test((some,)), replace(state.load(kept, some), guard=(some,)), none)
 
     def keep_aside(self, powers: list[Powers]) -> None:
@@ -259,12 +253,13 @@ class _Cascade:
             if not more or len(over) != 1 or any(f.over not in (y or ()) for (f, _), y in zip(uses, at, strict=True)):
                 continue
             j = over.pop()
-            t = self.op.tensor(name)
+            t, ranges = self.op.tensor(name), self.cuts.ranges(s, j)
+            if ranges is None:
+                continue
             copy = self.tensor(f"{name}_block", t.dtype, t.shape)
             f = Fold(s, tuple(i for i in mine if i != j), j)
-            ranges = (*(r for r in s.ranges if r.index != j), self.block, self.inside)
-            index = tuple(self.at if i == j else affine(i) for i in mine)
-            self.steps.append(Step(Load(copy, index, t.dtype), None, self.within(f, s.expr), ranges, self.elements(s, j)))
+            index = tuple(self.cuts.at if i == j else affine(i) for i in mine)
+            self.steps.append(Step(Load(copy, index, t.dtype), None, self.within(f, s.expr), ranges, self.cuts.elements(s, j)))
             self.aside[name] = copy
 
     # --- members
@@ -278,7 +273,7 @@ class _Cascade:
         none = Const(monoid.identity, first.step.target.dtype)
         state = self.parts[first.result]
         seen = self.part(f, self.within(f, m.mask), "seen", builtin_monoid("or", BOOL)) if m.mask is not None else None
-        own = _needed(f, m.mask) if m.mask is not None else ()
+        own = needed(f, m.mask) if m.mask is not None else ()
 
         if not self.rolled:
             old = state.load(at)
@@ -290,7 +285,7 @@ class _Cascade:
         known = Apply("mul", (self.before(sums, f.kept, Const(0.0, dtype)), repaired), dtype)
         self.steps.append(Step(sums.load(f.kept), None, Apply("add", (known, part.load(f.kept)), dtype), self.ranges(f)))
         found = self.last(f, sums, Const(0.0, dtype))
-        counted: Expr = Test((self.extent - 1, *_eliminated(f)))
+        counted: Expr = Test((self.cuts.extent - 1, *eliminated(f)))
         if seen:
             shape = self.op.tensor(f.result).shape
             dims = tuple(e for i, e in zip(f.kept, shape, strict=True) if i in own)
@@ -300,7 +295,7 @@ class _Cascade:
         lost = Apply("and", (counted, _equal(m.shift, none)), BOOL)
         return replace(found, expr=_select(lost, Const(NAN, dtype), found.expr))
 
-    def repair(self, m: Powers) -> _Blocked:
+    def repair(self, m: Powers) -> Blocked:
         """By what sums of powers about the first fold's state after the block before are multiplied: once for all of them."""
         first, key = self.chain.firsts[0], f"{self.chain.firsts[0].result} {m.fn}"
         if key not in self.parts:
@@ -323,7 +318,7 @@ class _Cascade:
         for a, name, r in m.centres:
             mean = self.mean(name, a, f, size)
             inner, correction = replaced(inner, r, mean), replaced(correction, a, mean)
-        part = self.part(f, substitute_expr(inner, {f.over: self.at}))
+        part = self.part(f, substitute_expr(inner, {f.over: self.cuts.at}))
         more = Apply("mul", (_cast(size, dtype), _cast(correction, dtype)), dtype)
         return replace(f.step, expr=Apply("add", (part.load(f.kept), more), dtype), ranges=self.ranges(f), where=self.filled(f))
 
@@ -346,75 +341,19 @@ class _Cascade:
     def sizes(self, f: Fold) -> Expr:
         """How many elements of a block `f` adds up."""
         if not f.tests:
-            return Number(quasi("min", affine(self.size), self.extent - affine(self.b) * self.size), f.step.target.dtype)
+            left = self.cuts.extent - affine(self.cuts.b) * self.size
+            return Number(quasi("min", affine(self.size), left), f.step.target.dtype)
         key = f"{f.result} size"
         if key not in self.parts:
             one = Const(1.0, f.step.target.dtype)
             self.parts[key] = self.part(f, one, "size", builtin_monoid("add", one.dtype))
-        return self.parts[key].load(_needed(f, Const(1.0, f.step.target.dtype)))
-
-    # --- what only the blocks use
-    def split(self, op: Op) -> Op:
-        """`op` with temporaries in blocks, of which nothing is read but in these: { T[j] -> T[b, p] : j = C b + p }."""
-        for t in op.temporaries:
-            steps = op.steps_of(t.name)
-            found = [x for s in op.steps for x in loads(s.expr) if x.source == t.name]
-            at = plain_indices(steps[0].target) if len(steps) == 1 else None
-            own = steps[0].target.index.index(self.at) if len(steps) == 1 and self.at in steps[0].target.index else None
-            for d, e in enumerate(t.shape):
-                if not found or e != self.extent or any(x.index[d] != self.at for x in found) or (at is None and own != d):
-                    continue
-                s = steps[0]
-                if at is not None:
-                    r = next((r for r in s.ranges if r.index == at[d]), None)
-                    if r is None or r.lower != Affine() or r.upper != self.extent:
-                        continue
-                    rest = (x for x in s.ranges if x.index != r.index)
-                    s = Step(s.target, s.reduce, substitute_expr(s.expr, {at[d]: self.at}), (*rest, self.block, self.inside),
-                             self.elements(s, at[d]), s.span)
-                return self.split(_in_two(op, t.name, d, steps[0], s, (self.count, affine(self.size)), (self.b, self.p)))
-        return op
-
-
-@dataclass(frozen=True, slots=True)
-class _Blocked:
-    """A tensor with a dimension for blocks at position `at`, which the index `b` counts."""
-
-    name: str
-    dtype: DType
-    at: int
-    b: str
-
-    def load(self, kept: tuple[str, ...], block: Affine | None = None) -> Load:
-        index = list(map(affine, kept))
-        return Load(self.name, (*index[: self.at], affine(self.b) if block is None else block, *index[self.at :]), self.dtype)
-
+        return self.parts[key].load(needed(f, Const(1.0, f.step.target.dtype)))
 
 def _factor(m: Powers, old: Expr, new: Expr, same: Expr, dtype: DType) -> Expr:
     """What takes powers about `old` to powers about `new`: 1 where they are the `same`, infinite or not."""
     x, y = (old, new) if m.sign > 0 else (new, old)
     power = Apply(m.fn, (Apply("sub", (x, y), x.dtype),), x.dtype)
     return _cast(_select(same, Const(1.0, x.dtype), power), dtype)
-
-
-def _needed(f: Fold, e: Expr) -> tuple[str, ...]:
-    """The kept indices of `f` on which a reduction of `e` over the same elements depends."""
-    return tuple(i for i in f.kept if i in expr_names(e) or any(i in names(t) for t in f.tests))
-
-
-def _eliminated(f: Fold, least: tuple[Affine, ...] = (), most: tuple[Affine, ...] = ()) -> tuple[Affine, ...]:
-    """What holds of all other indices if that of `f` has a value in its range, and in { least <= j <= most }, that `f` allows.
-
-    Each lower bound is at most each upper one; since j has a factor of 1 or -1 in each, this is exact in integers, too. Without
-    the conditions of `f` there is such a value.
-    """
-    j = affine(f.over)
-    above = [(t - j) * -1 for t in f.tests if t.factor(f.over) > 0]
-    below = [t + j for t in f.tests if t.factor(f.over) < 0]
-    free = [t for t in f.tests if not t.factor(f.over)]
-    lower, upper = (Affine(), *least), (f.extent - 1, *most)
-    found = (*free, *(u - x for x in above for u in (*below, *upper)), *(u - x for x in lower for u in below))
-    return tuple(dict.fromkeys(t for t in found if t.terms or t.const < 0))
 
 
 def _follow_from(op: Op, results: Iterable[str]) -> frozenset[str]:
@@ -433,17 +372,6 @@ def _without_unread(op: Op) -> Op:
         return op
     return _without_unread(replace(op, tensors=tuple(t for t in op.tensors if t.name not in unread),
                                    steps=tuple(s for s in op.steps if s.target.source not in unread)))
-
-
-def _in_two(op: Op, name: str, d: int, old: Step, new: Step, dims: tuple[Affine, Affine], indices: tuple[str, str]) -> Op:
-    """`op` with dimension `d` of `name` in two, and `new` for the step that writes it."""
-    def at(x: Load) -> Load:
-        return replace(x, index=(*x.index[:d], *map(affine, indices), *x.index[d + 1 :])) if x.source == name else x
-
-    steps = tuple(replace(s, expr=map_loads(s.expr, at)) for s in (new if s is old else s for s in op.steps))
-    steps = tuple(replace(s, target=at(s.target)) for s in steps)
-    tensors = tuple(replace(t, shape=(*t.shape[:d], *dims, *t.shape[d + 1 :])) if t.name == name else t for t in op.tensors)
-    return replace(op, tensors=tensors, steps=steps)
 
 
 def _equal(a: Expr, b: Expr) -> Expr:

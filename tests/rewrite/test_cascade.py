@@ -138,3 +138,18 @@ ABOUT_ANYTHING = """op f(X: f32[N, C], w: f32[N]) -> (Z: f32[N]) {
 def test_what_is_no_chain_stays_as_it_is(text):
     o = op(text)
     assert find_chain(o) is None and cascaded(o) is o
+
+
+NARROWER = """op f(X: f32[N, C], V: f32[C, E]; M: int) -> (Z: f32[N], O: f32[N, E]) where M <= C {
+    top[n]  max= X[n, c]                where c in 0:C, c < M
+    e[n, c]    = exp(X[n, c] - top[n])  where c in 0:M
+    Z[n]      += e[n, c]                where c in 0:C, c < M
+    O[n, k]   += e[n, c] * V[c, k]      where c in 0:C, c < M }"""
+
+
+@pytest.mark.parametrize("columns, used", [(7, 5), (9, 0), (4, 4)])
+def test_what_is_kept_aside_is_computed_where_it_was(columns, used):
+    o, sizes = op(NARROWER), {"N": 2, "C": columns, "E": 2, "M": used}
+    made = cascaded(o, 4)
+    assert made is not o
+    assert_as_the_text(o, made, sizes, 3, False)
