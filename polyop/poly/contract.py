@@ -12,10 +12,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import lcm, log2, prod
 
-from polyop.ir.dots import Dot
+from polyop.ir.dots import Dot, matrix
 from polyop.ir.expr import Affine, Load
 from polyop.ir.options import SHORT
-from polyop.ir.registers import register_tile
+from polyop.ir.registers import matrix_tile, register_tile
 from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_settled
 from polyop.poly.build import Axes, Plan
@@ -55,6 +55,7 @@ class PackedStrategy:
     row           None: there is nothing for rows to reuse (`columns.py`)
     kc            None: accumulators stay in registers for the whole contraction
     rows_outside  the other rows go outside the blocks, as batches do: more for several threads to share
+    rows_behind   threads take some rows each, behind a block of columns that each of them packs for itself
     beside        another column, along which the right operand has its unit stride: blocks hold `vector` values of it, so
                   that a copy reads whole lines
     across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
@@ -77,6 +78,7 @@ class PackedStrategy:
     pack_right: bool = False
     fuse_pack: bool = False
     rows_outside: bool = False
+    rows_behind: bool = False
     beside: str | None = None
     across: str | None = None
     second: int = 1
@@ -216,7 +218,8 @@ def _of_dots(x: _Reads, tile: _Tile, d: Dot) -> _Tile:
     """`tile` as the instruction `d` likes it."""
     options = x.plan.options
     known = options.rows or 2 * options.height or x.typical[x.row]  # of dot products, two tiles' rows fit into one
-    rows, vectors = register_tile(x.plan.target, x.vector, known, x.typical[x.what.lane], d=d)
+    t, tiles = x.plan.target, matrix(x.plan.target, x.what.update.target.dtype, x.left.dtype, x.right.dtype)
+    rows, vectors = matrix_tile(t, d) if tiles and not known else register_tile(t, x.vector, known, x.typical[x.what.lane], d=d)
     return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_)
 
 
@@ -264,7 +267,8 @@ def blocked(x: _Reads, tile: _Tile, ahead: bool, outer: Axes) -> tuple[PackedStr
     nc = _column_block(x, tile, kc)
     block = column_block(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
     whole = lcm(rows, x.vector)  # a copy of the left operand goes by squares of vectors
-    mc = 2 * rows if threads and not pack_left else max(1, (384 if threads else 4800) // whole) * whole
+    behind = threads and not pack_left and _is_cut(x, tile, nc)
+    mc = 2 * rows if behind else max(1, (384 if threads else 4800) // whole) * whole
     plain = PackedStrategy(c, x.row, c.lane, x.depth, columns, nc, x.vector, None, rows, mc, rows_outside=threads,
                            across=tile.across, second=tile.second, block=block)
     if not x.is_one:  # nothing to pack, or more than one thing
@@ -273,10 +277,17 @@ def blocked(x: _Reads, tile: _Tile, ahead: bool, outer: Axes) -> tuple[PackedStr
     around = frozenset(i for i in c.update.dims if own[i] in outer)
     chunk = None if begins_late(c.update, x.depth) or ends_early(c.update, x.depth, around) else kc
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
-    # Threads take some rows each, of which none is the first for all of them
-    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and (pack_left or not threads)
-    return (replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, beside=tile.beside,
+    # Where threads take some rows each, none of these is the first for all of them
+    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind
+    return (replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
                     fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else ""),)
+
+
+def _is_cut(x: _Reads, tile: _Tile, nc: int) -> bool:
+    """Whether there is a loop over blocks of columns or batches, which threads may share."""
+    steps = {x.what.lane: nc, tile.beside: x.vector}
+    extents = ((i, x.what.update.extent(i)) for i in (*x.what.having(COLUMN), *x.what.having(BATCH)))
+    return any(not e.is_constant or e.const > steps.get(i, 1) for i, e in extents)
 
 
 def _is_close(x: _Reads) -> bool:
@@ -321,7 +332,8 @@ def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
     c = s.what
     can = s.pack_right and not s.beside and not s.across and c.having(COLUMN) == (s.column,) and not c.having(BATCH)
     ahead = s.ahead or ((ALL if plan.options.threads else TILES) if can else "")
-    return s if s.row is None else replace(s, mc=rows, ahead=ahead, fuse_pack=s.fuse_pack and not ahead, rows_outside=False)
+    return s if s.row is None else replace(s, mc=rows, ahead=ahead, fuse_pack=s.fuse_pack and not ahead, rows_outside=False,
+                                              rows_behind=False)
 
 
 def _unit(plan: Plan, c: Contraction, load: Load, pool: tuple[str, ...]) -> str | None:

@@ -1,7 +1,7 @@
 """Strategy "packed", built: the tile program of a contraction in register tiles.
 
     batch.. m_c k_c ( pack_left  n_c ( pack_right  row.. m_r n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) ) )
-    batch.. n_c k_c ( pack_right  row.. m_c ( m_r .. ) )                                                      for several threads
+    batch.. n_c k_c ( pack_right  row.. m_c ( m_r .. ) )        for several threads, if there are blocks n_c; else inside m_c
     batch.. n_c k_c ( n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) )                         without rows
 
 with every compute statement in its own m_p loop; a fused pack_right stands just before the update, where m_r is 0.
@@ -165,8 +165,11 @@ class _Packed:
         else:
             own = self.loops(self.others(BATCH))
             rows = around[len(own):]
-            tree = bands((*own, *block, *chunk), *tree_right, *bands(rows, micro))
             around = (*own, *block, *rows)
+            if s.rows_behind:
+                tree = bands((*own, *block, *chunk), *tree_right, *bands(rows, micro))
+            else:
+                tree = bands((*around, *chunk), *tree_right, micro)
         self.b.kinds |= shared_out(self.plan, around or block, len(self.loops(batch)) - 1)
         part = self.b.part(tree)
         return replace(part, once=ahead) if s.ahead == TILES else replace(part, ahead=ahead)
@@ -317,7 +320,7 @@ class _Packed:
         n_r = self.coords(s.column)[1].name
         copy = _Copy(self, right, pool, s.column, source if not self.fine or source == s.depth else None, (n_r,))
         target = self.right_place({**self.axes, **copy.axes}, other_k)
-        each = () if self.is_for_all_rows else (m_c,)
+        each = () if s.rows_behind else (m_c,)
         name = copy.write(f"{self.u.name}_right", target, each, only if each else [])
         around = self.others(COLUMN, s.column, *(i for i in (s.beside, s.across) if i))
         return bands(copy.loops(exclude=around), name), ()
@@ -357,12 +360,6 @@ class _Packed:
         index = (*(self.offset(i, axes) for i in self.lead(other_k)), panel, *(self.offset(i, axes) for i in other_k),
                  self.offset(self.s.depth, axes) - sum(fine, Affine()), self.offset(self.s.column, axes) - panel, *fine)
         return Load(self.name_beside("right"), index, self.c.rights[0].dtype)
-
-    @property
-    def is_for_all_rows(self) -> bool:
-        """Whether a block of the right operand is packed before all rows, of which threads take some each."""
-        tiled = any(self.own[i] in self.plan.tiled for i in self.u.dims)
-        return self.plan.options.threads and not self.s.pack_left and not tiled
 
     @property
     def shares_left(self) -> bool:
@@ -423,7 +420,7 @@ class _Copy:
     def write(self, name: str, target: Load, also: tuple[Coord, ...], only: list[str]) -> str:
         """The statement of the copy: `also` are tile coordinates in which it is repeated, under the conditions `only`."""
         p = self.p
-        batch = p.others(BATCH) if p.is_for_all_rows else p.batch
+        batch = p.others(BATCH) if p.s.rows_behind else p.batch
         around = () if self.is_apart and p.s.ahead == ALL else (i for i in p.u.dims if p.own[i] in p.outer or i in batch)
         repeated = {p.own[i]: p.axes[p.own[i]] for i in around}
         axes = {**repeated, **self.axes}

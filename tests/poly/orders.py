@@ -6,7 +6,7 @@ import math
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Const, Load, affine, names, quasi, substitute, substitute_expr
-from polyop.ir.loops import LOCKSTEP, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild
+from polyop.ir.loops import LOCKSTEP, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, children, rebuild
 
 
 def orders(given: LoopNest) -> tuple[LoopNest, ...]:
@@ -64,16 +64,32 @@ def _at(body: tuple[Node, ...], env: dict[str, Affine]) -> tuple[Node, ...]:
     return tuple(out)
 
 
-def _forget(given: LoopNest, body: tuple[Node, ...]) -> tuple[Node, ...]:
-    """Every iteration of a parallel loop begins with nothing in registers and private work space."""
+def _forget(given: LoopNest, body: tuple[Node, ...], kept: frozenset[str] = frozenset()) -> tuple[Node, ...]:
+    """Every iteration of a parallel loop begins with nothing in registers and private work space.
+
+    But what is `kept`: private, and written nowhere but directly in a parallel loop around, as every thread does for itself.
+    """
     out: list[Node] = []
     for x in body:
-        x = rebuild(x, lambda b: _forget(given, b))
         if isinstance(x, For) and x.kind == Kind.PARALLEL:
-            lost = [_poison(b) for b in given.buffers if b.space == Space.REG or b.private]
-            x = replace(x, body=(*lost, *x.body))
+            mine = {b.name for b in given.buffers if b.private and _writes(x.body, b.name, False) == _writes(given.body, b.name, True)}
+            lost = [_poison(b) for b in given.buffers if b.space == Space.REG or (b.private and b.name not in kept)]
+            x = replace(x, body=(*lost, *_forget(given, x.body, kept | mine)))
+        else:
+            x = rebuild(x, lambda b: _forget(given, b, kept))
         out.append(x)
     return tuple(out)
+
+
+def _writes(body: tuple[Node, ...], name: str, deep: bool) -> int:
+    """How many stores write `name`; those inside a parallel loop count if `deep`."""
+    count = 0
+    for x in body:
+        if isinstance(x, Store):
+            count += x.target.source == name
+        elif deep or not (isinstance(x, For) and x.kind == Kind.PARALLEL):
+            count += _writes(children(x), name, deep)
+    return count
 
 
 def _poison(b: Buffer) -> Node:

@@ -188,6 +188,19 @@ def test_loops_cut_for_threads_are_proved_too(name):
     assert any(getattr(n, "kind", None) == Kind.PARALLEL for n in walk(m.nest.body))
 
 
+def test_threads_take_rows_behind_a_block_of_columns_that_each_packs_for_itself():
+    found = structure(middle(CONV, "tuned", Options(threads=True)).nest.body)
+    packed, _, rows = found.partition("(S0_right)")
+    assert "k_c:parallel(c_c(" in packed and rows.count(":parallel(") >= 2
+
+
+def test_without_blocks_of_columns_threads_pack_behind_the_rows_they_take():
+    text = "op f(A: f32[M, K], B: f32[K, 5]) -> (C: f32[M, 5]) { C[m, n] += A[m, k] * B[k, n] }"
+    m = middle(text, "tuned", Options(threads=True))
+    assert proved(m)
+    assert structure(m.nest.body).index("m_c:parallel(") < structure(m.nest.body).index("S0_right")
+
+
 def test_a_matmul_is_packed_into_register_tiles_by_the_schedule_alone():
     m = middle(MATMUL, "tuned")
     assert structure(m.nest.body) == (
