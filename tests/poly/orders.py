@@ -72,7 +72,8 @@ def _forget(given: LoopNest, body: tuple[Node, ...], kept: frozenset[str] = froz
     out: list[Node] = []
     for x in body:
         if isinstance(x, For) and x.kind == Kind.PARALLEL:
-            mine = {b.name for b in given.buffers if b.private and _writes(x.body, b.name, False) == _writes(given.body, b.name, True)}
+            mine = {b.name for b in given.buffers
+                    if b.private and _writes(x.body, b.name, False) == _writes(given.body, b.name, True)}
             lost = [_poison(b) for b in given.buffers if b.space == Space.REG or (b.private and b.name not in kept)]
             x = replace(x, body=(*lost, *_forget(given, x.body, kept | mine)))
         else:
