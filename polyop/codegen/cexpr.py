@@ -123,9 +123,24 @@ def index(x: Affine, names: Mapping[str, str]) -> Text:
     return Text(text, 12)
 
 
+class Names(dict[str, str]):
+    """The C name of each name of a nest; `counts`: those that are never negative, sizes and loops from 0 on."""
+
+    counts: frozenset[str] = frozenset()
+
+
+def _is_count(x: Affine, names: Mapping[str, str]) -> bool:
+    """Whether `x` is never negative, as far as its terms show."""
+    counts = names.counts if isinstance(names, Names) else frozenset()
+    return x.const >= 0 and all(f > 0 and (a in counts if isinstance(a, str) else a.op in ("div", "mod") and
+                                           _is_count(a.args[0], names)) for a, f in x.terms)
+
+
 def _atom(a: str | Quasi, names: Mapping[str, str]) -> str:
     if isinstance(a, str):
         return names[a]
+    if a.op in ("div", "mod") and _is_count(a.args[0], names):  # C divides such numbers as it should
+        return f"({index(a.args[0], names).at(13)} {'/' if a.op == 'div' else '%'} {a.args[1].const})"
     args = [index(x, names).c for x in a.args]
     out = args[0]
     for x in args[1:]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import textwrap
 from dataclasses import dataclass, replace
 from itertools import islice
 
@@ -11,6 +12,7 @@ from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cexpr import (
     NARROW,
     STORED,
+    Names,
     Scope,
     Text,
     bounded,
@@ -128,12 +130,13 @@ def _signature(nest: LoopNest) -> Signature:
     return Signature(nest.name, nest.sizes, nest.scalars, tensors, work, tuple(sites))
 
 
-def _c_names(nest: LoopNest) -> dict[str, str]:
+def _c_names(nest: LoopNest) -> Names:
     """A C identifier of its own for each name of the nest, and the name itself wherever C allows that."""
     loops = [n.index for n in walk(nest.body) if isinstance(n, For)]
     wanted = dict.fromkeys([*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers), *loops,
                             *(k.name for k in kernels(split(nest)))])
-    out: dict[str, str] = {}
+    out = Names()
+    out.counts = frozenset((*nest.sizes, *(n.index for n in walk(nest.body) if isinstance(n, For) and n.lower == Affine())))
     taken = set(_TAKEN)
     for name in wanted:
         plain = re.sub(r"[^A-Za-z0-9_]", "_", name)
@@ -174,7 +177,7 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
             (parameters[-1] if a in k.host else parameters[0]).append(f"{kind} {c}")
     parameters = [p for p in parameters if p]
     shape = "".join(f"{a.loop.index}:{a.loop.kind}(" for a in k.axes) + structure(k.body) + ")" * len(k.axes)
-    lines = [f"// {shape}", f"{head} {scope.names[k.name]}("]
+    lines = [*(f"// {x}" for x in textwrap.wrap(shape, _WIDEST, break_long_words=True)), f"{head} {scope.names[k.name]}("]
     lines += [f"    {', '.join(p)}{',' if i + 1 < len(parameters) else ')'}" for i, p in enumerate(parameters)]
     if not parameters:
         lines[-1] += ")"

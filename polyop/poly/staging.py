@@ -90,7 +90,7 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     by_depth = s.by_unit is not None and not (load.dtype.bytes_ in s.by_unit and fast != s.depth)
     order = sorted(tile, key=lambda x: (x[0] == s.depth) == by_depth)
     pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 else 0
-    name = f"{b.plan.stems[load.source]}_{s.update.name}_s{n}"
+    name = f"{b.plan.stems[load.source]}_{s.update.name}_tile{n}"
     dims = [(affine(SLOTS), 1), *((affine(size), 1) for _, size in order[:-1]), (affine(order[-1][1] + pad), 1)]
     b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED))
     beside = max(1, CHUNK // load.dtype.bytes_) if order[-1][0] == fast else 1

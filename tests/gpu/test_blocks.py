@@ -97,7 +97,7 @@ def test_without_its_barrier_a_product_races(dtype: str) -> None:
 
 PLANTED = (
     (r"pop_copies_barrier\(\)", "pop_barrier()"),                      # nobody waits for the copies
-    (r"\+ 1, 2\)", "+ 0, 2)"),                                          # the next tile goes to the slot in use
+    (r"\+ 1\) % 2", "+ 0) % 2"),                                          # the next tile goes to the slot in use
     (r"pop_lane\(\) / 16 \* 8", "pop_lane() / 16 * 4"),               # a lane map that is off
     (r"pop_copy_run<8>\((.*), (.*)\);", r"pop_copy_run<8>(\1, 8);"),    # zeros beyond the end forgotten
     (r"const int n_w = 64 \* \(int\)\(pop_n / 32 % 2\)", "const int n_w = 32 * (int)(pop_n / 32 % 2)"),  # overlapping tiles

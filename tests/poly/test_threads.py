@@ -208,7 +208,7 @@ def test_a_copy_that_may_arrive_later_is_not_read_in_the_same_nest_of_threads() 
             again = replace(s, stmt="again", target=s.target, expr=s.target, later=False)
             return replace(n, body=(s, again))
         return n
-    assert kinds["A_S0_s0"] == Space.SHARED
+    assert kinds["A_S0_tile0"] == Space.SHARED
     assert failure(op, changed(nest, at_once)) in (DIGITS, MEET)
 
 
