@@ -83,6 +83,39 @@ def dot(t: Target, bytes_: int, total: DType, left: DType, right: DType, strict:
     return None
 
 
+@dataclass(frozen=True, slots=True)
+class Matrix:
+    """An instruction that multiplies tiles: up to `TILE` rows of `TILE` lanes, each the sum of 64 bytes' products.
+
+    intrinsic  LLVM's name; feature: what the target must have beside tiles
+    """
+
+    name: str
+    intrinsic: str
+    sums: tuple[DType, ...]
+    sides: tuple[DType, DType]
+    feature: str
+
+
+TILE = 16  # rows of a tile, lanes of its sums, and dot products that each of these adds up
+
+# https://www.intel.com/content/www/us/en/docs/intrinsics-guide: TDPBF16PS, TDPBSSD, TDPBSUD, TDPBUSD, TDPBUUD
+MATRICES = (
+    Matrix("tdpbf16ps", "llvm.x86.tdpbf16ps.internal", (F32,), (BF16, BF16), "amx-bf16"),
+    Matrix("tdpbssd", "llvm.x86.tdpbssd.internal", (I32, U32), (I8, I8), "amx-int8"),
+    Matrix("tdpbsud", "llvm.x86.tdpbsud.internal", (I32, U32), (I8, U8), "amx-int8"),
+    Matrix("tdpbusd", "llvm.x86.tdpbusd.internal", (I32, U32), (U8, I8), "amx-int8"),
+    Matrix("tdpbuud", "llvm.x86.tdpbuud.internal", (I32, U32), (U8, U8), "amx-int8"),
+)
+
+
+def matrix(t: Target, total: DType, left: DType, right: DType) -> Matrix | None:
+    """The instruction for tiles of such products, if the target has one and vectors as wide as a tile's rows."""
+    if not t.has("amx-tile") or t.vector_bytes != 4 * TILE:
+        return None
+    return next((m for m in MATRICES if total in m.sums and (left, right) == m.sides and t.has(m.feature)), None)
+
+
 def product(e: Expr) -> tuple[Load, Load] | None:
     """a and b, where `e` is the product of these two, each widened."""
     match e:

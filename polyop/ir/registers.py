@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyop.ir.dots import Dot
+from polyop.ir.dots import TILE, Dot
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.target import Target
 
@@ -39,6 +39,18 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
     far = 1 if d is None else WORDS_FAR if d.steps == 2 else FAR
     return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, far))
+
+
+def matrix_tile(t: Target, d: Dot) -> Tile:
+    """A tile of sums for matrix instructions, which vectors must hold around the loop: two of them, as tall as registers allow.
+
+    Raises  UnsupportedError, if the target has too few registers.
+    """
+    kept, more = (2, 3) if d.flipped else (1, 3)
+    rows = min(TILE, (t.registers - more) // 2 - kept)
+    if rows < 1:
+        raise UnsupportedError(f"no tile of sums fits {t.registers} vector registers")
+    return rows, 2
 
 
 def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1) -> float:

@@ -85,6 +85,9 @@ _RDNA = Multiprocessor(4, 16, 1536, 24, 128 << 10, 0, 32)
 ROWS = (
     # https://gitlab.com/x86-psABIs/x86-64-ABI: the micro-architecture levels
     Target("x86:x86-64-v4", "x86", "x86-64-v4", vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=1 << 20),
+    # https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sdm.html: AMX, VNNI and AVX512-BF16
+    Target("x86:sapphirerapids", "x86", "sapphirerapids", "+avx512vl,+avx512vnni,+avx512bf16,+amx-tile,+amx-bf16,+amx-int8",
+           vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=2 << 20),
     Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10),
     Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
     # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities

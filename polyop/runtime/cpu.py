@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
@@ -41,8 +43,24 @@ def _initialize() -> None:
 
 @lru_cache(maxsize=1)
 def cpu_features() -> dict[str, bool]:
-    """What CPUID reports in this process; less than the CPU's name implies, where a virtual machine masks features."""
-    return dict(llvm.get_host_cpu_features())
+    """What CPUID reports in this process; less than the CPU's name implies, where a virtual machine masks features.
+
+    Matrix tiles count only if the system lets this process use them.
+    """
+    return usable(dict(llvm.get_host_cpu_features()), _may_use_tiles)
+
+
+def usable(found: dict[str, bool], may_use_tiles: Callable[[], bool]) -> dict[str, bool]:
+    """`found` without what tiles are needed for, if there are tiles and the system keeps them from us."""
+    if not found.get("amx-tile") or may_use_tiles():
+        return found
+    return {name: on and not name.startswith("amx-") for name, on in found.items()}
+
+
+def _may_use_tiles() -> bool:
+    """Asks Linux for them, for all threads of the process; https://docs.kernel.org/arch/x86/xstate.html."""
+    arch_prctl, request, tile_data = 158, 0x1023, 18
+    return bool(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0)
 
 
 @lru_cache(maxsize=1)

@@ -98,15 +98,13 @@ def assembly(nest: LoopNest, target: Target, numerics: str = "fast") -> str:
     return tm.emit_assembly(ref)
 
 
-def load(module: Module, target: Target) -> Loaded:
+def load(module: Module, target: Target, functions: dict[str, int] | None = None) -> Loaded:
+    """`functions`: addresses of what the module calls beside its own."""
     ref, tm = parsed(module, target)
-    library = (
-        llvm.JITLibraryBuilder()
-        .add_object_img(tm.emit_object(ref))
-        .add_current_process()
-        .export_symbol(module.name)
-        .link(llvm.create_lljit_compiler(machine(target), use_jit_link=True), module.name)
-    )
+    builder = llvm.JITLibraryBuilder().add_object_img(tm.emit_object(ref)).add_current_process().export_symbol(module.name)
+    for name, address in (functions or {}).items():
+        builder.import_symbol(name, address)
+    library = builder.link(llvm.create_lljit_compiler(machine(target), use_jit_link=True), module.name)
     return Loaded(module, library[module.name], (library, ref, tm))
 
 

@@ -28,11 +28,11 @@ def dot_of(shared: Shared, n: Store) -> Dot | None:
     factors = product(n.expr)
     if factors is None or n.reduce is None or n.reduce.name != "add" or shared.nest.buffer(n.target.source).space != Space.REG:
         return None
-    left, right = _sided(n, factors)
+    left, right = sided(n, factors)
     return dot(shared.target, shared.width * 4, n.target.dtype, left.dtype, right.dtype, shared.strict)
 
 
-def _sided(n: Store, factors: tuple[Load, Load]) -> tuple[Load, Load]:
+def sided(n: Store, factors: tuple[Load, Load]) -> tuple[Load, Load]:
     """(what is the same for all lanes, what is not): the one with more of the target's lanes stands on the right."""
     a, b = factors
     last = _names(n.target.index[-1:])
@@ -60,7 +60,7 @@ def operands(s: State, n: Store) -> Operands | None:
         return None
     rows, lanes = register_axes(s, n.target)
     fine = next((a for a in s.rows if a.extent == found.steps and a.valid is None and a.index not in rows), None)
-    loads = _sided(n, factors)
+    loads = sided(n, factors)
     if fine is None or not lanes or any(a.index not in rows for a in s.rows if a is not fine) or any(map(_is_hard, loads)):
         return None
     if any(s.nest.buffer(x.source).space == Space.REG or run_along(s, x, fine.index) != 1 for x in loads):

@@ -18,6 +18,7 @@ from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
 from polyop.codegen.llvm.stores import store
+from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
@@ -172,7 +173,7 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
 
 def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
-    b = s.b
+    b, lower = s.b, emit_tiles(s, n, lower, upper, branch)
     head, done, before = b.new_label(), b.new_label(), b.block
     b.line(f"br i1 {b.compare('slt', lower, upper)}, label %{head}, label %{done}")
     s.label(head)

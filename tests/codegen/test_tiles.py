@@ -1,0 +1,141 @@
+"""Matrix tiles: the machine code has them, and what they are asked to do is right, with each instruction done by a function."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import replace
+from functools import cache
+
+import llvmlite.binding as llvm
+import numpy as np
+import pytest
+
+from polyop.compiler import compile_op
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.dots import matrix
+from polyop.ir.dtypes import BF16, DTYPES, F32, I8, I16, I32, I64, U8
+from polyop.ir.options import Options
+from polyop.ir.span import Source
+from polyop.ir.target import target
+from polyop.runtime.cpu import usable
+from polyop.runtime.layout import contiguous
+from tests.codegen.harness import FEATURES, V4, load
+
+AMX = target("x86:sapphirerapids")
+WITHOUT = replace(V4, name="vnni", features="+avx512vnni,+avx512bf16")
+here = pytest.mark.skipif(not (FEATURES.get("avx512vnni") and FEATURES.get("avx512bf16")), reason="no AVX512-BF16 here")
+DTYPE = {"bf16": "f32", "i8": "i32", "u8": "i32"}
+PAIRS = [("bf16", "bf16", "tdpbf16ps"), ("i8", "i8", "tdpbssd"), ("u8", "i8", "tdpbusd"), ("i8", "u8", "tdpbsud"),
+         ("u8", "u8", "tdpbuud")]
+MATMUL = "op f(A: {0}[M, K], B: {1}[K, N]) -> (C: {2}[M, N]) {{ C[m, n] += {2}(A[m, k]) * {2}(B[k, n]) }}"
+COLUMNS = MATMUL.replace("B: {1}[K, N]", "B: {1}[N, K]").replace("B[k, n]", "B[n, k]")
+FILTER = """op f(A: {0}[M, K], B: {1}[3, K, N]) -> (C: {2}[M-2, N]) {{
+    C[m, n] += {2}(A[m + r, k]) * {2}(B[r, k, n])  where m in 0:M-2 }}"""
+
+
+@cache
+def made(text: str, left: str, right: str, **options):
+    op = instantiate(parse(Source("<test>", text.format(left, right, DTYPE[left]))), "f")
+    out = compile_op(op, contiguous(op), AMX, Options(**options))
+    assert out.rung == "tuned" and all(p.holds for p in out.proofs)
+    return out
+
+
+def machine_code(text: str) -> str:
+    m = llvm.parse_assembly(text)
+    machine = llvm.Target.from_default_triple().create_target_machine(cpu=AMX.arch, features=AMX.features, opt=2, reloc="pic",
+                                                                      codemodel="small")
+    return machine.emit_assembly(m)
+
+
+@pytest.mark.parametrize("left,right,name", PAIRS)
+def test_tiles_are_configured_once_and_never_spilled(left, right, name):
+    code = machine_code(made(MATMUL, left, right).module.text)
+    lines = [x.split()[0] for x in code.splitlines() if x.startswith("\t") and x.strip()]
+    assert lines.count(name) == 2 and lines.count("ldtilecfg") == 1 and "sttilecfg" not in lines
+    loop = code[: code.index(f"\t{name}")].rindex(":\n")
+    body = code[loop : code.index("\tjl", loop)]
+    assert body.count("tileloadd") == 3 and "tilestored" not in body and "zmm" not in body
+
+
+def test_only_targets_with_tiles_and_dtypes_that_these_take_have_them():
+    assert matrix(AMX, F32, BF16, BF16) and matrix(AMX, I32, U8, I8) and not matrix(WITHOUT, F32, BF16, BF16)
+    assert not matrix(AMX, I32, I16, I16) and not matrix(AMX, I64, I8, I8)
+    assert not matrix(replace(AMX, features="+amx-tile"), I32, I8, I8)
+    assert "x86_amx" not in made(MATMUL, "bf16", "bf16", numerics="strict").module.text
+
+
+def test_tiles_are_not_used_where_the_system_refuses_them():
+    found = {"avx2": True, "amx-tile": True, "amx-int8": True}
+    assert usable(found, lambda: True) == found and usable({"avx2": True}, lambda: False) == {"avx2": True}
+    assert usable(found, lambda: False) == {"avx2": True, "amx-tile": False, "amx-int8": False}
+
+
+class Tiles:
+    """What each instruction does, by number of the tile; `text` calls it instead."""
+
+    def __init__(self) -> None:
+        self.tiles: list[np.ndarray] = []
+        self.products = 0
+        i, p = ctypes.c_int64, ctypes.c_void_p
+        h = ctypes.c_int16
+        self.calls = {
+            "tilezero": ctypes.CFUNCTYPE(i, h, h)(lambda m, n: self.new(np.zeros((m, n), np.uint8))),
+            "tileloadd64": ctypes.CFUNCTYPE(i, h, h, p, i)(lambda m, n, at, by: self.new(np.stack(
+                [np.frombuffer(ctypes.string_at(at + r * by, n), np.uint8) for r in range(m)]))),
+            "tilestored64": ctypes.CFUNCTYPE(None, h, h, p, i, i)(self.store),
+        }
+        for left, right, name in PAIRS:
+            self.calls[name] = ctypes.CFUNCTYPE(i, h, h, h, i, i, i)(self.product(left, right))
+        self.addresses = {f"soft_{name}": ctypes.cast(f, p).value for name, f in self.calls.items()}
+
+    def new(self, x: np.ndarray) -> int:
+        self.tiles.append(x)
+        return len(self.tiles) - 1
+
+    def store(self, m: int, n: int, at: int, by: int, tile: int) -> None:
+        for r, row in enumerate(self.tiles[tile][:m]):
+            ctypes.memmove(at + r * by, row[:n].tobytes(), n)
+
+    def product(self, left: str, right: str):
+        def f(m: int, n: int, k: int, c: int, a: int, b: int) -> int:
+            self.products += 1
+            size = DTYPES[left].bytes_
+            steps, total = 4 // size, DTYPES[DTYPE[left]].numpy
+            x = self.tiles[a].view(DTYPES[left].numpy).astype(total)
+            y = self.tiles[b].view(DTYPES[right].numpy).astype(total).reshape(k // 4, n // 4, steps)
+            y = y.transpose(0, 2, 1).reshape(k // size, n // 4)
+            return self.new((self.tiles[c].view(total) + x @ y).view(np.uint8))
+        return f
+
+    @staticmethod
+    def text(text: str) -> str:
+        text = text.replace("x86_amx", "i64")
+        for name in ("tilezero", "tileloadd64", "tilestored64", *(n for _, _, n in PAIRS)):
+            text = text.replace(f"@llvm.x86.{name}.internal", f"@soft_{name}")
+        return text
+
+
+@here
+@pytest.mark.parametrize("m,k,n", [(40, 200, 70), (29, 1100, 33), (12, 37, 1)])
+@pytest.mark.parametrize("text", [MATMUL, COLUMNS, FILTER], ids=["rows", "columns", "filter"])
+@pytest.mark.parametrize("left,right", [p[:2] for p in PAIRS])
+def test_what_tiles_are_asked_to_do_is_right(text, left, right, m, k, n):
+    out = made(text, left, right)
+    soft = Tiles()
+    kernel = load(replace(out.module, text=Tiles.text(out.module.text)), WITHOUT, soft.addresses)
+    rng = np.random.default_rng(k)
+    numpy = [DTYPES[x].numpy for x in (left, right, DTYPE[left])]
+    shape = (3, k, n) if text is FILTER else (n, k) if text is COLUMNS else (k, n)
+    a, b = (rng.integers(0 if x == "u8" else -7, 8, s).astype(t)
+            for x, s, t in zip((left, right), ((m, k), shape), numpy[:2], strict=True))
+    rows = max(0, m - 2) if text is FILTER else m
+    c = np.full((rows, n), 77, numpy[2])
+    kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
+    wide = [x.astype(np.float64) for x in (a, b)]
+    want = (sum(wide[0][r : r + rows] @ wide[1][r] for r in range(3)) if text is FILTER else
+            wide[0] @ (wide[1].T if text is COLUMNS else wide[1]))
+    np.testing.assert_array_equal(c, want)
+    if (m, k) == (40, 200):
+        assert soft.products
