@@ -91,7 +91,7 @@ int launch(void* f, unsigned grid, unsigned block, unsigned shared, void* stream
     Function* found = (Function*)f;
     if (!found || !grid || !block || block > 1024 || grid > 0x7fffffffu) return INVALID;
     if (bounded && (int)shared > found->shared) return INVALID;
-    Launched& l = launched[launched_size++ % MANY];
+    Launched& l = launched[__atomic_fetch_add(&launched_size, 1, __ATOMIC_SEQ_CST) % MANY];  // threads may meet here
     l.stream = (uint64_t)stream, l.context = context, l.grid = grid, l.block = block, l.shared = shared, l.warp = bounded ? 32 : 64, l.function = found;
     l.args = 0;
     for (; args[l.args]; l.args++) memcpy(&l.values[l.args], args[l.args], 8);  // polyop's lists of arguments end with 0

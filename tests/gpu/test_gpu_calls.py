@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import fake_gpu
@@ -280,6 +281,23 @@ def test_a_call_may_be_captured_into_a_graph(torch: Any, cuda: FakeGpu, known: b
         ids.array[...] = rows
         cuda.fake.fake_replay(first, len(cuda.launches))
         np.testing.assert_array_equal(out.array, table[rows])
+
+
+def test_threads_may_call_at_the_same_time(torch: Any, cuda: FakeGpu) -> None:
+    saxpy, x = polyop.op(SAXPY), f32(40)
+    saxpy(torch.on_gpu(x), torch.on_gpu(x), a=1.0)
+    cuda.fake.fake_capture(9)  # launches are written down: the emulator is for one thread
+    torch.stream[0] = 9
+
+    def many(k: int) -> None:
+        cuda.fake.fake_context(0)
+        for _ in range(50):
+            saxpy(torch.on_gpu(x), torch.on_gpu(x), a=float(k))
+
+    with ThreadPoolExecutor(4) as pool:
+        assert list(pool.map(many, range(8))) == [None] * 8
+    seen = [np.frombuffer(np.uint64(v).tobytes()[:4], np.float32)[0] for r in cuda.launches[1:] for v in list(r.values)[1:2]]
+    assert sorted(seen) == sorted(float(k) for k in range(8) for _ in range(50))
 
 
 def test_nothing_waits_for_the_device(torch: Any, cuda: FakeGpu) -> None:

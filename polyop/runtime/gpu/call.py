@@ -116,7 +116,10 @@ class LaunchPlan:
                     row[slot] = start + distance
         except (MemoryError, RuntimeError):
             return LONG
-        table = self.spare.pop() if self.spare else self.prepared.table()
+        try:
+            table = self.spare.pop()
+        except IndexError:  # others have taken all
+            table = self.prepared.table()
         try:
             self.pack(table.memory, table.at, *row)
         except (struct.error, OverflowError):
