@@ -3,7 +3,7 @@
     counted   rows are counted one by one
     own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
     filled    copies of a statement that write registers alone run all, beyond the bounds of the tensor too: nobody reads those
-              registers, and so no bound is tested in the innermost loops
+              registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
     split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, which the compiler unrolls
 """
 
@@ -130,6 +130,8 @@ def filled(nest: LoopNest) -> LoopNest:
         inside = {**most, **_most(n)}
         below = inside | {k: v for x in walk(n.body) if isinstance(x, For) for k, v in _most(x).items()}
         mine = _plain(n)
+        if n.kind == Kind.THREADS and not n.is_full and _multiplies_shared(nest, n, below):
+            n = replace(n, upper=affine(n.end))
         if n.kind == Kind.ROWS and not n.is_full and mine and all(_only_registers(nest, s, n.index, below) for s in mine):
             n = replace(n, upper=affine(n.end))
         return rebuild(n, lambda body: go(body, inside))
@@ -159,18 +161,47 @@ def _only_registers(nest: LoopNest, s: Store, row: str, most: Mapping[str, int])
     return all(_inside(nest, x, row, most) for x in (s.target, *loads(s.expr)))
 
 
+def _multiplies_shared(nest: LoopNest, n: For, most: Mapping[str, int]) -> bool:
+    """Whether all that loops over threads do is multiply tiles in shared memory: units that read these want one path for all."""
+    inside = tuple(walk(n.body))
+    mine = stores(n.body)
+    if any(isinstance(x, If) or (isinstance(x, For) and x.kind not in (Kind.THREADS, Kind.ROWS, Kind.ATOM)) for x in inside):
+        return False
+    return any(isinstance(x, For) and x.kind == Kind.ATOM for x in inside) and all(
+        s.reduce is not None and nest.buffer(s.target.source).space == Space.REG
+        and all(nest.buffer(x.source).space == Space.SHARED and _within(nest, x, most) for x in loads(s.expr)) for s in mine)
+
+
 def _inside(nest: LoopNest, x: Load, row: str, most: Mapping[str, int]) -> bool:
-    b = nest.buffer(x.source)
     if not any(isinstance(p, Affine) and row in names(p) for p in x.index):
         return all(isinstance(p, Affine) for p in x.index)
+    return _within(nest, x, most)
+
+
+def _within(nest: LoopNest, x: Load, most: Mapping[str, int]) -> bool:
+    """Whether all positions of `x`, in memory of constant size, are known to lie inside."""
+    b = nest.buffer(x.source)
     if b.space not in (Space.REG, Space.SHARED) or x.guard:
         return False
     for p, (extent, _) in zip(x.index, b.dims, strict=True):
-        if not isinstance(p, Affine) or not names(p) <= most.keys() or any(f < 0 or not isinstance(a, str) for a, f in p.terms):
-            return False
-        if p.const + sum(f * most[a] for a, f in p.terms if isinstance(a, str)) >= extent.const or not extent.is_constant:
+        highest = _highest(p, most) if isinstance(p, Affine) else None
+        if highest is None or not extent.is_constant or highest >= extent.const:
             return False
     return True
+
+
+def _highest(x: Affine, most: Mapping[str, int]) -> int | None:
+    """The greatest value of a sum that is never negative, if that is known."""
+    total = x.const
+    for a, f in x.terms:
+        if isinstance(a, str):
+            top = most.get(a)
+        else:
+            top = a.args[1].const - 1 if a.op == "mod" and a.args[1].is_constant else None
+        if f < 0 or top is None:
+            return None
+        total += f * top
+    return total if x.const >= 0 else None
 
 
 def split(nest: LoopNest) -> LoopNest:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from polyop.codegen.cexpr import Scope, conditions, element, index, moved
+from polyop.codegen.cexpr import Scope, conditions, element, index, moved, multiple
 from polyop.ir.expr import Affine, Load, affine, names, quasi, substitute
 from polyop.ir.loops import For, Kind, Space, Store
 
@@ -21,6 +21,8 @@ def run(n: For, scope: Scope) -> list[str] | None:
     if not isinstance(s, Store) or not s.later or not isinstance(s.expr, Load) or not _is_plain(s.expr):
         return None
     to, source, v = s.target, s.expr, n.index
+    if not _stays_whole(to, v, n.extent or 0, scope):
+        return None
     if not (_lies_along(to, v, scope) and _lies_along(source, v, scope)) or any(t.factor(v) not in (0, -1) for t in source.guard):
         return None
     zero = {v: Affine()}
@@ -41,6 +43,16 @@ def one(s: Store, scope: Scope) -> list[str] | None:
     inside = conditions(s.expr.guard, scope.names).c
     source = moved(Load(s.expr.source, s.expr.index, s.expr.dtype), scope).c
     return [f"pop_copy_async<{s.target.dtype.bytes_}>(&{element(s.target, {}, scope)}, &{source}, {inside});"]
+
+
+def _stays_whole(x: Load, v: str, count: int, scope: Scope) -> bool:
+    """Whether the `count` neighbours along `v` lie in one eighth of a line, where `x` is swizzled."""
+    b, last = scope.buffers[x.source], x.index[-1] if x.index else None
+    if not b.swizzle:
+        return True
+    assert isinstance(last, Affine)
+    eighth = b.swizzle // 8 // b.dtype.bytes_
+    return eighth % count == 0 and multiple(substitute(last, {v: Affine()}), scope.steps) % count == 0
 
 
 def _is_plain(x: Load) -> bool:

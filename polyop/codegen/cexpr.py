@@ -83,6 +83,8 @@ class Scope:
     held     the registers that hold tiles of a matrix unit; `products`: the statements that multiply them, as (c, a, b)
     warp     lanes that hold a tile together; `family` of the target
     copies   whether barriers wait for copies
+    reads    whether a matrix unit reads shared memory itself
+    steps    what the index of each loop is a multiple of
     """
 
     names: Mapping[str, str]
@@ -96,6 +98,8 @@ class Scope:
     warp: int = 1
     family: str = ""
     copies: bool = False
+    reads: bool = False
+    steps: Mapping[str, int] = field(default_factory=dict)
 
 
 def value_type(t: DType) -> str:
@@ -181,6 +185,11 @@ def natural(x: Affine, names: Mapping[str, str]) -> str:
     return " + ".join(parts)
 
 
+def multiple(x: Affine, steps: Mapping[str, int]) -> int:
+    """What `x` is known to be a multiple of; 0 is a multiple of all numbers."""
+    return math.gcd(x.const, *(f * (steps.get(a, 1) if isinstance(a, str) else 1) for a, f in x.terms))
+
+
 def bounded(f: For, scope: Scope) -> list[str]:
     """The tests that an iteration of `f` is below the bound, for a loop that runs to its constant end."""
     return [condition(_below(f, b), scope.names) for b in bounds(f.upper) if b != affine(f.end)]
@@ -220,6 +229,8 @@ def strides(b: Buffer, c_name: str) -> tuple[int | str, ...]:
 def offset(load: Load, values: Mapping[int, Text], scope: Scope) -> Text:
     """The distance of the place from the buffer's start; `values` holds the text of each computed position."""
     b = scope.buffers[load.source]
+    if b.swizzle:
+        return _swizzled(load, b, scope)
     plain = Affine()     # the part with constant strides, as one sum
     parts: list[str] = []
     for d, (position, stride) in enumerate(zip(load.index, strides(b, scope.names[b.name]), strict=True)):
@@ -236,6 +247,16 @@ def offset(load: Load, values: Mapping[int, Text], scope: Scope) -> Text:
         text = index(plain, scope.names).c
         return Text(" + ".join([*parts, text]).replace("+ -", "- "), 12) if parts else Text(text, 12)
     return Text(" + ".join(parts), 12)
+
+
+def _swizzled(load: Load, b: Buffer, scope: Scope) -> Text:
+    """The place in a swizzled buffer: see `ir.loops.Buffer`."""
+    positions = [p for p in load.index if isinstance(p, Affine)]
+    counts = [n.const for n in slot_counts(b)]
+    outer = sum((p * math.prod(counts[d + 1:]) for d, p in enumerate(positions[:-2])), Affine())
+    y, x = (index(p, scope.names).c for p in positions[-2:])
+    inner = f"pop_swizzled<{counts[-2]}, {b.swizzle // b.dtype.bytes_}>({y}, {x})"
+    return Text(f"{index(outer, scope.names).c} + {inner}", 12) if outer != Affine() else Text(inner)
 
 
 def element(load: Load, values: Mapping[int, Text], scope: Scope) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from polyop.codegen import cunits
 from polyop.codegen.cexpr import STORED, Held, Scope, bounded, condition, natural, offset, slot_counts
 from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.errors import UnsupportedError
@@ -54,14 +55,17 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
         m, n, k = str(kept[0]), str(kept[1]), rest[0]
         if m not in _names(a):
             a, b = b, a
+        spaces = {nest.buffer(x.source).space for x in (a, b)}
+        reads = spaces == {Space.SHARED}  # the unit itself does
         fitting = [x for x in atoms_for(target, a.dtype, b.dtype, s.target.dtype)
-                   if x.exact and (x.m, x.n, x.k) == (sides[m], sides[n], sides[k]) and x.a_map and x.b_map]
+                   if x.exact and (x.m, x.n) == (sides[m], sides[n]) and (not x.a_map, not x.b_map) == (reads, reads)
+                   and (x.k == sides[k] or (reads and sides[k] % x.k == 0))]
         if not fitting:
             raise UnsupportedError(f"{target.name} has no matrix unit for {a.dtype}[{sides[m]}, {sides[k]}]")
         atom = fitting[0]
-        assert atom.a_map and atom.b_map
-        of_c, of_a, of_b = Held(atom, atom.c_map, m, n), Held(atom, atom.a_map, m, k), Held(atom, atom.b_map, k, n)
-        for x, h in ((s.target, of_c), (a, of_a), (b, of_b)):
+        roles = [(s.target, Held(atom, atom.c_map, m, n))]
+        roles += [(x, Held(atom, f, *at)) for x, f, at in ((a, atom.a_map, (m, k)), (b, atom.b_map, (k, n))) if f]
+        for x, h in roles:
             if nest.buffer(x.source).space != Space.REG or held.setdefault(x.source, h) != h:
                 raise UnsupportedError(f"{x.source} is no tile of one kind in registers")
         products[s.stmt] = (s.target.source, a.source, b.source)
@@ -123,7 +127,7 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
         # elements of the result that a test leaves out are nobody's; terms of a sum that it leaves out must not be added
         if any(f.index in names(t) for t in tests for f in loops if f.index not in (of_c.row, of_c.column)):
             raise UnsupportedError(f"`{s.target}` leaves out terms of a sum that a matrix unit adds")
-        return [_product(s, scope)]
+        return _product(s, tuple(loops), scope)
     if tests:
         return _spread(tuple(loops), s, scope, printed, tests)
     h = scope.held.get(s.target.source)
@@ -137,14 +141,18 @@ def _at(x: Load, scope: Scope) -> str:
     return f"{scope.names[x.source]}[{offset(x, {}, scope).c}]"
 
 
-def _product(s: Store, scope: Scope) -> str:
+def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
     a, b = _factors(s.expr)
     assert a is not None and b is not None
     if a.source != scope.products[s.stmt][1]:
         a, b = b, a
-    atom = scope.held[s.target.source].atom
+    h = scope.held[s.target.source]
+    atom = h.atom
+    if cunits.reads_shared(s, scope):
+        (k,) = (f for f in loops if f.index not in (h.row, h.column))
+        return cunits.product(atom, _at(s.target, scope), a, b, (h.row, h.column, k), scope)
     ends = ["[0]" if words(scope.buffers[x.source], scope.held[x.source].fragment) == 1 else "" for x in (a, b)]
-    return f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"
+    return [f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"]
 
 
 def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[Store, Scope], list[str]],
@@ -156,7 +164,7 @@ def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[S
     h = next(iter(held))
     if h.fragment is not h.atom.c_map or {f.index for f in loops} != {h.row, h.column}:
         raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
-    env = {"lane": "(int)pop_lane()", "reg": "pop_r"}
+    env = {"lane": "(int)pop_lane()" if h.atom.warp == scope.warp else f"(int)(pop_thread() % {h.atom.warp})", "reg": "pop_r"}
     is_own = not loads(s.expr) and s.target.source in scope.held  # elements beyond the bounds are nobody's
     tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope)), *(condition(t, scope.names) for t in also)]
     lines = [f"const int {scope.names[h.row]} = {natural(h.fragment.row, env)};",

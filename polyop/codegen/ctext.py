@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from polyop.codegen import ccopy, cmatrix, cthreads
+from polyop.codegen import ccopy, cmatrix, cthreads, cunits
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cexpr import (
     NARROW,
@@ -100,7 +100,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest)
     scope = Scope(_c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined, held=tiles.held, products=tiles.products, warp=target.warp, family=target.family)
+                  folds=joined, held=tiles.held, products=tiles.products, warp=target.warp, family=target.family,
+                  steps=cunits.steps(nest.body))
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
     for k in kernels(steps):
@@ -111,7 +112,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
         _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
         launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed, bytes_,
                                 1 if together else None)
-        inside = replace(scope, block=together, copies=any(s.later for s in stores(k.body)))
+        inside = replace(scope, block=together, copies=any(s.later for s in stores(k.body)),
+                         reads=any(cunits.reads_shared(s, scope) for s in stores(k.body)))
         texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block))]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
@@ -272,13 +274,16 @@ def _indented(body: tuple[Node, ...], scope: Scope) -> list[str]:
 def _node(n: Node, scope: Scope) -> list[str]:
     match n:
         case For(kind=Kind.THREADS):
-            return cthreads.nest(n, scope, scope.block, scope.warp, lambda body: _body(body, replace(scope, block=0)))
+            inner = replace(scope, block=0)
+            return cthreads.nest(n, scope, scope.block, cunits.lanes(n.body, scope),
+                                 lambda body: cunits.group(body, _body(body, inner), scope))
         case For(kind=Kind.ATOM):
             return cmatrix.tile(n, scope, lambda s, inner: _node(s, inner))
         case For():
             return _loop(n, scope)
         case Barrier():
-            return [f"{'pop_copies_barrier' if scope.copies else 'pop_barrier'}();  // {n.reason}"]
+            return [f"{'pop_units_barrier' if scope.reads else 'pop_copies_barrier' if scope.copies else 'pop_barrier'}();"
+                    f"  // {n.reason}"]
         case If():
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
             return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]

@@ -39,12 +39,14 @@ def threads_of(body: Sequence[Node]) -> int:
 
 
 def shared_offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
-    """Where each shared buffer lies, at multiples of 16 bytes, and how many bytes they take.
+    """Where each shared buffer lies, at multiples of 16 bytes or of eight swizzled lines, and how many bytes they take.
 
     Raises  UnsupportedError, if one has no constant size.
     """
     out, total = {}, 0
     for b in buffers:
+        align = max(16, 8 * b.swizzle)
+        total = -(-total // align) * align
         out[b.name] = total
         total += -(-count(b) * b.dtype.bytes_ // 16) * 16
     return out, total
@@ -80,8 +82,8 @@ def chain(n: For) -> tuple[tuple[For, ...], tuple[Node, ...]]:
     return tuple(loops), n.body
 
 
-def nest(n: For, scope: Scope, block: int, warp: int, printed: Callable[[tuple[Node, ...]], list[str]]) -> list[str]:
-    """A nest of loops over threads of a block of `block`; `printed`: the lines of what is inside, where a tile takes a `warp`."""
+def nest(n: For, scope: Scope, block: int, lanes: int, printed: Callable[[tuple[Node, ...]], list[str]]) -> list[str]:
+    """A nest of loops over threads of a block of `block`; `printed`: the lines of what is inside, with `lanes` for each."""
     loops, inside = chain(n)
     out = [f"const int {scope.names[f.index]} = {_digit(f, block)};" for f in loops]
     tests = [t for f in loops for t in bounded(f, scope)]
@@ -91,7 +93,6 @@ def nest(n: For, scope: Scope, block: int, warp: int, printed: Callable[[tuple[N
                 raise UnsupportedError("threads fold in a loop of their own, which is full")
             return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block, tests))), "}"]
     # what is in registers all threads with these digits have; memory is written by the first of them
-    lanes = warp if any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(inside)) else 1
     first = _first(loops, block, lanes)
     if first and any(is_memory(s, scope) for s in stores(inside)):
         if not all(is_memory(s, scope) for s in stores(inside)):

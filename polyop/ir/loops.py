@@ -60,6 +60,11 @@ class Buffer:
     pad      for work space: the innermost extent is rounded up to a multiple of this many elements, all of which may
              be read and written, so that a partial vector needs no mask
     private  for work space: one copy for each thread
+    swizzle  for shared memory: the last dimension is cut into lines of so many bytes, L elements each, and the eighths of a
+             line change places by the row, so that eight rows of a column lie in different banks. With Y rows in the
+             dimension before,
+                 { [.., y, x] -> [.., L (Y floor(x / L) + y) + ((x mod L) xor (L / 8) (y mod 8))] }
+             is one to one on whole lines; an eighth of a line stays whole
     """
 
     name: str
@@ -69,11 +74,18 @@ class Buffer:
     unit: int | None = None
     pad: int = 1
     private: bool = False
+    swizzle: int = 0
+
+    def __post_init__(self) -> None:
+        if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
+                             or self.dims[-1][0].const * self.dtype.bytes_ % self.swizzle or self.dims[-2][0].const % 8):
+            raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
 
     def __str__(self) -> str:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
         notes = [f"unit {self.unit}"] if self.unit is not None else []
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
+        notes += [f"swizzle {self.swizzle}"] if self.swizzle else []
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
 
 

@@ -14,6 +14,10 @@ results instead, of which the unit takes an atom at once:
             k_o ( m_q ( m_p k_p (atom) ( left loaded ) )  n_q ( k_p n_p (atom) ( right loaded ) )
                   m_q n_q (rows) ( m_p n_p k_p (atom) ( update ) ) )
 
+A unit that reads shared memory itself multiplies the staged tiles where they are, and nothing is loaded:
+
+        m_w n_w (threads: a group of warps each) ( m_q n_q (rows) ( m_p n_p k_p (atom) ( update ) ) )
+
 What lies outside a tensor is 0 in the copies, so a whole atom adds nothing but zeros beyond the end of a sum: that is among
 the proofs. Roles come from `contract.classify`: nothing here knows an operator.
 
@@ -43,6 +47,8 @@ GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of
 LINE = 64  # bytes of a staged line along the depth
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
+SWIZZLE = 128  # bytes of the lines that a matrix unit reads from shared memory
+WIDEST = 256  # columns of a block with such a unit
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,11 +70,17 @@ class StagedStrategy:
     atom: Atom | None = None
 
     @property
+    def reads_shared(self) -> bool:
+        """Whether the matrix unit reads the staged tiles itself."""
+        return self.atom is not None and self.atom.a_map is None and self.atom.b_map is None
+
+    @property
     def threads(self) -> int:
         return self.rows // self.high * (self.columns // self.wide) * (self.atom.warp if self.atom else 1)
 
     def __str__(self) -> str:
-        by = f", warps with {self.high} x {self.wide} by {self.atom.name}" if self.atom else f" with {self.high} x {self.wide}"
+        who = "groups of warps" if self.reads_shared else "warps"
+        by = f", {who} with {self.high} x {self.wide} by {self.atom.name}" if self.atom else f" with {self.high} x {self.wide}"
         return (f"staged: rows {self.row} x {self.rows}, columns {self.column} x {self.columns}, "
                 f"depth {self.depth} x {self.deep}, {self.threads} threads{by}")
 
@@ -98,23 +110,34 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     depth = unit(left, long) or unit(right, long) or long[-1]
     hints = dict(plan.options.hints)
 
-    def fitting(i: str) -> int:
+    def fitting(i: str, most: int = 128) -> int:
         e = u.extent(i)
-        n = e.const if e.is_constant else hints.get(e.name or "", 128)
-        return 128 if n > 64 else 64 if n > 32 else 32
+        n = e.const if e.is_constant else hints.get(e.name or "", most)
+        return next(x for x in (32, 64, 128, most) if x >= min(n, most))
 
     deep = 16 if u.target.dtype.bytes_ <= 4 else 8
     tall, wide = plan.options.tile or (fitting(row), fitting(column))
     high = 8 if tall >= 128 else 4 if tall >= 64 else 2
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
-    atom = None if plan.options.numerics == "strict" else atom_of(plan, c)
+    found = () if plan.options.numerics == "strict" else atoms_of(plan, c)
+    itself = [_by_group(plain, x, fitting(column, WIDEST)) for x in found if x.a_map is None and x.b_map is None
+              and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
+    first = tuple(x for x in itself if x)
+    atom = next((x for x in found if x.a_map and x.b_map), None)
     if atom is None or not _takes(atom, tall, wide):
-        return (plain,)
+        return (*first, plain)
     high, across = max(atom.m, tall // 2), max(atom.n, wide // 2)
     while across > atom.n and _held(atom, high, across) > HELD:
         across //= 2
-    return (replace(plain, deep=max(atom.k, LINE // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+    return (*first, replace(plain, deep=max(atom.k, LINE // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+
+
+def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:
+    """The strategy with an `atom` that reads shared memory: all columns of a block at once; None if the tiles are not its own."""
+    if plain.rows % atom.m or columns != atom.n:
+        return None
+    return replace(plain, columns=columns, deep=SWIZZLE // atom.a.bytes_, high=atom.m, wide=atom.n, atom=atom)
 
 
 def _held(atom: Atom, high: int, wide: int) -> int:
@@ -129,20 +152,19 @@ def _takes(atom: Atom, rows: int, columns: int) -> bool:
     return rows % atom.m == 0 and columns % atom.n == 0
 
 
-def atom_of(plan: Plan, c: Contraction) -> Atom | None:
-    """What the target's matrix unit does of `C += f(A) * f(B)`, with operands as they are; None if it does nothing of it."""
+def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
+    """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing."""
     u = c.update
     e = u.expr
     summed = set(c.having(CONTRACTED))
     if any(expr_names(w) & summed and expr_names(w) & set(u.dims) - summed for w in u.where):
-        return None  # a whole atom would add what the condition excludes
+        return ()  # a whole atom would add what the condition excludes
     if u.reduce is None or u.reduce.fn != "add" or not isinstance(e, Apply) or e.fn != "mul" or len(c.lefts) + len(c.rights) != 2:
-        return None
+        return ()
     found = [x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args]
     if not all(isinstance(x, Load) for x in found) or {*found} != {c.lefts[0], c.rights[0]}:
-        return None
-    fitting = atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype)
-    return next((x for x in fitting if x.exact and x.a_map and x.b_map), None)
+        return ()
+    return tuple(x for x in atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype) if x.exact)
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy) -> Part:
@@ -189,7 +211,8 @@ class _Staged:
         self.across = _cut(q[s.column], s.columns, s.wide, a.n if a else 0)
         self.chunk = Coord(f"{q[s.depth]}_c", s.deep)
         d = q[s.depth]
-        self.steps = (Coord(f"{d}_o", a.k, s.deep), Coord(f"{d}_p", 1, a.k)) if a else (Coord(f"{d}_p", 1, s.deep),)
+        loaded = a and not s.reads_shared
+        self.steps = (Coord(f"{d}_o", a.k, s.deep), Coord(f"{d}_p", 1, a.k)) if a and loaded else (Coord(f"{d}_p", 1, s.deep),)
         chains = {s.row: self.down.coords, s.column: self.across.coords, s.depth: (self.chunk, *self.steps)}
         self.axes: dict[str, Axis] = dict(outer)
         for i in self.u.dims:
@@ -203,11 +226,12 @@ class _Staged:
         for h in self.homes.values():
             self.b.buffer(h.buffer)
         # squares of 16-bit elements are turned on the way to registers
-        by_unit = None if a is None else (2,) if plan.target.family == "cuda" else ()
+        by_unit = None if a is None else (a.a.bytes_,) if s.reads_shared else (2,) if plan.target.family == "cuda" else ()
         sizes = {s.row: s.rows, s.column: s.columns, s.depth: s.deep}
-        self.staging = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit)
+        self.staging = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
+                               SWIZZLE if s.reads_shared else 0)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
-        self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[1:]))}
+        self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
         self.over(self.threads, s.atom.warp if s.atom else 1)
 
     def over(self, coords: tuple[Coord, ...], weight: int = 1) -> None:
@@ -263,11 +287,12 @@ class _Staged:
                   for n, load in enumerate(dict.fromkeys((*self.c.lefts, *self.c.rights)))}
         staged = {place(load, values): x.found for load, x in copies.items()}
         shared = [b for b in self.b.buffers.values() if b.space == Space.SHARED]
-        if sum(prod(e.const for e, _ in b.dims) * b.dtype.bytes_ for b in shared) > SHARED:
-            raise UnsupportedError(f"the staged operands take more than {SHARED} bytes")
+        most = plan.target.multi.shared - plan.target.multi.reserved if s.reads_shared and plan.target.multi else SHARED
+        if sum(prod(e.const for e, _ in b.dims) * b.dtype.bytes_ for b in shared) > most:
+            raise UnsupportedError(f"the staged operands take more than {most} bytes")
         before, after = self.results()
         loaded: list[Band | str] = []
-        if s.atom:
+        if s.atom and not s.reads_shared:
             for side, load in (("left", self.c.lefts[0]), ("right", self.c.rights[0])):
                 tree, at = self.load(side, load, staged[place(load, values)])
                 loaded.append(tree)
@@ -276,9 +301,9 @@ class _Staged:
         every = [*self.outer, *(q[i] for i in u.dims if q[i] not in self.outer)]
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
         threads, rows, results = names_of(self.threads), names_of(self.rows), names_of((*self.threads, *self.rows, *self.atoms))
-        if s.atom:
-            product = band((*rows, *names_of((*self.atoms, *self.steps[1:]))), u.name)
-            update = band((*threads, self.steps[0].name), *loaded, product)
+        if s.atom:  # the last step is its own
+            product = band((*rows, *names_of((*self.atoms, self.steps[-1]))), u.name)
+            update = band((*threads, *names_of(self.steps[:-1])), *loaded, product)
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
         first, later = ([x.first for x in copies.values()], [x.next for x in copies.values()])

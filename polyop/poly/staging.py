@@ -38,6 +38,7 @@ class Staging:
     threads  of a block, all of which copy
     by_unit  dtype sizes whose tiles lie as in the tensor, since what reads them can turn them; others lie along the depth.
              None: all lie along rows or columns
+    swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself; 0: lines are longer instead
     """
 
     plan: Plan
@@ -48,6 +49,7 @@ class Staging:
     chunk: Coord
     threads: int
     by_unit: tuple[int, ...] | None
+    swizzle: int = 0
 
     @property
     def own(self) -> Mapping[str, str]:
@@ -89,10 +91,12 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         raise UnsupportedError(f"{load} has {'none' if not tile else 'all'} of rows, columns and depth")
     by_depth = s.by_unit is not None and not (load.dtype.bytes_ in s.by_unit and fast != s.depth)
     order = sorted(tile, key=lambda x: (x[0] == s.depth) == by_depth)
-    pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 else 0
+    if s.swizzle and len(order) == 1:
+        raise UnsupportedError(f"{load} has one of rows, columns and depth, and a matrix unit reads tiles")
+    pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 and not s.swizzle else 0
     name = f"{b.plan.stems[load.source]}_{s.update.name}_tile{n}"
     dims = [(affine(SLOTS), 1), *((affine(size), 1) for _, size in order[:-1]), (affine(order[-1][1] + pad), 1)]
-    b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED))
+    b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle))
     beside = max(1, CHUNK // load.dtype.bytes_) if order[-1][0] == fast else 1
     inside, loops, rows = _cut(s, n, dict(tile), fast, slow[0] if slow else None, beside)
     weight = 1

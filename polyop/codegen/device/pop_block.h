@@ -93,6 +93,13 @@ template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return __shfl_x
       static_assert((offset) % sizeof(type) == 0, "a view of shared memory starts at a multiple of its elements' size")
 #endif
 
+// Where element [y, x] of a swizzled tile lies, which has ROWS rows; lines are of LINE elements and go panel by panel:
+//     { [y, x] -> [LINE (ROWS floor(x / LINE) + y) + ((x mod LINE) xor (LINE / 8) (y mod 8))] }
+template <int ROWS, int LINE> POP_FN int pop_swizzled(int y, int x) {
+    const unsigned row = y, column = x;
+    return (int)(LINE * (ROWS * (column / LINE) + row) + (column % LINE ^ LINE / 8 * (row % 8)));
+}
+
 // --- moves ----------------------------------------------------------------------------------------------------------
 
 template <int BYTES> struct pop_chunk;

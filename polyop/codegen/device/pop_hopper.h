@@ -92,6 +92,16 @@ POP_FN void pop_async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::
 
 #if defined(POP_EMULATOR) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
+// --- barriers before units that read shared memory ------------------------------------------------------------------
+
+// pop_copies_barrier, behind which the matrix units may read, too, what all threads wrote or copied.
+POP_FN void pop_units_barrier() {
+    pop_copy_commit();
+    pop_copy_wait<0>();
+    pop_async_fence();
+    pop_barrier();
+}
+
 // --- registers ------------------------------------------------------------------------------------------------------
 
 // A warpgroup (four warps from a multiple of four on) asks for N registers a thread, more or less than it has; N is a

@@ -1,0 +1,98 @@
+"""Products of a matrix unit that reads its operands from shared memory itself, as C text: they go on while their threads do.
+
+    for m, n, k (atom) { c[m, n] += f32(A_s[.., m, k]) * f32(B_s[.., k, n]) }
+
+    pop_wgmma_m64n128k16_f16<0, 1>(c[0], pop_wgmma_tile(&A_s[..], 1024, 0), pop_wgmma_tile(&B_s[..], 1024, 8192), true);
+
+once for each 16 k's. Tiles are swizzled by lines of 128 bytes. A line runs along the sum (rows of k's) or across it (rows of m's
+or n's); of the latter a panel takes as many bytes as it has lines, which is the distance to the next panel.
+"""
+
+from __future__ import annotations
+
+from math import gcd, prod
+
+from polyop.codegen.cexpr import Scope, element, multiple, slot_counts
+from polyop.ir.atoms import Atom
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, loads, names, substitute
+from polyop.ir.loops import For, Kind, Node, Space, Store, stores, walk
+
+LINE = 128
+"""Bytes of a swizzled line."""
+
+_ROWS = 8  # after which the pattern of a swizzle repeats
+
+
+def reads_shared(s: Store, scope: Scope) -> bool:
+    """Whether `s` is a product whose operands lie in shared memory."""
+    return s.stmt in scope.products and scope.buffers[scope.products[s.stmt][1]].space == Space.SHARED
+
+
+def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[str, str, For], scope: Scope) -> list[str]:
+    """The calls for a tile of `a` and one of `b`, whose sides m, n and k the loops `sides` count: one for each atom along k.
+
+    Raises  UnsupportedError, if a tile does not lie as the unit reads it.
+    """
+    m, n, k = sides
+    lines = []
+    for at in range(0, k.end, atom.k):
+        one, two = _operand(a, m, k.index, at, atom.m, atom, scope), _operand(b, n, k.index, at, atom.n, atom, scope)
+        lines.append(f"{atom.wrapper}<{one[0]}, {two[0]}>({c}, {one[1]}, {two[1]}, true);")
+    return lines
+
+
+def _operand(x: Load, side: str, k: str, at: int, extent: int, atom: Atom, scope: Scope) -> tuple[int, str]:
+    """Whether the lines of an operand run across the sum, and the descriptor of its tile from `at` on along the sum."""
+    b = scope.buffers[x.source]
+    positions = [p for p in x.index if isinstance(p, Affine)]
+    if b.swizzle != LINE or x.guard or len(positions) != len(b.dims):
+        raise UnsupportedError(f"`{x}` is no swizzled tile in shared memory")
+    line = LINE // b.dtype.bytes_
+    y, last = positions[-2:]
+    across = side in names(last)
+    along, other = (side, k) if across else (k, side)
+    if any({side, k} & names(p) for p in positions[:-2]) or (last.factor(along), y.factor(other)) != (1, 1) \
+            or other in names(last) or along in names(y):
+        raise UnsupportedError(f"`{x}` is not indexed by the sides of a tile")
+    # the descriptor points at the first element, which lies where it would without a swizzle
+    zero = {side: Affine(), k: affine(at)}
+    first = Load(x.source, tuple(substitute(p, zero) for p in positions), x.dtype)
+    row, column = (p for p in first.index[-2:] if isinstance(p, Affine))
+    whole = min(line, extent if across else atom.k)
+    if multiple(row, scope.steps) % _ROWS or multiple(column, scope.steps) % whole:
+        raise UnsupportedError(f"`{x}` does not start where a unit's tile can")
+    leading = slot_counts(b)[-2].const * LINE if across else 0
+    return int(across), f"pop_wgmma_tile(&{element(first, {}, scope)}, {_ROWS * LINE}, {leading})"
+
+
+def group(inside: tuple[Node, ...], lines: list[str], scope: Scope) -> list[str]:
+    """`lines`, those of one nest of threads, with what starts and ends the products in it; as they are, if there are none.
+
+    Raises  UnsupportedError, if something else stands beside products that go on.
+    """
+    mine = stores(inside)
+    if not any(reads_shared(s, scope) for s in mine):
+        return lines
+    if not all(reads_shared(s, scope) for s in mine):
+        raise UnsupportedError("beside products that go on while their threads do there are other statements")
+    results = dict.fromkeys(s.target.source for s in mine)
+    held = [f"{scope.names[r]}[{i}]" for r in results for i in range(prod(n.const for n in slot_counts(scope.buffers[r])))]
+    return ["pop_wgmma_fence();", *lines, "pop_wgmma_commit();", "pop_wgmma_wait<0>();", *(f"pop_wgmma_hold({x});" for x in held)]
+
+
+def lanes(inside: tuple[Node, ...], scope: Scope) -> int:
+    """How many threads share a tile in one nest of threads: those that carry out its atom; 1, if there is none."""
+    if not any(isinstance(n, For) and n.kind == Kind.ATOM for n in walk(inside)):
+        return 1
+    found = {x.source for s in stores(inside) for x in (s.target, *loads(s.expr))} & scope.held.keys()
+    return max((scope.held[x].atom.warp for x in found), default=scope.warp)
+
+
+def steps(body: tuple[Node, ...]) -> dict[str, int]:
+    """What the index of each loop is a multiple of."""
+    found: dict[str, int] = {}
+    for n in walk(body):
+        if isinstance(n, For):
+            found[n.index] = gcd(found.get(n.index, 0), n.step if n.lower == Affine() else 1)
+    return found

@@ -1,0 +1,190 @@
+"""Contractions for units that read shared memory: right on the emulator in every order, on one path, with nothing spilled."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from gpu_kernels import ran
+
+import polyop
+from polyop.codegen import cthreads, cunits
+from polyop.codegen.cexpr import Scope, multiple
+from polyop.compiler import Compiled, compile_op
+from polyop.ir.atoms import ROWS
+from polyop.ir.dtypes import BF16, F32
+from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, evaluate
+from polyop.ir.loops import Buffer, For, Kind, Space
+from polyop.ir.module import launches
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.runtime import cxx, emulated, nvrtc
+from polyop.runtime.layout import contiguous
+from polyop.runtime.usage import usage
+
+try:
+    cxx.compiler()
+except UnsupportedError as e:
+    pytest.skip(str(e), allow_module_level=True)
+
+Array = np.ndarray
+WAYS = [("forward", "late"), ("backward", "late"), ("shuffled", "late"), ("forward", "early"), ("shuffled", "early")]
+TEXTS: dict[str, tuple[str, Callable[[dict[str, Array]], Array]]] = {
+    "rows": ("op mm(A: bf16[M, K], B: bf16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) }",
+             lambda x: x["A"] @ x["B"]),
+    "columns": ("op mm(A: f16[K, M], B: f16[N, K], b: f32[N]) -> (C: f32[M, N]) { t[m,n] += f32(A[k,m]) * f32(B[n,k])\n"
+                "  C[m,n] = relu(t[m,n] + b[n]) }", lambda x: np.maximum(x["A"].T @ x["B"].T + x["b"], 0)),
+    "few": ("op mm(A: f16[M, K], B: f16[K, 100]) -> (C: f32[M, 100]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) }",
+            lambda x: x["A"] @ x["B"]),
+}
+WIDE, NARROW = "n x 256, depth k x 64, 256 threads, groups of warps with 64 x 256", "n x 128, depth k x 64, 256 threads"
+CHOSEN = {"rows": (WIDE, "wgmma_m64n256k16_bf16"), "columns": (WIDE, "wgmma_m64n256k16_f16"),
+          "few": (NARROW, "wgmma_m64n128k16_f16")}
+
+
+@cache
+def compiled(name: str, on: str = "cuda:sm_90a") -> Compiled:
+    operator = polyop.op(TEXTS[name][0])
+    op = operator._op(operator.choice())
+    c = compile_op(op, contiguous(op), target(on), Options())
+    assert c.rung == "tuned"
+    return c
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_a_target_with_such_units_takes_them(name: str) -> None:
+    assert all(x in compiled(name).chosen[0] for x in CHOSEN[name])
+    assert "wgmma" not in compiled(name, "cuda:sm_90").chosen[0]
+
+
+@pytest.mark.parametrize(("order", "completion"), WAYS)
+@pytest.mark.parametrize(("name", "sizes"), [
+    ("rows", (5, 3, 7)), ("rows", (136, 200, 72)), ("rows", (65, 64, 260)), ("rows", (128, 65, 256)),
+    ("columns", (65, 64, 260)), ("columns", (136, 130, 72)), ("few", (70, 100, 100)),
+])
+def test_products_are_right_at_boundary_sizes_and_nobody_finds_a_fault(name: str, sizes: tuple[int, int, int], order: str,
+                                                                       completion: str) -> None:
+    c = compiled(name)
+    assert c.module is not None
+    given = {s: n for s, n in zip("MKN", sizes, strict=True) if s in c.op.sizes}
+    rng = np.random.default_rng(3)
+    arrays = {t.name: rng.uniform(-1, 1, [evaluate(e, given) for e in t.shape]).astype(t.dtype.numpy) for t in c.op.inputs}
+    want = TEXTS[name][1]({n: x.astype(np.float64) for n, x in arrays.items()})
+    arrays["C"] = np.full(want.shape, np.nan, np.float32)
+    report = emulated.run(c.module, given, {}, arrays, order=order, completion=completion)
+    assert str(report) == "no fault found"
+    np.testing.assert_allclose(arrays["C"], want, atol=2e-5)
+
+
+FAULTS = [
+    ("the tiles are not fenced", ("pop_units_barrier()", "pop_copies_barrier()"), {"missing fence"}),
+    ("the results are not waited for", ("pop_wgmma_wait<0>();", ""), {"access in flight", "copy without a wait"}),
+    ("the registers are not fenced", ("pop_wgmma_fence();", ""), {"missing fence"}),
+    ("nobody meets before the product", ("pop_units_barrier();", "pop_async_fence();"),
+     {"race", "access in flight", "uninitialised read"}),
+]
+
+
+@pytest.mark.parametrize(("what", "change", "found"), FAULTS, ids=[w for w, _, _ in FAULTS])
+def test_what_goes_around_a_product_is_needed(what: str, change: tuple[str, str], found: set[str]) -> None:
+    module = compiled("few").module
+    assert module is not None and change[0] in module.text
+    arrays = {"A": np.ones((70, 130), np.float16), "B": np.ones((130, 100), np.float16), "C": np.zeros((70, 100), np.float32)}
+    report = emulated.run(replace(module, text=module.text.replace(*change)), {"M": 70, "K": 130}, {}, arrays)
+    assert {f.what for f in report.findings} & found, str(report)
+
+
+@pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_products_spill_nothing_and_are_not_serialised(name: str) -> None:
+    module = compiled(name).module
+    assert module is not None
+    assert said(module.text) == (4, "")
+    (taken,) = usage(nvrtc.assemble(module))
+    assert taken.local == 0 and taken.shared <= 227 << 10
+    assert [x.shared for x in launches(module.launch)] == [98304 if name != "few" else 65536]
+
+
+def said(text: str) -> tuple[int, str]:
+    """How many products the PTX of a text has, and what the compiler warns of, of its own injections and waits too."""
+    library = nvrtc._library()
+    headers = {p.name: p.read_bytes() for p in sorted(cxx.DEVICE.glob("*.h"))}
+    names = [n.encode() for n in headers]
+    program = library.nvrtcCreateProgram(text.encode(), b"k", len(names), list(headers.values()), names)[1]
+    options = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"--ptxas-options=-v"]
+    (code,) = library.nvrtcCompileProgram(program, len(options), options)
+    log = b" " * library.nvrtcGetProgramLogSize(program)[1]
+    library.nvrtcGetProgramLog(program, log)
+    ptx = b" " * library.nvrtcGetPTXSize(program)[1]
+    library.nvrtcGetPTX(program, ptx)
+    library.nvrtcDestroyProgram(program)
+    assert not int(code), log.decode()
+    return ptx.count(b"wgmma.mma_async"), "\n".join(x for x in log.decode().splitlines() if "(C" in x or "warning" in x)
+
+
+# --- swizzled tiles ---------------------------------------------------------------------------------------------------
+
+
+def swizzled(rows: int, line: int, y: int, x: int) -> int:
+    """{ [y, x] -> [L (Y floor(x / L) + y) + ((x mod L) xor (L / 8) (y mod 8))] }"""
+    return line * (rows * (x // line) + y) + (x % line ^ line // 8 * (y % 8))
+
+
+@pytest.mark.parametrize(("rows", "line", "columns"), [(64, 64, 64), (16, 64, 256), (24, 32, 64)])
+def test_a_swizzle_gives_each_element_a_place_of_its_own_and_keeps_eighths_of_a_line(rows: int, line: int, columns: int) -> None:
+    arrays = {"Y": np.full(rows * columns, -1, np.float32)}
+    body = f"for (int i = t; i < {rows * columns}; i += 32) Y[i] = pop_swizzled<{rows}, {line}>(i / {columns}, i % {columns});"
+    assert str(ran(body, arrays)) == "no fault found"
+    places = arrays["Y"].astype(int).reshape(rows, columns)
+    assert places.tolist() == [[swizzled(rows, line, y, x) for x in range(columns)] for y in range(rows)]
+    assert sorted(places.reshape(-1)) == list(range(rows * columns))
+    eighths = places.reshape(rows, -1, line // 8)
+    assert (np.diff(eighths, axis=2) == 1).all() and (eighths[..., 0] % (line // 8) == 0).all()
+    banks = places[:8, :: line // 8].reshape(8, -1) % line // (line // 8)
+    assert all(len(set(column)) == 8 for column in banks.T), "eight rows of a column lie in eight parts of a line"
+
+
+def tile(rows: int = 64, columns: int = 64, swizzle: int = 128) -> Buffer:
+    return Buffer("A_s", BF16, ((affine(rows), 1), (affine(columns), 1)), Space.SHARED, swizzle=swizzle)
+
+
+def test_only_whole_lines_of_shared_memory_are_swizzled() -> None:
+    assert str(tile()) == "A_s: bf16[64, 64] shared (swizzle 128)"
+    for wrong in (lambda: tile(60), lambda: tile(64, 72), lambda: replace(tile(), space=Space.WORK)):
+        with pytest.raises(InternalError, match="no lines of 128 bytes"):
+            wrong()
+
+
+def test_swizzled_tiles_start_at_eight_lines() -> None:
+    plain = Buffer("b", F32, ((affine(5), 1),), Space.SHARED)
+    offsets, total = cthreads.shared_offsets([plain, tile(), plain])
+    assert offsets == {"b": 9216, "A_s": 1024} and total == 9216 + 32
+
+
+def test_what_a_sum_is_a_multiple_of_follows_from_steps() -> None:
+    assert multiple(affine("i") * 4 + 8, {"i": 16}) == 8
+    assert multiple(affine("i") * 4 + affine("j"), {"i": 16}) == 1
+    assert multiple(affine(0), {}) == 0
+
+
+ATOM = next(x for x in ROWS if x.name == "wgmma_m64n64k16_bf16")
+
+
+M, K, I = affine("m"), affine("k"), affine("i")
+
+
+@pytest.mark.parametrize(("row", "column", "swizzle", "why"), [
+    (M, K, 0, "no swizzled tile"), (M, K * 2, 128, "not indexed by the sides"), (M + K, K, 128, "not indexed by the sides"),
+    (M + I, K, 128, "does not start"), (M, K + I, 128, "does not start"),
+])
+def test_a_tile_that_does_not_lie_as_the_unit_reads_it_is_refused(row: Affine, column: Affine, swizzle: int, why: str) -> None:
+    buffer = tile(64, 64, swizzle)
+    x = Load("A_s", (row, column), BF16)
+    k = For("k", affine(0), affine(64), (), kind=Kind.ATOM, extent=64)
+    scope = Scope({n: n for n in ("A_s", "m", "k", "i")}, {"A_s": buffer}, {}, steps={"i": 4})
+    with pytest.raises(UnsupportedError, match=why):
+        cunits.product(ATOM, "c[0]", x, x, ("m", "n", k), scope)
