@@ -417,3 +417,20 @@ def test_a_fault_of_one_launch_is_told_once_though_a_place_was_copied_in_an_earl
     both = then(module(first, arrays, block=64), module("Y[0] = (float)t;", arrays, block=64))
     report = emulated.run(both, {}, {}, arrays)
     assert [(f.what, f.kernel) for f in report.findings] == [("race", "k")]
+
+
+def test_launches_are_ordered_and_blocks_of_one_are_not() -> None:
+    arrays = {"Y": np.zeros(1, np.float32), "Z": np.zeros(128, np.float32)}
+    clear = "if (item == 0) Y[0] = 1;"
+    read = "Z[item] = Y[0];"
+    write = "if (item == 127) Y[0] = 2;"
+
+    def found(*bodies: str) -> set[str]:
+        made = [module(f"const int item = blockIdx.x * 32 + t; {b}", arrays, blocks=4, writes=("Y", "Z")) for b in bodies]
+        parts = [m.text.split("\n", 1)[1].replace(" k(", f" k{i}(") for i, m in enumerate(made)]
+        text = '#include "pop_device.h"\n' + "".join(parts)
+        launches = tuple(replace(m.launch[0], kernel=f"k{i}") for i, m in enumerate(made))
+        return kinds(emulated.run(replace(made[0], text=text, launch=launches), {}, {}, arrays))
+
+    assert found(clear, read, write, read) == set()
+    assert found(clear, read + write) == {"race"}

@@ -35,6 +35,10 @@ const uint32_t NOBODY = 0, MANY = 0xffffffffu;  // threads and blocks count from
 pop_emu_options options;
 bool running, stopped;
 uint32_t threads, block_number, thread_number;  // threads in a block; numbers from 0
+uint32_t earlier_blocks;  // of all launches before
+
+// The number of the block among those of all launches, from 1.
+uint32_t block_tag() { return earlier_blocks + block_number + 1; }
 
 // The number of a thread in the launch; the one after the last of a block is its asynchronous copy engine.
 uint32_t number_of(uint32_t thread) { return block_number * (threads + 1) + thread + 1; }

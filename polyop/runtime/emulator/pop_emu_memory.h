@@ -5,15 +5,16 @@ namespace {
 
 enum Flag : uint8_t { INITIALISED = 1, GAP = 2, ATOMIC = 4, ARRIVING = 8 };
 
-// `reader` of the current interval: one, or MANY, and then a row of clocks has those of the groups of 32 in `warps`.
+// What was done in earlier launches counts as not done: launches are ordered.
+// `reader` of an interval: one, or MANY, and then a row of clocks may tell which; in EVERY interval: of many blocks.
 // `reading`: how often asynchronous work that is not done reads it.
 struct Cell {
-    uint64_t warps;
     uint32_t writer, writer_block, writer_clock;
     uint32_t reader, reader_block, reader_clock, reader_interval;
     uint16_t reading;
     uint8_t flags;
 };
+const uint32_t EVERY = 0xffffffffu;
 
 // buffer: its number, or -2 for shared memory, of which `offset` says where this part begins.
 struct Region {
@@ -23,7 +24,7 @@ struct Region {
     int buffer;
     size_t offset;
     Cell* cells;
-    uint32_t* readers;  // for each cell a clock of each thread and of the copy engine; null: only that there are many is known
+    uint32_t* readers;  // for each cell a row of clocks; null: only that there are many is known
     bool shared() const { return buffer == -2; }
 };
 
@@ -112,51 +113,59 @@ void report_at(What what, Region* r, int64_t byte, uint32_t other, const void* p
 
 // Whether what `other` did in its block at its time `then` surely came before what this thread does now.
 bool before(uint32_t other, uint32_t other_block, uint32_t then) {
-    if (other == NOBODY || other == me()) return true;
-    return other_block == block_number + 1 && then <= seen((other - 1) % width());
+    if (other == NOBODY || other == me() || other_block <= earlier_blocks) return true;
+    return other_block == block_tag() && then <= seen((other - 1) % width());
 }
 
-uint32_t* readers_of(Region* r, Cell& c) { return r->readers + (&c - r->cells) * size_t(width()); }
+// A row: 64 bits that say which groups of 32 threads have clocks in it, and the clocks.
+const uint32_t MASK = 2;
+uint32_t row_words() { return MASK + width(); }
+uint32_t* readers_of(Region* r, Cell& c) { return r->readers + (&c - r->cells) * size_t(row_words()); }
+bool is_valid(const uint32_t* row, uint32_t group) { return row[group / 32] >> group % 32 & 1; }
 
-void set_reader(Region* r, Cell& c, uint32_t thread, uint32_t clock) {
-    uint32_t* all = readers_of(r, c);
-    const uint32_t w = thread / 32, first = w * 32, last = first + 32 < width() ? first + 32 : width();
-    if (!(c.warps >> w & 1)) memset(all + first, 0, (last - first) * 4);
-    c.warps |= uint64_t(1) << w;
-    all[thread] = clock;
+void set_reader(uint32_t* row, uint32_t thread, uint32_t clock) {
+    const uint32_t g = thread / 32, first = g * 32, last = first + 32 < width() ? first + 32 : width();
+    if (!is_valid(row, g)) memset(row + MASK + first, 0, (last - first) * 4);
+    row[g / 32] |= 1u << g % 32;
+    row[MASK + thread] = clock;
 }
 
 void note_reader(Region* r, Cell& c, uint32_t thread) {
-    if (c.reader != NOBODY && c.reader_block != block_number + 1) {  // blocks are never ordered
-        c.reader = c.reader_block = MANY;
-        return;
+    if (c.reader != NOBODY && c.reader_block > earlier_blocks && c.reader_block != block_tag()) {  // blocks are never ordered
+        c.reader = MANY;
+        c.reader_block = block_tag();
+        c.reader_interval = EVERY;
     }
-    if (c.reader == NOBODY || c.reader == number_of(thread) || c.reader_interval != interval) {
+    if (c.reader_block == block_tag() && c.reader_interval == EVERY) return;
+    if (c.reader == NOBODY || c.reader_block != block_tag() || c.reader == number_of(thread) || c.reader_interval != interval) {
         c.reader = number_of(thread);
-        c.reader_block = block_number + 1;
+        c.reader_block = block_tag();
         c.reader_clock = clocks[thread];
         c.reader_interval = interval;
-        c.warps = 0;
         return;
     }
     if (r->readers) {
-        if (c.reader != MANY) set_reader(r, c, (c.reader - 1) % width(), c.reader_clock);
-        set_reader(r, c, thread, clocks[thread]);
+        uint32_t* row = readers_of(r, c);
+        if (c.reader != MANY) {
+            row[0] = row[1] = 0;
+            set_reader(row, (c.reader - 1) % width(), c.reader_clock);
+        }
+        set_reader(row, thread, clocks[thread]);
     }
     c.reader = MANY;
 }
 
 // One who read the element and is not surely done; NOBODY if there is none.
 uint32_t open_reader(Region* r, Cell& c) {
-    if (c.reader == NOBODY) return NOBODY;
-    if (c.reader_block != block_number + 1) return c.reader;
+    if (c.reader == NOBODY || c.reader_block <= earlier_blocks) return NOBODY;
+    if (c.reader_block != block_tag() || c.reader_interval == EVERY) return c.reader;
     if (c.reader_interval != interval) return NOBODY;
     if (c.reader != MANY) return before(c.reader, c.reader_block, c.reader_clock) ? NOBODY : c.reader;
     if (!r->readers) return MANY;
-    const uint32_t* all = readers_of(r, c);
-    for (uint32_t w = 0; w * 32 < width(); w++)
-        for (uint32_t t = w * 32; c.warps >> w & 1 && t < w * 32 + 32 && t < width(); t++)
-            if (all[t] && t != thread_number && all[t] > seen(t)) return number_of(t);
+    const uint32_t* row = readers_of(r, c);
+    for (uint32_t g = 0; g * 32 < width(); g++)
+        for (uint32_t t = g * 32; is_valid(row, g) && t < g * 32 + 32 && t < width(); t++)
+            if (row[MASK + t] && t != thread_number && row[MASK + t] > seen(t)) return number_of(t);
     return NOBODY;
 }
 
@@ -172,7 +181,7 @@ void read_cell(Region* r, Cell& c, int64_t byte, const void* place) {
 
 void set_writer(Cell& c, uint32_t thread, uint8_t flags) {
     c.writer = number_of(thread);
-    c.writer_block = block_number + 1;
+    c.writer_block = block_tag();
     c.writer_clock = clocks[thread];
     c.reader = NOBODY;
     c.flags = flags;

@@ -85,13 +85,6 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
     random_state = 0x9e3779b97f4a7c15ull ^ o->seed;
     stopped = false;
     recent = nullptr;
-    for (int i = 0; i < region_count; i++)  // launches are ordered: only initialisation outlives one
-        for (size_t k = 0; k < cell_count(regions[i]); k++) {
-            Cell& c = regions[i].cells[k];
-            const uint8_t kept = c.flags & (INITIALISED | GAP);
-            c = Cell{};
-            c.flags = kept;
-        }
     make_block();
     lay_out_shared(kernel);
     if (o->fibers) make_threads();
@@ -114,6 +107,7 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
         end_banks();
     }
     running = false;
+    earlier_blocks += blocks;
     free(block_order);
     free(thread_order);
     free_block();
@@ -127,6 +121,7 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
 EXPORT void pop_emu_reset() {
     for (int i = 0; i < region_count; i++) free(regions[i].cells);
     region_count = found = traffic_count = 0;
+    earlier_blocks = 0;
     recent = nullptr;
     if (arena) munmap(arena, ARENA);
     arena = (unsigned char*)reserve(ARENA);

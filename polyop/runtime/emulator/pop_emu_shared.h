@@ -46,7 +46,7 @@ void lay_out_shared(const pop_emu_kernel* kernel) {
     if (kernel->shared_end > kernel->shared_begin)
         if (add_region(kernel->shared_begin, kernel->shared_end - kernel->shared_begin, 1, false, -2)) shared_count++;
     size_t bytes = 0;
-    for (int i = first_shared; i < region_count; i++) bytes += cell_count(regions[i]) * width() * 4;
+    for (int i = first_shared; i < region_count; i++) bytes += cell_count(regions[i]) * row_words() * 4;
     if (!bytes || !options.watched) return;
     reader_room = (uint32_t*)reserve(bytes);
     if (!reader_room) return;
@@ -54,7 +54,7 @@ void lay_out_shared(const pop_emu_kernel* kernel) {
     uint32_t* next = reader_room;
     for (int i = first_shared; i < region_count; i++) {
         regions[i].readers = next;
-        next += cell_count(regions[i]) * width();
+        next += cell_count(regions[i]) * row_words();
     }
 }
 

@@ -24,6 +24,7 @@ Box *loads, *stores;
 uint32_t load_count, load_room, store_count, store_room;
 uint32_t* store_groups;  // of each thread, how many it has closed
 uint32_t* fences;        // of each thread, what it had seen and done at its last fence
+bool any_fence;
 
 uint64_t row_pitch(const Matrix& m) { return m.box_columns * m.element; }
 uint64_t box_bytes(const Matrix& m) { return m.box_rows * row_pitch(m); }
@@ -63,7 +64,7 @@ void start_reading(const void* from, size_t bytes, void* place) {
         if (c.flags & ARRIVING) report_at(IN_FLIGHT, r, byte, c.writer, place);
         else if (!(c.flags & INITIALISED)) report_at(UNINITIALISED, r, byte, NOBODY, place);
         else if (!before(c.writer, c.writer_block, c.writer_clock)) report_at(RACE_RW, r, byte, c.writer, place);
-        else if (c.writer != NOBODY && c.writer_block == block_number + 1) {
+        else if (c.writer != NOBODY && c.writer_block == block_tag()) {
             const uint32_t w = (c.writer - 1) % width();
             const bool fenced = w == threads || fences[size_t(w) * width() + w] >= c.writer_clock ||
                                 fences[size_t(thread_number) * width() + w] >= c.writer_clock;
@@ -164,14 +165,15 @@ void leave_stores() {
 
 void make_tiles() {
     store_groups = (uint32_t*)calloc(threads, 4);
-    fences = (uint32_t*)malloc(size_t(threads) * width() * 4);
+    fences = (uint32_t*)calloc(size_t(threads) * width(), 4);
 }
 
 void start_tiles() {
     for (uint32_t i = 0; i < store_count; i++) free(stores[i].taken);
     load_count = store_count = 0;
     memset(store_groups, 0, threads * 4);
-    memset(fences, 0, size_t(threads) * width() * 4);
+    if (any_fence) memset(fences, 0, size_t(threads) * width() * 4);
+    any_fence = false;
 }
 
 // A block ends: all that was started must have been waited for.
@@ -239,6 +241,7 @@ extern "C" void pop_emu_tile_wait(unsigned groups, int only_read) { end_stores(g
 
 extern "C" void pop_emu_async_fence() {
     if (!options.watched) return;
+    any_fence = true;
     uint32_t* mine = fences + size_t(thread_number) * width();
     memcpy(mine, row_of(thread_number), width() * 4);
     mine[thread_number] = clocks[thread_number]++;
