@@ -192,10 +192,10 @@ def multiple(x: Affine, steps: Mapping[str, int]) -> int:
 
 def bounded(f: For, scope: Scope) -> list[str]:
     """The tests that an iteration of `f` is below the bound, for a loop that runs to its constant end."""
-    return [condition(_below(f, b), scope.names) for b in bounds(f.upper) if b != affine(f.end)]
+    return [condition(below(f, b), scope.names) for b in bounds(f.upper) if b != affine(f.end)]
 
 
-def _below(f: For, bound: Affine) -> Affine:
+def below(f: For, bound: Affine) -> Affine:
     """What is at least 0 where the index of `f` is below `bound`: x - d (i + 1), if that is x div d."""
     match bound:
         case Affine(terms=((Quasi(op="div", args=(x, Affine(terms=(), const=d))), 1),), const=c):

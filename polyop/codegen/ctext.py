@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from polyop.codegen import ccopy, cmatrix, cthreads, cunits
+from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwide
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cexpr import (
     NARROW,
@@ -309,7 +309,8 @@ def _loop(n: For, scope: Scope) -> list[str]:
         inside = _indented(n.body, scope)
         tests = bounded(n, scope)
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
-        return [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
+        plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
+        return cwide.run(n, scope, plain, _body) or plain
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
     head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
             f"for ({'int' if is_small else 'pop_i64'} {i} = {lower}; {i} < {upper.c}; {step}) {{"]

@@ -25,7 +25,8 @@ from polyop.poly.lanes import is_few, is_window, score
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import init_of, is_taken_over, scatters
 from polyop.poly.scop import UPDATE, Stmt
-from polyop.poly.strides import common_start
+from polyop.poly.strides import common_start, stride
+from polyop.poly.strips import MOST, WIDE
 from polyop.poly.tiles import Axis, Band, Coord, bands
 
 BLOCK = 256     # threads where nothing is known of a row's length
@@ -188,14 +189,28 @@ class _Spread:
         return bands([c.name for c in (*both, *own)], name)[0]
 
     def axis(self, stmts: tuple[Stmt, ...], c: str, axes: Axes, n: int) -> Axis:
-        """The class `c` over the threads: those of one warp have neighbours, each in steps of all threads."""
-        copies = COPIES if n >= COPIES else 1
-        t, v = Coord(f"{c}_t", self.s.many * copies), Coord(f"{c}_v", 1, self.s.many)
-        p = (Coord(f"{c}_p", self.s.many, self.s.many * copies),) if copies > 1 else ()
+        """The class `c` over the threads, `n` iterations of it for each: neighbours, if it reads and writes such, in one access.
+
+        Else threads of one warp have neighbours, each in steps of all threads.
+        """
+        most = self.neighbours(stmts, c)
+        copies = most or COPIES
+        while copies > max(1, n):
+            copies //= 2
+        each = copies if most else 1
+        t, v = Coord(f"{c}_t", self.s.many * copies), Coord(f"{c}_v", each, each * self.s.many)
+        p = (Coord(f"{c}_p", 1, each) if most else Coord(f"{c}_p", self.s.many, self.s.many * copies),) if copies > 1 else ()
         self.b.kinds[v.name] = (Kind.THREADS, self.s.many)
         self.b.weights[v.name] = self.s.rows if self.s.is_fast else 1
         self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
         return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes))
+
+    def neighbours(self, stmts: tuple[Stmt, ...], c: str) -> int:
+        """How many elements that are neighbours along `c` one access moves; 0, if not all accesses of memory are such."""
+        found = [(x, stride(self.b.plan, s, x, c)) for s in stmts for x in (s.target, *s.reads) if x.source not in self.b.homes]
+        if any(step not in (0, 1) for _, step in found) or not any(step for _, step in found):
+            return 0
+        return min(MOST, WIDE // min(x.dtype.bytes_ for x, step in found if step))
 
     def group(self, g: Group, lane: str | None) -> tuple[Band | str, ...]:
         """The loops of one group. An init that its update's group takes over has been dropped by then."""
@@ -210,7 +225,7 @@ class _Spread:
         for c in (*kept, *reduced):
             if c == lane:
                 extent = _extent(b.plan, stmts, c)
-                inside[c] = self.axis(stmts, c, inside, extent // self.s.many if extent else COPIES)
+                inside[c] = self.axis(stmts, c, inside, extent // self.s.many if extent else MOST)
                 own = inside[c].coords[1:]
             else:
                 inside[c] = Axis((Coord(c),))

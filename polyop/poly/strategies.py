@@ -8,7 +8,7 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import columns, contract, lanes, packed, rows, scattered, spread, squares, staged
+from polyop.poly import columns, contract, lanes, packed, rows, scattered, spread, squares, staged, strips
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -74,12 +74,17 @@ def _squares(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
     return [(str(s), partial(squares.build, plan, cluster, outer, s))]
 
 
+def _strips(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
+    s = strips.choose(plan, cluster)
+    return [(str(s), partial(rows.build, plan, cluster, outer, s))]
+
+
 def _scattered(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
     s = scattered.choose(plan, cluster)
     return [(str(s), partial(scattered.build, plan, cluster, outer, s))]
 
 
-_ON_GPU = (("staged", _staged), ("spread", _spread), ("squares", _squares), ("scattered", _scattered))
+_ON_GPU = (("staged", _staged), ("spread", _spread), ("squares", _squares), ("scattered", _scattered), ("strips", _strips))
 """Strategies for GPUs, best first."""
 
 

@@ -127,6 +127,14 @@ template <int BYTES> POP_FN void pop_move(void* to, const void* from) {
     *(chunk*)to = *(const chunk*)from;
 }
 
+// Whether an address is a multiple of BYTES; and N elements at once, from and to such addresses.
+template <int BYTES, class T> POP_FN bool pop_is_wide(const T* at) { return (pop_u64)at % BYTES == 0; }
+template <int N, class T> POP_FN void pop_wide(T* to, const T* from) {
+    const int bytes = N * (int)sizeof(T), step = bytes < 16 ? bytes : 16;
+    #pragma unroll
+    for (int k = 0; k < bytes; k += step) pop_move<step>((char*)to + k, (const char*)from + k);
+}
+
 // --- folds ----------------------------------------------------------------------------------------------------------
 
 // pop_shuffle_xor, for small integers too.

@@ -1,0 +1,82 @@
+"""Rows that are neighbours, as C text: read and written several at once, where all are inside and lie as the machine wants them.
+
+    for p in [0, 4) (rows 4) { Y[i + p] = f(X[i + p]) }
+
+    if (all four are inside, and &Y[i] and &X[i] are multiples of 16 bytes) {
+        pop_wide<4>(a, &X[i]);  4 times: b[p] = f(a[p]);  pop_wide<4>(&Y[i], b);
+    } else { the loop as it is }
+
+The loop runs in lock step, so all may be read before the first is written. Where things lie is asked as the kernel runs: the
+same text serves every view, and on contiguous tensors all threads answer alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from polyop.codegen.cexpr import STORED, Scope, below, condition, element
+from polyop.ir.expr import Affine, Load, affine, bounds, loads, map_loads, names, substitute
+from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
+
+BYTES = 16  # that one instruction moves at most
+
+
+def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
+    """The lines of the loop `n` over rows, `plain` being those of each row alone; None, if no neighbours are read or written."""
+    if n.kind != Kind.ROWS or n.step != 1 or not n.extent:
+        return None
+    stores = [s for s in n.body if isinstance(s, Store)]
+    written = {s.target.source for s in stores}
+    if len(stores) < len(n.body) or sum(_is_memory(s.target, scope) for s in stores[:-1]):
+        return None
+    read = [x for x in dict.fromkeys(x for s in stores for x in loads(s.expr)) if x.source not in written]
+    wide = [x for x in read if not x.guard and _lies_along(x, n, scope)]
+    last = stores[-1]
+    out = last.target if last.reduce is None and not last.later and _lies_along(last.target, n, scope) else None
+    if out is None and (not wide or _is_memory(last.target, scope)):
+        return None
+    taken = {x: Load(f"pop_a{k}", (affine(n.index),), x.dtype) for k, x in enumerate(wide)}
+    given = Load("pop_b", (affine(n.index),), out.dtype) if out else None
+    new = [x for x in (*taken.values(), given) if x]
+    held = {x.source: Buffer(x.source, x.dtype, ((affine(n.extent), 1),), Space.REG) for x in new}
+    inner = replace(scope, names={**scope.names, **{x: x for x in held}}, buffers={**scope.buffers, **held})
+    body = tuple(replace(s, expr=map_loads(s.expr, lambda x: taken.get(x, x)), target=given if given and s is last else s.target)
+                 for s in stores)
+    first = {n.index: Affine()}
+    places = [(x, f"pop_p{k}", element(_at(x, first), {}, scope)) for k, x in enumerate((*wide, *((out,) if out else ())))]
+    lines = [f"{'' if x is out else 'const '}{STORED[x.dtype.name]}* const {p} = &{at};" for x, p, at in places]
+    end = {n.index: affine(n.extent - 1)}
+    tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
+    tests += [f"pop_is_wide<{min(BYTES, n.extent * x.dtype.bytes_)}>({p})" for x, p, _ in places]
+    lines.append(f"if ({' && '.join(tests)}) {{")
+    for x, p, _ in places:
+        name = given.source if x is out and given else taken[x].source
+        lines.append(f"    alignas({min(BYTES, n.extent * x.dtype.bytes_)}) {STORED[x.dtype.name]} {name}[{n.extent}];")
+        if x is not out:
+            lines.append(f"    pop_wide<{n.extent}>({name}, {p});")
+    i = scope.names[n.index]
+    lines += ["    #pragma unroll", f"    for (int {i} = 0; {i} < {n.extent}; ++{i}) {{",
+              *("        " + x for x in printed(body, inner)), "    }"]
+    if out and given:
+        lines.append(f"    pop_wide<{n.extent}>({places[-1][1]}, {given.source});")
+    return ["{", *("    " + x for x in (*lines, "} else {", *("    " + x for x in plain), "}")), "}"]
+
+
+def _at(x: Load, env: dict[str, Affine]) -> Load:
+    return Load(x.source, tuple(substitute(p, env) for p in x.index if isinstance(p, Affine)), x.dtype)
+
+
+def _is_memory(x: Load, scope: Scope) -> bool:
+    return scope.buffers[x.source].space != Space.REG
+
+
+def _lies_along(x: Load, n: For, scope: Scope) -> bool:
+    """Whether the rows `n` count neighbours of `x` in memory that kernels share, in a number that one instruction moves."""
+    b, v, bytes_ = scope.buffers[x.source], n.index, (n.extent or 0) * x.dtype.bytes_
+    if b.space not in (Space.TENSOR, Space.WORK) or bytes_ < 4 or bytes_ & (bytes_ - 1):
+        return False
+    unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
+    return unit is not None and all(isinstance(p, Affine) and (p.factor(v) == 1 if d == unit else v not in names(p))
+                                    and not any(v in names(affine(a)) for a, _ in p.terms if not isinstance(a, str))
+                                    for d, p in enumerate(x.index))

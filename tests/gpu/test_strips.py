@@ -1,0 +1,59 @@
+"""Neighbours that one thread reads and writes at once: where they lie so, and one by one where they do not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from gpu_texts import Array, compiled, values
+
+from polyop.ir.errors import UnsupportedError
+from polyop.runtime import amdgcn, cxx, emulated, nvrtc
+
+try:
+    cxx.compiler()
+except UnsupportedError as e:
+    pytest.skip(str(e), allow_module_level=True)
+
+BIAS = "op bias(x: f32[R, N], b: f32[N]) -> (y: f32[R, N]) { y[r,c] = max(x[r,c] + b[c], 0.0) }"
+HALF = "op half(x: f16[R, N], s: f16[R]) -> (y: f32[R, N]) { y[r,c] = f32(x[r,c]) * f32(s[r]) }"
+SHIFT = "op shift(x: f32[R, N]) -> (y: f32[R, N]) { y[r,c] = x[r,c] - (x[r,c - 1] else 0) }"
+SOFTMAX = """op softmax(x: f32[R, N]) -> (y: f32[R, N]) {
+    t[r] max= x[r,c]; e[r,c] = exp(x[r,c] - t[r]); s[r] += e[r,c]; y[r,c] = e[r,c] / s[r] }"""
+
+
+def softmax(a: dict[str, Array]) -> Array:
+    e = np.exp(a["x"].astype(np.float64) - a["x"].max(1, keepdims=True))
+    return np.asarray(e / e.sum(1, keepdims=True))
+
+
+# rows of the emulator's memory are one element longer than they need to be: those of 31 start at multiples of 128 bytes
+@pytest.mark.parametrize(("text", "want"), [
+    (BIAS, lambda a: np.maximum(a["x"] + a["b"], 0)),
+    (HALF, lambda a: a["x"].astype(np.float32) * a["s"][:, None].astype(np.float32)),
+    (SHIFT, lambda a: np.diff(a["x"], axis=1, prepend=np.float32(0))),
+    (SOFTMAX, softmax),
+])
+def test_rows_that_begin_anywhere_and_end_anywhere_are_right(text: str, want: Callable[[dict[str, Array]], Array]) -> None:
+    c = compiled(text)
+    assert c.rung == "tuned" and c.module is not None and "pop_wide<" in c.module.text
+    for k, (r, n) in enumerate(((1, 1), (3, 31), (2, 32), (3, 33), (2, 7), (1, 1039))):
+        a = values(c, {"R": r, "N": n}, emulated.ORDERS[k % 3])
+        np.testing.assert_allclose(a["y"], want(a), rtol=1e-5, atol=1e-6)
+
+
+def test_what_is_guarded_or_jumps_is_read_one_by_one() -> None:
+    text = compiled(SHIFT).module
+    assert text is not None and text.text.count("pop_wide<4>(pop_a") == 1
+    jumps = compiled("op odd(x: f32[R, N]) -> (y: f32[R, N / 2]) where N % 2 == 0 { y[r,c] = x[r, 2*c + 1] }")
+    assert jumps.module is not None and "pop_wide<" not in jumps.module.text
+
+
+@pytest.mark.parametrize("text", [BIAS, HALF, SOFTMAX])
+def test_compilers_accept_it_and_spill_nothing(text: str) -> None:
+    for target, tool in (("cuda:sm_90a", nvrtc), ("hip:gfx942", amdgcn)):
+        if tool.unavailable():
+            continue
+        c = compiled(text, on=target)
+        assert c.module is not None and tool.assemble(c.module).code
