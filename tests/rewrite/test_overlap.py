@@ -234,7 +234,7 @@ def test_calls_get_tiles_where_what_is_handed_over_leaves_l2_and_a_tile_does_not
     assert tile_rows(chains, {"N": 4000, "M": 500}, v4) == 128
     assert tile_rows(chains, {"N": 4000, "M": 4000}, v4) == 32
     assert tile_rows(chains, {"N": 4000, "M": 40000}, v4) == 0
-    assert tile_rows((), {}, v4) == 0
+    assert tile_rows((), {}, v4) == 0 == tile_rows(chains, {"N": 4000, "M": 4000}, target("cuda:sm_80"))
 
 
 def test_convolutions_get_tiles_where_spare_rows_cost_less_than_memory():
