@@ -19,8 +19,8 @@ MOVED = 40
 def tile_rows(chains: tuple[Chain, ...], sizes: Mapping[str, int], target: Target) -> int:
     """How many rows a tile has in a call of these sizes: as many as stay in L2. 0 if everything does, or if tiles do not pay.
 
-    Beyond L2 what is handed over is fetched, written and read again; tiles compute their spare rows once more. None on GPUs, where
-    each thread has a point.
+    Beyond L2 what is handed over is fetched, written and read again; tiles compute their spare rows once more. None on GPUs:
+    each thread has a point there.
     """
     if target.warp or max((_bytes(c, sizes, None) for c in chains), default=0) <= target.l2:
         return 0
