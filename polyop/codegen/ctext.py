@@ -7,7 +7,7 @@ import textwrap
 from dataclasses import dataclass, replace
 from itertools import islice
 
-from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwide
+from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwide, raster
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cexpr import (
     NARROW,
@@ -183,7 +183,8 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
     lines += [f"    {', '.join(p)}{',' if i + 1 < len(parameters) else ')'}" for i, p in enumerate(parameters)]
     if not parameters:
         lines[-1] += ")"
-    body = without_unused([*_axes(k.axes, scope), *_buffers(k, nest, scope), *_body(k.body, scope)])
+    in_groups = raster.is_shared_both_ways(k, nest)
+    body = without_unused([*_axes(k.axes, scope, in_groups), *_buffers(k, nest, scope), *_body(k.body, scope)])
     return [*lines, "{", *("    " + x for x in body), "}"]
 
 
@@ -212,8 +213,8 @@ def _is_read(name: str, after: list[str]) -> bool:
     return False
 
 
-def _axes(axes: tuple[Axis, ...], scope: Scope) -> list[str]:
-    """One thread, or one block of them, for each point of the box of counts: the last loop varies fastest."""
+def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
+    """One thread, or one block of them, for each point of the box of counts: the last loop varies fastest, if not `in_groups`."""
     number = [f"const pop_u32 {cthreads.NUMBER} = pop_thread();"] if scope.block else []
     if not axes:
         return number
@@ -222,7 +223,7 @@ def _axes(axes: tuple[Axis, ...], scope: Scope) -> list[str]:
     pairs = zip(axes, counts, strict=True)
     out = [f"const pop_i64 {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
     if scope.block:
-        out += [*number, "const pop_i64 item = blockIdx.x;"]
+        out += [*number, f"const pop_i64 item = {raster.numbered(counts) if in_groups else 'blockIdx.x'};"]
     else:
         out.append("const pop_i64 item = (pop_i64)blockIdx.x * blockDim.x + threadIdx.x;")
         out.append(f"if (item >= {' * '.join(counts)}) return;")

@@ -188,3 +188,34 @@ def test_a_tile_that_does_not_lie_as_the_unit_reads_it_is_refused(row: Affine, c
     scope = Scope({n: n for n in ("A_s", "m", "k", "i")}, {"A_s": buffer}, {}, steps={"i": 4})
     with pytest.raises(UnsupportedError, match=why):
         cunits.product(ATOM, "c[0]", x, x, ("m", "n", k), scope)
+
+
+# --- the order of blocks ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("boxes", "rows", "columns"), [(1, 1, 1), (1, 8, 3), (1, 19, 5), (2, 3, 7), (3, 17, 1)])
+def test_blocks_in_groups_are_each_block_once_and_neighbours_share_rows_and_columns(boxes: int, rows: int, columns: int) -> None:
+    count = boxes * rows * columns
+    arrays = {"Y": np.full(count, -1, np.float32)}
+    body = f"for (int i = t; i < {count}; i += 32) Y[i] = pop_grouped<8>(i, {rows}, {columns});"
+    assert str(ran(body, arrays)) == "no fault found"
+    order = arrays["Y"].astype(int)
+    assert sorted(order) == list(range(count))
+    for box in order.reshape(boxes, -1):
+        assert {i // columns % rows for i in box[:8 * columns]} == set(range(min(8, rows)))
+        assert {i % columns for i in box[:min(8, rows)]} == {0}
+
+
+def test_blocks_are_numbered_in_groups_where_their_two_loops_share_one_operand_each() -> None:
+    texts = {"both": TEXTS["rows"][0],
+             "batch": "op bmm(A: f32[B, M, K], X: f32[B, K]) -> (C: f32[B, M]) { C[b,m] += A[b,m,k] * X[b,k] }",
+             "conv": "op conv(x: f16[B, C, H, W], w: f16[O, C, 3, 3]) -> (y: f32[B, O, H - 2, W - 2]) {\n"
+                     "  y[b,o,h,i] += f32(x[b,c,h+r,i+s]) * f32(w[o,c,r,s]) }"}
+    grouped = {}
+    for name, text in texts.items():
+        operator = polyop.op(text)
+        op = operator._op(operator.choice())
+        module = compile_op(op, contiguous(op), target("cuda:sm_80"), Options(check=False)).module
+        assert module is not None
+        grouped[name] = "pop_grouped<8>(blockIdx.x, (pop_u32)m_c_count, (pop_u32)n_c_count)" in module.text
+    assert grouped == {"both": True, "batch": False, "conv": False}

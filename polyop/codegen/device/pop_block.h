@@ -72,6 +72,17 @@ template <class T> POP_FN T pop_shuffle(T x, pop_u32 lane) { return __shfl_sync(
 template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return __shfl_xor_sync(0xffffffffu, x, (int)mask); }
 #endif
 
+// --- blocks ---------------------------------------------------------------------------------------------------------
+
+// The number, row by row, of block `i` of a box of `rows` x `columns` and of boxes like it, if GROUP rows at a time are gone
+// through column by column:
+//     { [GROUP g + r, c] -> [GROUP g columns + h c + r] : 0 <= r < h = min(GROUP, rows - GROUP g) and 0 <= c < columns }
+template <int GROUP> POP_FN pop_u32 pop_grouped(pop_u32 i, pop_u32 rows, pop_u32 columns) {
+    const pop_u32 box = i / (rows * columns) * rows, at = i % (rows * columns), first = at / (GROUP * columns) * GROUP;
+    const pop_u32 high = rows - first < GROUP ? rows - first : GROUP, inside = at - first * columns;
+    return (box + first + inside % high) * columns + inside / high;
+}
+
 // --- shared memory --------------------------------------------------------------------------------------------------
 
 // POP_SHARED(bytes), at the head of a kernel, declares `pop_shared`: so many bytes that the threads of a block share. The

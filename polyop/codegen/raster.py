@@ -1,0 +1,36 @@
+"""In which order the blocks of a kernel are numbered. Their loops are parallel, so any is as good for the result.
+
+Blocks run at one time about in order of their numbers. Where two tensors are staged, one that changes with the rows of blocks and
+one with their columns, blocks of a square share both, and those of a line only one: so GROUP rows of blocks are gone through
+column by column, which is another numbering of the same box:
+
+    { [GROUP g + r, c] -> [GROUP g columns + h c + r] : 0 <= r < h = min(GROUP, rows - GROUP g) and 0 <= c < columns }
+"""
+
+from __future__ import annotations
+
+from polyop.codegen.split import KernelNest
+from polyop.ir.expr import Affine, Load, loads, names
+from polyop.ir.loops import LoopNest, Space, stores
+
+GROUP = 8
+"""Rows of blocks: with some hundred blocks at one time, and tiles at most twice as wide as high, that is about a square."""
+
+
+def is_shared_both_ways(k: KernelNest, nest: LoopNest) -> bool:
+    """Whether the last two loops over blocks each change one of two staged tensors and leave the other."""
+    if len(k.axes) < 2 or not all(a.exact for a in k.axes):
+        return False
+    row, column = (a.loop.index for a in k.axes[-2:])
+    staged = [x for s in stores(k.body) if nest.buffer(s.target.source).space == Space.SHARED for x in loads(s.expr)]
+    ways = {(row in used, column in used) for x in staged if (used := _names(x))}
+    return {(True, False), (False, True)} <= ways
+
+
+def _names(x: Load) -> frozenset[str]:
+    return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
+
+
+def numbered(counts: list[str]) -> str:
+    """The number of a block in order of the loops, of which there are `counts`, from that by which it was started."""
+    return f"pop_grouped<{GROUP}>(blockIdx.x, (pop_u32){counts[-2]}, (pop_u32){counts[-1]})"
