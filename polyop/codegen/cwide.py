@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyop.codegen.cexpr import STORED, Scope, below, condition, element
-from polyop.ir.expr import Affine, Load, affine, bounds, loads, map_loads, names, substitute
+from polyop.codegen.cexpr import STORED, Scope, below, computed, condition, expression, offset
+from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
 
 BYTES = 16  # that one instruction moves at most
@@ -43,11 +43,13 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     inner = replace(scope, names={**scope.names, **{x: x for x in held}}, buffers={**scope.buffers, **held})
     body = tuple(replace(s, expr=map_loads(s.expr, lambda x: taken.get(x, x)), target=given if given and s is last else s.target)
                  for s in stores)
-    first = {n.index: Affine()}
-    places = [(x, f"pop_p{k}", element(_at(x, first), {}, scope)) for k, x in enumerate((*wide, *((out,) if out else ())))]
-    lines = [f"{'' if x is out else 'const '}{STORED[x.dtype.name]}* const {p} = &{at};" for x, p, at in places]
+    places = [(x, f"pop_p{k}", _place(x, n.index, scope)) for k, x in enumerate((*wide, *((out,) if out else ())))]
+    lines = [f"const pop_i64 {p}_at = {at};" for x, p, at in places if _is_searched(x)]
+    lines += [f"{'' if x is out else 'const '}{STORED[x.dtype.name]}* const {p} = "
+              f"{scope.names[x.source]} + {f'{p}_at' if _is_searched(x) else at};" for x, p, at in places]
     end = {n.index: affine(n.extent - 1)}
     tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
+    tests += [f"pop_is_inside({p}_at)" for x, p, _ in places if _is_searched(x)]
     tests += [f"pop_is_wide<{min(BYTES, n.extent * x.dtype.bytes_)}>({p})" for x, p, _ in places]
     lines.append(f"if ({' && '.join(tests)}) {{")
     for x, p, _ in places:
@@ -60,11 +62,24 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
               *("        " + x for x in printed(body, inner)), "    }"]
     if out and given:
         lines.append(f"    pop_wide<{n.extent}>({places[-1][1]}, {given.source});")
+    registers = [x for s in stores for x in (s.target, *loads(s.expr)) if not _is_memory(x, scope)]
+    if not any(n.index in names(p) for x in registers for p in x.index if isinstance(p, Affine)):
+        plain = ["#pragma unroll 1" if x == "#pragma unroll" else x for x in plain]  # seldom run, so it had better be short
     return ["{", *("    " + x for x in (*lines, "} else {", *("    " + x for x in plain), "}")), "}"]
 
 
-def _at(x: Load, env: dict[str, Affine]) -> Load:
-    return Load(x.source, tuple(substitute(p, env) for p in x.index if isinstance(p, Affine)), x.dtype)
+def _place(x: Load, row: str, scope: Scope) -> str:
+    """Where in its buffer the first of the neighbours along `row` lies."""
+    first = Load(x.source, tuple(substitute(p, {row: Affine()}) if isinstance(p, Affine) else p for p in x.index), x.dtype)
+    if not _is_searched(x):
+        return offset(first, {}, scope).at(12)
+    found = [expression(p, scope) for p in x.index if not isinstance(p, Affine)]
+    return offset(first, computed(first, found), replace(scope, sites={**scope.sites, first: scope.sites[x]})).c
+
+
+def _is_searched(x: Load) -> bool:
+    """Whether data say where `x` is, so that it may lie outside."""
+    return any(not isinstance(p, Affine) for p in x.index)
 
 
 def _is_memory(x: Load, scope: Scope) -> bool:
@@ -77,6 +92,9 @@ def _lies_along(x: Load, n: For, scope: Scope) -> bool:
     if b.space not in (Space.TENSOR, Space.WORK) or bytes_ < 4 or bytes_ & (bytes_ - 1):
         return False
     unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
-    return unit is not None and all(isinstance(p, Affine) and (p.factor(v) == 1 if d == unit else v not in names(p))
-                                    and not any(v in names(affine(a)) for a, _ in p.terms if not isinstance(a, str))
-                                    for d, p in enumerate(x.index))
+    searched = [p for p in x.index if not isinstance(p, Affine)]
+    if unit is None or not isinstance(x.index[unit], Affine) or any(v in expr_names(p) for p in searched):
+        return False
+    return all((p.factor(v) == 1 if d == unit else v not in names(p))
+               and not any(v in names(affine(a)) for a, _ in p.terms if not isinstance(a, str))
+               for d, p in enumerate(x.index) if isinstance(p, Affine))

@@ -43,6 +43,19 @@ def test_rows_that_begin_anywhere_and_end_anywhere_are_right(text: str, want: Ca
         np.testing.assert_allclose(a["y"], want(a), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("width", [1, 7, 8, 9, 31])
+def test_rows_at_places_from_data_are_read_at_once_unless_they_are_outside(width: int) -> None:
+    c = compiled("op rows(at: i64[B], E: f16[V, D]) -> (Y: f16[B, D]) { Y[b, d] = E[at[b], d] }")
+    assert c.module is not None and "pop_wide<8>(pop_a0, pop_p0)" in c.module.text
+    e, at = np.arange(5 * width).reshape(5, width).astype(np.float16), np.array([4, 0, 3])
+    y = np.zeros((3, width), np.float16)
+    report = emulated.run(c.module, {"B": 3, "V": 5, "D": width}, {}, {"at": at, "E": e, "Y": y})
+    assert str(report) == "no fault found"
+    np.testing.assert_array_equal(y, e[at])
+    report = emulated.run(c.module, {"B": 3, "V": 5, "D": width}, {}, {"at": np.array([4, 5, 3]), "E": e, "Y": y})
+    assert report.site is not None and not report.findings
+
+
 def test_what_is_guarded_or_jumps_is_read_one_by_one() -> None:
     text = compiled(SHIFT).module
     assert text is not None and text.text.count("pop_wide<4>(pop_a") == 1
