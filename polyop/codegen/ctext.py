@@ -265,7 +265,16 @@ def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
 
 
 def _body(body: tuple[Node, ...], scope: Scope) -> list[str]:
-    return [line for n in body for line in _node(n, scope)]
+    """The lines of a body. Products that it starts go on as long as they may."""
+    out: list[str] = []
+    going = frozenset[str]()
+    for n in body:
+        if going and cunits.must_wait(n, going):
+            out += cunits.ended(going, scope)
+            going = frozenset()
+        out += _node(n, scope)
+        going |= cunits.started(n, scope)
+    return out + cunits.ended(going, scope)
 
 
 def _indented(body: tuple[Node, ...], scope: Scope) -> list[str]:

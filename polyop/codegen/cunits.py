@@ -16,7 +16,7 @@ from polyop.codegen.cexpr import Scope, element, multiple, slot_counts
 from polyop.ir.atoms import Atom
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, loads, names, substitute
-from polyop.ir.loops import For, Kind, Node, Space, Store, stores, walk
+from polyop.ir.loops import Barrier, For, Kind, Node, Space, Store, stores, walk
 
 LINE = 128
 """Bytes of a swizzled line."""
@@ -67,7 +67,7 @@ def _operand(x: Load, side: str, k: str, at: int, extent: int, atom: Atom, scope
 
 
 def group(inside: tuple[Node, ...], lines: list[str], scope: Scope) -> list[str]:
-    """`lines`, those of one nest of threads, with what starts and ends the products in it; as they are, if there are none.
+    """`lines`, those of one nest of threads, with what starts the products in it; as they are, if there are none.
 
     Raises  UnsupportedError, if something else stands beside products that go on.
     """
@@ -76,9 +76,32 @@ def group(inside: tuple[Node, ...], lines: list[str], scope: Scope) -> list[str]
         return lines
     if not all(reads_shared(s, scope) for s in mine):
         raise UnsupportedError("beside products that go on while their threads do there are other statements")
-    results = dict.fromkeys(s.target.source for s in mine)
-    held = [f"{scope.names[r]}[{i}]" for r in results for i in range(prod(n.const for n in slot_counts(scope.buffers[r])))]
-    return ["pop_wgmma_fence();", *lines, "pop_wgmma_commit();", "pop_wgmma_wait<0>();", *(f"pop_wgmma_hold({x});" for x in held)]
+    return ["pop_wgmma_fence();", *lines, "pop_wgmma_commit();"]
+
+
+def started(n: Node, scope: Scope) -> frozenset[str]:
+    """The registers that products work on which the nest of threads `n` starts."""
+    if not isinstance(n, For) or n.kind != Kind.THREADS:
+        return frozenset()
+    return frozenset(s.target.source for s in stores(n.body) if reads_shared(s, scope))
+
+
+def must_wait(n: Node, results: frozenset[str]) -> bool:
+    """Whether products that work on `results` must have ended before `n`.
+
+    That is before these registers are used, and before a barrier: what they read is written again behind one only, since no
+    proof of threads takes a tile's reads for those of the thread that writes.
+    """
+    inside = tuple(walk((n,)))
+    return any(isinstance(x, Barrier) for x in inside) \
+        or any(x.source in results for s in stores(inside) for e in (s.target, s.expr) for x in loads(e))
+
+
+def ended(results: frozenset[str], scope: Scope) -> list[str]:
+    """The wait for all products; the compiler uses their results no earlier."""
+    counts = {r: prod(n.const for n in slot_counts(scope.buffers[r])) for r in sorted(results)}
+    held = [f"pop_wgmma_hold({scope.names[r]}[{i}]);" for r, count in counts.items() for i in range(count)]
+    return ["pop_wgmma_wait<0>();", *held] if results else []
 
 
 def lanes(inside: tuple[Node, ...], scope: Scope) -> int:

@@ -307,7 +307,9 @@ class _Staged:
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
         first, later = ([x.first for x in copies.values()], [x.next for x in copies.values()])
-        sums = bands(turns, *first, band((self.chunk.name,), *later, update))
+        # a product that goes on by itself starts first
+        turn = (update, *later) if s.reads_shared else (*later, update)
+        sums = bands(turns, *first, band((self.chunk.name,), *turn))
         inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after))
         return self.b.part(bands(grid, *inside))
 

@@ -18,7 +18,7 @@ from polyop.ir.atoms import ROWS
 from polyop.ir.dtypes import BF16, F32
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, evaluate
-from polyop.ir.loops import Buffer, For, Kind, Space
+from polyop.ir.loops import Barrier, Buffer, For, Kind, Space, Store
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -78,6 +78,21 @@ def test_products_are_right_at_boundary_sizes_and_nobody_finds_a_fault(name: str
     report = emulated.run(c.module, given, {}, arrays, order=order, completion=completion)
     assert str(report) == "no fault found"
     np.testing.assert_allclose(arrays["C"], want, atol=2e-5)
+
+
+def test_products_go_on_while_the_next_tile_is_copied_and_end_before_the_barrier() -> None:
+    module = compiled("few").module
+    assert module is not None
+    places = [module.text.index(x) for x in ("for (pop_i64 k_c", "pop_units_barrier();", "pop_wgmma_commit();", "// S0_next0",
+                                             "// S0_next1", "pop_wgmma_wait<0>();", "// S0_finish")]
+    assert places == sorted(places) and module.text.count("pop_wgmma_wait<0>();") == module.text.count("pop_wgmma_hold(") == 1
+
+
+def test_products_are_waited_for_before_a_barrier_or_a_use_of_their_results_and_not_before() -> None:
+    c = Load("c", (), F32)
+    use, other = (Store(n, (), None, (), x, None, x) for n, x in (("S", c), ("T", Load("d", (), F32))))
+    loop = For("i", affine(0), affine(4), (Barrier("why"),))
+    assert [cunits.must_wait(n, frozenset({"c"})) for n in (use, other, Barrier("why"), loop)] == [True, False, True, True]
 
 
 FAULTS = [
