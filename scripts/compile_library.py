@@ -41,7 +41,8 @@ def main(words: list[str]) -> int:
                 continue
             spilled = [str(u) for u in found if u.spills or u.local]
             failed += bool(spilled)
-            print("\n".join([f"{'SPILLS ' if spilled else 'accepts'} {target} {file}: {len(found)} kernels", *spilled]), flush=True)
+            said = f"{target} {file}: {len(found)} kernels"
+            print("\n".join([f"{'SPILLS' if spilled else 'accepts'} {said}", *spilled]), flush=True)
     return 1 if failed else 0
 
 
