@@ -257,7 +257,7 @@ class Operator:
         positive = min(seen.sizes.values(), default=1) > 0
         options = regime(merged.questions, seen.sizes, options, t) if positive else replace(options, regime="any")
         if positive and self.options.special:
-            options = replace(options, tile=block_tile(merged.questions, seen.sizes))
+            options = replace(options, tile=block_tile(merged.questions, seen.sizes, t))
         units = layout(seen.op, seen.views, options.ones)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
         if not isinstance(k, GpuKernel):

@@ -121,7 +121,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
     found = () if plan.options.numerics == "strict" else atoms_of(plan, c)
-    itself = [_by_group(plain, x, fitting(column, WIDEST)) for x in found if x.a_map is None and x.b_map is None
+    across_all = wide if plan.options.tile else fitting(column, WIDEST)
+    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None
               and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
     first = tuple(x for x in itself if x)
     atom = next((x for x in found if x.a_map and x.b_map), None)
@@ -135,7 +136,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
 
 def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:
     """The strategy with an `atom` that reads shared memory: all columns of a block at once; None if the tiles are not its own."""
-    if plain.rows % atom.m or columns != atom.n:
+    if plain.rows % atom.m or columns != atom.n or columns * atom.b.bytes_ < SWIZZLE:
         return None
     return replace(plain, columns=columns, deep=SWIZZLE // atom.a.bytes_, high=atom.m, wide=atom.n, atom=atom)
 

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 
+from polyop.ir.atoms import ROWS as ATOMS
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
@@ -19,6 +20,7 @@ from polyop.rewrite.traffic import tile_rows
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
 TILES = (128, 64, 32)  # sides of the tile that a block of a GPU's threads takes
+WIDEST = 256
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
 HEADS = 4  # columns of dot products that share each vector of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
@@ -51,10 +53,11 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     return options if found == options else found
 
 
-def block_tile(q: Questions, sizes: Mapping[str, int]) -> tuple[int, ...]:
+def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, ...]:
     """Rows and columns for a block of a GPU's threads, so that there are blocks enough for its multiprocessors; () if there are.
 
     The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work.
+    Units that read shared memory themselves have `WIDEST` columns at once, if nothing is said.
     """
     if q.tile is None:
         return ()
@@ -63,7 +66,11 @@ def block_tile(q: Questions, sizes: Mapping[str, int]) -> tuple[int, ...]:
     while prod(-(-e // t) for e, t in zip(extents, sides, strict=True)) < BLOCKS and max(sides) > TILES[-1]:
         at = sides.index(max(sides))
         sides[at] //= 2
-    return () if sides == [TILES[0]] * 2 else tuple(sides)
+    if sides != [TILES[0]] * 2:
+        return tuple(sides)
+    is_wide = any(target.arch in a.targets and a.b_map is None for a in ATOMS)
+    too_wide = extents[1] <= TILES[0] or -(-extents[0] // TILES[0]) * -(-extents[1] // WIDEST) < BLOCKS
+    return tuple(sides) if is_wide and too_wide else ()
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -61,6 +61,27 @@ def test_a_target_with_such_units_takes_them(name: str) -> None:
     assert "wgmma" not in compiled(name, "cuda:sm_90").chosen[0]
 
 
+@pytest.mark.parametrize(("tile", "unit"), [
+    ((128, 128), "128 x 128 wgmma_m64n128k16_f16"), ((64, 128), "64 x 128 wgmma_m64n128k16_f16"),
+    ((64, 64), "64 x 64 wgmma_m64n64k16_f16"), ((128, 32), "128 x 32 mma_m16n8k16_f16"), ((32, 64), "32 x 64 mma_m16n8k16_f16"),
+])
+def test_smaller_tiles_take_the_units_that_they_fit(tile: tuple[int, int], unit: str) -> None:
+    operator = polyop.op(TEXTS["columns"][0])
+    op = operator._op(operator.choice())
+    c = compile_op(op, contiguous(op), target("cuda:sm_90a"), Options(tile=tile))
+    rows, columns, atom = unit.replace("x ", "").split()
+    assert c.rung == "tuned" and f"rows m x {rows}, columns n x {columns}" in c.chosen[0] and c.chosen[0].endswith(f" {atom}")
+
+
+@pytest.mark.parametrize(("sizes", "unit"), [("M, 20", "mma_m16n8k16_f16"), ("M, 64", "wgmma_m64n64k16_f16"), ("20, N", "mma")])
+def test_few_rows_or_columns_leave_lines_that_no_unit_reads(sizes: str, unit: str) -> None:
+    m, n = sizes.split(", ")
+    operator = polyop.op(f"op mm(A: f16[{m}, K], B: f16[K, {n}]) -> (C: f32[{m}, {n}]) {{ C[m,n] += f32(A[m,k]) * f32(B[k,n]) }}")
+    op = operator._op(operator.choice())
+    c = compile_op(op, contiguous(op), target("cuda:sm_90a"), Options())
+    assert c.rung == "tuned" and f" by {unit}" in c.chosen[0]
+
+
 @pytest.mark.parametrize(("order", "completion"), WAYS)
 @pytest.mark.parametrize(("name", "sizes"), [
     ("rows", (5, 3, 7)), ("rows", (136, 200, 72)), ("rows", (65, 64, 260)), ("rows", (128, 65, 256)),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 import polyop
+from polyop.ir.target import target
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import block_tile
 
@@ -18,9 +19,19 @@ PRODUCT = "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k
 def test_tiles_shrink_until_there_are_blocks_enough(m: int, n: int, tile: tuple[int, ...]) -> None:
     operator = polyop.op(PRODUCT)
     op = operator._op(operator.choice())
-    assert block_tile(questions(op), {"M": m, "N": n, "K": 100}) == tile
+    assert block_tile(questions(op), {"M": m, "N": n, "K": 100}, target("cuda:sm_80")) == tile
+
+
+@pytest.mark.parametrize(("m", "n", "tile"), [
+    (8192, 8192, ()), (2048, 2048, ()), (2048, 1024, (128, 128)), (8192, 512, ()), (65536, 100, (128, 128)),
+    (1024, 1024, (64, 128)),
+])
+def test_units_that_take_wide_tiles_get_narrower_ones_where_blocks_would_be_few(m: int, n: int, tile: tuple[int, ...]) -> None:
+    operator = polyop.op(PRODUCT)
+    op = operator._op(operator.choice())
+    assert block_tile(questions(op), {"M": m, "N": n, "K": 100}, target("cuda:sm_90a")) == tile
 
 
 def test_an_operator_without_one_contraction_has_no_tile() -> None:
     operator = polyop.op("op relu2(X: f32[N]) -> (Y: f32[N]) { Y[i] = relu(X[i]) }")
-    assert block_tile(questions(operator._op(operator.choice())), {"N": 5}) == ()
+    assert block_tile(questions(operator._op(operator.choice())), {"N": 5}, target("cuda:sm_80")) == ()
