@@ -29,6 +29,8 @@ def loop_name(base: str, taken: Collection[str], loops: Collection[str], stmts: 
         apart = not any(is_coordinate(x, name, stmts) for x in taken) and not any(is_coordinate(name, q, stmts) for q in loops)
         return name not in taken and apart
 
+    if any(is_coordinate(base, q, stmts) for q in loops):  # and so are `base2`, `base3`, ..
+        base = base.replace("_", "")
     return new_name(base, is_free)
 
 

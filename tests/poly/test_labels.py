@@ -44,7 +44,7 @@ def test_a_loop_has_a_name_of_its_own_and_so_have_its_coordinates():
     assert loop_name("m", ("m_c", "m2_v"), (), ()) == "m3"
     assert loop_name("m", ("m_S0_r",), (), ("S0",)) == "m2"
     assert loop_name("m", ("m_max", "m_S1_r"), (), ("S0",)) == "m"
-    assert loop_name("m_c", ("m",), (), ()) == "m_c" and loop_name("m_c", ("m",), ("m",), ()) == "m_c2"
+    assert loop_name("m_c", ("m",), (), ()) == "m_c" and loop_name("m_c", ("m",), ("m",), ()) == "mc"
     assert is_coordinate("m_S0_r", "m", ("S0",)) and not is_coordinate("m_", "m", ()) and not is_coordinate("mc", "m", ())
 
 
@@ -53,3 +53,8 @@ def test_buffers_beside_tensors_are_told_apart():
     assert stems(("C",), ("C", "C_row", "C2_S0_acc"), ("S0",)) == {"C": "C3"}
     assert stems(("C", "C_S0", "C2"), (), ("S0",)) == {"C": "C", "C_S0": "C_S02", "C2": "C2"}
     assert is_buffer("X_turned3", "X", ()) and not is_buffer("X_S1_acc", "X", ("S0",))
+
+
+def test_a_name_that_looks_like_a_coordinate_whatever_its_number_gets_another_form():
+    assert loop_name("d_i", {"d", "t", "X"}, {"d", "t"}, ()) == "di"
+    assert loop_name("d_i", {"d", "di"}, {"d"}, ()) == "di2"
