@@ -21,7 +21,7 @@ from math import gcd
 
 from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, bounds, loads, names, substitute
 from polyop.ir.expr import rebuild as rebuild_expr
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, rebuild, stores, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, children, rebuild, walk
 
 Body = tuple[Node, ...]
 Ends = Mapping[str, tuple[Affine, Affine]]
@@ -40,45 +40,55 @@ def _tile(n: For) -> Node:
     inside = [f for f in (n, *walk(n.body)) if isinstance(f, For)]
     if all(f.kind in LOCKSTEP for f in inside) or any(f.kind == Kind.ROWS and not f.is_full for f in inside):
         return n
-    ends = {f.index: (bounds(f.lower, "max")[0], bounds(f.upper)[0] - 1) for f in inside if f.kind != Kind.LANES}
     own = {f.index for f in inside}
-    free = {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}
-    return _asked(n, [t for t in _tests(n) if not names(t) & (own - free.keys())], free)
+    asked = [(t, {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}) for t, ends in _tests(n, {})]
+    varying = {t for t, free in asked if names(t) & (own - free.keys())}
+    return _asked(n, [(t, free) for t, free in asked if t not in varying])
 
 
-def _asked(n: For, asked: list[Affine], ends: Ends) -> Node:
-    """`n` with the tests `asked` for all between `ends` before it, where that can be said and may hold."""
-    known = frozenset(t for t in asked if all(isinstance(a, str) or not names(affine(a)) & ends.keys() for a, _ in t.terms))
-    tests = _together([t for t in asked if t in known], ends)
+def _asked(n: For, asked: list[tuple[Affine, Ends]]) -> Node:
+    """`n` with the tests `asked`, each for all between its ends, before it, where that can be said and may hold."""
+    inner = {t for t, ends in asked if any(not isinstance(a, str) and names(affine(a)) & ends.keys() for a, _ in t.terms)}
+    known = frozenset(t for t, _ in asked) - inner
+    tests = _together((t, ends) for t, ends in asked if t in known)
     if not tests or any(t.is_constant and t.const < 0 for t in tests):
         return n
-    return If(tests, (_without(n, known),), (_steps(n, ends, frozenset()),))
+    return If(tests, (_without(n, known),), (_steps(n, frozenset()),))
 
 
-def _together(asked: Iterable[Affine], ends: Ends) -> tuple[Affine, ...]:
-    """Tests that hold only if all of `asked` do between `ends`; of those that differ by a constant, the strictest."""
+def _together(asked: Iterable[tuple[Affine, Ends]]) -> tuple[Affine, ...]:
+    """Tests that hold only if all of `asked` do between their ends; of those that differ by a constant, the strictest."""
     least: dict[Affine, int] = {}
-    for low in (_least(t, ends) for t in asked):
+    for low in (_least(t, ends) for t, ends in asked):
         least[low - low.const] = min(low.const, least.get(low - low.const, low.const))
     return tuple(t + c for t, c in least.items())
 
 
-def _steps(n: Node, ends: Ends, around: frozenset[str]) -> Node:
+def _steps(n: Node, around: frozenset[str]) -> Node:
     """`n`, with a test before each innermost serial loop whose guards depend on nothing but rows in it, and no loop `around`."""
     inside = [f for f in walk((n,)) if isinstance(f, For)]
     if not isinstance(n, For) or n.kind in LOCKSTEP or any(f.kind not in LOCKSTEP for f in inside[1:]):
         around = around | {n.index} if isinstance(n, For) and n.kind in LOCKSTEP else around
-        return rebuild(n, lambda body: tuple(_steps(x, ends, around) for x in body))
-    rows = {f.index: ends[f.index] for f in inside if f.kind == Kind.ROWS}
-    asked, own = _tests(n), {f.index for f in inside} - rows.keys() | around
-    if not asked or any(names(t) & own or not all(isinstance(a, str) for a, _ in t.terms) for t in asked):
+        return rebuild(n, lambda body: tuple(_steps(x, around) for x in body))
+    rows = {f.index for f in inside if f.kind == Kind.ROWS}
+    asked, own = _tests(n, {}), {f.index for f in inside} - rows | around
+    if not asked or any(names(t) & own or not all(isinstance(a, str) for a, _ in t.terms) for t, _ in asked):
         return n
-    return If(_together(asked, rows), (_without(n, frozenset(asked)),), (n,))
+    return If(_together(asked), (_without(n, frozenset(t for t, _ in asked)),), (n,))
 
 
-def _tests(n: Node) -> list[Affine]:
-    """The tests that guard reads in `n`."""
-    return list(dict.fromkeys(t for s in stores((n,)) for x in loads(s.expr) for t in x.guard))
+def _tests(n: Node, ends: Ends) -> list[tuple[Affine, Ends]]:
+    """The tests that guard reads in `n`, each with the first and last step of the loops around it, of all but lanes.
+
+    Loops that follow each other may share an index, and end elsewhere.
+    """
+    match n:
+        case Store(expr=e):
+            return [(t, ends) for t in dict.fromkeys(t for x in loads(e) for t in x.guard)]
+        case For():
+            here = (bounds(n.lower, "max")[0], bounds(n.upper)[0] - 1)
+            ends = {**ends, n.index: here} if n.kind != Kind.LANES else {x: e for x, e in ends.items() if x != n.index}
+    return [x for c in children(n) for x in _tests(c, ends)]
 
 
 def _least(t: Affine, ends: Ends) -> Affine:

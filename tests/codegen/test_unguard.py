@@ -127,3 +127,15 @@ def test_steps_of_a_window_in_which_no_row_is_outside_are_asked_about_once(steps
             interpret(x, {"N": size, "R": 2}, {}, {**arrays, "Y": y})
             both.append(y)
         np.testing.assert_array_equal(*both)
+
+
+@pytest.mark.parametrize("bounds", [(5, 3), (3, 5)])
+def test_loops_of_one_name_are_asked_about_up_to_where_each_ends(bounds):
+    """T of more rows than Y, row by row in loops of one name, as overlapped tiles have it."""
+    at = A("i_c", "i", 1)
+    x = ap("select", Test((A("N", -1) - at,)), ld("X", at, "v", guard=(A("N", -1) - at,)), Const(7.0, F32))
+    parts = [loop("i", least(end, A("N", (-1, "i_c"))), nests.st(ld(to, A("i_c", "i"), "v"), x))
+             for end, to in zip(bounds, ("T", "Y"), strict=True)]
+    n = nest([tensor(t, "N", LANES) for t in "XTY"], [loop("i_c", "N", lanes("v", LANES, LANES, *parts), step=5)])
+    cut = unguard(n)
+    assert cut != n and difference(n, cut, isl.Set("[N] -> { : N >= 1 }")) is None
