@@ -116,6 +116,51 @@ def test_products_are_waited_for_before_a_barrier_or_a_use_of_their_results_and_
     assert [cunits.must_wait(n, frozenset({"c"})) for n in (use, other, Barrier("why"), loop)] == [True, False, True, True]
 
 
+OTHERS: dict[str, tuple[str, dict[str, int], Callable[[dict[str, Array]], Array]]] = {
+    "batches": ("op mm(A: f16[B, M, K], X: f16[B, K, N]) -> (C: f32[B, M, N]) { C[b,m,n] += f32(A[b,m,k]) * f32(X[b,k,n]) }",
+                {"B": 3, "M": 66, "N": 270, "K": 70}, lambda x: x["A"] @ x["X"]),
+    "one tensor twice": ("op mm(A: f16[M, K]) -> (C: f32[M, M]) { C[m,n] += f32(A[m,k]) * f32(A[n,k]) }",
+                         {"M": 140, "K": 70}, lambda x: x["A"] @ x["A"].T),
+    "a triangle": ("op mm(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) where n <= m }",
+                   {"M": 140, "N": 300, "K": 70}, lambda x: np.tril(x["A"] @ x["B"])),
+    "two sums": ("op mm(A: f16[M, K, L], B: f16[K, L, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k,l]) * f32(B[k,l,n]) }",
+                 {"M": 70, "K": 3, "L": 67, "N": 130}, lambda x: np.einsum("mkl,kln->mn", x["A"], x["B"])),
+    "windows": ("op conv(X: f16[B, C, W], F: f16[K, C, 3]) -> (Y: f32[B, K, W - 2]) {"
+                " Y[b,k,p] += f32(X[b,c,p+r]) * f32(F[k,c,r]) }",
+                {"B": 2, "C": 66, "W": 72, "K": 70},
+                lambda x: sum(np.einsum("bcw,kc->bkw", x["X"][:, :, r:r + 70], x["F"][:, :, r]) for r in range(3))),
+}
+
+
+@pytest.mark.parametrize("name", OTHERS)
+def test_all_sorts_of_contractions_come_of_the_same_nest(name: str) -> None:
+    text, sizes, f = OTHERS[name]
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    c = compile_op(op, contiguous(op), target("cuda:sm_90a"), Options())
+    assert c.rung == "tuned" and c.module is not None and "pop_wgmma_m64n256k16_f16" in c.module.text
+    rng = np.random.default_rng(4)
+    arrays = {t.name: rng.uniform(-1, 1, [evaluate(e, sizes) for e in t.shape]).astype(t.dtype.numpy) for t in op.inputs}
+    want, out = f({n: x.astype(np.float64) for n, x in arrays.items()}), op.outputs[0].name
+    for order, completion in WAYS[1:4:2]:
+        arrays[out] = np.full(want.shape, np.nan, np.float32)
+        assert str(emulated.run(c.module, sizes, {}, arrays, order=order, completion=completion)) == "no fault found"
+        np.testing.assert_allclose(arrays[out], want, atol=4e-5)
+
+
+def test_operands_whose_elements_lie_apart_are_staged_one_by_one() -> None:
+    operator = polyop.op(TEXTS["rows"][0])
+    op = operator._op(operator.choice())
+    apart = replace(contiguous(op), units=(("A", None), ("B", None), ("C", 1)))
+    module = compile_op(op, apart, target("cuda:sm_90a"), Options()).module
+    assert module is not None and "pop_wgmma" in module.text
+    rng = np.random.default_rng(5)
+    a, b = (rng.uniform(-1, 1, s).astype(BF16.numpy)[::2, ::2] for s in ((140, 140), (140, 260)))
+    arrays = {"A": a, "B": b, "C": np.full((70, 130), np.nan, np.float32)}
+    assert str(emulated.run(module, {"M": 70, "K": 70, "N": 130}, {}, arrays)) == "no fault found"
+    np.testing.assert_allclose(arrays["C"], a.astype(np.float64) @ b.astype(np.float64), atol=2e-5)
+
+
 FAULTS = [
     ("the tiles are not fenced", ("pop_units_barrier()", "pop_copies_barrier()"), {"missing fence"}),
     ("the results are not waited for", ("pop_wgmma_wait<0>();", ""), {"access in flight", "copy without a wait"}),
