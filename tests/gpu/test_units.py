@@ -229,6 +229,17 @@ def test_a_swizzle_gives_each_element_a_place_of_its_own_and_keeps_eighths_of_a_
     assert all(len(set(column)) == 8 for column in banks.T), "eight rows of a column lie in eight parts of a line"
 
 
+@pytest.mark.parametrize("name", ["rows", "columns"])
+def test_copies_to_swizzled_tiles_meet_in_no_bank(name: str) -> None:
+    module = compiled(name).module
+    assert module is not None
+    sizes = {"M": 128, "N": 256, "K": 128}
+    arrays = {t.name: np.zeros([evaluate(e, sizes) for e in t.shape], t.dtype.numpy)
+              for t in compiled(name).op.tensors if t.role != "temp"}
+    report = emulated.run(module, sizes, {}, arrays, order="backward", banks=True)  # in this order rows of tensors are aligned
+    assert [t.conflicts for t in report.traffic if t.write and "tile" in t.code] == [0, 0, 0, 0]
+
+
 def tile(rows: int = 64, columns: int = 64, swizzle: int = 128) -> Buffer:
     return Buffer("A_s", BF16, ((affine(rows), 1), (affine(columns), 1)), Space.SHARED, swizzle=swizzle)
 
