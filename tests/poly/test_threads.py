@@ -251,3 +251,13 @@ def test_smaller_tiles_are_proved_too(name: str, tile: tuple[int, int]) -> None:
         compiled = compile_op(op, contiguous(op), target(where), Options(tile=tile))
         assert compiled.rung == "tuned" and all(p.holds for p in compiled.proofs)
         assert f"rows m x {tile[0]}, columns n x {tile[1]}" in compiled.chosen[0]
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64"])
+def test_a_result_that_is_updated_in_place_is_replaced_lane_by_lane(dtype: str) -> None:
+    text = (f"op gemm(inout C: {dtype}[M, N], A: {dtype}[M, K], B: {dtype}[K, N]) "
+            "{ t[m,n] += A[m,k] * B[k,n]\n  C[m,n] = 2 * t[m,n] + C[m,n] }")
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    compiled = compile_op(op, contiguous(op), target("hip:gfx942"))
+    assert compiled.rung == "tuned" and compiled.module is not None and "pop_mfma" in compiled.module.text

@@ -94,7 +94,9 @@ def crossed(a: Accesses) -> str | None:
             continue
         for s in inside:
             written = a.memory(s.store.target.source)
-            others = [x for t in inside for x in (*loads(t.store.expr), *([t.store.target] if t is not s else []))]
+            # a store that reads just what it replaces does so on one lane
+            others = [x for t in inside for x in (*loads(t.store.expr), *([t.store.target] if t is not s else []))
+                      if t is not s or s.store.later or x.index != s.store.target.index]
             if a.buffers[s.store.target.source].space != Space.REG and any(a.memory(x.source) == written for x in others):
                 return f"`{s.store.target}` is written and used again in one nest of threads, without a barrier between them"
     return None
