@@ -39,10 +39,11 @@ def main(words: list[str]) -> int:
                 failed += 1
                 print(f"FAILED  {target} {file}: {error}")
                 continue
-            spilled = [str(u) for u in found if u.spills or u.local]
-            failed += bool(spilled)
-            said = f"{target} {file}: {len(found)} kernels"
-            print("\n".join([f"{'SPILLS' if spilled else 'accepts'} {said}", *spilled]), flush=True)
+            failed += any(u.spills for u in found)
+            # arrays that are indexed at run time lie in local memory, too: the steps of sin and cos for large numbers
+            local = [f"    {u}" for u in found if u.spills or u.local]
+            print("\n".join([f"{'SPILLS' if any(u.spills for u in found) else 'accepts'} {target} {file}: {len(found)} kernels",
+                             *local]), flush=True)
     return 1 if failed else 0
 
 
