@@ -169,9 +169,14 @@ class _Cascade:
         return (*(r for r in f.step.ranges if r.index in kept), self.cuts.blocks)
 
     def filled(self, f: Fold) -> tuple[Test, ...]:
-        """Of which blocks some element is added up: what the conditions of `f` say about any of them."""
+        """Of which blocks some element is added up: what the conditions of `f` say about any of them.
+
+        What follows from conditions on elements is one test: it says which blocks count, and not where there is a result.
+        """
         start = affine(self.cuts.b) * self.size
-        return tuple(Test((t,)) for t in eliminated(f, (start,), (start + (self.size - 1),)))
+        found = eliminated(f, (start,), (start + (self.size - 1),))
+        of_elements = tuple(t for t in found if t not in f.tests)
+        return (*(Test((t,)) for t in found if t in f.tests), *([Test(of_elements)] if of_elements else []))
 
     def within(self, f: Fold, e: Expr) -> Expr:
         """`e`, which is part of what `f` adds up, in a block: what other folds of the chain give stands for the block alone.

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop.ir.reference import evaluate
+from polyop.poly.wellformed import check
 from polyop.rewrite.cascade import cascaded, is_rolled
 from polyop.rewrite.dependent import find_chain
 from tests.rewrite.ops import library, op, shape_of
@@ -36,6 +37,13 @@ TEXTS = {
     "a band": """op f(X: f32[N, N]) -> (Z: f32[N]) {
         total[n] += X[n, c]                                      where c <= n, c > n - 3
         Z[n]     += (X[n, c] - total[n] / 3) * (X[n, c] - total[n] / 3)  where c <= n, c > n - 3 }""",
+    "empty rows are read": """op f(X: f32[N, N], C: int) -> (Y: f32[N], Z: f32[N]) where C <= N {
+        top[n] max= X[n, c]                where c < n, c < C
+        l[n]     += exp(X[n, c] - top[n])  where c < n, c < C
+        Y[n]      = log(l[n]) + top[n]
+        m[n]     += X[n, c]                                        where c < C
+        v[n]     += (X[n, c] - m[n] / 3) * (X[n, c] - m[n] / 3)    where c < C
+        Z[n]      = v[n] - m[n] }""",
     "two means": """op f(X: f32[N, C], Y: f32[N, C]) -> (Z: f32[N]) {
         a[n] += X[n, c]
         b[n] += Y[n, c]
@@ -108,6 +116,11 @@ def test_blocks_give_the_values_of_the_text(name, strange, data):
     if name.startswith("cross"):
         sizes["C"] = max(2, sizes["C"])
     assert_as_the_text(o, made, sizes, data.draw(st.integers(0, 999), "seed"), strange)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_all_that_is_read_of_blocks_is_written(name):
+    check(cascaded(ALL[name]()))
 
 
 def test_only_what_keeps_more_than_the_maximum_is_rolled():
