@@ -32,7 +32,8 @@ from math import prod
 
 from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Apply, Load, affine, expr_names, map_loads, names, place, substitute_expr
+from polyop.ir.expr import Affine, Apply, Load, Quasi, affine, expr_names, map_loads, names, place, substitute_expr
+from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.homes import is_local, uses
@@ -120,7 +121,10 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     high = 8 if tall >= 128 else 4 if tall >= 64 else 2
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
-    found = () if plan.options.numerics == "strict" else atoms_of(plan, c)
+    _require_starts(u, (row, column, depth))
+    # a tile of an operand that is one along the sum would not be 0 beyond its end
+    whole = all(depth in iterators_of(x) for x in (left, right))
+    found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c)
     across_all = wide if plan.options.tile else fitting(column, WIDEST)
     itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None
               and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
@@ -132,6 +136,15 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     while across > atom.n and _held(atom, high, across) > HELD:
         across //= 2
     return (*first, replace(plain, deep=max(atom.k, LINE // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+
+
+def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
+    """Raises  UnsupportedError, if a remainder says of an iterator that is tiled where it runs: tiles start anywhere."""
+    for w in u.where:
+        for t in w.tests if isinstance(w, Tests) else ():
+            found = [i for i in tiled if any(i in names(affine(a)) for a, _ in t.terms if isinstance(a, Quasi))]
+            if found:
+                raise UnsupportedError(f"{found[0]} runs in steps, {t} >= 0")
 
 
 def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:

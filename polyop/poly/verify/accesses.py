@@ -14,7 +14,19 @@ from functools import cached_property
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Const, Load, Position, affine, is_computed, loads, names, substitute, substitute_expr
+from polyop.ir.expr import (
+    Affine,
+    Const,
+    Load,
+    Position,
+    affine,
+    bounds,
+    is_computed,
+    loads,
+    names,
+    substitute,
+    substitute_expr,
+)
 from polyop.ir.loops import Buffer, Kind, LoopNest, Space
 from polyop.ir.updates import in_place
 from polyop.poly.scop import Scop, Stmt
@@ -237,6 +249,9 @@ class Accesses:
             if loop.kind != Kind.ATOM or loop.index in kept or loop.is_full:
                 continue
             inside = [affine(loop.index), affine(loop.end - 1) - affine(loop.index)]
+            # isl may have left out bounds of other loops that followed from this one's
+            inside += [site.at(b - affine(x.loop.index) - 1) for x in site.around if x is not around
+                       for b in bounds(x.loop.upper) if loop.index not in names(b)]
             whole = site.frame.where(inside, site.domain.drop_constraints_involving_dims(SET, i, 1))
             domain = whole.subtract(site.domain)
             for n, load in enumerate(x for x in loads(site.store.expr) if any(loop.index in names(p) for p in x.index
