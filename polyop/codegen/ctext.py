@@ -311,7 +311,8 @@ def _loop(n: For, scope: Scope) -> list[str]:
     """A loop that one thread goes through. Copies are unrolled, so that what they index is registers; bounds are tests then."""
     i, lower, upper = scope.names[n.index], index(n.lower, scope.names).c, index(n.upper, scope.names)
     step = f"++{i}" if n.step == 1 else f"{i} += {n.step}"
-    copy = ccopy.run(n, scope)
+    # in a block, but in no loop over its threads, the first one alone writes memory: each store of a plain loop says so
+    copy = None if scope.block else ccopy.run(n, scope)
     if copy:
         return copy
     if n.kind in LOCKSTEP:
@@ -320,7 +321,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
         tests = bounded(n, scope)
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
         plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
-        return cwide.run(n, scope, plain, _body) or plain
+        return (None if scope.block else cwide.run(n, scope, plain, _body)) or plain
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
     head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
             f"for ({'int' if is_small else 'pop_i64'} {i} = {lower}; {i} < {upper.c}; {step}) {{"]

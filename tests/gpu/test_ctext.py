@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 from gpu_cases import CASES
 from gpu_nests import at, buffer, call, loop, nest, parallel, store
@@ -11,7 +13,7 @@ from polyop.codegen.cexpr import Scope, condition, expression, index, literal
 from polyop.codegen.split import greatest, least
 from polyop.ir.dtypes import BF16, F32, F64, I8, I32, I64, U64, DType
 from polyop.ir.expr import Affine, Const, affine, evaluate, quasi
-from polyop.ir.loops import If, Kind, LoopNest, Space
+from polyop.ir.loops import For, If, Kind, LoopNest, Space
 from polyop.ir.module import HostIf, HostLoop, Launch, Module, in_order
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -141,3 +143,18 @@ def test_extremes_over_a_range_bound_what_they_are_taken_of() -> None:
             values = [evaluate(x, {"i": a, "N": 5}) for a in range(low, high + 1)]
             assert evaluate(least(x, ranges), {"N": 5}) <= min(values)
             assert max(values) <= evaluate(greatest(x, ranges), {"N": 5})
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_rows_outside_of_all_loops_over_threads_are_written_by_the_first_one_alone(later: bool) -> None:
+    """By all threads at once they would race, as a wide store as well as one by one."""
+    space = Space.SHARED if later else Space.TENSOR
+    zero = store("S0", at("Z", "i", "t"), Const(0.0, F32))
+    first = For("t", Affine(), affine(64), (zero,), kind=Kind.THREADS, extent=64, weight=1)
+    copied = replace(store("S1", at("Y", *(() if later else ("i",)), "v"), at("X", "i", "v")), later=later)
+    rows = For("v", Affine(), affine(4), (copied,), kind=Kind.ROWS, extent=4)
+    made = nest("f", "M", (buffer("X", "M", 4, unit=1), buffer("Z", "M", 64, unit=1),
+                           buffer("Y", *(() if later else ("M",)), 4, space=space, unit=None if later else 1)),
+                parallel("i", "M", first, rows))
+    text = printed(made).text
+    assert "pop_wide" not in text and "pop_copy_run" not in text and "if (pop_n == 0)" in text
