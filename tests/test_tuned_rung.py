@@ -164,3 +164,16 @@ def test_few_rows_fit_into_the_registers_of_every_target(level, rows):
     text = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
     op = instantiate(parse(Source("<test>", text)), "f")
     assert compile_op(op, contiguous(op), target(f"x86:x86-64-{level}"), Options(rows=rows)).rung == "tuned"
+
+
+def test_what_other_sums_of_a_tensor_begin_with_is_no_part_of_the_tiles_of_the_first():
+    same_as_the_definition("op f(A: f32[M, K], B: f32[K, N], D: f32[K, N]) -> (C: f32[2, M, N]) {\n"
+                           "C[0, i, j] += A[i, k] * B[k, j]\nC[1, i, j] += A[i, k] * D[k, j] }", {"M": 7, "K": 5, "N": 19})
+
+
+@pytest.mark.parametrize("before, sums, read", [("C[t-1, i, k]", "t >= 1", "(t >= 1 ? Z[t, i, j] : 0)"),
+                                                ("(C[t-1, i, k] else 2)", "t + k < R", "Z[t, i, j]")])
+def test_steps_of_a_recurrence_in_which_nothing_is_added_up_are_carried_out_too(before, sums, read):
+    same_as_the_definition("op f(A: f32[T, M, N], B: f32[N, N], X: f32[R]) -> (C: f32[T, M, N]) {\n"
+                           f"Z[t, i, j] += {before} * B[k, j] where {sums}\nC[t, i, j] = {read} + A[t, i, j] }}",
+                           {"T": 4, "M": 7, "N": 5, "R": 3})

@@ -196,20 +196,22 @@ class _Packed:
         starts = [f"0 <= {k} < {extent}"] if k else []
         first, later = ([f"{k} = 0"], [*starts, f"{k} > 0"]) if k else ([], [])
         last, early = ([*starts, f"{k} >= {extent - kc}"], [*starts, f"{k} < {extent - kc}"]) if k else ([], [])
+        every = init or u  # a tile is started, and ends, also where nothing is added up
         before: list[str] = []
         after: list[str] = []
         if init:
-            before.append(self.b.move(init.name, u, self.axes, loops, self.acc, init.expr, extra=extra, only=first, origin=init))
+            before.append(self.b.move(init.name, every, self.axes, loops, self.acc, init.expr, extra=extra, only=first,
+                                      origin=init))
         elif scattered:
-            before.append(self.b.move(f"{u.name}_start", u, self.axes, loops, self.acc, result, extra=extra, only=first))
+            before.append(self.b.move(f"{u.name}_start", every, self.axes, loops, self.acc, result, extra=extra, only=first))
         if k or not init:
             only = later if init or scattered else starts
-            before.append(self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home, extra=extra, only=only))
+            before.append(self.b.move(f"{u.name}_fill", every, self.axes, loops, self.acc, home, extra=extra, only=only))
         if k and (local or scattered):
-            after.append(self.b.move(f"{u.name}_spill", u, self.axes, loops, home, self.acc, extra=extra, only=early))
+            after.append(self.b.move(f"{u.name}_spill", every, self.axes, loops, home, self.acc, extra=extra, only=early))
         if not local:
             only = last if scattered else starts
-            after.append(self.b.move(f"{u.name}_finish", u, self.axes, loops, result, self.acc, extra=extra, only=only))
+            after.append(self.b.move(f"{u.name}_finish", every, self.axes, loops, result, self.acc, extra=extra, only=only))
         for q in follow:
             after.append(self.epilogue(q, extra, last))
         return self.on_rows(*before), self.on_rows(*after)

@@ -5,7 +5,7 @@ Nothing here is trusted: the checker proves the nest that comes out in the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import islpy as isl
@@ -275,6 +275,8 @@ class _Scheduler:
             return False
         if not self.projection(init, tuple(back[c] for c in d.shell)).is_equal(d.domain):
             return False
+        if d.heavy and own.keys() != set(init.dims):  # tiles start what their update writes: not all of what there is
+            return False
         self.classes[init.name] = own | {i: self.fresh(i) for i in init.dims if i not in own}
         d.stmts.insert(d.stmts.index(update), init)
         return True
@@ -330,6 +332,9 @@ class _Scheduler:
         if not self.projection(s, tuple(mine[c] for c in shell)).is_equal(old):
             self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: they run over different ranges")
             return False
+        if d.heavy and not self.same_points(d, mine, s):
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it runs where no tile is started")
+            return False
         for i in s.dims:
             if i not in own:
                 own[i] = self.fresh(i)
@@ -337,6 +342,16 @@ class _Scheduler:
         d.stmts.append(s)
         d.shell, d.heavy, d.domain = shell, d.heavy or heavy, old
         return True
+
+    def same_points(self, d: _Draft, mine: Mapping[str, str], s: Stmt) -> bool:
+        """Whether `s`, with iterators `mine` by class, runs at the points where `d` starts a tile, loops around included."""
+        init = next((q for q in d.stmts if q.kind == INIT), None)
+        if init is None:
+            return True
+        theirs = {c: i for i, c in self.classes[init.name].items()}
+        common = [c for c in theirs if c in mine]
+        return self.projection(s, tuple(mine[c] for c in common)).is_equal(
+            self.projection(init, tuple(theirs[c] for c in common)))
 
     def is_of_blocks(self, d: _Draft, loop: str) -> bool:
         """Whether `loop` counts blocks of what several statements of `d` read, one after the other."""
