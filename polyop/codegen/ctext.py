@@ -288,7 +288,8 @@ def _node(n: Node, scope: Scope) -> list[str]:
             return cthreads.nest(n, scope, scope.block, cunits.lanes(n.body, scope),
                                  lambda body: cunits.group(body, _body(body, inner), scope))
         case For(kind=Kind.ATOM):
-            return cmatrix.tile(n, scope, lambda s, inner: _node(s, inner))
+            lines = cmatrix.tile(n, scope, lambda s, inner: _node(s, inner))
+            return cunits.group((n,), lines, scope) if scope.block else lines
         case For():
             return _loop(n, scope)
         case Barrier():

@@ -80,8 +80,8 @@ def group(inside: tuple[Node, ...], lines: list[str], scope: Scope) -> list[str]
 
 
 def started(n: Node, scope: Scope) -> frozenset[str]:
-    """The registers that products work on which the nest of threads `n` starts."""
-    if not isinstance(n, For) or n.kind != Kind.THREADS:
+    """The registers that products work on which the nest of threads `n` starts, or the tile `n`, if no such nest is around it."""
+    if not isinstance(n, For) or n.kind not in ((Kind.THREADS, Kind.ATOM) if scope.block else (Kind.THREADS,)):
         return frozenset()
     return frozenset(s.target.source for s in stores(n.body) if reads_shared(s, scope))
 

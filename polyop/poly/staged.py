@@ -122,8 +122,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
     _require_starts(u, (row, column, depth))
-    # a tile of an operand that is one along the sum would not be 0 beyond its end
-    whole = all(depth in iterators_of(x) for x in (left, right))
+    # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
+    whole = all(depth in iterators_of(x) for x in (left, right)) and not _says_more(u, depth, (left, right))
     found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c)
     across_all = wide if plan.options.tile else fitting(column, WIDEST)
     itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None
@@ -145,6 +145,12 @@ def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
             found = [i for i in tiled if any(i in names(affine(a)) for a, _ in t.terms if isinstance(a, Quasi))]
             if found:
                 raise UnsupportedError(f"{found[0]} runs in steps, {t} >= 0")
+
+
+def _says_more(u: Stmt, depth: str, operands: tuple[Load, ...]) -> bool:
+    """Whether a condition ends the sum along `depth` by an iterator that an operand does not have."""
+    return any(depth in names(t) and any(names(t) & set(u.dims) - iterators_of(x) for x in operands)
+               for w in u.where if isinstance(w, Tests) for t in w.tests)
 
 
 def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:
