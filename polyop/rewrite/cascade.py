@@ -7,8 +7,8 @@ In blocks { j = C b + p } each is done about a stand-in for that result, and rep
 
     sum_j g_j exp(a_j - m)  =  sum_b exp(m_b - m) sum_{j in b} g_j exp(a_j - m_b)
 
-since exp(a - m) = exp(a - m_b) exp(m_b - m). Neither factor is above 1, so nothing overflows that did not before. For a minimum
-the signs are the other way round.
+since exp(a - m) = exp(a - m_b) exp(m_b - m). Neither factor is above 1; what large g_j bring may overflow in their block
+though the repaired sum would not. For a minimum the signs are the other way round.
 
 **Products.** With n_b elements in block b, a_b and c_b their means there, and whatever r and s are,
 
@@ -297,7 +297,7 @@ class _Cascade:
             whole = Load(self.tensor(f"{f.result}_any", BOOL, dims), tuple(map(affine, own)), BOOL)
             self.steps.append(Step(whole, builtin_monoid("or", BOOL), seen.load(own), self.ranges(f, own)))
             counted = Apply("and", (counted, whole), BOOL)
-        lost = Apply("and", (counted, _equal(m.shift, none)), BOOL)
+        lost = Apply("and", (counted, Apply("or", (_equal(m.shift, none), _is_nan(m.shift)), BOOL)), BOOL)
         return replace(found, expr=_select(lost, Const(NAN, dtype), found.expr))
 
     def repair(self, m: Powers) -> Blocked:
@@ -309,7 +309,8 @@ class _Cascade:
             new = state.load(first.kept)
             old = self.before(state, first.kept, new)
             made = self.parts[key] = self.blocked(first, "repair", state.dtype)
-            self.steps.append(Step(made.load(first.kept), None, _factor(m, old, new, _equal(old, new), state.dtype),
+            same = Apply("or", (_equal(old, new), _is_nan(new)), BOOL)  # NaN is for what a mask keeps alone: the end sees to it
+            self.steps.append(Step(made.load(first.kept), None, _factor(m, old, new, same, state.dtype),
                                    self.ranges(first)))
         return self.parts[key]
 
@@ -381,6 +382,10 @@ def _without_unread(op: Op) -> Op:
 
 def _equal(a: Expr, b: Expr) -> Expr:
     return Apply("eq", (a, b), BOOL)
+
+
+def _is_nan(e: Expr) -> Expr:
+    return Apply("ne", (e, e), BOOL)
 
 
 def _select(c: Expr, yes: Expr, no: Expr) -> Expr:

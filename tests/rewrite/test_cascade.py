@@ -53,6 +53,10 @@ TEXTS = {
         e[n, c]    = exp(X[n, c] - top[n])            where c < n
         Z[n]      += e[n, c]                          where c < n
         O[n, k]   += e[n, c] * V[c, k]                where c < n }""",
+    "kept more, a mask of the sum alone": """op f(X: f32[N, C], keep: bool[N, C], V: f32[C, E]) -> (Z: f32[N], O: f32[N, E]) {
+        top[n]  max= X[n, c]
+        Z[n]      += keep[n, c] ? exp(X[n, c] - top[n]) : 0
+        O[n, k]   += (keep[n, c] ? exp(X[n, c] - top[n]) : 0) * V[c, k] }""",
     "kept more, masked": """op f(X: f32[N, C], keep: bool[N, C], V: f32[C, E]) -> (Z: f32[N], O: f32[N, E]) {
         top[n]  max= keep[n, c] ? X[n, c] : -inf
         e[n, c]    = keep[n, c] ? exp(X[n, c] - top[n]) : 0
@@ -166,3 +170,19 @@ def test_what_is_kept_aside_is_computed_where_it_was(columns, used):
     made = cascaded(o, 4)
     assert made is not o
     assert_as_the_text(o, made, sizes, 3, False)
+
+
+@pytest.mark.parametrize("name", ["a mask of the sum alone", "kept more, a mask of the sum alone", "kept more, masked"])
+@pytest.mark.parametrize("block", [1, 2, 3])
+def test_every_row_of_strange_numbers_and_masks_gives_what_the_text_says(name, block):
+    """All rows of three of these numbers under all masks: a row that keeps nothing is 0 although its maximum is NaN."""
+    o = op(TEXTS[name])
+    numbers = np.array(np.meshgrid(*[[0.5, -np.inf, np.inf, np.nan]] * 3)).reshape(3, -1).T
+    masks = np.array(np.meshgrid(*[[False, True]] * 3)).reshape(3, -1).T
+    given = {"X": np.repeat(numbers, len(masks), 0).astype(np.float32), "keep": np.tile(masks, (len(numbers), 1)),
+             "V": np.array([[1.0, 2.0], [3.0, -4.0], [0.5, 8.0]], np.float32)}
+    arrays = {t.name: given[t.name] for t in o.inputs}
+    sizes = {"N": len(given["X"]), "C": 3, "E": 2}
+    want, got = (evaluate(x, {n: sizes[n] for n in o.sizes}, {}, arrays, wide=True) for x in (o, cascaded(o, block)))
+    for t in o.outputs:
+        np.testing.assert_allclose(got[t.name], want[t.name], rtol=1e-12)
