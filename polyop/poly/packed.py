@@ -196,7 +196,9 @@ class _Packed:
         starts = [f"0 <= {k} < {extent}"] if k else []
         first, later = ([f"{k} = 0"], [*starts, f"{k} > 0"]) if k else ([], [])
         last, early = ([*starts, f"{k} >= {extent - kc}"], [*starts, f"{k} < {extent - kc}"]) if k else ([], [])
-        every = init or u  # a tile is started, and ends, also where nothing is added up
+        # a tile is started, and ends, also where nothing is added up; a dimension of one has no loop here
+        has_loops = init is not None and all(plan.classes[init.name][i] in self.axes for i in init.dims)
+        every = init if init is not None and has_loops else u
         before: list[str] = []
         after: list[str] = []
         if init:
