@@ -36,7 +36,7 @@ from polyop.ir.expr import Affine, Apply, Load, Quasi, affine, expr_names, map_l
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
-from polyop.poly.homes import is_local, uses
+from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
 from polyop.poly.scop import INIT, MAP, Stmt
@@ -272,7 +272,7 @@ class _Staged:
                 continue
             t = self.plan.scop.op.tensor(tensor)
             for s, load in uses(self.cluster, tensor):
-                if any(not _is_around(self.plan, s, load, d, around) for d in range(len(t.shape))):
+                if any(not aligned(self.plan, s, load, d, around) for d in range(len(t.shape))):
                     raise UnsupportedError(f"{tensor} has more than an element for each result")
             dims = tuple((affine(c.cap or 1), c.step) for c in locked)
             buffer = Buffer(f"{self.plan.stems[tensor]}_reg", t.dtype, dims, Space.REG)
@@ -378,11 +378,3 @@ class _Staged:
 
 def names_of(coords: Iterable[Coord]) -> tuple[str, ...]:
     return tuple(c.name for c in coords)
-
-
-def _is_around(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:
-    """Whether position `d` of `load` is an iterator of a loop around the whole cluster."""
-    p = load.index[d]
-    return isinstance(p, Affine) and p.name in s.dims and plan.classes[s.name].get(p.name or "") in around
-
-
