@@ -7,7 +7,7 @@
 from __future__ import annotations
 
 from polyop.codegen.cexpr import Scope, conditions, element, index, moved, multiple
-from polyop.ir.expr import Affine, Load, affine, names, quasi, substitute
+from polyop.ir.expr import Affine, Load, affine, is_computed, names, quasi, substitute
 from polyop.ir.loops import For, Kind, Space, Store
 
 _ASYNCHRONOUS = 4  # bytes of the least copy that goes on by itself
@@ -18,7 +18,7 @@ def run(n: For, scope: Scope) -> list[str] | None:
     if n.kind != Kind.ROWS or not n.is_full or n.step != 1 or len(n.body) != 1:
         return None
     s = n.body[0]
-    if not isinstance(s, Store) or not s.later or not isinstance(s.expr, Load) or not _is_plain(s.expr):
+    if not isinstance(s, Store) or not s.later or not isinstance(s.expr, Load) or any(map(is_computed, s.expr.index)):
         return None
     to, source, v = s.target, s.expr, n.index
     if not _stays_whole(to, v, n.extent or 0, scope):
@@ -38,7 +38,9 @@ def run(n: For, scope: Scope) -> list[str] | None:
 
 def one(s: Store, scope: Scope) -> list[str] | None:
     """The copy of one element that may arrive later; None if it cannot."""
-    if not s.later or not isinstance(s.expr, Load) or not _is_plain(s.expr) or s.target.dtype.bytes_ < _ASYNCHRONOUS:
+    if not s.later or not isinstance(s.expr, Load) or s.target.dtype.bytes_ < _ASYNCHRONOUS:
+        return None
+    if any(map(is_computed, s.expr.index)):
         return None
     inside = conditions(s.expr.guard, scope.names).c
     source = moved(Load(s.expr.source, s.expr.index, s.expr.dtype), scope).c
@@ -53,10 +55,6 @@ def _stays_whole(x: Load, v: str, count: int, scope: Scope) -> bool:
     assert isinstance(last, Affine)
     eighth = b.swizzle // 8 // b.dtype.bytes_
     return eighth % count == 0 and multiple(substitute(last, {v: Affine()}), scope.steps) % count == 0
-
-
-def _is_plain(x: Load) -> bool:
-    return all(isinstance(p, Affine) for p in x.index)
 
 
 def _lies_along(x: Load, v: str, scope: Scope) -> bool:

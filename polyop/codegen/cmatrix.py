@@ -18,13 +18,12 @@ from polyop.codegen import cunits
 from polyop.codegen.cexpr import STORED, Held, Scope, bounded, condition, natural, offset, slot_counts
 from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Apply, Expr, Load, loads, names
+from polyop.ir.expr import Affine, Apply, Expr, Load, expr_names, loads, names
 from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store
 from polyop.ir.loops import children as inside_of
 from polyop.ir.target import Target
 
 _WORD = 4  # bytes of a register
-_LINES = 8  # of the squares that `ldmatrix` loads, of 16 bytes each
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +52,7 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
         if s.reduce.fn != "add" or a is None or b is None or len(kept) != 2 or len(rest) != 1:
             raise UnsupportedError(f"`{s.target}` is no product of two tiles")
         m, n, k = str(kept[0]), str(kept[1]), rest[0]
-        if m not in _names(a):
+        if m not in expr_names(a):
             a, b = b, a
         spaces = {nest.buffer(x.source).space for x in (a, b)}
         reads = spaces == {Space.SHARED}  # the unit itself does
@@ -89,10 +88,6 @@ def _factors(e: Expr) -> tuple[Load | None, Load | None]:
     plain = [x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args]
     a, b = (x if isinstance(x, Load) else None for x in plain)
     return a, b
-
-
-def _names(x: Load) -> frozenset[str]:
-    return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
 
 
 def declared(b: Buffer, h: Held, c: str) -> str:
