@@ -17,8 +17,9 @@ from math import prod
 from polyop.codegen import cunits
 from polyop.codegen.cexpr import STORED, Held, Scope, bounded, condition, natural, offset, slot_counts
 from polyop.ir.atoms import Fragment, atoms_for
+from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Apply, Expr, Load, expr_names, loads, names
+from polyop.ir.expr import Affine, Load, expr_names, loads, names
 from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store
 from polyop.ir.loops import children as inside_of
 from polyop.ir.target import Target
@@ -46,11 +47,12 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
         if s.reduce is None:
             continue
         sides = {f.index: f.extent or 0 for f in loops}
-        a, b = _factors(s.expr)
+        found = factors(s.expr)
         kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in sides]
         rest = [i for i in sides if i not in kept]
-        if s.reduce.fn != "add" or a is None or b is None or len(kept) != 2 or len(rest) != 1:
+        if s.reduce.fn != "add" or found is None or len(kept) != 2 or len(rest) != 1:
             raise UnsupportedError(f"`{s.target}` is no product of two tiles")
+        a, b = found
         m, n, k = str(kept[0]), str(kept[1]), rest[0]
         if m not in expr_names(a):
             a, b = b, a
@@ -79,15 +81,6 @@ def _of_atoms(body: tuple[Node, ...], loops: tuple[For, ...]) -> list[tuple[Stor
             out.append((n, loops))
         out += _of_atoms(inside_of(n), (*loops, n) if isinstance(n, For) and n.kind == Kind.ATOM else loops)
     return out
-
-
-def _factors(e: Expr) -> tuple[Load | None, Load | None]:
-    """The two loads whose product `e` is, casts aside."""
-    if not isinstance(e, Apply) or e.fn != "mul":
-        return None, None
-    plain = [x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args]
-    a, b = (x if isinstance(x, Load) else None for x in plain)
-    return a, b
 
 
 def declared(b: Buffer, h: Held, c: str) -> str:
@@ -137,8 +130,9 @@ def _at(x: Load, scope: Scope) -> str:
 
 
 def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
-    a, b = _factors(s.expr)
-    assert a is not None and b is not None
+    found = factors(s.expr)
+    assert found is not None
+    a, b = found
     if a.source != scope.products[s.stmt][1]:
         a, b = b, a
     h = scope.held[s.target.source]

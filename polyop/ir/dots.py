@@ -116,6 +116,16 @@ def matrix(t: Target, total: DType, left: DType, right: DType) -> Matrix | None:
     return next((m for m in MATRICES if total in m.sums and (left, right) == m.sides and t.has(m.feature)), None)
 
 
+def factors(e: Expr) -> tuple[Load, Load] | None:
+    """a and b, where `e` is the product of these two, each of them widened or as it is."""
+    if not isinstance(e, Apply) or e.fn != "mul":
+        return None
+    match tuple(x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args):
+        case (Load() as a, Load() as b):
+            return a, b
+    return None
+
+
 def product(e: Expr) -> tuple[Load, Load] | None:
     """a and b, where `e` is the product of these two, each widened."""
     match e:

@@ -31,8 +31,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.ir.atoms import Atom, atoms_for
+from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Apply, Load, Quasi, affine, expr_names, map_loads, names, place, substitute_expr
+from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, map_loads, names, place, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
@@ -175,14 +176,13 @@ def _takes(atom: Atom, rows: int, columns: int) -> bool:
 def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
     """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing."""
     u = c.update
-    e = u.expr
     summed = set(c.having(CONTRACTED))
     if any(expr_names(w) & summed and expr_names(w) & set(u.dims) - summed for w in u.where):
         return ()  # a whole atom would add what the condition excludes
-    if u.reduce is None or u.reduce.fn != "add" or not isinstance(e, Apply) or e.fn != "mul" or len(c.lefts) + len(c.rights) != 2:
+    found = factors(u.expr)
+    if u.reduce is None or u.reduce.fn != "add" or found is None or len(c.lefts) + len(c.rights) != 2:
         return ()
-    found = [x.args[0] if isinstance(x, Apply) and x.fn == "cast" else x for x in e.args]
-    if not all(isinstance(x, Load) for x in found) or {*found} != {c.lefts[0], c.rights[0]}:
+    if {*found} != {c.lefts[0], c.rights[0]}:
         return ()
     return tuple(x for x in atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype) if x.exact)
 
