@@ -169,7 +169,7 @@ def _noted(a: _Asked, where: str, stage: Callable[[], T]) -> T | None:
         a.notes.append(f"not {where}: {error}")
     except (NotProvedError, UserError, RecursionError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # a bug of ours: plainer loops follow, and the log has it
         what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
         a.notes.append(f"not {where}: {what}")
         LOG.error("polyop bug: %s %s: %s", a.op.name, where, what)

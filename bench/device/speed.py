@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -77,7 +78,7 @@ def measured(case: Case, stage: Stage, budget_ms: float, compiled: bool) -> Row:
 def _measured(case: Case, stage: Stage, budget_ms: float, compiled: bool) -> Row:
     torch, operator = stage.torch, polyop.library(case.op)
     sets = arrays(case, stage)
-    ours: Callable[..., Any] = lambda *a: operator(*a, **case.also)  # noqa: E731
+    ours: Callable[..., Any] = partial(operator, **case.also)
     error = _error(ours(*sets[0]), case.peer(torch, *(x.double() for x in sets[0])))
     calls: dict[str, Call] = {"polyop": lambda k: ours(*sets[k]), "torch": lambda k: case.peer(torch, *sets[k])}
     if compiled and case.fused:
