@@ -6,7 +6,9 @@
 
 from __future__ import annotations
 
-from polyop.codegen.cexpr import Scope, conditions, element, index, moved, multiple
+from polyop.codegen.cindex import conditions, index, multiple
+from polyop.codegen.cplace import element, moved
+from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, is_computed, names, quasi, substitute
 from polyop.ir.loops import For, Kind, Space, Store
 

@@ -10,12 +10,14 @@ sides of a tile (Kind.ATOM) are therefore none in a kernel:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.codegen import cunits
-from polyop.codegen.cexpr import STORED, Held, Scope, bounded, condition, natural, offset, slot_counts
+from polyop.codegen.cindex import bounded, condition, natural
+from polyop.codegen.cplace import STORED, offset, slot_counts
+from polyop.codegen.cscope import Held, Scope, Tiles
 from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
@@ -25,15 +27,6 @@ from polyop.ir.loops import children as inside_of
 from polyop.ir.target import Target
 
 _WORD = 4  # bytes of a register
-
-
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """The registers of a nest that hold tiles of a matrix unit, and the statements that multiply them."""
-
-    held: Mapping[str, Held]
-    products: Mapping[str, tuple[str, str, str]]
-    """statement -> (c, a, b)"""
 
 
 def find_tiles(nest: LoopNest, target: Target) -> Tiles:
@@ -70,7 +63,7 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
             if nest.buffer(x.source).space != Space.REG or held.setdefault(x.source, h) != h:
                 raise UnsupportedError(f"{x.source} is no tile of one kind in registers")
         products[s.stmt] = (s.target.source, a.source, b.source)
-    return Tiles(held, products)
+    return Tiles(held, products, target.warp, squares=target.family == "cuda")
 
 
 def _of_atoms(body: tuple[Node, ...], loops: tuple[For, ...]) -> list[tuple[Store, tuple[For, ...]]]:
@@ -110,15 +103,15 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
     if len(body) != 1 or not isinstance(body[0], Store):
         raise UnsupportedError(f"{n.index} is a side of a tile, and there is more than one statement in it")
     s = body[0]
-    if s.stmt in scope.products:
-        of_c = scope.held[s.target.source]
+    if s.stmt in scope.tiles.products:
+        of_c = scope.tiles.held[s.target.source]
         # elements of the result that a test leaves out are nobody's; terms of a sum that it leaves out must not be added
         if any(f.index in names(t) for t in tests for f in loops if f.index not in (of_c.row, of_c.column)):
             raise UnsupportedError(f"`{s.target}` leaves out terms of a sum that a matrix unit adds")
         return _product(s, tuple(loops), scope)
     if tests:
         return _spread(tuple(loops), s, scope, printed, tests)
-    h = scope.held.get(s.target.source)
+    h = scope.tiles.held.get(s.target.source)
     if h and h.fragment is not h.atom.c_map:
         return _loaded(s, h, scope)
     return _spread(tuple(loops), s, scope, printed)
@@ -133,29 +126,30 @@ def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
     found = factors(s.expr)
     assert found is not None
     a, b = found
-    if a.source != scope.products[s.stmt][1]:
+    if a.source != scope.tiles.products[s.stmt][1]:
         a, b = b, a
-    h = scope.held[s.target.source]
+    h = scope.tiles.held[s.target.source]
     atom = h.atom
     if cunits.reads_shared(s, scope):
         (k,) = (f for f in loops if f.index not in (h.row, h.column))
         return cunits.product(atom, _at(s.target, scope), a, b, (h.row, h.column, k), scope)
-    ends = ["[0]" if words(scope.buffers[x.source], scope.held[x.source].fragment) == 1 else "" for x in (a, b)]
+    ends = ["[0]" if words(scope.buffers[x.source], scope.tiles.held[x.source].fragment) == 1 else "" for x in (a, b)]
     return [f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"]
 
 
 def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[Store, Scope], list[str]],
             also: tuple[Affine, ...] = ()) -> list[str]:
     """A store of each element on the lane that holds it."""
-    held = {h for x in (s.target, *loads(s.expr)) if (h := scope.held.get(x.source))}
+    held = {h for x in (s.target, *loads(s.expr)) if (h := scope.tiles.held.get(x.source))}
     if len(held) != 1:
         raise UnsupportedError(f"`{s.target}` is written by a warp, and no tile says by which lane")
     h = next(iter(held))
     if h.fragment is not h.atom.c_map or {f.index for f in loops} != {h.row, h.column}:
         raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
-    env = {"lane": "(int)pop_lane()" if h.atom.warp == scope.warp else f"(int)(pop_thread() % {h.atom.warp})", "reg": "pop_r"}
-    is_own = not loads(s.expr) and s.target.source in scope.held  # elements beyond the bounds are nobody's
-    tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope)), *(condition(t, scope.names) for t in also)]
+    lane = "(int)pop_lane()" if h.atom.warp == scope.tiles.warp else f"(int)(pop_thread() % {h.atom.warp})"
+    env = {"lane": lane, "reg": "pop_r"}
+    is_own = not loads(s.expr) and s.target.source in scope.tiles.held  # elements beyond the bounds are nobody's
+    tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
     lines = [f"const int {scope.names[h.row]} = {natural(h.fragment.row, env)};",
              f"const int {scope.names[h.column]} = {natural(h.fragment.column, env)};"]
     inside = printed(s, scope)
@@ -172,7 +166,7 @@ def _loaded(s: Store, h: Held, scope: Scope) -> list[str]:
     if not isinstance(source, Load) or source.guard or scope.buffers[source.source].space != Space.SHARED:
         raise UnsupportedError(f"`{s.expr}` is no tile in shared memory")
     strides = _strides(source, h, scope)
-    squares = _squares(h.fragment) if scope.family == "cuda" and s.target.dtype.bytes_ == 2 else None
+    squares = _squares(h.fragment) if scope.tiles.squares and s.target.dtype.bytes_ == 2 else None
     if squares and 1 in strides:
         return _by_squares(s, source, h, squares, strides, scope)
     return _by_elements(s, source, h, strides, scope)

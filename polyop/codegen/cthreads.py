@@ -10,20 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
-from polyop.codegen.cexpr import (
-    STORED,
-    Scope,
-    Text,
-    bounded,
-    combined,
-    element,
-    expression,
-    narrowed,
-    of_dtype,
-    slot_counts,
-    value_type,
-    widened,
-)
+from polyop.codegen.cexpr import combined, expression, of_dtype
+from polyop.codegen.cindex import Text, bounded
+from polyop.codegen.cplace import STORED, element, narrowed, slot_counts, value_type, widened
+from polyop.codegen.cscope import Scope
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store, stores, walk
@@ -86,10 +76,10 @@ def nest(n: For, scope: Scope, block: int, lanes: int, printed: Callable[[tuple[
     """A nest of loops over threads of a block of `block`; `printed`: the lines of what is inside, with `lanes` for each."""
     loops, inside = chain(n)
     out = [f"const int {scope.names[f.index]} = {_digit(f, block)};" for f in loops]
-    tests = [t for f in loops for t in bounded(f, scope)]
+    tests = [t for f in loops for t in bounded(f, scope.names)]
     for s in stores(inside):
         if s.stmt in scope.folds:
-            if inside != (s,) or any(bounded(f, scope) for f in scope.folds[s.stmt]):
+            if inside != (s,) or any(bounded(f, scope.names) for f in scope.folds[s.stmt]):
                 raise UnsupportedError("threads fold in a loop of their own, which is full")
             return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block, tests))), "}"]
     # what is in registers all threads with these digits have; memory is written by the first of them

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from polyop.codegen.cexpr import Scope, element, multiple, slot_counts
+from polyop.codegen.cindex import multiple
+from polyop.codegen.cplace import element, slot_counts
+from polyop.codegen.cscope import Scope
 from polyop.ir.atoms import Atom
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, loads, names, substitute
@@ -26,7 +28,7 @@ _ROWS = 8  # after which the pattern of a swizzle repeats
 
 def reads_shared(s: Store, scope: Scope) -> bool:
     """Whether `s` is a product whose operands lie in shared memory."""
-    return s.stmt in scope.products and scope.buffers[scope.products[s.stmt][1]].space == Space.SHARED
+    return s.stmt in scope.tiles.products and scope.buffers[scope.tiles.products[s.stmt][1]].space == Space.SHARED
 
 
 def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[str, str, For], scope: Scope) -> list[str]:
@@ -108,8 +110,8 @@ def lanes(inside: tuple[Node, ...], scope: Scope) -> int:
     """How many threads share a tile in one nest of threads: those that carry out its atom; 1, if there is none."""
     if not any(isinstance(n, For) and n.kind == Kind.ATOM for n in walk(inside)):
         return 1
-    found = {x.source for s in stores(inside) for x in (s.target, *loads(s.expr))} & scope.held.keys()
-    return max((scope.held[x].atom.warp for x in found), default=scope.warp)
+    found = {x.source for s in stores(inside) for x in (s.target, *loads(s.expr))} & scope.tiles.held.keys()
+    return max((scope.tiles.held[x].atom.warp for x in found), default=scope.tiles.warp)
 
 
 def steps(body: tuple[Node, ...]) -> dict[str, int]:

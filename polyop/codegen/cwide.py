@@ -15,7 +15,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyop.codegen.cexpr import STORED, Scope, below, computed, condition, expression, offset
+from polyop.codegen.cexpr import expression
+from polyop.codegen.cindex import below, condition
+from polyop.codegen.cplace import STORED, computed, offset
+from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
 

@@ -9,7 +9,9 @@ from gpu_cases import CASES
 from gpu_nests import at, buffer, call, loop, nest, parallel, store
 
 from polyop.codegen import cuda, hip
-from polyop.codegen.cexpr import Scope, condition, expression, index, literal
+from polyop.codegen.cexpr import expression, literal
+from polyop.codegen.cindex import condition, index
+from polyop.codegen.cscope import Scope
 from polyop.codegen.split import greatest, least
 from polyop.ir.dtypes import BF16, F32, F64, I8, I32, I64, U64, DType
 from polyop.ir.expr import Affine, Const, affine, evaluate, quasi

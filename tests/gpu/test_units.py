@@ -12,7 +12,8 @@ from gpu_kernels import ran
 
 import polyop
 from polyop.codegen import cthreads, cunits
-from polyop.codegen.cexpr import Scope, multiple
+from polyop.codegen.cindex import multiple
+from polyop.codegen.cscope import Scope
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.atoms import ROWS
 from polyop.ir.dtypes import BF16, F32

@@ -1,0 +1,107 @@
+"""What one thread does, as C text: loops, tests, barriers and stores in their order."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import islice
+
+from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwide
+from polyop.codegen.cindex import bounded, conditions, index
+from polyop.codegen.cscope import Scope
+from polyop.codegen.cstore import store
+from polyop.ir.errors import InternalError, assert_never
+from polyop.ir.expr import Affine, bounds
+from polyop.ir.expr import walk as walk_expr
+from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Store, sign
+
+_WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
+_UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
+
+
+def body(nodes: tuple[Node, ...], scope: Scope) -> list[str]:
+    """The lines of a body. Products that it starts go on as long as they may."""
+    out: list[str] = []
+    going = frozenset[str]()
+    for n in nodes:
+        if going and cunits.must_wait(n, going):
+            out += cunits.ended(going, scope)
+            going = frozenset()
+        out += _node(n, scope)
+        going |= cunits.started(n, scope)
+    return out + cunits.ended(going, scope)
+
+
+def _indented(nodes: tuple[Node, ...], scope: Scope) -> list[str]:
+    return ["    " + line for line in body(nodes, scope)]
+
+
+def _node(n: Node, scope: Scope) -> list[str]:
+    match n:
+        case For(kind=Kind.THREADS):
+            inner = replace(scope, block=0)
+            return cthreads.nest(n, scope, scope.block, cunits.lanes(n.body, scope),
+                                 lambda inside: cunits.group(inside, body(inside, inner), scope))
+        case For(kind=Kind.ATOM):
+            lines = cmatrix.tile(n, scope, lambda s, inner: _node(s, inner))
+            return cunits.group((n,), lines, scope) if scope.block else lines
+        case For():
+            return _loop(n, scope)
+        case Barrier():
+            return [f"{scope.barrier}();  // {n.reason}"]
+        case If():
+            head = f"if ({conditions(n.tests, scope.names).c}) {{"
+            return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
+        case IfData():
+            raise InternalError(f"ctext: `{n.test}` chooses, and nests for GPUs are not rewritten so")
+        case Store():
+            lines = store(n, scope)
+            return [f"// {n.stmt}{_said(n)}", *(cthreads.uniform(n, scope, lines) if scope.block else lines)]
+        case Prefetch():
+            return []
+    assert_never(n)
+
+
+def _loop(n: For, scope: Scope) -> list[str]:
+    """A loop that one thread goes through. Copies are unrolled, so that what they index is registers; bounds are tests then."""
+    i, lower, upper = scope.names[n.index], index(n.lower, scope.names).c, index(n.upper, scope.names)
+    step = f"++{i}" if n.step == 1 else f"{i} += {n.step}"
+    # in a block, but in no loop over its threads, the first one alone writes memory: each store of a plain loop says so
+    copy = None if scope.block else ccopy.run(n, scope)
+    if copy:
+        return copy
+    if n.kind in LOCKSTEP:
+        head = ["#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
+        inside = _indented(n.body, scope)
+        tests = bounded(n, scope.names)
+        bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
+        plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
+        return (None if scope.block else cwide.run(n, scope, plain, body)) or plain
+    is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
+    head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
+            f"for ({'int' if is_small else 'pop_i64'} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
+    return [*head, *_indented(n.body, scope), "}"]
+
+
+def _unrolled(n: For) -> str:
+    """The pragma for a loop of few iterations: all of them, or as many as make a body that compilers take in good time."""
+    copies = sum(_copies(x) for x in n.body)
+    trips = -(-n.upper.const // n.step)
+    return "#pragma unroll" if copies * trips <= _WRITTEN else f"#pragma unroll {max(1, _WRITTEN // copies)}"
+
+
+def _copies(n: Node) -> int:
+    """How many stores come of a node whose rows are unrolled."""
+    match n:
+        case For():
+            return sum(map(_copies, n.body)) * (n.extent or 1 if n.kind in LOCKSTEP else 1)
+        case If():
+            return sum(map(_copies, n.then + n.other))
+    return 1
+
+
+def _said(s: Store) -> str:
+    """The statement as the nest's printer writes it, if that is short."""
+    if sum(1 for _ in islice(walk_expr(s.expr), _LARGEST + 1)) > _LARGEST:
+        return ""
+    text = f": {s.target} {sign(s.reduce)} {s.expr}"
+    return text if len(text) <= _WIDEST else ""

@@ -1,0 +1,61 @@
+"""What the text of an expression or a statement depends on beside itself."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from polyop.ir.atoms import Atom, Fragment
+from polyop.ir.expr import Load
+from polyop.ir.loops import Buffer, For
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A tile that the lanes of a warp hold together: as which operand of which atom, and the loops over its sides."""
+
+    atom: Atom
+    fragment: Fragment
+    row: str
+    column: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What the lanes of a warp hold together in a nest: tiles of a matrix unit.
+
+    held       the registers that hold them
+    products   the statements that multiply them, as (c, a, b)
+    warp       lanes that hold one
+    squares    whether these can load squares of 8 lines from shared memory together
+    """
+
+    held: Mapping[str, Held] = field(default_factory=dict)
+    products: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    warp: int = 1
+    squares: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Scope:
+    """What an expression needs to know.
+
+    names     the C name of each iterator, size, scalar and buffer
+    sites     the number of each Load with a computed position
+    values    scalars whose C variable is a value already, not an element: the arguments of a monoid
+    block     threads of a block that work together, outside of loops over them; else 0
+    folds     the statements that combine what threads have, with the loops over these threads
+    tiles     what is done by matrix units
+    barrier   the C function that a barrier of the kernel is
+    steps     what the index of each loop is a multiple of
+    """
+
+    names: Mapping[str, str]
+    buffers: Mapping[str, Buffer]
+    sites: Mapping[Load, int]
+    values: frozenset[str] = frozenset()
+    block: int = 0
+    folds: Mapping[str, tuple[For, ...]] = field(default_factory=dict)
+    tiles: Tiles = field(default_factory=Tiles)
+    barrier: str = "pop_barrier"
+    steps: Mapping[str, int] = field(default_factory=dict)
