@@ -248,6 +248,7 @@ class Operator:
         from polyop.runtime.gpu import call as gpu  # a call with arrays of a GPU has imported its room
         from polyop.runtime.gpu.chips import native
         from polyop.runtime.gpu.kernel import GpuKernel, prepare
+        from polyop.runtime.launching import fits
 
         device, t = bound.home.device, cpu.resolve(self.target)
         if t.family not in ("x86", device.family):
@@ -260,6 +261,9 @@ class Operator:
             options = replace(options, tile=block_tile(merged.questions, seen.sizes, t))
         units = layout(seen.op, seen.views, options.ones)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
+        if isinstance(k, GpuKernel) and not fits(k.binary.launch, seen.sizes, {n: v.strides for n, v in seen.views.items()}):
+            options = replace(options, huge=True)
+            k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
         if not isinstance(k, GpuKernel):
             raise UnsupportedError(f"`{seen.op.name}` has no loops for {t.name}: {'; '.join(k.notes)}")
         prepared = prepare(k, seen)

@@ -26,6 +26,7 @@ from polyop.runtime.gpu import chips, driver
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.memory import put
 from polyop.runtime.gpu.status import synchronize
+from polyop.runtime.launching import fits
 from polyop.runtime.layout import contiguous
 
 
@@ -66,6 +67,8 @@ class Rehearsal:
     def _run(self, op: Op, bound: Bound) -> Any:
         regime = "positive" if all(n > 0 for n in bound.sizes.values()) else "any"
         module = compile_op(op, contiguous(op), self.target, Options(regime=regime)).module
+        if module and not fits(module.launch, bound.sizes, {n: v.strides for n, v in bound.views.items()}):
+            module = compile_op(op, contiguous(op), self.target, Options(regime=regime, huge=True)).module
         if module is None:
             raise UnsupportedError(f"`{op.name}` has no loops for {self.target.name}: it is evaluated element by element")
         given = {b.name: arrays.as_numpy(bound.views[b.name]) for b in module.signature.tensors}

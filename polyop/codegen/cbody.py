@@ -78,7 +78,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
         return (None if scope.block else cwide.run(n, scope, plain, body)) or plain
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
     head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
-            f"for ({'int' if is_small else 'pop_i64'} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
+            f"for ({'int' if is_small else scope.whole} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     return [*head, *_indented(n.body, scope), "}"]
 
 

@@ -1,4 +1,4 @@
-"""Affine -> C text. Index arithmetic is i64; divisions that C rounds otherwise are `pop_index_*` calls."""
+"""Affine -> C text. Indices are of the type their names have; divisions that C rounds otherwise are `pop_index_*` calls."""
 
 from __future__ import annotations
 

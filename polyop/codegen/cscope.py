@@ -48,6 +48,7 @@ class Scope:
     tiles     what is done by matrix units
     barrier   the C function that a barrier of the kernel is
     steps     what the index of each loop is a multiple of
+    whole     the C type of an index; what data say of a place is i64
     """
 
     names: Mapping[str, str]
@@ -59,3 +60,4 @@ class Scope:
     tiles: Tiles = field(default_factory=Tiles)
     barrier: str = "pop_barrier"
     steps: Mapping[str, int] = field(default_factory=dict)
+    whole: str = "pop_i64"

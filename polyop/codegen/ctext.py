@@ -13,12 +13,14 @@ from polyop.codegen.cnames import c_names, without_unused
 from polyop.codegen.cplace import STORED, slot_counts, strides
 from polyop.codegen.cscope import Scope
 from polyop.codegen.private import shared
+from polyop.codegen.reach import in_words, reaches
 from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, Scalar, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import Buffer, LoopNest, Space, stores, structure
 from polyop.ir.module import STATUS, Launch, Module, Signature
+from polyop.ir.reach import Reach
 from polyop.ir.target import Target
 
 HEADER = "pop_device.h"
@@ -41,8 +43,8 @@ class Dialect:
     block: int
 
 
-def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
-    """The text of `nest`, and the plan by which a host launches its kernels.
+def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False) -> Module:
+    """The text of `nest`, whose indices have 64 bits if it is `huge`, and the plan by which a host launches its kernels.
 
     Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
@@ -52,7 +54,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest)
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body))
+                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), whole="pop_i64" if huge else "int")
+    far = {} if huge else reaches(nest, steps)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
     for k in kernels(steps):
@@ -62,9 +65,9 @@ def module(nest: LoopNest, target: Target, dialect: Dialect) -> Module:
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
         _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
         launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed, bytes_,
-                                1 if together else None)
+                                1 if together else None, far.get(k.name, ()))
         inside = replace(scope, block=together, barrier=_barrier(k, scope))
-        texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block))]
+        texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block), far.get(k.name, ()))]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
 
@@ -100,7 +103,8 @@ def _arguments(k: KernelNest, nest: LoopNest, signature: Signature) -> tuple[str
             *(b.name for b in signature.work if b.name in buffers), *([STATUS] if checked else []), *k.host)
 
 
-def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], head: str) -> list[str]:
+def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], head: str,
+            far: tuple[Reach, ...]) -> list[str]:
     changed = written(k.body)
     scalar_types = dict(nest.scalars)
     parameters: list[list[str]] = [[]]  # in lines: the sizes and scalars, then one for each buffer
@@ -111,13 +115,15 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
         elif a in scope.buffers:
             b = scope.buffers[a]
             pointer = f"{'' if a in changed else 'const '}{STORED[b.dtype.name]}* {c}"
-            parameters.append([pointer, *(f"pop_i64 {c}_s{d}" for d in range(len(b.dims)) if b.space == Space.TENSOR)])
+            parameters.append([pointer, *(f"{scope.whole} {c}_s{d}" for d in range(len(b.dims)) if b.space == Space.TENSOR)])
         else:
-            kind = STORED[scalar_types[a].name] if a in scalar_types else "pop_i64"
+            kind = STORED[scalar_types[a].name] if a in scalar_types else scope.whole
             (parameters[-1] if a in k.host else parameters[0]).append(f"{kind} {c}")
     parameters = [p for p in parameters if p]
     shape = "".join(f"{a.loop.index}:{a.loop.kind}(" for a in k.axes) + structure(k.body) + ")" * len(k.axes)
-    lines = [*(f"// {x}" for x in textwrap.wrap(shape, _WIDEST, break_long_words=True)), f"{head} {scope.names[k.name]}("]
+    said = [shape, *([f"indices have 32 bits: {in_words(far, scope.names)}"] if far else [])]
+    lines = [f"// {x}" for text in said for x in textwrap.wrap(text, _WIDEST, break_long_words=True)]
+    lines.append(f"{head} {scope.names[k.name]}(")
     lines += [f"    {', '.join(p)}{',' if i + 1 < len(parameters) else ')'}" for i, p in enumerate(parameters)]
     if not parameters:
         lines[-1] += ")"
@@ -134,11 +140,12 @@ def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
     names = [scope.names[a.loop.index] for a in axes]
     counts = [str(a.count.const) if a.count.is_constant else f"{n}_count" for a, n in zip(axes, names, strict=True)]
     pairs = zip(axes, counts, strict=True)
-    out = [f"const pop_i64 {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
+    out = [f"const {scope.whole} {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
     if scope.block:
-        out += [*number, f"const pop_i64 item = {raster.numbered(counts) if in_groups else 'blockIdx.x'};"]
+        out += [*number, f"const {scope.whole} item = ({scope.whole}){raster.numbered(counts) if in_groups else 'blockIdx.x'};"]
     else:
-        out.append("const pop_i64 item = (pop_i64)blockIdx.x * blockDim.x + threadIdx.x;")
+        t = scope.whole
+        out.append(f"const {t} item = ({t})blockIdx.x * ({t})blockDim.x + ({t})threadIdx.x;")
         out.append(f"if (item >= {' * '.join(counts)}) return;")
     for d, a in enumerate(axes):
         inner = counts[d + 1:]
@@ -146,7 +153,7 @@ def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
         at = f"{at} % {counts[d]}" if d else at
         at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
         lower = index(a.loop.lower, scope.names).at(12)
-        out.append(f"const pop_i64 {names[d]} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
+        out.append(f"const {scope.whole} {names[d]} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
         if not a.exact:
             out.append(f"if ({names[d]} >= {index(a.loop.upper, scope.names).c}) return;")
     return out
@@ -166,7 +173,7 @@ def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
         if b.space == Space.WORK:
             named = [(d, s) for d, s in enumerate(strides(b, c)) if isinstance(s, str)]
             for d, s in named:
-                out.append(f"const pop_i64 {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
+                out.append(f"const {scope.whole} {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
         elif not all(n.is_constant for n in counts):
             raise UnsupportedError(f"{nest.name}: register buffer {b} has no constant size")
         else:

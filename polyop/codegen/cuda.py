@@ -13,4 +13,4 @@ DIALECT = ctext.Dialect("CUDA", 'extern "C" __global__ void __launch_bounds__({b
 
 def emit(nest: LoopNest, target: Target, options: Options) -> Module:
     """The CUDA text of `nest`. `options.numerics` is the assembler's business: the text is the same for both."""
-    return ctext.module(nest, target, DIALECT)
+    return ctext.module(nest, target, DIALECT, options.huge)

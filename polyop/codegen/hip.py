@@ -13,4 +13,4 @@ DIALECT = ctext.Dialect("HIP", 'extern "C" __global__ void __launch_bounds__({bl
 
 def emit(nest: LoopNest, target: Target, options: Options) -> Module:
     """The HIP text of `nest`. `options.numerics` is the assembler's business: the text is the same for both."""
-    return ctext.module(nest, target, DIALECT)
+    return ctext.module(nest, target, DIALECT, options.huge)

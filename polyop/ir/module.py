@@ -23,6 +23,7 @@ from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError, assert_never
 from polyop.ir.expr import Affine, Load, evaluate
 from polyop.ir.loops import Buffer
+from polyop.ir.reach import Reach
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Launch:
     writes   the buffers among them that the kernel stores to
     shared   bytes of dynamic shared memory of each block
     points   how many points one block takes; None: as many as it has threads, one each; 1: its threads share a point
+    reach    how far the kernel's indices get, if these have 32 bits: see `ir/reach.py`
     """
 
     kernel: str
@@ -58,6 +60,7 @@ class Launch:
     writes: tuple[str, ...]
     shared: int = 0
     points: int | None = None
+    reach: tuple[Reach, ...] = ()
 
     def __post_init__(self) -> None:
         if self.block < 1 or self.shared < 0 or (self.points is not None and self.points < 1):

@@ -40,6 +40,8 @@ class Options:
     threads    whether loops are cut so that several threads have work
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
                too few blocks for these calls; () elsewhere
+    huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
+               strides that will do
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
     Raises UserError E902, if a word is none of those.
@@ -61,6 +63,7 @@ class Options:
     cascade: bool = False
     threads: bool = False
     tile: tuple[int, ...] = ()
+    huge: bool = False
     check: bool = True
 
     def __post_init__(self) -> None:

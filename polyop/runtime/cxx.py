@@ -24,7 +24,7 @@ EMULATOR = Path(__file__).parent / "emulator"
 
 _FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-ffp-contract=off", "-w")
 _KERNEL = re.compile(r'^extern "C" __global__ void (?:__\w+\([^()]*\) )*(\w+)\(', re.MULTILINE)
-_WATCHED = ("-fsanitize=thread", "-g1")
+_WATCHED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow", "-g1")
 
 
 @dataclass(frozen=True, slots=True)

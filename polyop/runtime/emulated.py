@@ -19,7 +19,7 @@ from polyop.ir.target import target
 from polyop.runtime import cxx
 from polyop.runtime.banks import counted
 from polyop.runtime.findings import Finding, Report, findings, lines_of
-from polyop.runtime.launching import Memory, addresses, arguments, grid
+from polyop.runtime.launching import Memory, addresses, arguments, fits, grid
 
 ORDERS = ("forward", "backward", "shuffled")
 """In which order the blocks of a launch, and the threads of a block, run."""
@@ -80,7 +80,7 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
             buffers start uninitialised: an output keeps what is never written, but must not be read before. Without
             `watched` nothing is reported but deadlocks, and a wild access may end the process. With `banks` a watched run
             also counts accesses to shared memory.
-    Raises  UnsupportedError, if there is no C++ compiler or not enough memory.
+    Raises  UnsupportedError, if there is no C++ compiler or not enough memory, or the module is not for such sizes.
     """
     path = cxx.library(module, watched)
     lib = _load(path)
@@ -94,6 +94,8 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]
     placed.append(_plain(lib, STATUS, (), np.dtype(np.uint32), True))
     memory = {p.name: Memory(p.address, p.strides) for p in placed}
+    if not fits(module.launch, sizes, {n: m.strides for n, m in memory.items()}):
+        raise UnsupportedError(f"{module.name} has indices of 32 bits, and these sizes need more: see Options.huge")
     views = {p.name: p.view for p in placed}
     status = views[STATUS]
     status[...] = 0

@@ -16,7 +16,7 @@ from polyop.runtime.banks import Traffic
 _WHAT = {1: "race", 2: "race", 3: "race", 4: "out of bounds", 5: "uninitialised read", 6: "write to an input",
          7: "divergent barrier", 8: "access in flight", 9: "misaligned access", 10: "divergent collective", 11: "deadlock",
          12: "copy without a wait", 13: "divergent collective", 14: "access in flight", 15: "access in flight",
-         16: "missing fence", 17: "divergent barrier"}
+         16: "missing fence", 17: "divergent barrier", 18: "overflow of an index"}
 _HOW = {1: "written by {0} and by {1}", 2: "read by {0}, written by {1}", 3: "written by {0}, read by {1}",
         8: "by {0}, while a copy of {1} is on its way there", 14: "by {0}, while a copy or a product still reads it",
         15: "by {0} to accumulators of a product that goes on", 16: "by {0}, written by {1}, and no fence between"}
@@ -33,7 +33,7 @@ class Finding:
     what    "race", "out of bounds", "uninitialised read", "write to an input", "access in flight" (to what asynchronous work
             still writes or reads), "misaligned access", "divergent barrier", "divergent collective" (some lanes of a warp are
             missing or elsewhere), "deadlock", "missing fence" (between a store and the copy engine or matrix unit that reads
-            it) or "copy without a wait" (a thread ended before what it had started)
+            it), "copy without a wait" (a thread ended before what it had started) or "overflow of an index"
     buffer  a parameter, or an array in shared memory
     index   which element of `buffer`; out of bounds, the place where it would be
     who     the threads that took part

@@ -11,7 +11,8 @@ import numpy as np
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import evaluate
-from polyop.ir.module import Launch, Signature
+from polyop.ir.module import HostStep, Launch, Signature, launches
+from polyop.ir.reach import within
 
 _MOST_BLOCKS = 2**31 - 1  # in the first dimension of a grid, for CUDA and HIP alike
 
@@ -36,6 +37,11 @@ def grid(launch: Launch, env: Mapping[str, int]) -> int:
     if blocks > _MOST_BLOCKS:
         raise UnsupportedError(f"{launch.kernel} would need {blocks} blocks; a grid has at most {_MOST_BLOCKS}")
     return blocks
+
+
+def fits(plan: tuple[HostStep, ...], sizes: Mapping[str, int], strides: Mapping[str, tuple[int, ...]]) -> bool:
+    """Whether the indices of all kernels of a plan fit into the bits they have, for these sizes and strides."""
+    return all(within(launch.reach, sizes, strides) for launch in launches(plan))
 
 
 def arguments(launch: Launch, signature: Signature, env: Mapping[str, int], scalars: Mapping[str, Any],

@@ -34,22 +34,23 @@ def test_a_matmul_reads_like_one() -> None:
 #include "pop_device.h"
 
 // m:parallel(n:parallel(S0 k(S1) S2))
+// indices have 32 bits: M, N, M N, K + 1, M A_s0 + K + 1, N B_s1 + K + 1, M C_s0 + N < 2^31
 extern "C" __global__ void __launch_bounds__(128, 1) matmul_0(
-    pop_i64 M, pop_i64 N, pop_i64 K,
-    const float* A, pop_i64 A_s0, pop_i64 A_s1,
-    const float* B, pop_i64 B_s0, pop_i64 B_s1,
-    float* C, pop_i64 C_s0, pop_i64 C_s1)
+    int M, int N, int K,
+    const float* A, int A_s0, int A_s1,
+    const float* B, int B_s0, int B_s1,
+    float* C, int C_s0, int C_s1)
 {
-    const pop_i64 m_count = M;
-    const pop_i64 n_count = N;
-    const pop_i64 item = (pop_i64)blockIdx.x * blockDim.x + threadIdx.x;
+    const int m_count = M;
+    const int n_count = N;
+    const int item = (int)blockIdx.x * (int)blockDim.x + (int)threadIdx.x;
     if (item >= m_count * n_count) return;
-    const pop_i64 m = item / n_count;
-    const pop_i64 n = item % n_count;
+    const int m = item / n_count;
+    const int n = item % n_count;
     float acc;
     // S0: acc = f32(0.0)
     acc = 0.0f;
-    for (pop_i64 k = 0; k < K; ++k) {
+    for (int k = 0; k < K; ++k) {
         // S1: acc += (A[m, k] * B[k, n])
         acc += A[m * A_s0 + k] * B[n * B_s1 + k];
     }
@@ -82,7 +83,7 @@ def test_a_test_around_parallel_loops_is_the_hosts_too() -> None:
 
 def test_work_space_with_symbolic_extents_gets_named_strides() -> None:
     text = printed(CASES["softmax"].nest).text
-    assert "const pop_i64 e_s0 = N;" in text
+    assert "const int e_s0 = N;" in text
     assert "e[r * e_s0 + c] = pop_exp(X[r * X_s0 + c] - top);" in text
 
 

@@ -105,7 +105,7 @@ def test_products_are_right_at_boundary_sizes_and_nobody_finds_a_fault(name: str
 def test_products_go_on_while_the_next_tile_is_copied_and_end_before_the_barrier() -> None:
     module = compiled("few").module
     assert module is not None
-    places = [module.text.index(x) for x in ("for (pop_i64 k_c", "pop_units_barrier();", "pop_wgmma_commit();", "// S0_next0",
+    places = [module.text.index(x) for x in ("for (int k_c", "pop_units_barrier();", "pop_wgmma_commit();", "// S0_next0",
                                              "// S0_next1", "pop_wgmma_wait<0>();", "// S0_finish")]
     assert places == sorted(places) and module.text.count("pop_wgmma_wait<0>();") == module.text.count("pop_wgmma_hold(") == 1
 

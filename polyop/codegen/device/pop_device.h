@@ -102,10 +102,11 @@ template <class T> POP_FN float pop_round_bf16(T x) { return pop_from_bf16(pop_t
 
 // --- numbers --------------------------------------------------------------------------------------------------------
 
-POP_FN pop_i64 pop_index_div(pop_i64 a, pop_i64 b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
-POP_FN pop_i64 pop_index_mod(pop_i64 a, pop_i64 b) { return a - pop_index_div(a, b) * b; }
-POP_FN pop_i64 pop_index_min(pop_i64 a, pop_i64 b) { return a < b ? a : b; }
-POP_FN pop_i64 pop_index_max(pop_i64 a, pop_i64 b) { return a > b ? a : b; }
+// Indices: of 32 bits, of 64, or one of each.
+template <class A, class B> POP_FN auto pop_index_div(A a, B b) -> decltype(a + b) { return a >= 0 ? a / b : -((b - 1 - a) / b); }
+template <class A, class B> POP_FN auto pop_index_mod(A a, B b) -> decltype(a + b) { return a - pop_index_div(a, b) * b; }
+template <class A, class B> POP_FN auto pop_index_min(A a, B b) -> decltype(a + b) { return a < b ? a : b; }
+template <class A, class B> POP_FN auto pop_index_max(A a, B b) -> decltype(a + b) { return a > b ? a : b; }
 
 template <class T> POP_FN T pop_add(T a, T b) { return (T)((pop_u64)a + (pop_u64)b); }
 template <class T> POP_FN T pop_sub(T a, T b) { return (T)((pop_u64)a - (pop_u64)b); }

@@ -5,7 +5,7 @@ namespace {
 
 enum What : int {
     RACE_WW = 1, RACE_RW, RACE_WR, OUTSIDE, UNINITIALISED, READ_ONLY, DIVERGENT, IN_FLIGHT, MISALIGNED, DIVERGENT_WARP, DEADLOCK,
-    UNWAITED, MIXED_WARP, BEING_READ, ACCUMULATOR, UNFENCED, MIXED_BARRIER
+    UNWAITED, MIXED_WARP, BEING_READ, ACCUMULATOR, UNFENCED, MIXED_BARRIER, OVERFLOW
 };
 
 // `buffer` counts those of pop_emu_buffer; -1: none; -2: shared memory, and `name` says which array.

@@ -34,6 +34,7 @@ unsigned pop_emu_warp = 32;
 #include "pop_emu_tiles.h"
 #include "pop_emu_wgmma.h"
 #include "pop_emu_banks.h"
+#include "pop_emu_overflow.h"
 
 namespace {
 

@@ -8,13 +8,14 @@ from typing import Any
 
 import numpy as np
 
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.module import STATUS, Binary, Proof, in_order, slots
 from polyop.runtime import forks
 from polyop.runtime.bind import Bound
 from polyop.runtime.gpu import chips, status
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.table import Start, Table, launcher, refused, table
-from polyop.runtime.launching import grid
+from polyop.runtime.launching import fits, grid
 
 _lock = forks.rlock()
 
@@ -96,7 +97,7 @@ class Prepared:
 def prepare(kernel: GpuKernel, bound: Bound) -> Prepared:
     """Everything about a call that does not depend on where its arrays lie.
 
-    Raises UnsupportedError, if the device has not the shared memory, or a grid not the blocks.
+    Raises UnsupportedError, if the device has not the shared memory, a grid not the blocks, or the kernel's indices not the bits.
     """
     signature, loaded = kernel.binary.signature, kernel.on(bound.home.device)
     if signature.sites and not loaded.word:
@@ -110,6 +111,8 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
              word: status.Word | None = None) -> Prepared:
     """The same without arrays: `at` is the address of the status word."""
     signature, loaded = kernel.binary.signature, kernel.on(device)
+    if not fits(kernel.binary.launch, sizes, strides):
+        raise UnsupportedError(f"{signature.name} has indices of 32 bits, and these sizes need more: see Options.huge")
     work, total = [], 0
     for b in signature.work:
         work.append(total)

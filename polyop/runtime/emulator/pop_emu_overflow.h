@@ -1,0 +1,17 @@
+// pop_emu_overflow.h: sums and products that do not fit into their type, which the compiler reports to these hooks.
+//
+// Numbers of users wrap around in types without a sign (see pop_device.h), so what is left are indices. The hooks are those of
+// -fsanitize=signed-integer-overflow; no sanitizer library takes part. The launch ends, since nobody knows where such an index leads.
+#pragma once
+
+#define POP_EMU_OVERFLOW(what) \
+    EXPORT void __ubsan_handle_##what(void*, uint64_t, uint64_t) { \
+        report(OVERFLOW, -1, "", 0, NOBODY, HERE); \
+        stop(); \
+    }
+
+POP_EMU_OVERFLOW(add_overflow)
+POP_EMU_OVERFLOW(sub_overflow)
+POP_EMU_OVERFLOW(mul_overflow)
+POP_EMU_OVERFLOW(negate_overflow)
+POP_EMU_OVERFLOW(divrem_overflow)
