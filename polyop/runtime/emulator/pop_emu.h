@@ -2,13 +2,24 @@
 //
 // Include it before the kernel, with POP_EMULATOR defined. The kernel may be compiled with -fsanitize=thread: the
 // compiler then reports every load and store to hooks, which pop_emu_rt.cpp defines; no sanitizer library takes part.
+//
+// Headers of the C++ library are left out: reading <math.h> and <utility> would take longer than compiling most kernels.
 #pragma once
-#include <math.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <utility>
 
 #include "pop_emu_abi.h"
+
+// Functions that a GPU's compiler knows without a header.
+#define POP_EMU_MATH(name) extern "C" double name(double); extern "C" float name##f(float);
+#define POP_EMU_MATH2(name) extern "C" double name(double, double); extern "C" float name##f(float, float);
+POP_EMU_MATH(exp) POP_EMU_MATH(exp2) POP_EMU_MATH(expm1) POP_EMU_MATH(log) POP_EMU_MATH(log2) POP_EMU_MATH(log1p)
+POP_EMU_MATH(sin) POP_EMU_MATH(cos) POP_EMU_MATH(tan) POP_EMU_MATH(asin) POP_EMU_MATH(acos) POP_EMU_MATH(atan)
+POP_EMU_MATH(sinh) POP_EMU_MATH(cosh) POP_EMU_MATH(tanh) POP_EMU_MATH(erf) POP_EMU_MATH(erfc) POP_EMU_MATH(sqrt)
+POP_EMU_MATH(floor) POP_EMU_MATH(ceil) POP_EMU_MATH(rint) POP_EMU_MATH(trunc) POP_EMU_MATH(fabs)
+POP_EMU_MATH2(pow) POP_EMU_MATH2(atan2) POP_EMU_MATH2(fmod) POP_EMU_MATH2(copysign)
+extern "C" double fma(double, double, double);
+extern "C" float fmaf(float, float, float);
 
 #define threadIdx pop_emu_thread
 #define blockIdx pop_emu_block
@@ -39,11 +50,14 @@ struct pop_emu_shared_memory {
 };
 
 namespace pop_emu {
-template <class... A, size_t... I> void call(void (*kernel)(A...), void** args, std::index_sequence<I...>) {
+template <size_t... I> struct places {};
+template <size_t N, size_t... I> struct first : first<N - 1, N - 1, I...> {};  // 0, 1, .. N - 1
+template <size_t... I> struct first<0, I...> { typedef places<I...> type; };
+template <class... A, size_t... I> void call(void (*kernel)(A...), void** args, places<I...>) {
     kernel(*static_cast<A*>(args[I])...);
 }
 template <class... A> void unpack(void* kernel, void** args) {
-    call(reinterpret_cast<void (*)(A...)>(kernel), args, std::index_sequence_for<A...>{});
+    call(reinterpret_cast<void (*)(A...)>(kernel), args, typename first<sizeof...(A)>::type{});
 }
 template <class... A> pop_emu_entry entry_of(void (*)(A...)) { return &unpack<A...>; }
 }
