@@ -74,7 +74,7 @@ def test_a_serial_loop_around_parallel_ones_becomes_the_hosts() -> None:
     inside = plan[1].body[0]
     assert isinstance(inside, Launch)
     assert replace(inside, reach=()) == Launch("heat_1", (N - 2,), 128, ("N", "T", "a", "U", "t"), ("U",))
-    assert max(r.value({"N": 1000, "T": 7}, {"U": (50, 1)}) for r in inside.reach) in range(8 * 50, 10 * 50 + 1000)
+    assert max(r.value({"N": 1000, "T": 7}, {"U": (50, 1)}) for r in inside.reach) in range(8 * 50, 2000)
 
 
 def test_a_test_around_parallel_loops_is_the_hosts_too() -> None:
