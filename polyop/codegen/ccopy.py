@@ -1,7 +1,12 @@
-"""Copies that may arrive later, as C text: neighbours at once where they lie together, else one by one.
+"""Copies to shared memory, as C text: neighbours at once where they lie together, else one by one.
 
     for v in [0, 8) (rows 8) { A_s[.., x + v] = A[.., i + v] if N - i - v - 1 >= 0 }  (later)
     pop_copy_run<8>(&A_s[..], &A[..], N - i);
+
+The same by way of registers, which takes two statements:
+
+    for v in [0, 8) (rows 8) { A_r[v] = A[.., i + v] if N - i - v - 1 >= 0 }     pop_take_run<8>(&A_r[..], &A[..], N - i);
+    for v in [0, 8) (rows 8) { A_s[.., x + v] = A_r[v] }                         pop_put_run<8>(&A_s[..], &A_r[..]);
 """
 
 from __future__ import annotations
@@ -9,10 +14,11 @@ from __future__ import annotations
 from polyop.codegen.cindex import conditions, index, multiple
 from polyop.codegen.cplace import element, moved
 from polyop.codegen.cscope import Scope
-from polyop.ir.expr import Affine, Load, affine, is_computed, names, quasi, substitute
-from polyop.ir.loops import For, Kind, Space, Store
+from polyop.ir.expr import Affine, Load, affine, is_computed, loads, names, quasi, substitute
+from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, stores, walk
 
 _ASYNCHRONOUS = 4  # bytes of the least copy that goes on by itself
+_PUT = "pop_put_run"
 
 
 def run(n: For, scope: Scope) -> list[str] | None:
@@ -20,10 +26,11 @@ def run(n: For, scope: Scope) -> list[str] | None:
     if n.kind != Kind.ROWS or not n.is_full or n.step != 1 or len(n.body) != 1:
         return None
     s = n.body[0]
-    if not isinstance(s, Store) or not s.later or not isinstance(s.expr, Load) or any(map(is_computed, s.expr.index)):
+    if not isinstance(s, Store) or s.reduce is not None or not isinstance(s.expr, Load) or any(map(is_computed, s.expr.index)):
         return None
     to, source, v = s.target, s.expr, n.index
-    if not _stays_whole(to, v, n.extent or 0, scope):
+    wrapper = _wrapper(s, n.extent or 0, scope)
+    if wrapper is None or not _stays_whole(to, v, n.extent or 0, scope):
         return None
     if not (_lies_along(to, v, scope) and _lies_along(source, v, scope)) or any(t.factor(v) not in (0, -1) for t in source.guard):
         return None
@@ -35,7 +42,37 @@ def run(n: For, scope: Scope) -> list[str] | None:
         count = f"{conditions(whole, scope.names).at(4)} ? {count} : 0"
     places = [element(Load(x.source, tuple(substitute(p, zero) for p in x.index if isinstance(p, Affine)), x.dtype), {}, scope)
               for x in (to, source)]
-    return [f"// {s.stmt}", f"pop_copy_run<{n.extent}>(&{places[0]}, &{places[1]}, {count});"]
+    inside = "" if wrapper == _PUT else f", {count}"
+    return [f"// {s.stmt}", f"{wrapper}<{n.extent}>(&{places[0]}, &{places[1]}{inside});"]
+
+
+def _wrapper(s: Store, count: int, scope: Scope) -> str | None:
+    """What copies `count` neighbours from and to such memory; None, if nothing does at once."""
+    to, source = (scope.buffers[x.source].space for x in (s.target, s.expr) if isinstance(x, Load))
+    if s.later:
+        return "pop_copy_run"
+    at_once = s.target.dtype == s.expr.dtype and count * s.target.dtype.bytes_ in (4, 8, 16)
+    if not at_once or s.target.source in scope.tiles.held or to == source:
+        return None
+    if to == Space.REG and source in (Space.TENSOR, Space.WORK) and isinstance(s.expr, Load) and s.expr.guard:
+        return "pop_take_run"
+    return _PUT if to == Space.SHARED and source == Space.REG and isinstance(s.expr, Load) and not s.expr.guard else None
+
+
+def taken(body: tuple[Node, ...], scope: Scope) -> frozenset[str]:
+    """The registers that neighbours go through."""
+    found = {n.body[0].target.source for n in walk(body) if isinstance(n, For) and len(n.body) == 1
+             and isinstance(n.body[0], Store) and (run(n, scope) or [""])[-1].startswith("pop_take_run")}
+    return frozenset(found)
+
+
+def meets_in_shared(body: tuple[Node, ...], nest: LoopNest) -> bool:
+    """Whether threads meet in shared memory alone: what one writes elsewhere is written once, and read by none."""
+    same, found = dict(nest.in_place), stores(body)
+    outside = [same.get(x.source, x.source) for s in found for e in (s.target, s.expr) for x in loads(e)
+               if nest.buffer(x.source).space in (Space.TENSOR, Space.WORK)]
+    written = {same.get(s.target.source, s.target.source) for s in found}
+    return all(outside.count(w) < 2 for w in written) and not any(s.reduce for s in found if s.target.source in outside)
 
 
 def one(s: Store, scope: Scope) -> list[str] | None:

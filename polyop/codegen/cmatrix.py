@@ -238,10 +238,9 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
     names_ = f"const int {scope.names[h.row]} = {{}}, {scope.names[h.column]} = {{}};"
     if steps <= {1} and whole % 8 == 0 and whole <= 64 and t.bytes_ <= 4:
         chunk = 16 if whole % 16 == 0 else 8
-        lines.append("    " + names_.format(side(f.row, 0), side(f.column, 0)))
-        for at in range(0, whole, chunk):
-            into, place = f"{_at(s.target, scope)}[{at // _WORD}]", f"{_at(source, scope)[:-1]} + {at // t.bytes_}]"
-            lines.append(f"    pop_move<{chunk}>(&{into}, &{place});")
+        for at in range(0, whole, chunk):  # elements that lie together do so inside an eighth of a swizzled line
+            sides = names_.format(side(f.row, at // t.bytes_), side(f.column, at // t.bytes_))
+            lines.append(f"    {{ {sides} pop_move<{chunk}>(&{_at(s.target, scope)}[{at // _WORD}], &{_at(source, scope)}); }}")
         return [*lines, "}"]
     per = max(1, _WORD // t.bytes_)
     for w in range(f.regs // per):

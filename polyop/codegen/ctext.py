@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, replace
 
-from polyop.codegen import cmatrix, cthreads, cunits, raster
+from polyop.codegen import ccopy, cmatrix, cthreads, cunits, raster
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cbody import body
 from polyop.codegen.cindex import index
@@ -66,17 +66,19 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
         launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed, bytes_,
                                 1 if together else None, far.get(k.name, ()))
-        inside = replace(scope, block=together, barrier=_barrier(k, scope))
+        inside = replace(scope, block=together, barrier=_barrier(k, nest, scope))
         texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block), far.get(k.name, ()))]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
 
-def _barrier(k: KernelNest, scope: Scope) -> str:
-    """What a barrier of a kernel waits for: threads, copies, or what matrix units read themselves too."""
+def _barrier(k: KernelNest, nest: LoopNest, scope: Scope) -> str:
+    """What a barrier of a kernel waits for: threads, copies, what matrix units read themselves; not for what is fetched ahead."""
     mine = stores(k.body)
     if any(cunits.reads_shared(s, scope) for s in mine):
         return "pop_units_barrier"
-    return "pop_copies_barrier" if any(s.later for s in mine) else "pop_barrier"
+    if any(s.later for s in mine):
+        return "pop_copies_barrier"
+    return "pop_shared_barrier" if ccopy.taken(k.body, scope) and ccopy.meets_in_shared(k.body, nest) else "pop_barrier"
 
 
 def _shared(k: KernelNest, nest: LoopNest) -> list[Buffer]:
@@ -162,7 +164,7 @@ def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
 def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
     """Strides of work buffers, and the thread's registers."""
     out = cthreads.shared_lines(_shared(k, nest), scope)
-    here = used(k.body)
+    here, taken = used(k.body), ccopy.taken(k.body, scope)
     for b in nest.buffers:
         if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):
             continue
@@ -180,5 +182,6 @@ def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
             total = 1
             for n in counts:
                 total *= n.const
-            out.append(f"{STORED[b.dtype.name]} {c}{f'[{total}]' if b.dims else ''};")
+            wide = "alignas(16) " if b.name in taken else ""
+            out.append(f"{wide}{STORED[b.dtype.name]} {c}{f'[{total}]' if b.dims else ''};")
     return out

@@ -48,6 +48,7 @@ class Target:
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
     warp           threads that run in lock step; 0 on a CPU
     multi          what its multiprocessors have; None on a CPU
+    copies         whether copies to the shared memory of a block go on by themselves
     """
 
     name: str
@@ -65,6 +66,7 @@ class Target:
     string_bytes: int = 0
     warp: int = 0
     multi: Multiprocessor | None = None
+    copies: bool = False
 
     def lanes(self, bytes_: int) -> int:
         """How many elements of `bytes_` each fit into a vector register."""
@@ -91,9 +93,9 @@ ROWS = (
     Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10),
     Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
     # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities
-    Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255, multi=_AMPERE),
-    Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255, multi=_HOPPER),
-    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255, multi=_HOPPER),
+    Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255, multi=_AMPERE, copies=True),
+    Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255, multi=_HOPPER, copies=True),
+    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255, multi=_HOPPER, copies=True),
     # https://llvm.org/docs/AMDGPUUsage.html: processors
     Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256, multi=_CDNA),
     Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256, multi=_CDNA),

@@ -49,7 +49,7 @@ GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of
 LINE = 64  # bytes of a staged line along the depth
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
-SWIZZLE = 128  # bytes of the lines that a matrix unit reads from shared memory
+SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
 WIDEST = 256  # columns of a block with such a unit
 
 
@@ -136,7 +136,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     high, across = max(atom.m, tall // 2), max(atom.n, wide // 2)
     while across > atom.n and _held(atom, high, across) > HELD:
         across //= 2
-    return (*first, replace(plain, deep=max(atom.k, LINE // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+    line = LINE if plan.target.copies else SWIZZLE  # of what goes through registers, all that lanes wait for is fetched at once
+    return (*first, replace(plain, deep=max(atom.k, line // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
 
 
 def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
@@ -249,7 +250,7 @@ class _Staged:
         by_unit = None if a is None else (a.a.bytes_,) if s.reads_shared else (2,) if plan.target.family == "cuda" else ()
         sizes = {s.row: s.rows, s.column: s.columns, s.depth: s.deep}
         self.staging = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
-                               SWIZZLE if s.reads_shared else 0)
+                               SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
         self.over(self.threads, s.atom.warp if s.atom else 1)
@@ -326,9 +327,10 @@ class _Staged:
             update = band((*threads, *names_of(self.steps[:-1])), *loaded, product)
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
-        first, later = ([x.first for x in copies.values()], [x.next for x in copies.values()])
+        first = [t for x in copies.values() for t in x.first]
+        fetched, put = [t for x in copies.values() for t in x.before], [t for x in copies.values() for t in x.after]
         # a product that goes on by itself starts first
-        turn = (update, *later) if s.reads_shared else (*later, update)
+        turn = (update, *fetched) if s.reads_shared else (*fetched, update, *put)
         sums = bands(turns, *first, band((self.chunk.name,), *turn))
         inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after))
         return self.b.part(bands(grid, *inside))

@@ -4,6 +4,13 @@ There are two slots for each tile: while one is used, the next turn's tile is on
 
     contracted.. ( first: slot 0   k_c ( next: slot (k_c / deep + 1) mod 2   update: slot (k_c / deep) mod 2 ) )
 
+Where copies do not go on by themselves, the next tile waits in registers while this one is used, so that the way from memory
+takes its time beside the products all the same:
+
+    k_c ( ahead: registers   update   next: from the registers )
+
+There is one slot then, so that shared memory has room for the blocks that multiply while this one waits for its barriers.
+
 Threads run along what has unit stride in the tensor, with as many neighbours for each as 16 bytes hold where they are
 neighbours in the copy too. Tiles are copied whole, and what lies outside the tensor is 0 there.
 """
@@ -26,7 +33,7 @@ from polyop.poly.tiles import Band, Coord, TileStmt, band
 CHUNK = 16  # bytes that a thread copies at once
 PAD = 16  # bytes by which lines are longer than they must be, so that neighbours in a column lie in different banks
 LEAST = 4  # elements by which they are, at least: a half warp reads four lines of f64
-SLOTS = 2
+SLOTS = 2  # where copies go on by themselves; else 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +45,8 @@ class Staging:
     threads  of a block, all of which copy
     by_unit  dtype sizes whose tiles lie as in the tensor, since what reads them can turn them; others lie along the depth.
              None: all lie along rows or columns
-    swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself; 0: lines are longer instead
+    swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself, or that are written from registers,
+             a line by eight lanes; 0: lines are longer instead
     """
 
     plan: Plan
@@ -67,18 +75,31 @@ class Staging:
         return tuple(c for i, coords in axes.items() for c in (coords[:1] if i in self.sizes else coords)
                      if with_turn or c is not self.chunk)
 
+    @property
+    def slots(self) -> int:
+        return SLOTS if self.plan.target.copies else 1
+
     def slot(self, ahead: int = 0) -> Affine:
         """The slot of this turn's tile, or of one that many turns ahead."""
+        if self.slots == 1:
+            return Affine()
         turn = quasi("div", affine(self.chunk.name) + ahead * self.chunk.step, affine(self.chunk.step))
-        return quasi("mod", turn, affine(SLOTS))
+        return quasi("mod", turn, affine(self.slots))
 
 
 @dataclass(frozen=True, eq=False)
 class Copies:
-    """The copies of one operand: the first one, that of the next turn, and where this turn's tile has the element wanted."""
+    """The copies of one operand.
 
-    first: Band | str
-    next: Band | str
+    first   what brings the first turn's tile
+    before  what fetches the next turn's tile before this one is used, and `after`: what brings it to its place then; each may be
+            nothing
+    found   where this turn's tile has the element wanted
+    """
+
+    first: tuple[Band | str, ...]
+    before: tuple[Band | str, ...]
+    after: tuple[Band | str, ...]
     found: Load
 
 
@@ -95,7 +116,7 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         raise UnsupportedError(f"{load} has one of rows, columns and depth, and a matrix unit reads tiles")
     pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 and not s.swizzle else 0
     name = f"{b.plan.stems[load.source]}_{s.update.name}_tile{n}"
-    dims = [(affine(SLOTS), 1), *((affine(size), 1) for _, size in order[:-1]), (affine(order[-1][1] + pad), 1)]
+    dims = [(affine(s.slots), 1), *((affine(size), 1) for _, size in order[:-1]), (affine(order[-1][1] + pad), 1)]
     b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle))
     beside = max(1, CHUNK // load.dtype.bytes_) if order[-1][0] == fast else 1
     inside, loops, rows = _cut(s, n, dict(tile), fast, slow[0] if slow else None, beside)
@@ -107,18 +128,28 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
     around = tuple(c.name for c in (*loops, *rows))
     coords = tuple(c for i, _ in tile for c in inside[i])
-    trees = []
-    for label, ahead in ((f"{s.update.name}_first{n}", None), (f"{s.update.name}_next{n}", 1)):
-        turn = Affine() if ahead is None else affine(s.chunk.name) + s.chunk.step
+    at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in order)
+
+    def copied(label: str, turn: Affine, target: Load, source: Load | None = None, later: bool = False) -> Band | str:
+        """Adds the copy to `target` of what `turn` wants of the tensor, or of `source`."""
         starts = s.starts(turn)
-        at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in order)
-        target = Load(name, (Affine() if ahead is None else s.slot(ahead), *at), load.dtype)
-        every = (*s.blocks(ahead is not None), *coords)
+        every = (*s.blocks(turn != Affine()), *coords)
+        value = source or _guarded(s, load, starts, inside)
         domain = b.domain(label, s.update, starts, every, [])
-        b.stmts.append(TileStmt(label, every, domain, None, (), target, None, _guarded(s, load, starts, inside), later=True))
-        trees.append(band(around, label))
-    found = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in order)
-    return Copies(trees[0], trees[1], Load(name, (s.slot(), *found), load.dtype))
+        b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=later))
+        return band(around, label)
+
+    u, next_turn = s.update.name, affine(s.chunk.name) + s.chunk.step
+    here, there = (Load(name, (slot, *at), load.dtype) for slot in (Affine(), s.slot(1)))
+    of_block = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in order)
+    found = Load(name, (s.slot(), *of_block), load.dtype)
+    if s.plan.target.copies:
+        now = copied(f"{u}_first{n}", Affine(), here, later=True)
+        return Copies((now,), (copied(f"{u}_next{n}", next_turn, there, later=True),), (), found)
+    held = Load(f"{name}_ahead", tuple(affine(c.name) for c in (*loops, *rows)), load.dtype)
+    b.buffer(Buffer(held.source, load.dtype, tuple((affine(c.cap or 1), c.step) for c in (*loops, *rows)), Space.REG))
+    first = (copied(f"{u}_fetch{n}", Affine(), held), copied(f"{u}_first{n}", Affine(), here, held))
+    return Copies(first, (copied(f"{u}_ahead{n}", next_turn, held),), (copied(f"{u}_next{n}", next_turn, there, held),), found)
 
 
 def _guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mapping[str, tuple[Coord, ...]]) -> Load:

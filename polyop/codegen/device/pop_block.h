@@ -20,16 +20,26 @@ POP_FN pop_u32 pop_lane() { return pop_thread() % POP_WARP; }
 
 // --- waiting --------------------------------------------------------------------------------------------------------
 
-// pop_barrier: every thread of the block has come here, and sees what all of them wrote before. pop_warp_barrier: the
-// same of a warp.
+// pop_barrier: every thread of the block has come here, and sees what all of them wrote before. pop_shared_barrier: the same
+// of shared memory alone, and what was asked of other memory may still be on its way. pop_warp_barrier: the same of a warp.
 #if defined(POP_EMULATOR)
 POP_FN void pop_barrier() { pop_emu_barrier(); }
+POP_FN void pop_shared_barrier() { pop_emu_barrier(); }
 POP_FN void pop_warp_barrier() { pop_emu_warp_barrier(); }
 #elif defined(__HIP__)
 POP_FN void pop_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup");
     __builtin_amdgcn_s_barrier();
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
+}
+POP_FN void pop_shared_barrier() {
+  #if __clang_major__ >= 20  // which can tell memories apart
+    __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
+    __builtin_amdgcn_s_barrier();
+    __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup", "local");
+  #else
+    pop_barrier();
+  #endif
 }
 POP_FN void pop_warp_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "wavefront");
@@ -38,6 +48,7 @@ POP_FN void pop_warp_barrier() {
 }
 #else
 POP_FN void pop_barrier() { __syncthreads(); }
+POP_FN void pop_shared_barrier() { __syncthreads(); }
 POP_FN void pop_warp_barrier() { __syncwarp(); }
 #endif
 

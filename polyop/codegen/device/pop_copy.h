@@ -57,6 +57,20 @@ template <int N, class T> POP_FN void pop_copy_run(T* to, const T* from, pop_i64
     for (int i = 0; i < N; ++i) to[i] = i < count ? from[i] : (T)0;
 }
 
+// The same into registers, and from there to shared memory: all of them at once. `to` lies at a multiple of their size.
+template <int N, class T> POP_FN void pop_take_run(T* to, const T* from, pop_i64 count) {
+    constexpr int bytes = N * (int)sizeof(T);
+    if (count >= N && pop_is_wide<bytes>(from)) {
+        pop_move<bytes>(to, from);
+        return;
+    }
+    alignas(bytes) T each[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) each[i] = i < count ? from[i] : (T)0;
+    pop_move<bytes>(to, each);
+}
+template <int N, class T> POP_FN void pop_put_run(T* to, const T* from) { pop_move<N * (int)sizeof(T)>(to, from); }
+
 // A barrier that waits for all copies of this thread first, so that behind it the copies of all threads have arrived.
 POP_FN void pop_copies_barrier() {
     pop_copy_commit();
