@@ -12,6 +12,7 @@ from polyop.codegen.cindex import index
 from polyop.codegen.cnames import c_names, without_unused
 from polyop.codegen.cplace import STORED, slot_counts, strides
 from polyop.codegen.cscope import Scope
+from polyop.codegen.cwarps import require_whole_warps
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
 from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
@@ -61,6 +62,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     for k in kernels(steps):
         args = _arguments(k, nest, signature)
         together = cthreads.threads_of(k.body)
+        require_whole_warps(k.body, together, scope)
         block = together or (dialect.block if k.axes else 1)
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
         _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
