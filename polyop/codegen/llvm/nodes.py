@@ -6,7 +6,6 @@ from collections.abc import Callable
 from functools import partial
 
 from polyop.codegen.llvm.addresses import gep, locate
-from polyop.codegen.llvm.builder import IMPURE, Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions, negation, test_value, value_of
@@ -15,6 +14,7 @@ from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
+from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
 from polyop.codegen.llvm.stores import store
@@ -173,40 +173,18 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
 
 def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
-    b, lower = s.b, emit_tiles(s, n, lower, upper, branch)
-    head, done, before = b.new_label(), b.new_label(), b.block
-    b.line(f"br i1 {b.compare('slt', lower, upper)}, label %{head}, label %{done}")
-    s.label(head)
-    iv, after = b.fresh(), b.fresh()
-    phis: Code = []
-    zone: Code = []
-    b.code += [phis, zone]
-    b.zones.append(zone)
-    b.depth[iv], b.depth[after] = len(b.zones) - 1, IMPURE
-    written = {x.target.source for x in stores(n.body)}
+    lower, written = emit_tiles(s, n, lower, upper, branch), {x.target.source for x in stores(n.body)}
     offsets = open_offsets(s, n)
     entering = dict(s.regs)
-    carried = {k: b.fresh() for k in sorted(entering) if k[0] in written}
-    for phi in carried.values():
-        b.depth[phi] = IMPURE
-    s.regs = {**entering, **carried}
-    keep = s.env, s.loops
-    s.env, s.loops = {**s.env, n.index: iv}, (*s.loops, n)
-    emit_nodes(s, n.body)
-    s.env, s.loops = keep
-    b.zones.pop()
-    b.line(f"{after} = add i64 {iv}, {n.step}")
-    again = b.do(f"icmp slt i64 {after}, {upper}")
-    last = b.block
-    b.line(f"br i1 {again}, label %{head}, label %{done}, !llvm.loop !0")
-    phis.append(f"  {iv} = phi i64 [ {lower}, %{before} ], [ {after}, %{last} ]")
-    s.label(done)
-    inside, s.regs = s.regs, entering
-    for key, phi in carried.items():
-        t = register_type(s, key)
-        pairs = f"[ {entering[key]}, %{before} ], [ {inside[key]}, %{last} ]"
-        phis.append(f"  {phi} = phi {t} {pairs}")
-        s.regs[key] = b.do(f"phi {t} {pairs}")
+    keys = sorted(k for k in entering if k[0] in written)
+
+    def iteration(at: str, given: list[str]) -> list[str]:
+        s.regs = {**entering, **dict(zip(keys, given, strict=True))}
+        _iteration(s, n, at)
+        return [s.regs[k] for k in keys]
+
+    ends = go_round(s, lower, upper, n.step, [(register_type(s, k), entering[k]) for k in keys], iteration)
+    s.regs = {**entering, **dict(zip(keys, ends, strict=True))}
     close_offsets(s, offsets)
 
 

@@ -15,9 +15,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyop.codegen.llvm.addresses import gep, run_along, strides
-from polyop.codegen.llvm.builder import IMPURE, Code
 from polyop.codegen.llvm.dots import Operands, operands, sided
 from polyop.codegen.llvm.registers import key_of, register_axes, register_type
+from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import Axis, RegKey, State
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.ir.dots import TILE, Matrix, matrix, product
@@ -103,36 +103,23 @@ def _loop(s: State, t: _Tiles, lower: Int, end: Int) -> None:
     keys = [[_key(s, t, p, v) for p in range(rows)] for v in range(vectors)]
     room = b.pure(f"alloca [{TILE * LINE} x i8], align {LINE} ; {t.n.target.source} tile")
     start = [_tile_of(s, [s.regs[k] for k in of], of[0], room, rows) for of in keys]
-    head, done, before = b.new_label(), b.new_label(), b.block
-    b.line(f"br label %{head}")
-    s.label(head)
-    iv, after = b.fresh(), b.fresh()
-    phis: Code = []
-    zone: Code = []
-    b.code += [phis, zone]
-    b.zones.append(zone)
-    b.depth[iv], b.depth[after] = len(b.zones) - 1, IMPURE
-    sums = [b.fresh() for _ in range(vectors)]
-    close = _open(s, t, iv)
-    ops = operands(s, t.n)
-    assert ops is not None
-    point = {**dict.fromkeys(s.axes, 0)}
-    left = _load(s, rows, ops.left.base(point, None), _apart(s, t, ops, True))
-    new = []
-    for v in range(vectors):
-        place = gep(s, ops.right.element, ops.right.base(point, None), v * s.width * ops.dot.steps)
-        right = _load(s, TILE, place, _apart(s, t, ops, False))
-        new.append(b.call("x86_amx", t.instruction.intrinsic, ("i16", rows), ("i16", LINE), ("i16", LINE),
-                          ("x86_amx", sums[v]), ("x86_amx", left), ("x86_amx", right)))
-    close()
-    b.zones.pop()
-    b.line(f"{after} = add i64 {iv}, {t.loop.step * TILE}")
-    again = b.do(f"icmp slt i64 {after}, {end}")
-    last = b.block
-    b.line(f"br i1 {again}, label %{head}, label %{done}")
-    phis.append(f"  {iv} = phi i64 [ {lower}, %{before} ], [ {after}, %{last} ]")
-    phis += [f"  {x} = phi x86_amx [ {y}, %{before} ], [ {z}, %{last} ]" for x, y, z in zip(sums, start, new, strict=True)]
-    s.label(done)
+
+    def iteration(at: str, sums: list[str]) -> list[str]:
+        close = _open(s, t, at)
+        ops = operands(s, t.n)
+        assert ops is not None
+        point = {**dict.fromkeys(s.axes, 0)}
+        left = _load(s, rows, ops.left.base(point, None), _apart(s, t, ops, True))
+        new = []
+        for v, total in enumerate(sums):
+            place = gep(s, ops.right.element, ops.right.base(point, None), v * s.width * ops.dot.steps)
+            right = _load(s, TILE, place, _apart(s, t, ops, False))
+            new.append(b.call("x86_amx", t.instruction.intrinsic, ("i16", rows), ("i16", LINE), ("i16", LINE),
+                              ("x86_amx", total), ("x86_amx", left), ("x86_amx", right)))
+        close()
+        return new
+
+    new = go_round(s, lower, end, t.loop.step * TILE, [("x86_amx", x) for x in start], iteration, runs=True)
     for of, tile in zip(keys, new, strict=True):
         b.call("void", "llvm.x86.tilestored64.internal", ("i16", rows), ("i16", LINE), ("ptr", room), ("i64", LINE),
                ("x86_amx", tile))

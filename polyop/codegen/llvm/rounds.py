@@ -1,0 +1,42 @@
+"""A loop as LLVM's text: its head, the values that it carries round, and the zone before it for what stays the same inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from polyop.codegen.llvm.builder import IMPURE, Code
+from polyop.codegen.llvm.state import State
+from polyop.codegen.llvm.types import Int
+
+
+def go_round(s: State, lower: Int, upper: Int, step: int, carried: Sequence[tuple[str, str]],
+             body: Callable[[str, list[str]], Sequence[str]], runs: bool = False) -> list[str]:
+    """`for i in [lower, upper)` in steps of `step`; what has become of `carried` behind it.
+
+    carried   the type of each value and what it is before the loop
+    body      writes one iteration: given i and the values before it, those after it
+    runs      whether there is one for certain
+    """
+    b = s.b
+    head, done, before = b.new_label(), b.new_label(), b.block
+    b.line(f"br label %{head}" if runs else f"br i1 {b.compare('slt', lower, upper)}, label %{head}, label %{done}")
+    s.label(head)
+    iv, after = b.fresh(), b.fresh()
+    phis: Code = []
+    zone: Code = []
+    b.code += [phis, zone]
+    b.zones.append(zone)
+    b.depth[iv], b.depth[after] = len(b.zones) - 1, IMPURE
+    given = [b.fresh() for _ in carried]
+    b.depth |= dict.fromkeys(given, IMPURE)
+    ends = body(iv, given)
+    b.zones.pop()
+    b.line(f"{after} = add i64 {iv}, {step}")
+    again = b.do(f"icmp slt i64 {after}, {upper}")
+    last = b.block
+    b.line(f"br i1 {again}, label %{head}, label %{done}, !llvm.loop !0")
+    joined = [f"phi {t} [ {start}, %{before} ], [ {end}, %{last} ]" for (t, start), end in zip(carried, ends, strict=True)]
+    phis.append(f"  {iv} = phi i64 [ {lower}, %{before} ], [ {after}, %{last} ]")
+    phis += [f"  {x} = {phi}" for x, phi in zip(given, joined, strict=True)]
+    s.label(done)
+    return list(ends) if runs else [b.do(phi) for phi in joined]
