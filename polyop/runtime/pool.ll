@@ -25,6 +25,8 @@ target triple = "x86_64-unknown-linux-gnu"
 @next = internal global [MOST x %line] zeroinitializer, align 64 ; the first chunk of each share that nobody has taken
 @identity = internal global [MOST x i64] zeroinitializer, align 64
 @home = internal global i32 -1, align 64                         ; the processor of the last caller
+@polyop_least = global [2 x i64] [i64 LEAST, i64 WAKING], align 64 ; work that is shared out: with workers awake, and asleep
+@missed = internal global i64 0, align 64                        ; when workers were last left asleep
 
 declare i32 @pthread_create(ptr, ptr, ptr, ptr)
 declare i32 @pthread_sigmask(i32, ptr, ptr)
@@ -35,6 +37,7 @@ declare i32 @sched_getaffinity(i32, i64, ptr)
 declare i32 @sched_setaffinity(i32, i64, ptr)
 declare i64 @syscall(i64, ...)
 declare void @llvm.x86.sse2.pause()
+declare i64 @llvm.readcyclecounter()
 declare i64 @llvm.smin.i64(i64, i64)
 declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.umax.i64(i64, i64)
@@ -252,11 +255,15 @@ out:
   ret void
 }
 
-define void @polyop_parallel(ptr %body, ptr %args, i64 %lo, i64 %hi, i64 %step, i64 %wanted) {
+define void @polyop_parallel(ptr %body, ptr %args, i64 %lo, i64 %hi, i64 %step, i64 %wanted, i64 %amount) {
 entry:
   %span = sub i64 %hi, %lo
   %some = icmp sgt i64 %span, 0
-  br i1 %some, label %size, label %out
+  br i1 %some, label %weigh, label %out
+weigh:
+  %least = load i64, ptr @polyop_least
+  %little = icmp slt i64 %amount, %least
+  br i1 %little, label %serial, label %size
 size:
   %short = sub i64 %step, 1
   %reach = add i64 %span, %short
@@ -264,7 +271,25 @@ size:
   %w0 = call i64 @llvm.umin.i64(i64 %wanted, i64 MOST)
   %threads = call i64 @llvm.umin.i64(i64 %w0, i64 %trips)
   %alone = icmp ule i64 %threads, 1
-  br i1 %alone, label %serial, label %try
+  br i1 %alone, label %serial, label %rouse
+rouse:
+  %others = sub i64 %threads, 1
+  %have = load atomic i64, ptr @started monotonic, align 64
+  %lying = load atomic i32, ptr @sleepers monotonic, align 64
+  %lie = sext i32 %lying to i64
+  %awake = sub i64 %have, %lie
+  %ready = icmp sge i64 %awake, %others
+  %waking = load i64, ptr getelementptr ([2 x i64], ptr @polyop_least, i64 0, i64 1)
+  %much = icmp sge i64 %amount, %waking
+  %worth = or i1 %ready, %much
+  br i1 %worth, label %try, label %recent
+recent:
+  %now = call i64 @llvm.readcyclecounter()
+  %then = load atomic i64, ptr @missed monotonic, align 64
+  store atomic i64 %now, ptr @missed monotonic, align 64
+  %since = sub i64 %now, %then
+  %again = icmp ult i64 %since, MOMENT
+  br i1 %again, label %try, label %serial
 try:                                                             ; a nested or concurrent call runs on its own thread
   %swap = cmpxchg ptr @busy, i32 0, i32 1 acquire monotonic, align 64
   %free = extractvalue { i32, i1 } %swap, 1
@@ -274,8 +299,6 @@ serial:
   call void %body(ptr %args, i64 %lo, i64 %hi, i64 %number)
   br label %out
 shared:
-  %others = sub i64 %threads, 1
-  %have = load atomic i64, ptr @started monotonic, align 64
   %enough = icmp uge i64 %have, %others
   br i1 %enough, label %fill, label %hire
 hire:
@@ -298,8 +321,8 @@ clear:
   %counter = getelementptr [MOST x %line], ptr @next, i64 0, i64 %i
   store atomic i64 0, ptr %counter monotonic, align 64
   %i1 = add i64 %i, 1
-  %again = icmp ult i64 %i1, %threads
-  br i1 %again, label %clear, label %begin
+  %uncleared = icmp ult i64 %i1, %threads
+  br i1 %uncleared, label %clear, label %begin
 begin:
   store atomic i32 0, ptr @done monotonic, align 64
   %cpu = call i32 @sched_getcpu()

@@ -13,10 +13,14 @@ from polyop.runtime import cache, cpu, forks
 
 MOST = 512  # threads in the pool; more would only wait for memory
 
+LEAST = 1 << 19   # operations (codegen/llvm/effort.py) that are shared out with workers awake: add and matmul gain from 4 us on
+WAKING = 1 << 22  # and with workers asleep, which takes some 20 us, unless that is asked for twice within a moment
+
+# A moment is a million cycles of the clock, some tenths of a millisecond.
 # A pause is about 40 ns: workers stay awake for a millisecond after a region, so the next one starts in half a
 # microsecond; the caller spins for a tenth of that on stragglers and then lets others run.
-_NUMBERS = {"MOST": MOST, "SPINS": 20_000, "PATIENCE": 2_000, "CHUNKS": 4}
-_SYMBOLS = ("polyop_parallel", "polyop_forked")
+_NUMBERS = {"MOST": MOST, "SPINS": 20_000, "PATIENCE": 2_000, "CHUNKS": 4, "LEAST": LEAST, "WAKING": WAKING, "MOMENT": 1_000_000}
+_SYMBOLS = ("polyop_parallel", "polyop_forked", "polyop_least")
 _TEXT = Path(__file__).with_name("pool.ll")
 
 _lock = forks.rlock()
@@ -48,6 +52,14 @@ def parallel_address() -> int:
     """The address of `parallel` of the calling convention (`ir/module.py`); the pool is loaded on first use."""
     with _lock:
         return _pool().addresses["polyop_parallel"]
+
+
+def share_from(least: int, waking: int) -> tuple[int, int]:
+    """Share out loops of so many operations with workers awake, and of so many with workers asleep; what it was before."""
+    with _lock:
+        numbers = (ctypes.c_int64 * 2).from_address(_pool().addresses["polyop_least"])
+        before, (numbers[0], numbers[1]) = (numbers[0], numbers[1]), (least, waking)
+    return before
 
 
 def get_num_threads() -> int:

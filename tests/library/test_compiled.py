@@ -6,6 +6,7 @@ import pytest
 
 import polyop
 from polyop import operator
+from polyop.runtime import threads
 from tests.library.case import check
 from tests.library.catalog import CASES, IDS, accuracy
 
@@ -37,7 +38,9 @@ def count(request, monkeypatch):
     before = polyop.get_num_threads()
     monkeypatch.setattr(operator, "_SERIAL", 1)
     polyop.set_num_threads(request.param)
+    least = threads.share_from(0, 0)
     yield
+    threads.share_from(*least)
     polyop.set_num_threads(before)
 
 

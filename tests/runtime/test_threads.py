@@ -48,7 +48,7 @@ loop:
   %i = phi i64 [ %lo, %entry ], [ %i1, %loop ]
   %from = mul i64 %i, %n
   %to = add i64 %from, %n
-  call void %par(ptr @count, ptr %args, i64 %from, i64 %to, i64 1, i64 %t)
+  call void %par(ptr @count, ptr %args, i64 %from, i64 %to, i64 1, i64 %t, i64 4611686018427387904)
   %i1 = add i64 %i, 1
   %more = icmp slt i64 %i1, %hi
   br i1 %more, label %loop, label %out
@@ -82,19 +82,19 @@ loop:
   %i4 = add i64 %i2, 4
   %p = getelementptr i64, ptr %a, i64 %i2
   store i64 %thread, ptr %p
-  call void %par(ptr @identify, ptr %args, i64 %i3, i64 %i4, i64 1, i64 4)
+  call void %par(ptr @identify, ptr %args, i64 %i3, i64 %i4, i64 1, i64 4, i64 4611686018427387904)
   %i1 = add i64 %i, 1
   %more = icmp slt i64 %i1, %hi
   br i1 %more, label %loop, label %out
 out:
   ret void
 }
-define void @many(ptr %par, ptr %body, ptr %args, i64 %n, i64 %step, i64 %threads, i64 %times) {
+define void @many(ptr %par, ptr %body, ptr %args, i64 %n, i64 %step, i64 %threads, i64 %times, i64 %work) {
 entry:
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
-  call void %par(ptr %body, ptr %args, i64 0, i64 %n, i64 %step, i64 %threads)
+  call void %par(ptr %body, ptr %args, i64 0, i64 %n, i64 %step, i64 %threads, i64 %work)
   %i1 = add i64 %i, 1
   %more = icmp slt i64 %i1, %times
   br i1 %more, label %loop, label %out
@@ -119,6 +119,7 @@ out:
   ret void
 }
 """
+MUCH = 1 << 62
 _NAMES = ("count", "nest", "identities", "many", "trips")
 
 
@@ -127,12 +128,12 @@ def native():
     return cpu.link(cpu.assemble(Module("t", "x86:host", _TEXT, Signature("t", (), (), (), ())), cpu.host()).code, _NAMES)
 
 
-def run(native, body, counters, n, count, times=1, inner=0, step=1):
+def run(native, body, counters, n, count, times=1, inner=0, step=1, work=MUCH):
     """The greatest thread number that took part."""
     address = threads.parallel_address()
     args = np.array([counters.ctypes.data, address, inner or step, count, 0], np.int64)
-    many = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 4)(native.addresses["many"])
-    many(address, native.addresses[body], args.ctypes.data, n, step, count, times)
+    many = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 5)(native.addresses["many"])
+    many(address, native.addresses[body], args.ctypes.data, n, step, count, times, work)
     return int(args[4])
 
 
@@ -149,8 +150,8 @@ def test_every_trip_runs_exactly_once_in_each_of_many_regions(native, count):
 def test_loops_start_and_step_as_they_are_told(native, lo, hi, step):
     counters, address = np.zeros(100, np.int64), threads.parallel_address()
     args = np.array([counters.ctypes.data, address, step, 3, 0], np.int64)
-    parallel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 4)(address)
-    parallel(native.addresses["trips"], args.ctypes.data, lo, hi, step, 3)
+    parallel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 5)(address)
+    parallel(native.addresses["trips"], args.ctypes.data, lo, hi, step, 3, MUCH)
     assert [i - 50 for i in np.flatnonzero(counters)] == list(range(lo, hi, step))
     assert counters.max(initial=0) <= 1
 
@@ -184,6 +185,43 @@ def test_workers_wake_up_after_they_fell_asleep(native):
         run(native, "count", counters, len(counters), 2, 20)
         time.sleep(0.03)
     assert (counters == 100).all()
+
+
+def test_little_work_stays_with_the_caller(native):
+    counters = np.zeros(64, np.int64)
+    run(native, "count", counters, 64, 3, 100)
+    assert run(native, "count", counters, 64, 3, 2_000, work=threads.LEAST - 1) == 0
+    assert (counters == 2_100).all()
+
+
+def test_what_work_is_shared_out_can_be_changed(native):
+    counters = np.zeros(64, np.int64)
+    before = threads.share_from(MUCH, MUCH)
+    try:
+        assert before == (threads.LEAST, threads.WAKING)
+        assert run(native, "count", counters, 64, 3, 2_000, work=MUCH - 1) == 0
+    finally:
+        assert threads.share_from(*before) == (MUCH, MUCH)
+
+
+_SELDOM = """
+import os
+import numpy as np
+from tests.runtime.test_threads import native, run
+from polyop.runtime import threads
+code, counters = native.__wrapped__(), np.zeros(64, np.int64)
+def workers(times, work):
+    before = len(os.listdir("/proc/self/task"))
+    run(code, "count", counters, 64, 2, times, work=work)
+    return len(os.listdir("/proc/self/task")) - before
+print(workers(1, threads.WAKING - 1), workers(100_000, threads.LEAST), workers(1, threads.WAKING), (counters == 100_002).all())
+"""
+
+
+def test_workers_come_for_one_call_with_much_work_or_for_many_with_some(tmp_path):
+    environment = {**os.environ, "POLYOP_CACHE_DIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", _SELDOM], env=environment, capture_output=True, check=True, text=True)
+    assert done.stdout.split() == ["0", "1", "0", "True"]
 
 
 def test_the_child_of_a_fork_has_a_pool_of_its_own(native):

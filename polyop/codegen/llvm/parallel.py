@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from polyop.codegen.llvm.builder import Builder
 from polyop.codegen.llvm.chains import Chain, together
+from polyop.codegen.llvm.effort import Effort, effort
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.state import State, Trips
@@ -70,7 +71,8 @@ def parallel_loop(s: State, n: For, by: Emitters) -> None:
     with_pool, alone, done = b.new_label(), b.new_label(), b.new_label()
     b.line(f"br i1 {test}, label %{with_pool}, label %{alone}")
     s.label(with_pool)
-    b.line(f"call void {call}(ptr @{name}, ptr {context}, i64 {lower}, i64 {upper}, i64 {step}, i64 {threads})")
+    work = _work(s, effort(s.nest, n))
+    b.line(f"call void {call}(ptr @{name}, ptr {context}, i64 {lower}, i64 {upper}, i64 {step}, i64 {threads}, i64 {work})")
     b.line(f"br label %{done}")
     s.label(alone)
     b.line(f"call void @{name}(ptr {context}, i64 {lower}, i64 {upper}, i64 0)")
@@ -84,6 +86,14 @@ def _count(s: State, loops: tuple[For, ...]) -> Int:
     for n in loops:
         total = s.b.mul(total, s.b.extreme("max", index(s, trips(n), {}), 0))
     return total
+
+
+def _work(s: State, e: Effort) -> Int:
+    """About how many operations `e` says, see `effort.py`."""
+    total: Int = e.cost
+    for part in e.parts:
+        total = s.b.add(total, _work(s, part))
+    return s.b.mul(s.b.extreme("max", index(s, e.times, {}), 0), total)
 
 
 def _grain(s: State, chain: Chain, threads: str) -> Int:

@@ -1,0 +1,88 @@
+"""What a loop computes is known before it runs: by that little work stays on one thread."""
+
+from __future__ import annotations
+
+import pytest
+
+from polyop.codegen.llvm.effort import MOVED, effort
+from polyop.compiler import compile_op
+from polyop.ir.dtypes import F32
+from polyop.ir.expr import Const
+from polyop.ir.loops import For, If, Kind, walk
+from polyop.ir.options import Options
+from polyop.runtime import cpu, threads
+from polyop.runtime.layout import contiguous
+from tests.codegen.nests import A, ap, lanes, ld, loop, nest, rows, st, strip, tensor
+from tests.rewrite.ops import library
+
+X, Y = tensor("x", "M", "N"), tensor("y", "M", "N")
+I = A("i_c", "i_v")
+SIZES = {"M": 10, "N": 100}
+PLUS = 1 + MOVED * 3  # one operation, one element read, one written
+
+
+def of(*body, sizes=SIZES):
+    n = nest([X, Y], list(body), sizes=("M", "N"))
+    return effort(n, n.body[0]).value(sizes)
+
+
+def test_it_is_the_product_of_the_trips_and_of_what_one_computes():
+    body = st(ld("y", "m", "i"), ap("add", ld("x", "m", "i"), Const(1.0, F32)))
+    assert of(loop("m", "M", loop("i", "N", body), parallel=True)) == 10 * 100 * PLUS
+    assert of(loop("m", "M", loop("i", "N", body), parallel=True, step=4)) == 3 * 100 * PLUS
+    assert of(loop("m", "M", loop("i", A("N", -200), body), parallel=True)) == 0
+
+
+def test_loops_inside_are_taken_in_the_middle_of_those_around():
+    body = st(ld("y", "m", "i"), ld("x", "m", "i"))
+    assert of(loop("m", "M", loop("i", "m", body), parallel=True)) == 10 * 4 * PLUS
+
+
+def test_tiles_and_what_they_leave_are_added_up():
+    body = st(ld("y", "m", I), ld("x", "m", I))
+    tiled = strip("i", 16, "N", body)
+    assert 10 * 100 * PLUS <= of(loop("m", "M", tiled, parallel=True)) <= 10 * 112 * PLUS
+
+
+def test_of_two_branches_the_full_tiles_count():
+    whole, rest = (lanes("v", 16, n, st(ld("y", "m", "v"), ld("x", "m", "v"))) for n in (None, A("N", -96)))
+    assert of(loop("m", "M", If((A("N", -16),), (whole,), (rest,)), parallel=True)) == 10 * 16 * PLUS
+
+
+def test_what_is_the_same_along_rows_or_lanes_was_read_for_others():
+    def tile(x):
+        inner = lanes("v", 16, None, rows("r", 4, None, st(ld("y", A("r"), A("v")), x)))
+        return of(loop("m", "M", inner, parallel=True))
+    assert tile(ld("x", "r", "v")) == 10 * 64 * PLUS
+    assert tile(ld("x", "r", "m")) == tile(ld("x", "m", "v")) == 10 * 64 * (PLUS - MOVED)
+
+
+def regions(name, sizes, **options):
+    """The work of each region of a kernel for several threads, for `sizes` and indices of serial loops around it."""
+    o = library(*name)
+    made = compile_op(o, contiguous(o), cpu.resolve("x86:x86-64-v4"), Options(threads=True, check=False, **options))
+    inside, found = set(), []
+    for n in walk(made.final.body):
+        if isinstance(n, For) and n.kind == Kind.PARALLEL and n not in inside:
+            inside.update(x for x in walk(n.body) if isinstance(x, For))
+            found.append(effort(made.final, n).value(sizes))
+    return found
+
+
+@pytest.mark.parametrize(("n", "shared"), [(64, False), (128, True), (1000, True)])
+def test_small_products_stay_on_one_thread(n, shared):
+    work = regions(("linalg", "matmul"), {"M": n, "N": n, "K": n})
+    assert n**3 <= max(work) <= 2 * n**3
+    assert (max(work) >= threads.LEAST) is shared
+
+
+def test_the_turns_of_a_triangular_system_stay_on_one_thread():
+    """Of the kinds of regions the last two are a turn; the block and the turn that stand around are the 4th and the 16th."""
+    around = {"s_far_0": 4, "i_p2": 16}
+    *_, contraction, turn, last = regions(("linalg", "trsm"), {"M": 256, "N": 256, **around})
+    assert max(turn, last) < threads.LEAST <= contraction
+
+
+@pytest.mark.parametrize(("rows_", "columns", "shared"), [(16, 256, False), (128, 768, True)])
+def test_few_short_rows_stay_on_one_thread(rows_, columns, shared):
+    assert (max(regions(("softmax", "softmax"), {"dim0": rows_, "C": columns})) >= threads.LEAST) is shared
