@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwide
+from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwhole, cwide
 from polyop.codegen.cindex import bounded, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
-from polyop.ir.errors import InternalError, assert_never
+from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, bounds
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Store, sign
+from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Store, sign, stores
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
@@ -40,8 +40,12 @@ def _node(n: Node, scope: Scope) -> list[str]:
         case For(kind=Kind.THREADS):
             inner = replace(scope, block=0)
             return cthreads.nest(n, scope, scope.block, cunits.lanes(n.body, scope),
-                                 lambda inside: cunits.group(inside, body(inside, inner), scope))
+                                 lambda inside: cunits.group(inside, _tile(inside, inner), scope))
+        case For(kind=Kind.ROWS | Kind.ATOM) if scope.block == cunits.lanes((n,), scope) and _writes_memory(n, scope):
+            return _tile((n,), replace(scope, block=0))  # loops over warps that run once are gone: all threads have the tile
         case For(kind=Kind.ATOM):
+            if scope.block and _writes_memory(n, scope):
+                raise UnsupportedError(f"a tile of {cunits.lanes((n,), scope)} lanes is written by a block of {scope.block}")
             lines = cmatrix.tile(n, scope, lambda s, inner: _node(s, inner))
             return cunits.group((n,), lines, scope) if scope.block else lines
         case For():
@@ -61,6 +65,19 @@ def _node(n: Node, scope: Scope) -> list[str]:
     assert_never(n)
 
 
+def _writes_memory(n: Node, scope: Scope) -> bool:
+    return any(cthreads.is_memory(s, scope) for s in stores((n,)))
+
+
+def _tile(inside: tuple[Node, ...], scope: Scope) -> list[str]:
+    """What each thread of a nest of threads does; where one question tells that all is inside, with a copy that asks no more."""
+    test = cwhole.test(inside, scope)
+    if test is None:
+        return body(inside, scope)
+    whole = _indented(cwhole.full(inside), replace(scope, whole=True))
+    return [f"if ({test}) {{", *whole, "} else {", *_indented(inside, scope), "}"]
+
+
 def _loop(n: For, scope: Scope) -> list[str]:
     """A loop that one thread goes through. Copies are unrolled, so that what they index is registers; bounds are tests then."""
     i, lower, upper = scope.names[n.index], index(n.lower, scope.names).c, index(n.upper, scope.names)
@@ -78,7 +95,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
         return (None if scope.block else cwide.run(n, scope, plain, body)) or plain
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
     head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
-            f"for ({'int' if is_small else scope.whole} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
+            f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     return [*head, *_indented(n.body, scope), "}"]
 
 

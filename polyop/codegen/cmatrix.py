@@ -5,7 +5,7 @@ sides of a tile (Kind.ATOM) are therefore none in a kernel:
 
     for m, n, k (atom) { c[m, n] += f32(a[m, k]) * f32(b[k, n]) }    pop_mma_m16n8k16_f16(c, a, b);
     for m, k (atom) { a[m, k] = A_s[m, k] }                          pop_ldmatrix_x4(a, &A_s[..]);
-    for m, n (atom) { C[m, n] = c[m, n] }                            for r < 4 { m = ..; n = ..; C[m, n] = c[r]; }
+    for m, n (atom) { C[m, n] = c[m, n] }                            see cresults.py
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.codegen import cunits
-from polyop.codegen.cindex import bounded, condition, natural
+from polyop.codegen.cindex import natural
 from polyop.codegen.cplace import STORED, offset, slot_counts
+from polyop.codegen.cresults import spread
 from polyop.codegen.cscope import Held, Scope, Tiles
 from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, expr_names, loads, names
+from polyop.ir.expr import Affine, Load, expr_names, names
 from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store
 from polyop.ir.loops import children as inside_of
 from polyop.ir.target import Target
@@ -110,11 +111,11 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
             raise UnsupportedError(f"`{s.target}` leaves out terms of a sum that a matrix unit adds")
         return _product(s, tuple(loops), scope)
     if tests:
-        return _spread(tuple(loops), s, scope, printed, tests)
+        return spread(tuple(loops), s, scope, printed, tests)
     h = scope.tiles.held.get(s.target.source)
     if h and h.fragment is not h.atom.c_map:
         return _loaded(s, h, scope)
-    return _spread(tuple(loops), s, scope, printed)
+    return spread(tuple(loops), s, scope, printed)
 
 
 def _at(x: Load, scope: Scope) -> str:
@@ -135,26 +136,6 @@ def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
         return cunits.product(atom, _at(s.target, scope), a, b, (h.row, h.column, k), scope)
     ends = ["[0]" if words(scope.buffers[x.source], scope.tiles.held[x.source].fragment) == 1 else "" for x in (a, b)]
     return [f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"]
-
-
-def _spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Callable[[Store, Scope], list[str]],
-            also: tuple[Affine, ...] = ()) -> list[str]:
-    """A store of each element on the lane that holds it."""
-    held = {h for x in (s.target, *loads(s.expr)) if (h := scope.tiles.held.get(x.source))}
-    if len(held) != 1:
-        raise UnsupportedError(f"`{s.target}` is written by a warp, and no tile says by which lane")
-    h = next(iter(held))
-    if h.fragment is not h.atom.c_map or {f.index for f in loops} != {h.row, h.column}:
-        raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
-    lane = "(int)pop_lane()" if h.atom.warp == scope.tiles.warp else f"(int)(pop_thread() % {h.atom.warp})"
-    env = {"lane": lane, "reg": "pop_r"}
-    is_own = not loads(s.expr) and s.target.source in scope.tiles.held  # elements beyond the bounds are nobody's
-    tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
-    lines = [f"const int {scope.names[h.row]} = {natural(h.fragment.row, env)};",
-             f"const int {scope.names[h.column]} = {natural(h.fragment.column, env)};"]
-    inside = printed(s, scope)
-    lines += [f"if ({' && '.join(tests)}) {{", *("    " + x for x in inside), "}"] if tests else inside
-    return ["#pragma unroll", f"for (int pop_r = 0; pop_r < {h.fragment.regs}; ++pop_r) {{", *("    " + x for x in lines), "}"]
 
 
 # --- loads ------------------------------------------------------------------------------------------------------------------

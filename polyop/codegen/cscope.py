@@ -48,7 +48,8 @@ class Scope:
     tiles     what is done by matrix units
     barrier   the C function that a barrier of the kernel is
     steps     what the index of each loop is a multiple of
-    whole     the C type of an index; what data say of a place is i64
+    counts    the C type of an index; what data say of a place is i64
+    whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
     """
 
     names: Mapping[str, str]
@@ -60,4 +61,5 @@ class Scope:
     tiles: Tiles = field(default_factory=Tiles)
     barrier: str = "pop_barrier"
     steps: Mapping[str, int] = field(default_factory=dict)
-    whole: str = "pop_i64"
+    counts: str = "pop_i64"
+    whole: bool = False

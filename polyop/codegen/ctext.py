@@ -55,7 +55,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest)
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), whole="pop_i64" if huge else "int")
+                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int")
     far = {} if huge else reaches(nest, steps)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
@@ -119,9 +119,9 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
         elif a in scope.buffers:
             b = scope.buffers[a]
             pointer = f"{'' if a in changed else 'const '}{STORED[b.dtype.name]}* {c}"
-            parameters.append([pointer, *(f"{scope.whole} {c}_s{d}" for d in range(len(b.dims)) if b.space == Space.TENSOR)])
+            parameters.append([pointer, *(f"{scope.counts} {c}_s{d}" for d in range(len(b.dims)) if b.space == Space.TENSOR)])
         else:
-            kind = STORED[scalar_types[a].name] if a in scalar_types else scope.whole
+            kind = STORED[scalar_types[a].name] if a in scalar_types else scope.counts
             (parameters[-1] if a in k.host else parameters[0]).append(f"{kind} {c}")
     parameters = [p for p in parameters if p]
     shape = "".join(f"{a.loop.index}:{a.loop.kind}(" for a in k.axes) + structure(k.body) + ")" * len(k.axes)
@@ -144,11 +144,11 @@ def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
     names = [scope.names[a.loop.index] for a in axes]
     counts = [str(a.count.const) if a.count.is_constant else f"{n}_count" for a, n in zip(axes, names, strict=True)]
     pairs = zip(axes, counts, strict=True)
-    out = [f"const {scope.whole} {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
+    out = [f"const {scope.counts} {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
     if scope.block:
-        out += [*number, f"const {scope.whole} item = ({scope.whole}){raster.numbered(counts) if in_groups else 'blockIdx.x'};"]
+        out += [*number, f"const {scope.counts} item = ({scope.counts}){raster.numbered(counts) if in_groups else 'blockIdx.x'};"]
     else:
-        t = scope.whole
+        t = scope.counts
         out.append(f"const {t} item = ({t})blockIdx.x * ({t})blockDim.x + ({t})threadIdx.x;")
         out.append(f"if (item >= {' * '.join(counts)}) return;")
     for d, a in enumerate(axes):
@@ -157,7 +157,7 @@ def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
         at = f"{at} % {counts[d]}" if d else at
         at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
         lower = index(a.loop.lower, scope.names).at(12)
-        out.append(f"const {scope.whole} {names[d]} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
+        out.append(f"const {scope.counts} {names[d]} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
         if not a.exact:
             out.append(f"if ({names[d]} >= {index(a.loop.upper, scope.names).c}) return;")
     return out
@@ -177,7 +177,7 @@ def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
         if b.space == Space.WORK:
             named = [(d, s) for d, s in enumerate(strides(b, c)) if isinstance(s, str)]
             for d, s in named:
-                out.append(f"const {scope.whole} {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
+                out.append(f"const {scope.counts} {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
         elif not all(n.is_constant for n in counts):
             raise UnsupportedError(f"{nest.name}: register buffer {b} has no constant size")
         else:

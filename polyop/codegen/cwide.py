@@ -16,8 +16,8 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from polyop.codegen.cexpr import expression
-from polyop.codegen.cindex import below, condition
-from polyop.codegen.cplace import STORED, computed, offset
+from polyop.codegen.cindex import below, condition, index, multiple
+from polyop.codegen.cplace import STORED, computed, offset, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
@@ -25,8 +25,8 @@ from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
 BYTES = 16  # that one instruction moves at most
 
 
-def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
-    """The lines of the loop `n` over rows, `plain` being those of each row alone; None, if no neighbours are read or written."""
+def moved(n: For, scope: Scope) -> tuple[tuple[Load, ...], Load | None] | None:
+    """What the loop `n` over rows can read, and write, of neighbours at once; None, if there is nothing or it must not."""
     if n.kind != Kind.ROWS or n.step != 1 or not n.extent:
         return None
     stores = [s for s in n.body if isinstance(s, Store)]
@@ -34,11 +34,21 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     if len(stores) < len(n.body) or sum(_is_memory(s.target, scope) for s in stores[:-1]):
         return None
     read = [x for x in dict.fromkeys(x for s in stores for x in loads(s.expr)) if x.source not in written]
-    wide = [x for x in read if not x.guard and _lies_along(x, n, scope)]
+    wide = tuple(x for x in read if not x.guard and _lies_along(x, n, scope))
     last = stores[-1]
     out = last.target if last.reduce is None and not last.later and _lies_along(last.target, n, scope) else None
     if out is None and (not wide or _is_memory(last.target, scope)):
         return None
+    return wide, out
+
+
+def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
+    """The lines of the loop `n` over rows, `plain` being those of each row alone; None, if no neighbours are read or written."""
+    found = moved(n, scope)
+    if found is None or not n.extent:
+        return None
+    (wide, out), stores = found, [s for s in n.body if isinstance(s, Store)]
+    last = stores[-1]
     taken = {x: Load(f"pop_a{k}", (affine(n.index),), x.dtype) for k, x in enumerate(wide)}
     given = Load("pop_b", (affine(n.index),), out.dtype) if out else None
     new = [x for x in (*taken.values(), given) if x]
@@ -53,22 +63,45 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     end = {n.index: affine(n.extent - 1)}
     tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
     tests += [f"pop_is_inside({p}_at)" for x, p, _ in places if _is_searched(x)]
-    tests += [f"pop_is_wide<{min(BYTES, n.extent * x.dtype.bytes_)}>({p})" for x, p, _ in places]
-    lines.append(f"if ({' && '.join(tests)}) {{")
+    tests += [f"pop_is_wide<{_bytes(x, n)}>({p})" for x, p, _ in places if not scope.whole]
+    first, lines = lines, []
     for x, p, _ in places:
         name = given.source if x is out and given else taken[x].source
-        lines.append(f"    alignas({min(BYTES, n.extent * x.dtype.bytes_)}) {STORED[x.dtype.name]} {name}[{n.extent}];")
+        lines.append(f"alignas({_bytes(x, n)}) {STORED[x.dtype.name]} {name}[{n.extent}];")
         if x is not out:
-            lines.append(f"    pop_wide<{n.extent}>({name}, {p});")
+            lines.append(f"pop_wide<{n.extent}>({name}, {p});")
     i = scope.names[n.index]
-    lines += ["    #pragma unroll", f"    for (int {i} = 0; {i} < {n.extent}; ++{i}) {{",
-              *("        " + x for x in printed(body, inner)), "    }"]
+    lines += ["#pragma unroll", f"for (int {i} = 0; {i} < {n.extent}; ++{i}) {{"]
+    lines += [*("    " + x for x in printed(body, inner)), "}"]
     if out and given:
-        lines.append(f"    pop_wide<{n.extent}>({places[-1][1]}, {given.source});")
+        lines.append(f"pop_wide<{n.extent}>({places[-1][1]}, {given.source});")
+    if not tests:
+        return ["{", *("    " + x for x in (*first, *lines)), "}"]
     registers = [x for s in stores for x in (s.target, *loads(s.expr)) if not _is_memory(x, scope)]
-    if not any(n.index in names(p) for x in registers for p in x.index if isinstance(p, Affine)):
+    chosen = any(n.index in names(p) for x in registers for p in x.index if isinstance(p, Affine))
+    if not chosen and not any(x.source in scope.tiles.held for x in registers):
         plain = ["#pragma unroll 1" if x == "#pragma unroll" else x for x in plain]  # seldom run, so it had better be short
-    return ["{", *("    " + x for x in (*lines, "} else {", *("    " + x for x in plain), "}")), "}"]
+    either = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "} else {", *("    " + x for x in plain), "}"]
+    return ["{", *("    " + x for x in (*first, *either)), "}"]
+
+
+def _bytes(x: Load, n: For) -> int:
+    """What a place must be a multiple of."""
+    return min(BYTES, (n.extent or 1) * x.dtype.bytes_)
+
+
+def all_lie_well(x: Load, n: For, scope: Scope) -> list[str] | None:
+    """Tests of base and strides after which all places of `x` are multiples of what is moved at once; None, if there are none."""
+    b, name, count = scope.buffers[x.source], scope.names[x.source], n.extent or 1
+    tests, plain = [f"pop_is_wide<{_bytes(x, n)}>({name})"], Affine()
+    for p, (extent, unit), stride in zip(x.index, b.dims, strides(b, name), strict=True):
+        if not isinstance(p, Affine) or unit != 1:
+            return None
+        if isinstance(stride, int):
+            plain = plain + substitute(p, {n.index: Affine()}) * stride
+        elif p != Affine():
+            tests.append(f"({stride} % {count} == 0 || {index(extent, scope.names).at(10)} == 1)")
+    return tests if multiple(plain, scope.steps) % count == 0 else None
 
 
 def _place(x: Load, row: str, scope: Scope) -> str:

@@ -1,4 +1,4 @@
-"""Operators from a text, compiled for a GPU, and called on random numbers on the emulator."""
+"""Operators from a text, compiled for a GPU, and called on random numbers on the emulator; and the PTX of a text."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from polyop.compiler import Compiled, compile_op
 from polyop.ir.expr import evaluate
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.runtime import emulated
+from polyop.runtime import cxx, emulated, nvrtc
 from polyop.runtime.layout import contiguous
 
 Array = np.ndarray
@@ -30,3 +30,21 @@ def values(c: Compiled, sizes: dict[str, int], order: str = "forward") -> dict[s
     assert c.module is not None
     assert str(emulated.run(c.module, sizes, {}, arrays, order=order)) == "no fault found"
     return arrays
+
+
+def ptx(text: str, arch: str) -> str:
+    """The PTX of a text; fails if the compiler says anything but that."""
+    library = nvrtc._library()
+    headers = {p.name: p.read_bytes() for p in sorted(cxx.DEVICE.glob("*.h"))}
+    names = [n.encode() for n in headers]
+    program = library.nvrtcCreateProgram(text.encode(), b"k", len(names), list(headers.values()), names)[1]
+    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
+    (code,) = library.nvrtcCompileProgram(program, len(options), options)
+    log = b" " * library.nvrtcGetProgramLogSize(program)[1]
+    library.nvrtcGetProgramLog(program, log)
+    said = log.decode().strip("\0 \n")
+    assert not int(code) and not said, said
+    out = b" " * library.nvrtcGetPTXSize(program)[1]
+    library.nvrtcGetPTX(program, out)
+    library.nvrtcDestroyProgram(program)
+    return out.decode()

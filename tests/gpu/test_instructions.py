@@ -6,6 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from gpu_texts import ptx
 
 from polyop.ir.atoms import ROWS, Atom
 from polyop.ir.dtypes import F32
@@ -21,24 +22,6 @@ def kernel(body: str, arguments: str, bounds: str = "128") -> str:
     shared = "POP_SHARED(16384);\nPOP_SHARED_VIEW(S_s, float, 0, 4096);\nfloat* S_s = (float*)(pop_shared + 0);\n"
     return (f'#include "pop_device.h"\nextern "C" __global__ void __launch_bounds__({bounds}) k({arguments}) {{\n'
             f"{shared if 'S_s' in body else ''}const pop_u32 t = pop_thread();\n{body}\n}}\n")
-
-
-def ptx(text: str, arch: str) -> str:
-    """The PTX of a text; fails if the compiler says anything but that."""
-    library = nvrtc._library()
-    headers = {p.name: p.read_bytes() for p in sorted(cxx.DEVICE.glob("*.h"))}
-    names = [n.encode() for n in headers]
-    program = library.nvrtcCreateProgram(text.encode(), b"k", len(names), list(headers.values()), names)[1]
-    options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
-    (code,) = library.nvrtcCompileProgram(program, len(options), options)
-    log = b" " * library.nvrtcGetProgramLogSize(program)[1]
-    library.nvrtcGetProgramLog(program, log)
-    said = log.decode().strip("\0 \n")
-    assert not int(code) and not said, said
-    out = b" " * library.nvrtcGetPTXSize(program)[1]
-    library.nvrtcGetPTX(program, out)
-    library.nvrtcDestroyProgram(program)
-    return out.decode()
 
 
 def amd(text: str, arch: str, folder: Path) -> str:
