@@ -16,7 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
-from polyop.forms import FORMS, Form, before_scop, why_in_several
+from polyop.forms import FORMS, FORMS_ON_GPU, Form, before_scop, why_in_several
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Binary, Module, Proof
@@ -125,12 +125,13 @@ def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
     rungs = RUNGS[RUNGS.index(a.options.rung) : -1]
     several = why_in_several(a.options, not _may_be_rewritten(a))
     a.notes.extend([several] if several else [])
-    for what, form_of in FORMS if _may_be_rewritten(a) else ():
+    fused = _FUSED if _may_be_rewritten(a) else ("tuned",)
+    for what, form_of in FORMS if _may_be_rewritten(a) else FORMS_ON_GPU:
         form = _noted(a, f"in {what}", partial(form_of, cut, a.options))
         job = _noted(a, f"in {what}", partial(_job, a, form)) if form else None
         if form and job:
             a.notes.extend([form.note] if form.note else [])
-            yield job, tuple(r for r in rungs if r in _FUSED)
+            yield job, tuple(r for r in rungs if r in fused)
     yield _job(a, Form(cut)), rungs
 
 

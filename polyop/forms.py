@@ -18,6 +18,7 @@ from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
+from polyop.rewrite.scans import cut_scans
 from polyop.rewrite.shares import cut_into_shares
 
 AGAIN = 40
@@ -86,6 +87,17 @@ def in_one_pass(cut: Op, options: Options) -> Form | None:
     return Form(made, note=f"{folds} are computed in one pass, block by block") if made is not cut else None
 
 
+def in_chunks(cut: Op, options: Options) -> Form | None:
+    """`cut` with scans in chunks, for the threads of a block; None if it has none."""
+    if options.numerics == "strict" or options.regime != "positive":
+        return None
+    made = cut_scans(cut)
+    return Form(made) if made is not cut else None
+
+
 FORMS: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (
     ("one pass", in_one_pass), ("overlapped tiles", in_tiles), ("blocks", in_blocks))
 """What is tried before an Op as it is, best first. Not for GPUs, whose host would start the kernels of each block."""
+
+FORMS_ON_GPU: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (("chunks", in_chunks),)
+"""The same for GPUs; it must hold on the tuned rung, since without its strategy it is no gain."""

@@ -29,6 +29,7 @@ from polyop.ir.loops import (
     stores,
     walk,
 )
+from polyop.ir.scans import step_of
 
 Body = tuple[Node, ...]
 
@@ -70,12 +71,13 @@ def folds(nest: LoopNest) -> dict[str, tuple[For, ...]]:
     """The statements whose loops over threads do not all choose the target, which combine what threads have: these loops.
 
         for v in [0, 128) (threads 128) { total += part[v] }
+        for v in [0, 128) (threads 128) { before[v] = total   total = total + part[v] }
     """
     found: dict[str, tuple[For, ...]] = {}
 
     def go(body: Body, loops: tuple[For, ...]) -> None:
         for n in body:
-            if isinstance(n, Store) and n.reduce is not None:
+            if isinstance(n, Store) and (n.reduce is not None or step_of(n.expr, n.target)):
                 used = frozenset[str]().union(*(names(p) for p in n.target.index if isinstance(p, Affine)))
                 over = tuple(f for f in loops if f.index not in used)
                 if over:

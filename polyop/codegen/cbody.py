@@ -6,13 +6,13 @@ from dataclasses import replace
 from itertools import islice
 
 from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwhole, cwide
-from polyop.codegen.cindex import bounded, conditions, index
+from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
-from polyop.ir.expr import Affine, bounds
+from polyop.ir.expr import Affine, affine, bounds, loads, names
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Store, sign, stores
+from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, sign, stores
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
@@ -94,9 +94,20 @@ def _loop(n: For, scope: Scope) -> list[str]:
         plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
         return (None if scope.block else cwide.run(n, scope, plain, body)) or plain
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
+    if is_small and not n.upper.is_constant and _chooses_registers(n, scope):
+        end = min(b.const for b in bounds(n.upper) if b.is_constant)
+        tests = [condition(below(n, b), scope.names) for b in bounds(n.upper) if b != affine(end)]
+        return ["#pragma unroll", f"for (int {i} = 0; {i} < {end}; {step}) {{", f"    if ({' && '.join(tests)}) {{",
+                *("    " + x for x in _indented(n.body, scope)), "    }", "}"]
     head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     return [*head, *_indented(n.body, scope), "}"]
+
+
+def _chooses_registers(n: For, scope: Scope) -> bool:
+    """Whether the index of `n` chooses registers, which a number that is known must do."""
+    return any(n.index in names(p) for s in stores(n.body) for x in (s.target, *loads(s.expr)) for p in x.index
+               if isinstance(p, Affine) and scope.buffers[x.source].space == Space.REG)
 
 
 def _unrolled(n: For) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from math import prod
 
+from polyop.codegen import cscan
 from polyop.codegen.cexpr import combined, expression, of_dtype
 from polyop.codegen.cindex import Text, bounded
 from polyop.codegen.cplace import STORED, element, narrowed, slot_counts, value_type, widened
@@ -79,6 +80,8 @@ def nest(n: For, scope: Scope, block: int, lanes: int, printed: Callable[[tuple[
     tests = [t for f in loops for t in bounded(f, scope.names)]
     for s in stores(inside):
         if s.stmt in scope.folds:
+            if s.reduce is None:
+                return ["{", *("    " + x for x in (*out, *cscan.scan(inside, s, tests, block, scope))), "}"]
             if inside != (s,) or any(bounded(f, scope.names) for f in scope.folds[s.stmt]):
                 raise UnsupportedError("threads fold in a loop of their own, which is full")
             return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block, tests))), "}"]
@@ -127,12 +130,7 @@ def _fold(s: Store, loops: tuple[For, ...], scope: Scope, block: int, tests: lis
     """
     assert s.reduce is not None
     t = s.target.dtype
-    digits = sorted((f.weight, f.extent or 1) for f in scope.folds[s.stmt])
-    step, over = digits[0][0], 1
-    for weight, extent in digits:
-        if weight != step * over or extent & (extent - 1) or step & (step - 1):
-            raise UnsupportedError(f"threads of the digits {digits} do not lie in even steps")
-        over *= extent
+    over, step = cscan.spaced(scope.folds[s.stmt])
     kind = value_type(t)
     both = combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
     value = of_dtype(expression(s.expr, scope), s.expr.dtype, t).c

@@ -27,6 +27,7 @@ from polyop.poly.edges import edges
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster, Schedule, Serial
 from polyop.poly.nodes import Node as Scheduled
+from polyop.poly.scans import gathered
 from polyop.poly.schedule import schedule
 from polyop.poly.scop import Scop, extract
 from polyop.poly.sets import quota
@@ -81,6 +82,8 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
         found = schedule(op_scop, context, rung == "tuned" if target.warp else fused)
         if fused and not target.warp and fold:
             found = share(found, op_scop, edges(op_scop))
+        if rung == "tuned" and target.warp:
+            found = gathered(found, op_scop)
     plan = Plan(op_scop, found.classes, context, layout, target, options)
     found = replace(found, nodes=tuple(x for n in found.nodes for x in sized(plan, n, tile and rung == "tuned")))
     storage = find_storage(plan, found, fold and fused)

@@ -8,7 +8,7 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import columns, contract, lanes, packed, rows, scattered, spread, squares, staged, strips
+from polyop.poly import columns, contract, lanes, packed, rows, scanned, scattered, spread, squares, staged, strips
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -49,6 +49,8 @@ def _attempts(plan: Plan, cluster: Cluster, outer: Axes, rung: str) -> tuple[lis
                 found.append(attempt)
         except UnsupportedError as error:
             notes = (f"{cluster}: not packed, since {error}",)
+    if rung == "tuned" and plan.target.warp and (scan := scanned.choose(plan, cluster)):
+        return [(str(scan), partial(scanned.build, plan, cluster, outer, scan))], ()  # else it had better not be in chunks
     if rung == "tuned" and plan.options.regime == "positive" and plan.target.warp:
         for name, choose in _ON_GPU:
             try:

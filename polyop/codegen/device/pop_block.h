@@ -186,6 +186,58 @@ template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN
     return x;
 }
 
+// --- scans ----------------------------------------------------------------------------------------------------------
+
+// The step x -> a x + b, and two of them, of which `first` comes first.
+template <class T> struct pop_linear { T a, b; };
+template <class T> POP_FN pop_linear<T> pop_then(pop_linear<T> first, pop_linear<T> second) {
+    return pop_linear<T>{first.a * second.a, second.a * first.b + second.b};
+}
+
+// `x` of another lane, for small integers and steps too.
+template <class T> POP_FN T pop_from(T x, pop_u32 lane) {
+    if constexpr (sizeof(T) >= 4) return pop_shuffle(x, lane);
+    else return (T)pop_shuffle((int)x, lane);
+}
+template <class T> POP_FN pop_linear<T> pop_from(pop_linear<T> x, pop_u32 lane) {
+    return pop_linear<T>{pop_from(x.a, lane), pop_from(x.b, lane)};
+}
+
+// The `x` of OVER threads of a block of BLOCK, whose numbers differ by multiples of STEP, joined by `f` in the order of these
+// numbers; `before`: those of the threads with smaller ones alone, of which the first has `nothing`. OVER and STEP are powers of 2;
+// all threads of the block call this together.
+template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN T pop_scan(T x, T nothing, T* before, F f) {
+    const pop_u32 n = pop_thread(), lane = pop_lane(), size = OVER * STEP < POP_WARP ? OVER * STEP : POP_WARP;
+    for (pop_u32 s = STEP; s < size; s *= 2) {
+        const T y = pop_from(x, lane - s);
+        if (lane % size >= s) x = f(y, x);
+    }
+    T left = nothing, all = x;
+    if (STEP < POP_WARP) {
+        const T y = pop_from(x, lane - STEP);
+        if (lane % size >= STEP) left = y;
+        all = pop_from(x, lane / size * size + size - STEP + lane % STEP);
+    }
+    if (OVER * STEP > POP_WARP) {
+        // the last one of each group that has been joined, and each of those that lie side by side below STEP
+        const pop_u32 stride = STEP > POP_WARP ? STEP : POP_WARP, beside = STEP < POP_WARP ? STEP : stride;
+        __shared__ T parts[STEP < 32 ? (BLOCK + 31) / 32 * STEP : BLOCK];
+        const pop_u32 low = n % stride;
+        if (low < beside) parts[n / stride * beside + low] = all;
+        pop_barrier();
+        const pop_u32 first = n / (OVER * STEP) * (OVER * STEP / stride) * beside + n % beside, mine = n % (OVER * STEP) / stride;
+        T sum = nothing;
+        for (pop_u32 s = 0; s < OVER * STEP / stride; ++s) {
+            if (s == mine) left = f(sum, left);
+            sum = f(sum, parts[first + s * beside]);
+        }
+        all = sum;
+        pop_barrier();  // the next scan writes there
+    }
+    *before = left;
+    return all;
+}
+
 // --- atomic sums ----------------------------------------------------------------------------------------------------
 
 // Adds `x` to an element of 4 or 8 bytes that threads of all blocks add to. Sums of floats depend on the order.

@@ -12,6 +12,7 @@ from polyop.ir.loops import COUNTED, For, Kind, Space
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.frame import IN, OUT, Frame
 from polyop.poly.verify.same import computed, loads_with_paths
+from polyop.poly.verify.scanned import is_scanned
 from polyop.poly.verify.sites import Site
 
 
@@ -60,7 +61,7 @@ def conflict(a: Accesses, all_touches: tuple[Touch, ...], key: int, loop: For) -
     """Two iterations of `loop`, in one iteration of all around it, that meet in memory; one of them writes.
 
     Threads have registers and private work space of their own. In lock step, or if each of its updates is indivisible, one
-    reduction may meet itself: it is then a fold, whose order is free.
+    reduction may meet itself: it is then a fold, whose order is free. Threads of a block may scan, too: see `scanned.py`.
     """
     lockstep = loop.kind in COUNTED  # threads of a block may fold as well, and share what is the block's own
     inside = [t for t in all_touches if any(x.key == key for x in t.site.around)]
@@ -69,6 +70,8 @@ def conflict(a: Accesses, all_touches: tuple[Touch, ...], key: int, loop: For) -
         inside = [t for t in inside if a.buffers[t.load.source].space not in own and not a.buffers[t.load.source].private]
     for first, second in _meetings(a, inside):
         if (lockstep or first.site.store.atomic) and first.fold and second is first:
+            continue
+        if loop.kind == Kind.THREADS and is_scanned(a, first.site, second.site):
             continue
         depth = next(i for i, x in enumerate(first.site.around) if x.key == key)
         same = _same_turn(first.site, depth)

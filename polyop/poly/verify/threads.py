@@ -23,6 +23,7 @@ from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.conflicts import Touch
 from polyop.poly.verify.frame import IN, OUT
+from polyop.poly.verify.scanned import is_step
 from polyop.poly.verify.sites import Site
 
 _DIGITS = (Kind.THREADS, Kind.ATOM)
@@ -73,8 +74,8 @@ def strayed(a: Accesses) -> str | None:
         known, first = found.setdefault(x.source, (owners, x))
         if owners != known:
             return f"`{x}` and `{first}` lie with different threads"
-        # a fold leaves its result with all threads
-        if writes and s.store.reduce is None and len(owners) < len(loops):
+        # a fold leaves its result with all threads, and so does a scan
+        if writes and s.store.reduce is None and len(owners) < len(loops) and not is_step(a, s):
             return f"`{x}` is written for some of the loops over threads around it"
     return None
 

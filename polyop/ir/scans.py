@@ -1,0 +1,54 @@
+"""Scans: `c = f(c, x)` step by step, where functions `c -> f(c, x)` follow each other as one function of their kind.
+
+    c = g(c, x)          g associative: (g, x) then (g, y) is (g, g(x, y))
+    c = a * c + b        (a, b) then (a', b') is (a a', a' b + b')
+
+So steps may be joined before it is known what they start from, in any grouping, if not in any order. That sums of floats come
+out otherwise then is for whoever asks to allow.
+
+Source: Blelloch, "Prefix sums and their applications", 1990.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyop.ir.expr import Apply, Expr, Load, loads
+from polyop.ir.op import Monoid, builtin_monoid
+
+ASSOCIATIVE = ("add", "mul", "max", "min", "bitand", "bitor", "bitxor")
+
+
+@dataclass(frozen=True, slots=True)
+class Scan:
+    """What one step takes beside `c`: `each` of the `monoid`; or, without a monoid, the factor and the addend of `a * c + b`."""
+
+    monoid: Monoid | None
+    each: tuple[Expr, ...]
+
+
+def scan_of(e: Expr, carried: Expr) -> Scan | None:
+    """`e` as a step from `carried`, which stands in it once and is of its type; None if it is none."""
+    if not isinstance(e, Apply) or len(e.args) != 2 or e.dtype != carried.dtype:
+        return None
+    own = [x for x in e.args if _has(x, carried)]
+    if len(own) != 1:
+        return None
+    (before,), (each,) = own, [x for x in e.args if not _has(x, carried)]
+    if before == carried:
+        return Scan(builtin_monoid(e.fn, e.dtype), (each,)) if e.fn in ASSOCIATIVE and each.dtype == e.dtype else None
+    if e.fn != "add" or not isinstance(before, Apply) or before.fn != "mul" or each.dtype != e.dtype:
+        return None
+    factors = [x for x in before.args if x != carried]
+    if len(factors) != 1 or _has(factors[0], carried) or any(x.dtype != e.dtype for x in (before, factors[0])):
+        return None
+    return Scan(None, (factors[0], each))
+
+
+def step_of(e: Expr, carried: Load) -> Scan | None:
+    """`scan_of`, where nothing else of the memory of `carried` is read."""
+    return scan_of(e, carried) if [x.source for x in loads(e)].count(carried.source) == 1 else None
+
+
+def _has(e: Expr, what: Expr) -> bool:
+    return e == what or (isinstance(e, Apply) and any(_has(x, what) for x in e.args))

@@ -1,0 +1,145 @@
+"""Cutting a scan into chunks, so that the threads of a block have work: totals, their scan, and the chunks.
+
+    Y[n] = g(n > 0 ? Y[n - 1] : z, x[n])                       g associative; or a[n] * Y[n - 1] + b[n], with pairs in their place
+
+    L[u, i] = i > 0 ? g(L[u, i - 1], x[C u + i]) : x[C u + i]  each chunk alone
+    E[0] = z    E[u + 1] = g(E[u], L[u, C - 1])                what is before each chunk: a scan that is C times shorter
+    Y[C u + i] = g(E[u], L[u, i])
+
+Forwards, or backwards (n + 1). Sums and products of floats are grouped otherwise; where one that begins in the middle leaves the
+numbers there are, and what is before it is 0, the result is NaN and not 0.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, names, quasi, substitute_expr
+from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.ir.scans import Scan, scan_of
+from polyop.rewrite.names import fresh
+
+BYTES = 32        # of a thread's elements, which lie together
+LEAST, MOST = 4, 16
+SHORT = 64        # elements of a row that is scanned by one thread
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """The scan of `step` along the dimension `place` of its target, by the iterator `along`; from the last one on if `back`.
+
+    first  what stands for the element before the first one; own: the read of the element before
+    """
+
+    step: Step
+    along: Range
+    place: int
+    back: bool
+    scan: Scan
+    first: Expr
+    own: Expr
+
+
+def cut_scans(op: Op) -> Op:
+    """`op` with each scan that writes a result in chunks; itself, if it has none."""
+    cuts = {id(s): x for s in op.steps if (x := _found(op, s))}
+    if not cuts:
+        return op
+    own = {i for s in op.steps for i in s.indices}
+    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *own}
+    tensors, steps = list(op.tensors), list[Step]()
+    for s in op.steps:
+        new, made = _cut(op, cuts[id(s)], taken) if id(s) in cuts else ((), (s,))
+        tensors += new
+        steps += made
+    return replace(op, tensors=tuple(tensors), steps=tuple(steps))
+
+
+def _found(op: Op, s: Step) -> _Found | None:
+    """What `s` is as a scan, if it is one."""
+    t = op.tensor(s.target.source)
+    own = list(dict.fromkeys(x for x in loads(s.expr) if x.source == t.name))
+    if s.reduce or s.where or t.role != "out" or len(op.steps_of(t.name)) > 1 or len(own) != 1:
+        return None
+    if any(not isinstance(p, Affine) or p.name is None for p in s.target.index) or len(set(s.target.index)) < len(t.shape):
+        return None
+    moved = [(d, p - q) for d, (p, q) in enumerate(zip(own[0].index, s.target.index, strict=True))
+             if isinstance(p, Affine) and isinstance(q, Affine) and p != q]
+    if len(moved) != 1 or moved[0][1] not in (affine(1), affine(-1)) or len(s.ranges) != len(t.shape):
+        return None
+    (place, distance), = moved
+    along = next(r for r in s.ranges if affine(r.index) == s.target.index[place])
+    extent = along.upper
+    if along.lower != Affine() or not names(extent) <= set(op.sizes) or (extent.is_constant and extent.const < SHORT):
+        return None
+    if any(along.index in names(r.lower) | names(r.upper) for r in s.ranges):
+        return None
+    back = distance == affine(1)
+    edge = extent - 2 - affine(along.index) if back else affine(along.index) - 1
+    for before, first in _starts(s.expr, own[0], edge):
+        scan = scan_of(s.expr, before)
+        if scan and not any(x.source == t.name for e in (*scan.each, first) for x in loads(e)):
+            return _Found(s, along, place, back, scan, first, before)
+    return None
+
+
+def _starts(e: Expr, own: Load, edge: Affine) -> list[tuple[Expr, Expr]]:
+    """What in `e` is the element before, where `edge` >= 0 says that there is one, and what it is elsewhere."""
+    found: list[tuple[Expr, Expr]] = []
+    if isinstance(e, Load) and e == own and own.guard == (edge,):
+        found.append((e, Const(0.0 if own.dtype.is_float else 0, own.dtype)))
+    if isinstance(e, Apply):
+        if e.fn == "select" and e.args[0] == Test((edge,)) and e.args[1] == own:
+            found.append((e, e.args[2]))
+        for x in e.args:
+            found += _starts(x, own, edge)
+    return found
+
+
+def _cut(op: Op, f: _Found, taken: set[str]) -> tuple[tuple[Tensor, ...], tuple[Step, ...]]:
+    """The temporaries, and the steps in the place of the scan."""
+    s, n, t = f.step, f.along, op.tensor(f.step.target.source)
+    c = min(MOST, max(LEAST, BYTES // t.dtype.bytes_))
+    u, i = fresh("u", taken), fresh(f"{n.index}_i", taken)
+    count = quasi("div", n.upper + (c - 1), affine(c))
+    others = tuple(r for r in s.ranges if r.index != n.index)
+    chunks, inside = Range(u, Affine(), count), Range(i, Affine(), affine(c))
+    number = affine(u) * c + affine(i)
+    at = n.upper - 1 - number if f.back else number
+    within = (Test((n.upper - 1 - number,)),)
+
+    def put(source: str, *places: Affine) -> Load:
+        index = tuple(y for d, p in enumerate(s.target.index) for y in (places if d == f.place else (p,)))
+        return Load(source, index, t.dtype)
+
+    def temporary(word: str, *extents: Affine) -> Tensor:
+        shape = tuple(y for d, e in enumerate(t.shape) for y in (extents if d == f.place else (e,)))
+        return Tensor(fresh(f"{t.name}_{word}", taken), t.dtype, shape, "temp")
+
+    def joined(before: tuple[Expr, ...], each: tuple[Expr, ...]) -> tuple[Expr, ...]:
+        """What two steps, or something known and a step, are together; of a pair the factor first."""
+        def of(fn: str, x: Expr, y: Expr) -> Expr:
+            return Apply(fn, (x, y), t.dtype)
+
+        if f.scan.monoid:
+            assert f.scan.monoid.fn
+            return (of(f.scan.monoid.fn, before[0], each[0]),)
+        factor = (of("mul", before[0], each[0]),) if len(before) > 1 else ()
+        return (*factor, of("add", of("mul", each[0], before[-1]), each[1]))
+
+    each = tuple(substitute_expr(x, {n.index: at}) for x in f.scan.each)
+    alone = tuple(temporary(w, count, affine(c)) for w in (("chunk",) if f.scan.monoid else ("factor", "chunk")))
+    earlier = tuple(put(x.name, affine(u), affine(i) - 1) for x in alone)
+    here, last = (tuple(put(x.name, affine(u), p) for x in alone) for p in (affine(i), affine(c - 1)))
+    later, is_later = joined(earlier, each), Test((affine(i) - 1,))
+    ranges = (*others, chunks, inside)
+    steps = [Step(x, None, Apply("select", (is_later, y, z), t.dtype), ranges, within, s.span)
+             for x, y, z in zip(here, later, each, strict=True)]
+    known = temporary("before", count)
+    first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
+    steps.append(Step(put(known.name, Affine()), None, first, others, (Test((n.upper - 1,)),), s.span))
+    (total,) = joined((put(known.name, affine(u)),), last)
+    steps.append(Step(put(known.name, affine(u) + 1), None, total, (*others, replace(chunks, upper=count - 1)), (), s.span))
+    (whole,) = joined((put(known.name, affine(u)),), here)
+    steps.append(Step(put(t.name, at), None, whole, ranges, within, s.span))
+    return (*alone, known), tuple(steps)
