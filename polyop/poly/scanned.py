@@ -27,7 +27,6 @@ from polyop.poly.strides import spacing, stride
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 THREADS = 128  # where nothing is known of a row's length
-LEAST = 32
 ACROSS = 8     # threads that share a point of the shell, where the shell has the unit stride
 
 
@@ -59,7 +58,7 @@ def choose(plan: Plan, cluster: Cluster) -> ScanStrategy | None:
     if beside:
         return ScanStrategy(p, extent.const, ACROSS, beside, plan.target.warp)
     known = _length(plan, p)
-    many = THREADS if not known else min(2 * THREADS, max(LEAST, 1 << (-(-known // extent.const) - 1).bit_length()))
+    many = THREADS if not known else min(2 * THREADS, max(plan.target.warp, 1 << (-(-known // extent.const) - 1).bit_length()))
     return ScanStrategy(p, extent.const, many)
 
 
