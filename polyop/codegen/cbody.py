@@ -12,7 +12,7 @@ from polyop.codegen.cstore import store
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, affine, bounds, loads, names
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, sign, stores
+from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, sign, stores, walk
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
@@ -51,7 +51,7 @@ def _node(n: Node, scope: Scope) -> list[str]:
         case For():
             return _loop(n, scope)
         case Barrier():
-            return [f"{scope.barrier}();  // {n.reason}"]
+            return [f"{scope.barrier.format(n.pending)}();  // {n.reason}"]
         case If():
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
             return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
@@ -111,7 +111,12 @@ def _chooses_registers(n: For, scope: Scope) -> bool:
 
 
 def _unrolled(n: For) -> str:
-    """The pragma for a loop of few iterations: all of them, or as many as make a body that compilers take in good time."""
+    """The pragma for a loop of few iterations: all of them, or as many as make a body that compilers take in good time.
+
+    Iterations that meet at a barrier have nothing to share but registers for addresses, which are short then.
+    """
+    if any(isinstance(x, Barrier) for x in walk(n.body)):
+        return "#pragma unroll 1"
     copies = sum(_copies(x) for x in n.body)
     trips = -(-n.upper.const // n.step)
     return "#pragma unroll" if copies * trips <= _WRITTEN else f"#pragma unroll {max(1, _WRITTEN // copies)}"

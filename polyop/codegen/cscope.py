@@ -46,7 +46,7 @@ class Scope:
     block     threads of a block that work together, outside of loops over them; else 0
     folds     the statements that combine what threads have, with the loops over these threads
     tiles     what is done by matrix units
-    barrier   the C function that a barrier of the kernel is
+    barrier   the C function that a barrier of the kernel is; `{}`: how many groups of copies it leaves on their way
     steps     what the index of each loop is a multiple of
     counts    the C type of an index; what data say of a place is i64
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once

@@ -19,7 +19,7 @@ from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, w
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, Scalar, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import Buffer, LoopNest, Space, stores, structure
+from polyop.ir.loops import Barrier, Buffer, LoopNest, Space, stores, structure, walk
 from polyop.ir.module import STATUS, Launch, Module, Signature
 from polyop.ir.reach import Reach
 from polyop.ir.target import Target
@@ -77,9 +77,9 @@ def _barrier(k: KernelNest, nest: LoopNest, scope: Scope) -> str:
     """What a barrier of a kernel waits for: threads, copies, what matrix units read themselves; not for what is fetched ahead."""
     mine = stores(k.body)
     if any(cunits.reads_shared(s, scope) for s in mine):
-        return "pop_units_barrier"
+        return "pop_units_barrier<{}>"
     if any(s.later for s in mine):
-        return "pop_copies_barrier"
+        return "pop_copies_barrier<{}>"
     return "pop_shared_barrier" if ccopy.taken(k.body, scope) and ccopy.meets_in_shared(k.body, nest) else "pop_barrier"
 
 
@@ -132,7 +132,10 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
     if not parameters:
         lines[-1] += ")"
     in_groups = raster.is_shared_both_ways(k, nest)
-    inside = without_unused([*_axes(k.axes, scope, in_groups), *_buffers(k, nest, scope), *body(k.body, scope)])
+    until = max((i + 1 for i, n in enumerate(k.body) if any(isinstance(x, Barrier) and x.pending for x in walk((n,)))), default=0)
+    end = ["pop_copies_end();  // those of turns that a short sum does not have"] if until else []
+    inside = without_unused([*_axes(k.axes, scope, in_groups), *_buffers(k, nest, scope), *body(k.body[:until], scope), *end,
+                             *body(k.body[until:], scope)])
     return [*lines, "{", *("    " + x for x in inside), "}"]
 
 

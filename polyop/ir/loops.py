@@ -155,7 +155,7 @@ class Store:
     lift      the values of the origin's iterators here: a claim that the checker verifies
     stream    the value is not read again soon: a target may bypass its caches
     atomic    of a reduction: several threads may update the element at once, and each update is indivisible
-    later     the value may arrive as late as the next Barrier: a target may copy it while the thread goes on
+    later     a target may copy the value while the thread goes on: it arrives when a Barrier has waited for its group
     """
 
     stmt: str
@@ -179,9 +179,20 @@ class Prefetch:
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """No thread of a block goes on before all are here; `reason`: the dependence that needs it."""
+    """No thread of a block goes on before all are here, and before copies have arrived.
+
+    The copies that arrive `later` and that a thread starts between two Barriers are a group, which the second one closes; so
+    each Barrier closes one, empty or not. All groups have arrived then but the `pending` newest ones.
+
+    reason   the dependence that needs it
+    """
 
     reason: str
+    pending: int = 0
+
+    def __post_init__(self) -> None:
+        if self.pending < 0:
+            raise InternalError(f"a barrier leaves {self.pending} groups of copies on their way")
 
 
 Node = For | If | IfData | Store | Prefetch | Barrier
@@ -266,7 +277,8 @@ def show(n: Node, depth: int) -> list[str]:
         case Prefetch():
             return [f"{pad}prefetch {n.place}"]
         case Barrier():
-            return [f"{pad}barrier: {n.reason}"]
+            late = f" but for {n.pending} groups of copies" if n.pending else ""
+            return [f"{pad}barrier{late}: {n.reason}"]
     assert_never(n)
 
 

@@ -8,6 +8,9 @@ stands behind a new barrier. The body of a loop is gone through twice: its end m
     acc[..] += A_s[k, m]       (threads)
     barrier: A_s is written again after other threads read it      in a loop, whose next turn writes A_s
 
+Copies that arrive later, and are read only turns after, may be on their way at the barriers between: of a tile that is copied
+to X[(t + 3) mod 4] in turn t and read in X[t mod 4], that of the turn t + 1 and of t + 2.
+
 Nothing here is trusted: `verify/threads.py` shows for all sizes that the barriers suffice.
 """
 
@@ -46,7 +49,7 @@ def with_barriers(nest: LoopNest) -> LoopNest:
     """`nest` with the barriers that its loops over threads need; itself, if it has none."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest
-    return replace(nest, body=_Writer(nest).kernels(nest.body))
+    return replace(nest, body=_waiting(_Writer(nest).kernels(nest.body)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +141,8 @@ class _Writer:
             for a in pending.get(memory, ()):
                 for b in now:
                     if (a.writes or b.writes) and not _on_one_thread(a, b) and not _told_apart(a, b):
+                        if a.later and a.aged and b.later and a.load == b.load:
+                            return f"the copies to {memory} of each turn are a group"
                         said = "read after other threads wrote it" if not b.writes else \
                             "written again after other threads " + ("wrote" if a.writes else "read") + " it"
                         return f"{memory} is {said}"
@@ -176,3 +181,34 @@ def _aged(p: _Pending) -> _Pending:
 
 def _joined(a: _Pending, b: _Pending) -> _Pending:
     return {m: tuple(dict.fromkeys((*a.get(m, ()), *b.get(m, ())))) for m in (*a, *(x for x in b if x not in a))}
+
+
+def _waiting(body: tuple[Node, ...]) -> tuple[Node, ...]:
+    """`body` with barriers that leave as many groups of copies on their way as they may."""
+    inside = tuple(walk(body))
+    if any(isinstance(n, For) and n.kind == Kind.PARALLEL for n in inside):  # the kernels are inside
+        return tuple(rebuild(n, _waiting) for n in body)
+    ahead = _ahead(tuple(n for n in inside if isinstance(n, Store)))
+
+    def one(n: Node) -> Node:
+        return replace(n, pending=ahead - 1) if isinstance(n, Barrier) else rebuild(n, lambda inner: tuple(map(one, inner)))
+
+    return tuple(map(one, body)) if ahead > 1 else body
+
+
+def _ahead(stores: tuple[Store, ...]) -> int:
+    """How many turns before it is read everything that arrives later is copied, at least; 0 if that is not known."""
+    found = []
+    for s in stores:
+        if s.later:
+            found += [_turns(s.target, x) for t in stores for x in loads(t.expr) if x.source == s.target.source]
+    return min((d for d in found if d is not None), default=0)
+
+
+def _turns(copied: Load, read: Load) -> int | None:
+    """d, if X[(t + d) mod n] is copied and X[t mod n] read; None if it is copied before the loop over turns, else 0."""
+    p, q = (_remainder(x.index[0]) if x.index and isinstance(x.index[0], Affine) else None for x in (copied, read))
+    if p is None or q is None or p[1] != q[1]:
+        return 0
+    distance = p[0] - q[0]
+    return distance.const % p[1] if distance.is_constant else None

@@ -2,8 +2,8 @@
 
     batch.. m_c n_c (parallel: a block of threads each)
         m_t n_t (threads) ( m_q n_q m_p n_p (rows) ( init or fill ) )
-        contracted.. ( first tiles copied
-            k_c ( next tiles copied   m_t n_t ( k_p ( m_q n_q m_p n_p ( update ) ) ) ) )         see staging.py
+        contracted.. ( k_f ( first tiles copied )
+            k_c ( a later turn's tiles copied   m_t n_t ( k_p ( m_q n_q m_p n_p ( update ) ) ) ) )         see staging.py
         m_t n_t ( m_q n_q m_p n_p ( finish, and what follows at the same point ) )
 
 Each thread has 2 x 2 groups of 4 x 4 results: what it reads of the staged operands are 16 bytes that lie together, and
@@ -28,7 +28,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from math import prod
 
 from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.dots import factors
@@ -41,7 +40,7 @@ from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
 from polyop.poly.scop import INIT, MAP, Stmt
-from polyop.poly.staging import Staging, stage
+from polyop.poly.staging import Staging, slot_bytes, stage, with_slots
 from polyop.poly.strides import lower_bound, stride
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
@@ -79,6 +78,14 @@ class StagedStrategy:
     @property
     def threads(self) -> int:
         return self.rows // self.high * (self.columns // self.wide) * (self.atom.warp if self.atom else 1)
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, for its results and one step's operands."""
+        results = self.high * self.wide * self.what.update.target.dtype.bytes_ // 4
+        if self.atom:
+            return results // self.atom.warp if self.reads_shared else _held(self.atom, self.high, self.wide)
+        return results + (self.high + self.wide) * max(x.dtype.bytes_ for x in (*self.what.lefts, *self.what.rights)) // 4
 
     def __str__(self) -> str:
         who = "groups of warps" if self.reads_shared else "warps"
@@ -249,8 +256,10 @@ class _Staged:
         # squares of 16-bit elements are turned on the way to registers
         by_unit = None if a is None else (a.a.bytes_,) if s.reads_shared else (2,) if plan.target.family == "cuda" else ()
         sizes = {s.row: s.rows, s.column: s.columns, s.depth: s.deep}
-        self.staging = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
-                               SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
+        plain = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
+                        SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
+        self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
+        self.staging = with_slots(plain, self.operands, s.registers)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
         self.over(self.threads, s.atom.warp if s.atom else 1)
@@ -304,12 +313,10 @@ class _Staged:
         self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
         turns = tuple(q[i] for i in self.others(CONTRACTED, s.depth))
         values = plan.values(u, self.axes)
-        copies = {load: stage(self.b, self.staging, n, load)
-                  for n, load in enumerate(dict.fromkeys((*self.c.lefts, *self.c.rights)))}
+        copies = {load: stage(self.b, self.staging, n, load) for n, load in enumerate(self.operands)}
         staged = {place(load, values): x.found for load, x in copies.items()}
-        shared = [b for b in self.b.buffers.values() if b.space == Space.SHARED]
         most = plan.target.multi.shared - plan.target.multi.reserved if s.reads_shared and plan.target.multi else SHARED
-        if sum(prod(e.const for e, _ in b.dims) * b.dtype.bytes_ for b in shared) > most:
+        if min(2, self.staging.slots) * slot_bytes(self.staging, self.operands) > most:
             raise UnsupportedError(f"the staged operands take more than {most} bytes")
         before, after = self.results()
         loaded: list[Band | str] = []
@@ -327,7 +334,7 @@ class _Staged:
             update = band((*threads, *names_of(self.steps[:-1])), *loaded, product)
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
-        first = [t for x in copies.values() for t in x.first]
+        first = bands(names_of(self.staging.early), *(t for x in copies.values() for t in x.first))
         fetched, put = [t for x in copies.values() for t in x.before], [t for x in copies.values() for t in x.after]
         # a product that goes on by itself starts first
         turn = (update, *fetched) if s.reads_shared else (*fetched, update, *put)
@@ -346,7 +353,7 @@ class _Staged:
         self.b.buffer(Buffer(name, load.dtype, tuple((affine(c.cap or 1), c.step) for c in chosen), Space.REG))
         target = Load(name, tuple(affine(c.name) for c in chosen), load.dtype)
         starts = self.staging.starts(affine(self.chunk.name) + affine(step.name))
-        coords = (*self.staging.blocks(), *self.threads, step, *mine.rows, *sides)
+        coords = (*self.staging.blocks((self.chunk,)), *self.threads, step, *mine.rows, *sides)
         label = f"{u.name}_{side}"
         domain = self.b.domain(label, u, starts, coords, [])
         self.b.stmts.append(TileStmt(label, coords, domain, None, (), target, None, staged))

@@ -1,8 +1,12 @@
 """Copies of the tiles that a block of threads works on, from tensors to the memory that it shares.
 
-There are two slots for each tile: while one is used, the next turn's tile is on its way to the other.
+There are several slots for each tile: while one is used, the tiles of the next turns are on their way to the others.
 
-    contracted.. ( first: slot 0   k_c ( next: slot (k_c / deep + 1) mod 2   update: slot (k_c / deep) mod 2 ) )
+    contracted.. ( k_f ( first: slot k_f / deep )
+        k_c ( next: slot (k_c / deep + slots - 1) mod slots   update: slot (k_c / deep) mod slots ) )
+
+The first copies go round as often whatever the depth is, so that a barrier in their loop closes a group of copies each time:
+`slots - 2` of these may be on their way at each barrier then, there and in the loop over all turns (`barriers.py`).
 
 Where copies do not go on by themselves, the next tile waits in registers while this one is used, so that the way from memory
 takes its time beside the products all the same:
@@ -17,8 +21,9 @@ neighbours in the copy too. Tiles are copied whole, and what lies outside the te
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
@@ -33,7 +38,8 @@ from polyop.poly.tiles import Band, Coord, TileStmt, band
 CHUNK = 16  # bytes that a thread copies at once
 PAD = 16  # bytes by which lines are longer than they must be, so that neighbours in a column lie in different banks
 LEAST = 4  # elements by which they are, at least: a half warp reads four lines of f64
-SLOTS = 2  # where copies go on by themselves; else 1
+SLOTS = 4  # at most: what is left of a turn's latency then is little
+OTHERS = 64  # registers of a thread beside its results and operands: addresses, and what is on its way
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,6 +53,7 @@ class Staging:
              None: all lie along rows or columns
     swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself, or that are written from registers,
              a line by eight lanes; 0: lines are longer instead
+    slots    of each tile
     """
 
     plan: Plan
@@ -58,6 +65,7 @@ class Staging:
     threads: int
     by_unit: tuple[int, ...] | None
     swizzle: int = 0
+    slots: int = 2
 
     @property
     def own(self) -> Mapping[str, str]:
@@ -69,27 +77,27 @@ class Staging:
         return {i: x.start + (turn if i == self.depth else affine(x.coords[0].name)) if i in self.sizes else x.value
                 for i, x in axes.items()}
 
-    def blocks(self, with_turn: bool = True) -> tuple[Coord, ...]:
+    @property
+    def early(self) -> tuple[Coord, ...]:
+        """What counts the turns whose tiles are copied before the first one is used; nothing, if it is that one alone."""
+        deep = self.chunk.step
+        return (Coord(f"{self.own[self.depth]}_f", deep, (self.slots - 1) * deep),) if self.slots > 1 else ()
+
+    def blocks(self, turns: tuple[Coord, ...]) -> tuple[Coord, ...]:
         """What chooses a block, and a turn of it."""
         axes = {i: self.axes[self.own[i]].coords for i in self.update.dims}
-        return tuple(c for i, coords in axes.items() for c in (coords[:1] if i in self.sizes else coords)
-                     if with_turn or c is not self.chunk)
+        found = (c for i, coords in axes.items() for c in (coords[:1] if i in self.sizes else coords))
+        return tuple(x for c in found for x in (turns if c is self.chunk else (c,)))
 
-    @property
-    def slots(self) -> int:
-        return SLOTS if self.plan.target.copies else 1
-
-    def slot(self, ahead: int = 0) -> Affine:
-        """The slot of this turn's tile, or of one that many turns ahead."""
-        if self.slots == 1:
-            return Affine()
-        turn = quasi("div", affine(self.chunk.name) + ahead * self.chunk.step, affine(self.chunk.step))
-        return quasi("mod", turn, affine(self.slots))
+    def slot(self, turn: Affine) -> Affine:
+        """The slot of the tile of a turn."""
+        return quasi("mod", quasi("div", turn, affine(self.chunk.step)), affine(self.slots))
 
 
 @dataclass(frozen=True, eq=False)
 class Copies:
     """The copies of one operand.
+
 
     first   what brings the first turn's tile
     before  what fetches the next turn's tile before this one is used, and `after`: what brings it to its place then; each may be
@@ -103,8 +111,20 @@ class Copies:
     found: Load
 
 
-def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
-    """Adds the copies of `load`, operand number `n`, to what `b` builds."""
+@dataclass(frozen=True, slots=True)
+class _Tile:
+    """One slot of an operand: the iterators along its dimensions with their extents, and how much longer its lines are.
+
+    fast   the iterator that has unit stride in the tensor; slow: the other one, if there are two
+    """
+
+    order: tuple[tuple[str, int], ...]
+    fast: str
+    slow: str | None
+    pad: int
+
+
+def _tile(s: Staging, load: Load) -> _Tile:
     tile = tuple((i, size) for i, size in s.sizes.items() if i in iterators_of(load))
     fast = next((i for i, _ in tile if stride(s.plan, s.update, load, s.own[i]) == 1), tile[-1][0] if tile else "")
     slow = tuple(i for i, _ in tile if i != fast)
@@ -115,11 +135,38 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     if s.swizzle and len(order) == 1:
         raise UnsupportedError(f"{load} has one of rows, columns and depth, and a matrix unit reads tiles")
     pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 and not s.swizzle else 0
+    return _Tile(tuple(order), fast, slow[0] if slow else None, pad)
+
+
+def with_slots(s: Staging, operands: Sequence[Load], registers: int) -> Staging:
+    """`s` with as many slots as fit into shared memory beside other blocks, which registers leave room for.
+
+    Where nothing is copied while threads go on, one.
+
+    Units   registers: of a thread, for results and operands
+    """
+    multi = s.plan.target.multi
+    if not s.plan.target.copies or multi is None:
+        return replace(s, slots=1)
+    total = multi.parts * multi.registers * s.plan.target.warp
+    blocks = max(1, min(total // (s.threads * (registers + OTHERS)), multi.blocks))
+    return replace(s, slots=max(2, min(SLOTS, (multi.shared // blocks - multi.reserved) // slot_bytes(s, operands))))
+
+
+def slot_bytes(s: Staging, operands: Sequence[Load]) -> int:
+    """Bytes of shared memory for one turn."""
+    tiles = [(x.dtype.bytes_, _tile(s, x)) for x in operands]
+    return sum(prod(size for _, size in t.order[:-1]) * (t.order[-1][1] + t.pad) * bytes_ for bytes_, t in tiles)
+
+
+def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
+    """Adds the copies of `load`, operand number `n`, to what `b` builds."""
+    t = _tile(s, load)
     name = f"{b.plan.stems[load.source]}_{s.update.name}_tile{n}"
-    dims = [(affine(s.slots), 1), *((affine(size), 1) for _, size in order[:-1]), (affine(order[-1][1] + pad), 1)]
+    dims = [(affine(s.slots), 1), *((affine(size), 1) for _, size in t.order[:-1]), (affine(t.order[-1][1] + t.pad), 1)]
     b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle))
-    beside = max(1, CHUNK // load.dtype.bytes_) if order[-1][0] == fast else 1
-    inside, loops, rows = _cut(s, n, dict(tile), fast, slow[0] if slow else None, beside)
+    beside = max(1, CHUNK // load.dtype.bytes_) if t.order[-1][0] == t.fast else 1
+    inside, loops, rows = _cut(s, n, dict(t.order), t.fast, t.slow, beside)
     weight = 1
     for c in reversed(loops):
         extent = (c.cap or 1) // c.step
@@ -127,29 +174,32 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         weight *= extent
     b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
     around = tuple(c.name for c in (*loops, *rows))
-    coords = tuple(c for i, _ in tile for c in inside[i])
-    at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in order)
+    coords = tuple(c for i in s.sizes if i in inside for c in inside[i])
+    at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in t.order)
 
-    def copied(label: str, turn: Affine, target: Load, source: Load | None = None, later: bool = False) -> Band | str:
-        """Adds the copy to `target` of what `turn` wants of the tensor, or of `source`."""
+    u, now, early = s.update.name, (s.chunk,), s.early
+
+    def copied(label: str, turns: tuple[Coord, ...], ahead: int, to: Load | None = None, of: Load | None = None) -> Band | str:
+        """Adds the copy of a tile `ahead` turns from now to its slot, or to `to`, from the tensor, or from `of`."""
+        turn = sum((affine(c.name) for c in turns), Affine()) + ahead * s.chunk.step
         starts = s.starts(turn)
-        every = (*s.blocks(turn != Affine()), *coords)
-        value = source or _guarded(s, load, starts, inside)
-        domain = b.domain(label, s.update, starts, every, [])
-        b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=later))
+        every = (*s.blocks(turns), *coords)
+        # early turns are there whatever the depth is, so that each has its group of copies
+        known = {i: x for i, x in starts.items() if not turns or turns != early or i != s.depth}
+        domain = b.domain(label, s.update, known, every, [])
+        target = to or Load(name, (s.slot(turn), *at), load.dtype)
+        value = of or _guarded(s, load, starts, inside)
+        b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=s.plan.target.copies))
         return band(around, label)
 
-    u, next_turn = s.update.name, affine(s.chunk.name) + s.chunk.step
-    here, there = (Load(name, (slot, *at), load.dtype) for slot in (Affine(), s.slot(1)))
-    of_block = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in order)
-    found = Load(name, (s.slot(), *of_block), load.dtype)
+    of_block = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in t.order)
+    found = Load(name, (s.slot(affine(s.chunk.name)), *of_block), load.dtype)
     if s.plan.target.copies:
-        now = copied(f"{u}_first{n}", Affine(), here, later=True)
-        return Copies((now,), (copied(f"{u}_next{n}", next_turn, there, later=True),), (), found)
+        return Copies((copied(f"{u}_first{n}", early, 0),), (copied(f"{u}_next{n}", now, s.slots - 1),), (), found)
     held = Load(f"{name}_ahead", tuple(affine(c.name) for c in (*loops, *rows)), load.dtype)
     b.buffer(Buffer(held.source, load.dtype, tuple((affine(c.cap or 1), c.step) for c in (*loops, *rows)), Space.REG))
-    first = (copied(f"{u}_fetch{n}", Affine(), held), copied(f"{u}_first{n}", Affine(), here, held))
-    return Copies(first, (copied(f"{u}_ahead{n}", next_turn, held),), (copied(f"{u}_next{n}", next_turn, there, held),), found)
+    first = (copied(f"{u}_fetch{n}", early, 0, to=held), copied(f"{u}_first{n}", early, 0, of=held))
+    return Copies(first, (copied(f"{u}_ahead{n}", now, 1, to=held),), (copied(f"{u}_next{n}", now, 1, of=held),), found)
 
 
 def _guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mapping[str, tuple[Coord, ...]]) -> Load:

@@ -90,14 +90,38 @@ def test_operands_may_lie_either_way(where: str, dtype: str, order: str) -> None
 def test_without_its_barrier_a_product_races(dtype: str) -> None:
     module = product("cuda:sm_80", dtype).module
     assert module is not None
-    (line,) = [x for x in module.text.splitlines() if "pop_copies_barrier" in x]
-    report, _ = run(replace(module, text=module.text.replace(line, "")), dtype, "nn", (64, 70, 64))
-    assert "race" in report or "copy" in report or "uninitialised" in report
+    lines = [x for x in module.text.splitlines() if "pop_copies_barrier" in x]
+    assert len(lines) == 2
+    for line in lines:
+        report, _ = run(replace(module, text=module.text.replace(line, "")), dtype, "nn", (64, 70, 64))
+        assert "race" in report or "copy" in report or "uninitialised" in report or "in flight" in report
+
+
+@pytest.mark.parametrize(("where", "dtype", "deep"), [("cuda:sm_80", "f16", 32), ("cuda:sm_80", "f32", 16),
+                                                      ("cuda:sm_90a", "f16", 64)])
+def test_a_sum_of_any_number_of_turns_finds_its_tiles(where: str, dtype: str, deep: int) -> None:
+    module = product(where, dtype).module
+    assert module is not None and "barrier<2>();" in module.text, "there are four slots"
+    for turns in range(1, 7):
+        for k in (deep * (turns - 1) + 1, deep * turns):
+            for completion in emulated.COMPLETIONS:
+                found = run(module, dtype, "nn", (17, k, 40), order=emulated.ORDERS[turns % 3], completion=completion)
+                assert found == ("no fault found", True), (turns, k)
+
+
+@pytest.mark.parametrize(("where", "dtype", "k"), [("cuda:sm_80", "f16", 32), ("cuda:sm_80", "f32", 200),
+                                                   ("cuda:sm_90a", "f16", 320)])
+def test_a_barrier_that_leaves_a_group_too_many_shows(where: str, dtype: str, k: int) -> None:
+    module = product(where, dtype).module
+    assert module is not None
+    wrong = replace(module, text=module.text.replace("barrier<2>();", "barrier<3>();"))
+    report, _ = run(wrong, dtype, "nn", (17, k, 40))
+    assert "flight" in report or "uninitialised" in report or "race" in report
 
 
 PLANTED = (
-    (r"pop_copies_barrier\(\)", "pop_barrier()"),                      # nobody waits for the copies
-    (r"\+ 1\) % 2", "+ 0) % 2"),                                          # the next tile goes to the slot in use
+    (r"pop_copies_barrier<.*?>\(\)", "pop_barrier()"),                  # nobody waits for the copies
+    (r"\+ 3\) % 4", "+ 0) % 4"),                                          # the next tile goes to the slot in use
     (r"pop_lane\(\) / 16 \* 8", "pop_lane() / 16 * 4"),               # a lane map that is off
     (r"pop_copy_run<8>\((.*), (.*)\);", r"pop_copy_run<8>(\1, 8);"),    # zeros beyond the end forgotten
     (r"const int n_w = 64 \* \(int\)\(pop_n / 32 % 2\)", "const int n_w = 32 * (int)(pop_n / 32 % 2)"),  # overlapping tiles
@@ -110,7 +134,7 @@ def test_a_planted_bug_in_a_generated_kernel_shows(right: str, wrong: str) -> No
     assert module is not None
     text, count = re.subn(right, wrong, module.text)
     assert count
-    seen = [run(replace(module, text=text), "f16", "nn", (130, 70, 130), completion=c) for c in emulated.COMPLETIONS]
+    seen = [run(replace(module, text=text), "f16", "nn", (130, 170, 130), completion=c) for c in emulated.COMPLETIONS]
     assert any(report != "no fault found" or not right_values for report, right_values in seen)
 
 
@@ -137,7 +161,7 @@ def test_a_product_spills_nothing_on_amd(where: str) -> None:
 def test_the_text_says_why_each_barrier_is_there() -> None:
     text = product("cuda:sm_80", "f16").module.text  # type: ignore[union-attr]
     barriers = [x.strip() for x in text.splitlines() if "barrier" in x and "(" in x and not x.startswith("//")]
-    assert barriers and all(" // " in x and "other threads" in x for x in barriers)
+    assert barriers and all(" // " in x and ("other threads" in x or "are a group" in x) for x in barriers)
 
 
 @pytest.mark.parametrize(("dtype", "lies"), [("f16", "nn"), ("f16", "nt"), ("bf16", "tn"), ("f64", "nn"), ("i8", "nt")])

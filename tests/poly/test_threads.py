@@ -90,19 +90,59 @@ def test_loops_over_threads_and_tiles_mean_sequential_loops(name: str, sizes: tu
     np.testing.assert_array_equal(arrays["C"], want)
 
 
-@pytest.mark.parametrize(("name", "where"), [("f32", "cuda:sm_80"), ("f16", "cuda:sm_80"), ("f16", "cuda:sm_90a")])
+STAGED = pytest.mark.parametrize(("name", "where"), [("f32", "cuda:sm_80"), ("f16", "cuda:sm_80"), ("f16", "cuda:sm_90a")])
+
+
+def barriers(nest: LoopNest) -> list[Barrier]:
+    return [n for n in walk(nest.body) if isinstance(n, Barrier)]
+
+
+@STAGED
 def test_no_barrier_can_be_left_out(name: str, where: str) -> None:
     op, nest = made(name, where)
-    barriers = [n for n in walk(nest.body) if isinstance(n, Barrier)]
-    assert len(barriers) == 1 and "other threads" in barriers[0].reason
-    assert failure(op, changed(nest, lambda n: None if isinstance(n, Barrier) else n)) == BETWEEN
+    early, turn = barriers(nest)
+    assert "are a group" in early.reason and "other threads" in turn.reason
+    for gone in (early, turn):
+        assert failure(op, changed(nest, lambda n, gone=gone: None if n is gone else n)) == BETWEEN
+
+
+@STAGED
+def test_a_barrier_leaves_the_copies_of_the_turns_between_on_their_way_and_no_more(name: str, where: str) -> None:
+    op, nest = made(name, where)
+    assert [b.pending for b in barriers(nest)] == [2, 2]
+
+    def leaving(groups: int) -> LoopNest:
+        return changed(nest, lambda n: replace(n, pending=groups) if isinstance(n, Barrier) else n)
+    assert [failure(op, leaving(p)) for p in (0, 1, 2, 3)] == ["", "", "", BETWEEN]
+
+
+def test_where_nothing_is_copied_while_threads_go_on_there_is_one_slot_and_nothing_to_leave() -> None:
+    _, nest = made("f16", "hip:gfx942")
+    assert {b.pending for b in barriers(nest)} == {0}
+    assert [b.dims[0][0].const for b in nest.buffers if b.space == Space.SHARED] == [1, 1]
+
+
+def test_turns_that_the_sum_does_not_have_still_close_their_groups() -> None:
+    """Else a barrier that leaves two groups would not wait for the only tile of a short sum."""
+    op, nest = made("f32")
+
+    def fewer(n: Node) -> Node:
+        return replace(n, upper=quasi("min", n.upper, affine("K"))) if isinstance(n, For) and n.index == "k_f" else n
+    assert failure(op, changed(nest, fewer)) == BETWEEN
+
+
+def test_a_tile_that_is_copied_a_turn_too_late_has_not_arrived() -> None:
+    op, nest = made("f32")
+    (loop,) = [n for n in walk(nest.body) if isinstance(n, For) and n.index == "k_f"]
+    short = changed(nest, lambda n: replace(n, upper=n.upper - 16) if n == loop else n)
+    assert failure(op, short) == "nothing is read before it is written"
 
 
 def test_a_barrier_behind_the_product_is_too_late_for_the_first_tile() -> None:
     op, nest = made("f32")
 
     def behind(n: Node) -> Node:
-        if isinstance(n, For) and isinstance(n.body[0], Barrier):
+        if isinstance(n, For) and n.index == "k_c":
             return replace(n, body=(*n.body[1:], n.body[0]))
         return n
     assert failure(op, changed(nest, behind)) == BETWEEN
@@ -118,15 +158,21 @@ def test_a_barrier_under_a_test_that_may_fail_is_none() -> None:
     assert failure(op, changed(nest, tested)) == BETWEEN
 
 
-def test_with_one_slot_the_next_tile_overwrites_this_one() -> None:
+def test_with_one_slot_less_the_next_tile_overwrites_this_one() -> None:
     op, nest = made("f32")
 
-    def slot(n: Node) -> Node:
-        if isinstance(n, Store) and "_next" in n.stmt:
-            turn = quasi("mod", quasi("div", affine("k_c"), affine(16)), affine(2))
-            return replace(n, target=replace(n.target, index=(turn, *n.target.index[1:])))
-        return n
-    assert failure(op, changed(nest, slot)) in (VALUES, "nothing is read before it is written")
+    def slot(x: Load) -> Load:
+        turn = x.index[0]
+        fewer = quasi("mod", turn.terms[0][0].args[0], affine(3))  # type: ignore[union-attr]
+        return replace(x, index=(fewer, *x.index[1:]))
+
+    def less(n: Node) -> Node:
+        if not isinstance(n, Store):
+            return n
+        expr = map_loads(n.expr, lambda x: slot(x) if "tile" in x.source else x)
+        return replace(n, target=slot(n.target) if "tile" in n.target.source else n.target, expr=expr)
+    assert failure(op, nest) == ""
+    assert failure(op, changed(nest, less)) in (VALUES, "nothing is read before it is written")
 
 
 def test_a_product_that_reads_the_tile_of_the_next_turn_is_wrong() -> None:
@@ -134,7 +180,7 @@ def test_a_product_that_reads_the_tile_of_the_next_turn_is_wrong() -> None:
 
     def other(n: Node) -> Node:
         if isinstance(n, Store) and n.stmt.endswith("_left") and isinstance(n.expr, Load):
-            turn = quasi("mod", quasi("div", affine("k_c"), affine(32)) + 1, affine(2))
+            turn = quasi("mod", quasi("div", affine("k_c"), affine(32)) + 1, affine(4))
             return replace(n, expr=replace(n.expr, index=(turn, *n.expr.index[1:])))
         return n
     assert failure(op, changed(nest, other)) in (VALUES, "nothing is read before it is written")
@@ -162,7 +208,7 @@ def test_a_unit_that_reads_the_tile_of_the_next_turn_itself_is_wrong() -> None:
 
     def other(n: Node) -> Node:
         if isinstance(n, Store) and n.stmt == "S0":
-            turn = quasi("mod", quasi("div", affine("k_c"), affine(64)) + 1, affine(2))
+            turn = quasi("mod", quasi("div", affine("k_c"), affine(64)) + 1, affine(4))
             ahead = map_loads(n.expr, lambda x: replace(x, index=(turn, *x.index[1:])) if x.source == "A_S0_tile0" else x)
             return replace(n, expr=ahead)
         return n

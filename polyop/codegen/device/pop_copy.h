@@ -46,7 +46,8 @@ template <int N> POP_FN void pop_copy_wait() {
 }
 
 // Copies N neighbours of which the first `count` are inside, and zeros for the others; `from` is not looked at beyond them.
-// They go at once where `from` lies at a multiple of their size; `to` does. Done at the next pop_copies_barrier.
+// They go at once where `from` lies at a multiple of their size; `to` does. They belong to the group that the next
+// pop_copies_barrier closes.
 template <int N, class T> POP_FN void pop_copy_run(T* to, const T* from, pop_i64 count) {
     constexpr int bytes = N * (int)sizeof(T);
     if ((count >= N && (pop_u64)from % bytes == 0) || count <= 0) {
@@ -71,9 +72,16 @@ template <int N, class T> POP_FN void pop_take_run(T* to, const T* from, pop_i64
 }
 template <int N, class T> POP_FN void pop_put_run(T* to, const T* from) { pop_move<N * (int)sizeof(T)>(to, from); }
 
-// A barrier that waits for all copies of this thread first, so that behind it the copies of all threads have arrived.
-POP_FN void pop_copies_barrier() {
+// A barrier that closes a group and first waits for all groups of this thread but the N newest, so that behind it those of
+// all threads have arrived.
+template <int N> POP_FN void pop_copies_barrier() {
+    pop_copy_commit();
+    pop_copy_wait<N>();
+    pop_barrier();
+}
+
+// Waits for all copies of this thread: its block does not end before they have arrived.
+POP_FN void pop_copies_end() {
     pop_copy_commit();
     pop_copy_wait<0>();
-    pop_barrier();
 }

@@ -94,10 +94,10 @@ POP_FN void pop_async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::
 
 // --- barriers before units that read shared memory ------------------------------------------------------------------
 
-// pop_copies_barrier, behind which the matrix units may read, too, what all threads wrote or copied.
-POP_FN void pop_units_barrier() {
+// pop_copies_barrier, behind which the matrix units may read, too, what all threads wrote and what arrived of their copies.
+template <int N> POP_FN void pop_units_barrier() {
     pop_copy_commit();
-    pop_copy_wait<0>();
+    pop_copy_wait<N>();
     pop_async_fence();
     pop_barrier();
 }

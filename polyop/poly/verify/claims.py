@@ -12,12 +12,13 @@ from polyop.ir.loops import COUNTED, LOCKSTEP, Kind, Space
 from polyop.ir.options import Layout
 from polyop.poly.scop import Stmt
 from polyop.poly.verify.accesses import Accesses, Role
+from polyop.poly.verify.barriers import unordered
 from polyop.poly.verify.conflicts import Conflict, Touch, concurrent, conflict, touches
 from polyop.poly.verify.reductions import fault
 from polyop.poly.verify.same import Differ, Operand, brief, leaves
 from polyop.poly.verify.sites import Site
 from polyop.poly.verify.structure import malformed
-from polyop.poly.verify.threads import crossed, misnumbered, strayed, unordered
+from polyop.poly.verify.threads import crossed, misnumbered, strayed
 from polyop.poly.verify.values import Values, uninitialised, wrong
 from polyop.poly.verify.verdict import Check
 from polyop.poly.verify.witness import case, elements, equations, instance, named, point, reading, smallest, spot

@@ -1,0 +1,149 @@
+"""That between threads of one block that meet in memory there is a barrier, and that what they copied has arrived there.
+
+Two accesses of one memory by two threads, one of which writes, need a barrier between them. A copy that arrives later also
+needs it between itself and its own thread, and one that waits long enough: the first barrier behind the copy closes its group,
+and each one closes a group, so a barrier that leaves p groups on their way has waited for the copy if it is at least the
+(p + 1)-th. How many barriers are passed at least is read off the text (`paths.py`), as a sum over both places; isl shows that
+no accesses meet that pass too few:
+
+    { (first, second) : one element, the same blocks, first before second, other threads, barriers between < needed }  is empty
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import islpy as isl
+
+from polyop.ir.expr import Affine, affine, names
+from polyop.ir.loops import For, Kind, Space
+from polyop.poly.verify.accesses import Accesses
+from polyop.poly.verify.conflicts import Touch
+from polyop.poly.verify.frame import IN, OUT
+from polyop.poly.verify.paths import Passed, Paths
+from polyop.poly.verify.sites import Site
+from polyop.poly.verify.threads import DIGITS, chain
+
+
+@dataclass(frozen=True, eq=False)
+class Unordered:
+    """Two accesses of one element by two threads of a block without a barrier between them: `pairs` { first -> second }."""
+
+    first: Touch
+    second: Touch
+    pairs: isl.Map
+
+
+def unordered(a: Accesses, touches: Sequence[Touch]) -> Unordered | None:
+    """The first such accesses. Kernels end where a loop over blocks does, so nothing meets beyond."""
+    together = {_kernel(t.site) for t in touches if chain(t.site)}  # elsewhere each point of the blocks has one thread
+    memory = [t for t in touches if a.buffers[t.load.source].space != Space.REG and _kernel(t.site) in together]
+    paths = Paths(a.nest)
+    for first in memory:
+        for second in memory:
+            if (first.writes or second.writes) and a.memory(first.load.source) == a.memory(second.load.source):
+                for pairs in _orders(paths, first, second):
+                    bad = _apart(a, first, second, pairs)
+                    if not bad.is_empty():
+                        return Unordered(first, second, bad)
+    return None
+
+
+def _kernel(s: Site) -> int | None:
+    """The innermost loop over blocks around `s`."""
+    return next((x.key for x in reversed(s.around) if x.loop.kind == Kind.PARALLEL), None)
+
+
+def _orders(paths: Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
+    """{ first -> second } of one element in one iteration of the loops over blocks, in order, with too few barriers between."""
+    f, s = first.site, second.site
+    both = _shared(f, s)
+    blocks = [i for i in range(both) if f.around[i].loop.kind == Kind.PARALLEL]
+    own = [x for t in (f, s) for i, x in enumerate(t.around) if x.loop.kind == Kind.PARALLEL and i >= both]
+    if own:
+        return  # of two kernels
+    nests = [i for i, x in enumerate(f.around[:both]) if x.loop.kind in DIGITS]
+    both = nests[0] if nests else both  # what is in one nest of threads at one time is for the claim that threads do not meet
+    pairs = first.place.apply_range(second.place.reverse())
+    start = blocks[-1] + 1 if blocks else 0
+    for i in range(start):
+        pairs = pairs.equate(IN, i, OUT, i)
+    for level in range(start, both):
+        loop = f.around[level]
+        enough = _between(paths, first, second, loop.key)
+        if enough is not None:
+            yield pairs.order_lt(IN, level, OUT, level).subtract(enough)
+        pairs = pairs.equate(IN, level, OUT, level)
+    if not nests and f.number < s.number:
+        enough = _between(paths, first, second, None)
+        if enough is not None:
+            yield pairs.subtract(enough)
+
+
+def _between(paths: Paths, first: Touch, second: Touch, key: int | None) -> isl.Map | None:
+    """{ first -> second } between which there are enough barriers; None if there always are. `key`: as in `Paths.between`.
+
+    One is enough, unless the first of the two is a copy: then p + 1 of those that leave p groups at most, for some p.
+    """
+    is_copy = first.writes and first.site.store.later
+    found = isl.Map.empty(first.frame.space.map_from_domain_and_range(second.frame.space))
+    for pending in paths.pending if is_copy else paths.pending[-1:]:
+        passed = paths.between(first.site, second.site, key, pending)
+        needed = pending + 1 if is_copy else 1
+        if passed is None or passed.least >= needed:
+            return None
+        if not (passed.first.is_constant and passed.second.is_constant):
+            found = found.union(_enough(first, second, passed, needed))
+    return found
+
+
+def _enough(first: Touch, second: Touch, passed: Passed, needed: int) -> isl.Map:
+    """{ first -> second : at least `needed` barriers between }"""
+    of_first, of_second = first.frame.function("passed", [passed.first]), second.frame.function("passed", [passed.second])
+    enough = isl.Map(f"{{ passed[x] -> passed[y] : x + y >= {needed} }}")
+    return of_first.apply_range(enough).apply_range(of_second.reverse())
+
+
+def _shared(f: Site, s: Site) -> int:
+    """How many loops are around both."""
+    n = 0
+    while n < min(len(f.around), len(s.around)) and f.around[n].key == s.around[n].key:
+        n += 1
+    return n
+
+
+def _apart(a: Accesses, first: Touch, second: Touch, pairs: isl.Map) -> isl.Map:
+    """The part of `pairs` in which two threads take part, or one that has not waited for what it copies."""
+    if first.writes and first.site.store.later:
+        return pairs
+    mine, other = _number(a, first.site), _number(a, second.site)
+    if mine is None or other is None:
+        return pairs
+    one = first.frame.function("thread", [mine]).apply_range(second.frame.function("thread", [other]).reverse())
+    return pairs.subtract(one)
+
+
+def _number(a: Accesses, s: Site) -> Affine | None:
+    """The number of the thread that carries out `s`, over its coordinates; None if several do."""
+    loops = chain(s)
+    if a.buffers[s.store.target.source].space == Space.REG and not _covers(a, loops):
+        return None
+    if any(f.kind == Kind.ATOM for f in loops) or (s.store.reduce is not None and not _is_own(s)):
+        return None  # a fold: all threads take part
+    return sum((affine(f.index) * f.weight for f in loops), Affine())
+
+
+def _is_own(s: Site) -> bool:
+    """Whether the target of `s` is another one for each thread."""
+    used = frozenset[str]().union(*(names(p) for p in s.store.target.index if isinstance(p, Affine)))
+    return all(f.index in used for f in chain(s))
+
+
+def _covers(a: Accesses, loops: Sequence[For]) -> bool:
+    """Whether `loops` have all digits that threads of the nest have."""
+    most = max((f.weight * (f.extent or 1) for s in a.sites for f in chain(s)), default=1)
+    total = 1
+    for f in loops:
+        total *= f.extent or 1
+    return total == most
