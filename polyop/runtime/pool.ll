@@ -1,8 +1,9 @@
 ; The thread pool of polyop: `parallel` runs the trips of one loop on several threads.
 ;
 ; A region is one call of `parallel`. Its trips are cut into one share for each thread and each share into a few chunks;
-; a thread takes the chunks of its own share first, in order, then those that others have left. So a region ends when the
-; work is done, not when every worker has woken up, and one that is preempted delays at most its own chunk.
+; a thread takes the chunks of its own share first, in order, then those that others have left. Later chunks are smaller: who
+; has the shorter share finds something left to take. So a region ends when the work is done, not when every worker has
+; woken up, and one that is preempted delays at most its own chunk.
 ;
 ; @ticket holds  generation << 32 | open << 31 | joined.  A worker takes part by adding 1 to an open ticket; closing it
 ; tells the caller how many have joined, and he leaves when as many have counted themselves in @done. Until then, and only
@@ -53,7 +54,6 @@ entry:
   %threads = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 5)
   %trips = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 6)
   %per = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 7)
-  %all = mul i64 %threads, %per
   br label %share
 share:
   %d = phi i64 [ 0, %entry ], [ %d1, %after ]
@@ -71,14 +71,26 @@ grab:
   %c = atomicrmw add ptr %counter, i64 1 monotonic
   %mine = icmp ult i64 %c, %per
   br i1 %mine, label %run, label %after
-run:                                                             ; chunk q is { trip : trips q / all <= trip < trips (q + 1) / all }
-  %vp = mul i64 %v, %per
-  %q = add i64 %vp, %c
-  %q1 = add i64 %q, 1
-  %tq = mul i64 %trips, %q
-  %tq1 = mul i64 %trips, %q1
-  %a = udiv i64 %tq, %all
-  %b = udiv i64 %tq1, %all
+run:                                                             ; share v is { trip : trips v / threads <= trip < trips (v + 1) / threads }
+  %v1 = add i64 %v, 1
+  %tv = mul i64 %trips, %v
+  %tv1 = mul i64 %trips, %v1
+  %begin = udiv i64 %tv, %threads
+  %end = udiv i64 %tv1, %threads
+  %long = sub i64 %end, %begin
+  %parts = shl i64 %per, 1                                       ; of which the first chunk has three, the last one, others two
+  %c2 = shl i64 %c, 1
+  %c3 = add i64 %c2, 1
+  %c5 = add i64 %c2, 3
+  %first = icmp eq i64 %c, 0
+  %p0 = select i1 %first, i64 0, i64 %c3
+  %p1 = call i64 @llvm.umin.i64(i64 %c5, i64 %parts)
+  %lp0 = mul i64 %long, %p0
+  %lp1 = mul i64 %long, %p1
+  %q0 = udiv i64 %lp0, %parts
+  %q1 = udiv i64 %lp1, %parts
+  %a = add i64 %begin, %q0
+  %b = add i64 %begin, %q1
   %any = icmp ult i64 %a, %b
   br i1 %any, label %call, label %look
 call:

@@ -58,7 +58,7 @@ def test_what_stands_behind_a_loop_ends_the_chain():
 def test_each_thread_makes_the_copy_that_its_part_needs(target):
     n = turns(COPY)
     k, pool = compiled(n, target), Pool()
-    for b, m, grain in ((1, 1, 1), (1, 7, 1), (1, 30, 3), (2, 13, 3), (3, 40, 10), (5, 7, 3), (13, 4, 4)):
+    for b, m, grain in ((1, 1, 1), (1, 7, 1), (3, 40, 1), (11, 4, 1), (12, 4, 2), (13, 7, 3), (47, 2, 1), (48, 4, 4)):
         pool.calls.clear()
         check(n, {"B": b, "M": m, "N": 17}, kernel=k, parallel=pool.address, threads=3)
         assert pool.calls == ([(0, b * m, grain)] if b * m > grain else [])

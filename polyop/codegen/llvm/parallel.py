@@ -21,6 +21,7 @@ from polyop.ir.expr import Affine, affine, loads, quasi
 from polyop.ir.loops import For, IfData, stores, walk
 
 PIECES = 4  # of work for each thread, so that one who is late, or whose pieces are smaller, does not hold up the others
+EVEN = 4    # lots of a piece, of which one more or less does not matter
 STATUS = ["  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
 REPORT = [
     "  %found = load i64, ptr %status, align 8", "  %bad = icmp ne i64 %found, 0", "  br i1 %bad, label %report, label %finish",
@@ -99,13 +100,18 @@ def _work(s: State, e: Effort) -> Int:
 def _grain(s: State, chain: Chain, threads: str) -> Int:
     """How many trips of `chain` go together, so that what each thread does for itself is seldom done by two.
 
-    All that share it, where that leaves `PIECES` for each thread; else the part of them that does.
+    All that share it, where there are so many lots of them that these are shared out evenly; part of them, where each piece of
+    work has one lot at least; and where lots are cut anyway, each goes for itself: pieces then have the same size.
     """
     if not chain.around:
         return 1
     b = s.b
     lots, size = (b.extreme("max", _count(s, part), 1) for part in (chain.loops[: chain.around], chain.loops[chain.around:]))
-    return _ceil(b, size, _ceil(b, b.mul(threads, PIECES), lots))
+    pieces = b.mul(threads, PIECES)
+    whole, some = b.compare("sge", lots, b.mul(pieces, EVEN)), b.compare("sge", lots, pieces)
+    part = _ceil(b, size, threads)
+    cut = b.pure(f"select i1 {some}, i64 {part}, i64 1", some, part)
+    return b.pure(f"select i1 {whole}, i64 {size}, i64 {cut}", whole, size, cut)
 
 
 def _ceil(b: Builder, x: Int, y: Int) -> Int:
