@@ -1,4 +1,8 @@
-"""The compiled operators of the library against NumPy, at sizes on both sides of every tile."""
+"""The compiled operators of the library against NumPy, at sizes on both sides of every tile, on one thread and on three.
+
+Kernels for several threads are others, so the sizes of an operator take turns: each is tried on one thread or on three, and the
+other way round, as are other dtypes, by the tests marked `slow`.
+"""
 
 from functools import cache
 
@@ -19,9 +23,9 @@ def load(name):
     return polyop.load(name)
 
 
-def runs_like_numpy(name, case, dtype):
+def runs_like_numpy(name, case, dtype, rows):
     compiled = load(name)[case.op]
-    for sizes in case.sizes:
+    for sizes in rows:
         arrays, keywords = case.arguments(dtype, sizes), case.keywords(sizes)
         want = case.expected(arrays, sizes)
         given = [a.copy() for a in arrays]
@@ -44,13 +48,25 @@ def count(request, monkeypatch):
     polyop.set_num_threads(before)
 
 
+def turn(case, number, threads):
+    """Every other of the sizes of the case of that number; the others, if `threads` are several."""
+    return [sizes for i, sizes in enumerate(case.sizes, number) if i % 2 == (threads > 1)]
+
+
 @pytest.mark.parametrize("count", [1, 3], indirect=True, ids=["one", "three"])
 @pytest.mark.parametrize(("name", "case", "dtype"), FIRST, ids=IDS)
 def test_a_compiled_operator_returns_what_numpy_says(name, case, dtype, count):
-    runs_like_numpy(name, case, dtype)
+    runs_like_numpy(name, case, dtype, turn(case, CASES.index((name, case)), polyop.get_num_threads()))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("count", [1, 3], indirect=True, ids=["one", "three"])
+@pytest.mark.parametrize(("name", "case", "dtype"), FIRST, ids=IDS)
+def test_and_so_it_does_on_as_many_threads_at_every_other_size(name, case, dtype, count):
+    runs_like_numpy(name, case, dtype, turn(case, CASES.index((name, case)) + 1, polyop.get_num_threads()))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("name", "case", "dtype"), OTHERS, ids=[f"{n}-{c}-{t}" for n, c, t in OTHERS])
 def test_and_so_it_does_for_every_other_dtype(name, case, dtype):
-    runs_like_numpy(name, case, dtype)
+    runs_like_numpy(name, case, dtype, case.sizes)
