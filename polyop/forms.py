@@ -91,7 +91,7 @@ def in_chunks(cut: Op, options: Options) -> Form | None:
     """`cut` with scans in chunks, for the threads of a block; None if it has none."""
     if options.numerics == "strict" or options.regime != "positive":
         return None
-    made = cut_scans(cut)
+    made = cut_scans(cut, options.apart)
     return Form(made) if made is not cut else None
 
 

@@ -21,7 +21,7 @@ from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
 from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten, in_arrays
 from polyop.rewrite.questions import Questions, questions
-from polyop.rewrite.regimes import block_tile, regime
+from polyop.rewrite.regimes import block_tile, regime, rows_apart
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound, bind
@@ -258,7 +258,8 @@ class Operator:
         positive = min(seen.sizes.values(), default=1) > 0
         options = regime(merged.questions, seen.sizes, options, t) if positive else replace(options, regime="any")
         if positive and self.options.special:
-            options = replace(options, tile=block_tile(merged.questions, seen.sizes, t))
+            options = replace(options, tile=block_tile(merged.questions, seen.sizes, t),
+                              apart=rows_apart(merged.questions, seen.sizes))
         units = layout(seen.op, seen.views, options.ones)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
         if isinstance(k, GpuKernel) and not fits(k.binary.launch, seen.sizes, {n: v.strides for n, v in seen.views.items()}):

@@ -22,6 +22,7 @@ from polyop.ir.loops import COUNTED, Buffer, For, If, LoopNest, Node, Space, Sto
 from polyop.ir.reach import MOST, Reach, Stride
 
 ZERO = Affine()
+FAR = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +74,10 @@ def _quasi(q: Quasi, factor: int, ranges: Ranges) -> Range:
     """Where `factor` times `q` lies."""
     inside = [extent(a, ranges) for a in q.args]
     match q.op:
-        case "div":  # factor floor(x / d) <= ceil(factor / d) x
+        case "div":  # factor floor(x / d) <= ceil(factor / d) x, which says too much where d is far larger than the factor
             d, x = q.args[1].const, inside[0]
+            if FAR * factor <= d and x.down == ZERO:
+                return Range(quasi("div", x.up, affine(d)) * factor)
             times = -(-factor // d)
             return Range(x.up * times, x.down * times + factor if x.down != ZERO else ZERO)
         case "mod":

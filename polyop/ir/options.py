@@ -42,6 +42,7 @@ class Options:
                too few blocks for these calls; () elsewhere
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
                strides that will do
+    apart      whether scans of a GPU go over rows so few and long in these calls that several blocks share one
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
     Raises UserError E902, if a word is none of those.
@@ -63,6 +64,7 @@ class Options:
     cascade: bool = False
     threads: bool = False
     tile: tuple[int, ...] = ()
+    apart: bool = False
     huge: bool = False
     check: bool = True
 

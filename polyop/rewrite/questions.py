@@ -10,6 +10,7 @@ from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.passes import Pass, find_passes
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
+from polyop.rewrite.scans import Row, find_rows
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -51,6 +52,7 @@ class Questions:
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
+    scans    the rows that scans go along
     passes   reductions that need each other's results, and could be done in one pass
     chains   what hands over temporaries with rows to spare
     """
@@ -66,6 +68,7 @@ class Questions:
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
     far: tuple[str, ...]
+    scans: tuple[Row, ...]
     passes: tuple[Pass, ...]
     chains: tuple[Chain, ...]
 
@@ -83,7 +86,7 @@ def questions(op: Op) -> Questions:
                      _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op), find_passes(op),
+                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op), find_rows(op), find_passes(op),
                      find_chains(op))
 
 

@@ -15,12 +15,14 @@ from polyop.ir.target import Target
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
+from polyop.rewrite.scans import PART
 from polyop.rewrite.traffic import tile_rows
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
 TILES = (128, 64, 32)  # sides of the tile that a block of a GPU's threads takes
 WIDEST = 256
+PARTS = 8  # of a row that make it worth it to read it twice
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
 HEADS = 4  # columns of dot products that share each vector of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
@@ -71,6 +73,14 @@ def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[
     is_wide = any(target.arch in a.targets and a.b_map is None for a in ATOMS)
     too_wide = extents[1] <= TILES[0] or -(-extents[0] // TILES[0]) * -(-extents[1] // WIDEST) < BLOCKS
     return tuple(sides) if is_wide and too_wide else ()
+
+
+def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
+    """Whether a scan of a call goes along rows so few that a block for each would leave multiprocessors without work.
+
+    Blocks that share a row read it twice, so it must have several parts for each.
+    """
+    return any(prod(evaluate(e, sizes) for e in r.rows) < BLOCKS and evaluate(r.extent, sizes) >= PARTS * PART for r in q.scans)
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -6,6 +6,11 @@
     E[0] = z    E[u + 1] = g(E[u], L[u, C - 1])                what is before each chunk: a scan that is C times shorter
     Y[C u + i] = g(E[u], L[u, i])
 
+Where rows are few and long, blocks share one: it is cut into parts first, whose totals are added up, and scanned like any
+row. What is before a part is then what its own scan starts from:
+
+    P[t] g= x[B t + j]    F[t] = g(t > 0 ? F[t - 1] : z, P[t])    Y[B t + j] = g(j > 0 ? Y[B t + j - 1] : F[t - 1], x[B t + j])
+
 Forwards, or backwards (n + 1). Sums and products of floats are grouped otherwise; where one that begins in the middle leaves the
 numbers there are, and what is before it is 0, the result is NaN and not 0.
 """
@@ -14,7 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, names, quasi, substitute_expr
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.scans import Scan, scan_of
 from polyop.rewrite.names import fresh
@@ -22,13 +27,23 @@ from polyop.rewrite.names import fresh
 BYTES = 32        # of a thread's elements, which lie together
 LEAST, MOST = 4, 16
 SHORT = 64        # elements of a row that is scanned by one thread
+PART = 4096       # elements that are a block's, where several share a row
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a scan goes along: the elements of a row, and how many rows there are in each dimension beside."""
+
+    extent: Affine
+    rows: tuple[Affine, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
     """The scan of `step` along the dimension `place` of its target, by the iterator `along`; from the last one on if `back`.
 
-    first  what stands for the element before the first one; own: the read of the element before
+    first   what stands for the element before the first one
+    parts   the range of parts of a row, of which each is scanned alone; None if rows are whole
     """
 
     step: Step
@@ -37,11 +52,18 @@ class _Found:
     back: bool
     scan: Scan
     first: Expr
-    own: Expr
+    parts: Range | None = None
 
 
-def cut_scans(op: Op) -> Op:
-    """`op` with each scan that writes a result in chunks; itself, if it has none."""
+def find_rows(op: Op) -> tuple[Row, ...]:
+    """The rows of the scans of `op` that can be cut into parts."""
+    found = [x for s in op.steps if (x := _found(op, s)) and x.scan.monoid]
+    known = [Row(x.along.upper, tuple(r.upper - r.lower for r in x.step.ranges if r is not x.along)) for x in found]
+    return tuple(r for r in known if all(names(e) <= set(op.sizes) for e in r.rows))
+
+
+def cut_scans(op: Op, apart: bool = False) -> Op:
+    """`op` with each scan that writes a result in chunks, and first in parts, if `apart`; itself, if it has none."""
     cuts = {id(s): x for s in op.steps if (x := _found(op, s))}
     if not cuts:
         return op
@@ -49,10 +71,46 @@ def cut_scans(op: Op) -> Op:
     taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *own}
     tensors, steps = list(op.tensors), list[Step]()
     for s in op.steps:
-        new, made = _cut(op, cuts[id(s)], taken) if id(s) in cuts else ((), (s,))
-        tensors += new
-        steps += made
+        if id(s) not in cuts:
+            steps.append(s)
+            continue
+        f, t = cuts[id(s)], op.tensor(s.target.source)
+        todo = [(f, t)]
+        if apart and f.scan.monoid:
+            totals, step, of_totals, first = _parted(f, t, taken)
+            tensors += totals
+            steps.append(step)
+            todo = [(of_totals, totals[1]), (first, t)]
+        for x, written in todo:
+            new, made = _cut(x, written, taken)
+            tensors += new
+            steps += made
     return replace(op, tensors=tuple(tensors), steps=tuple(steps))
+
+
+def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor], Step, _Found, _Found]:
+    """Totals of parts and their scan as tensors, the step of the totals, the scan of these, and that of the elements."""
+    s, n = f.step, f.along
+    assert f.scan.monoid and f.scan.monoid.fn
+    part, j = fresh("part", taken), fresh(f"{n.index}_part", taken)
+    count = quasi("div", n.upper + (PART - 1), affine(PART))
+    parts, inside = Range(part, Affine(), count), Range(j, Affine(), affine(PART))
+    others = tuple(r for r in s.ranges if r is not n)
+    shape = tuple(count if d == f.place else e for d, e in enumerate(t.shape))
+    totals, known = (Tensor(fresh(f"{t.name}_{w}", taken), t.dtype, shape, "temp") for w in ("totals", "parts"))
+
+    def at(x: Tensor, p: Affine) -> Load:
+        return Load(x.name, tuple(p if d == f.place else q for d, q in enumerate(s.target.index)), t.dtype)
+
+    here, number = affine(part), affine(part) * PART + affine(j)
+    each = substitute_expr(f.scan.each[0], {n.index: n.upper - 1 - number if f.back else number})
+    step = Step(at(totals, here), f.scan.monoid, each, (*others, parts, inside), (Test((n.upper - 1 - number,)),), s.span)
+    first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
+    before = Apply("select", (Test((here - 1,)), at(known, here - 1), first), t.dtype)
+    joined = Apply(f.scan.monoid.fn, (before, at(totals, here)), t.dtype)
+    whole = Step(at(known, here), None, joined, (*others, parts), (), s.span)
+    of_totals = _Found(whole, parts, f.place, False, Scan(f.scan.monoid, (at(totals, here),)), first)
+    return (totals, known), step, of_totals, replace(f, first=before, parts=parts)
 
 
 def _found(op: Op, s: Step) -> _Found | None:
@@ -79,7 +137,7 @@ def _found(op: Op, s: Step) -> _Found | None:
     for before, first in _starts(s.expr, own[0], edge):
         scan = scan_of(s.expr, before)
         if scan and not any(x.source == t.name for e in (*scan.each, first) for x in loads(e)):
-            return _Found(s, along, place, back, scan, first, before)
+            return _Found(s, along, place, back, scan, first)
     return None
 
 
@@ -96,24 +154,25 @@ def _starts(e: Expr, own: Load, edge: Affine) -> list[tuple[Expr, Expr]]:
     return found
 
 
-def _cut(op: Op, f: _Found, taken: set[str]) -> tuple[tuple[Tensor, ...], tuple[Step, ...]]:
-    """The temporaries, and the steps in the place of the scan."""
-    s, n, t = f.step, f.along, op.tensor(f.step.target.source)
+def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tuple[Step, ...]]:
+    """The temporaries, and the steps in the place of the scan, which writes `t`."""
+    s, n = f.step, f.along
     c = min(MOST, max(LEAST, BYTES // t.dtype.bytes_))
     u, i = fresh("u", taken), fresh(f"{n.index}_i", taken)
-    count = quasi("div", n.upper + (c - 1), affine(c))
-    others = tuple(r for r in s.ranges if r.index != n.index)
+    count = affine(PART // c) if f.parts else quasi("div", n.upper + (c - 1), affine(c))
+    others = (*(r for r in s.ranges if r is not n), *((f.parts,) if f.parts else ()))
+    part, of_parts = ((affine(f.parts.index),), (f.parts.upper,)) if f.parts else ((), ())
     chunks, inside = Range(u, Affine(), count), Range(i, Affine(), affine(c))
-    number = affine(u) * c + affine(i)
+    number = sum((p * PART for p in part), affine(u) * c + affine(i))
     at = n.upper - 1 - number if f.back else number
     within = (Test((n.upper - 1 - number,)),)
 
     def put(source: str, *places: Affine) -> Load:
-        index = tuple(y for d, p in enumerate(s.target.index) for y in (places if d == f.place else (p,)))
+        index = tuple(y for d, p in enumerate(s.target.index) for y in ((*part, *places) if d == f.place else (p,)))
         return Load(source, index, t.dtype)
 
     def temporary(word: str, *extents: Affine) -> Tensor:
-        shape = tuple(y for d, e in enumerate(t.shape) for y in (extents if d == f.place else (e,)))
+        shape = tuple(y for d, e in enumerate(t.shape) for y in ((*of_parts, *extents) if d == f.place else (e,)))
         return Tensor(fresh(f"{t.name}_{word}", taken), t.dtype, shape, "temp")
 
     def joined(before: tuple[Expr, ...], each: tuple[Expr, ...]) -> tuple[Expr, ...]:
@@ -139,7 +198,9 @@ def _cut(op: Op, f: _Found, taken: set[str]) -> tuple[tuple[Tensor, ...], tuple[
     first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
     steps.append(Step(put(known.name, Affine()), None, first, others, (Test((n.upper - 1,)),), s.span))
     (total,) = joined((put(known.name, affine(u)),), last)
-    steps.append(Step(put(known.name, affine(u) + 1), None, total, (*others, replace(chunks, upper=count - 1)), (), s.span))
+    full = (Test((n.upper - 1 - substitute(number, {i: affine(c)}),)),) if f.parts else ()
+    steps.append(Step(put(known.name, affine(u) + 1), None, total, (*others, replace(chunks, upper=count - 1)), full, s.span))
     (whole,) = joined((put(known.name, affine(u)),), here)
-    steps.append(Step(put(t.name, at), None, whole, ranges, within, s.span))
+    target = Load(t.name, tuple(at if d == f.place else p for d, p in enumerate(s.target.index)), t.dtype)
+    steps.append(Step(target, None, whole, ranges, within, s.span))
     return (*alone, known), tuple(steps)

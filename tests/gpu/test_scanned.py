@@ -15,6 +15,8 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import rows_apart
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 from polyop.runtime.layout import contiguous
 from polyop.runtime.usage import usage
@@ -160,6 +162,34 @@ def test_a_single_row_is_scanned_by_one_block() -> None:
     arrays = {"X": x, "Y": np.zeros_like(x)}
     assert "scanned" in str(c.chosen) and ran(c, arrays, {"N": 2500}) == "no fault found"
     np.testing.assert_array_equal(arrays["Y"], np.cumsum(x))
+
+
+@pytest.mark.parametrize(("name", "dtype"), [("cumsum", "f32"), ("cumsum", "i32"), ("cumsum", "f16"), ("cummax", "f32"),
+                                             ("cumprod", "i32"), ("cumsum_reverse", "f32")])
+def test_blocks_may_share_a_row(name: str, dtype: str) -> None:
+    c = made(name, dtype, options=Options(apart=True))
+    assert str(c.chosen).count("scanned") == 2 and "spread" in str(c.chosen)
+    for k, n in enumerate((1, 33, 4095, 4096, 4097, 12289)):
+        x = row(dtype, (2, n), name)
+        arrays = {"X": x, "Y": np.zeros_like(x)}
+        assert ran(c, arrays, {"N": n, "dim0": 2}, order=emulated.ORDERS[k % 3]) == "no fault found"
+        want = np.cumsum(x[:, ::-1], 1)[:, ::-1] if name == "cumsum_reverse" else NUMPY[name](x, axis=1, dtype=x.dtype)
+        np.testing.assert_array_equal(arrays["Y"], want)
+
+
+def test_columns_may_be_shared_too() -> None:
+    c = made("cumsum_columns", options=Options(apart=True))
+    x = row("f32", (4100, 5))
+    arrays = {"X": x, "Y": np.zeros_like(x)}
+    assert str(c.chosen).count("scanned") == 2 and ran(c, arrays, {"N": 4100, "dim0": 5}) == "no fault found"
+    np.testing.assert_array_equal(arrays["Y"], np.cumsum(x, 0))
+
+
+@pytest.mark.parametrize(("rows", "extent", "apart"), [(1, 1 << 20, True), (127, 1 << 15, True), (128, 1 << 20, False),
+                                                       (1, 1 << 14, False), (1 << 20, 8, False)])
+def test_rows_are_shared_where_they_are_few_and_long(rows: int, extent: int, apart: bool) -> None:
+    assert rows_apart(questions(op_of("cumsum")), {"dim0": rows, "N": extent}) == apart
+    assert not rows_apart(questions(op_of("linear_recurrence")), {"D": rows, "L": extent})
 
 
 def test_strict_numerics_add_in_the_order_of_the_text() -> None:
