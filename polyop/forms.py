@@ -12,7 +12,7 @@ from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.inline import computed_again
-from polyop.rewrite.ones import fix_at_one
+from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
@@ -54,7 +54,7 @@ def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
     near = narrowed(op) if options.near else op
     if on_gpu and options.rung == "tuned":
         near = computed_again(near, AGAIN)
-    cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_at_one(near, options.ones)), strict))
+    cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(near, options.known)), strict))
     return cut_into_shares(cut) if (options.threads or on_gpu) and not strict else cut
 
 

@@ -20,6 +20,7 @@ from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.report.explain import explain
 from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten, in_arrays
+from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import block_tile, regime, rows_apart
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
@@ -227,7 +228,7 @@ class Operator:
         result = k.carry_out(prepared, seen)
         if key is None or replace(served, height=options.height) != options:
             return result, None
-        made = call.plan(op, k, prepared, bound, merged.runs, names, values + outs, points)
+        made = call.plan(assumed(op, dict(served.windows)), k, prepared, bound, merged.runs, names, values + outs, points)
         return result, self._remembered(key, made) if served == options else made
 
     def _remembered(self, key: Any, made: P | None) -> P | None:

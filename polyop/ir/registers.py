@@ -11,6 +11,7 @@ from polyop.ir.target import Target
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WORDS_FAR = 3  # the same for products of words, of which a block of as many bytes is used half as often (8 x 3 beats 12 x 2)
 SHORTEST, TALLEST = 5, 8  # rows of a tile that is made to fit: fewer use each vector too little, more have too many addresses
+WINDOW = 8  # steps of a window at most that are written out for rows which share what they read
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 PAGE = 8  # units of `time` to store an element on a page of its own
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
 from polyop.ir.expr import Test as Tests
+from polyop.ir.options import SHORT
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
@@ -86,6 +87,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         rows = transposed(plan, cluster, lane)
         by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, 4, lanes)
         copies = min(4, (plan.target.registers - 2) // 4 - 1)  # of four vectors of sums, and four of what they share
+        if plan.options.windows and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
+            by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
         shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
         if rows:
             out.append(replace(by_shell, rows=rows, row_extent=lanes, vectors=1))

@@ -1,4 +1,4 @@
-"""Fixing sizes at 1: the loops over them disappear, and what is left may be another kind of operator.
+"""Fixing sizes: at 1, where the loops over them disappear, and what is left may be another kind of operator; or small windows.
 
 A product of matrices whose result has one column is a product of a matrix and a vector: its lanes then run along the
 contraction, and not along that one column.
@@ -13,14 +13,19 @@ from polyop.ir.expr import Affine, Expr, Load, Test, affine, map_affine, substit
 from polyop.ir.op import Op, Range, Step
 
 
-def fix_at_one(op: Op, sizes: tuple[str, ...]) -> Op:
-    """`op` for calls in which every one of `sizes` is 1; they stay arguments, and the facts say so."""
+def fix_sizes(op: Op, sizes: Mapping[str, int]) -> Op:
+    """`op` for calls in which `sizes` have these values; they stay arguments, and the facts say so."""
     if not sizes:
         return op
-    env = {s: affine(1) for s in sizes}
-    facts = tuple(Test((affine(s) - 1, affine(1) - affine(s))) for s in sizes)
+    env = {s: affine(n) for s, n in sizes.items()}
     tensors = tuple(replace(t, shape=tuple(substitute(e, env) for e in t.shape)) for t in op.tensors)
-    return replace(op, tensors=tensors, steps=tuple(_fixed(s, env) for s in op.steps), facts=(*op.facts, *facts))
+    return replace(assumed(op, sizes), tensors=tensors, steps=tuple(_fixed(s, env) for s in op.steps))
+
+
+def assumed(op: Op, sizes: Mapping[str, int]) -> Op:
+    """`op` with the facts that `sizes` have these values."""
+    facts = tuple(Test((affine(s) - n, affine(n) - affine(s))) for s, n in sizes.items())
+    return replace(op, facts=(*op.facts, *facts)) if facts else op
 
 
 def _fixed(s: Step, env: Mapping[str, Affine]) -> Step:

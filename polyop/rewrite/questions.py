@@ -40,6 +40,9 @@ class Questions:
              is 1, lanes would have one element, and another loop could have them
     windows  the sizes that some index of a contraction runs over which is added to another: where one is 1, as in a convolution
              with one filter element for each channel, whole rows of channels are known to be dense
+    slides   the windows along which rows of the result share what they read, where no product of matrices is made of that, as in
+             a convolution with one filter for each channel
+    slid     the extents of the dimensions along which they slide, beside the last one of the result
     short    the last dimension of a contraction's result, where the reads that do without it are used again by other loops, as
              the filters of a convolution of 7 x 7 images are
     upright  (columns, rows, bytes of an element) of the results of products whose left operand lies along the rows, `A[k, m]`:
@@ -59,6 +62,8 @@ class Questions:
 
     narrow: tuple[str, ...]
     windows: tuple[str, ...]
+    slides: tuple[str, ...]
+    slid: tuple[Affine, ...]
     short: tuple[Short, ...]
     upright: tuple[tuple[Affine, Affine, int], ...]
     heads: tuple[str, ...]
@@ -81,7 +86,7 @@ def questions(op: Op) -> Questions:
     last += [s.target for s in op.steps if s.reduce is not None and len(s.target.index) > 1]
     found = {op.tensor(t.source).shape[-1].name for t in last}
     rows = [_rows(s, last) for s, last in contractions]
-    return Questions(tuple(n for n in op.sizes if n in found), _windows(op, contractions),
+    return Questions(tuple(n for n in op.sizes if n in found), _windows(op, [s for s, _ in contractions]), *_slides(op),
                      tuple(_short(op, s, last) for s, last in contractions if _reused(s, last)), _upright(op, contractions),
                      _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
@@ -168,13 +173,36 @@ def _is_window(s: Step, i: str) -> bool:
     return any(i in names(p) and len(names(p) & set(s.indices)) > 1 for p in positions)
 
 
-def _windows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
-    """The sizes `R` of indices `r` in 0:R that contractions read at `p + r`, and add up."""
+def _windows(op: Op, reductions: list[Step]) -> tuple[str, ...]:
+    """The sizes `R` of indices `r` in 0:R that `reductions` read at `p + r`, and add up."""
     found = set()
-    for s, _ in contractions:
+    for s in reductions:
         kept = {p.name for p in s.target.index if isinstance(p, Affine)}
         found |= {r.upper.name for r in s.ranges if r.index not in kept and r.lower == Affine() and _is_window(s, r.index)}
     return tuple(n for n in op.sizes if n in found)
+
+
+def _slides(op: Op) -> tuple[tuple[str, ...], tuple[Affine, ...]]:
+    """The sizes `R` of windows of reductions in which one read goes along with all of the result: `X[c, p + r, q] * F[c, r]`.
+
+    And the extents of `p`.
+
+    Windows along the last index, which mostly has the lanes, are none: lanes share nothing.
+    """
+    found, slid = set[str](), list[Affine]()
+    for s in op.steps:
+        kept = {p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None}
+        if s.reduce is None or len(s.target.index) < 2 or not any(kept <= expr_names(x) for x in loads(s.expr)):
+            continue
+        last = s.target.index[-1]
+        others = kept - (names(last) if isinstance(last, Affine) else set())
+        places = [names(p) for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
+        beside = frozenset[str]().union(*(x for x in places if x & others))
+        own = _windows(op, [replace(s, ranges=tuple(r for r in s.ranges if r.index in kept | beside))])
+        if own:
+            found |= set(own)
+            slid.append(op.tensor(s.target.source).shape[-2])
+    return tuple(n for n in op.sizes if n in found), tuple(slid)
 
 
 def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine, int] | None:

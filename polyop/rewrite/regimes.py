@@ -10,7 +10,7 @@ from polyop.ir.atoms import ROWS as ATOMS
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
-from polyop.ir.registers import Turn, fitting_height, turning_pays
+from polyop.ir.registers import SHORTEST, TALLEST, WINDOW, Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
@@ -39,6 +39,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     if ones:
         return replace(options, ones=ones)
     ones = tuple(n for n in q.windows if sizes[n] == 1)
+    windows = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW)
     rows = few_rows(q, sizes)
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *q.single)))
@@ -48,10 +49,12 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     few += () if rows else tuple((n, HEADS) for n in q.heads if sizes[n] <= HEADS)
     rows = 0 if strip and rows > 1 else rows
     height = 0 if rows or few else tile_height(q, sizes, target, short)
+    if windows and short == SHORT and not q.tile and len(q.slid) == 1:
+        height = least_waste(evaluate(q.slid[0], sizes))
     cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target))
     overlap = options.overlap or tile_rows(q.chains, sizes, target)
-    found = replace(options, ones=ones, short=short, rows=rows, few=few, height=height, strip=strip, overlap=overlap,
-                    cascade=cascade)
+    found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
+                    overlap=overlap, cascade=cascade)
     return options if found == options else found
 
 
@@ -139,6 +142,11 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     return fitting_height(target, target.lanes(bytes_), *((along, down) if short == TURNED else (down, along)))
 
 
+def least_waste(rows: int) -> int:
+    """How many rows of one vector go together in a window, so that the fewest are missing: 7 of 7, 14 and 28."""
+    return min(range(SHORTEST, TALLEST + 1), key=lambda h: (-(-rows // h) * h, -h))
+
+
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:
     """Whether a sum of rows is so short in a call that all of it stays in registers, however many rows there are."""
     return any(evaluate(extent, sizes) * bytes_ <= STRIP for extent, bytes_, contracts in q.strips
@@ -150,6 +158,7 @@ def kinds(op: Op) -> tuple[str, ...]:
     q = questions(op)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in (*q.narrow, *q.windows)]
+    out += [f"where {n} is one of 2 to {WINDOW}" for n in q.slides]
     if any(rows is None or rows for rows in q.rows):
         out.append("in which a contraction has one row, at most 4, or at most 8")
     if q.upright:

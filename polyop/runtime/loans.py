@@ -33,8 +33,8 @@ def everyday(asked: Options, given: Options) -> Options:
 
     Notes   What else `asked` says decides what a kernel may count on, so it stays.
     """
-    return replace(asked, ones=given.ones, short=given.short, rows=given.rows, few=given.few, height=given.height,
-                   strip=given.strip, overlap=given.overlap)
+    return replace(asked, ones=given.ones, windows=given.windows, short=given.short, rows=given.rows, few=given.few,
+                   height=given.height, strip=given.strip, overlap=given.overlap)
 
 
 def lender(usual: Key, made: Iterable[Key]) -> Key | None:

@@ -13,7 +13,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.registers import fitting_height, register_tile, time
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
-from polyop.rewrite.ones import fix_at_one
+from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import few_rows, has_strip, kinds, narrow_sizes, regime, shortness
 
@@ -24,7 +24,7 @@ op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n
 
 
 def test_a_product_with_one_column_is_a_product_with_a_vector():
-    fixed = fix_at_one(MATMUL, ("N",))
+    fixed = fix_sizes(MATMUL, {"N": 1})
     assert fixed.steps[0].indices == ("m", "k")
     assert str(fixed.steps[0].target) == "C[m, 0]"
     assert fixed.sizes == MATMUL.sizes  # still arguments
@@ -36,7 +36,7 @@ def test_the_result_is_the_same():
     for ones in (("N",), ("N", "M")):
         at = sizes | dict.fromkeys(ones, 1)
         cut = arrays | {"A": arrays["A"][: at["M"]]}
-        got = evaluate(fix_at_one(MATMUL, ones), at, {}, cut)["C"]
+        got = evaluate(fix_sizes(MATMUL, dict.fromkeys(ones, 1)), at, {}, cut)["C"]
         np.testing.assert_array_equal(got, evaluate(MATMUL, at, {}, cut)["C"])
 
 
@@ -103,6 +103,35 @@ def test_lanes_run_along_rows_where_columns_are_few_and_the_left_operand_lies_so
     for m, n, found in ((100, 2, TURNED), (100, 64, TURNED), (100, 65, 0), (30, 40, 0), (8, 3, 0)):
         assert regime(questions(upright), {"K": 9, "M": m, "N": n}, Options(), AVX512).short == found
     assert "more rows" in " ".join(kinds(upright)) and not questions(MATMUL).upright
+
+
+def test_small_windows_along_rows_of_the_result_are_known():
+    depthwise = instantiate(parse(Source("<test>", """
+    op f(X: f32[C, H, W], F: f32[C, R, S]) -> (Y: f32[C, H - R + 1, W - S + 1]) where H >= R, W >= S {
+        Y[c, p, q] += X[c, p + r, q + s] * F[c, r, s] }""")), "f")
+    sizes = {"C": 64, "H": 30, "W": 30}
+    for r, s, found in ((3, 5, (("R", 3),)), (8, 8, (("R", 8),)), (9, 3, ()), (1, 3, ())):
+        assert regime(questions(depthwise), sizes | {"R": r, "S": s}, Options(), AVX512).windows == found
+    assert "where R is one of 2 to 8" in kinds(depthwise)
+    last = instantiate(parse(Source("<test>", """
+    op f(X: f32[H, W, C], F: f32[R, S, C]) -> (Y: f32[H - R + 1, W - S + 1, C]) where H >= R, W >= S {
+        Y[p, q, c] += X[p + r, q + s, c] * F[r, s, c] }""")), "f")
+    assert questions(last).slides == ("R", "S") and len(questions(last).slid) == 1
+    dense = instantiate(parse(Source("<test>", """
+    op f(X: f32[C, H, W], F: f32[K, C, R, S]) -> (Y: f32[K, H - R + 1, W - S + 1]) where H >= R, W >= S {
+        Y[k, p, q] += X[c, p + r, q + s] * F[k, c, r, s] }""")), "f")
+    assert questions(dense).slides == ()  # a product of matrices, which is packed
+
+
+def test_a_known_window_leaves_what_is_computed():
+    sliding = instantiate(parse(Source("<test>", """
+    op f(X: f32[N, D], W: f32[R, D]) -> (Y: f32[N - R + 1, D]) where N >= R { Y[i, d] += X[i + r, d] * W[r, d] }""")), "f")
+    fixed, rng = fix_sizes(sliding, {"R": 3}), np.random.default_rng(1)
+    arrays = {"X": rng.standard_normal((9, 5)).astype(np.float32), "W": rng.standard_normal((3, 5)).astype(np.float32)}
+    sizes = {"D": 5, "N": 9, "R": 3}
+    np.testing.assert_array_equal(evaluate(fixed, sizes, {}, arrays)["Y"], evaluate(sliding, sizes, {}, arrays)["Y"])
+    assert "R" not in {n for r in fixed.steps[0].ranges for n in (*map(str, (r.lower, r.upper)),)}
+    assert len(fixed.facts) == len(sliding.facts) + 1
 
 
 def test_few_columns_of_dot_products_are_counted():

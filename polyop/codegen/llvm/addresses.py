@@ -12,6 +12,7 @@ from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Atom, Load, affine, names
 from polyop.ir.loops import Buffer, Space
+from polyop.ir.target import NEAR
 
 ZEROS = 16 << 10
 """Bytes of zeros that a guarded pointer may run through before its test is taken at every access instead."""
@@ -75,10 +76,12 @@ def gep(s: State, element: str, p: str, by: Int) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One summand of an offset: an atom (or computed value) times a number of elements."""
+    """One summand of an offset: an atom (or computed value) times a number of elements, which is `times` of `step`."""
 
     atom: Atom | Value
     factor: Int
+    step: Int = 0
+    times: int = 0
 
 
 def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Place:
@@ -118,7 +121,7 @@ def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Pla
                     else:
                         terms.append(Term("", factor))
                 else:
-                    terms.append(Term(atom, factor))
+                    terms.append(Term(atom, factor, step, position.factor(atom) if unit == 1 and isinstance(atom, str) else 0))
             elif atom == lane:
                 along = s.b.add(along, factor)
             else:
@@ -194,6 +197,7 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
         outer: list[tuple[int, Int]] = []
         own: list[tuple[int, Int]] = []
         inner: list[tuple[int, Int, int | None]] = []
+        window = {t.step for t in terms if isinstance(t.atom, str) and isinstance(s.env.get(t.atom), int) and 0 < t.times <= NEAR}
         for t in terms:
             if isinstance(t.atom, Value):
                 by = s.b.mul(t.atom.at(point, 0), t.factor)
@@ -208,6 +212,8 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
             level = s.b.level(by)
             if isinstance(by, int):
                 offset += by
+            elif isinstance(value, int) and value >= 0 and 0 < t.times <= NEAR and t.step in window:
+                own += [(s.b.level(t.step), t.step)] * (value * t.times)  # row 2 p + r of a window, whichever p and r
             elif isinstance(t.atom, str) and t.atom in s.axes:
                 # from copy to copy by one addition: offsets of their own would fill the registers
                 own += [(s.b.level(t.factor), t.factor)] * value if isinstance(value, int) else [(level, by)]

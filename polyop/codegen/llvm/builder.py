@@ -6,6 +6,8 @@ common-subexpression elimination and loop-invariant motion at once; no LLVM pass
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from polyop.codegen.llvm.types import Int
@@ -56,6 +58,8 @@ class Builder:
     memo: dict[str, str] = field(default_factory=dict)
     count: int = 0
     block: str = "entry"
+    reads: dict[str, str] | None = None
+    arms: dict[int, list[str]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         entry: Code = []
@@ -76,6 +80,37 @@ class Builder:
         self.code.append(f"  {name} = {text}")
         return name
 
+    def read(self, text: str) -> str:
+        """A value read from memory here; or by the same text before, where that is remembered."""
+        if self.reads is None:
+            return self.do(text)
+        if text not in self.reads:
+            self.reads[text] = self.do(text)
+        return self.reads[text]
+
+    @contextmanager
+    def reading_once(self) -> Iterator[None]:
+        """Inside, where nothing is written to memory and no block ends, what was read is not read again."""
+        self.reads = {}
+        yield
+        self.reads = None
+
+    @contextmanager
+    def arm(self) -> Iterator[None]:
+        """Inside, which is one of two ways in the innermost loop, what changes in each iteration is computed for this way alone.
+
+        There are up to a dozen ways for the full tiles and the edges of a loop; all their pointers took as long as a small tile.
+        """
+        zone: Code = []
+        self.code.append(zone)
+        self.zones.append(zone)
+        at = len(self.zones) - 1
+        self.arms[at] = []
+        yield
+        for text in self.arms.pop(at):
+            del self.memo[text]
+        self.zones.pop()
+
     def pure(self, text: str, *operands: Int) -> str:
         """A value that depends on nothing but `operands`; it may be computed even where it is not needed.
 
@@ -86,8 +121,12 @@ class Builder:
             level = max((self.depth.get(o, 0) for o in operands if isinstance(o, str)), default=0)
             if level == IMPURE:
                 return self.do(text)
+            while level and level + 1 in self.arms:
+                level += 1
             known = self.memo[text] = self.fresh()
             self.depth[known] = level
+            if level in self.arms:
+                self.arms[level].append(text)
             self.zones[level].append(f"  {known} = {text}")
         return known
 

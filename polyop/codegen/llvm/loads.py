@@ -66,7 +66,7 @@ def raw(s: State, place: Place, text: str, width: int) -> str:
 
 
 def scalar_load(s: State, place: Place, p: str) -> str:
-    return raw(s, place, s.b.do(f"load {place.element}, ptr {p}, align {alignment(place.element)}"), 1)
+    return raw(s, place, s.b.read(f"load {place.element}, ptr {p}, align {alignment(place.element)}"), 1)
 
 
 def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Point, v: int) -> str:
@@ -77,7 +77,7 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
         mask = b.both(mask, lane_mask(s, place, v, write=False), w)
         p = gep(s, place.element, place.base(point, must), v * w)
         if mask is None:
-            return raw(s, place, b.do(f"load {t}, ptr {p}, align {align}"), w)
+            return raw(s, place, b.read(f"load {t}, ptr {p}, align {align}"), w)
         return raw(s, place, masked_load(s, place.element, p, mask), w)
     mask = b.both(mask, existing(s, v), w)
     if must is not None:
@@ -160,7 +160,7 @@ def masked_load(s: State, element: str, p: str, mask: str, width: int = 0) -> st
     w = width or s.width
     t = vector(element, w)
     args = ((f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, "zeroinitializer"))
-    return s.b.call(t, f"llvm.masked.load.{suffix(element, w)}.p0", *args)
+    return s.b.read(s.b.spelled(t, f"llvm.masked.load.{suffix(element, w)}.p0", args))
 
 
 def reverse(s: State, x: str, element: str) -> str:

@@ -20,6 +20,7 @@ from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int
+from polyop.codegen.llvm.windows import arranged, is_window, write_out
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
@@ -136,7 +137,19 @@ def _if(s: State, n: If) -> None:
         emit_nodes(s, n.then)
         s.tests = keep_tests
 
-    branch(s, total or "true", then, lambda: emit_nodes(s, n.other))
+    branch(s, total or "true", _arm(s, then), _arm(s, lambda: emit_nodes(s, n.other)))
+
+
+def _arm(s: State, body: Callable[[], None]) -> Callable[[], None]:
+    """`body` with what it alone needs computed in it; not inside tiles, where both ways share rows and lanes."""
+    def alone() -> None:
+        masks = s.masks
+        s.masks = dict(masks)
+        with s.b.arm():
+            body()
+        s.masks = masks
+
+    return body if s.axes or len(s.b.zones) == 1 else alone
 
 
 def _serial(s: State, n: For) -> None:
@@ -145,6 +158,12 @@ def _serial(s: State, n: For) -> None:
     What depends on nothing but the index of that one is then computed outside the loops around: worth while where nothing
     else than sums of short rows goes on inside.
     """
+    if s.axes and is_window(s, n):
+        write_out(s, n)
+        return
+    if s.axes and (other := arranged(s, n)) is not n:
+        emit_nodes(s, (other,))
+        return
     lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
     if not s.axes and runs_once(n) and all(s.nest.buffer(x.target.source).space == Space.REG for x in stores(n.body)):
         branch(s, s.b.compare("slt", lower, upper), lambda: _iteration(s, n, lower), lambda: None)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from polyop.codegen.llvm.dots import operands, store_dots
 from polyop.codegen.llvm.expressions import condition, operand, value_of
 from polyop.codegen.llvm.index import existing
@@ -10,7 +12,7 @@ from polyop.codegen.llvm.memory import store_to_memory
 from polyop.codegen.llvm.monoids import pair
 from polyop.codegen.llvm.registers import key_of, register_axes, register_type
 from polyop.codegen.llvm.repeat import across, as_scalar, is_folded, points, row_exists, rows_needed
-from polyop.codegen.llvm.state import RegKey, State, Value
+from polyop.codegen.llvm.state import Point, RegKey, State, Value
 from polyop.codegen.llvm.turn import store_turned
 from polyop.ir.dtypes import BOOL
 from polyop.ir.expr import Apply, Const, Expr
@@ -19,7 +21,7 @@ from polyop.ir.loops import Space, Store
 
 def store(s: State, n: Store) -> None:
     s.loaded = {}
-    if s.nest.buffer(n.target.source).space == Space.REG and (found := _conditional(n)) is not None:
+    if s.nest.buffer(n.target.source).space == Space.REG and (found := conditional(n)) is not None:
         test, value = found
         keep, s.active = s.active, (*s.active, condition(s, test, value_of(s, test, s.active), True))
         _to_register(s, n, value_of(s, value, s.active))
@@ -36,7 +38,7 @@ def store(s: State, n: Store) -> None:
         store_to_memory(s, n, x)
 
 
-def _conditional(n: Store) -> tuple[Expr, Expr] | None:
+def conditional(n: Store) -> tuple[Expr, Expr] | None:
     """The test and the value of `target reduce= test ? value : identity`, which changes nothing where the test fails.
 
     Not where something is added to floats: -0 + 0 is 0.
@@ -50,26 +52,34 @@ def _conditional(n: Store) -> tuple[Expr, Expr] | None:
 
 def _to_register(s: State, n: Store, x: Value) -> None:
     rows, lanes = register_axes(s, n.target)
-    folded = is_folded(s, n, x, lanes)
     blend = n.target.source in s.lives.blended
     for point in points(s, rows_needed(s, n, x, rows)):
-        missing = tuple(a for a in s.rows if a.index not in rows or blend)
-        exists = s.b.both(row_exists(s, missing, point), scalar_part(s, s.active, point))
-        if folded:
+        if is_folded(s, n, x, lanes):
+            missing = tuple(a for a in s.rows if a.index not in rows or blend)
+            exists = s.b.both(row_exists(s, missing, point), scalar_part(s, s.active, point))
             key = key_of(s, n.target, point, 0)
             old = as_scalar(s, n, s.regs[key]) if key in s.regs else None
             new = across(s, n, x, point, s.active, old)
             s.regs[key] = _kept(s, key, exists, new.text)
             continue
-        for v in range(s.vectors()) if lanes else (0,):
-            key = key_of(s, n.target, point, v)
-            new = operand(s, x, point, v, lanes)
-            if n.reduce is not None:
-                new = pair(s, n.reduce, new.like(s.regs[key]), new, n.target.dtype)
-            mask = lanes_part(s, s.active, point, v)
-            if lanes and blend:
-                mask = s.b.both(mask, existing(s, v), s.width)
-            s.regs[key] = _kept(s, key, exists, _kept_lanes(s, key, mask, new.text))
+        update_register(s, n, x, point, range(s.vectors() if lanes else 1))
+
+
+def update_register(s: State, n: Store, x: Value, point: Point, vectors: Iterable[int]) -> None:
+    """Carry out `n`, of the value `x`, for one copy of the rows and these vectors; vector 0 is what is the same in all lanes."""
+    rows, lanes = register_axes(s, n.target)
+    blend = n.target.source in s.lives.blended
+    missing = tuple(a for a in s.rows if a.index not in rows or blend)
+    exists = s.b.both(row_exists(s, missing, point), scalar_part(s, s.active, point))
+    for v in vectors:
+        key = key_of(s, n.target, point, v)
+        new = operand(s, x, point, v, lanes)
+        if n.reduce is not None:
+            new = pair(s, n.reduce, new.like(s.regs[key]), new, n.target.dtype)
+        mask = lanes_part(s, s.active, point, v)
+        if lanes and blend:
+            mask = s.b.both(mask, existing(s, v), s.width)
+        s.regs[key] = _kept(s, key, exists, _kept_lanes(s, key, mask, new.text))
 
 
 def _kept(s: State, key: RegKey, test: str | None, new: str) -> str:
