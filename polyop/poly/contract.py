@@ -267,8 +267,10 @@ def blocked(x: _Reads, tile: _Tile, ahead: bool, outer: Axes) -> tuple[PackedStr
     nc = _column_block(x, tile, kc)
     block = column_block(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
     whole = lcm(rows, x.vector)  # a copy of the left operand goes by squares of vectors
-    behind = threads and not pack_left and _is_cut(x, tile, nc)
-    mc = 2 * rows if behind else max(1, (384 if threads else 4800) // whole) * whole
+    behind = threads and not pack_left and not tile.across and _is_cut(x, tile, nc)
+    # tiles across columns are narrow, and their copies large beside what few rows compute with them: each thread makes its own
+    height = (96 if tile.across else 384) if threads else 4800
+    mc = 2 * rows if behind else max(1, height // whole) * whole
     plain = PackedStrategy(c, x.row, c.lane, x.depth, columns, nc, x.vector, None, rows, mc, rows_outside=threads,
                            across=tile.across, second=tile.second, block=block)
     if not x.is_one:  # nothing to pack, or more than one thing

@@ -201,6 +201,15 @@ def test_without_blocks_of_columns_threads_pack_behind_the_rows_they_take():
     assert structure(m.nest.body).index("m_c:parallel(") < structure(m.nest.body).index("S0_right")
 
 
+def test_tiles_of_several_short_rows_are_packed_as_they_go_by_each_of_several_threads():
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(threads=True, short=SHORT))
+    assert proved(m) and "fused" in m.chosen[0]
+    assert structure(m.nest.body).startswith("p_c:parallel(q_c:parallel(k_c:parallel(")
+    arrays, got = run(m, {"C": 3, "H": 14, "W": 9, "K": 200})
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
+
+
 def test_a_matmul_is_packed_into_register_tiles_by_the_schedule_alone():
     m = middle(MATMUL, "tuned")
     assert structure(m.nest.body) == (
