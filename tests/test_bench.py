@@ -17,7 +17,7 @@ from polyop.bench import machine as machines
 from polyop.bench import measure as measuring
 from polyop.bench.book import Book, Row
 from polyop.bench.case import Case, Sweep, library
-from polyop.bench.clock import ROUNDS, SHORTEST, Timing, interleaved, timing
+from polyop.bench.clock import ROUNDS, SHORTEST, WARM, Timing, interleaved, timing
 from polyop.bench.machine import Level, Machine
 from polyop.bench.measure import Settings, bind, measure
 from polyop.bench.peers import Peer, chosen, reason
@@ -81,10 +81,18 @@ def test_things_are_called_by_turns_and_another_one_begins_each_round():
     assert first.samples == second.samples >= ROUNDS
 
 
-def test_after_a_pause_a_call_is_made_before_the_clock_runs():
+def test_after_a_pause_something_long_is_called_once_before_the_clock_runs():
     called: list[str] = []
-    (found,) = interleaved([lambda: called.append("a") or time.sleep(2 * SHORTEST)], 0.001, pause=1e-4)
+    (found,) = interleaved([lambda: called.append("a") or time.sleep(2 * WARM)], 0.001, pause=1e-4)
     assert len(called) == 2 + 2 * found.samples
+
+
+def test_after_a_pause_something_short_is_called_for_a_while_before_the_clock_runs_and_while_it_does():
+    called: list[float] = []
+    (found,) = interleaved([lambda: called.append(time.perf_counter()) or time.sleep(2 * SHORTEST)], 0.001, pause=2 * WARM)
+    rounds = [k for k in range(3, len(called)) if called[k] - called[k - 1] > 2 * WARM]
+    assert len(rounds) >= ROUNDS - 1 and found.samples > 2 * ROUNDS
+    assert len(called) > 2 + found.samples + 2 * ROUNDS
 
 
 def test_something_short_is_sampled_many_calls_at_a_time():

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 SHORTEST = 5e-5  # seconds of a sample: reading the clock takes a thousandth of that
 ROUNDS = 5       # at least, so that two bad samples do not matter; but no more are begun after
 LONG = 1.0       # seconds
+WARM = 2e-3      # seconds of calls after a pause, before the clock runs and then while it does: caches fill, threads wake up
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,23 +41,33 @@ def interleaved(things: Sequence[Callable[[], Any]], budget: float, pause: float
 
     Notes   A sample of something short is the mean of as many calls in a row as take SHORTEST. All have been called once
             before the first sample is taken, so that nothing is compiled or imported while the clock runs. A `pause` in
-            seconds lets the threads of whoever was there before fall asleep; then one call wakes those of the next.
+            seconds lets the threads of whoever was there before fall asleep; then the next is called for WARM seconds,
+            and sampled for as long: the time is that of one call among others of its kind, as it is without a pause.
     """
     repeats = [max(1, math.ceil(SHORTEST / _second_call(thing))) for thing in things]
     samples: list[list[float]] = [[] for _ in things]
-    start = time.perf_counter()
+    start, rounds, warm = time.perf_counter(), 0, WARM if pause else 0.0
     stop = start + budget * len(things)
-    while len(samples[0]) < (ROUNDS if time.perf_counter() < start + LONG else 1) or time.perf_counter() < stop:
-        first = len(samples[0]) % len(things)  # nobody always follows the same one, and finds what that one left in the caches
+    while rounds < (ROUNDS if time.perf_counter() < start + LONG else 1) or time.perf_counter() < stop:
+        first = rounds % len(things)  # nobody always follows the same one, and finds what that one left in the caches
         for k in (*range(first, len(things)), *range(first)):
             if pause:
                 time.sleep(pause)
-                things[k]()
-            begin = time.perf_counter()
-            for _ in range(repeats[k]):
-                things[k]()
-            samples[k].append(1e3 * (time.perf_counter() - begin) / repeats[k])
+                list(_calls(things[k], 1, warm))
+            samples[k] += [1e3 * seconds / repeats[k] for seconds in _calls(things[k], repeats[k], warm)]
+        rounds += 1
     return [timing(t) for t in samples]
+
+
+def _calls(thing: Callable[[], Any], times: int, duration: float) -> Iterator[float]:
+    """Seconds of so many calls in a row, once at least, and again until they have gone on for `duration` seconds."""
+    start = end = time.perf_counter()
+    while end == start or end < start + duration:
+        begin = time.perf_counter()
+        for _ in range(times):
+            thing()
+        end = time.perf_counter()
+        yield end - begin
 
 
 def _second_call(thing: Callable[[], Any]) -> float:
