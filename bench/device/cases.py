@@ -96,6 +96,10 @@ def _rmsnorm(torch: Any, x: Any, g: Any) -> Any:
     return torch.nn.functional.rms_norm(x, x.shape[1:], g, 1e-6)
 
 
+def _cumsum(torch: Any, x: Any) -> Any:
+    return torch.cumsum(x, -1)
+
+
 def _softmax(torch: Any, x: Any) -> Any:
     return torch.softmax(x, -1)
 
@@ -126,6 +130,9 @@ def cases(small: bool = False) -> list[Case]:
             _sums("sum_columns", n, v, "float32", lambda torch, x: x.sum(0))]
     out += [Case("transposes", f"{n}x{n} float32", "transpose", (((n, n), "float32"),), lambda torch, x: x.T.contiguous(), 0.0,
                  8.0 * n * n)]
+    out += [_rows("scans", op, r, c, "float32", peer, flops=1)
+            for op, r, c, peer in (("cumsum", v, v, _cumsum), ("cumsum", 1, v * v, _cumsum),
+                                   ("cumsum_columns", v, v, lambda torch, x: torch.cumsum(x, 0)))]
     x, w, b = ((v, v), "bfloat16"), ((v, v), "bfloat16"), ((v,), "bfloat16")
     out += [Case("fused", f"linear_gelu {v}^3 bfloat16", "linear_gelu", (x, w, b),
                  lambda torch, x, w, b: torch.nn.functional.gelu(torch.nn.functional.linear(x, w, b)), 2.0 * v**3,

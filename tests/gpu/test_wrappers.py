@@ -63,6 +63,53 @@ def test_a_shuffle_that_half_of_a_warp_leaves_out_is_reported(order: str) -> Non
     assert [f.what for f in report.findings] == ["deadlock"]
 
 
+# --- scans ----------------------------------------------------------------------------------------------------------
+
+SPREADS = ((2, 1, 64), (32, 1, 128), (64, 1, 64), (128, 1, 128), (8, 32, 256), (8, 64, 512), (16, 4, 128), (64, 4, 256))
+"""Threads that scan, how far apart they are, and threads of the block."""
+
+
+def scanned(x: np.ndarray, over: int, step: int) -> tuple[np.ndarray, np.ndarray]:
+    """What is before each thread, and all of its group."""
+    y = x.reshape(-1, over, step)
+    sums = np.cumsum(y, 1, dtype=x.dtype)
+    return (sums - y).reshape(-1).astype(x.dtype), np.broadcast_to(sums[:, -1:], y.shape).reshape(-1)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int32, np.int8, np.float64])
+@pytest.mark.parametrize("target", ["cuda:sm_80", "hip:gfx90a", "hip:gfx1100"])
+def test_a_scan_leaves_each_thread_what_is_before_it_and_all_of_them_the_total(target: str, dtype: type) -> None:
+    name = {np.float32: "float", np.int32: "int", np.int8: "pop_i8", np.float64: "double"}[dtype]
+    for k, (over, step, block) in enumerate(SPREADS):
+        if over * step > block or block % (64 if target == "hip:gfx90a" else 32):
+            continue
+        x = np.random.default_rng(k).integers(-2, 3, block).astype(dtype)
+        arrays = {"X": x, "Y": np.zeros_like(x), "Z": np.zeros_like(x)}
+        body = (f"{name} before; Z[t] = pop_scan<{over}, {step}, {block}>(X[t], ({name})0, &before, "
+                f"[](const {name} a, const {name} b) {{ return ({name})(a + b); }}); Y[t] = before;")
+        report = ran(body, arrays, block=block, target=target, order=emulated.ORDERS[k % 3], writes=("Y", "Z"))
+        before, total = scanned(x, over, step)
+        assert str(report) == "no fault found", (over, step, block)
+        np.testing.assert_array_equal(arrays["Y"], before)
+        np.testing.assert_array_equal(arrays["Z"], total)
+
+
+@pytest.mark.parametrize("order", emulated.ORDERS)
+def test_steps_that_do_not_commute_are_joined_in_the_order_of_the_threads(order: str) -> None:
+    g = np.random.default_rng(5)
+    a, b = g.integers(-1, 2, 128).astype(np.float32), g.integers(-3, 4, 128).astype(np.float32)
+    arrays = {"A": a, "B": b, "Y": np.zeros(128, np.float32), "Z": np.zeros(128, np.float32)}
+    body = ("typedef pop_linear<float> step; step before; const step all = pop_scan<128, 1, 128>(step{A[t], B[t]}, step{1, 0}, "
+            "&before, [](const step x, const step y) { return pop_then(x, y); }); Y[t] = before.a * 2 + before.b; "
+            "Z[t] = all.a * 2 + all.b;")
+    assert str(ran(body, arrays, block=128, order=order, writes=("Y", "Z"))) == "no fault found"
+    known = [2.0]
+    for x, y in zip(a, b, strict=True):
+        known.append(float(x) * known[-1] + float(y))
+    np.testing.assert_array_equal(arrays["Y"], np.float32(known[:-1]))
+    np.testing.assert_array_equal(arrays["Z"], np.full(128, known[-1], np.float32))
+
+
 # --- shared memory --------------------------------------------------------------------------------------------------
 
 TURN = """
