@@ -20,6 +20,7 @@ from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.scans import cut_scans
 from polyop.rewrite.shares import cut_into_shares
+from polyop.rewrite.upright import columns_upright
 
 AGAIN = 40
 """What is computed again on a GPU costs at most that much, see `rewrite/measure.py`: four exponentials."""
@@ -54,6 +55,8 @@ def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
     near = narrowed(op) if options.near else op
     if on_gpu and options.rung == "tuned":
         near = computed_again(near, AGAIN)
+    if not on_gpu and options.rung == "tuned":
+        near = columns_upright(near, dict(options.few))
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(near, options.known)), strict))
     return cut_into_shares(cut) if (options.threads or on_gpu) and not strict else cut
 

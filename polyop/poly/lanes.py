@@ -18,6 +18,9 @@ from polyop.poly.strides import spacing, stride
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
+OTHERS = 4
+"""Rows in lock step around few columns, where these have a window: its elements for all columns are then too many for L1."""
+
 
 @dataclass(frozen=True, slots=True)
 class RowStrategy:
@@ -26,6 +29,7 @@ class RowStrategy:
     lane      a class of the shell, or None
     inner     for each group, in order, the class its lanes run along, or None; used where `lane` is None
     rows      a class of the shell that runs in lock step too, `row_extent` at a time, or None
+    also      another one around these, and how many at a time
     vectors   vector registers' worth of lanes in one pass
     apart     conditions between the lanes and the loops inside them stand as tests, since those loops run in step
     """
@@ -37,10 +41,12 @@ class RowStrategy:
     vectors: int
     lanes: int
     apart: bool = False
+    also: tuple[str, int] | None = None
 
     def __str__(self) -> str:
         where = f"lanes {self.lane} (shell)" if self.lane else f"lanes {', '.join(i or '-' for i in self.inner)}"
         rows = f", rows {self.rows} x {self.row_extent}" if self.rows else ""
+        rows += f" and {self.also[0]} x {self.also[1]}" if self.also else ""
         return f"rows: {where}, {self.vectors} x {self.lanes}{rows}{', conditions apart' if self.apart else ''}"
 
 
@@ -100,7 +106,9 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     if any(inner):
         few = beside(plan, cluster)
         at = len(out) if lane and shell[lane] >= total else 0
-        out[at:at] = [*([with_rows(plan, by_inner, *few)] if few else []), by_inner]
+        sides = [with_rows(plan, by_inner, *few)] if few else []
+        across = others(plan, cluster, few[0]) if few and not plan.options.rows else None
+        out[at:at] = [*(with_others(plan, x, across) for x in sides if across), *sides, by_inner]
     return (*out, none)
 
 
@@ -128,6 +136,22 @@ def with_rows(plan: Plan, r: RowStrategy, rows: str, few: int) -> RowStrategy:
     """`r` with its `few` `rows` in lock step, each with sums of its own in as many vectors as there are registers for."""
     most = max(v for v in (1, 2, 4) if (few + 1) * v < plan.target.registers and few * v <= 16)
     return replace(r, rows=rows, row_extent=few, vectors=most)
+
+
+def others(plan: Plan, cluster: Cluster, few: str) -> str | None:
+    """The innermost loop of the shell that shares what `few` has, if that has a window: q of `X[q + s, c] * F[k, s, c]`."""
+    (s,) = (x for x in cluster.stmts if x.kind == UPDATE)
+    if not any(is_window(plan, cluster.stmts, c) for c in plan.classes[s.name].values() if c not in cluster.shell):
+        return None
+    own = {c: i for i, c in plan.classes[s.name].items()}
+    reads = [expr_names(x) for x in s.reads if own[few] in expr_names(x)]
+    found = [c for c in cluster.shell if c != few and c in own and not any(own[c] in x for x in reads)]
+    return found[-1] if found else None
+
+
+def with_others(plan: Plan, r: RowStrategy, across: str) -> RowStrategy:
+    """`r` with four rows `across` in lock step around its own: each vector of either side then serves four sums."""
+    return replace(r, also=(across, OTHERS), vectors=1)
 
 
 def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:

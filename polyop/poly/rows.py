@@ -39,17 +39,18 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     width = strategy.vectors * strategy.lanes
     axes = dict(outer)
     locked: list[tuple[str, int]] = []
-    order = [c for c in cluster.shell if c not in (strategy.lane, strategy.rows)]
-    order += [c for c in (strategy.rows, strategy.lane) if c]
+    also, some = strategy.also or (None, 1)
+    order = [c for c in cluster.shell if c not in (strategy.lane, strategy.rows, also)]
+    order += [c for c in (also, strategy.rows, strategy.lane) if c]
     for c in order:
         if c == strategy.lane:
             start = common_start(plan, cluster.stmts, c, axes)
             axes[c] = Axis((Coord(f"{c}_t", width), Coord(f"{c}_v", 1, width)), start)
             locked.append((f"{c}_v", width))
-        elif c == strategy.rows:
-            start = common_start(plan, cluster.stmts, c, axes)
-            axes[c] = Axis((Coord(f"{c}_s", strategy.row_extent), Coord(f"{c}_p", 1, strategy.row_extent)), start)
-            locked.insert(0, (f"{c}_p", strategy.row_extent))
+        elif c in (strategy.rows, also):
+            start, extent = common_start(plan, cluster.stmts, c, axes), strategy.row_extent if c == strategy.rows else some
+            axes[c] = Axis((Coord(f"{c}_s", extent), Coord(f"{c}_p", 1, extent)), start)
+            locked.insert(0, (f"{c}_p", extent))
         elif c in plan.tiled:
             axes[c] = Axis((plan.tiled[c], Coord(c, 1, plan.tiled[c].step)))
         else:
@@ -66,7 +67,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
     body = writer.items(cluster.body, axes, loops)
     serial = [n for c in order for n in axes[c].names if n not in b.kinds and n not in around]
-    lanes = [f"{strategy.lane}_v"] if strategy.lane else [f"{strategy.rows}_p"] if strategy.rows else []
+    lanes = [f"{strategy.lane}_v"] if strategy.lane else [f"{c}_p" for c in (also, strategy.rows) if c]
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
     elif serial:

@@ -11,6 +11,7 @@ from polyop.rewrite.passes import Pass, find_passes
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_rows
+from polyop.rewrite.upright import upright
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -47,7 +48,8 @@ class Questions:
              the filters of a convolution of 7 x 7 images are
     upright  (columns, rows, bytes of an element) of the results of products whose left operand lies along the rows, `A[k, m]`:
              with few columns lanes run along these, as it does
-    heads    the sizes that are columns of dot products, `N` of `A[m, k] * B[n, k]`: where these are few, they share a row of A
+    heads    the sizes that are columns of dot products, `N` of `A[m, k] * B[n, k]`: where these are few, they share a row of A;
+             and of `A[m, k] * B[k, n]`, of which these few are copied
     rows     the extents of each contraction's rows; None if they are not known before the loops run
     single   the sizes among these extents, if nothing else is added to what contractions write: with one row of each,
              these sizes are 1
@@ -156,13 +158,13 @@ def _single(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
 
 
 def _heads(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
-    """The sizes of the last index of contractions all of whose reads end in one contracted index."""
+    """The sizes of the last index of contractions all of whose reads end in one contracted index, or do in a small copy."""
     found = set()
     for s, last in contractions:
         ends = {x.index[-1] if x.index else None for x in loads(s.expr)}
         end = ends.pop() if len(ends) == 1 else None
         kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-        if isinstance(end, Affine) and end.name in s.indices and end.name not in kept:
+        if (isinstance(end, Affine) and end.name in s.indices and end.name not in kept) or upright(op, s):
             found |= {(r.upper - r.lower).name for r in s.ranges if r.index == last}
     return tuple(n for n in op.sizes if n in found)
 

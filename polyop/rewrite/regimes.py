@@ -17,6 +17,7 @@ from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
 from polyop.rewrite.scans import PART
 from polyop.rewrite.traffic import tile_rows
+from polyop.rewrite.upright import COLUMNS
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
@@ -24,7 +25,6 @@ TILES = (128, 64, 32)  # sides of the tile that a block of a GPU's threads takes
 WIDEST = 256
 PARTS = 8  # of a row that make it worth it to read it twice
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
-HEADS = 4  # columns of dot products that share each vector of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -46,7 +46,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
     short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
-    few += () if rows else tuple((n, HEADS) for n in q.heads if sizes[n] <= HEADS)
+    few += () if rows else tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS)
     rows = 0 if strip and rows > 1 else rows
     height = 0 if rows or few else tile_height(q, sizes, target, short)
     if windows and short == SHORT and not q.tile and len(q.slid) == 1:
@@ -163,7 +163,7 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which a contraction has one row, at most 4, or at most 8")
     if q.upright:
         out.append(f"in which a row of a product's result has at most {UPRIGHT} bytes, and there are more rows")
-    out += [f"where {n} is at most {HEADS}" for n in q.heads]
+    out += [f"where {n} is at most {COLUMNS}" for n in q.heads]
     if q.turns:
         out.append(f"where {' or '.join(q.turns)} is 1, at most 4, 8, 16, or 32")
     if q.short:
