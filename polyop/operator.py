@@ -4,33 +4,31 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from math import prod
+from dataclasses import replace
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
+from polyop.artefact import Artefact, Compile, Compiled, Instantiate
 from polyop.ir.deep import with_room
-from polyop.ir.dtypes import DTYPES, F32, I32, DType
-from polyop.ir.errors import CallError, UnsupportedError, UserError, fail
+from polyop.ir.dtypes import DType
+from polyop.ir.errors import CallError, UnsupportedError, fail
 from polyop.ir.interface import Choice, Interface
-from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
-from polyop.report.explain import explain
-from polyop.rewrite.flatten import Flat, Group, allowed, chains, flatten, in_arrays
+from polyop.known import Known, Merged, fresh_results, seen_as
+from polyop.rewrite.flatten import chains, flatten
 from polyop.rewrite.ones import assumed
-from polyop.rewrite.questions import Questions, questions
+from polyop.rewrite.questions import Questions
 from polyop.rewrite.regimes import block_tile, regime, rows_apart
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
-from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import contiguous, layout
-from polyop.runtime.loans import Loans, cost, everyday, lender
+from polyop.runtime.loans import cost, everyday, lender
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.call import LaunchPlan
@@ -41,58 +39,6 @@ P = TypeVar("P", "call.CallPlan", "LaunchPlan")
 
 _PLANS = 4096        # calls of different looks that an operator remembers
 _SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
-
-
-class Compiled(Protocol):
-    """What compiling gives: `compiler.Compiled`."""
-
-    @property
-    def module(self) -> Module | None: ...
-    @property
-    def binary(self) -> Binary | None: ...
-    @property
-    def proofs(self) -> tuple[Proof, ...]: ...
-    @property
-    def trace(self) -> Mapping[str, str]: ...
-    @property
-    def chosen(self) -> tuple[str, ...]: ...
-    @property
-    def notes(self) -> tuple[str, ...]: ...
-
-
-Compile = Callable[[Op, Layout, Target, Options], Compiled]
-Instantiate = Callable[[Choice], Op]
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Artefact:
-    """A compiled operator to look at; it needs no device until it is called.
-
-    operator  what a call goes to
-    Notes     `trace[stage]` is the text of a stage, `source` that of the last one.
-    """
-
-    operator: Operator
-
-    op: Op
-    target: Target
-    layout: Layout
-    source: str
-    trace: Mapping[str, str]
-    proofs: tuple[Proof, ...]
-    notes: tuple[str, ...]
-    binary: Binary | None
-
-    def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
-        """Run on arguments, compiled for this target and with these options.
-
-        Raises CallError, if they do not fit; UnsupportedError, if the target is not here.
-        """
-        return self.operator(*args, out=out, **keywords)
-
-    def explain(self, sizes: Mapping[str, int] | None = None) -> str:
-        """Loops, fusion, work, memory and proofs; with `sizes`, the formulas are also worked out for them."""
-        return with_room(lambda: explain(self, sizes))
 
 
 class Operator:
@@ -110,7 +56,7 @@ class Operator:
         self._instantiate = instantiate
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
-        self._known: store.Memo[_Known] = store.Memo()
+        self._known: store.Memo[Known] = store.Memo()
         self._plans: dict[Any, call.CallPlan | LaunchPlan] = {}
         self._picks: dict[Any, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
         self._met = 0  # calls that looked like none before
@@ -205,7 +151,7 @@ class Operator:
                     raise fail("E707", f"`{self.interface.name}` is called on symbolic values, so nothing is written to `out`")
                 return symbolic(self.interface, self._op, arguments), None
         choice = choose.choose(self.interface, arguments)
-        known = self._known.get(_exactly(choice), lambda: _Known(self._op(choice)))
+        known = self._known.get(_exactly(choice), lambda: Known(self._op(choice)))
         op = known.op
         try:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
@@ -240,7 +186,7 @@ class Operator:
             self._plans[look] = made
         return made
 
-    def _on_gpu(self, merged: _Merged, seen: Bound, bound: Bound, names: tuple[str, ...],
+    def _on_gpu(self, merged: Merged, seen: Bound, bound: Bound, names: tuple[str, ...],
                 values: tuple[Any, ...]) -> tuple[Any, LaunchPlan | None]:
         """A call on arrays of a GPU that looks like none before; its result, and a plan if there can be one.
 
@@ -269,7 +215,7 @@ class Operator:
         if not isinstance(k, GpuKernel):
             raise UnsupportedError(f"`{seen.op.name}` has no loops for {t.name}: {'; '.join(k.notes)}")
         prepared = prepare(k, seen)
-        result = gpu.carry_out(prepared, seen, _new(bound, names))
+        result = gpu.carry_out(prepared, seen, fresh_results(bound, names))
         return result, gpu.plan(bound.op, prepared, bound, names, values)
 
     def _op(self, choice: Choice) -> Op:
@@ -282,7 +228,7 @@ class Operator:
         found = regime(q, sizes, options, cpu.resolve(self.target)) if positive else replace(options, regime="any")
         return found if found.threads == many else replace(found, threads=many)
 
-    def _kernel(self, merged: _Merged, seen: Bound, options: Options, look: Any,
+    def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
                 points: int) -> tuple[Kernel | Interpreted, Options]:
         """The kernel for a call that asks for `options`, and its own options: it may serve for one that is not there yet."""
         asked = layout(seen.op, seen.views, options.ones), options
@@ -336,38 +282,13 @@ class Operator:
 
     def choice(self, dtypes: Mapping[str, str | DType] | None = None, consts: Mapping[str, Any] | None = None,
                rank: int | None = None) -> Choice:
-        """The Op meant by names alone."""
-        interface, given, fixed = self.interface, dict(dtypes or {}), dict(consts or {})
-        variables = []
-        for name, classes in interface.variables:
-            allowed = choose.members(classes)
-            wanted = given.pop(name, next((x for x in (F32, I32) if x in allowed), allowed[0]))
-            dtype = DTYPES.get(wanted) if isinstance(wanted, str) else wanted
-            if dtype not in allowed:
-                raise fail("E602", f"`{name}` cannot be {wanted}; it is one of {', '.join(map(str, allowed))}")
-            variables.append((name, dtype))
-        values = []
-        for p in interface.consts:
-            value = fixed.pop(p.name, p.default)
-            if value is None and p.derived:
-                continue
-            if value is None:
-                raise fail("E601", f"`{p.name}` has no default; give it in `consts`")
-            values.append((p.name, choose.const(p, value)))
-        unknown = [*given, *fixed]
-        if unknown:
-            raise _unknown(interface, unknown[0])
-        rest = (1 if rank is None else rank) if interface.has_rest else None
-        return Choice(tuple(variables), tuple(values), rest)
+        """The Op meant by names alone: see `compile`."""
+        return choose.by_names(self.interface, dtypes or {}, consts or {}, rank)
 
 
 def _exactly(choice: Choice) -> tuple[Choice, str]:
     """What tells apart choices that are equal: consts of 0.0 and of -0.0."""
     return choice, str(choice.consts)
-
-
-def _unknown(interface: Interface, name: str) -> UserError:
-    return fail("E601", f"`{interface.name}` has no dtype variable or const `{name}`")
 
 
 class _NoCodeError(Exception):
@@ -384,56 +305,6 @@ def _load(made: Compiled) -> Kernel | GpuKernel:
     if made.binary is None:
         raise _NoCodeError(made)
     return store.loaded(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
-
-
-class _Merged:
-    """An Op with some of its dimensions as one, what its kernels depend on, and those that calls have needed so far."""
-
-    def __init__(self, op: Op, groups: tuple[Group, ...]) -> None:
-        self.flat = flatten(op, groups)
-        self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
-        self.questions = questions(self.flat.op)
-        self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
-        self.on_gpus: store.Memo[Kernel | GpuKernel | Interpreted] = store.Memo()
-        self.loans = Loans()
-
-
-class _Known:
-    """An Op, and what calls of it have shown so far."""
-
-    def __init__(self, op: Op) -> None:
-        self.op = op
-        self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
-        self._chains = in_arrays(op)
-        self._merged: store.Memo[_Merged] = store.Memo()
-
-    def merged(self, bound: Bound) -> _Merged:
-        """The Op with those dimensions as one that lie one after the other in all arrays of a call."""
-        groups: tuple[Group, ...] = ()
-        if self._chains:
-            views = bound.views
-            groups = allowed(self._chains, {n: v.shape for n, v in views.items()}, {n: v.strides for n, v in views.items()})
-        return self._merged.get(groups, lambda: _Merged(self.op, groups))
-
-
-def seen_as(bound: Bound, flat: Flat) -> Bound:
-    """The same call as one of `flat`: the same memory, with the dimensions of each group as one."""
-    if not flat.sizes:
-        return bound
-    views = {}
-    for name, v in bound.views.items():
-        together = flat.dims[name]
-        strides = together.strides(v.shape, v.strides)
-        assert strides is not None, f"{name} does not lie in one piece"
-        views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory, v.device)
-    sizes = {n: prod(bound.sizes[x] for x in group) for n, group in flat.sizes.items()}
-    return Bound(flat.op, bound.sizes | sizes, bound.scalars, views, bound.results, bound.sources, bound.home)
-
-
-def _new(bound: Bound, names: tuple[str, ...]) -> tuple[str, ...]:
-    """The results that a call has made: neither updated nor given, as what is in `names` was."""
-    updated = {o for _, o in bound.op.updates}
-    return tuple(t.name for t in bound.op.outputs if t.name not in updated and t.name not in names)
 
 
 def _roomy(f: Callable[[], T]) -> T:

@@ -10,6 +10,7 @@ import click
 import numpy as np
 
 from polyop import program, standard
+from polyop.artefact import Artefact
 from polyop.cli.console import ERR
 from polyop.dsl import syntax
 from polyop.dsl.names import did_you_mean
@@ -17,7 +18,6 @@ from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import fail
 from polyop.ir.options import RUNGS, Options
-from polyop.operator import Artefact
 from polyop.outcome import Called
 from polyop.rehearsal import OnDevice, Rehearsal, device_for
 from polyop.runtime import cpu

@@ -8,7 +8,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from polyop.ir.dtypes import BOOL, BY_NUMPY, CLASSES, DTYPES, F32, I64, DType
+from polyop.ir.dtypes import BOOL, BY_NUMPY, CLASSES, DTYPES, F32, I32, I64, DType
+from polyop.ir.errors import UserError, fail
 from polyop.ir.interface import Choice, Interface, Parameter
 from polyop.runtime import arrays
 from polyop.runtime.arrays import refuse
@@ -129,3 +130,39 @@ def const(p: Parameter, value: Any) -> float | int | bool:
         raise refuse("E609", f"`{p.name}` is {wanted} and fixed when the operator is compiled, got {value!r}")
     arrays.number(value, p.name, dtype)  # refuses what is too large
     return float(value) if dtype.is_float else value
+
+
+def by_names(interface: Interface, dtypes: Mapping[str, str | DType], consts: Mapping[str, Any], rank: int | None) -> Choice:
+    """The Op meant by names alone, without arguments.
+
+    dtypes   of dtype variables; if one is not given: f32, else i32, else the first that it may be
+    rank     how many dimensions `...` stands for; 1 if it is not given
+
+    Raises UserError, if there is nothing of such a name.
+    """
+    given, fixed = dict(dtypes), dict(consts)
+    variables = []
+    for name, classes in interface.variables:
+        allowed = members(classes)
+        wanted = given.pop(name, next((x for x in (F32, I32) if x in allowed), allowed[0]))
+        dtype = DTYPES.get(wanted) if isinstance(wanted, str) else wanted
+        if dtype not in allowed:
+            raise fail("E602", f"`{name}` cannot be {wanted}; it is one of {', '.join(map(str, allowed))}")
+        variables.append((name, dtype))
+    values = []
+    for p in interface.consts:
+        value = fixed.pop(p.name, p.default)
+        if value is None and p.derived:
+            continue
+        if value is None:
+            raise fail("E601", f"`{p.name}` has no default; give it in `consts`")
+        values.append((p.name, const(p, value)))
+    unknown = [*given, *fixed]
+    if unknown:
+        raise _unknown(interface, unknown[0])
+    rest = (1 if rank is None else rank) if interface.has_rest else None
+    return Choice(tuple(variables), tuple(values), rest)
+
+
+def _unknown(interface: Interface, name: str) -> UserError:
+    return fail("E601", f"`{interface.name}` has no dtype variable or const `{name}`")

@@ -1,0 +1,69 @@
+"""What calls of an Op have shown so far: which of its dimensions go together, and the kernels that they have needed."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING
+
+from polyop.ir.op import Op
+from polyop.rewrite.flatten import Flat, Group, allowed, flatten, in_arrays
+from polyop.rewrite.questions import questions
+from polyop.runtime import call, store
+from polyop.runtime.arrays import View
+from polyop.runtime.bind import Bound
+from polyop.runtime.interpreted import Interpreted
+from polyop.runtime.kernel import Kernel
+from polyop.runtime.loans import Loans
+
+if TYPE_CHECKING:
+    from polyop.runtime.gpu.kernel import GpuKernel
+
+
+class Merged:
+    """An Op with some of its dimensions as one, what its kernels depend on, and those that calls have needed so far."""
+
+    def __init__(self, op: Op, groups: tuple[Group, ...]) -> None:
+        self.flat = flatten(op, groups)
+        self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
+        self.questions = questions(self.flat.op)
+        self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
+        self.on_gpus: store.Memo[Kernel | GpuKernel | Interpreted] = store.Memo()
+        self.loans = Loans()
+
+
+class Known:
+    """An Op, and what calls of it have shown so far."""
+
+    def __init__(self, op: Op) -> None:
+        self.op = op
+        self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
+        self._chains = in_arrays(op)
+        self._merged: store.Memo[Merged] = store.Memo()
+
+    def merged(self, bound: Bound) -> Merged:
+        """The Op with those dimensions as one that lie one after the other in all arrays of a call."""
+        groups: tuple[Group, ...] = ()
+        if self._chains:
+            views = bound.views
+            groups = allowed(self._chains, {n: v.shape for n, v in views.items()}, {n: v.strides for n, v in views.items()})
+        return self._merged.get(groups, lambda: Merged(self.op, groups))
+
+
+def seen_as(bound: Bound, flat: Flat) -> Bound:
+    """The same call as one of `flat`: the same memory, with the dimensions of each group as one."""
+    if not flat.sizes:
+        return bound
+    views = {}
+    for name, v in bound.views.items():
+        together = flat.dims[name]
+        strides = together.strides(v.shape, v.strides)
+        assert strides is not None, f"{name} does not lie in one piece"
+        views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory, v.device)
+    sizes = {n: prod(bound.sizes[x] for x in group) for n, group in flat.sizes.items()}
+    return Bound(flat.op, bound.sizes | sizes, bound.scalars, views, bound.results, bound.sources, bound.home)
+
+
+def fresh_results(bound: Bound, names: tuple[str, ...]) -> tuple[str, ...]:
+    """The results that a call has made: neither updated nor given, as what is in `names` was."""
+    updated = {o for _, o in bound.op.updates}
+    return tuple(t.name for t in bound.op.outputs if t.name not in updated and t.name not in names)
