@@ -7,7 +7,8 @@
 ;
 ; @ticket holds  generation << 32 | open << 31 | joined.  A worker takes part by adding 1 to an open ticket; closing it
 ; tells the caller how many have joined, and he leaves when as many have counted themselves in @done. Until then, and only
-; then, may a worker read @region. Workers spin on the ticket, then sleep on its generation with a futex.
+; then, may a worker read @region. Workers spin on the ticket, then sleep on its generation with a futex; at once, if anybody
+; else wants their processor, such as another library's pool.
 ;
 ; A worker that finds itself on the caller's processor hops off it before it takes part: both would wait for each other there,
 ; the caller spinning, until the system moves one of them, which may take longer than the work. Its affinity stays what it was.
@@ -164,8 +165,8 @@ entry:
   %first = sub i64 %g0, %o1                                      ; an open ticket is still to be served
   br label %watch
 watch:
-  %served = phi i64 [ %first, %entry ], [ %served, %pause ], [ %served, %woken ], [ %served, %missed ], [ %gen, %count ]
-  %k = phi i64 [ 0, %entry ], [ %k1, %pause ], [ 0, %woken ], [ %k, %missed ], [ 0, %count ]
+  %served = phi i64 [ %first, %entry ], [ %served, %pause ], [ %served, %offer ], [ %served, %woken ], [ %served, %missed ], [ %gen, %count ]
+  %k = phi i64 [ 0, %entry ], [ %k1, %pause ], [ %k2, %offer ], [ 0, %woken ], [ %k, %missed ], [ 0, %count ]
   %t = load atomic i64, ptr @ticket acquire, align 64
   %gen = lshr i64 %t, 32
   %bit = lshr i64 %t, 31
@@ -187,6 +188,16 @@ wait:
 pause:
   call void @llvm.x86.sse2.pause()
   %k1 = add i64 %k, 1
+  %low = and i64 %k1, OFFERED
+  %turn = icmp eq i64 %low, 0
+  br i1 %turn, label %offer, label %watch
+offer:                                                           ; if anybody took the processor, do not wait for it awake
+  %before = call i64 @llvm.readcyclecounter()
+  %y = call i32 @sched_yield()
+  %after = call i64 @llvm.readcyclecounter()
+  %gone = sub i64 %after, %before
+  %taken = icmp ugt i64 %gone, TAKEN
+  %k2 = select i1 %taken, i64 SPINS, i64 %k1
   br label %watch
 sleep:                                                           ; the kernel sleeps us only if the generation is still the one just read
   %g32 = trunc i64 %gen to i32
