@@ -58,7 +58,7 @@ def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
     if not on_gpu and options.rung == "tuned":
         near = columns_upright(near, dict(options.few))
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(near, options.known)), strict))
-    return cut_into_shares(cut) if (options.threads or on_gpu) and not strict else cut
+    return cut_into_shares(cut, dict(options.shares)) if (options.threads or on_gpu) and not strict else cut
 
 
 def in_tiles(cut: Op, options: Options) -> Form | None:

@@ -21,7 +21,7 @@ from polyop.known import Known, Merged, fresh_results, seen_as
 from polyop.rewrite.flatten import chains, flatten
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import Questions
-from polyop.rewrite.regimes import block_tile, regime, rows_apart
+from polyop.rewrite.regimes import block_shares, block_tile, regime, rows_apart
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
@@ -205,7 +205,8 @@ class Operator:
         positive = min(seen.sizes.values(), default=1) > 0
         options = regime(merged.questions, seen.sizes, options, t) if positive else replace(options, regime="any")
         if positive and self.options.special:
-            options = replace(options, tile=block_tile(merged.questions, seen.sizes, t),
+            tile = block_tile(merged.questions, seen.sizes, t)
+            options = replace(options, tile=tile, shares=block_shares(merged.questions, seen.sizes, tile),
                               apart=rows_apart(merged.questions, seen.sizes))
         units = layout(seen.op, seen.views, options.ones)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))

@@ -41,6 +41,8 @@ class Options:
     threads    whether loops are cut so that several threads have work
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
                too few blocks for these calls; () elsewhere
+    shares     (tensor, iterations of a share) of reductions that are cut into shares for a GPU, since these calls have too few
+               results for its blocks of threads
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
                strides that will do
     apart      whether scans of a GPU go over rows so few and long in these calls that several blocks share one
@@ -67,6 +69,7 @@ class Options:
     threads: bool = False
     tile: tuple[int, ...] = ()
     apart: bool = False
+    shares: tuple[tuple[str, int], ...] = ()
     huge: bool = False
     check: bool = True
 

@@ -79,7 +79,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     fused = rung in ("tuned", "default")
     with quota(OPERATIONS, "schedule"):
         # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
-        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused)
+        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, apart=target.warp > 0)
         if fused and not target.warp and fold:
             found = share(found, op_scop, edges(op_scop))
         if rung == "tuned" and target.warp:

@@ -22,17 +22,19 @@ BLOCK = 64
 """Elements of a block that is worth a loop around several statements, and is no window that slides along."""
 
 
-def schedule(scop: Scop, context: isl.Set, fuse: bool = True) -> Schedule:
+def schedule(scop: Scop, context: isl.Set, fuse: bool = True, apart: bool = False) -> Schedule:
     """The Schedule of `scop` for the sizes in `context`; without `fuse`, every statement has loops of its own.
 
+    apart   whether shares of a sum keep their loop, and what joins them stays alone, since many threads want work
     Raises  UnsupportedError, if a recurrence has no order along single iterators.
     """
-    return _Scheduler(scop, context, fuse).run()
+    return _Scheduler(scop, context, fuse, apart).run()
 
 
 class _Scheduler:
-    def __init__(self, scop: Scop, context: isl.Set, fuse: bool) -> None:
+    def __init__(self, scop: Scop, context: isl.Set, fuse: bool, apart: bool) -> None:
         self.scop, self.context, self.fuse = scop, context, fuse
+        self.shares = {s.name: shares_of(s) if apart else frozenset[str]() for s in scop.stmts}
         self.classes: dict[str, dict[str, str]] = {s.name: {} for s in scop.stmts}
         self.taken = set(scop.op.sizes) | {t.name for t in scop.op.tensors} | {p.name for p in scop.op.params}
         self.notes: list[str] = []
@@ -312,6 +314,12 @@ class _Scheduler:
             mine = {c: i for i, c in own.items()}
             shell = tuple(c for c in shell if same_value(e.map, back[c], mine[c]))
         lost = [c for c in d.shell if c not in shell and self.is_of_blocks(d, c)]
+        if any(own.get(b) not in shell for b in self.shares[s.name]):
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: shares of a sum are for several threads")
+            return False
+        if shell and set(written(s)) - {i for i in s.dims if own.get(i) in shell} and any(self.joins_shares(q) for q in d.stmts):
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: few threads join shares")
+            return False
         if lost:
             self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: blocks of {', '.join(lost)} would leave the cache")
             return False
@@ -354,11 +362,17 @@ class _Scheduler:
             self.projection(init, tuple(theirs[c] for c in common)))
 
     def is_of_blocks(self, d: _Draft, loop: str) -> bool:
-        """Whether `loop` counts blocks of what several statements of `d` read, one after the other."""
+        """Whether `loop` counts blocks of what several statements of `d` read, one after the other, or shares of a sum."""
         found = [x.source for s in d.stmts for x in s.reads for p in x.index if isinstance(p, Affine)
                  for i in s.dims if self.classes[s.name].get(i) not in d.shell and any(
                      self.classes[s.name].get(b) == loop for b in blocks_of(p, i, s))]
-        return any(found.count(t) > 1 for t in found)
+        if any(found.count(t) > 1 for t in found):
+            return True
+        return any(self.classes[s.name].get(b) == loop for s in d.stmts for b in self.shares[s.name])
+
+    def joins_shares(self, s: Stmt) -> bool:
+        """Whether `s` reads what another statement sums up in shares."""
+        return any(x.source == q.target.source for q in self.scop.stmts if self.shares[q.name] for x in s.reads)
 
     def finish(self, d: _Draft, deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> Cluster:
         inside = tuple(e for e in deps if e.source in d.stmts and e.sink in d.stmts)
@@ -432,6 +446,12 @@ def blocks_of(p: Affine, i: str, s: Stmt) -> frozenset[str]:
     if extent is None or p.factor(i) != 1 or extent.const < BLOCK:
         return frozenset()
     return frozenset(b for b in s.dims if p.factor(b) == extent.const)
+
+
+def shares_of(s: Stmt) -> frozenset[str]:
+    """The iterators of `s` that count shares of a sum, which are made so that several threads have work."""
+    summed = [i for i in s.dims if i not in written(s)] if s.kind == UPDATE else []
+    return frozenset(b for x in s.reads for p in x.index if isinstance(p, Affine) for i in summed for b in blocks_of(p, i, s))
 
 
 def is_contraction(s: Stmt, fixed: frozenset[str]) -> bool:

@@ -38,7 +38,7 @@ from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
-from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, stands_alone, written_order
+from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, written_order
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.staging import Staging, slot_bytes, stage, with_slots
 from polyop.poly.strides import lower_bound, stride
@@ -46,6 +46,7 @@ from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
 LINE = 64  # bytes of a staged line along the depth
+LONG = 64  # iterations from which a sum may be cut into turns
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
 SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
@@ -114,8 +115,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     rows = c.having(ROW)
     row = unit(left, rows) or next(i for i in reversed(written_order(u)) if i in rows)
     contracted = c.having(CONTRACTED)
-    long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted
-    long = tuple(i for i in long if all(stands_alone(i, x) for x in (left, right))) or long
+    long = tuple(i for i in contracted if not u.extent(i).is_constant or u.extent(i).const >= LONG) or contracted
+    long = tuple(i for i in long if all(_is_no_window(i, x, c.having(BATCH)) for x in (left, right))) or long
     depth = unit(left, long) or unit(right, long) or long[-1]
     hints = dict(plan.options.hints)
 
@@ -145,6 +146,11 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
         across //= 2
     line = LINE if plan.target.copies else SWIZZLE  # of what goes through registers, all that lanes wait for is fetched at once
     return (*first, replace(plain, deep=max(atom.k, line // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+
+
+def _is_no_window(i: str, load: Load, batches: tuple[str, ...]) -> bool:
+    """Whether some position of `load` is just `i`, or `i` in a block that a batch counts."""
+    return any(isinstance(p, Affine) and p.factor(i) == 1 and names(p) <= {i, *batches} for p in load.index)
 
 
 def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
@@ -184,9 +190,10 @@ def _takes(atom: Atom, rows: int, columns: int) -> bool:
 def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
     """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing."""
     u = c.update
-    summed = set(c.having(CONTRACTED))
-    if any(expr_names(w) & summed and expr_names(w) & set(u.dims) - summed for w in u.where):
-        return ()  # a whole atom would add what the condition excludes
+    summed, both = set(c.having(CONTRACTED)), iterators_of(c.lefts[0]) & iterators_of(c.rights[0])
+    if any(expr_names(w) & summed and expr_names(w) & set(u.dims) - summed and not expr_names(w) & set(u.dims) <= both
+           for w in u.where):
+        return ()  # a whole atom would add what the condition excludes, unless both operands' copies have 0 there
     found = factors(u.expr)
     if u.reduce is None or u.reduce.fn != "add" or found is None or len(c.lefts) + len(c.rights) != 2:
         return ()
@@ -250,7 +257,7 @@ class _Staged:
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()
-        self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in self.u.dims if q[i] not in outer))
+        self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in (s.row, s.column, s.depth)))
         for h in self.homes.values():
             self.b.buffer(h.buffer)
         # squares of 16-bit elements are turned on the way to registers

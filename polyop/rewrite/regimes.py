@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -16,6 +16,7 @@ from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
 from polyop.rewrite.scans import PART
+from polyop.rewrite.shares import Sum
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.upright import COLUMNS
 
@@ -25,6 +26,7 @@ TILES = (128, 64, 32)  # sides of the tile that a block of a GPU's threads takes
 WIDEST = 256
 PARTS = 8  # of a row that make it worth it to read it twice
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
+SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -61,14 +63,20 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
 def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, ...]:
     """Rows and columns for a block of a GPU's threads, so that there are blocks enough for its multiprocessors; () if there are.
 
-    The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work.
+    The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work. Tiles
+    of 64 are kept where the sum is so long that it can be cut instead (`block_shares`).
     Units that read shared memory themselves have `WIDEST` columns at once, if nothing is said.
     """
     if q.tile is None:
         return ()
     extents = [evaluate(e, sizes) for e in q.tile[:2]]
     sides = [next((t for t in TILES if e > t // 2), TILES[-1]) for e in extents]
-    while prod(-(-e // t) for e, t in zip(extents, sides, strict=True)) < BLOCKS and max(sides) > TILES[-1]:
+    mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
+    shares = _most_shares(mine, sizes) if mine else 1
+    beside = prod(evaluate(e, sizes) for e in mine.results) // max(1, prod(extents)) if mine else 1
+    while _tiles(extents, sides) * beside < BLOCKS and max(sides) > TILES[-1]:
+        if max(sides) <= TILES[1] and _tiles(extents, sides) * beside * shares >= BLOCKS:
+            break
         at = sides.index(max(sides))
         sides[at] //= 2
     if sides != [TILES[0]] * 2:
@@ -84,6 +92,35 @@ def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
     Blocks that share a row read it twice, so it must have several parts for each.
     """
     return any(prod(evaluate(e, sizes) for e in r.rows) < BLOCKS and evaluate(r.extent, sizes) >= PARTS * PART for r in q.scans)
+
+
+def _tiles(extents: Sequence[int], sides: Sequence[int]) -> int:
+    return prod(-(-e // t) for e, t in zip(extents, sides, strict=True))
+
+
+def _most_shares(x: Sum, sizes: Mapping[str, int]) -> int:
+    """Into how many shares a reduction may be cut so that each is worth a block of threads; 1, if not even into four."""
+    shares = evaluate(x.deep, sizes) // (SHARE if x.tiled or x.in_line else SHARE_OF_ROW)
+    return shares if shares >= 4 else 1
+
+
+def block_shares(q: Questions, sizes: Mapping[str, int], tile: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+    """The reductions to cut because they have too few results for the multiprocessors of a GPU; iterations of a share of each.
+
+    A block has a `tile` of the results of a product, 32 in a line of other sums, or a row that is summed up.
+    """
+    found = []
+    for x in q.sums:
+        results = prod(evaluate(e, sizes) for e in x.results)
+        if x.tiled:
+            sides = [evaluate(e, sizes) for e in x.tiled]
+            blocks = results // max(1, prod(sides)) * _tiles(sides, tile or (TILES[0], TILES[0]))
+        else:
+            blocks = -(-results // 32) if x.in_line else results
+        most = min(_most_shares(x, sizes), BLOCKS // max(1, blocks))
+        if most > 1:
+            found.append((x.target, 1 << (-(-evaluate(x.deep, sizes) // most) - 1).bit_length()))
+    return tuple(found)
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -1,17 +1,19 @@
-"""Cutting a reduction to a single element into shares, so that several threads have work.
+"""Cutting a reduction to few elements into shares, so that several threads, or blocks of them, have work.
 
     y += x[i]          becomes          p[t] += x[C t + i]  where 0 <= i < C, C t + i < N          y += p[t]
 
-Nothing else in such a step could be shared out: its loops all add up to one place. Shares are cut along the outermost index, so
-each is a piece of memory of its own; how many there are depends on the sizes alone, so the result does not depend on how many
-threads there are, if these are several.
+and likewise where the results have indices, `y[m, n] += a[m, k] * b[k, n]`: p[t, m, n]. Otherwise too little of such a step could
+be shared out, since its loops add up to few places. Of a single element shares are cut along the outermost index, so each is a
+piece of memory of its own; of several, along an index that no window has. How many there are depends on the sizes alone, so the
+result does not depend on how many threads there are, if these are several.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Test, affine, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Load, Test, affine, expr_names, loads, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.names import fresh
 
@@ -19,16 +21,43 @@ LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take lo
 ROWS = 64     # iterations of the outermost of several loops
 
 
-def cut_into_shares(op: Op) -> Op:
-    """`op` with every reduction to one element, over a loop whose length is not known, in two steps. Sums change their order."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Sum:
+    """A reduction whose results have indices, and which may be cut.
+
+    target   what it reduces to; `results`: its extents
+    index    along which it is cut; `deep`: how long that is
+    tiled    the extents of its rows and columns, if it is a product that has both; of these a block has a tile
+    in_line  whether results that are neighbours come of neighbours, which a warp reads together then
+    """
+
+    target: str
+    results: tuple[Affine, ...]
+    index: str
+    deep: Affine
+    tiled: tuple[Affine, Affine] | None
+    in_line: bool
+
+
+def cut_into_shares(op: Op, few: Mapping[str, int] | None = None) -> Op:
+    """`op` with every reduction to one element, over a loop whose length is not known, in two steps. Sums change their order.
+
+    few   other reductions to cut, by their targets, and how many iterations a share has
+    """
     tensors, steps = list(op.tensors), list[Step]()
     taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    wanted = {x.target: x.index for x in sums(op)} if few else {}
     for s in op.steps:
-        if not _is_one_element(s):
+        if _is_one_element(s):
+            index, chunk = s.ranges[0].index, LONG if len(s.ranges) == 1 else ROWS
+        elif few and s.reduce is not None and s.target.source in few and s.target.source in wanted:
+            index, chunk = wanted[s.target.source], few[s.target.source]
+        else:
             steps.append(s)
             continue
-        part, total = _cut(s, taken)
-        tensors.append(Tensor(part.target.source, s.target.dtype, (total.ranges[0].upper,), "temp"))
+        part, total = _cut(s, index, chunk, taken)
+        shape = op.tensor(s.target.source).shape if s.target.index and not _is_one_element(s) else ()
+        tensors.append(Tensor(part.target.source, s.target.dtype, (total.ranges[0].upper, *shape), "temp"))
         steps += [part, total]
     return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(steps) > len(op.steps) else op
 
@@ -41,16 +70,69 @@ def _is_one_element(s: Step) -> bool:
     return not (r.upper - r.lower).is_constant
 
 
-def _cut(s: Step, taken: set[str]) -> tuple[Step, Step]:
+def _cut(s: Step, index: str, chunk: int, taken: set[str]) -> tuple[Step, Step]:
     """(the shares, what adds them up)."""
-    r, chunk = s.ranges[0], LONG if len(s.ranges) == 1 else ROWS
+    (r,) = (x for x in s.ranges if x.index == index)
     t, i = fresh("t", taken), fresh(f"{r.index}_i", taken)
     extent = r.upper - r.lower
     env = {r.index: r.lower + affine(t) * chunk + affine(i)}
     count = quasi("div", extent + (chunk - 1), affine(chunk))
-    target = replace(s.target, source=fresh(f"{s.target.source}_parts", taken), index=(affine(t),))
-    ranges = (Range(t, affine(0), count), Range(i, affine(0), affine(chunk)),
-              *(Range(x.index, substitute(x.lower, env), substitute(x.upper, env)) for x in s.ranges[1:]))
+    kept = tuple(x for x in s.ranges if x.index in _kept(s))
+    place = (affine(t), *(s.target.index if kept else ()))
+    target = replace(s.target, source=fresh(f"{s.target.source}_parts", taken), index=place)
+    shares, inside = Range(t, affine(0), count), Range(i, affine(0), affine(chunk))
+    others = {x.index: Range(x.index, substitute(x.lower, env), substitute(x.upper, env)) for x in s.ranges}
+    ranges = (shares, *(inside if x is r else others[x.index] for x in s.ranges))
     where = (Test((extent - affine(t) * chunk - affine(i) - 1,)), *(substitute_expr(w, env) for w in s.where))
     part = Step(target, s.reduce, substitute_expr(s.expr, env), ranges, where, s.span)
-    return part, Step(s.target, s.reduce, target, (ranges[0],), (), s.span)
+    return part, Step(s.target, s.reduce, target, (shares, *kept), (), s.span)
+
+
+def sums(op: Op) -> tuple[Sum, ...]:
+    """The reductions with several results that may be cut: one step each, in no recurrence, with results in a box."""
+    once = [s for s in op.steps if sum(x.target.source == s.target.source for x in op.steps) == 1]
+    return tuple(x for s in once if not _feeds_itself(op, s) and (x := _sum(op, s)))
+
+
+def _sum(op: Op, s: Step) -> Sum | None:
+    kept, sizes = _kept(s), set(op.sizes)
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    if s.reduce is None or not kept or len(kept) != len(s.target.index):
+        return None
+    ties = any(isinstance(w, Test) and expr_names(w) & set(kept) for w in s.where)
+    if ties or any(not names(extents[i]) <= sizes for i in kept):
+        return None
+    deep = next((i for i, e in extents.items() if i not in kept and e.terms and names(e) <= sizes and _stands_alone(s, i)), None)
+    if deep is None:
+        return None
+    reads = [expr_names(x) for x in loads(s.expr)]
+    last = kept[-1]
+    rows = [i for i in kept if any(i in x and last not in x for x in reads) and not any(i in x and last in x for x in reads)]
+    tiled = (extents[rows[-1]], extents[last]) if rows and any(last in x for x in reads) else None
+    ends = [x.index[-1] for x in loads(s.expr) if last in expr_names(x) and x.index]
+    in_line = bool(ends) and all(isinstance(p, Affine) and p.name == last for p in ends)
+    return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], tiled, in_line)
+
+
+def _kept(s: Step) -> tuple[str, ...]:
+    """The indices that choose the result."""
+    return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None and p.name in s.indices)
+
+
+def _stands_alone(s: Step, i: str) -> bool:
+    """Whether `i` is added to no other index in what `s` reads."""
+    positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine) and i in names(p)]
+    return bool(positions) and all(names(p) & set(s.indices) == {i} and p.factor(i) == 1 for p in positions)
+
+
+def _feeds_itself(op: Op, s: Step) -> bool:
+    """Whether what `s` reads follows from what it computes."""
+    found, size = {s.target.source}, 0
+    while len(found) > size:
+        size = len(found)
+        found |= {x.target.source for x in op.steps if any(y.source in found for y in _reads(x))}
+    return any(x.source in found for x in _reads(s))
+
+
+def _reads(s: Step) -> tuple[Load, ...]:
+    return tuple(x for e in (s.expr, *s.where) for x in loads(e))
