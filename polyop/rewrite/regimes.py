@@ -15,7 +15,6 @@ from polyop.ir.target import Target
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
-from polyop.rewrite.scans import PART
 from polyop.rewrite.shares import Sum
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.upright import COLUMNS
@@ -24,6 +23,7 @@ _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
 TILES = (128, 64, 32)  # sides of the tile that a block of a GPU's threads takes
 WIDEST = 256
+WARP = 32
 PARTS = 8  # of a row that make it worth it to read it twice
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
 SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
@@ -91,7 +91,13 @@ def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
 
     Blocks that share a row read it twice, so it must have several parts for each.
     """
-    return any(prod(evaluate(e, sizes) for e in r.rows) < BLOCKS and evaluate(r.extent, sizes) >= PARTS * PART for r in q.scans)
+    for r in q.scans:
+        rows = [evaluate(e, sizes) for e in r.rows]
+        if r.across:  # a warp's lanes have a row each
+            rows[-1] = -(-rows[-1] // WARP)
+        if prod(rows) < BLOCKS and evaluate(r.extent, sizes) >= PARTS * r.part:
+            return True
+    return False
 
 
 def _tiles(extents: Sequence[int], sides: Sequence[int]) -> int:

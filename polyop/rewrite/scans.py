@@ -27,15 +27,21 @@ from polyop.rewrite.names import fresh
 BYTES = 32        # of a thread's elements, which lie together
 LEAST, MOST = 4, 16
 SHORT = 64        # elements of a row that is scanned by one thread
-PART = 4096       # elements that are a block's, where several share a row
+PART = 4096       # elements of a row that are a block's, where several share it
+ACROSS = 512      # the same, where rows lie side by side
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """What a scan goes along: the elements of a row, and how many rows there are in each dimension beside."""
+    """What a scan goes along: the elements of a row, and how many rows there are in each dimension beside.
+
+    part  the elements that a block takes; across: whether rows lie side by side in an array without gaps
+    """
 
     extent: Affine
     rows: tuple[Affine, ...]
+    part: int
+    across: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,11 +60,16 @@ class _Found:
     first: Expr
     parts: Range | None = None
 
+    @property
+    def part(self) -> int:
+        return ACROSS if self.place + 1 < len(self.step.target.index) else PART
+
 
 def find_rows(op: Op) -> tuple[Row, ...]:
     """The rows of the scans of `op` that can be cut into parts."""
     found = [x for s in op.steps if (x := _found(op, s)) and x.scan.monoid]
-    known = [Row(x.along.upper, tuple(r.upper - r.lower for r in x.step.ranges if r is not x.along)) for x in found]
+    known = [Row(x.along.upper, tuple(r.upper - r.lower for r in x.step.ranges if r is not x.along), x.part, x.part != PART)
+             for x in found]
     return tuple(r for r in known if all(names(e) <= set(op.sizes) for e in r.rows))
 
 
@@ -93,8 +104,8 @@ def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor
     s, n = f.step, f.along
     assert f.scan.monoid and f.scan.monoid.fn
     part, j = fresh("part", taken), fresh(f"{n.index}_part", taken)
-    count = quasi("div", n.upper + (PART - 1), affine(PART))
-    parts, inside = Range(part, Affine(), count), Range(j, Affine(), affine(PART))
+    count = quasi("div", n.upper + (f.part - 1), affine(f.part))
+    parts, inside = Range(part, Affine(), count), Range(j, Affine(), affine(f.part))
     others = tuple(r for r in s.ranges if r is not n)
     shape = tuple(count if d == f.place else e for d, e in enumerate(t.shape))
     totals, known = (Tensor(fresh(f"{t.name}_{w}", taken), t.dtype, shape, "temp") for w in ("totals", "parts"))
@@ -102,7 +113,7 @@ def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor
     def at(x: Tensor, p: Affine) -> Load:
         return Load(x.name, tuple(p if d == f.place else q for d, q in enumerate(s.target.index)), t.dtype)
 
-    here, number = affine(part), affine(part) * PART + affine(j)
+    here, number = affine(part), affine(part) * f.part + affine(j)
     each = substitute_expr(f.scan.each[0], {n.index: n.upper - 1 - number if f.back else number})
     step = Step(at(totals, here), f.scan.monoid, each, (*others, parts, inside), (Test((n.upper - 1 - number,)),), s.span)
     first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
@@ -159,11 +170,11 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
     s, n = f.step, f.along
     c = min(MOST, max(LEAST, BYTES // t.dtype.bytes_))
     u, i = fresh("u", taken), fresh(f"{n.index}_i", taken)
-    count = affine(PART // c) if f.parts else quasi("div", n.upper + (c - 1), affine(c))
+    count = affine(f.part // c) if f.parts else quasi("div", n.upper + (c - 1), affine(c))
     others = (*(r for r in s.ranges if r is not n), *((f.parts,) if f.parts else ()))
     part, of_parts = ((affine(f.parts.index),), (f.parts.upper,)) if f.parts else ((), ())
     chunks, inside = Range(u, Affine(), count), Range(i, Affine(), affine(c))
-    number = sum((p * PART for p in part), affine(u) * c + affine(i))
+    number = sum((p * f.part for p in part), affine(u) * c + affine(i))
     at = n.upper - 1 - number if f.back else number
     within = (Test((n.upper - 1 - number,)),)
 

@@ -179,9 +179,9 @@ def test_blocks_may_share_a_row(name: str, dtype: str) -> None:
 
 def test_columns_may_be_shared_too() -> None:
     c = made("cumsum_columns", options=Options(apart=True))
-    x = row("f32", (4100, 5))
+    x = row("f32", (1030, 35))
     arrays = {"X": x, "Y": np.zeros_like(x)}
-    assert str(c.chosen).count("scanned") == 2 and ran(c, arrays, {"N": 4100, "dim0": 5}) == "no fault found"
+    assert str(c.chosen).count("scanned") == 2 and ran(c, arrays, {"N": 1030, "dim0": 35}) == "no fault found"
     np.testing.assert_array_equal(arrays["Y"], np.cumsum(x, 0))
 
 
@@ -190,6 +190,11 @@ def test_columns_may_be_shared_too() -> None:
 def test_rows_are_shared_where_they_are_few_and_long(rows: int, extent: int, apart: bool) -> None:
     assert rows_apart(questions(op_of("cumsum")), {"dim0": rows, "N": extent}) == apart
     assert not rows_apart(questions(op_of("linear_recurrence")), {"D": rows, "L": extent})
+
+
+@pytest.mark.parametrize(("rows", "extent", "apart"), [(1024, 1 << 16, True), (4096, 1 << 16, False), (1024, 4095, False)])
+def test_rows_that_lie_side_by_side_are_fewer_blocks(rows: int, extent: int, apart: bool) -> None:
+    assert rows_apart(questions(op_of("cumsum_columns")), {"dim0": rows, "N": extent}) == apart
 
 
 def test_strict_numerics_add_in_the_order_of_the_text() -> None:
