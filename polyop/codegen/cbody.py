@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import ccopy, cmatrix, cthreads, cunits, cwhole, cwide
+from polyop.codegen import cboxes, ccopy, cmatrix, cthreads, cunits, cwhole, cwide
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
@@ -39,8 +39,9 @@ def _node(n: Node, scope: Scope) -> list[str]:
     match n:
         case For(kind=Kind.THREADS):
             inner = replace(scope, block=0)
-            return cthreads.nest(n, scope, scope.block, cunits.lanes(n.body, scope),
-                                 lambda inside: cunits.group(inside, _tile(inside, inner), scope))
+            lines = cthreads.nest(n, scope, scope.block, cunits.lanes(n.body, scope),
+                                  lambda inside: cunits.group(inside, _tile(inside, inner), scope))
+            return cboxes.copy(n, scope, lines)
         case For(kind=Kind.ROWS | Kind.ATOM) if scope.block == cunits.lanes((n,), scope) and _writes_memory(n, scope):
             return _tile((n,), replace(scope, block=0))  # loops over warps that run once are gone: all threads have the tile
         case For(kind=Kind.ATOM):
@@ -51,7 +52,7 @@ def _node(n: Node, scope: Scope) -> list[str]:
         case For():
             return _loop(n, scope)
         case Barrier():
-            return [f"{scope.barrier.format(n.pending)}();  // {n.reason}"]
+            return [f"{scope.barrier.format(n.pending)}  // {n.reason}"]
         case If():
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
             return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from polyop.ir.atoms import Atom, Fragment
-from polyop.ir.expr import Load
+from polyop.ir.expr import Affine, Load
 from polyop.ir.loops import Buffer, For
 
 
@@ -37,6 +37,22 @@ class Tiles:
 
 
 @dataclass(frozen=True, slots=True)
+class Box:
+    """A copy of a whole tile from inside a tensor, whose lines are swizzled in shared memory.
+
+    number    of what the kernel is told of the tensor
+    to        the first element of each panel of lines in shared memory
+    corners   of each panel: where in the tensor its box begins, as the engine counts dimensions
+    bytes_    of each
+    """
+
+    number: int
+    to: tuple[Load, ...]
+    corners: tuple[tuple[Affine, ...], ...]
+    bytes_: int
+
+
+@dataclass(frozen=True, slots=True)
 class Scope:
     """What an expression needs to know.
 
@@ -46,7 +62,8 @@ class Scope:
     block     threads of a block that work together, outside of loops over them; else 0
     folds     the statements that combine what threads have, with the loops over these threads
     tiles     what is done by matrix units
-    barrier   the C function that a barrier of the kernel is; `{}`: how many groups of copies it leaves on their way
+    barrier   the C statement that a barrier of the kernel is; `{}`: how many groups of copies it leaves on their way
+    boxes     the copies that an engine may do, by statement
     steps     what the index of each loop is a multiple of
     counts    the C type of an index; what data say of a place is i64
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
@@ -59,7 +76,8 @@ class Scope:
     block: int = 0
     folds: Mapping[str, tuple[For, ...]] = field(default_factory=dict)
     tiles: Tiles = field(default_factory=Tiles)
-    barrier: str = "pop_barrier"
+    barrier: str = "pop_barrier();"
+    boxes: Mapping[str, Box] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
     counts: str = "pop_i64"
     whole: bool = False

@@ -5,9 +5,10 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, replace
 
-from polyop.codegen import ccopy, cmatrix, cthreads, cunits, raster
+from polyop.codegen import cboxes, ccopy, cmatrix, cthreads, cunits, raster
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cbody import body
+from polyop.codegen.cboxes import Ring
 from polyop.codegen.cindex import index
 from polyop.codegen.cnames import c_names, without_unused
 from polyop.codegen.cplace import STORED, slot_counts, strides
@@ -66,21 +67,24 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         block = together or (dialect.block if k.axes else 1)
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
         _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
+        boxes, told = cboxes.found(k.body, dict(scope.buffers)) if target.boxes else ({}, ())
+        ring = cboxes.ring(k.body, bytes_) if told else None
+        bytes_ = ring.end if ring else bytes_
         launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed, bytes_,
-                                1 if together else None, far.get(k.name, ()))
-        inside = replace(scope, block=together, barrier=_barrier(k, nest, scope))
-        texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block), far.get(k.name, ()))]
+                                1 if together else None, far.get(k.name, ()), told)
+        inside = replace(scope, block=together, barrier=_barrier(k, nest, scope, bool(told)), boxes=boxes)
+        texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block), far.get(k.name, ()), len(told), ring)]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
 
-def _barrier(k: KernelNest, nest: LoopNest, scope: Scope) -> str:
+def _barrier(k: KernelNest, nest: LoopNest, scope: Scope, boxes: bool) -> str:
     """What a barrier of a kernel waits for: threads, copies, what matrix units read themselves; not for what is fetched ahead."""
     mine = stores(k.body)
     if any(cunits.reads_shared(s, scope) for s in mine):
-        return "pop_units_barrier<{}>"
+        return "pop_units_barrier<{}>(pop_arriving);" if boxes else "pop_units_barrier<{}>();"
     if any(s.later for s in mine):
-        return "pop_copies_barrier<{}>"
-    return "pop_shared_barrier" if ccopy.taken(k.body, scope) and ccopy.meets_in_shared(k.body, nest) else "pop_barrier"
+        return "pop_copies_barrier<{}>();"
+    return "pop_shared_barrier();" if ccopy.taken(k.body, scope) and ccopy.meets_in_shared(k.body, nest) else "pop_barrier();"
 
 
 def _shared(k: KernelNest, nest: LoopNest) -> list[Buffer]:
@@ -108,7 +112,7 @@ def _arguments(k: KernelNest, nest: LoopNest, signature: Signature) -> tuple[str
 
 
 def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], head: str,
-            far: tuple[Reach, ...]) -> list[str]:
+            far: tuple[Reach, ...], maps: int, ring: Ring | None) -> list[str]:
     changed = written(k.body)
     scalar_types = dict(nest.scalars)
     parameters: list[list[str]] = [[]]  # in lines: the sizes and scalars, then one for each buffer
@@ -123,6 +127,7 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
         else:
             kind = STORED[scalar_types[a].name] if a in scalar_types else scope.counts
             (parameters[-1] if a in k.host else parameters[0]).append(f"{kind} {c}")
+    parameters += [[f"const __grid_constant__ pop_tensor_map pop_map{i}", f"pop_u32 pop_boxed{i}"] for i in range(maps)]
     parameters = [p for p in parameters if p]
     shape = "".join(f"{a.loop.index}:{a.loop.kind}(" for a in k.axes) + structure(k.body) + ")" * len(k.axes)
     said = [shape, *([f"indices have 32 bits: {in_words(far, scope.names)}"] if far else [])]
@@ -134,8 +139,11 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
     in_groups = raster.is_shared_both_ways(k, nest)
     until = max((i + 1 for i, n in enumerate(k.body) if any(isinstance(x, Barrier) and x.pending for x in walk((n,)))), default=0)
     end = ["pop_copies_end();  // those of turns that a short sum does not have"] if until else []
-    inside = without_unused([*_axes(k.axes, scope, in_groups), *_buffers(k, nest, scope), *body(k.body[:until], scope), *end,
-                             *body(k.body[until:], scope)])
+    end += [f"pop_ring_end<{ring.count - 1}>(pop_arriving);"] if ring else []
+    start = cboxes.start(ring) if ring else []
+    until = until or (len(k.body) if ring else 0)
+    inside = without_unused([*_axes(k.axes, scope, in_groups), *_buffers(k, nest, scope, ring), *start,
+                             *body(k.body[:until], scope), *end, *body(k.body[until:], scope)])
     return [*lines, "{", *("    " + x for x in inside), "}"]
 
 
@@ -166,9 +174,9 @@ def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
     return out
 
 
-def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
+def _buffers(k: KernelNest, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[str]:
     """Strides of work buffers, and the thread's registers."""
-    out = cthreads.shared_lines(_shared(k, nest), scope)
+    out = cthreads.shared_lines(_shared(k, nest), scope, ring.end if ring else 0)
     here, taken = used(k.body), ccopy.taken(k.body, scope)
     for b in nest.buffers:
         if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):

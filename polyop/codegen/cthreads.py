@@ -51,9 +51,10 @@ def count(b: Buffer) -> int:
     return prod(n.const for n in counts)
 
 
-def shared_lines(buffers: Sequence[Buffer], scope: Scope) -> list[str]:
-    """The declarations of what a block shares."""
+def shared_lines(buffers: Sequence[Buffer], scope: Scope, least: int = 0) -> list[str]:
+    """The declarations of what a block shares, of `least` bytes at least."""
     offsets, total = shared_offsets(buffers)
+    total = max(total, least)
     if not total:
         return []
     out = [f"POP_SHARED({total});"]

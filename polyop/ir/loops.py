@@ -155,7 +155,8 @@ class Store:
     lift      the values of the origin's iterators here: a claim that the checker verifies
     stream    the value is not read again soon: a target may bypass its caches
     atomic    of a reduction: several threads may update the element at once, and each update is indivisible
-    later     a target may copy the value while the thread goes on: it arrives when a Barrier has waited for its group
+    later     a target may copy the value while the thread goes on, or have another one copy it: it arrives when a Barrier has
+              waited for its group
     """
 
     stmt: str

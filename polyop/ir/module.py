@@ -40,6 +40,21 @@ class Signature:
 
 
 @dataclass(frozen=True, slots=True)
+class Boxes:
+    """A tensor of which a kernel has boxes copied by an engine that knows its matrix.
+
+    dims      the tensor's dimensions as the engine counts them: that of unit stride first
+    box       how many elements a box has in each of them
+    swizzle   bytes of the lines in shared memory whose eighths change places
+    """
+
+    tensor: str
+    dims: tuple[int, ...]
+    box: tuple[int, ...]
+    swizzle: int
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Start `kernel` for each point of `extents`; nothing starts if one of them is below 1.
 
@@ -52,6 +67,8 @@ class Launch:
     shared   bytes of dynamic shared memory of each block
     points   how many points one block takes; None: as many as it has threads, one each; 1: its threads share a point
     reach    how far the kernel's indices get, if these have 32 bits: see `ir/reach.py`
+    boxes    behind `args`, for each: 128 bytes that tell an engine of the tensor, and a u32, whether they do; if it does not lie
+             as the engine needs it, the kernel copies its boxes otherwise
     """
 
     kernel: str
@@ -62,6 +79,7 @@ class Launch:
     shared: int = 0
     points: int | None = None
     reach: tuple[Reach, ...] = ()
+    boxes: tuple[Boxes, ...] = ()
 
     def __post_init__(self) -> None:
         if self.block < 1 or self.shared < 0 or (self.points is not None and self.points < 1):

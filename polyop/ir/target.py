@@ -49,6 +49,7 @@ class Target:
     warp           threads that run in lock step; 0 on a CPU
     multi          what its multiprocessors have; None on a CPU
     copies         whether copies to the shared memory of a block go on by themselves
+    boxes          whether an engine copies boxes of tensors there
     """
 
     name: str
@@ -67,6 +68,7 @@ class Target:
     warp: int = 0
     multi: Multiprocessor | None = None
     copies: bool = False
+    boxes: bool = False
 
     def lanes(self, bytes_: int) -> int:
         """How many elements of `bytes_` each fit into a vector register."""
@@ -94,8 +96,8 @@ ROWS = (
     Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
     # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities
     Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255, multi=_AMPERE, copies=True),
-    Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255, multi=_HOPPER, copies=True),
-    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255, multi=_HOPPER, copies=True),
+    Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255, multi=_HOPPER, copies=True, boxes=True),
+    Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255, multi=_HOPPER, copies=True, boxes=True),
     # https://llvm.org/docs/AMDGPUUsage.html: processors
     Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256, multi=_CDNA),
     Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256, multi=_CDNA),

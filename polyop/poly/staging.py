@@ -203,15 +203,27 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
 
 
 def _guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mapping[str, tuple[Coord, ...]]) -> Load:
-    """The element to copy, where it is one."""
+    """The element to copy, where it is one: of the sum's, that is where it has such a term; of others, inside the tensor."""
     own = dict(starts) | {i: starts[i] + sum((affine(c.name) for c in coords), Affine()) for i, coords in inside.items()}
     ranges = {r.index: r for r in s.update.ranges}
-    tests = [ranges[i].upper - 1 - own[i] for i in inside]
+    tests = [_inside(s, load, i, own) or ranges[i].upper - 1 - own[i] for i in inside]
     for w in s.update.where:
         if isinstance(w, Tests):
             tests += [substitute(t, own) for t in w.tests if names(t) & set(s.update.dims) <= iterators_of(load)]
     source = place(load, own)
     return Load(source.source, source.index, source.dtype, (*source.guard, *tests), source.span)
+
+
+def _inside(s: Staging, load: Load, i: str, own: Mapping[str, Affine]) -> Affine | None:
+    """The test that a larger `i` does not leave the tensor; None if `i` is the sum's, or no plain term of just one position.
+
+    Results beyond the last `i` are nobody's, so whatever lies there may be read for them: { X[c, p + r] : p + r < W }.
+    """
+    places = [(d, p) for d, p in enumerate(load.index) if isinstance(p, Affine) and i in names(p)]
+    if i == s.depth or len(places) != 1 or places[0][1].factor(i) != 1 or s.depth in names(places[0][1]):
+        return None
+    d, p = places[0]
+    return s.plan.scop.op.tensor(load.source).shape[d] - 1 - substitute(p, own)
 
 
 def _cut(s: Staging, n: int, tile: Mapping[str, int], fast: str, slow: str | None,

@@ -13,6 +13,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import evaluate
 from polyop.ir.module import HostStep, Launch, Signature, launches
 from polyop.ir.reach import within
+from polyop.runtime.boxes import WORDS, emulated, view_of
 
 _MOST_BLOCKS = 2**31 - 1  # in the first dimension of a grid, for CUDA and HIP alike
 
@@ -61,6 +62,12 @@ def arguments(launch: Launch, signature: Signature, env: Mapping[str, int], scal
             out.append((ctypes.c_uint8 * 8)(*raw.tolist()))
         else:
             out.append(ctypes.c_int64(env[name]))
+    extents = {b.name: b for b in signature.tensors}
+    for boxes in launch.boxes:
+        shape = tuple(evaluate(e, env) for e, _ in extents[boxes.tensor].dims)
+        words = emulated(view_of(boxes, extents[boxes.tensor].dtype.bytes_, memory[boxes.tensor].address, shape,
+                                 memory[boxes.tensor].strides))
+        out += [(ctypes.c_uint64 * WORDS)(*words), ctypes.c_uint32(any(words))]
     return out
 
 

@@ -31,11 +31,11 @@ struct Block { void* at; int device; };
 Block blocks[MANY];
 int live = 0;
 
-struct Function { int (*entry)(void**, const pop_emu_options*); int shared; };
+struct Function { int (*entry)(void**, const pop_emu_options*); int shared; const unsigned* bytes; };
 Function functions[MANY];
 int function_size = 0;
 
-struct Launched { uint64_t stream; int64_t context; unsigned grid, block, shared, warp; Function* function; int args; uint64_t values[160]; };
+struct Launched { uint64_t stream; int64_t context; unsigned grid, block, shared, warp; Function* function; int args; uint64_t values[160]; uint64_t maps[8][16]; };
 Launched launched[MANY];
 int launched_size = 0;
 struct Order { uint64_t later, earlier; };
@@ -73,13 +73,15 @@ int function(void** out, void* module, const char* name) {
     Function& f = functions[function_size++];
     f.entry = (int (*)(void**, const pop_emu_options*))entry;
     f.shared = 48 << 10;
+    snprintf(symbol, sizeof symbol, "%s__bytes", name);
+    f.bytes = ((const unsigned* (*)())dlsym(module, symbol))();
     *out = &f;
     return OK;
 }
 
 void start(Launched& l) {
     void* args[160];
-    for (int i = 0; i < l.args; i++) args[i] = &l.values[i];
+    for (int i = 0, map = 0; i < l.args; i++) args[i] = l.function->bytes[i] > 8 ? (void*)l.maps[map++] : &l.values[i];
     pop_emu_options o{};
     o.grid[0] = l.grid, o.block[0] = l.block;
     o.grid[1] = o.grid[2] = o.block[1] = o.block[2] = 1;
@@ -94,7 +96,10 @@ int launch(void* f, unsigned grid, unsigned block, unsigned shared, void* stream
     Launched& l = launched[__atomic_fetch_add(&launched_size, 1, __ATOMIC_SEQ_CST) % MANY];  // threads may meet here
     l.stream = (uint64_t)stream, l.context = context, l.grid = grid, l.block = block, l.shared = shared, l.warp = bounded ? 32 : 64, l.function = found;
     l.args = 0;
-    for (; args[l.args]; l.args++) memcpy(&l.values[l.args], args[l.args], 8);  // polyop's lists of arguments end with 0
+    for (int map = 0; args[l.args]; l.args++) {  // polyop's lists of arguments end with 0
+        memcpy(&l.values[l.args], args[l.args], 8);
+        if (found->bytes[l.args] > 8) memcpy(l.maps[map++], args[l.args], 128);  // of the 8 that a launch keeps
+    }
     if (!capturing || capturing != l.stream) start(l);
     return OK;
 }
@@ -205,6 +210,23 @@ EXPORT int cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsign
     TRY("cuLaunchKernel", false);
     IN_CONTEXT();
     return gy * gz * by * bz != 1 ? INVALID : launch(f, gx, bx, shared, stream, args, true);
+}
+// What the emulator's engine reads, if the real driver would take it; see pop_emu_tiles.h.
+EXPORT int cuTensorMapEncodeTiled(uint64_t* map, int type, unsigned rank, void* at, const uint64_t* shape, const uint64_t* strides,
+                                  const unsigned* box, const unsigned* steps, int interleave, int swizzle, int, int fill) {
+    TRY("cuTensorMapEncodeTiled", false);
+    if ((uint64_t)map % 64 || (uint64_t)at % 16 || type < 0 || type > 4 || rank < 2 || rank > 5 || interleave || fill) return INVALID;
+    for (unsigned i = 0; i < rank; i++)
+        if (!shape[i] || shape[i] >> 32 || !box[i] || box[i] > 256 || steps[i] != 1 || (i > 1 && box[i] != 1)) return INVALID;
+    for (unsigned i = 0; i + 1 < rank; i++)
+        if (!strides[i] || strides[i] % 16 || strides[i] >> 40) return INVALID;
+    const uint64_t element = type == 0 ? 1 : type == 1 ? 2 : type == 2 ? 4 : 8, lines = swizzle ? 16u << swizzle : 0;
+    if (lines && box[0] * element > lines) return INVALID;
+    const uint64_t head[8] = {(uint64_t)at, shape[0], shape[1], strides[0], box[0], box[1], element, lines};
+    memset(map, 0, 128);
+    memcpy(map, head, sizeof head);
+    for (unsigned i = 2; i < rank; i++) map[6 + i] = shape[i], map[9 + i] = strides[i - 1];
+    return OK;
 }
 EXPORT int cuMemAllocAsync(void** out, size_t bytes, void*) { TRY("cuMemAllocAsync", false); IN_CONTEXT(); return allocate(out, bytes, DEVICE); }
 EXPORT int cuMemFreeAsync(void* at, void*) { TRY("cuMemFreeAsync", false); return release(at); }

@@ -88,6 +88,69 @@ template <int N> POP_FN void pop_tile_wait_read() { asm volatile("cp.async.bulk.
 POP_FN void pop_async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
 
+// pop_box_load: the same for a box that is one element thick in all dimensions of a tensor but the first two.
+#if defined(POP_EMULATOR)
+template <class... At> POP_FN void pop_box_load(void* to, const pop_tensor_map& map, pop_u64* bar, At... at) {
+    const int corner[5] = {at...};
+    pop_emu_box_load(to, map.words, corner, bar);
+}
+#else
+#define POP_BOX(dims, places, ...) \
+    asm volatile("cp.async.bulk.tensor." #dims "d.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1, {" places "}], [%2];" \
+                 ::"r"(pop_shared_address(to)), "l"(&map), "r"(pop_shared_address(bar)), __VA_ARGS__ : "memory")
+POP_FN void pop_box_load(void* to, const pop_tensor_map& map, pop_u64* bar, int a, int b) {
+    POP_BOX(2, "%3, %4", "r"(a), "r"(b));
+}
+POP_FN void pop_box_load(void* to, const pop_tensor_map& map, pop_u64* bar, int a, int b, int c) {
+    POP_BOX(3, "%3, %4, %5", "r"(a), "r"(b), "r"(c));
+}
+POP_FN void pop_box_load(void* to, const pop_tensor_map& map, pop_u64* bar, int a, int b, int c, int d) {
+    POP_BOX(4, "%3, %4, %5, %6", "r"(a), "r"(b), "r"(c), "r"(d));
+}
+POP_FN void pop_box_load(void* to, const pop_tensor_map& map, pop_u64* bar, int a, int b, int c, int d, int e) {
+    POP_BOX(5, "%3, %4, %5, %6, %7", "r"(a), "r"(b), "r"(c), "r"(d), "r"(e));
+}
+#undef POP_BOX
+#endif
+
+// --- boxes in groups ------------------------------------------------------------------------------------------------
+
+// R barriers in shared memory: the boxes that thread 0 asks for between two barriers of the block arrive on one of them, those
+// of the next group on the next one. `group` counts the groups that were closed, `bytes` those asked for since.
+template <int R> struct pop_ring {
+    pop_u64* full;
+    pop_u32 group, bytes;
+};
+
+template <int R> POP_FN void pop_ring_start(const pop_ring<R>& ring) {
+    if (pop_thread() == 0) {
+        for (int i = 0; i < R; ++i) pop_mbarrier_init(ring.full + i, 1);
+        pop_mbarrier_fence();
+    }
+    pop_barrier();
+}
+
+template <int R, class... At> POP_FN void pop_ring_load(pop_ring<R>& ring, void* to, const pop_tensor_map& map, pop_u32 bytes, At... at) {
+    ring.bytes += bytes;
+    pop_box_load(to, map, ring.full + ring.group % R, at...);
+}
+
+// Closes a group, and waits until all but the N newest have arrived; N < R.
+template <int N, int R> POP_FN void pop_ring_close(pop_ring<R>& ring) {
+    static_assert(N < R, "a barrier of a ring is used again when its group has arrived");
+    if (pop_thread() == 0) pop_mbarrier_expect(ring.full + ring.group % R, ring.bytes);
+    ring.bytes = 0;
+    if (ring.group >= N) pop_mbarrier_wait(ring.full + (ring.group - N) % R, (ring.group - N) / R % 2);
+    ring.group++;
+}
+
+// Waits for all groups, of which the last barrier left N on their way; who asked for them does.
+template <int N, int R> POP_FN void pop_ring_end(pop_ring<R>& ring) {
+    if (pop_thread() != 0) return;
+    pop_mbarrier_expect(ring.full + ring.group % R, ring.bytes);
+    for (pop_u32 i = ring.group < N ? 0 : ring.group - N; i <= ring.group; ++i) pop_mbarrier_wait(ring.full + i % R, i / R % 2);
+}
+
 #endif
 
 #if defined(POP_EMULATOR) || defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -100,6 +163,12 @@ template <int N> POP_FN void pop_units_barrier() {
     pop_copy_wait<N>();
     pop_async_fence();
     pop_barrier();
+}
+
+// The same for groups that have boxes, too.
+template <int N, int R> POP_FN void pop_units_barrier(pop_ring<R>& ring) {
+    pop_ring_close<N>(ring);
+    pop_units_barrier<N>();
 }
 
 // --- registers ------------------------------------------------------------------------------------------------------

@@ -114,8 +114,8 @@ def _shared(f: Site, s: Site) -> int:
 
 
 def _apart(a: Accesses, first: Touch, second: Touch, pairs: isl.Map) -> isl.Map:
-    """The part of `pairs` in which two threads take part, or one that has not waited for what it copies."""
-    if first.writes and first.site.store.later:
+    """The part of `pairs` in which two threads take part; what copies is nobody's, since who does it is left open."""
+    if any(t.writes and t.site.store.later for t in (first, second)):
         return pairs
     mine, other = _number(a, first.site), _number(a, second.site)
     if mine is None or other is None:

@@ -53,19 +53,29 @@ namespace pop_emu {
 template <size_t... I> struct places {};
 template <size_t N, size_t... I> struct first : first<N - 1, N - 1, I...> {};  // 0, 1, .. N - 1
 template <size_t... I> struct first<0, I...> { typedef places<I...> type; };
+template <class T> T taken(const void* from) {  // which a host aligns as it likes
+    T x;
+    __builtin_memcpy(&x, from, sizeof(T));
+    return x;
+}
 template <class... A, size_t... I> void call(void (*kernel)(A...), void** args, places<I...>) {
-    kernel(*static_cast<A*>(args[I])...);
+    kernel(taken<A>(args[I])...);
 }
 template <class... A> void unpack(void* kernel, void** args) {
     call(reinterpret_cast<void (*)(A...)>(kernel), args, typename first<sizeof...(A)>::type{});
 }
 template <class... A> pop_emu_entry entry_of(void (*)(A...)) { return &unpack<A...>; }
+template <class... A> const unsigned* bytes_of(void (*)(A...)) {
+    static const unsigned bytes[] = {sizeof(A)..., 0};
+    return bytes;
+}
 }
 
-// `args` holds the address of each argument, as for cuLaunchKernel.
+// `args` holds the address of each argument, as for cuLaunchKernel; `bytes` tells how many each takes, and 0 behind the last.
 #define POP_EMU_EXPORT(function) \
     extern "C" __attribute__((visibility("default"))) int function##__launch(void** args, const pop_emu_options* options) { \
         const pop_emu_kernel kernel = {pop_emu::entry_of(function), reinterpret_cast<void*>(function), #function, \
                                        __start_pop_shared, __stop_pop_shared, __start_pop_views, __stop_pop_views}; \
         return pop_emu_launch(&kernel, args, options); \
-    }
+    } \
+    extern "C" __attribute__((visibility("default"))) const unsigned* function##__bytes() { return pop_emu::bytes_of(function); }

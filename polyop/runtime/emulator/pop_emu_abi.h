@@ -65,6 +65,7 @@ void pop_emu_mbarrier_arrive(void* bar, unsigned bytes);
 void pop_emu_mbarrier_wait(void* bar, unsigned parity);
 void pop_emu_named_barrier(unsigned id, unsigned count, int waits);
 void pop_emu_tile_load(void* to, const unsigned long long* map, int column, int row, void* bar);
+void pop_emu_box_load(void* to, const unsigned long long* map, const int* corner, void* bar);
 void pop_emu_tile_store(const unsigned long long* map, int column, int row, const void* from);
 void pop_emu_tile_commit();
 void pop_emu_tile_wait(unsigned groups, int only_read);

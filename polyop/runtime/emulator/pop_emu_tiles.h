@@ -6,12 +6,14 @@
 
 namespace {
 
-// The words of a pop_tensor_map on the emulator: addresses, row_bytes, element and swizzle (0, 32, 64 or 128) count bytes.
-struct Matrix { uint64_t base, columns, rows, row_bytes, box_columns, box_rows, element, swizzle; };
+// The words of a pop_tensor_map on the emulator: addresses, row_bytes, element and swizzle (0, 32, 64 or 128) count bytes. Of a
+// tensor of more dimensions: how many elements there are in those, and bytes from one to the next.
+struct Matrix { uint64_t base, columns, rows, row_bytes, box_columns, box_rows, element, swizzle, others[3], other_bytes[3]; };
 
 struct Box {
     Matrix matrix;
     int column, row;
+    int64_t others[3];
     unsigned char* shared;
     Phase* phase;  // of a load
     uint32_t thread, group;
@@ -37,12 +39,18 @@ unsigned char* swizzled(unsigned char* p, uint64_t swizzle) {
 // f(shared, global) for each element; global is null outside of the matrix.
 template <class F> void each_element(const Box& b, F f) {
     const Matrix& m = b.matrix;
+    bool there = true;
+    int64_t shift = 0;
+    for (int d = 0; d < 3; d++) {
+        there = there && (!m.others[d] || (b.others[d] >= 0 && b.others[d] < (int64_t)m.others[d]));
+        shift += b.others[d] * (int64_t)m.other_bytes[d];
+    }
     for (uint64_t r = 0; r < m.box_rows; r++)
         for (uint64_t c = 0; c < m.box_columns; c++) {
             const int64_t i = b.row + (int64_t)r, j = b.column + (int64_t)c;
-            const bool inside = i >= 0 && j >= 0 && i < (int64_t)m.rows && j < (int64_t)m.columns;
+            const bool inside = there && i >= 0 && j >= 0 && i < (int64_t)m.rows && j < (int64_t)m.columns;
             f(swizzled(b.shared + r * row_pitch(m) + c * m.element, m.swizzle),
-              inside ? (unsigned char*)m.base + i * m.row_bytes + j * m.element : nullptr);
+              inside ? (unsigned char*)m.base + shift + i * m.row_bytes + j * m.element : nullptr);
         }
 }
 
@@ -208,12 +216,15 @@ Box box_of(const unsigned long long* map, int column, int row, const void* share
 
 }  // namespace
 
-extern "C" void pop_emu_tile_load(void* to, const unsigned long long* map, int column, int row, void* bar) {
+namespace {
+
+void start_load(void* to, const unsigned long long* map, const int* corner, int rank, void* bar, void* place) {
     need_fibers();
-    touch(bar, 8, false, false, HERE);
-    Box b = box_of(map, column, row, to, HERE);
-    b.phase = phase_at(bar, HERE);
-    touch(to, box_bytes(b.matrix), true, false, HERE);
+    touch(bar, 8, false, false, place);
+    Box b = box_of(map, corner[0], corner[1], to, place);
+    for (int d = 2; d < rank; d++) b.others[d - 2] = corner[d];
+    b.phase = phase_at(bar, place);
+    touch(to, box_bytes(b.matrix), true, false, place);
     if (options.completion == 1) {
         land_load(b);
         return;
@@ -222,6 +233,16 @@ extern "C" void pop_emu_tile_load(void* to, const unsigned long long* map, int c
     memset(to, 0xff, box_bytes(b.matrix));
     grow(loads, load_count, load_room);
     loads[load_count++] = b;
+}
+
+}  // namespace
+
+extern "C" void pop_emu_tile_load(void* to, const unsigned long long* map, int column, int row, void* bar) {
+    const int corner[2] = {column, row};
+    start_load(to, map, corner, 2, bar, HERE);
+}
+extern "C" void pop_emu_box_load(void* to, const unsigned long long* map, const int* corner, void* bar) {
+    start_load(to, map, corner, 5, bar, HERE);
 }
 
 extern "C" void pop_emu_tile_store(const unsigned long long* map, int column, int row, const void* from) {

@@ -21,6 +21,7 @@ from polyop.runtime.bind import Bound
 from polyop.runtime.call import FORMATS, LONG, NUMBERS
 from polyop.runtime.gpu.home import Exchange, Home, Make, given_back
 from polyop.runtime.gpu.kernel import Prepared, bits
+from polyop.runtime.gpu.maps import MAP
 from polyop.runtime.gpu.memory import follow
 from polyop.runtime.gpu.status import Word
 from polyop.runtime.gpu.table import Table
@@ -47,6 +48,7 @@ def carry_out(prepared: Prepared, bound: Bound, fresh: Sequence[str]) -> Any:
         memory, start = arrays.empty((prepared.bytes_,), U8, home)
         row += [start + distance for distance in prepared.work]
     row += [bits(bound.scalars[n]) for n, _ in signature.scalars]
+    row += prepared.told(row)
     made = prepared.table()
     struct.pack_into(f"<{len(row)}Q", made.memory, made.at, *row)
     prepared.run(made, stream)
@@ -116,6 +118,8 @@ class LaunchPlan:
                     row[slot] = start + distance
         except (MemoryError, RuntimeError):
             return LONG
+        if self.prepared.maps:
+            row += self.prepared.told(row)
         try:
             table = self.spare.pop()
         except IndexError:  # others have taken all
@@ -168,7 +172,7 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
             return None
         formats[front + k] = FORMATS[dtype.name]
         numbers.append((position[n], front + k))
-    row: list[Any] = [0] * prepared.open
+    row: list[Any] = [0] * (prepared.open - MAP * len(prepared.maps))
     for k, (n, _) in enumerate(signature.scalars):
         row[front + k] = bits(bound.scalars[n])
     fresh: list[tuple[int, Make]] = []

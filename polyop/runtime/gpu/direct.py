@@ -33,6 +33,7 @@ def run(binary: Binary, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     work = GpuArray((made.bytes_,), U8, device)
     row = [held[b.name].address for b in signature.tensors] + [work.address + d for d in made.work]
     row += [bits(np.asarray(scalars[n], t.numpy)) for n, t in signature.scalars]
+    row += made.told(row)
     table = made.table()
     struct.pack_into(f"<{len(row)}Q", table.memory, table.at, *row)
     made.run(table, DEFAULT_STREAM[device.family])

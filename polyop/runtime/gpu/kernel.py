@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.module import STATUS, Binary, Proof, in_order, slots
+from polyop.ir.expr import evaluate
+from polyop.ir.module import STATUS, Binary, Boxes, Proof, in_order, slots
 from polyop.runtime import forks
 from polyop.runtime.bind import Bound
+from polyop.runtime.boxes import WORDS
 from polyop.runtime.gpu import chips, status
 from polyop.runtime.gpu.driver import Device
+from polyop.runtime.gpu.maps import MAP, Map
 from polyop.runtime.gpu.table import Start, Table, launcher, refused, table
 from polyop.runtime.launching import fits, grid
 
@@ -63,7 +66,7 @@ class Prepared:
 
     starts    the launches
     tensors   how many of the open values are addresses of tensors, which come first; then those of `work` buffers, each at its
-              distance from the start of work memory; then the scalars
+              distance from the start of work memory; then the scalars; then what engines are told of tensors
     bytes_    of work memory in all
     """
 
@@ -75,10 +78,15 @@ class Prepared:
     scalars: int
     bytes_: int
     word: status.Word | None
+    maps: tuple[Map, ...] = ()
 
     @property
     def open(self) -> int:
-        return self.tensors + len(self.work) + self.scalars
+        return self.tensors + len(self.work) + self.scalars + len(self.maps) * MAP
+
+    def told(self, row: Sequence[int]) -> list[int]:
+        """What engines are told of tensors whose addresses stand in `row`."""
+        return [w for m in self.maps for w in m.at(row[m.slot])]
 
     def table(self) -> Table:
         """A new table, which one thread at a time may use."""
@@ -119,6 +127,8 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
         total += -(-slots(b, dict(sizes)) * b.dtype.bytes_ // _ALIGN) * _ALIGN
     names = (*(b.name for b in signature.tensors), *(b.name for b in signature.work), *(n for n, _ in signature.scalars))
     places = {n: k for k, n in enumerate(names)}
+    maps: dict[Boxes, Map] = {}
+    shapes = {b.name: (b.dtype.bytes_, tuple(evaluate(e, sizes) for e, _ in b.dims)) for b in signature.tensors}
     starts = []
     for launch, env in in_order(kernel.binary.launch, sizes):
         blocks = grid(launch, env)
@@ -130,8 +140,14 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
         values: list[tuple[str, int] | bytes] = []
         for name in launch.args:
             values += _values(name, places, strides, {**env, STATUS: at})
+        for boxes in launch.boxes:
+            if boxes not in maps:
+                maps[boxes] = Map(device, boxes, *shapes[boxes.tensor], strides[boxes.tensor], places[boxes.tensor])
+            first = len(names) + MAP * list(maps).index(boxes)
+            values += [("open", first), ("open", first + WORDS)]
         starts.append(Start(launch.kernel, loaded.functions[key], blocks, launch.block, launch.shared, tuple(values)))
-    return Prepared(kernel, loaded, tuple(starts), len(signature.tensors), tuple(work), len(signature.scalars), total, word)
+    return Prepared(kernel, loaded, tuple(starts), len(signature.tensors), tuple(work), len(signature.scalars), total, word,
+                    tuple(maps.values()))
 
 
 def _values(name: str, places: Mapping[str, int], strides: Mapping[str, tuple[int, ...]],

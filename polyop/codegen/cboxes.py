@@ -1,0 +1,146 @@
+"""Copies of whole tiles by an engine that knows the tensor, as C text: one thread asks for a box, and what is outside is 0 there.
+
+    for y, x (threads, rows) { A_s[s, y, x] = A[m + y, k + x] if M - m - y - 1 >= 0 and K - k - x - 1 >= 0 }  (later)
+
+    if (pop_boxed0) { if (pop_n == 0) pop_ring_load(pop_arriving, &A_s[s, 0, 0], pop_map0, 16384, k, m); } else ..
+
+Proofs know of a copy which arrives later that it is nobody's, so any thread may ask for it, and the engine bring it.
+A box is one for the engine where each test is that of a bound of the tensor: what other conditions exclude is not 0 there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from math import prod
+
+from polyop.codegen.cindex import index
+from polyop.codegen.cplace import element
+from polyop.codegen.cscope import Box, Scope
+from polyop.codegen.cthreads import NUMBER
+from polyop.codegen.cunits import LINE
+from polyop.ir.expr import Affine, Load, affine, is_computed, names, substitute
+from polyop.ir.loops import Barrier, Buffer, For, Kind, Node, Space, Store, walk
+from polyop.ir.module import Boxes
+
+_MOST = 256  # elements of a box in each dimension
+_RANKS = range(2, 6)
+BARRIER_BYTES = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Ring:
+    """The barriers in shared memory on which an engine's copies arrive: one more than groups of them may be on their way."""
+
+    count: int
+    at: int
+
+    @property
+    def end(self) -> int:
+        return self.at + self.count * BARRIER_BYTES
+
+
+def found(body: tuple[Node, ...], buffers: dict[str, Buffer]) -> tuple[dict[str, Box], tuple[Boxes, ...]]:
+    """The copies of a kernel that an engine may do, by statement, and what it must be told for them."""
+    boxes: dict[str, Box] = {}
+    told: list[Boxes] = []
+    for n in walk(body):
+        if isinstance(n, For) and n.kind == Kind.THREADS:
+            loops, s = _copied(n)
+            made = s and _box(loops, s, buffers)
+            if made and s:
+                what, to, corners = made
+                if what not in told:
+                    told.append(what)
+                bytes_ = prod(what.box) * s.target.dtype.bytes_
+                boxes.setdefault(s.stmt, Box(told.index(what), to, corners, bytes_))
+    return boxes, tuple(told)
+
+
+def ring(body: tuple[Node, ...], shared: int) -> Ring:
+    """The ring of a kernel that has so many bytes of shared memory beside it."""
+    return Ring(1 + max((n.pending for n in walk(body) if isinstance(n, Barrier)), default=0), -(-shared // 16) * 16)
+
+
+def copy(n: For, scope: Scope, otherwise: list[str]) -> list[str]:
+    """`otherwise`, the lines of a nest of threads, or the boxes that it copies."""
+    _, s = _copied(n)
+    box = scope.boxes.get(s.stmt) if s else None
+    if box is None or s is None:
+        return otherwise
+    lines = []
+    for to, corner in zip(box.to, box.corners, strict=True):
+        at = ", ".join(f"(int)({index(c, scope.names).c})" for c in corner)
+        lines.append(f"pop_ring_load(pop_arriving, &{element(to, {}, scope)}, pop_map{box.number}, {box.bytes_}, {at});")
+    asked = [f"    if ({NUMBER} == 0) {{  // {s.stmt}", *("        " + x for x in lines), "    }"]
+    return [f"if (pop_boxed{box.number}) {{", *asked, "} else", *otherwise]
+
+
+def start(r: Ring) -> list[str]:
+    """The ring's declaration."""
+    return [f"POP_SHARED_VIEW(pop_full, pop_u64, {r.at}, {r.count});",
+            f"pop_ring<{r.count}> pop_arriving = {{(pop_u64*)(pop_shared + {r.at}), 0, 0}};", "pop_ring_start(pop_arriving);"]
+
+
+def _copied(n: For) -> tuple[tuple[For, ...], Store | None]:
+    """The loops of a nest that only copies, and its statement."""
+    loops = [n]
+    while len(loops[-1].body) == 1:
+        inside = loops[-1].body[0]
+        if isinstance(inside, Store):
+            return tuple(loops), inside if inside.later else None
+        if not isinstance(inside, For) or inside.kind not in (Kind.THREADS, Kind.ROWS):
+            break
+        loops.append(inside)
+    return tuple(loops), None
+
+
+def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
+        tuple[Boxes, tuple[Load, ...], tuple[tuple[Affine, ...], ...]] | None:
+    """What the engine is told of the tensor, and the first element and the corner of each box; None if it is no box."""
+    to, source = s.target, s.expr
+    if not isinstance(source, Load) or any(map(is_computed, source.index)) or not all(f.is_full for f in loops):
+        return None
+    shared, tensor = buffers[to.source], buffers[source.source]
+    places, index_ = [p for p in to.index if isinstance(p, Affine)], [p for p in source.index if isinstance(p, Affine)]
+    if shared.swizzle != LINE or tensor.space != Space.TENSOR or tensor.unit is None or len(index_) not in _RANKS:
+        return None
+    own = frozenset(f.index for f in loops)
+    y, x = places[-2:]
+    rows, columns = shared.dims[-2][0].const, shared.dims[-1][0].const
+    if any(names(p) & own for p in places[:-2]) or not _counts(y, loops, rows) or not _counts(x, loops, columns):
+        return None
+    inner = [_only(p, own) for p in index_]
+    across, down = ([d for d, p in enumerate(inner) if p == z] for z in (x, y))
+    others = [d for d, p in enumerate(inner) if d not in (*across, *down)]
+    if across != [tensor.unit] or len(down) != 1 or any(inner[d] != Affine() for d in others):
+        return None
+    bounds = {t for d, p in enumerate(index_) for t in (p, tensor.dims[d][0] - p - 1)}
+    line = LINE // shared.dtype.bytes_
+    if not set(source.guard) <= bounds or rows > _MOST:
+        return None
+    dims = (*across, *down, *others)
+    zero = dict.fromkeys(own, Affine())
+    first = [substitute(index_[d], zero) for d in dims]
+    panels = range(0, columns, line)
+    corners = tuple((first[0] + at, *first[1:]) for at in panels)
+    starts = tuple(Load(to.source, (*places[:-2], Affine(), affine(at)), to.dtype) for at in panels)
+    return Boxes(source.source, dims, (line, rows, *(1 for _ in others)), LINE), starts, corners
+
+
+def _only(p: Affine, own: Iterable[str]) -> Affine:
+    """The terms of `p` that have names in `own`."""
+    return Affine(tuple(t for t in p.terms if names(Affine((t,))) & set(own)))
+
+
+def _counts(p: Affine, loops: tuple[For, ...], extent: int) -> bool:
+    """Whether `p` has each value from 0 to `extent` just once, as digits: { [z, x] -> [32 z + x] }."""
+    mine = [f for f in loops if f.index in names(p)]
+    if p.const or any(not isinstance(a, str) for a, _ in p.terms) or len(mine) != len(p.terms):
+        return False
+    total = 1
+    for weight, count in sorted((p.factor(f.index) * f.step, f.extent or 0) for f in mine):
+        if weight != total:
+            return False
+        total *= count
+    return total == extent

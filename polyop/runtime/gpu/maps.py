@@ -1,0 +1,61 @@
+"""What the driver tells an engine of a tensor, for the addresses that calls have."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+
+from polyop.ir.module import Boxes
+from polyop.runtime.boxes import WORDS, View, view_of
+from polyop.runtime.gpu.driver import Device, on
+
+MAP = WORDS + 1
+"""Values that a kernel takes for each tensor: the words, and whether they say something."""
+
+_KNOWN = 256  # addresses that are remembered
+_TYPES = {1: 0, 2: 1, 4: 2, 8: 4}            # CUtensorMapDataType by bytes: unsigned integers, whose zero is everybody's
+_SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}     # CUtensorMapSwizzle
+_LINES_OF_L2 = 2                             # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
+_ALIGN = 64                                  # bytes, of what the driver writes
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Map:
+    """One tensor of a call: all but its address, which stands at `slot` of the call's values. `known`: the words by address."""
+
+    device: Device
+    boxes: Boxes
+    element: int
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+    slot: int
+    known: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
+
+    def at(self, address: int) -> tuple[int, ...]:
+        """The values for the tensor at this address: zeros where it does not lie as the engine needs it."""
+        found = self.known.get(address)
+        if found is None:
+            if len(self.known) >= _KNOWN:
+                self.known.clear()
+            v = view_of(self.boxes, self.element, address, self.shape, self.strides)
+            found = self.known[address] = _encoded(self.device, v) if v else (0,) * MAP
+        return found
+
+
+def _encoded(device: Device, v: View) -> tuple[int, ...]:
+    """What the driver makes of a tensor; zeros if it makes nothing.
+
+    Source  CUDA Driver API, cuTensorMapEncodeTiled
+    """
+    rank = len(v.shape)
+    room = (ctypes.c_uint64 * (WORDS + _ALIGN // 8))()
+    skipped = -ctypes.addressof(room) % _ALIGN
+    with on(device) as d:
+        encode = getattr(d.library, "cuTensorMapEncodeTiled", None)
+        if encode is None:
+            return (0,) * MAP
+        longs, ints = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        code = encode(ctypes.c_void_p(ctypes.addressof(room) + skipped), ctypes.c_int(_TYPES[v.element]), ctypes.c_uint32(rank),
+                      ctypes.c_void_p(v.address), longs(*v.shape), longs(*v.strides), ints(*v.boxes.box), ints(*(1,) * rank),
+                      ctypes.c_int(0), ctypes.c_int(_SWIZZLES[v.boxes.swizzle]), ctypes.c_int(_LINES_OF_L2), ctypes.c_int(0))
+    return (0,) * MAP if code else (*room[skipped // 8:skipped // 8 + WORDS], 1)
