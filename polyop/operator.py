@@ -21,7 +21,7 @@ from polyop.known import Known, Merged, fresh_results, seen_as
 from polyop.rewrite.flatten import chains, flatten
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import Questions
-from polyop.rewrite.regimes import block_shares, block_tile, regime, rows_apart
+from polyop.rewrite.regimes import in_blocks, regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
@@ -205,9 +205,7 @@ class Operator:
         positive = min(seen.sizes.values(), default=1) > 0
         options = regime(merged.questions, seen.sizes, options, t) if positive else replace(options, regime="any")
         if positive and self.options.special:
-            tile = block_tile(merged.questions, seen.sizes, t)
-            options = replace(options, tile=tile, shares=block_shares(merged.questions, seen.sizes, tile),
-                              apart=rows_apart(merged.questions, seen.sizes))
+            options = in_blocks(merged.questions, seen.sizes, options, t)
         units = layout(seen.op, seen.views, options.ones)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
         if isinstance(k, GpuKernel) and not fits(k.binary.launch, seen.sizes, {n: v.strides for n, v in seen.views.items()}):

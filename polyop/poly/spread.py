@@ -33,6 +33,7 @@ BLOCK = 256     # threads where nothing is known of a row's length
 EACH = 8        # iterations of a thread that are worth a thread
 COPIES = 4      # iterations of a thread that wait for memory at once
 SHORT = 16      # loops of less iterations are not spread
+FEWEST = 4      # threads of a row
 ACROSS = 8      # threads that share a point of the shell, where the shell has the unit stride
 SHARED = 16 << 10
 """Bytes of a row that is kept in shared memory."""
@@ -118,7 +119,7 @@ def _along(plan: Plan, cluster: Cluster, inner: tuple[str | None, ...]) -> Sprea
     longest = max(extents) if all(extents) else 0
     if not longest:
         return SpreadStrategy(inner, BLOCK, None, 1)
-    many = min(4 * BLOCK // 2, max(32, 1 << (-(-longest // EACH) - 1).bit_length()))
+    many = min(4 * BLOCK // 2, max(FEWEST, 1 << (-(-longest // EACH) - 1).bit_length()))
     rows = BLOCK // 2 // many
     if rows > 1 and cluster.shell:
         return SpreadStrategy(inner, many, cluster.shell[-1], rows)

@@ -11,7 +11,7 @@ from polyop.rewrite.passes import Pass, find_passes
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_rows
-from polyop.rewrite.shares import Sum, sums
+from polyop.rewrite.shares import Sum, lines, sums
 from polyop.rewrite.upright import upright
 
 
@@ -62,6 +62,7 @@ class Questions:
     passes   reductions that need each other's results, and could be done in one pass
     chains   what hands over temporaries with rows to spare
     sums     reductions that may be cut into shares
+    lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
 
     narrow: tuple[str, ...]
@@ -81,6 +82,7 @@ class Questions:
     passes: tuple[Pass, ...]
     chains: tuple[Chain, ...]
     sums: tuple[Sum, ...]
+    lines: tuple[str, ...]
 
 
 def questions(op: Op) -> Questions:
@@ -97,7 +99,7 @@ def questions(op: Op) -> Questions:
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op), find_rows(op), find_passes(op),
-                     find_chains(op), sums(op))
+                     find_chains(op), sums(op), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 
@@ -26,6 +26,7 @@ WIDEST = 256
 WARP = 32
 PARTS = 8  # of a row that make it worth it to read it twice
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
+LINES = (32, 512)  # the shortest row that is told from shorter ones, and the longest of which a block has several
 SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
@@ -58,6 +59,13 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
                     overlap=overlap, cascade=cascade)
     return options if found == options else found
+
+
+def in_blocks(q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
+    """`options` for a call of these sizes on a GPU: what a block of threads has, so that all multiprocessors have blocks."""
+    tile, lines = block_tile(q, sizes, target), short_lines(q, sizes, dict(options.hints))
+    shares, apart = block_shares(q, sizes, tile), rows_apart(q, sizes)
+    return replace(options, tile=tile, hints=(*options.hints, *lines), shares=shares, apart=apart)
 
 
 def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, ...]:
@@ -108,6 +116,11 @@ def _most_shares(x: Sum, sizes: Mapping[str, int]) -> int:
     """Into how many shares a reduction may be cut so that each is worth a block of threads; 1, if not even into four."""
     shares = evaluate(x.deep, sizes) // (SHARE if x.tiled or x.in_line else SHARE_OF_ROW)
     return shares if shares >= 4 else 1
+
+
+def short_lines(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Hints, for sizes that are not `known`, of rows so short that a block of threads has several: at most twice as long."""
+    return tuple((n, max(LINES[0], 1 << (sizes[n] - 1).bit_length())) for n in q.lines if sizes[n] <= LINES[1] and n not in known)
 
 
 def block_shares(q: Questions, sizes: Mapping[str, int], tile: tuple[int, ...]) -> tuple[tuple[str, int], ...]:

@@ -105,13 +105,29 @@ def _sum(op: Op, s: Step) -> Sum | None:
     deep = next((i for i, e in extents.items() if i not in kept and e.terms and names(e) <= sizes and _stands_alone(s, i)), None)
     if deep is None:
         return None
-    reads = [expr_names(x) for x in loads(s.expr)]
-    last = kept[-1]
-    rows = [i for i in kept if any(i in x and last not in x for x in reads) and not any(i in x and last in x for x in reads)]
-    tiled = (extents[rows[-1]], extents[last]) if rows and any(last in x for x in reads) else None
+    last, rows = kept[-1], _rows(s, kept)
+    tiled = (extents[rows[-1]], extents[last]) if rows else None
     ends = [x.index[-1] for x in loads(s.expr) if last in expr_names(x) and x.index]
     in_line = bool(ends) and all(isinstance(p, Affine) and p.name == last for p in ends)
     return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], tiled, in_line)
+
+
+def lines(op: Op) -> tuple[str, ...]:
+    """The sizes that are lengths of rows which are summed up, by a step that is no product of rows and columns."""
+    found = set()
+    for s in op.steps:
+        ends = {p.name for x in loads(s.expr) if x.index and isinstance(p := x.index[-1], Affine)}
+        if s.reduce is not None and not _rows(s, _kept(s)):
+            found |= {r.upper.name for r in s.ranges if r.index in ends and r.index not in _kept(s) and r.lower == Affine()}
+    return tuple(n for n in op.sizes if n in found)
+
+
+def _rows(s: Step, kept: tuple[str, ...]) -> list[str]:
+    """The indices of results that are rows of a product whose columns the last one counts; empty, if it is none."""
+    reads, last = [expr_names(x) for x in loads(s.expr)], kept[-1] if kept else ""
+    if not any(last in x for x in reads):
+        return []
+    return [i for i in kept if any(i in x and last not in x for x in reads) and not any(i in x and last in x for x in reads)]
 
 
 def _kept(s: Step) -> tuple[str, ...]:

@@ -32,7 +32,7 @@ def softmax(x: Array) -> Array:
     (SOFTMAX, "threads -, -, c, c, c x 256", softmax, ((3, 1), (2, 31), (2, 257), (1, 1025))),
     (SOFTMAX.replace("N]", "200]"), "threads -, -, c, c, c x 32, 4 of r in a block", softmax, ((1, 200), (4, 200), (7, 200))),
     ("op total(x: f32[R, N]) -> (y: f32[R]) { y[r] += x[r,c] }", "threads -, c x 256", lambda x: x.sum(1), ((3, 1), (2, 1033))),
-    ("op total(x: f32[R, 20]) -> (y: f32[R]) { y[r] += x[r,c] }", "threads -, c x 32, 4 of r in a block", lambda x: x.sum(1),
+    ("op total(x: f32[R, 20]) -> (y: f32[R]) { y[r] += x[r,c] }", "threads -, c x 4, 32 of r in a block", lambda x: x.sum(1),
      ((1, 20), (9, 20))),
     ("op below(x: f32[R, N]) -> (y: f32[N]) { y[c] += x[r,c] }", "threads -, r x 8, 32 of c in a block, side by side",
      lambda x: x.sum(0), ((1, 1), (3, 31), (33, 33), (8, 100))),
@@ -74,7 +74,7 @@ def test_a_long_reduction_to_one_element_is_cut_into_shares_for_many_blocks() ->
 
 def test_rows_that_are_hinted_to_be_short_share_a_block() -> None:
     c = compiled(SOFTMAX, Options(hints=(("N", 128),)))
-    assert "x 32, 4 of r in a block" in c.chosen[0]
+    assert "x 16, 8 of r in a block" in c.chosen[0]
     a = values(c, {"R": 5, "N": 300})
     np.testing.assert_allclose(a["y"], softmax(a["x"].astype(np.float64)), rtol=1e-5)
 
@@ -82,3 +82,13 @@ def test_rows_that_are_hinted_to_be_short_share_a_block() -> None:
 def test_sums_in_source_order_stay_on_one_thread() -> None:
     c = compiled("op total(x: f32[R, N]) -> (y: f32[R]) { y[r] += x[r,c] }", Options(numerics="strict"))
     assert "rows" in c.chosen[0] and any("not spread" in n for n in c.notes)
+
+
+def test_short_rows_have_a_few_threads_each_and_share_a_block() -> None:
+    for where in ("cuda:sm_80", "hip:gfx942"):
+        for hint, each, rows in ((32, 4, 32), (100, 16, 8), (512, 64, 2)):
+            c = compiled(SOFTMAX, Options(hints=(("N", hint),)), where)
+            assert f"x {each}, {rows} of" in c.chosen[0], c.chosen
+            for k, (m, n) in enumerate(((1, 1), (7, 33), (70, 5), (3, 600))):  # a hint is no promise
+                v = values(c, {"R": m, "N": n}, ("forward", "backward")[k % 2])
+                np.testing.assert_allclose(v["y"], softmax(v["x"]), atol=1e-6)

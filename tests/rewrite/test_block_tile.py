@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 import polyop
+from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import block_tile
+from polyop.rewrite.regimes import block_tile, in_blocks
 
 PRODUCT = "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k] * B[k,n] }"
 
@@ -35,3 +36,16 @@ def test_units_that_take_wide_tiles_get_narrower_ones_where_blocks_would_be_few(
 def test_an_operator_without_one_contraction_has_no_tile() -> None:
     operator = polyop.op("op relu2(X: f32[N]) -> (Y: f32[N]) { Y[i] = relu(X[i]) }")
     assert block_tile(questions(operator._op(operator.choice())), {"N": 5}, target("cuda:sm_80")) == ()
+
+
+@pytest.mark.parametrize(("n", "hint"), [(1, 32), (32, 32), (33, 64), (512, 512), (513, 0), (1 << 20, 0)])
+def test_short_rows_are_told_from_longer_ones_where_they_are_summed_up(n: int, hint: int) -> None:
+    t = target("cuda:sm_80")
+    for text, size in (("op norm(X: f32[M, N]) -> (Y: f32[M, N]) {\n s[m] += X[m, n]\n Y[m, n] = X[m, n] / s[m]\n}", "N"),
+                       ("op mv(A: f32[M, N], x: f32[N]) -> (y: f32[M]) { y[m] += A[m, n] * x[n] }", "N")):
+        operator = polyop.op(text)
+        q, sizes = questions(operator._op(operator.choice())), {"M": 5, "N": n}
+        assert in_blocks(q, sizes, Options(), t).hints == (((size, hint),) if hint else ())
+        assert in_blocks(q, sizes, Options(hints=((size, 77),)), t).hints == ((size, 77),)
+    operator = polyop.op(PRODUCT)
+    assert in_blocks(questions(operator._op(operator.choice())), {"M": 9, "N": 9, "K": n}, Options(), t).hints == ()
