@@ -3,7 +3,7 @@
     python scripts/compile_library.py [TARGET ..] [FILE ..]       cuda:sm_80 softmax; without words, five targets and all files
 
 Exits with 0 if so, 1 if not, 2 if there is no compiler for a target. Takes some minutes for each target; the tests
-compile a dozen operators for two of them.
+compile each operator for one of them, and a dozen for all.
 """
 
 from __future__ import annotations

@@ -25,6 +25,7 @@ from polyop.ir.loops import (
     Store,
     children,
     has_loop,
+    placed,
     rebuild,
     stores,
     walk,
@@ -74,17 +75,11 @@ def folds(nest: LoopNest) -> dict[str, tuple[For, ...]]:
         for v in [0, 128) (threads 128) { before[v] = total   total = total + part[v] }
     """
     found: dict[str, tuple[For, ...]] = {}
-
-    def go(body: Body, loops: tuple[For, ...]) -> None:
-        for n in body:
-            if isinstance(n, Store) and (n.reduce is not None or step_of(n.expr, n.target)):
-                used = frozenset[str]().union(*(names(p) for p in n.target.index if isinstance(p, Affine)))
-                over = tuple(f for f in loops if f.index not in used)
-                if over:
-                    found[n.stmt] = over
-            go(children(n), (*loops, n) if isinstance(n, For) and n.kind == Kind.THREADS else loops)
-
-    go(nest.body, ())
+    for s, loops in placed(nest.body, Kind.THREADS):
+        used = frozenset[str]().union(*(names(p) for p in s.target.index if isinstance(p, Affine)))
+        over = tuple(f for f in loops if f.index not in used)
+        if over and (s.reduce is not None or step_of(s.expr, s.target)):
+            found[s.stmt] = over
     return found
 
 

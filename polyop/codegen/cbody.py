@@ -10,12 +10,14 @@ from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
-from polyop.ir.expr import Affine, affine, bounds, loads, names
+from polyop.ir.expr import Affine, Apply, affine, bounds, loads, names
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, sign, stores, walk
+from polyop.ir.scalars import UNARY_FLOAT
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
+_FUNCTION = 3  # statements that an exponential stands for: 32 at once took all registers of a thread on gfx1100, and a minute
 
 
 def body(nodes: tuple[Node, ...], scope: Scope) -> list[str]:
@@ -124,12 +126,14 @@ def _unrolled(n: For) -> str:
 
 
 def _copies(n: Node) -> int:
-    """How many stores come of a node whose rows are unrolled."""
+    """How many stores come of a node whose rows are unrolled; functions that compilers write out count as so many of them."""
     match n:
         case For():
             return sum(map(_copies, n.body)) * (n.extent or 1 if n.kind in LOCKSTEP else 1)
         case If():
             return sum(map(_copies, n.then + n.other))
+        case Store():
+            return 1 + _FUNCTION * sum(isinstance(x, Apply) and x.fn in UNARY_FLOAT for x in walk_expr(n.expr))
     return 1
 
 

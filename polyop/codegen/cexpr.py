@@ -135,6 +135,8 @@ def apply(e: Apply, args: Sequence[Text]) -> Text:
         return args[0] if of == t else converted(args[0], value_type(of), t)
     if e.fn in INFIX and (of.is_float or of.kind == "bool" or e.fn not in ("add", "sub", "mul", "div")):
         sign, level = INFIX[e.fn]
+        if e.fn == "or":  # `a && b || c` is a warning
+            args = [Text(f"({a.c})") if a.level == INFIX["and"][1] else a for a in args]
         out = Text(f"{args[0].at(level)} {sign} {args[1].at(level + 1)}", level)
     elif e.fn == "neg" and of.is_float:
         out = Text(f"-{args[0].at(UNARY + 1)}", UNARY)

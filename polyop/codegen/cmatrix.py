@@ -23,8 +23,7 @@ from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, expr_names, names
-from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store
-from polyop.ir.loops import children as inside_of
+from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Space, Store, placed
 from polyop.ir.target import Target
 
 _WORD = 4  # bytes of a register
@@ -37,8 +36,8 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
     """
     held: dict[str, Held] = {}
     products: dict[str, tuple[str, str, str]] = {}
-    for s, loops in _of_atoms(nest.body, ()):
-        if s.reduce is None:
+    for s, loops in placed(nest.body, Kind.ATOM):
+        if s.reduce is None or not loops:
             continue
         sides = {f.index: f.extent or 0 for f in loops}
         found = factors(s.expr)
@@ -65,16 +64,6 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
                 raise UnsupportedError(f"{x.source} is no tile of one kind in registers")
         products[s.stmt] = (s.target.source, a.source, b.source)
     return Tiles(held, products, target.warp, squares=target.family == "cuda")
-
-
-def _of_atoms(body: tuple[Node, ...], loops: tuple[For, ...]) -> list[tuple[Store, tuple[For, ...]]]:
-    """The stores inside loops over tiles, with these loops."""
-    out: list[tuple[Store, tuple[For, ...]]] = []
-    for n in body:
-        if isinstance(n, Store) and loops:
-            out.append((n, loops))
-        out += _of_atoms(inside_of(n), (*loops, n) if isinstance(n, For) and n.kind == Kind.ATOM else loops)
-    return out
 
 
 def declared(b: Buffer, h: Held, c: str) -> str:

@@ -254,6 +254,14 @@ def stores(body: tuple[Node, ...]) -> tuple[Store, ...]:
     return tuple(n for n in walk(body) if isinstance(n, Store))
 
 
+def placed(body: tuple[Node, ...], *kinds: Kind, around: tuple[For, ...] = ()) -> Iterator[tuple[Store, tuple[For, ...]]]:
+    """The stores of a body in text order, each with the loops of these kinds around it, from the outermost in."""
+    for n in body:
+        if isinstance(n, Store):
+            yield n, around
+        yield from placed(children(n), *kinds, around=(*around, n) if isinstance(n, For) and n.kind in kinds else around)
+
+
 def sign(reduce: Monoid | None) -> str:
     """How a store with this monoid is written."""
     return "=" if reduce is None else {"add": "+=", "mul": "*="}.get(reduce.name, f"{reduce.name}=")

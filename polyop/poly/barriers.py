@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Load, Quasi, loads, names
-from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, rebuild, walk
+from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, placed, rebuild, walk
 
 _LANES = "lanes"  # stands for those of a warp that share a matrix unit's tile: which one has an element is not asked here
 
@@ -100,7 +100,7 @@ class _Writer:
                     out.append(replace(n, body=inner))
                     pending = _joined(pending, after)
                 case If():
-                    reason = self.meeting(pending, self.accesses(n, frozenset()))
+                    reason = self.meeting(pending, self.accesses(n))
                     if reason:  # before the test: in both branches, and for what follows
                         out.append(Barrier(reason))
                         pending = {}
@@ -109,7 +109,7 @@ class _Writer:
                     out.append(replace(n, then=then, other=other))
                     pending = _joined(_joined(pending, one), two)
                 case _:
-                    here = self.accesses(n, frozenset())
+                    here = self.accesses(n)
                     reason = self.meeting(pending, here)
                     if reason:
                         out.append(Barrier(reason))
@@ -118,21 +118,16 @@ class _Writer:
                     pending = _joined(pending, here)
         return tuple(out), pending
 
-    def accesses(self, n: Node, threads: frozenset[str]) -> _Pending:
+    def accesses(self, n: Node) -> _Pending:
         """What a store, or a loop over threads or rows, does to memory that threads share."""
         found: _Pending = {}
-        if isinstance(n, Store):
-            read = [x for e in (n.expr, *(p for p in n.target.index if not isinstance(p, Affine))) for x in loads(e)]
-            for x, writes in ((n.target, True), *((x, False) for x in read)):
+        for s, loops in placed((n,), Kind.THREADS, Kind.ATOM):
+            threads = frozenset(f.index for f in loops) | ({_LANES} if any(f.kind == Kind.ATOM for f in loops) else set())
+            read = [x for e in (s.expr, *(p for p in s.target.index if not isinstance(p, Affine))) for x in loads(e)]
+            for x, writes in ((s.target, True), *((x, False) for x in read)):
                 if self.nest.buffer(x.source).space != Space.REG:
                     memory = self.same.get(x.source, x.source)
-                    found = _joined(found, {memory: (_Access(x, writes, threads, writes and n.later),)})
-        elif isinstance(n, For | If):
-            inside = threads | {n.index} if isinstance(n, For) and n.kind in (Kind.THREADS, Kind.ATOM) else threads
-            if isinstance(n, For) and n.kind == Kind.ATOM:
-                inside |= {_LANES}
-            for child in n.body if isinstance(n, For) else n.then + n.other:
-                found = _joined(found, self.accesses(child, inside))
+                    found = _joined(found, {memory: (_Access(x, writes, threads, writes and s.later),)})
         return found
 
     def meeting(self, pending: _Pending, here: _Pending) -> str:

@@ -23,7 +23,7 @@ DEVICE = Path(__file__).parents[1] / "codegen" / "device"
 """The headers that kernel texts include."""
 
 _FRONT = ("-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-nostdinc", "-std=c++17", "-O3", "-DPOP_BARE",
-          "-fbracket-depth=100000", "-Wno-everything", "-c", "-emit-llvm")
+          "-fbracket-depth=100000", "-Wall", "-Wno-unused-function", "-c", "-emit-llvm")
 _BACK = ("-target", "amdgcn-amd-amdhsa", "-nogpulib", "-O3", "-c")
 
 
@@ -44,11 +44,11 @@ def tools() -> Tools:
     """
     found = zig()
     if found:
-        return Tools((found, "clang"), (found, "ld.lld"), "zig " + _run([found, "version"]).strip())
+        return Tools((found, "clang"), (found, "ld.lld"), "zig " + _run([found, "version"])[0].strip())
     for suffix in ("", *(f"-{n}" for n in range(30, 16, -1))):
         clang, lld = shutil.which(f"clang{suffix}"), shutil.which(f"ld.lld{suffix}")
-        if clang and lld and "amdgcn" in _run([clang, "--print-targets"]):
-            return Tools((clang,), (lld,), _run([clang, "--version"]).splitlines()[0])
+        if clang and lld and "amdgcn" in _run([clang, "--print-targets"])[0]:
+            return Tools((clang,), (lld,), _run([clang, "--version"])[0].splitlines()[0])
     raise UnsupportedError("HIP text cannot be compiled here: it takes the package `ziglang`, or clang with amdgcn, and lld")
 
 
@@ -67,27 +67,35 @@ def assemble(module: Module, numerics: str = "fast") -> Binary:
 
     Raises UnsupportedError without a compiler; InternalError, with its messages, if it refuses the text.
     """
-    arch = target(module.target).arch
-    front = (f"--offload-arch={arch}", *_FRONT, f"-ffp-contract={'fast' if numerics == 'fast' else 'off'}", f"-I{DEVICE}")
     headers = [p.read_text(encoding="utf-8") for p in sorted(DEVICE.glob("*.h"))]
-    parts = (tools().version, *front, *_BACK, module.text, *headers)
+    parts = (tools().version, *_front(module, numerics), *_BACK, module.text, *headers)
     name = "amdgcn-" + hashlib.sha256("\0".join(parts).encode()).hexdigest()
-    code = cache.remember_code(name, lambda: _compile(module, arch, front))
+    code = cache.remember_code(name, lambda: compiled(module, numerics)[0])
     return Binary(module.name, module.target, code, module.signature, module.launch)
 
 
-def _compile(module: Module, arch: str, front: tuple[str, ...]) -> bytes:
+def _front(module: Module, numerics: str) -> tuple[str, ...]:
+    arch = target(module.target).arch
+    return (f"--offload-arch={arch}", *_FRONT, f"-ffp-contract={'fast' if numerics == 'fast' else 'off'}", f"-I{DEVICE}")
+
+
+def compiled(module: Module, numerics: str = "fast") -> tuple[bytes, str]:
+    """The code object, made anew, and what the compiler says besides: its warnings.
+
+    Raises as `assemble` does.
+    """
     with tempfile.TemporaryDirectory(prefix="polyop-") as folder:
         text, bitcode, object_, code = (str(Path(folder) / f"kernel.{end}") for end in ("hip", "bc", "o", "hsaco"))
         Path(text).write_text(module.text, encoding="utf-8")
-        _run([*tools().clang, *front, text, "-o", bitcode])
-        _run([*tools().clang, *_BACK, f"-mcpu={arch}", bitcode, "-o", object_])
-        _run([*tools().lld, "-shared", "--no-undefined", object_, "-o", code])
-        return Path(code).read_bytes()
+        said = [_run([*tools().clang, *_front(module, numerics), text, "-o", bitcode])[1],
+                _run([*tools().clang, *_BACK, f"-mcpu={target(module.target).arch}", bitcode, "-o", object_])[1],
+                _run([*tools().lld, "-shared", "--no-undefined", object_, "-o", code])[1]]
+        return Path(code).read_bytes(), "".join(said).strip()
 
 
-def _run(command: list[str]) -> str:
+def _run(command: list[str]) -> tuple[str, str]:
+    """What a command prints, and what it says on the side."""
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InternalError(f"amdgcn: {' '.join(command)} failed:\n{done.stderr}")
-    return done.stdout
+    return done.stdout, done.stderr

@@ -46,17 +46,27 @@ def assemble(module: Module, numerics: str = "fast") -> Binary:
 
     Raises UnsupportedError without NVRTC; InternalError, with NVRTC's log, if it refuses the text.
     """
-    arch = target(module.target).arch
-    headers = {p.name: p.read_bytes() for p in sorted(DEVICE.glob("*.h"))}
-    options = [f"--gpu-architecture={arch}", "--std=c++17", f"--fmad={'true' if numerics == 'fast' else 'false'}"]
-    parts = [_version().encode(), *(x.encode() for x in options), module.text.encode(), *headers.values()]
+    parts = [_version().encode(), *(x.encode() for x in _options(module, numerics)), module.text.encode(), *_headers().values()]
     name = "nvrtc-" + hashlib.sha256(b"\0".join(parts)).hexdigest()
-    code = cache.remember_code(name, lambda: _compile(module, options, headers))
+    code = cache.remember_code(name, lambda: compiled(module, numerics)[0])
     return Binary(module.name, module.target, code, module.signature, module.launch)
 
 
-def _compile(module: Module, options: list[str], headers: dict[str, bytes]) -> bytes:
-    nvrtc = _library()
+def _options(module: Module, numerics: str) -> list[str]:
+    arch = target(module.target).arch
+    return [f"--gpu-architecture={arch}", "--std=c++17", f"--fmad={'true' if numerics == 'fast' else 'false'}"]
+
+
+def _headers() -> dict[str, bytes]:
+    return {p.name: p.read_bytes() for p in sorted(DEVICE.glob("*.h"))}
+
+
+def compiled(module: Module, numerics: str = "fast") -> tuple[bytes, str]:
+    """The cubin, made anew, and what NVRTC says besides: warnings, its own and those of the assembler behind it.
+
+    Raises as `assemble` does.
+    """
+    nvrtc, options, headers = _library(), _options(module, numerics), _headers()
 
     def done(result: tuple[Any, ...]) -> Any:
         code, *values = result
@@ -68,12 +78,13 @@ def _compile(module: Module, options: list[str], headers: dict[str, bytes]) -> b
     program = done(nvrtc.nvrtcCreateProgram(module.text.encode(), module.name.encode(), len(names), texts, names))
     try:
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
+        log = b" " * done(nvrtc.nvrtcGetProgramLogSize(program))
+        done(nvrtc.nvrtcGetProgramLog(program, log))
+        said = log.decode().strip("\0 \n")
         if int(code):
-            log = b" " * done(nvrtc.nvrtcGetProgramLogSize(program))
-            done(nvrtc.nvrtcGetProgramLog(program, log))
-            raise InternalError(f"nvrtc refuses {module.name} for {module.target}:\n{log.decode().rstrip(chr(0))}")
+            raise InternalError(f"nvrtc refuses {module.name} for {module.target}:\n{said}")
         cubin: bytes = b" " * done(nvrtc.nvrtcGetCUBINSize(program))
         done(nvrtc.nvrtcGetCUBIN(program, cubin))
-        return cubin
+        return cubin, said
     finally:
         done(nvrtc.nvrtcDestroyProgram(program))

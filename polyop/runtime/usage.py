@@ -143,7 +143,9 @@ def _code_object(code: bytes) -> Iterator[Usage]:
         raise ValueError(f"a note of type {kind}")
     at = 12 + -(-name // 4) * 4
     for kernel in _unpacked(note[at : at + size], 0)[0]["amdhsa.kernels"]:
-        spills = kernel.get(".vgpr_spill_count", 0) + kernel.get(".sgpr_spill_count", 0)
+        # scalars that find no register move to lanes of a vector register, which takes no memory if there is one left
+        scalars = kernel.get(".sgpr_spill_count", 0) if kernel[".private_segment_fixed_size"] else 0
+        spills = kernel.get(".vgpr_spill_count", 0) + scalars
         yield Usage(kernel[".name"], kernel[".vgpr_count"], kernel[".private_segment_fixed_size"], spills,
                     kernel[".group_segment_fixed_size"])
 

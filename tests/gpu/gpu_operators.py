@@ -26,15 +26,19 @@ OPERATORS = (
 """Names of cases of the library, with a dtype; the first of the case's own where there is none."""
 
 FILES = tuple(dict.fromkeys(file for file, _ in CASES))
+TARGETS = ("cuda:sm_80", "cuda:sm_90a", "hip:gfx90a", "hip:gfx942", "hip:gfx1100")
+OWN = tuple({(file, case.op): name for name, (file, case) in reversed(list(zip(IDS, CASES, strict=True)))}.values())[::-1]
+"""A case for each operator of the library, in its order."""
 
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a compiled operator: `arrays` holds inputs and, to be filled, outputs."""
+    """One call of a compiled operator: `arrays` holds inputs and, to be filled, outputs; `rung` is where the ladder ended."""
 
     case: Case
     dtype: str
     given: Sizes
+    rung: str
     module: Module
     sizes: dict[str, int]
     scalars: dict[str, Any]
@@ -48,19 +52,27 @@ class Call:
 
 
 def together(file: str, target_name: str) -> list[Call]:
-    """A call of every operator of a file of the library, whose modules have one text: a compiler starts once for all of them.
+    """A call of every operator of a file of the library, whose modules have one text: a compiler starts once for all of them."""
+    return with_one_text([_in_turn(k, target_name) for k, name in enumerate(OWN) if CASES[IDS.index(name)][0] == file])
 
-    From one operator to the next dtypes change between f32 and f16, if an operator has both, and small sizes take turns.
-    """
-    own = {case.op: name for name, (f, case) in reversed(list(zip(IDS, CASES, strict=True))) if f == file}
-    out = []
-    for k, name in enumerate(sorted(own.values())):
-        dtypes = CASES[IDS.index(name)][1].dtypes
-        wanted = ("f32", "f16")[k % 2]
-        found = calls(name, wanted if wanted in dtypes else dtypes[0], target_name, turn=k)
-        out += found
-    text = "\n".join(dict.fromkeys(c.module.text for c in out))
-    return [replace(c, module=replace(c.module, text=text)) for c in out]
+
+def by_turns(target_name: str, part: int, parts: int) -> list[Call]:
+    """Calls of those operators of the library whose turn it is on a target, in so many parts, with one text."""
+    mine = [k for k in range(len(OWN)) if TARGETS[k % len(TARGETS)] == target_name]
+    return with_one_text([_in_turn(k, target_name) for k in mine[part::parts]])
+
+
+def with_one_text(found: list[Call]) -> list[Call]:
+    """The same calls, whose modules have the texts of all."""
+    text = "\n".join(dict.fromkeys(c.module.text for c in found))
+    return [replace(c, module=replace(c.module, text=text)) for c in found]
+
+
+def _in_turn(k: int, target_name: str) -> Call:
+    """A call of operator `k`: from one to the next f32 and f16 take turns, if it has both, and so do small sizes."""
+    dtypes = CASES[IDS.index(OWN[k])][1].dtypes
+    wanted = ("f32", "f16")[k % 2]
+    return calls(OWN[k], wanted if wanted in dtypes else dtypes[0], target_name, turn=k)[0]
 
 
 def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int | None = None) -> list[Call]:
@@ -79,14 +91,14 @@ def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int
             arrays[t.name] = np.zeros([evaluate(e, call.sizes) for e in t.shape], t.dtype.numpy)
         for source, result in op.updates:
             arrays[result][...] = arrays[source]
-        module = _module(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
+        rung, module = _made(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
         outputs = tuple(t.name for t in op.outputs)
-        out.append(Call(case, dtype, given, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs))
+        out.append(Call(case, dtype, given, rung, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs))
     return out
 
 
 @cache
-def _module(op: Any, target_name: str, regime: str) -> Module:
-    module = compile_op(op, contiguous(op), target(target_name), Options(regime=regime)).module
-    assert module is not None, f"{op.name} has no text for {target_name}"
-    return module
+def _made(op: Any, target_name: str, regime: str) -> tuple[str, Module]:
+    found = compile_op(op, contiguous(op), target(target_name), Options(regime=regime))
+    assert found.module is not None, f"{op.name} has no text for {target_name}"
+    return found.rung, found.module

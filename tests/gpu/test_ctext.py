@@ -13,7 +13,7 @@ from polyop.codegen.cexpr import expression, literal
 from polyop.codegen.cindex import condition, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.split import greatest, least
-from polyop.ir.dtypes import BF16, F32, F64, I8, I32, I64, U64, DType
+from polyop.ir.dtypes import BF16, BOOL, F32, F64, I8, I32, I64, U64, DType
 from polyop.ir.expr import Affine, Const, affine, evaluate, quasi
 from polyop.ir.loops import For, If, Kind, LoopNest, Space
 from polyop.ir.module import HostIf, HostLoop, Launch, Module, in_order
@@ -128,6 +128,13 @@ def test_brackets_stand_only_where_c_needs_them() -> None:
     assert expression(call("add", call("mul", x, y), z), scope).c == "x * y + z"
     assert expression(call("sub", x, call("sub", y, z)), scope).c == "x - (y - z)"
     assert expression(call("neg", call("neg", x)), scope).c == "-(-x)"
+
+
+def test_brackets_stand_where_compilers_would_warn_without_them() -> None:
+    x, y, z = (at(n, dtype=BOOL) for n in "xyz")
+    scope = Scope({n: n for n in "xyz"}, {n: buffer(n, dtype=BOOL, space=Space.REG) for n in "xyz"}, {})
+    assert expression(call("or", call("and", x, y), call("or", x, z)), scope).c == "(x && y) || (x || z)"
+    assert expression(call("or", call("or", x, y), z), scope).c == "x || y || z"
 
 
 def test_a_launch_is_never_smaller_than_the_loops_it_stands_for() -> None:
