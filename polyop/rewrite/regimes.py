@@ -12,16 +12,17 @@ from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import SHORTEST, TALLEST, WINDOW, Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
+from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
-from polyop.rewrite.shares import Sum
+from polyop.rewrite.shares import Sum, lines, sums
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.upright import COLUMNS
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
-TILES = (128, 64, 32)  # sides of the tile that a block of a GPU's threads takes
+TILES = (128, 64, 32, 16)  # sides of the tile that a block of a GPU's threads takes; the last one for results that are no longer
 WIDEST = 256
 WARP = 32
 PARTS = 8  # of a row that make it worth it to read it twice
@@ -61,11 +62,17 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     return options if found == options else found
 
 
-def in_blocks(q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
-    """`options` for a call of these sizes on a GPU: what a block of threads has, so that all multiprocessors have blocks."""
-    tile, lines = block_tile(q, sizes, target), short_lines(q, sizes, dict(options.hints))
-    shares, apart = block_shares(q, sizes, tile), rows_apart(q, sizes)
-    return replace(options, tile=tile, hints=(*options.hints, *lines), shares=shares, apart=apart)
+def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
+    """`options` for a call of these sizes on a GPU: what a block of threads has, so that all multiprocessors have blocks.
+
+    A product of which one side is 1 is the sum of rows or columns that it is then, and no block has a tile of it.
+    """
+    ones = narrow_sizes(q, sizes) or (q.single if few_rows(q, sizes) == 1 else ())
+    ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1))))
+    known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
+    tile, rows = block_tile(q, sizes, target), (lines(known) if ones else q.lines)
+    return replace(options, ones=ones, tile=tile, hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
+                   shares=block_shares(sums(known) if ones else q.sums, sizes, tile), apart=rows_apart(q, sizes))
 
 
 def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, ...]:
@@ -82,7 +89,7 @@ def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[
     mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
     shares = _most_shares(mine, sizes) if mine else 1
     beside = prod(evaluate(e, sizes) for e in mine.results) // max(1, prod(extents)) if mine else 1
-    while _tiles(extents, sides) * beside < BLOCKS and max(sides) > TILES[-1]:
+    while _tiles(extents, sides) * beside < BLOCKS and max(sides) > TILES[2]:
         if max(sides) <= TILES[1] and _tiles(extents, sides) * beside * shares >= BLOCKS:
             break
         at = sides.index(max(sides))
@@ -118,18 +125,18 @@ def _most_shares(x: Sum, sizes: Mapping[str, int]) -> int:
     return shares if shares >= 4 else 1
 
 
-def short_lines(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Hints, for sizes that are not `known`, of rows so short that a block of threads has several: at most twice as long."""
-    return tuple((n, max(LINES[0], 1 << (sizes[n] - 1).bit_length())) for n in q.lines if sizes[n] <= LINES[1] and n not in known)
+    return tuple((n, max(LINES[0], 1 << (sizes[n] - 1).bit_length())) for n in found if sizes[n] <= LINES[1] and n not in known)
 
 
-def block_shares(q: Questions, sizes: Mapping[str, int], tile: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
+def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tile: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
     """The reductions to cut because they have too few results for the multiprocessors of a GPU; iterations of a share of each.
 
     A block has a `tile` of the results of a product, 32 in a line of other sums, or a row that is summed up.
     """
     found = []
-    for x in q.sums:
+    for x in what:
         results = prod(evaluate(e, sizes) for e in x.results)
         if x.tiled:
             sides = [evaluate(e, sizes) for e in x.tiled]

@@ -56,7 +56,7 @@ def cut_into_shares(op: Op, few: Mapping[str, int] | None = None) -> Op:
             steps.append(s)
             continue
         part, total = _cut(s, index, chunk, taken)
-        shape = op.tensor(s.target.source).shape if s.target.index and not _is_one_element(s) else ()
+        shape = [e for e, p in zip(op.tensor(s.target.source).shape, s.target.index, strict=True) if p in part.target.index]
         tensors.append(Tensor(part.target.source, s.target.dtype, (total.ranges[0].upper, *shape), "temp"))
         steps += [part, total]
     return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(steps) > len(op.steps) else op
@@ -78,7 +78,7 @@ def _cut(s: Step, index: str, chunk: int, taken: set[str]) -> tuple[Step, Step]:
     env = {r.index: r.lower + affine(t) * chunk + affine(i)}
     count = quasi("div", extent + (chunk - 1), affine(chunk))
     kept = tuple(x for x in s.ranges if x.index in _kept(s))
-    place = (affine(t), *(s.target.index if kept else ()))
+    place = (affine(t), *(p for p in s.target.index if isinstance(p, Affine) and not p.is_constant))
     target = replace(s.target, source=fresh(f"{s.target.source}_parts", taken), index=place)
     shares, inside = Range(t, affine(0), count), Range(i, affine(0), affine(chunk))
     others = {x.index: Range(x.index, substitute(x.lower, env), substitute(x.upper, env)) for x in s.ranges}
@@ -97,7 +97,7 @@ def sums(op: Op) -> tuple[Sum, ...]:
 def _sum(op: Op, s: Step) -> Sum | None:
     kept, sizes = _kept(s), set(op.sizes)
     extents = {r.index: r.upper - r.lower for r in s.ranges}
-    if s.reduce is None or not kept or len(kept) != len(s.target.index):
+    if s.reduce is None or not kept or len(kept) != sum(not isinstance(p, Affine) or not p.is_constant for p in s.target.index):
         return None
     ties = any(isinstance(w, Test) and expr_names(w) & set(kept) for w in s.where)
     if ties or any(not names(extents[i]) <= sizes for i in kept):

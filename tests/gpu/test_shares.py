@@ -88,7 +88,7 @@ def test_matrix_units_multiply_shares_too() -> None:
 def picked(text: str, **sizes: int) -> tuple[tuple[int, ...], tuple[tuple[str, int], ...]]:
     q = questions(compiled(text).op)
     tile = block_tile(q, sizes, target("cuda:sm_80"))
-    return tile, block_shares(q, sizes, tile)
+    return tile, block_shares(q.sums, sizes, tile)
 
 
 def test_calls_with_few_results_and_a_long_sum_get_shares() -> None:
@@ -109,8 +109,8 @@ def test_calls_with_results_enough_or_a_short_sum_get_none() -> None:
 
 def test_a_call_on_a_gpu_gets_the_shares_that_its_sizes_want(cuda: FakeGpu) -> None:
     product, g = polyop.op(PRODUCT), np.random.default_rng(0)
-    for k, kernels in ((4096, 2), (100, 1), (4000, 2)):
-        a, b = (g.standard_normal(s).astype(np.float32) for s in ((5, k), (k, 7)))
+    for m, n, k, kernels in ((5, 7, 4096, 2), (5, 7, 100, 1), (5, 7, 4000, 2), (1, 9, 4096, 2), (1, 40, 100, 1), (9, 1, 200, 1)):
+        a, b = (g.standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
         before = len(cuda.launches)
         np.testing.assert_allclose(product(Interface(a), Interface(b)).numpy(), a @ b, rtol=1e-3, atol=1e-3)
         assert len(cuda.launches) - before == kernels

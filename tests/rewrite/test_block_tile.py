@@ -14,8 +14,8 @@ PRODUCT = "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k
 
 
 @pytest.mark.parametrize(("m", "n", "tile"), [
-    (8192, 8192, ()), (2048, 2048, ()), (1024, 1024, (64, 128)), (512, 512, (32, 64)), (32, 32, (32, 32)), (1, 1, (32, 32)),
-    (16, 16384, (32, 128)), (33, 65, (32, 32)),
+    (8192, 8192, ()), (2048, 2048, ()), (1024, 1024, (64, 128)), (512, 512, (32, 64)), (32, 32, (32, 32)), (1, 1, (16, 16)),
+    (16, 16384, (16, 128)), (33, 65, (32, 32)), (65536, 5, (128, 16)), (17, 17, (32, 32)),
 ])
 def test_tiles_shrink_until_there_are_blocks_enough(m: int, n: int, tile: tuple[int, ...]) -> None:
     operator = polyop.op(PRODUCT)
@@ -44,8 +44,17 @@ def test_short_rows_are_told_from_longer_ones_where_they_are_summed_up(n: int, h
     for text, size in (("op norm(X: f32[M, N]) -> (Y: f32[M, N]) {\n s[m] += X[m, n]\n Y[m, n] = X[m, n] / s[m]\n}", "N"),
                        ("op mv(A: f32[M, N], x: f32[N]) -> (y: f32[M]) { y[m] += A[m, n] * x[n] }", "N")):
         operator = polyop.op(text)
-        q, sizes = questions(operator._op(operator.choice())), {"M": 5, "N": n}
-        assert in_blocks(q, sizes, Options(), t).hints == (((size, hint),) if hint else ())
-        assert in_blocks(q, sizes, Options(hints=((size, 77),)), t).hints == ((size, 77),)
-    operator = polyop.op(PRODUCT)
-    assert in_blocks(questions(operator._op(operator.choice())), {"M": 9, "N": 9, "K": n}, Options(), t).hints == ()
+        op, sizes = operator._op(operator.choice()), {"M": 5, "N": n}
+        assert in_blocks(op, questions(op), sizes, Options(), t).hints == (((size, hint),) if hint else ())
+        assert in_blocks(op, questions(op), sizes, Options(hints=((size, 77),)), t).hints == ((size, 77),)
+    op = polyop.op(PRODUCT)._op(polyop.op(PRODUCT).choice())
+    assert in_blocks(op, questions(op), {"M": 9, "N": 9, "K": n}, Options(), t).hints == ()
+
+
+def test_a_product_with_one_row_or_column_is_a_sum_of_rows() -> None:
+    op = polyop.op(PRODUCT)._op(polyop.op(PRODUCT).choice())
+    for sizes, ones, shares in (({"M": 1, "N": 4096, "K": 4096}, ("M",), ()), ({"M": 4096, "N": 1, "K": 4096}, ("N",), ()),
+                                ({"M": 1, "N": 1024, "K": 65536}, ("M",), (("C", 16384),)),
+                                ({"M": 4, "N": 1, "K": 1 << 20}, ("N",), (("C", 32768),))):
+        found = in_blocks(op, questions(op), sizes, Options(), target("cuda:sm_80"))
+        assert (found.ones, found.shares) == (ones, shares)
