@@ -136,7 +136,7 @@ def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
 
 
 def _job(a: _Asked, form: Form) -> Job:
-    return Job(a.rec.stage("scop", scop_of, form.op), a.layout, tiled=form.tiled)
+    return Job(a.rec.stage("scop", scop_of, form.op), a.layout, tiled=form.tiled, inside=form.inside)
 
 
 def _on_rung(a: _Asked, rung: str, job: Job) -> Compiled | None:

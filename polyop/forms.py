@@ -39,11 +39,13 @@ class Form:
     """An Op that computes what another one does.
 
     tiled   in what way, where that has to be proved with each nest; note: what is said of it to the user
+    inside  temporaries with which in memory it is worth nothing
     """
 
     op: Op
     tiled: Tiled | None = None
     note: str = ""
+    inside: frozenset[str] = frozenset()
 
 
 def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
@@ -95,7 +97,7 @@ def in_chunks(cut: Op, options: Options) -> Form | None:
     if options.numerics == "strict" or options.regime != "positive":
         return None
     made = cut_scans(cut, options.apart)
-    return Form(made) if made is not cut else None
+    return Form(made.op, inside=made.inside) if made else None
 
 
 FORMS: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (

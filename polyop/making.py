@@ -45,6 +45,7 @@ class Job:
     layout: Layout
     family: Family | None = None
     tiled: Tiled | None = None
+    inside: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,6 +77,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
     if job.tiled:
         _require_tiles(middle.nest, job.tiled.made)
+    _require_inside(middle.nest, job.inside)
     rec.text("schedule", middle.schedule)
     rec.text("tiles", "\n\n".join(map(str, middle.programs)))
     rec.text("loops", middle.nest)
@@ -110,6 +112,13 @@ def _require_tiles(nest: LoopNest, made: Recomputed) -> None:
     whole = {b.name for b in nest.buffers if b.space == Space.WORK and not b.private} & {c.name for c in made.copies}
     if whole:
         raise UnsupportedError(f"{', '.join(sorted(whole))} would be kept for all tiles")
+
+
+def _require_inside(nest: LoopNest, names: frozenset[str]) -> None:
+    """Raises  UnsupportedError, if `nest` keeps one of the temporaries `names` in memory."""
+    kept = {b.name for b in nest.buffers if b.space == Space.WORK} & names
+    if kept:
+        raise UnsupportedError(f"{', '.join(sorted(kept))} would be in memory")
 
 
 def _proved(middle: Middle, nest: LoopNest, layout: Layout) -> tuple[LoopNest, tuple[Proof, ...]]:

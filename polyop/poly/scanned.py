@@ -56,9 +56,11 @@ def choose(plan: Plan, cluster: Cluster) -> ScanStrategy | None:
         raise UnsupportedError(f"chunks have {extent} elements")
     beside = next((c for c in cluster.shell if stride(plan, p.whole, p.whole.target, c) in (1, -1)), None)
     if beside:
-        return ScanStrategy(p, extent.const, ACROSS, beside, plan.target.warp)
+        i = next(i for i, c in own.items() if c == beside)
+        across = plan.target.warp if not (few := _known(plan, p.whole.extent(i))) else min(plan.target.warp, _power(few))
+        return ScanStrategy(p, extent.const, ACROSS * plan.target.warp // across, beside, across)
     known = _length(plan, p)
-    many = THREADS if not known else min(2 * THREADS, max(plan.target.warp, 1 << (-(-known // extent.const) - 1).bit_length()))
+    many = THREADS if not known else min(2 * THREADS, max(plan.target.warp, _power(-(-known // extent.const))))
     return ScanStrategy(p, extent.const, many)
 
 
@@ -67,7 +69,17 @@ def _length(plan: Plan, p: Pieces) -> int:
     own = {i for i, c in plan.classes[p.whole.name].items() if c in (p.chunks, p.inside)}
     shape = plan.scop.op.tensor(p.whole.target.source).shape
     (e,) = (e for e, x in zip(shape, p.whole.target.index, strict=True) if isinstance(x, Affine) and names(x) & own)
-    return e.const if e.is_constant else dict(plan.options.hints).get(e.name or "", 0)
+    return _known(plan, e)
+
+
+def _known(plan: Plan, extent: Affine) -> int:
+    """An extent, if it is known or hinted at, else 0."""
+    return extent.const if extent.is_constant else dict(plan.options.hints).get(extent.name or "", 0)
+
+
+def _power(n: int) -> int:
+    """The least power of 2 that is at least `n`."""
+    return 1 << (n - 1).bit_length()
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: ScanStrategy) -> Part:

@@ -59,6 +59,13 @@ def gathered(found: Schedule, scop: Scop) -> Schedule:
     return replace(found, nodes=tuple(nodes), classes=classes)
 
 
+def ends_scan(scop: Scop, s: Stmt) -> bool:
+    """Whether `s` puts the elements of chunks together from what is before each chunk: others do so point by point elsewhere."""
+    known = [x.source for x in s.reads if any(x.source in {y.source for y in w.reads} for w in scop.writers(x.source))]
+    in_chunks = any(isinstance(p, Affine) and len(names(p) & set(s.dims)) > 1 for p in s.target.index)
+    return s.kind == MAP and in_chunks and any(scop.op.tensor(t).role == "temp" for t in known)
+
+
 def _carried(n: Node) -> tuple[Stmt, str] | None:
     """The one statement of `n`, and its loop, if it is computed from the one before it."""
     match n:

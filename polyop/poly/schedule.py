@@ -15,6 +15,7 @@ from polyop.ir.expr import Affine, affine, names
 from polyop.poly.edges import Edge, compared, components, counterpart, digits, edges, same_value, single
 from polyop.poly.labels import loop_name
 from polyop.poly.nodes import Cluster, Group, Schedule, Serial
+from polyop.poly.scans import ends_scan
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
 from polyop.poly.sets import params, space_text
 
@@ -25,7 +26,8 @@ BLOCK = 64
 def schedule(scop: Scop, context: isl.Set, fuse: bool = True, apart: bool = False) -> Schedule:
     """The Schedule of `scop` for the sizes in `context`; without `fuse`, every statement has loops of its own.
 
-    apart   whether shares of a sum keep their loop, and what joins them stays alone, since many threads want work
+    apart   whether shares of a sum keep their loop, and what joins them stays alone, since many threads want work; so does what
+            ends a scan in chunks
     Raises  UnsupportedError, if a recurrence has no order along single iterators.
     """
     return _Scheduler(scop, context, fuse, apart).run()
@@ -35,6 +37,7 @@ class _Scheduler:
     def __init__(self, scop: Scop, context: isl.Set, fuse: bool, apart: bool) -> None:
         self.scop, self.context, self.fuse = scop, context, fuse
         self.shares = {s.name: shares_of(s) if apart else frozenset[str]() for s in scop.stmts}
+        self.ends = {s.name for s in scop.stmts if apart and ends_scan(scop, s)}
         self.classes: dict[str, dict[str, str]] = {s.name: {} for s in scop.stmts}
         self.taken = set(scop.op.sizes) | {t.name for t in scop.op.tensors} | {p.name for p in scop.op.params}
         self.notes: list[str] = []
@@ -257,7 +260,9 @@ class _Scheduler:
                 continue
             init = inits.get(s.target.source) if self.fuse and s is first.get(s.target.source) else None
             into = [n for n, d in enumerate(found) if any(e.sink is s and e.source in d.stmts for e in deps)]
-            at = into[-1] if into and self.fuse and self.try_join(found[into[-1]], s, deps, fixed) else len(found)
+            alone = s.name in self.ends or any(q.name in self.ends for n in into[-1:] for q in found[n].stmts)
+            joins = into and self.fuse and not alone and self.try_join(found[into[-1]], s, deps, fixed)
+            at = into[-1] if joins else len(found)
             if at == len(found):
                 found.append(self.draft(s, fixed))
             if init and not self.join_init(found[at], init, s, fixed):

@@ -73,14 +73,22 @@ def find_rows(op: Op) -> tuple[Row, ...]:
     return tuple(r for r in known if all(names(e) <= set(op.sizes) for e in r.rows))
 
 
-def cut_scans(op: Op, apart: bool = False) -> Op:
-    """`op` with each scan that writes a result in chunks, and first in parts, if `apart`; itself, if it has none."""
+@dataclass(frozen=True, eq=False)
+class Chunks:
+    """An Op with its scans in chunks, and the temporaries of it that are worth nothing unless they are registers."""
+
+    op: Op
+    inside: frozenset[str]
+
+
+def cut_scans(op: Op, apart: bool = False) -> Chunks | None:
+    """`op` with each scan in chunks, and first in parts, if `apart`; None, if it has none."""
     cuts = {id(s): x for s in op.steps if (x := _found(op, s))}
     if not cuts:
-        return op
+        return None
     own = {i for s in op.steps for i in s.indices}
     taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *own}
-    tensors, steps = list(op.tensors), list[Step]()
+    tensors, steps, inside = list(op.tensors), list[Step](), set[str]()
     for s in op.steps:
         if id(s) not in cuts:
             steps.append(s)
@@ -96,7 +104,8 @@ def cut_scans(op: Op, apart: bool = False) -> Op:
             new, made = _cut(x, written, taken)
             tensors += new
             steps += made
-    return replace(op, tensors=tuple(tensors), steps=tuple(steps))
+            inside |= {y.name for y in new}
+    return Chunks(replace(op, tensors=tuple(tensors), steps=tuple(steps)), frozenset(inside))
 
 
 def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor], Step, _Found, _Found]:
@@ -128,7 +137,7 @@ def _found(op: Op, s: Step) -> _Found | None:
     """What `s` is as a scan, if it is one."""
     t = op.tensor(s.target.source)
     own = list(dict.fromkeys(x for x in loads(s.expr) if x.source == t.name))
-    if s.reduce or s.where or t.role != "out" or len(op.steps_of(t.name)) > 1 or len(own) != 1:
+    if s.reduce or s.where or len(op.steps_of(t.name)) > 1 or len(own) != 1:
         return None
     if any(not isinstance(p, Affine) or p.name is None for p in s.target.index) or len(set(s.target.index)) < len(t.shape):
         return None
@@ -147,9 +156,18 @@ def _found(op: Op, s: Step) -> _Found | None:
     edge = extent - 2 - affine(along.index) if back else affine(along.index) - 1
     for before, first in _starts(s.expr, own[0], edge):
         scan = scan_of(s.expr, before)
-        if scan and not any(x.source == t.name for e in (*scan.each, first) for x in loads(e)):
+        if scan and not any(x.source in _made_of(op, t.name) for e in (*scan.each, first) for x in loads(e)):
             return _Found(s, along, place, back, scan, first)
     return None
+
+
+def _made_of(op: Op, tensor: str) -> frozenset[str]:
+    """`tensor`, and what is computed from it, directly or not."""
+    found, size = {tensor}, 0
+    while len(found) > size:
+        size = len(found)
+        found |= {s.target.source for s in op.steps if any(x.source in found for x in loads(s.expr))}
+    return frozenset(found)
 
 
 def _starts(e: Expr, own: Load, edge: Affine) -> list[tuple[Expr, Expr]]:

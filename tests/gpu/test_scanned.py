@@ -15,11 +15,15 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
+from polyop.making import Job, Way, make
+from polyop.poly.middle import scop_of
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import rows_apart
+from polyop.rewrite.scans import cut_scans
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 from polyop.runtime.layout import contiguous
 from polyop.runtime.usage import usage
+from polyop.trace import Recorder
 
 try:
     cxx.compiler()
@@ -144,6 +148,52 @@ def test_a_moving_average_and_discounted_returns_are_such_recurrences() -> None:
     assert "scanned" in str(c.chosen) and ran(c, arrays, {"L": 131, "B": 40}, {"discount": 0.9}) == "no fault found"
     want = stepped(np.full((131, 1), 0.9), r.astype(np.float64)[::-1], np.zeros(40))[::-1]
     np.testing.assert_allclose(arrays["G"], want, rtol=1e-4, atol=1e-5)
+
+
+def test_the_states_of_a_selective_scan_are_one_and_what_reads_them_stands_alone() -> None:
+    c = made("selective_scan")
+    g = np.random.default_rng(5)
+    n, d, m = 70, 3, 5
+    x, dt = (g.uniform(0, 1, (n, d)).astype(np.float32) for _ in range(2))
+    a, b, read = -g.uniform(0, 1, (d, m)).astype(np.float32), *(g.uniform(-1, 1, (n, m)).astype(np.float32) for _ in range(2))
+    skip = g.uniform(-1, 1, d).astype(np.float32)
+    arrays = {"X": x, "dt": dt, "A": a, "B": b, "C": read, "skip": skip, "Y": np.zeros_like(x)}
+    assert "scanned" in c.chosen[0] and "spread" in c.chosen[1]
+    assert ran(c, arrays, {"L": n, "D": d, "N": m}) == "no fault found"
+    decay = np.exp(dt[:, :, None].astype(np.float64) * a)
+    states = stepped(decay, dt[:, :, None] * b[:, None, :] * x[:, :, None].astype(np.float64), np.zeros((d, m)))
+    np.testing.assert_allclose(arrays["Y"], (states * read[:, None, :]).sum(2) + skip * x, rtol=1e-4, atol=1e-5)
+
+
+def test_what_follows_a_scan_reads_its_result() -> None:
+    o = polyop.op("op f(X: f32[R, N]) -> (Y: f32[R, N], Z: f32[R, N], s: f32[R]) {\n  Y[r, n] = (Y[r, n - 1] else 0) + X[r, n]\n"
+                  "  Z[r, n] = relu(Y[r, n])\n  s[r] += Y[r, n]\n}")
+    op = o._op(o.choice())
+    c = compile_op(op, contiguous(op), target("cuda:sm_80"), Options())
+    x = row("f32", (2, 133))
+    arrays = {"X": x, "Y": np.zeros_like(x), "Z": np.zeros_like(x), "s": np.zeros(2, np.float32)}
+    assert "scanned" in str(c.chosen) and ran(c, arrays, {"R": 2, "N": 133}) == "no fault found"
+    y = np.cumsum(x, 1)
+    np.testing.assert_array_equal(arrays["Z"], np.maximum(y, 0))
+    np.testing.assert_array_equal(arrays["s"], y.sum(1))
+
+
+def test_recurrences_that_need_each_other_are_not_cut() -> None:
+    o = polyop.op("op f(X: f32[N, D]) -> (Y: f32[N, D], Z: f32[N, D]) {\n"
+                  "  Y[n, d] = (Y[n - 1, d] else 0) + (Z[n - 1, d] else 0)\n  Z[n, d] = Y[n, d] * X[n, d]\n}")
+    op = o._op(o.choice())
+    c = compile_op(op, contiguous(op), target("cuda:sm_80"), Options())
+    assert "scanned" not in str(c.chosen) and c.rung == "tuned"
+
+
+def test_chunks_that_would_lie_in_memory_are_given_up() -> None:
+    op = op_of("cumsum")
+    chunks = cut_scans(op)
+    assert chunks is not None
+    job = Job(scop_of(chunks.op), contiguous(op), inside=chunks.inside | {"X"})
+    assert make(job, "tuned", Way(), target("cuda:sm_80"), Options(), Recorder()).proofs
+    with pytest.raises(UnsupportedError, match="would be in memory"):
+        make(job, "default", Way(), target("cuda:sm_80"), Options(), Recorder())
 
 
 def test_a_row_that_is_known_to_be_short_has_fewer_threads() -> None:

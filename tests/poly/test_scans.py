@@ -37,12 +37,18 @@ def op_of(name: str) -> Op:
     return o._op(o.choice())
 
 
+def cut_of(op: Op) -> Op:
+    found = cut_scans(op)
+    assert found is not None
+    return found.op
+
+
 @cache
 def made(name: str) -> tuple[Op, LoopNest]:
     op = op_of(name)
     c = compile_op(op, contiguous(op), target("cuda:sm_80"), Options(check=False))
     assert c.nest is not None and "scanned" in str(c.chosen)
-    return cut_scans(op), c.nest
+    return cut_of(op), c.nest
 
 
 def failure(op: Op, nest: LoopNest) -> str:
@@ -61,8 +67,7 @@ def arguments(op: Op, extent: int) -> tuple[dict[str, int], dict[str, float], di
 @pytest.mark.parametrize("name", SCANS)
 @pytest.mark.parametrize("extent", [1, 7, 8, 9, 33])
 def test_chunks_compute_what_the_scan_does(name: str, extent: int) -> None:
-    op, cut = op_of(name), cut_scans(op_of(name))
-    assert cut is not op
+    op, cut = op_of(name), cut_of(op_of(name))
     sizes, scalars, arrays = arguments(op, extent)
     out = op.outputs[0].name
     one, two = (evaluate(x, sizes, scalars, arrays)[out] for x in (op, cut))
@@ -71,7 +76,7 @@ def test_chunks_compute_what_the_scan_does(name: str, extent: int) -> None:
 
 @pytest.mark.parametrize("name", SCANS)
 def test_what_is_cut_is_well_formed_for_all_sizes(name: str) -> None:
-    check(cut_scans(op_of(name)))
+    check(cut_of(op_of(name)))
 
 
 @pytest.mark.parametrize("name", ["cumsum", "cumsum_columns", "linear_recurrence"])
