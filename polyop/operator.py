@@ -222,10 +222,10 @@ class Operator:
 
     def _variant(self, q: Questions, bound: Bound) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
-        sizes, options, many = bound.sizes, self.options, threads.get_num_threads() > 1
+        sizes, options, count = bound.sizes, self.options, threads.get_num_threads()
         positive = min(sizes.values(), default=1) > 0
-        found = regime(q, sizes, options, cpu.resolve(self.target)) if positive else replace(options, regime="any")
-        return found if found.threads == many else replace(found, threads=many)
+        found = regime(q, sizes, options, cpu.resolve(self.target), count) if positive else replace(options, regime="any")
+        return found if found.threads == (count > 1) else replace(found, threads=count > 1)
 
     def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
                 points: int) -> tuple[Kernel | Interpreted, Options]:

@@ -43,6 +43,7 @@ FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less tha
 DOTS_MOST = 4  # rows that are dot products in place: 8 long ones come from L2 again for each column
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 LINE = 64  # bytes that a cache takes at once
+PAGE = 4096  # bytes that memory is fetched ahead in
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 ALL, TILES = "of all loops", "of all tiles"
@@ -244,9 +245,15 @@ def few_rows(x: _Reads) -> PackedStrategy:
 
 
 def run_length(plan: Plan, columns: int, rows: int = 1, part: int = 4) -> int:
-    """How many results of each of `rows` rows stay in that part of L1; in a 24th of it, if threads share what is beside."""
-    part = 24 if plan.options.threads else part
-    return max(1, plan.target.l1 // (part * rows * plan.lane_bytes) // columns) * columns
+    """How many results of each of `rows` rows stay in that part of L1.
+
+    If threads share what is beside, in a 24th of it; or at most a page of each row that is read, where that leaves one to all.
+    """
+    part = 24 if plan.options.threads and not plan.options.paged else part
+    elems = plan.target.l1 // (part * rows * plan.lane_bytes)
+    if plan.options.threads and plan.options.paged:
+        elems = min(elems, PAGE // plan.lane_bytes)
+    return max(1, elems // columns) * columns
 
 
 def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> PackedStrategy:

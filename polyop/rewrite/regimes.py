@@ -33,8 +33,8 @@ UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
 
-def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
-    """`options` for a call of these sizes, all of them at least 1, on `target`."""
+def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target, threads: int = 1) -> Options:
+    """`options` for a call of these sizes, all of them at least 1, on so many threads of `target`."""
     near = bool(q.far) and all(sizes[n] <= BOUND for n in q.far)
     options = options if options.near == near else replace(options, near=near)
     if not options.special:
@@ -58,7 +58,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target))
     overlap = options.overlap or tile_rows(q.chains, sizes, target)
     found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
-                    overlap=overlap, cascade=cascade)
+                    overlap=overlap, cascade=cascade,
+                    paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
     return options if found == options else found
 
 
@@ -216,6 +217,12 @@ def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -
                if also_contractions or not contracts)
 
 
+def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, threads: int) -> bool:
+    """Whether rows that are summed have a page for each thread: runs of less leave every other page to somebody else."""
+    return any(evaluate(extent, sizes) * bytes_ >= threads * _PAGE for extent, bytes_, contracts in q.strips
+               if also_contractions or not contracts)
+
+
 def kinds(op: Op) -> tuple[str, ...]:
     """The sorts of calls that get a kernel of their own, in words."""
     q = questions(op)
@@ -240,5 +247,5 @@ def kinds(op: Op) -> tuple[str, ...]:
     if q.chains:
         out.append("in which what steps hand over with rows to spare exceeds L2")
     if q.strips:
-        out.append(f"in which the result of summing rows has at most {STRIP} bytes")
+        out.append(f"in which the result of summing rows has at most {STRIP} bytes, or {_PAGE} for each of several threads")
     return tuple(out)

@@ -302,6 +302,14 @@ def test_a_tile_takes_several_values_of_another_column_where_the_lanes_are_few(s
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("rows", "half", "whole"), [(1, 512, 1024), (4, 128, 768), (8, 64, 384)])
+def test_threads_take_a_page_of_a_row_at_a_time_where_there_is_one_for_each(rows, half, whole):
+    def run_of(options):
+        nest = middle(MATMUL, "tuned", options).nest
+        return next(n.step for n in walk(nest.body) if getattr(n, "index", None) == "n_c")
+    assert [run_of(Options(rows=rows, threads=True, paged=p)) for p in (False, True)] == [half, whole]
+
+
 @pytest.mark.parametrize("rows", [1, 2, 4, 8])
 @pytest.mark.parametrize("strip", [False, True])
 def test_a_product_with_few_rows_reads_its_right_operand_in_place(rows, strip):

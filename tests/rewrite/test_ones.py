@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -161,6 +162,14 @@ def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     assert bool(found.rows) <= (sizes["M"] <= 8) and "at most 8" in words
     assert found.strip <= (sizes["M"] <= 8) and found.short == 0 and "bytes" in words
     assert not (found.height and (found.rows or sizes["M"] % 6 == 0)) and "tiles" in words
+
+
+@pytest.mark.parametrize(("rows", "columns", "threads", "paged"), [
+    (1, 2048, 2, True), (1, 2047, 2, False), (1, 4096, 1, False), (1, 4096, 8, False), (8, 8192, 8, True), (9, 8192, 2, False)])
+def test_threads_take_pages_of_rows_that_have_one_for_each(rows, columns, threads, paged):
+    """The right operand of a product with few rows is read so; with more it is packed."""
+    found = regime(questions(MATMUL), {"K": 64, "M": rows, "N": columns}, Options(), AVX512, threads)
+    assert found.paged is paged
 
 
 def test_a_sum_along_the_last_index_has_no_strips():
