@@ -20,6 +20,7 @@ from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.scans import cut_scans
 from polyop.rewrite.shares import cut_into_shares
+from polyop.rewrite.thinned import thin
 from polyop.rewrite.upright import columns_upright
 
 AGAIN = 40
@@ -56,7 +57,7 @@ def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
     strict = options.numerics == "strict"
     near = narrowed(op) if options.near else op
     if on_gpu and options.rung == "tuned":
-        near = computed_again(near, AGAIN)
+        near = thin(computed_again(near, AGAIN))
     if not on_gpu and options.rung == "tuned":
         near = columns_upright(near, dict(options.few))
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(near, options.known)), strict))
