@@ -20,8 +20,8 @@ _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and t
 _FUNCTION = 3  # statements that an exponential stands for: 32 at once took all registers of a thread on gfx1100, and a minute
 
 
-def body(nodes: tuple[Node, ...], scope: Scope) -> list[str]:
-    """The lines of a body. Products that it starts go on as long as they may."""
+def body(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]:
+    """The lines of a body. Products that it starts go on as long as they may: of a `turn` of a loop, into the next one."""
     out: list[str] = []
     going = frozenset[str]()
     for n in nodes:
@@ -30,11 +30,11 @@ def body(nodes: tuple[Node, ...], scope: Scope) -> list[str]:
             going = frozenset()
         out += _node(n, scope)
         going |= cunits.started(n, scope)
-    return out + cunits.ended(going, scope)
+    return out + (["pop_wgmma_wait<1>();"] if turn and cunits.may_pass(nodes, going, scope) else cunits.ended(going, scope))
 
 
-def _indented(nodes: tuple[Node, ...], scope: Scope) -> list[str]:
-    return ["    " + line for line in body(nodes, scope)]
+def _indented(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]:
+    return ["    " + line for line in body(nodes, scope, turn)]
 
 
 def _node(n: Node, scope: Scope) -> list[str]:
@@ -104,7 +104,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
                 *("    " + x for x in _indented(n.body, scope)), "    }", "}"]
     head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
-    return [*head, *_indented(n.body, scope), "}"]
+    return [*head, *_indented(n.body, scope, turn=True), "}"]
 
 
 def _chooses_registers(n: For, scope: Scope) -> bool:

@@ -82,8 +82,15 @@ def group(inside: tuple[Node, ...], lines: list[str], scope: Scope) -> list[str]
 
 
 def started(n: Node, scope: Scope) -> frozenset[str]:
-    """The registers that products work on which the nest of threads `n` starts, or the tile `n`, if no such nest is around it."""
-    if not isinstance(n, For) or n.kind not in ((Kind.THREADS, Kind.ATOM) if scope.block else (Kind.THREADS,)):
+    """The registers that products work on which `n` starts: a nest of threads, or the tile itself, if no such nest is around it.
+
+    Or which a loop leaves working when it ends.
+    """
+    if not isinstance(n, For):
+        return frozenset()
+    if n.kind == Kind.SERIAL:
+        return frozenset(s.target.source for s in stores(n.body) if s.lasting and reads_shared(s, scope))
+    if n.kind not in ((Kind.THREADS, Kind.ATOM) if scope.block else (Kind.THREADS,)):
         return frozenset()
     return frozenset(s.target.source for s in stores(n.body) if reads_shared(s, scope))
 
@@ -91,12 +98,12 @@ def started(n: Node, scope: Scope) -> frozenset[str]:
 def must_wait(n: Node, results: frozenset[str]) -> bool:
     """Whether products that work on `results` must have ended before `n`.
 
-    That is before these registers are used, and before a barrier: what they read is written again behind one only, since no
-    proof of threads takes a tile's reads for those of the thread that writes.
+    That is before these registers are used but by more products, and before a barrier: what they read is written again behind
+    one only, since no proof of threads takes a tile's reads for those of the thread that writes.
     """
     inside = tuple(walk((n,)))
     return any(isinstance(x, Barrier) for x in inside) \
-        or any(x.source in results for s in stores(inside) for e in (s.target, s.expr) for x in loads(e))
+        or any(x.source in results for s in stores(inside) if not s.lasting for e in (s.target, s.expr) for x in loads(e))
 
 
 def ended(results: frozenset[str], scope: Scope) -> list[str]:
@@ -104,6 +111,16 @@ def ended(results: frozenset[str], scope: Scope) -> list[str]:
     counts = {r: prod(n.const for n in slot_counts(scope.buffers[r])) for r in sorted(results)}
     held = [f"pop_wgmma_hold({scope.names[r]}[{i}]);" for r, count in counts.items() for i in range(count)]
     return ["pop_wgmma_wait<0>();", *held] if results else []
+
+
+def may_pass(turn: tuple[Node, ...], going: frozenset[str], scope: Scope) -> bool:
+    """Whether the products that a turn of a loop leaves going may be those of the next turn's barrier, the only one, too.
+
+    Those of the turn before have ended then: what they read may be written behind that barrier.
+    """
+    here = [s for n in turn if isinstance(n, For) and n.kind != Kind.SERIAL for s in stores(n.body) if reads_shared(s, scope)]
+    alone = sum(isinstance(n, Barrier) for n in turn) == sum(isinstance(n, Barrier) for n in walk(turn)) == 1
+    return bool(going) and alone and all(s.lasting for s in here) and going <= {s.target.source for s in here}
 
 
 def lanes(inside: tuple[Node, ...], scope: Scope) -> int:

@@ -19,7 +19,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, Quasi, loads, names
+from polyop.ir.expr import Affine, Load, Position, Quasi, affine, loads, names, substitute
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, placed, rebuild, walk
 
 _LANES = "lanes"  # stands for those of a warp that share a matrix unit's tile: which one has an element is not asked here
@@ -32,6 +32,8 @@ class _Access:
     threads  the loops over threads around it, by index
     later    whether it goes on until the next barrier
     aged     whether it happened in an earlier turn of a loop, so that indices are not those of now
+    barriers how many must stand behind it
+    before   the positions of an earlier turn, in the words of now
     """
 
     load: Load
@@ -39,6 +41,8 @@ class _Access:
     threads: frozenset[str]
     later: bool = False
     aged: bool = False
+    barriers: int = 1
+    before: tuple[Position, ...] = ()
 
 
 _Pending = dict[str, tuple[_Access, ...]]
@@ -92,18 +96,18 @@ class _Writer:
         for n in body:
             match n:
                 case Barrier():
-                    pending = {}
+                    pending = _outlasting(pending)
                     out.append(n)
                 case For(kind=Kind.SERIAL):
                     _, after = self.block(n.body, pending)
-                    inner, after = self.block(n.body, _joined(pending, _aged(after)))
+                    inner, after = self.block(n.body, _joined(pending, _aged(after, n)))
                     out.append(replace(n, body=inner))
-                    pending = _joined(pending, after)
+                    pending = _joined(pending, _left(after))
                 case If():
                     reason = self.meeting(pending, self.accesses(n))
                     if reason:  # before the test: in both branches, and for what follows
                         out.append(Barrier(reason))
-                        pending = {}
+                        pending = _outlasting(pending)
                     then, one = self.block(n.then, pending)
                     other, two = self.block(n.other, pending)
                     out.append(replace(n, then=then, other=other))
@@ -113,7 +117,7 @@ class _Writer:
                     reason = self.meeting(pending, here)
                     if reason:
                         out.append(Barrier(reason))
-                        pending = {}
+                        pending = _outlasting(pending)
                     out.append(n)
                     pending = _joined(pending, here)
         return tuple(out), pending
@@ -127,7 +131,8 @@ class _Writer:
             for x, writes in ((s.target, True), *((x, False) for x in read)):
                 if self.nest.buffer(x.source).space != Space.REG:
                     memory = self.same.get(x.source, x.source)
-                    found = _joined(found, {memory: (_Access(x, writes, threads, writes and s.later),)})
+                    barriers = 2 if s.lasting and not writes else 1
+                    found = _joined(found, {memory: (_Access(x, writes, threads, writes and s.later, barriers=barriers),)})
         return found
 
     def meeting(self, pending: _Pending, here: _Pending) -> str:
@@ -154,9 +159,9 @@ def _on_one_thread(a: _Access, b: _Access) -> bool:
 
 def _told_apart(a: _Access, b: _Access) -> bool:
     """Whether one position of the two is never the same, in one turn of the loops around: X[t mod 2] and X[(t + 1) mod 2]."""
-    if a.aged or b.aged:
+    if b.aged or (a.aged and not a.before):
         return False
-    for p, q in zip(a.load.index, b.load.index, strict=True):
+    for p, q in zip(a.before if a.aged else a.load.index, b.load.index, strict=True):
         if isinstance(p, Affine) and isinstance(q, Affine) and (names(p) | names(q)).isdisjoint(a.threads | b.threads):
             x, y = _remainder(p), _remainder(q)
             if x and y and x[1] == y[1] and (d := x[0] - y[0]).is_constant and d.const % x[1]:
@@ -170,8 +175,25 @@ def _remainder(p: Affine) -> tuple[Affine, int] | None:
     return (atom.args[0], atom.args[1].const) if isinstance(atom, Quasi) and atom.op == "mod" else None
 
 
-def _aged(p: _Pending) -> _Pending:
-    return {m: tuple(replace(x, aged=True) for x in found) for m, found in p.items()}
+def _aged(p: _Pending, loop: For) -> _Pending:
+    """The same in the next turn of `loop`. Where what is left outlasts a barrier, that was in the turn before."""
+    back = {loop.index: affine(loop.index) - loop.step}
+
+    def one(x: _Access) -> _Access:
+        before = tuple(substitute(q, back) if isinstance(q, Affine) else q for q in x.load.index)
+        return replace(x, aged=True, before=before if x.barriers > 1 and not x.aged else ())
+    return {m: tuple(map(one, found)) for m, found in p.items()}
+
+
+def _left(p: _Pending) -> _Pending:
+    """The same behind the loop."""
+    return {m: tuple(dict.fromkeys(replace(x, barriers=1, before=()) for x in found)) for m, found in p.items()}
+
+
+def _outlasting(p: _Pending) -> _Pending:
+    """What is left behind a barrier."""
+    left = {m: tuple(replace(x, barriers=x.barriers - 1) for x in found if x.barriers > 1) for m, found in p.items()}
+    return {m: found for m, found in left.items() if found}
 
 
 def _joined(a: _Pending, b: _Pending) -> _Pending:

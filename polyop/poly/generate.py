@@ -208,7 +208,8 @@ class _Writer:
         instance = tuple(rescale(x * c.step, scale) for c, x in zip(s.coords, counts, strict=True))
         at = {c.name: x for c, x in zip(s.coords, instance, strict=True)}
         lift = tuple(substitute(x, at) for x in s.lift)
-        store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at), later=s.later)
+        store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at), later=s.later,
+                      lasting=s.lasting)
         return If(tuple(substitute(t, at) for t in s.tests), (store,), ()) if s.tests else store
 
 

@@ -266,7 +266,7 @@ class _Staged:
         plain = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
                         SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
-        self.staging = with_slots(plain, self.operands, s.registers)
+        self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
         self.over(self.threads, s.atom.warp if s.atom else 1)
@@ -335,6 +335,8 @@ class _Staged:
         expr = map_loads(substitute_expr(u.expr, values), lambda x: staged.get(x, x))
         every = [*self.outer, *(q[i] for i in u.dims if q[i] not in self.outer)]
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
+        if s.reads_shared and self.staging.ahead < self.staging.slots - 1:
+            self.b.stmts[-1] = replace(self.b.stmts[-1], lasting=True)
         threads, rows, results = names_of(self.threads), names_of(self.rows), names_of((*self.threads, *self.rows, *self.atoms))
         if s.atom:  # the last step is its own
             product = band((*rows, *names_of((*self.atoms, self.steps[-1]))), u.name)

@@ -3,10 +3,10 @@
 There are several slots for each tile: while one is used, the tiles of the next turns are on their way to the others.
 
     contracted.. ( k_f ( first: slot k_f / deep )
-        k_c ( next: slot (k_c / deep + slots - 1) mod slots   update: slot (k_c / deep) mod slots ) )
+        k_c ( next: slot (k_c / deep + ahead) mod slots   update: slot (k_c / deep) mod slots ) )
 
 The first copies go round as often whatever the depth is, so that a barrier in their loop closes a group of copies each time:
-`slots - 2` of these may be on their way at each barrier then, there and in the loop over all turns (`barriers.py`).
+`ahead - 1` of these may be on their way at each barrier then, there and in the loop over all turns (`barriers.py`).
 
 Where copies do not go on by themselves, the next tile waits in registers while this one is used, so that the way from memory
 takes its time beside the products all the same:
@@ -53,7 +53,7 @@ class Staging:
              None: all lie along rows or columns
     swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself, or that are written from registers,
              a line by eight lanes; 0: lines are longer instead
-    slots    of each tile
+    slots    of each tile; ahead: turns before it is used each is copied
     """
 
     plan: Plan
@@ -66,6 +66,7 @@ class Staging:
     by_unit: tuple[int, ...] | None
     swizzle: int = 0
     slots: int = 2
+    ahead: int = 1
 
     @property
     def own(self) -> Mapping[str, str]:
@@ -81,7 +82,7 @@ class Staging:
     def early(self) -> tuple[Coord, ...]:
         """What counts the turns whose tiles are copied before the first one is used; nothing, if it is that one alone."""
         deep = self.chunk.step
-        return (Coord(f"{self.own[self.depth]}_f", deep, (self.slots - 1) * deep),) if self.slots > 1 else ()
+        return (Coord(f"{self.own[self.depth]}_f", deep, self.ahead * deep),) if self.slots > 1 else ()
 
     def blocks(self, turns: tuple[Coord, ...]) -> tuple[Coord, ...]:
         """What chooses a block, and a turn of it."""
@@ -138,10 +139,11 @@ def _tile(s: Staging, load: Load) -> _Tile:
     return _Tile(tuple(order), fast, slow[0] if slow else None, pad)
 
 
-def with_slots(s: Staging, operands: Sequence[Load], registers: int) -> Staging:
+def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bool) -> Staging:
     """`s` with as many slots as fit into shared memory beside other blocks, which registers leave room for.
 
-    Where nothing is copied while threads go on, one.
+    Where nothing is copied while threads go on, one. Where products may be `lasting`, and slots are enough, the tile of the turn
+    before is still read.
 
     Units   registers: of a thread, for results and operands
     """
@@ -150,7 +152,8 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int) -> Staging:
         return replace(s, slots=1)
     total = multi.parts * multi.registers * s.plan.target.warp
     blocks = max(1, min(total // (s.threads * (registers + OTHERS)), multi.blocks))
-    return replace(s, slots=max(2, min(SLOTS, (multi.shared // blocks - multi.reserved) // slot_bytes(s, operands))))
+    slots = max(2, min(SLOTS, (multi.shared // blocks - multi.reserved) // slot_bytes(s, operands)))
+    return replace(s, slots=slots, ahead=slots - 2 if lasting and slots == SLOTS else slots - 1)
 
 
 def slot_bytes(s: Staging, operands: Sequence[Load]) -> int:
@@ -195,7 +198,7 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     of_block = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in t.order)
     found = Load(name, (s.slot(affine(s.chunk.name)), *of_block), load.dtype)
     if s.plan.target.copies:
-        return Copies((copied(f"{u}_first{n}", early, 0),), (copied(f"{u}_next{n}", now, s.slots - 1),), (), found)
+        return Copies((copied(f"{u}_first{n}", early, 0),), (copied(f"{u}_next{n}", now, s.ahead),), (), found)
     held = Load(f"{name}_ahead", tuple(affine(c.name) for c in (*loops, *rows)), load.dtype)
     b.buffer(Buffer(held.source, load.dtype, tuple((affine(c.cap or 1), c.step) for c in (*loops, *rows)), Space.REG))
     first = (copied(f"{u}_fetch{n}", early, 0, to=held), copied(f"{u}_first{n}", early, 0, of=held))

@@ -83,12 +83,12 @@ def test_sums_of_any_number_of_turns_find_their_boxes(order: str, completion: st
 
 
 FAULTS = [
-    ("nobody waits for them", r"pop_units_barrier<2>\(pop_arriving\)", "pop_units_barrier<2>()"),
+    ("nobody waits for them", r"pop_units_barrier<1>\(pop_arriving\)", "pop_units_barrier<1>()"),
     ("other bytes come than are announced", r"16384, ", "8192, "),
-    ("a box is not where it should be", r"\(int\)\(k_c \+ 192\)", "(int)(k_c + 128)"),
-    ("a box comes to another slot", r"(pop_ring_load\(pop_arriving, &A_S0_tile0\[.*?)\+ 3\) % 4", r"\1+ 2) % 4"),
+    ("a box is not where it should be", r"\(int\)\(k_c \+ 128\)", "(int)(k_c + 64)"),
+    ("a box comes to another slot", r"(pop_ring_load\(pop_arriving, &A_S0_tile0\[.*?)\+ 2\) % 4", r"\1+ 1) % 4"),
     ("two threads ask", r"if \(pop_n == 0\) \{  // S0_next", "if (pop_n < 2) {  // S0_next"),
-    ("nobody waits before the block ends", r"pop_ring_end<2>\(pop_arriving\);", ""),
+    ("nobody waits before the block ends", r"pop_ring_end<1>\(pop_arriving\);", ""),
 ]
 
 

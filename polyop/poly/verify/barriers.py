@@ -84,18 +84,29 @@ def _orders(paths: Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
 def _between(paths: Paths, first: Touch, second: Touch, key: int | None) -> isl.Map | None:
     """{ first -> second } between which there are enough barriers; None if there always are. `key`: as in `Paths.between`.
 
-    One is enough, unless the first of the two is a copy: then p + 1 of those that leave p groups at most, for some p.
+    One is enough, unless the first of the two is a copy: then p + 1 of those that leave p groups at most, for some p. Reads that
+    last take two, while the loop around them goes on.
     """
     is_copy = first.writes and first.site.store.later
     found = isl.Map.empty(first.frame.space.map_from_domain_and_range(second.frame.space))
     for pending in paths.pending if is_copy else paths.pending[-1:]:
         passed = paths.between(first.site, second.site, key, pending)
-        needed = pending + 1 if is_copy else 1
+        needed = pending + 1 if is_copy else 2 if _lasts(first, second, key) else 1
         if passed is None or passed.least >= needed:
             return None
         if not (passed.first.is_constant and passed.second.is_constant):
             found = found.union(_enough(first, second, passed, needed))
     return found
+
+
+def _lasts(first: Touch, second: Touch, key: int | None) -> bool:
+    """Whether `first` is a read that lasts, and `second` comes while the serial loop around that goes on."""
+    f, s = first.site, second.site
+    if first.writes or not f.store.lasting:
+        return False
+    outside = next((i for i, x in enumerate(f.around) if x.loop.kind in DIGITS), len(f.around))
+    turns = next((x.key for x in reversed(f.around[:outside]) if x.loop.kind == Kind.SERIAL), None)
+    return turns is not None and (key == turns if key is not None else any(x.key == turns for x in s.around))
 
 
 def _enough(first: Touch, second: Touch, passed: Passed, needed: int) -> isl.Map:
