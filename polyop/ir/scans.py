@@ -35,9 +35,14 @@ def scan_of(e: Expr, carried: Expr) -> Scan | None:
     if len(own) != 1:
         return None
     (before,), (each,) = own, [x for x in e.args if not _has(x, carried)]
+    if each.dtype != e.dtype:
+        return None
     if before == carried:
-        return Scan(builtin_monoid(e.fn, e.dtype), (each,)) if e.fn in ASSOCIATIVE and each.dtype == e.dtype else None
-    if e.fn != "add" or not isinstance(before, Apply) or before.fn != "mul" or each.dtype != e.dtype:
+        return Scan(builtin_monoid(e.fn, e.dtype), (each,)) if e.fn in ASSOCIATIVE else None
+    inner = scan_of(before, carried)
+    if inner and e.fn == (inner.monoid.fn if inner.monoid else "add"):  # (c + x) + y is c + (x + y)
+        return Scan(inner.monoid, (*inner.each[:-1], Apply(e.fn, (inner.each[-1], each), e.dtype)))
+    if e.fn != "add" or not isinstance(before, Apply) or before.fn != "mul":
         return None
     factors = [x for x in before.args if x != carried]
     if len(factors) != 1 or _has(factors[0], carried) or any(x.dtype != e.dtype for x in (before, factors[0])):

@@ -196,6 +196,29 @@ def test_chunks_that_would_lie_in_memory_are_given_up() -> None:
         make(job, "default", Way(), target("cuda:sm_80"), Options(), Recorder())
 
 
+@pytest.mark.parametrize(("rows", "n"), [(0, 5), (3, 0), (0, 0), (2, 3)])
+def test_rows_without_elements_have_a_kernel_of_their_own(rows: int, n: int) -> None:
+    c = made("cumsum", options=Options(regime="any"))
+    x = row("f32", (rows, n))
+    arrays = {"X": x, "Y": np.zeros_like(x)}
+    assert "scanned" not in str(c.chosen) and c.module is not None
+    assert str(emulated.run(c.module, {"N": n, "dim0": rows}, {}, arrays)) == "no fault found"
+    np.testing.assert_array_equal(arrays["Y"], np.cumsum(x, 1))
+
+
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_scan_may_go_along_any_dimension_and_write_another_order(apart: bool) -> None:
+    o = polyop.op("op f(X: f32[A, N, B]) -> (Y: f32[N, A, B]) {\n"
+                  "  Y[n, a, b] = (Y[n - 1, a, b] else 0) + X[a, n, b] * 2 + 1\n}")
+    op = o._op(o.choice())
+    c = compile_op(op, contiguous(op), target("hip:gfx942"), Options(apart=apart))
+    for n in (1, 9, 130, 515):
+        x = row("f32", (2, n, 3))
+        arrays = {"X": x, "Y": np.zeros((n, 2, 3), np.float32)}
+        assert "scanned" in str(c.chosen) and ran(c, arrays, {"A": 2, "N": n, "B": 3}) == "no fault found"
+        np.testing.assert_array_equal(arrays["Y"], np.cumsum(2 * x + 1, 1).transpose(1, 0, 2))
+
+
 def test_a_row_that_is_known_to_be_short_has_fewer_threads() -> None:
     assert "x 64 threads" in str(made("cumsum", options=Options(hints=(("N", 512),))).chosen)
     x = row("f32", (2, 509))

@@ -155,7 +155,8 @@ def of(fn: str, *args: Expr) -> Expr:
 
 
 @pytest.mark.parametrize("step", [of("add", C, X), of("add", X, C), of("max", C, X), of("add", of("mul", A, C), X),
-                                  of("add", X, of("mul", C, A))], ids=str)
+                                  of("add", X, of("mul", C, A)), of("add", of("add", X, C), A),
+                                  of("add", of("add", of("mul", A, C), X), A)], ids=str)
 def test_steps_that_follow_each_other_as_one_are_scans(step: Expr) -> None:
     assert step_of(step, C) is not None
 
