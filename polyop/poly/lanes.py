@@ -91,7 +91,7 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     out: list[RowStrategy] = []
     if lane and shell[lane] > 0:
         rows = transposed(plan, cluster, lane)
-        by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, 4, lanes)
+        by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, 1 if is_turned_back(plan, cluster, lane) else 4, lanes)
         copies = min(4, (plan.target.registers - 2) // 4 - 1)  # of four vectors of sums, and four of what they share
         if plan.options.windows and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
             by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
@@ -196,6 +196,22 @@ def unclamped(load: Load, own: list[str]) -> Load:
         return total
 
     return replace(load, index=tuple(free(p) if isinstance(p, Affine) else p for p in load.index))
+
+
+def is_turned_back(plan: Plan, cluster: Cluster, lane: str) -> bool:
+    """Whether some read goes along `lane` and back again, as `X[max(j - 1, 1 - j)]` does at the edge of an image.
+
+    The vectors at the edge are then put together from several, so only these are tiles of their own: one vector each.
+    """
+    def back(p: Affine, own: list[str]) -> bool:
+        choices = [a.args for a, _ in p.terms if not isinstance(a, str) and a.op in ("min", "max")]
+        return any(any(x.factor(i) < 0 for x in args for i in own) or any(back(x, own) for x in args) for args in choices)
+
+    for s in cluster.stmts:
+        own = [i for i in s.dims if plan.classes[s.name][i] == lane]
+        if any(back(p, own) for x in s.reads for p in x.index if isinstance(p, Affine)):
+            return True
+    return False
 
 
 def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:

@@ -41,6 +41,12 @@ def test_fewer_rows_where_there_are_fewer_registers():
     assert "rows p x 2" in middle(WINDOW.format(step=1), "x86-64-v3").chosen[0]
 
 
+def test_what_is_read_forwards_and_back_has_one_vector_at_a_time():
+    text = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where N >= 2 {{ Y[i, j] = X[i, {}] }}"
+    for place, found in (("max(j - 1, 1 - j)", 1), ("min(max(j - 1, 1 - j), 2*N - 2 - j)", 1), ("max(j - 1, 0)", 4), ("j", 4)):
+        assert f"lanes j (shell), {found} x 16" in middle(text.format(place)).chosen[0]
+
+
 def test_there_are_no_rows_where_neighbours_share_nothing():
     chosen = middle(SUMS).chosen[0]
     assert "lanes m" in chosen and "rows n" not in chosen

@@ -344,6 +344,16 @@ def test_eight_rows_by_columns_are_a_tile_of_eight_rows():
     assert proved(m) and "packed: rows m x 8" in m.chosen[0] and "packs right" in m.chosen[0]
 
 
+@pytest.mark.parametrize("step", [1, 2, 4, 5])
+def test_a_window_in_small_steps_along_rows_is_read_in_place(step):
+    m = middle(f"""op f(X: f32[C, W], F: f32[K, C, S]) -> (Y: f32[K, W - {step}*S + {step}]) where S >= 1, W >= {step}*S
+        {{ Y[k, q] += X[c, q + {step}*s] * F[k, c, s] }}""", "tuned", Options(short=TURNED))
+    assert proved(m) and ("packs right" in m.chosen[0]) == (step <= 4) and ("packs left and right" in m.chosen[0]) == (step > 4)
+    arrays, got = run(m, {"C": 5, "K": 20, "S": 3, "W": 40})
+    shifted = np.stack([arrays["X"][:, step * s : step * s + got.shape[1]] for s in range(3)], -1)
+    np.testing.assert_allclose(got, np.einsum("cqs,kcs->kq", shifted, arrays["F"]), rtol=1e-4, atol=1e-4)
+
+
 def test_a_sum_of_rows_may_have_a_dimension_of_one():
     m = middle("op f(A: f32[K], B: f32[K, N]) -> (C: f32[1, N]) { C[0, n] += A[k] * B[k, n] }", "tuned")
     assert proved(m) and "no rows" in m.chosen[0]

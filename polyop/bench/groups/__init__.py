@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from polyop.bench.case import Case, Sweep
 from polyop.bench.groups.convolutions import conv, odd_conv
 from polyop.bench.groups.elements import elementwise, reductions, scans
+from polyop.bench.groups.images import images
 from polyop.bench.groups.matrices import batched, contractions, matmul, precision, skinny
 from polyop.bench.groups.moves import calls, moves, permutes
 from polyop.bench.groups.networks import attention, layers, recurrent, rows
@@ -15,8 +16,8 @@ from polyop.bench.groups.quoted import quoted
 from polyop.bench.groups.sweeps import dynamic
 
 GROUPS: dict[str, Callable[[], Iterator[Case | Sweep]]] = {f.__name__: f for f in (
-    matmul, skinny, batched, contractions, precision, conv, odd_conv, attention, layers, rows, elementwise, reductions, scans,
-    permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, quoted)}
+    matmul, skinny, batched, contractions, precision, conv, odd_conv, images, attention, layers, rows, elementwise, reductions,
+    scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, quoted)}
 
 APART = ("quoted",)
 """Those that are measured only when they are named."""

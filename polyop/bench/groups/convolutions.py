@@ -79,6 +79,12 @@ def odd_conv() -> Iterator[Case]:
         yield Case("odd_conv", f"conv1d 3 {c}->{k} {n} /{s}", *library("conv1d"),
                    {"B": 1, "C": c, "K": k, "L": n, "R": 3, "stride": s, "pad": 1},
                    torch=lambda t, x, f, s=s: t.nn.functional.conv1d(x, f, stride=s, padding=1))
+    yield Case("odd_conv", "dilated 3x3 64->64 56x56", *library("conv2d"),
+               {"B": 1, "C": 64, "K": 64, "H": 56, "W": 56, "R": 3, "S": 3, "stride": 1, "pad": 2, "dilation": 2},
+               torch=lambda t, x, f: t.nn.functional.conv2d(x, f, padding=2, dilation=2))
+    yield Case("odd_conv", "conv3d 3x3x3 16->32 16x28x28", *library("conv3d"),
+               {"B": 1, "C": 16, "K": 32, "D": 16, "H": 28, "W": 28, "Q": 3, "R": 3, "S": 3, "stride": 1, "pad": 1},
+               torch=lambda t, x, f: t.nn.functional.conv3d(x, f, padding=1))
     yield Case("odd_conv", "transposed 4x4 64->32 28x28 /2", *library("conv2d_transposed"),
                {"B": 1, "C": 64, "K": 32, "H": 28, "W": 28, "R": 4, "S": 4, "stride": 2, "pad": 1},
                torch=lambda t, x, f: t.nn.functional.conv_transpose2d(x, f, stride=2, padding=1))

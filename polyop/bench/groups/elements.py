@@ -75,6 +75,8 @@ def scans() -> Iterator[Case]:
         yield Case("scans", f"cumsum rows {r}x{c}", *library("cumsum"), {"dim0": r, "N": c}, rank=1, tolerance=1e-3,
                    torch=lambda t, x: t.cumsum(x, -1), array=lambda xp, x: xp.cumsum(x, -1), quick=r == 1024,
                    onnx=Node("CumSum", (), (np.array(1),)))
+    yield Case("scans", "cumsum rows f64 1024x1024", *library("cumsum"), {"dim0": 1024, "N": 1024, "T": "f64"}, rank=1,
+               torch=lambda t, x: t.cumsum(x, -1), array=lambda xp, x: xp.cumsum(x, -1))
     yield Case("scans", "cumsum columns 1024x1024", *library("cumsum_columns"), {"N": 1024, "dim0": 1024}, rank=1, tolerance=1e-3,
                torch=lambda t, x: t.cumsum(x, 0), array=lambda xp, x: xp.cumsum(x, 0), onnx=Node("CumSum", (), (np.array(0),)))
     yield Case("scans", "cummax rows 1024x1024", *library("cummax"), {"dim0": 1024, "N": 1024}, rank=1,
