@@ -50,7 +50,7 @@ def results(n, size):
     return arrays
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=60)
 @given(st.lists(st.tuples(factor, factor, st.integers(-1, 1), st.integers(-9, 9)), min_size=1, max_size=3), st.booleans(),
        st.integers(0, 19))
 def test_whatever_the_condition_nothing_changes(found, untested, size):
@@ -63,7 +63,7 @@ def test_whatever_the_condition_nothing_changes(found, untested, size):
             np.testing.assert_array_equal(got, want[name], err_msg=f"{name}\n{cut}")
 
 
-@settings(deadline=None, max_examples=100)
+@settings(deadline=None, max_examples=50)
 @given(st.lists(st.tuples(factor, factor, factor, factor, st.integers(-9, 9)), min_size=1, max_size=2), st.integers(0, 9))
 def test_a_condition_on_two_loops_inside_cuts_only_the_inner_one(found, size):
     n = cuboid(tuple(A((a, "i_c"), (a, "i_p"), (b, "j_c"), (b, "j_v"), (c, "k"), (d, "l"), e) for a, b, c, d, e in found))
