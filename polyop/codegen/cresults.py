@@ -18,6 +18,7 @@ from dataclasses import replace
 
 from polyop.codegen import cwide
 from polyop.codegen.cindex import bounded, condition, natural
+from polyop.codegen.cplace import side_by_side
 from polyop.codegen.cscope import Held, Scope
 from polyop.ir.atoms import Fragment
 from polyop.ir.errors import UnsupportedError
@@ -72,7 +73,7 @@ def neighbours(f: Fragment, warp: int, along: int) -> int:
 def rows_of(loops: tuple[For, ...], s: Store, scope: Scope) -> tuple[For, Scope] | None:
     """The loop over the neighbours that a lane has of what `s` writes, and what is known in it; None, if it has none."""
     b = scope.buffers[s.target.source]
-    unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
+    unit = side_by_side(b)
     last = s.target.index[unit] if unit is not None and b.space != Space.REG else None
     along = next((f for f in loops if isinstance(last, Affine) and last.factor(f.index) == 1), None)
     h = next((x for y in loads(s.expr) if (x := scope.tiles.held.get(y.source))), None)

@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, condition, index, multiple
-from polyop.codegen.cplace import STORED, computed, offset, strides
+from polyop.codegen.cplace import STORED, computed, offset, side_by_side, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
@@ -127,7 +127,7 @@ def _lies_along(x: Load, n: For, scope: Scope) -> bool:
     b, v, bytes_ = scope.buffers[x.source], n.index, (n.extent or 0) * x.dtype.bytes_
     if b.space not in (Space.TENSOR, Space.WORK) or bytes_ < 4 or bytes_ & (bytes_ - 1):
         return False
-    unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
+    unit = side_by_side(b)
     searched = [p for p in x.index if not isinstance(p, Affine)]
     if unit is None or not isinstance(x.index[unit], Affine) or any(v in expr_names(p) for p in searched):
         return False

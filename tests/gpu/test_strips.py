@@ -70,3 +70,14 @@ def test_compilers_accept_it_and_spill_nothing(text: str) -> None:
             continue
         c = compiled(text, on=target)
         assert c.module is not None and tool.assemble(c.module).code
+
+
+def test_a_single_number_in_memory_lies_beside_no_other() -> None:
+    """Of one row the maximum and the sum are such, which a second kernel reads beside the neighbours that it moves at once."""
+    text = SOFTMAX.replace("R, ", "").replace("r,", "").replace("[r]", "")
+    c = compiled(text)
+    assert c.rung == "tuned" and c.module is not None and "pop_wide<" in c.module.text
+    for n in (1, 33, 5000):
+        a = values(c, {"N": n})
+        e = np.exp(a["x"].astype(np.float64) - a["x"].max())
+        np.testing.assert_allclose(a["y"], e / e.sum(), rtol=1e-5, atol=1e-7)
