@@ -9,6 +9,7 @@ from polyop.bench.case import Case, Node, library, text
 from polyop.bench.groups.convolutions import RESNET50, nchw, nhwc
 from polyop.bench.groups.matrices import product
 from polyop.bench.groups.numerics import jacobi, jacobi3
+from polyop.bench.groups.passes import one_pass, overlapped
 
 NARROW = text("""op matmul_i8_nt(A: i8[M, K], B: i8[N, K]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[n, k]) }""")
 MIXED = text("op matmul_u8i8(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }")
@@ -22,6 +23,8 @@ def quoted() -> Iterator[Case]:
     yield from _products()
     yield from _narrow()
     yield from _rows()
+    yield from one_pass("quoted")
+    yield from overlapped("quoted")
     for number, shape in enumerate(RESNET50):  # the group `conv` has the others
         if number % 2:
             yield nchw("quoted", 8, *shape)
