@@ -307,12 +307,12 @@ def _is_close(x: _Reads) -> bool:
 def _packs_left(x: _Reads, tile: _Tile) -> bool:
     """Whether the left operand is copied, since a chunk of its rows is not dense.
 
-    It is where anything contracted has unit stride in it, or nearly, as a window in steps of two: then it stays in L1 whatever
-    its order. Of an image whose rows are shared by threads it is read in place, where each line has something for all rows of a
-    tile: each would have to copy its part for each block of columns.
+    It is where anything contracted has unit stride in it, or nearly, as a window in steps of two along rows that are neighbours:
+    then it stays in L1 whatever its order. Of an image whose rows are shared by threads it is read in place, where each line has
+    something for all rows of a tile: each would have to copy its part for each block of columns.
     """
     c = x.what
-    far = 2 if tile.dot else NEAR + 1
+    far = NEAR + 1 if _is_close(x) and not tile.dot else 2
     dense = any(x.spacing(x.left, i) in range(1, far) for i in ((x.depth,) if tile.dot else c.having(CONTRACTED)))
     in_place = x.plan.options.threads and len(c.having(ROW)) > 1 and _is_close(x)
     return len(c.lefts) == 1 and x.depth in iterators_of(x.left) and not dense and not in_place

@@ -354,6 +354,12 @@ def test_a_window_in_small_steps_along_rows_is_read_in_place(step):
     np.testing.assert_allclose(got, np.einsum("cqs,kcs->kq", shifted, arrays["F"]), rtol=1e-4, atol=1e-4)
 
 
+def test_every_other_element_of_filters_that_lie_apart_is_copied():
+    m = middle("""op f(X: f32[C, W], F: f32[C, K, R]) -> (Y: f32[K, W - 1]) where R >= 3, W >= 2
+        { Y[k, q] += X[c, q + s] * F[c, k, 2*s] where s in 0:2 }""", "tuned")
+    assert proved(m) and "packs left and right" in m.chosen[0]
+
+
 def test_a_sum_of_rows_may_have_a_dimension_of_one():
     m = middle("op f(A: f32[K], B: f32[K, N]) -> (C: f32[1, N]) { C[0, n] += A[k] * B[k, n] }", "tuned")
     assert proved(m) and "no rows" in m.chosen[0]
