@@ -92,3 +92,11 @@ def test_short_rows_have_a_few_threads_each_and_share_a_block() -> None:
             for k, (m, n) in enumerate(((1, 1), (7, 33), (70, 5), (3, 600))):  # a hint is no promise
                 v = values(c, {"R": m, "N": n}, ("forward", "backward")[k % 2])
                 np.testing.assert_allclose(v["y"], softmax(v["x"]), atol=1e-6)
+
+
+def test_rows_that_are_written_and_read_again_have_a_block_each() -> None:
+    text = """op att(Q: f32[M, D], K: f32[N, D], V: f32[N, D]) -> (O: f32[M, D]) {
+        s[m,n] += Q[m,d] * K[n,d]; t[m] max= s[m,n]; e[m,n] = exp(s[m,n] - t[m]); z[m] += e[m,n]
+        o[m,d] += e[m,n] * V[n,d]; O[m,d] = o[m,d] / z[m] }"""
+    c = compiled(text, Options(hints=(("N", 32),)))
+    assert c.rung == "tuned" and "in a block" not in c.chosen[1], c.notes

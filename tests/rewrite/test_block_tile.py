@@ -58,3 +58,10 @@ def test_a_product_with_one_row_or_column_is_a_sum_of_rows() -> None:
                                 ({"M": 4, "N": 1, "K": 1 << 20}, ("N",), (("C", 32768),))):
         found = in_blocks(op, questions(op), sizes, Options(), target("cuda:sm_80"))
         assert (found.ones, found.shares) == (ones, shares)
+
+
+def test_products_that_feed_each_other_keep_their_sizes_open() -> None:
+    text = ("op two(A: f32[M, K], B: f32[K, D], C: f32[D, N]) -> (Y: f32[M, N]) "
+            "{ t[m, d] += A[m, k] * B[k, d]; Y[m, n] += t[m, d] * C[d, n] }")
+    op = polyop.op(text)._op(polyop.op(text).choice())
+    assert in_blocks(op, questions(op), dict.fromkeys(op.sizes, 1), Options(), target("cuda:sm_80")).ones == ()
