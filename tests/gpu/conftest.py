@@ -1,7 +1,8 @@
-"""The GPU tests keep what they compile for as long as they run, apart from the user's own cache."""
+"""The GPU tests keep what they compile for as long as they run, all processes in one place, apart from the user's own cache."""
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 
 import fake_gpu
@@ -16,7 +17,8 @@ from polyop.runtime.gpu import driver, status, views
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("POLYOP_CACHE_DIR", str(tmp_path_factory.mktemp("cache")))
+        mine = tmp_path_factory.getbasetemp()  # of a worker of xdist: below that of all
+        patch.setenv("POLYOP_CACHE_DIR", str((mine.parent if "PYTEST_XDIST_WORKER" in os.environ else mine) / "gpu-cache"))
         yield
 
 
