@@ -21,7 +21,7 @@ from polyop.runtime.bind import Bound
 from polyop.runtime.call import FORMATS, LONG, NUMBERS
 from polyop.runtime.gpu.home import Exchange, Home, Make, given_back
 from polyop.runtime.gpu.kernel import Prepared, bits
-from polyop.runtime.gpu.maps import MAP
+from polyop.runtime.gpu.maps import FORMAT, MAP
 from polyop.runtime.gpu.memory import follow
 from polyop.runtime.gpu.status import Word
 from polyop.runtime.gpu.table import Table
@@ -48,9 +48,8 @@ def carry_out(prepared: Prepared, bound: Bound, fresh: Sequence[str]) -> Any:
         memory, start = arrays.empty((prepared.bytes_,), U8, home)
         row += [start + distance for distance in prepared.work]
     row += [bits(bound.scalars[n]) for n, _ in signature.scalars]
-    row += prepared.told(row)
     made = prepared.table()
-    struct.pack_into(f"<{len(row)}Q", made.memory, made.at, *row)
+    prepared.fill(made, row)
     prepared.run(made, stream)
     for s in others:
         follow(home.device, s, stream)
@@ -118,8 +117,8 @@ class LaunchPlan:
                     row[slot] = start + distance
         except (MemoryError, RuntimeError):
             return LONG
-        if self.prepared.maps:
-            row += self.prepared.told(row)
+        for m in self.prepared.maps:
+            row.append(m.known.get(row[m.slot]) or m.at(row[m.slot]))
         try:
             table = self.spare.pop()
         except IndexError:  # others have taken all
@@ -163,7 +162,8 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
             if name in slots:
                 places.append((k, slots[name], reader(values[k]), v.dtype.bytes_ - 1))
                 reach[name], at[name] = (slots[name], first - v.address, last - v.address), k
-    numbers, formats = [], ["Q"] * prepared.open
+    plain = prepared.open - MAP * len(prepared.maps)
+    numbers, formats = [], ["Q"] * plain + [FORMAT] * len(prepared.maps)
     front = prepared.tensors + len(prepared.work)
     for k, (n, dtype) in enumerate(signature.scalars):
         if n in position and values[position[n]] is None:
@@ -172,7 +172,7 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
             return None
         formats[front + k] = FORMATS[dtype.name]
         numbers.append((position[n], front + k))
-    row: list[Any] = [0] * (prepared.open - MAP * len(prepared.maps))
+    row: list[Any] = [0] * plain
     for k, (n, _) in enumerate(signature.scalars):
         row[front + k] = bits(bound.scalars[n])
     fresh: list[tuple[int, Make]] = []

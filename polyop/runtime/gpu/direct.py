@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Mapping
 from typing import Any
 
@@ -33,9 +32,8 @@ def run(binary: Binary, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     work = GpuArray((made.bytes_,), U8, device)
     row = [held[b.name].address for b in signature.tensors] + [work.address + d for d in made.work]
     row += [bits(np.asarray(scalars[n], t.numpy)) for n, t in signature.scalars]
-    row += made.told(row)
     table = made.table()
-    struct.pack_into(f"<{len(row)}Q", table.memory, table.at, *row)
+    made.fill(table, row)
     made.run(table, DEFAULT_STREAM[device.family])
     for name in {n for launch in launches(binary.launch) for n in launch.writes} & dense.keys():
         memory, array = dense[name]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -16,7 +17,7 @@ from polyop.runtime.bind import Bound
 from polyop.runtime.boxes import WORDS
 from polyop.runtime.gpu import chips, status
 from polyop.runtime.gpu.driver import Device
-from polyop.runtime.gpu.maps import MAP, Map
+from polyop.runtime.gpu.maps import FORMAT, MAP, Map
 from polyop.runtime.gpu.table import Start, Table, launcher, refused, table
 from polyop.runtime.launching import fits, grid
 
@@ -84,9 +85,10 @@ class Prepared:
     def open(self) -> int:
         return self.tensors + len(self.work) + self.scalars + len(self.maps) * MAP
 
-    def told(self, row: Sequence[int]) -> list[int]:
-        """What engines are told of tensors whose addresses stand in `row`."""
-        return [w for m in self.maps for w in m.at(row[m.slot])]
+    def fill(self, made: Table, row: Sequence[int]) -> None:
+        """Write the open values to a table; what engines are told follows from the addresses in `row`."""
+        told = [m.at(row[m.slot]) for m in self.maps]
+        struct.pack_into(f"<{len(row)}Q{FORMAT * len(told)}", made.memory, made.at, *row, *told)
 
     def table(self) -> Table:
         """A new table, which one thread at a time may use."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import struct
 from dataclasses import dataclass, field
 
 from polyop.ir.module import Boxes
@@ -10,7 +11,12 @@ from polyop.runtime.boxes import WORDS, View, view_of
 from polyop.runtime.gpu.driver import Device, on
 
 MAP = WORDS + 1
-"""Values that a kernel takes for each tensor: the words, and whether they say something."""
+"""Values of 8 bytes that a kernel takes for each tensor: the words, and whether they say something."""
+
+FORMAT = f"{8 * MAP}s"
+"""How `struct` packs them."""
+
+_NOTHING = bytes(8 * MAP)
 
 _KNOWN = 256  # addresses that are remembered
 _TYPES = {1: 0, 2: 1, 4: 2, 8: 4}            # CUtensorMapDataType by bytes: unsigned integers, whose zero is everybody's
@@ -21,7 +27,7 @@ _ALIGN = 64                                  # bytes, of what the driver writes
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Map:
-    """One tensor of a call: all but its address, which stands at `slot` of the call's values. `known`: the words by address."""
+    """One tensor of a call: all but its address, which stands at `slot` of the call's values. `known`: its values by address."""
 
     device: Device
     boxes: Boxes
@@ -29,20 +35,20 @@ class Map:
     shape: tuple[int, ...]
     strides: tuple[int, ...]
     slot: int
-    known: dict[int, tuple[int, ...]] = field(default_factory=dict, repr=False)
+    known: dict[int, bytes] = field(default_factory=dict, repr=False)
 
-    def at(self, address: int) -> tuple[int, ...]:
+    def at(self, address: int) -> bytes:
         """The values for the tensor at this address: zeros where it does not lie as the engine needs it."""
         found = self.known.get(address)
         if found is None:
             if len(self.known) >= _KNOWN:
                 self.known.clear()
             v = view_of(self.boxes, self.element, address, self.shape, self.strides)
-            found = self.known[address] = _encoded(self.device, v) if v else (0,) * MAP
+            found = self.known[address] = _encoded(self.device, v) if v else _NOTHING
         return found
 
 
-def _encoded(device: Device, v: View) -> tuple[int, ...]:
+def _encoded(device: Device, v: View) -> bytes:
     """What the driver makes of a tensor; zeros if it makes nothing.
 
     Source  CUDA Driver API, cuTensorMapEncodeTiled
@@ -53,9 +59,9 @@ def _encoded(device: Device, v: View) -> tuple[int, ...]:
     with on(device) as d:
         encode = getattr(d.library, "cuTensorMapEncodeTiled", None)
         if encode is None:
-            return (0,) * MAP
+            return _NOTHING
         longs, ints = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
         code = encode(ctypes.c_void_p(ctypes.addressof(room) + skipped), ctypes.c_int(_TYPES[v.element]), ctypes.c_uint32(rank),
                       ctypes.c_void_p(v.address), longs(*v.shape), longs(*v.strides), ints(*v.boxes.box), ints(*(1,) * rank),
                       ctypes.c_int(0), ctypes.c_int(_SWIZZLES[v.boxes.swizzle]), ctypes.c_int(_LINES_OF_L2), ctypes.c_int(0))
-    return (0,) * MAP if code else (*room[skipped // 8:skipped // 8 + WORDS], 1)
+    return _NOTHING if code else struct.pack(f"<{MAP}Q", *room[skipped // 8:skipped // 8 + WORDS], 1)
