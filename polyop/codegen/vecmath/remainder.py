@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyop.codegen.llvm.builder import IMPURE
+from polyop.codegen.vecmath.lanes import one_by_one
 from polyop.codegen.vecmath.logarithmic import two_product
 from polyop.codegen.vecmath.ops import V
 
@@ -25,45 +25,9 @@ def _fmod(x: V, y: V) -> V:
     r = r.cmp("olt", 0).pick(r + d, r)
     r = a.cmp("olt", d).pick(a, r)
     big = q.cmp("oge", 2.0**52) & a.cmp("olt", float("inf")) & d.cmp("ogt", 0)
-    return _large_lanes(a, d, big, r).copysign(x)
-
-
-def _large_lanes(a: V, d: V, big: V, r: V) -> V:
-    b, w = a.b, a.width
     _define_large(a)
-    some = b.do(f"icmp ne i{w} {b.do(f'bitcast {big.type_} {big.text} to i{w}')}, 0")
-    slow, head, fix, next_, finish, done = (b.new_label() for _ in range(6))
-    before = b.block
-    b.line(f"br i1 {some}, label %{slow}, label %{done}")
-    b.label(slow)
-    rooms = []
-    for name, v in (("a", a), ("d", d), ("big", big.cast("zext", "i8")), ("r", r)):
-        rooms.append(b.pure(f"alloca {v.type_}, align 64 ; {name}"))
-        b.line(f"store {v.type_} {v.text}, ptr {rooms[-1]}, align 64")
-    b.line(f"br label %{head}")
-    b.label(head)
-    i, after = b.fresh(), b.fresh()
-    b.depth[i] = b.depth[after] = IMPURE
-    b.line(f"{i} = phi i64 [ 0, %{slow} ], [ {after}, %{next_} ]")
-
-    def at(room: str, element: str) -> str:
-        return b.do(f"getelementptr {element}, ptr {room}, i64 {i}")
-
-    byte = b.do(f"load i8, ptr {at(rooms[2], 'i8')}, align 1")
-    b.line(f"br i1 {b.do(f'icmp ne i8 {byte}, 0')}, label %{fix}, label %{next_}")
-    b.label(fix)
-    one, two = (b.do(f"load double, ptr {at(room, 'double')}, align 8") for room in rooms[:2])
-    out = b.do(f"call double @pop.fmod.large(double {one}, double {two})")
-    b.line(f"store double {out}, ptr {at(rooms[3], 'double')}, align 8")
-    b.line(f"br label %{next_}")
-    b.label(next_)
-    b.line(f"{after} = add i64 {i}, 1")
-    b.line(f"br i1 {b.do(f'icmp slt i64 {after}, {w}')}, label %{head}, label %{finish}")
-    b.label(finish)
-    fixed = b.do(f"load {r.type_}, ptr {rooms[3]}, align 64")
-    b.line(f"br label %{done}")
-    b.label(done)
-    return r.like(b.do(f"phi {r.type_} [ {r.text}, %{before} ], [ {fixed}, %{finish} ]"))
+    (r,) = one_by_one(big, (a, d), (r,), lambda xs: [a.b.do(f"call double @pop.fmod.large(double {xs[0]}, double {xs[1]})")])
+    return r.copysign(x)
 
 
 def _define_large(x: V) -> None:

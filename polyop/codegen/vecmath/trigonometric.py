@@ -8,8 +8,8 @@ is carried out in f64 also for f32: in three parts of pi/2 for |x| < 2^20, and b
 
 from __future__ import annotations
 
-from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.vecmath.exponential import MAGIC
+from polyop.codegen.vecmath.lanes import one_by_one
 from polyop.codegen.vecmath.ops import V, polynomial
 
 LARGE = 2.0**20
@@ -63,58 +63,15 @@ def reduced(x: V) -> tuple[V, V, V]:
     quadrant = (n + MAGIC["double"]).bits() & 3
     big = x.abs().cmp("oge", LARGE) & x.abs().cmp("olt", float("inf"))
     r = r + (x - x)
-    return _large_lanes(x, big, r, error, quadrant)
-
-
-def _large_lanes(x: V, big: V, r: V, error: V, quadrant: V) -> tuple[V, V, V]:
-    """The results, replaced by exact ones where `big`."""
-    b, w = x.b, x.width
     _define_large(x)
-    rooms = {}
-    for name, v in (("x", x), ("big", big.cast("zext", "i8")), ("r", r), ("error", error), ("quadrant", quadrant)):
-        rooms[name] = (v, b.pure(f"alloca {v.type_}, align 64 ; {name}"))
-    bits = b.do(f"bitcast {big.type_} {big.text} to i{w}")
-    some = b.do(f"icmp ne i{w} {bits}, 0")
-    slow, head, fix, next_, done = (b.new_label() for _ in range(5))
-    before = b.block
-    b.line(f"br i1 {some}, label %{slow}, label %{done}")
-    b.label(slow)
-    for v, room in rooms.values():
-        b.line(f"store {v.type_} {v.text}, ptr {room}, align 64")
-    b.line(f"br label %{head}")
-    b.label(head)
-    i, after = b.fresh(), b.fresh()
-    b.depth[i] = b.depth[after] = IMPURE
-    b.line(f"{i} = phi i64 [ 0, %{slow} ], [ {after}, %{next_} ]")
 
-    def at(name: str) -> str:
-        v, room = rooms[name]
-        return b.do(f"getelementptr {v.element}, ptr {room}, i64 {i}")
+    def reduced(xs: list[str]) -> list[str]:
+        out = x.b.do(f"call {{ double, i64 }} @pop.reduce.large(double {xs[0]})")
+        first, last = (x.b.do(f"extractvalue {{ double, i64 }} {out}, {k}") for k in (0, 1))
+        return [first, "0.0", last]
 
-    b.line(f"br i1 {_flag(x, at('big'))}, label %{fix}, label %{next_}")
-    b.label(fix)
-    lane = b.do(f"load double, ptr {at('x')}, align 8")
-    out = b.do(f"call {{ double, i64 }} @pop.reduce.large(double {lane})")
-    b.line(f"store double {b.do(f'extractvalue {{ double, i64 }} {out}, 0')}, ptr {at('r')}, align 8")
-    b.line(f"store double 0.0, ptr {at('error')}, align 8")
-    b.line(f"store i64 {b.do(f'extractvalue {{ double, i64 }} {out}, 1')}, ptr {at('quadrant')}, align 8")
-    b.line(f"br label %{next_}")
-    b.label(next_)
-    b.line(f"{after} = add i64 {i}, 1")
-    again = b.do(f"icmp slt i64 {after}, {w}")
-    finish = b.new_label()
-    b.line(f"br i1 {again}, label %{head}, label %{finish}")
-    b.label(finish)
-    fixed = [b.do(f"load {rooms[n][0].type_}, ptr {rooms[n][1]}, align 64") for n in ("r", "error", "quadrant")]
-    b.line(f"br label %{done}")
-    b.label(done)
-    return tuple(v.like(b.do(f"phi {v.type_} [ {v.text}, %{before} ], [ {y}, %{finish} ]"))  # type: ignore[return-value]
-                 for v, y in zip((r, error, quadrant), fixed, strict=True))
-
-
-def _flag(x: V, place: str) -> str:
-    byte = x.b.do(f"load i8, ptr {place}, align 1")
-    return x.b.do(f"icmp ne i8 {byte}, 0")
+    r, error, quadrant = one_by_one(big, (x,), (r, error, quadrant), reduced)
+    return r, error, quadrant
 
 
 def _define_large(x: V) -> None:
