@@ -24,7 +24,7 @@ from polyop.poly.homes import find_homes
 from polyop.poly.lanes import is_few, is_window, score
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import init_of, is_taken_over, scatters
-from polyop.poly.scop import MAP, UPDATE, Stmt
+from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.strides import common_start, stride
 from polyop.poly.strips import MOST, WIDE
 from polyop.poly.tiles import Axis, Band, Coord, bands
@@ -121,14 +121,14 @@ def _along(plan: Plan, cluster: Cluster, inner: tuple[str | None, ...]) -> Sprea
         return SpreadStrategy(inner, BLOCK, None, 1)
     many = min(4 * BLOCK // 2, max(FEWEST, 1 << (-(-longest // EACH) - 1).bit_length()))
     rows = BLOCK // 2 // many
-    if rows > 1 and cluster.shell:
+    if rows > 1 and cluster.shell and not is_few(plan, cluster.stmts, cluster.shell[-1], rows):
         return SpreadStrategy(inner, many, cluster.shell[-1], rows)
-    return SpreadStrategy(inner, many, None, 1)
+    return SpreadStrategy(inner, max(many, plan.target.warp), None, 1)
 
 
 def _hands_on(cluster: Cluster) -> bool:
     """Whether a row is written to memory and read again: the proof that the same threads do so knows one row in a block."""
-    written = {s.target.source for s in cluster.stmts if s.kind == MAP and len(s.target.index) > len(cluster.shell)}
+    written = {s.target.source for s in cluster.stmts if len(s.target.index) > len(cluster.shell)}
     return any(x.source in written for s in cluster.stmts for x in s.reads)
 
 

@@ -66,10 +66,11 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
 def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
     """`options` for a call of these sizes on a GPU: what a block of threads has, so that all multiprocessors have blocks.
 
-    A product of which one side is 1 is the sum of rows or columns that it is then, and no block has a tile of it; of several
-    products each may feed another one, whose loops it would share then.
+    A product of which one side is 1 is the sum of rows or columns that it is then, and no block has a tile of it. Where it feeds
+    another reduction it stays a product, since it would share loops with that one.
     """
-    ones = (narrow_sizes(q, sizes) or (q.single if few_rows(q, sizes) == 1 else ())) if q.tile else ()
+    is_only = sum(s.reduce is not None for s in op.steps) == 1
+    ones = (narrow_sizes(q, sizes) or (q.single if few_rows(q, sizes) == 1 else ())) if q.tile and is_only else ()
     ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1))))
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
     tile, rows = block_tile(q, sizes, target), (lines(known) if ones else q.lines)

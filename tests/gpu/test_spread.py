@@ -100,3 +100,9 @@ def test_rows_that_are_written_and_read_again_have_a_block_each() -> None:
         o[m,d] += e[m,n] * V[n,d]; O[m,d] = o[m,d] / z[m] }"""
     c = compiled(text, Options(hints=(("N", 32),)))
     assert c.rung == "tuned" and "in a block" not in c.chosen[1], c.notes
+
+
+def test_a_single_row_has_whole_warps_however_short_it_is() -> None:
+    c = compiled("op total(x: f32[N]) -> (y: f32[1]) { t[i] = exp(exp(exp(exp(exp(x[i]))))); y[j] += t[i] * t[N - 1 - i] }",
+                 Options(hints=(("N", 32),)))
+    assert c.rung == "tuned", c.notes
