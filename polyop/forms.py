@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from polyop.ir.copies import Recomputed
 from polyop.ir.op import Op
 from polyop.ir.options import Options
+from polyop.ir.target import Target
 from polyop.rewrite.blocks import cut_into_blocks
-from polyop.rewrite.cascade import cascaded
+from polyop.rewrite.cascade import cascaded, is_rolled
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.ones import fix_sizes
@@ -25,6 +26,9 @@ from polyop.rewrite.upright import columns_upright
 
 AGAIN = 40
 """What is computed again on a GPU costs at most that much, see `rewrite/measure.py`: four exponentials."""
+
+ELEMENTS = 64
+"""Elements of a row that a block of threads takes at a time, where reductions over it are done in one pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -49,15 +53,16 @@ class Form:
     inside: frozenset[str] = frozenset()
 
 
-def before_scop(op: Op, options: Options, on_gpu: bool) -> Op:
+def before_scop(op: Op, options: Options, target: Target, again: int = AGAIN) -> Op:
     """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off.
 
-    On a GPU, what is cheap is computed again and not stored, and a reduction to one element is always cut: many blocks have work.
+    On a GPU, what costs at most `again` is computed again and not stored, and a reduction to one element is always cut: many
+    blocks have work.
     """
-    strict = options.numerics == "strict"
+    strict, on_gpu = options.numerics == "strict", target.family != "x86"
     near = narrowed(op) if options.near else op
-    if on_gpu and options.rung == "tuned":
-        near = thin(computed_again(near, AGAIN))
+    if on_gpu and options.rung == "tuned" and again:
+        near = thin(computed_again(near, again))
     if not on_gpu and options.rung == "tuned":
         near = columns_upright(near, dict(options.few))
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(near, options.known)), strict))
@@ -89,8 +94,21 @@ def in_one_pass(cut: Op, options: Options) -> Form | None:
     if not options.cascade or why_in_several(options, False):
         return None
     made = cascaded(cut)
-    folds = ", ".join(dict.fromkeys(f.result for c in chains_of(cut) for f in c.folds))
-    return Form(made, note=f"{folds} are computed in one pass, block by block") if made is not cut else None
+    return Form(made, note=f"{_folds(cut)} are computed in one pass, block by block") if made is not cut else None
+
+
+def in_one_kernel(op: Op, options: Options, target: Target) -> Form | None:
+    """`op` with chains in one pass whose partial results stay with a block of a GPU's threads; None if it has none such."""
+    cut = before_scop(op, options, target, 0)
+    if options.numerics == "strict" or not any(is_rolled(c) for c in chains_of(cut)):
+        return None
+    made = cascaded(cut, ELEMENTS)
+    partial = frozenset(t.name for t in made.temporaries if any(e.name is None and not e.is_constant for e in t.shape))
+    return Form(made, note=f"{_folds(cut)} are computed in one pass, block by block, in one kernel", inside=partial)
+
+
+def _folds(op: Op) -> str:
+    return ", ".join(dict.fromkeys(f.result for c in chains_of(op) for f in c.folds))
 
 
 def in_chunks(cut: Op, options: Options) -> Form | None:

@@ -39,7 +39,7 @@ PLAIN = Way(False, False)
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then."""
+    """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then.    """
 
     scop: Scop
     layout: Layout

@@ -203,7 +203,6 @@ class Operator:
         t = native(device) if t.family == "x86" else t
         options = replace(self.options, special=False)
         positive = min(seen.sizes.values(), default=1) > 0
-        options = regime(merged.questions, seen.sizes, options, t) if positive else replace(options, regime="any")
         if positive and self.options.special:
             options = in_blocks(seen.op, merged.questions, seen.sizes, options, t)
         units = layout(seen.op, seen.views, options.ones)

@@ -5,7 +5,7 @@ takes means nothing, or on a device, with copies to and fro.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -20,6 +20,8 @@ from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.operator import Operator
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import arrays, choose, emulated, outside
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.gpu import chips, driver
@@ -65,10 +67,12 @@ class Rehearsal:
         return self._run(op, bound)
 
     def _run(self, op: Op, bound: Bound) -> Any:
-        regime = "positive" if all(n > 0 for n in bound.sizes.values()) else "any"
-        module = compile_op(op, contiguous(op), self.target, Options(regime=regime)).module
+        options = Options(regime="any")
+        if all(n > 0 for n in bound.sizes.values()):
+            options = in_blocks(op, questions(op), bound.sizes, Options(special=False), self.target)
+        module = compile_op(op, contiguous(op), self.target, options).module
         if module and not fits(module.launch, bound.sizes, {n: v.strides for n, v in bound.views.items()}):
-            module = compile_op(op, contiguous(op), self.target, Options(regime=regime, huge=True)).module
+            module = compile_op(op, contiguous(op), self.target, replace(options, huge=True)).module
         if module is None:
             raise UnsupportedError(f"`{op.name}` has no loops for {self.target.name}: it is evaluated element by element")
         given = {b.name: arrays.as_numpy(bound.views[b.name]) for b in module.signature.tensors}

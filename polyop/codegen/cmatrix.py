@@ -22,7 +22,7 @@ from polyop.codegen.cscope import Held, Scope, Tiles
 from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, expr_names, names
+from polyop.ir.expr import Affine, Load, expr_names, loads, names
 from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Space, Store, placed
 from polyop.ir.target import Target
 
@@ -63,7 +63,17 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
             if nest.buffer(x.source).space != Space.REG or held.setdefault(x.source, h) != h:
                 raise UnsupportedError(f"{x.source} is no tile of one kind in registers")
         products[s.stmt] = (s.target.source, a.source, b.source)
-    return Tiles(held, products, target.warp, squares=target.family == "cuda")
+    return Tiles(_beside(nest, held), products, target.warp, squares=target.family == "cuda")
+
+
+def _beside(nest: LoopNest, held: dict[str, Held]) -> dict[str, Held]:
+    """`held`, and registers that meet a product's results element by element: each lane has the same elements of both."""
+    more = dict(held)
+    for s in (s for s, loops in placed(nest.body, Kind.ATOM) if loops):
+        both = [x for x in (s.target, *loads(s.expr)) if nest.buffer(x.source).space == Space.REG]
+        for h in {h for x in both if (h := more.get(x.source)) and h.fragment is h.atom.c_map}:
+            more |= {x.source: h for x in both if x.source not in more and {h.row, h.column} <= expr_names(x)}
+    return more if len(more) == len(held) else _beside(nest, more)
 
 
 def declared(b: Buffer, h: Held, c: str) -> str:

@@ -19,7 +19,7 @@ from polyop.ir.loops import Kind
 from polyop.poly import contract
 from polyop.poly.build import Axes, Part, Plan, shared_out
 from polyop.poly.fold import tile_coord
-from polyop.poly.nodes import Cluster, Group, Node, Serial, Shared
+from polyop.poly.nodes import Cluster, Group, Node, Resident, Serial, Shared
 from polyop.poly.skew import Skew
 from polyop.poly.strategies import best, may_pack
 from polyop.poly.strides import serial_axis
@@ -32,7 +32,7 @@ class NotInTilesError(UnsupportedError):
     """Clusters cannot share the tiles of a loop."""
 
 
-def part_of(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, rung: str, alone: bool) -> Part:
+def part_of(plan: Plan, node: Node, outer: Axes, rung: str, alone: bool) -> Part:
     """The part of a node: a cluster's own, or loops around the parts of what is inside, in order or shared out.
 
     alone   whether of each cluster the loops are tried, see `strategies.best`
@@ -45,6 +45,8 @@ def part_of(plan: Plan, node: Cluster | Serial | Group | Shared, outer: Axes, ru
             return _joined((node.loop,), [part_of(plan, n, inside, rung, alone) for n in node.body])
         case Shared():
             return _shared(plan, node, outer, rung, alone)
+        case Resident():
+            raise InternalError("poly: a block's clusters below others")
         case Group():
             raise InternalError("poly: a group outside a cluster")
 

@@ -18,6 +18,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
+from math import prod
 
 from polyop.ir.expr import Affine, Load, Position, Quasi, affine, loads, names, substitute
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, placed, rebuild, walk
@@ -34,6 +36,7 @@ class _Access:
     aged     whether it happened in an earlier turn of a loop, so that indices are not those of now
     barriers how many must stand behind it
     before   the positions of an earlier turn, in the words of now
+    by_all   whether all threads with these digits do it: those that have a value in registers, of which one writes memory
     """
 
     load: Load
@@ -43,6 +46,7 @@ class _Access:
     aged: bool = False
     barriers: int = 1
     before: tuple[Position, ...] = ()
+    by_all: bool = False
 
 
 _Pending = dict[str, tuple[_Access, ...]]
@@ -99,8 +103,12 @@ class _Writer:
                     pending = _outlasting(pending)
                     out.append(n)
                 case For(kind=Kind.SERIAL):
-                    _, after = self.block(n.body, pending)
-                    inner, after = self.block(n.body, _joined(pending, _aged(after, n)))
+                    inner, after = self.turns(n, pending)
+                    rest = _outlasting(pending)
+                    alone, later = self.turns(n, rest)
+                    if pending and _barriers(inner) > _barriers(alone):  # once before the loop, and not in each turn
+                        out.append(_first_barrier(inner))
+                        pending, inner, after = rest, alone, later
                     out.append(replace(n, body=inner))
                     pending = _joined(pending, _left(after))
                 case If():
@@ -122,6 +130,11 @@ class _Writer:
                     pending = _joined(pending, here)
         return tuple(out), pending
 
+    def turns(self, loop: For, pending: _Pending) -> tuple[tuple[Node, ...], _Pending]:
+        """The body of a loop with the barriers that it needs after what is pending, and after its own turns."""
+        _, after = self.block(loop.body, pending)
+        return self.block(loop.body, _joined(pending, _aged(after, loop)))
+
     def accesses(self, n: Node) -> _Pending:
         """What a store, or a loop over threads or rows, does to memory that threads share."""
         found: _Pending = {}
@@ -132,8 +145,23 @@ class _Writer:
                 if self.nest.buffer(x.source).space != Space.REG:
                     memory = self.same.get(x.source, x.source)
                     barriers = 2 if s.lasting and not writes else 1
-                    found = _joined(found, {memory: (_Access(x, writes, threads, writes and s.later, barriers=barriers),)})
+                    by_all = self.nest.buffer(s.target.source).space == Space.REG and not self.are_all(threads)
+                    here = _Access(x, writes, threads, writes and s.later, barriers=barriers, by_all=by_all)
+                    found = _joined(found, {memory: (here,)})
         return found
+
+    def are_all(self, threads: frozenset[str]) -> bool:
+        """Whether loops over `threads` have all digits of the threads of their block."""
+        return prod(n.extent or 1 for n in self.over_threads if n.index in threads) == self.most
+
+    @cached_property
+    def over_threads(self) -> tuple[For, ...]:
+        found = {n.index: n for n in walk(self.nest.body) if isinstance(n, For) and n.kind == Kind.THREADS}
+        return tuple(found.values())
+
+    @cached_property
+    def most(self) -> int:
+        return max((n.weight * (n.extent or 1) for n in self.over_threads), default=1)
 
     def meeting(self, pending: _Pending, here: _Pending) -> str:
         """Why a barrier must stand between; empty if none must."""
@@ -149,10 +177,18 @@ class _Writer:
         return ""
 
 
+def _barriers(body: tuple[Node, ...]) -> int:
+    return sum(isinstance(n, Barrier) for n in walk(body))
+
+
+def _first_barrier(body: tuple[Node, ...]) -> Barrier:
+    return next(n for n in walk(body) if isinstance(n, Barrier))
+
+
 def _on_one_thread(a: _Access, b: _Access) -> bool:
     """Whether one element is one thread's: both are named alike, and each loop over threads chooses it."""
     used = frozenset[str]().union(*(names(p) for p in a.load.index if isinstance(p, Affine)))
-    if _LANES in a.threads | b.threads:
+    if _LANES in a.threads | b.threads or a.by_all or b.by_all:
         return False
     return not a.later and a.load.index == b.load.index and a.threads == b.threads and a.threads <= used
 

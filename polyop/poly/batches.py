@@ -16,7 +16,7 @@ several times: by a contraction, by another one, and by something between them t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, affine, names
@@ -43,7 +43,7 @@ def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: 
         run = [left.pop(0)]
         best = None
         while left and isinstance(run[-1], Cluster) and isinstance(left[0], Cluster):
-            more = _Run(tuple(n for n in (*run, left[0]) if isinstance(n, Cluster)), scop, deps, classes)
+            more = Run(tuple(n for n in (*run, left[0]) if isinstance(n, Cluster)), scop, deps, classes)
             if not more.loops() and (not more.tile() or (best and best.loops())):
                 break
             run.append(left.pop(0))
@@ -53,7 +53,7 @@ def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: 
 
 
 @dataclass(frozen=True, eq=False)
-class _Run:
+class Run:
     """Clusters in order. A loop of theirs is one class of each, in the same order."""
 
     clusters: tuple[Cluster, ...]
@@ -75,6 +75,12 @@ class _Run:
         """One that is a row of some contraction, and a batch or a row of the others; empty if there is none."""
         found = [x for x in map(self._from, self.clusters[0].shell) if x and not self._is_batch(x) and self._is_row(x)]
         return found[0] if len(found) == 1 else ()
+
+    def in_block(self) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
+        """For a GPU: the loops that all clusters have, and the innermost of them that is a row of some contraction, apart."""
+        found = [x for x in map(self._from, self.clusters[0].shell) if x]
+        tile = next((x for x in reversed(found) if not self._is_batch(x) and self._is_row(x)), ())
+        return [x for x in found if x != tile], tile
 
     def _from(self, first: str) -> tuple[str, ...]:
         """The loop that is `first` in the first cluster, over the same values in all; empty if some cluster has none like it."""
@@ -172,14 +178,18 @@ class _Run:
                       and matrices & {x.source for s in c.stmts for x in s.reads} for c in self.clusters[1:-1])
         return bool(self.tile()) and between and self.clusters[0].is_contraction and self.clusters[-1].is_contraction
 
+    def rename(self, loops: Iterable[tuple[str, ...]], classes: dict[str, dict[str, str]]) -> None:
+        """Gives each of `loops` one class throughout."""
+        for x in loops:
+            for s, i in self._iterators(x):
+                classes[s.name][i] = x[0]
+
     def shared(self, classes: dict[str, dict[str, str]]) -> Shared:
         """The node; `classes` are changed, so that each loop has one class throughout."""
         loops = self.loops()
         tile = self.tile() if self._tile_pays() else ()
         gone = {c for x in loops for c in x}
-        for x in (*loops, tile) if tile else loops:
-            for s, i in self._iterators(x):
-                classes[s.name][i] = x[0]
+        self.rename([*loops, tile] if tile else loops, classes)
         renamed = dict.fromkeys(tile, tile[0] if tile else "")
         inside = tuple(replace(c, shell=tuple(renamed.get(k, k) for k in c.shell if k not in gone)) for c in self.clusters)
         return Shared(tuple(x[0] for x in loops), inside, tile[0] if tile else None)

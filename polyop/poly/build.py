@@ -31,6 +31,7 @@ class Plan:
 
     context  the sizes that the nest is for
     tiled    classes of which a loop around gives one tile: their first coordinate. It differs by part
+    inside   temporaries in the memory of a block of threads that has all clusters of the part; `block`: its threads, or 0
     """
 
     scop: Scop
@@ -40,6 +41,8 @@ class Plan:
     target: Target
     options: Options
     tiled: Mapping[str, Coord] = field(default_factory=dict)
+    inside: frozenset[str] = frozenset()
+    block: int = 0
 
     @cached_property
     def stems(self) -> Mapping[str, str]:
@@ -47,6 +50,10 @@ class Plan:
         op = self.scop.op
         tensors = [t.name for t in op.tensors]
         return stems(tensors, {*tensors, *(p.name for p in op.params)}, {s.name for s in self.scop.stmts})
+
+    def at_most(self, extent: Affine) -> int:
+        """What `extent` never exceeds, as far as that is known; else 0."""
+        return extent.const if extent.is_constant else dict(self.options.held).get(extent.name or "", 0)
 
     @property
     def head(self) -> str:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, Expr, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer
 from polyop.poly.edges import single
-from polyop.poly.nodes import Cluster, Group, Node, Schedule, Serial, Shared
+from polyop.poly.nodes import Cluster, Node, Schedule, Serial, Shared
 from polyop.poly.scop import MAP, Scop, Stmt
 from polyop.poly.tiles import TileProgram, TileStmt
 
@@ -43,13 +43,15 @@ def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
                 t = scop.op.tensor(tensor)
                 if t.role != "temp" or tensor in local or not set(scop.users(tensor)) <= set(node.stmts):
                     continue
-                along = [d for d in range(len(t.shape))
-                         if any(_kept(scop, schedule, loop, node.stmts, tensor, d) == 1 for loop in (*serial, *node.loops))]
+                def is_one(d: int, loop: str, tensor: str = tensor, inside: tuple[Stmt, ...] = node.stmts) -> bool:
+                    return kept_along(scop, schedule, (loop,), inside, tensor, d) == 1
+
+                along = [d for d in range(len(t.shape)) if any(is_one(d, loop) for loop in (*serial, *node.loops))]
                 if len(along) != len(node.loops) + len(serial):  # what the next turn of a recurrence needs stays
                     continue
                 found[tensor] = dict.fromkeys(along, 1)
                 if node.tile:
-                    tiled = [d for d in range(len(t.shape)) if _kept(scop, schedule, node.tile, node.stmts, tensor, d) == 1]
+                    tiled = [d for d in range(len(t.shape)) if is_one(d, node.tile)]
                     found[tensor] |= dict.fromkeys(tiled, Tile(tile_coord(node.tile), node.step))
     return found
 
@@ -71,7 +73,7 @@ def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
             if t.role != "temp" or tensor in local:
                 continue
             for d in range(len(t.shape)):
-                kept = _kept(scop, schedule, node.loop, inside, tensor, d)
+                kept = kept_along(scop, schedule, (node.loop,), inside, tensor, d)
                 if kept is not None:
                     found[tensor] = {d: kept}
                     break
@@ -108,15 +110,16 @@ def reused(program: TileProgram, reuse: Mapping[str, str]) -> TileProgram:
     return replace(program, stmts=tuple(replace(s, target=at(s.target), expr=map_loads(s.expr, at)) for s in program.stmts))
 
 
-def statements(node: Cluster | Serial | Group | Shared) -> tuple[Stmt, ...]:
+def statements(node: Node) -> tuple[Stmt, ...]:
     """All statements below a node."""
     if isinstance(node, Serial):
         return tuple(s for n in node.body for s in statements(n))
     return node.stmts
 
 
-def _kept(scop: Scop, schedule: Schedule, loop: str, inside: tuple[Stmt, ...], tensor: str, d: int) -> int | None:
-    """How many values of dimension `d` must be kept; None if that is not a constant.
+def kept_along(scop: Scop, schedule: Schedule, loops: tuple[str, ...], inside: tuple[Stmt, ...], tensor: str,
+               d: int) -> int | None:
+    """How many values of dimension `d` must be kept along a loop that has one of the classes; None if that is not a constant.
 
     Statements outside the loop may only use one fixed place of the dimension: its start before, its end after.
     """
@@ -134,7 +137,7 @@ def _kept(scop: Scop, schedule: Schedule, loop: str, inside: tuple[Stmt, ...], t
                     return None
                 continue
             i = single(p, s.dims)
-            if i is None or schedule.classes[s.name].get(i) != loop:
+            if i is None or schedule.classes[s.name].get(i) not in loops:
                 return None
             (ahead if is_write else back).add(p.const)
     if not ahead or not back or max(ahead) != min(ahead):

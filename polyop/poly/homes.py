@@ -14,7 +14,9 @@ from polyop.poly.scop import Stmt
 
 def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
     """Whether every statement that writes or reads the temporary `tensor` is in `cluster`."""
-    return plan.scop.op.tensor(tensor).role == "temp" and set(plan.scop.users(tensor)) <= set(cluster.stmts)
+    if plan.scop.op.tensor(tensor).role != "temp" or tensor in plan.inside:
+        return False
+    return set(plan.scop.users(tensor)) <= set(cluster.stmts)
 
 
 def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tuple[tuple[str, int], ...],

@@ -25,8 +25,9 @@ from polyop.poly.batches import share
 from polyop.poly.build import Part, Plan
 from polyop.poly.edges import edges
 from polyop.poly.generate import generate
-from polyop.poly.nodes import Cluster, Schedule, Serial
+from polyop.poly.nodes import Cluster, Resident, Schedule, Serial
 from polyop.poly.nodes import Node as Scheduled
+from polyop.poly.resident import build, resident
 from polyop.poly.scans import gathered
 from polyop.poly.schedule import schedule
 from polyop.poly.scop import Scop, extract
@@ -84,9 +85,14 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
             found = share(found, op_scop, edges(op_scop))
         if rung == "tuned" and target.warp:
             found = gathered(found, op_scop)
+        if target.warp and rung == "tuned" and fold and tile and options.regime == "positive":
+            found = resident(found, op_scop, edges(op_scop))
     plan = Plan(op_scop, found.classes, context, layout, target, options)
     found = replace(found, nodes=tuple(x for n in found.nodes for x in sized(plan, n, tile and rung == "tuned")))
-    storage = find_storage(plan, found, fold and fused)
+    try:
+        storage = find_storage(plan, found, fold and fused)
+    except UnsupportedError as error:
+        raise NotInTilesError(str(error)) from error
     written: list[_Written] = []
     for node in found.nodes:
         with quota(OPERATIONS, "tile and generate"):
@@ -107,7 +113,8 @@ def regime(scop: Scop, options: Options) -> isl.Set:
     if options.regime == "any" or not scop.op.sizes:
         return scop.context
     head = f"[{', '.join(scop.op.sizes)}] -> "
-    return scop.context.intersect(isl.Set(f"{head}{{ : {' and '.join(f'{s} >= 1' for s in scop.op.sizes)} }}"))
+    known = [f"{s} >= 1" for s in scop.op.sizes] + [f"{s} <= {most}" for s, most in options.held]
+    return scop.context.intersect(isl.Set(f"{head}{{ : {' and '.join(known)} }}"))
 
 
 @dataclass(frozen=True, eq=False)
@@ -123,6 +130,8 @@ class _Written:
 
 def _written(plan: Plan, node: Scheduled, rung: str, storage: Storage, skew: bool) -> _Written:
     """`node` in time tiles where that can be, else step by step."""
+    if isinstance(node, Resident):
+        return _in_block(plan, node, storage)
     if isinstance(node, Cluster) and storage.is_plain:
         part, nodes = best(plan, node, {}, rung)
         return _Written(program(plan, part), nodes, part.chosen, part.notes)
@@ -135,6 +144,13 @@ def _written(plan: Plan, node: Scheduled, rung: str, storage: Storage, skew: boo
         w = _step_by_step(plan, node, rung, storage)
         return replace(w, notes=(f"not {tiles}, since {error}", *w.notes))
     return replace(w, notes=(*w.notes, str(tiles)), is_skewed=True)
+
+
+def _in_block(plan: Plan, node: Resident, storage: Storage) -> _Written:
+    try:
+        return _whole(plan, build(plan, node, storage.blocks[node], storage.buffers(plan)), storage)
+    except UnsupportedError as error:
+        raise NotInTilesError(str(error)) from error
 
 
 def _time_tiles(plan: Plan, node: Serial, storage: Storage) -> Skew | None:

@@ -82,7 +82,29 @@ class Shared:
         return "\n".join([f"{around} around", *(f"  {c}" for c in self.body)])
 
 
-Node = Cluster | Serial | Shared | Group
+@dataclass(frozen=True, eq=False)
+class Resident:
+    """Clusters inside a recurrence and after it, of which each block of a GPU's threads has some rows to itself: `resident.py`.
+
+    loops   parallel loops around all of it
+    tile    the classes of the rows, one for each cluster; a block has `step` of them
+    """
+
+    loops: tuple[str, ...]
+    body: tuple[Serial | Cluster, ...]
+    tile: tuple[str, ...]
+    step: int
+
+    @property
+    def stmts(self) -> tuple[Stmt, ...]:
+        return tuple(s for n in self.body for s in n.stmts)
+
+    def __str__(self) -> str:
+        around = " ".join((*self.loops, f"{self.step} of {self.tile[0]}"))
+        return "\n".join([f"{around} in a block", *(f"  {n}" for n in self.body)])
+
+
+Node = Cluster | Serial | Shared | Resident | Group
 
 
 @dataclass(frozen=True, eq=False)

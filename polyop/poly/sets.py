@@ -57,6 +57,14 @@ def pieces(m: isl.UnionMap) -> tuple[isl.Map, ...]:
     return tuple(sorted(maps, key=lambda x: (x.get_tuple_name(IN) or "", x.get_tuple_name(OUT) or "")))
 
 
+def fewer(m: isl.UnionMap) -> isl.UnionMap:
+    """`m` in fewer pieces, if isl finds any: on some sets it fails, which are as right as they were."""
+    try:
+        return m.coalesce()
+    except isl.Error:
+        return m
+
+
 @contextmanager
 def quota(operations: int, what: str) -> Iterator[None]:
     """Bound the work that isl may do inside; past it raise UnsupportedError, with isl usable again."""

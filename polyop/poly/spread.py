@@ -68,6 +68,11 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[SpreadStrategy, ...]:
     groups = [g for g in cluster.body if isinstance(g, Group)]
     if len(groups) < len(cluster.body):
         raise UnsupportedError("there is a recurrence inside")
+    tile = next((c for c in cluster.shell if c in plan.tiled), None)
+    if plan.block and tile:  # the rows of a block, side by side, and what is left of its threads along each of them
+        rows = plan.tiled[tile].step
+        inner = tuple(_best(plan, g)[0] or _longest(plan, g) for g in groups)
+        return (SpreadStrategy(inner, plan.block // rows, tile, rows),)
     if any(scatters(plan, s, g.reduced) for g in groups for s in g.stmts):
         raise UnsupportedError("where it writes is known only inside")
     local = frozenset(s.target.source for s in cluster.stmts if plan.scop.op.tensor(s.target.source).role == "temp")
@@ -134,7 +139,7 @@ def _hands_on(cluster: Cluster) -> bool:
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: SpreadStrategy) -> Part:
     """The part of the tile program that `s` stands for, inside the loops `outer`."""
-    if plan.tiled:
+    if plan.tiled and not plan.block:
         raise UnsupportedError(f"{' and '.join(plan.tiled)} is taken tile by tile")
     axes = dict(outer)
     beside: tuple[Coord, ...] = ()
@@ -142,11 +147,13 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: SpreadStrategy) -> Part:
         if c == s.beside:
             start = common_start(plan, cluster.stmts, c, axes)
             beside = (Coord(f"{c}_v", 1, s.rows),)
-            axes[c] = Axis((Coord(f"{c}_c", s.rows), *beside), start)
+            axes[c] = Axis((plan.tiled.get(c) or Coord(f"{c}_c", s.rows), *beside), start)
         else:
             axes[c] = Axis((Coord(c),))
-    grid = [n for c in axes if c not in outer for n in axes[c].names if n not in {x.name for x in beside}]
-    b = Builder(plan, cluster, _homes(plan, cluster, outer, beside))
+    around = {x.name for x in (*beside, *plan.tiled.values())}
+    grid = [n for c in axes if c not in outer for n in axes[c].names if n not in around]
+    cut = frozenset(c for c in (*s.inner, s.beside) if c) if plan.block else frozenset[str]()
+    b = Builder(plan, cluster, _homes(plan, cluster, outer, beside), cut)
     for h in b.homes.values():
         b.buffer(h.buffer)
     b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
@@ -195,11 +202,18 @@ class _Spread:
         both = (*threads, *self.beside) if self.s.is_fast else (*self.beside, *threads)
         return bands([c.name for c in (*both, *own)], name)[0]
 
-    def axis(self, stmts: tuple[Stmt, ...], c: str, axes: Axes, n: int) -> Axis:
-        """The class `c` over the threads, `n` iterations of it for each: neighbours, if it reads and writes such, in one access.
+    def along(self, c: str) -> tuple[Stmt, ...]:
+        """The statements of all groups that are spread along the class `c`: their loops are cut alike."""
+        groups = [g for g in self.b.cluster.body if isinstance(g, Group)]
+        return tuple(s for g, lane in zip(groups, self.s.inner, strict=True) if lane == c for s in g.stmts)
+
+    def axis(self, stmts: tuple[Stmt, ...], c: str, axes: Axes) -> Axis:
+        """The class `c` over the threads: neighbours for each, if all of it reads and writes such, in one access.
 
         Else threads of one warp have neighbours, each in steps of all threads.
         """
+        extent = _extent(self.b.plan, stmts, c)
+        n = extent // self.s.many if extent else MOST
         most = self.neighbours(stmts, c)
         copies = most or COPIES
         while copies > max(1, n):
@@ -231,8 +245,7 @@ class _Spread:
         own: tuple[Coord, ...] = ()
         for c in (*kept, *reduced):
             if c == lane:
-                extent = _extent(b.plan, stmts, c)
-                inside[c] = self.axis(stmts, c, inside, extent // self.s.many if extent else MOST)
+                inside[c] = self.axis(self.along(c), c, inside)
                 own = inside[c].coords[1:]
             else:
                 inside[c] = Axis((Coord(c),))

@@ -32,7 +32,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, map_loads, names, place, substitute_expr
+from polyop.ir.expr import Affine, Const, Load, Quasi, affine, expr_names, map_loads, names, place, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
@@ -122,11 +122,18 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
 
     def fitting(i: str, most: int = 128) -> int:
         e = u.extent(i)
-        n = e.const if e.is_constant else hints.get(e.name or "", most)
+        n = plan.at_most(e) or hints.get(e.name or "", most)
         return next(x for x in (32, 64, 128, most) if x >= min(n, most))
+
+    if plan.tiled:
+        row, rest = _tiled_row(plan, c, column)
+        if rest or not (most := plan.at_most(u.extent(column))) or most > 128:
+            raise UnsupportedError(f"{rest or column} has more than one tile in a block")
 
     deep = 16 if u.target.dtype.bytes_ <= 4 else 8
     tall, wide = plan.options.tile or (fitting(row), fitting(column))
+    if plan.tiled:
+        tall, wide = plan.tiled[own[row]].step, next(x for x in (32, 64, 128) if x >= most)
     high = 8 if tall >= 128 else 4 if tall >= 64 else 2
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
@@ -135,7 +142,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     whole = all(depth in iterators_of(x) for x in (left, right)) and not _says_more(u, depth, (left, right))
     found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c)
     across_all = wide if plan.options.tile else fitting(column, WIDEST)
-    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None
+    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None and not plan.tiled
               and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
     first = tuple(x for x in itself if x)
     atom = next((x for x in found if x.a_map and x.b_map), None)
@@ -145,7 +152,33 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     while across > atom.n and _held(atom, high, across) > HELD:
         across //= 2
     line = LINE if plan.target.copies else SWIZZLE  # of what goes through registers, all that lanes wait for is fetched at once
-    return (*first, replace(plain, deep=max(atom.k, line // left.dtype.bytes_), high=high, wide=across, atom=atom), plain)
+    steps = max(atom.k, line // left.dtype.bytes_)
+    by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom)
+    if plan.tiled:
+        return (*_in_tile(by_warp, u.extent(depth)), plain)
+    return (*first, by_warp, plain)
+
+
+def _in_tile(s: StagedStrategy, depth: Affine) -> tuple[StagedStrategy, ...]:
+    """The strategies for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again."""
+    assert s.atom and s.atom.c_map
+    found = []
+    for wide in (s.wide, s.wide // 2):
+        kept = s.high // s.atom.m * (wide // s.atom.n) * s.atom.c_map.regs
+        if wide >= s.atom.n and _held(s.atom, s.high, wide) + kept <= HELD:
+            found.append(replace(s, wide=wide))
+    if depth.is_constant and s.deep < depth.const <= 2 * s.deep:  # one turn needs one slot
+        found = [*(replace(x, deep=-(-depth.const // s.atom.k) * s.atom.k) for x in found), *found]
+    return tuple(found)
+
+
+def _tiled_row(plan: Plan, c: Contraction, column: str) -> tuple[str, str]:
+    """The row of which a block has a tile, and what else of the result it would have to go through."""
+    own = plan.classes[c.update.name]
+    row = next((i for i in c.having(ROW) if own[i] in plan.tiled), None)
+    if row is None:
+        raise UnsupportedError("the rows of a block are none of its own")
+    return row, ", ".join(i for i in (*c.having(BATCH), *c.having(ROW), *c.having(COLUMN)) if i not in (row, column))
 
 
 def _is_no_window(i: str, load: Load, batches: tuple[str, ...]) -> bool:
@@ -191,7 +224,7 @@ def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
     """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing."""
     u = c.update
     summed, both = set(c.having(CONTRACTED)), iterators_of(c.lefts[0]) & iterators_of(c.rights[0])
-    if any(expr_names(w) & summed and expr_names(w) & set(u.dims) - summed and not expr_names(w) & set(u.dims) <= both
+    if any(expr_names(w) & summed and expr_names(w) & c.roles.keys() - summed and not expr_names(w) & set(u.dims) <= both
            for w in u.where):
         return ()  # a whole atom would add what the condition excludes, unless both operands' copies have 0 there
     found = factors(u.expr)
@@ -202,9 +235,15 @@ def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
     return tuple(x for x in atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype) if x.exact)
 
 
-def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy) -> Part:
-    """The part of the tile program that `s` stands for, inside the loops `outer`."""
-    return _Staged(plan, cluster, outer, s).build()
+def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str] = (), turn: str = "") -> Part:
+    """The part of the tile program that `s` stands for, inside the loops `outer`.
+
+    held   temporaries that the next turn of the loop `turn`, or other clusters of the block, use too, and that its threads keep
+           in registers as they keep results: `Part.once` makes room for them
+    """
+    writer = _Staged(plan, cluster, outer, s, frozenset(held))
+    part = writer.build()
+    return replace(part, once=tuple(writer.begun(t, turn) for t in held), stmts=tuple(writer.b.stmts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -221,28 +260,29 @@ class _Cut:
         return (self.block, self.thread, *self.rows, *self.atom)
 
 
-def _cut(q: str, tile: int, mine: int, atom: int = 0) -> _Cut:
+def _cut(q: str, tile: int, mine: int, atom: int = 0, block: Coord | None = None) -> _Cut:
     """`tile` values of class `q` by a block, `mine` of them by a thread: in two groups of half, if they are more than a group.
 
-    With an `atom`, `mine` are a warp's, in as many atoms as there are.
+    With an `atom`, `mine` are a warp's, in as many atoms as there are. `block`: the coordinate of the tiles, if there is one.
     """
+    block = block or Coord(f"{q}_c", tile)
     if atom:
         rows = (Coord(f"{q}_q", atom, mine),) if mine > atom else ()
-        return _Cut(Coord(f"{q}_c", tile), Coord(f"{q}_w", mine, tile), rows, (Coord(f"{q}_p", 1, atom),))
+        return _Cut(block, Coord(f"{q}_w", mine, tile), rows, (Coord(f"{q}_p", 1, atom),))
     groups = 2 if mine > GROUP else 1
     span, each = tile // groups, mine // groups
     group = (Coord(f"{q}_q", span, tile),) if groups > 1 else ()
-    return _Cut(Coord(f"{q}_c", tile), Coord(f"{q}_t", each, span), (*group, Coord(f"{q}_p", 1, each)))
+    return _Cut(block, Coord(f"{q}_t", each, span), (*group, Coord(f"{q}_p", 1, each)))
 
 
 class _Staged:
-    def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy) -> None:
-        self.plan, self.cluster, self.outer, self.s = plan, cluster, outer, s
+    def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: frozenset[str]) -> None:
+        self.plan, self.cluster, self.outer, self.s, self.held = plan, cluster, outer, s, held
         self.c, self.u = s.what, s.what.update
         q = self.own = plan.classes[self.u.name]
         self.range = {r.index: r for r in self.u.ranges}
         a = s.atom
-        self.down = _cut(q[s.row], s.rows, s.high, a.m if a else 0)
+        self.down = _cut(q[s.row], s.rows, s.high, a.m if a else 0, plan.tiled.get(q[s.row]))
         self.across = _cut(q[s.column], s.columns, s.wide, a.n if a else 0)
         self.chunk = Coord(f"{q[s.depth]}_c", s.deep)
         d = q[s.depth]
@@ -269,15 +309,7 @@ class _Staged:
         self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared)
         self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
-        self.over(self.threads, s.atom.warp if s.atom else 1)
-
-    def over(self, coords: tuple[Coord, ...], weight: int = 1) -> None:
-        """Loops over threads, the last one with the lowest digit, which has the `weight`."""
-        for c in reversed(coords):
-            extent = (c.cap or 1) // c.step
-            self.b.kinds[c.name] = (Kind.THREADS, extent)
-            self.b.weights[c.name] = weight
-            weight *= extent
+        _over(self.b, self.threads, s.atom.warp if s.atom else 1)
 
     def registers(self) -> dict[str, Home]:
         """A register for each temporary that only this cluster uses: one for each result."""
@@ -285,16 +317,25 @@ class _Staged:
         around = {*self.outer, *self.cluster.shell}
         locked = self.locked
         for tensor in dict.fromkeys(x.target.source for x in self.cluster.stmts):
-            if not is_local(self.plan, self.cluster, tensor):
+            if not is_local(self.plan, self.cluster, tensor) and tensor not in self.held:
                 continue
             t = self.plan.scop.op.tensor(tensor)
-            for s, load in uses(self.cluster, tensor):
+            for s, load in uses(self.cluster, tensor) if tensor not in self.held else ():
                 if any(not aligned(self.plan, s, load, d, around) for d in range(len(t.shape))):
                     raise UnsupportedError(f"{tensor} has more than an element for each result")
-            dims = tuple((affine(c.cap or 1), c.step) for c in locked)
-            buffer = Buffer(f"{self.plan.stems[tensor]}_reg", t.dtype, dims, Space.REG)
-            homes[tensor] = Home(buffer, (True,) * len(t.shape), tuple(c.name for c in locked))
+            homes[tensor] = _held_home(self.plan, tensor, locked)
         return homes
+
+    def begun(self, tensor: str, turn: str) -> Band | str:
+        """A first value for the register of `tensor`, which is never read: registers live from there on."""
+        writer = next(x for x in self.cluster.stmts if x.target.source == tensor)
+        axes = {c: x for c, x in self.axes.items() if c != turn}
+        home = self.homes[tensor]
+        at = Load(home.buffer.name, tuple(map(affine, home.locked)), home.buffer.dtype)
+        loops = [*(c for c in self.outer if c != turn), *(c for c in self.cluster.shell if c not in self.outer)]
+        name = f"{self.plan.stems[tensor]}_room"
+        self.b.move(name, writer, axes, loops, at, Const(0, at.dtype))
+        return band(names_of((self.across.block, *self.locked)), name)
 
     @property
     def locked(self) -> tuple[Coord, ...]:
@@ -316,14 +357,15 @@ class _Staged:
         for i in (s.row, s.column, s.depth):
             self.extent(i)
         grid = [q[i] for i in (*self.others(BATCH), *self.others(ROW, s.row), *self.others(COLUMN, s.column))]
-        grid += [self.down.block.name, self.across.block.name]
-        self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
+        grid += [x.name for x in (self.down.block, self.across.block) if x not in plan.tiled.values()]
+        if not plan.tiled:
+            self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
         turns = tuple(q[i] for i in self.others(CONTRACTED, s.depth))
         values = plan.values(u, self.axes)
         copies = {load: stage(self.b, self.staging, n, load) for n, load in enumerate(self.operands)}
         staged = {place(load, values): x.found for load, x in copies.items()}
         most = plan.target.multi.shared - plan.target.multi.reserved if s.reads_shared and plan.target.multi else SHARED
-        if min(2, self.staging.slots) * slot_bytes(self.staging, self.operands) > most:
+        if not plan.block and min(2, self.staging.slots) * slot_bytes(self.staging, self.operands) > most:
             raise UnsupportedError(f"the staged operands take more than {most} bytes")
         before, after = self.results()
         loaded: list[Band | str] = []
@@ -343,7 +385,8 @@ class _Staged:
             update = band((*threads, *names_of(self.steps[:-1])), *loaded, product)
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
-        first = bands(names_of(self.staging.early), *(t for x in copies.values() for t in x.first))
+        zeros, copied = [t for x in copies.values() for t in x.zeros], [t for x in copies.values() for t in x.first]
+        first = (*zeros, *(bands(names_of(self.staging.early), *copied) if copied else ()))
         fetched, put = [t for x in copies.values() for t in x.before], [t for x in copies.values() for t in x.after]
         # a product that goes on by itself starts first
         turn = (update, *fetched) if s.reads_shared else (*fetched, update, *put)
@@ -392,6 +435,43 @@ class _Staged:
             expr = map_loads(x.expr, lambda y: self.acc if y.source == u.target.source else y)
             after.append(self.b.compute(x, self.axes, around, expr=self.b.located(x, expr, self.axes)))
         return before, after
+
+
+def follow(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, column: str, held: Iterable[str]) -> Part:
+    """The part for a cluster without reductions, whose points a block's threads have as they have the results of `s`.
+
+    column   its class that runs along the columns; `held`: the temporaries that are in the threads' registers
+    """
+    a = s.atom
+    row = next(c for c in cluster.shell if c in plan.tiled)
+    own = plan.classes[s.what.update.name]
+    down = _cut(own[s.row], s.rows, s.high, a.m if a else 0, plan.tiled[row])
+    across = _cut(own[s.column], s.columns, s.wide, a.n if a else 0)
+    axes = {**outer, row: Axis(down.coords), column: Axis(across.coords)}
+    threads, rows, atoms = (down.thread, across.thread), (*down.rows, *across.rows), (*down.atom, *across.atom)
+    homes = {t: _held_home(plan, t, (*threads, *rows, *atoms)) for t in held}
+    b = Builder(plan, cluster, homes)
+    b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
+    b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in atoms}
+    _over(b, threads, a.warp if a else 1)
+    names_ = names_of((across.block, *threads, *rows, *atoms))
+    return b.part(bands((), *(band(names_, b.compute(x, axes, (*outer, row, column))) for x in cluster.stmts)))
+
+
+def _held_home(plan: Plan, tensor: str, locked: tuple[Coord, ...]) -> Home:
+    """A register for each result of a thread."""
+    t = plan.scop.op.tensor(tensor)
+    dims = tuple((affine(c.cap or 1), c.step) for c in locked)
+    buffer = Buffer(f"{plan.stems[tensor]}_reg", t.dtype, dims, Space.REG)
+    return Home(buffer, (True,) * len(t.shape), names_of(locked))
+
+
+def _over(b: Builder, coords: tuple[Coord, ...], weight: int) -> None:
+    """Loops over threads, the last one with the lowest digit, which has the `weight`."""
+    for c in reversed(coords):
+        extent = (c.cap or 1) // c.step
+        b.kinds[c.name], b.weights[c.name] = (Kind.THREADS, extent), weight
+        weight *= extent
 
 
 def names_of(coords: Iterable[Coord]) -> tuple[str, ...]:

@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
+from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Plan
@@ -90,6 +90,12 @@ class Staging:
         found = (c for i, coords in axes.items() for c in (coords[:1] if i in self.sizes else coords))
         return tuple(x for c in found for x in (turns if c is self.chunk else (c,)))
 
+    @property
+    def has_one_turn(self) -> bool:
+        """Whether the sum is known to be no longer than a tile is deep."""
+        extent = self.update.extent(self.depth)
+        return extent.is_constant and extent.const <= self.chunk.step
+
     def slot(self, turn: Affine) -> Affine:
         """The slot of the tile of a turn."""
         return quasi("mod", quasi("div", turn, affine(self.chunk.step)), affine(self.slots))
@@ -99,17 +105,18 @@ class Staging:
 class Copies:
     """The copies of one operand.
 
-
     first   what brings the first turn's tile
     before  what fetches the next turn's tile before this one is used, and `after`: what brings it to its place then; each may be
             nothing
     found   where this turn's tile has the element wanted
+    zeros   what makes 0 what lies outside, of an operand that is where it is
     """
 
     first: tuple[Band | str, ...]
     before: tuple[Band | str, ...]
     after: tuple[Band | str, ...]
     found: Load
+    zeros: tuple[Band | str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,8 +155,10 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bo
     Units   registers: of a thread, for results and operands
     """
     multi = s.plan.target.multi
-    if not s.plan.target.copies or multi is None:
+    if not s.plan.target.copies or multi is None or (s.plan.block and s.has_one_turn):
         return replace(s, slots=1)
+    if s.plan.block:  # there is more in the block's memory
+        return replace(s, slots=2)
     total = multi.parts * multi.registers * s.plan.target.warp
     blocks = max(1, min(total // (s.threads * (registers + OTHERS)), multi.blocks))
     slots = max(2, min(SLOTS, (multi.shared // blocks - multi.reserved) // slot_bytes(s, operands)))
@@ -165,17 +174,14 @@ def slot_bytes(s: Staging, operands: Sequence[Load]) -> int:
 def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     """Adds the copies of `load`, operand number `n`, to what `b` builds."""
     t = _tile(s, load)
+    if load.source in s.plan.inside:
+        return _where_it_is(b, s, n, load, t)
     name = f"{b.plan.stems[load.source]}_{s.update.name}_tile{n}"
     dims = [(affine(s.slots), 1), *((affine(size), 1) for _, size in t.order[:-1]), (affine(t.order[-1][1] + t.pad), 1)]
     b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle))
     beside = max(1, CHUNK // load.dtype.bytes_) if t.order[-1][0] == t.fast else 1
     inside, loops, rows = _cut(s, n, dict(t.order), t.fast, t.slow, beside)
-    weight = 1
-    for c in reversed(loops):
-        extent = (c.cap or 1) // c.step
-        b.kinds[c.name], b.weights[c.name] = (Kind.THREADS, extent), weight
-        weight *= extent
-    b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
+    _over(b, loops, rows)
     around = tuple(c.name for c in (*loops, *rows))
     coords = tuple(c for i in s.sizes if i in inside for c in inside[i])
     at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in t.order)
@@ -197,12 +203,49 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
 
     of_block = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in t.order)
     found = Load(name, (s.slot(affine(s.chunk.name)), *of_block), load.dtype)
+    if s.plan.target.copies and s.slots == 1:
+        return Copies((copied(f"{u}_first{n}", early, 0),), (), (), found)
     if s.plan.target.copies:
         return Copies((copied(f"{u}_first{n}", early, 0),), (copied(f"{u}_next{n}", now, s.ahead),), (), found)
     held = Load(f"{name}_ahead", tuple(affine(c.name) for c in (*loops, *rows)), load.dtype)
     b.buffer(Buffer(held.source, load.dtype, tuple((affine(c.cap or 1), c.step) for c in (*loops, *rows)), Space.REG))
     first = (copied(f"{u}_fetch{n}", early, 0, to=held), copied(f"{u}_first{n}", early, 0, of=held))
     return Copies(first, (copied(f"{u}_ahead{n}", now, 1, to=held),), (copied(f"{u}_next{n}", now, 1, of=held),), found)
+
+
+def _where_it_is(b: Builder, s: Staging, n: int, load: Load, t: _Tile) -> Copies:
+    """What lies in the block's memory is used there. Where its tile is cut, what lies outside is made 0, which copies are too."""
+    extents = {i: size if i != s.depth else s.update.extent(i).const for i, size in t.order}
+    inside, loops, rows = _cut(s, n, extents, t.fast, t.slow, max(1, CHUNK // load.dtype.bytes_))
+    _over(b, loops, rows)
+    starts = s.starts(Affine())
+    guard = _guarded(s, load, starts, inside).guard
+    caps = {c.name: (c.cap or 1) - c.step for c in (*loops, *rows)}
+    values = {i: starts[i] + sum((affine(c.name) for c in coords), Affine()) for i, coords in inside.items()}
+    at = place(load, dict(starts) | values)
+    trees: list[Band | str] = []
+    for k, test in enumerate(guard):
+        least = substitute(test, {c: affine(caps[c]) if test.factor(c) < 0 else Affine() for c in names(test) & caps.keys()})
+        if least.is_constant and least.const >= 0:
+            continue
+        label = f"{s.update.name}_zero{n}_{k}"
+        every = (*s.blocks(()), *loops, *rows)
+        domain = b.domain(label, s.update, starts, every, [f"{least} < 0"])
+        zero = Load(at.source, at.index, at.dtype)
+        b.stmts.append(TileStmt(label, every, domain, None, (), zero, None, Const(0, at.dtype), (test * -1 - 1, *guard[:k])))
+        trees.append(band(tuple(c.name for c in (*loops, *rows)), label))
+    own = {i: s.axes[s.own[i]].value for i in s.update.dims}
+    return Copies((), (), (), place(load, own), tuple(trees))
+
+
+def _over(b: Builder, loops: tuple[Coord, ...], rows: tuple[Coord, ...]) -> None:
+    """Loops over threads, the last one with the lowest digit, and those in each thread."""
+    weight = 1
+    for c in reversed(loops):
+        extent = (c.cap or 1) // c.step
+        b.kinds[c.name], b.weights[c.name] = (Kind.THREADS, extent), weight
+        weight *= extent
+    b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
 
 
 def _guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mapping[str, tuple[Coord, ...]]) -> Load:

@@ -277,7 +277,8 @@ class _Cascade:
         assert monoid is not None
         none = Const(monoid.identity, first.step.target.dtype)
         state = self.parts[first.result]
-        seen = self.part(f, self.within(f, m.mask), "seen", builtin_monoid("or", BOOL)) if m.mask is not None else None
+        some = builtin_monoid("or", BOOL)
+        seen = self.part(f, self.within(f, m.mask), "seen", some) if m.mask is not None and not self.rolled else None
         own = needed(f, m.mask) if m.mask is not None else ()
 
         if not self.rolled:
@@ -291,11 +292,12 @@ class _Cascade:
         self.steps.append(Step(sums.load(f.kept), None, Apply("add", (known, part.load(f.kept)), dtype), self.ranges(f)))
         found = self.last(f, sums, Const(0.0, dtype))
         counted: Expr = Test((self.cuts.extent - 1, *eliminated(f)))
-        if seen:
+        if m.mask is not None:
             shape = self.op.tensor(f.result).shape
             dims = tuple(e for i, e in zip(f.kept, shape, strict=True) if i in own)
             whole = Load(self.tensor(f"{f.result}_any", BOOL, dims), tuple(map(affine, own)), BOOL)
-            self.steps.append(Step(whole, builtin_monoid("or", BOOL), seen.load(own), self.ranges(f, own)))
+            ranges = tuple(r for r in f.step.ranges if r.index in (*own, f.over))
+            self.steps.insert(0, Step(whole, some, m.mask, ranges, f.step.where))  # no block has to do with it
             counted = Apply("and", (counted, whole), BOOL)
         lost = Apply("and", (counted, Apply("or", (_equal(m.shift, none), _is_nan(m.shift)), BOOL)), BOOL)
         return replace(found, expr=_select(lost, Const(NAN, dtype), found.expr))

@@ -9,7 +9,9 @@ The text alone decides, by the monoid of the first and the function in which its
     min, a      g * exp(first - a), or exp2
     add, a      (a - r) * (c - s)                    r is the sum of a, divided by a count; s that of c
 
-`g` is anything without `first`, and may choose between such a term and 0. `cascade.py` says what is made of them, and why.
+`g` is anything without `first`, and may choose between such a term and 0. Where the text rounds a power to a narrower type, the
+power of a block is rounded so: to as many digits, of a number that differs by a factor. `cascade.py` says what is made of them,
+and why.
 """
 
 from __future__ import annotations
@@ -237,7 +239,7 @@ def _shifted(e: Expr, tensor: str) -> tuple[str, Expr, Expr, Expr | None] | None
             return _shifted(x if reads(x, tensor) else y, tensor)
         case Apply(fn="div", args=(x, y)) if not reads(y, tensor):
             return _shifted(x, tensor)
-        case Apply(fn="cast", args=(x,), dtype=t) if t.is_float and x.dtype.is_float and t.bits >= x.dtype.bits:
+        case Apply(fn="cast", args=(x,), dtype=t) if t.is_float and x.dtype.is_float:
             return _shifted(x, tensor)
         case Apply(fn="select", args=(c, x, Const(value=0))) if not reads(c, tensor):
             found = _shifted(x, tensor)

@@ -19,18 +19,22 @@ from polyop.ir.expr import Affine, evaluate, expr_names, loads
 from polyop.ir.op import Op
 from polyop.ir.target import Target
 from polyop.rewrite.cascade import is_rolled
-from polyop.rewrite.dependent import Chain, chains_of, resolved
+from polyop.rewrite.dependent import Chain, Powers, chains_of, resolved
 
 TILE = 192  # rows that contractions which follow each other take at a time, see `poly/around.py`
 
 
 @dataclass(frozen=True, slots=True)
 class Pass:
-    """A chain of reductions: the elements along it, the bytes of one of them in all that is read, and whether it is rolled."""
+    """A chain of reductions: the elements along it, the bytes of one of them in all that is read, and whether it is rolled.
+
+    kept   the sizes that reductions of a rolled chain keep and the first one does not: channels
+    """
 
     extent: Affine
     bytes_: int
     rolled: bool
+    kept: tuple[str, ...] = ()
 
 
 def find_passes(op: Op) -> tuple[Pass, ...]:
@@ -53,5 +57,11 @@ def _pass(op: Op, chain: Chain) -> Pass | None:
         others = [expr_names(x) for m in chain.members for x in loads(m.fold.step.expr) if m.fold.over in expr_names(x)]
         if not made or all(set(first.kept) <= x for x in others):
             return None
-        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True)
+        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True, _channels(chain))
     return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), False)
+
+
+def _channels(chain: Chain) -> tuple[str, ...]:
+    powers = [m for m in chain.members if isinstance(m, Powers)]
+    found = [m.fold.range(i).upper.name for m in powers for i in m.fold.kept if i not in expr_names(m.shift)]
+    return tuple(dict.fromkeys(n for n in found if n))

@@ -29,6 +29,7 @@ PARTS = 8  # of a row that make it worth it to read it twice
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
 LINES = (32, 512)  # the shortest row that is told from shorter ones, and the longest of which a block has several
 SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
+HELD = (32, 64, 128)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -75,7 +76,14 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
     tile, rows = block_tile(q, sizes, target), (lines(known) if ones else q.lines)
     return replace(options, ones=ones, tile=tile, hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
-                   shares=block_shares(sums(known) if ones else q.sums, sizes, tile), apart=rows_apart(q, sizes))
+                   shares=block_shares(sums(known) if ones else q.sums, sizes, tile), apart=rows_apart(q, sizes),
+                   held=held_sizes(q, sizes))
+
+
+def held_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """The sizes that are as many results of a row as a block of a GPU's threads has room for, and how many that may be."""
+    found = dict.fromkeys(n for p in q.passes for n in p.kept if sizes[n] <= HELD[-1])
+    return tuple((n, next(m for m in HELD if sizes[n] <= m)) for n in found)
 
 
 def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, ...]:

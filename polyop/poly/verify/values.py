@@ -28,6 +28,7 @@ from functools import cached_property
 import islpy as isl
 
 from polyop.poly.scop import UPDATE
+from polyop.poly.sets import fewer
 from polyop.poly.verify.accesses import Accesses, Read, Role, constant
 from polyop.poly.verify.flow import Flow, flow, maps, union
 from polyop.poly.verify.frame import IN, OUT
@@ -74,7 +75,7 @@ class Values:
         known = self._spread(known, missing)
         for s in self._moves:
             known = _guess(s, known, missing)
-        return self._spread(known, missing).coalesce()  # a triangle's came in many parts
+        return fewer(self._spread(known, missing))  # a triangle's came in many parts
 
     def _spread(self, known: isl.UnionMap, missing: dict[str, isl.Set]) -> isl.UnionMap:
         """`known` and what follows from it: copies from their sources, partial results from where they are folded."""

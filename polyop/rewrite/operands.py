@@ -1,0 +1,64 @@
+"""Operands of sums of products that the text rounds get memory of their own, in the type that they are rounded to.
+
+    o[i, v] += f32(f16(e[i, j])) * f32(V[j, v])     becomes     r[i, j] = f16(e[i, j])    o[i, v] += f32(r[i, j]) * f32(V[j, v])
+
+Each is rounded once then, and not for each v. Matrix units and dot products take their operands as they lie.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyop.ir.atoms import atoms_for
+from polyop.ir.dots import dot
+from polyop.ir.dtypes import DType
+from polyop.ir.expr import Apply, Expr, Load, expr_names, names
+from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.target import Target
+from polyop.rewrite.dependent import plain_indices, replaced
+from polyop.rewrite.names import fresh
+
+
+def rounded_apart(op: Op, target: Target) -> Op:
+    """`op` with a temporary for each operand of a sum of products that is a rounded element of another temporary.
+
+    Not where the target has no instruction for sums of such products: then it is a conversion more.
+    """
+    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    tensors, steps = list(op.tensors), list[Step]()
+    for s in op.steps:
+        factors = s.expr.args if s.reduce and isinstance(s.expr, Apply) and s.expr.fn == "mul" else ()
+        for e in factors:
+            found = _rounded(op, s, e)
+            if found is None or not _takes(target, found[0].dtype, s.target.dtype):
+                continue
+            rounded, element = found
+            name, shape = fresh(f"{element.source}_{rounded.dtype}", taken), op.tensor(element.source).shape
+            made = Tensor(name, rounded.dtype, shape, "temp")
+            at = frozenset(plain_indices(element) or ())
+            place = Load(made.name, element.index, rounded.dtype)
+            where = tuple(w for w in s.where if expr_names(w) & set(s.indices))
+            ranges = tuple(r for r in s.ranges if r.index in at)
+            tensors.append(made)
+            steps.append(Step(place, None, rounded, ranges, where, s.span))
+            s = replace(s, expr=replaced(s.expr, rounded, place))
+        steps.append(s)
+    return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(tensors) > len(op.tensors) else op
+
+
+def _takes(target: Target, t: DType, total: DType) -> bool:
+    """Whether some instruction adds up products of two numbers of type `t`."""
+    return bool(atoms_for(target, t, t, total) or dot(target, target.vector_bytes, total, t, t, False))
+
+
+def _rounded(op: Op, s: Step, e: Expr) -> tuple[Apply, Load] | None:
+    """The rounding in the factor `e` of `s`, and what is rounded: an element that `s` reads again for other indices."""
+    match e:
+        case Apply(fn="cast", args=(Apply(fn="cast", args=(Load() as x,), dtype=t) as rounded,)) if t.bits < x.dtype.bits:
+            at = plain_indices(x)
+            if at is None or op.tensor(x.source).role != "temp" or set(at) >= set(s.indices):
+                return None
+            says = [expr_names(w) & set(s.indices) for w in s.where]
+            bounds = [(names(r.lower) | names(r.upper)) & set(s.indices) for r in s.ranges if r.index in at]
+            return (rounded, x) if all(n <= set(at) for n in (*says, *bounds)) else None
+    return None
