@@ -24,8 +24,9 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, bounds
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
-from polyop.poly import spread, staged
+from polyop.poly import blocktile, spread, staged
 from polyop.poly.batches import Run
+from polyop.poly.blocktile import StagedStrategy
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.edges import Edge
 from polyop.poly.fold import Folds, Tile, kept_along, tile_coord
@@ -240,17 +241,17 @@ def _too_large(target: Target, buffers: Iterable[Buffer]) -> str:
     """Why the memory of a block does not hold those of `buffers` that lie there; empty if it does."""
     shared = (b for b in buffers if b.space == Space.SHARED)
     bytes_ = sum(prod(-(-e.const // unit) for e, unit in b.dims) * b.dtype.bytes_ for b in shared)
-    most = target.multi.shared - target.multi.reserved if target.multi else staged.SHARED
+    most = target.multi.shared - target.multi.reserved if target.multi else blocktile.SHARED
     return f"a block would keep {bytes_} bytes, and has {most}" if bytes_ > most else ""
 
 
-Strategies = tuple[staged.StagedStrategy | None, ...]
+Strategies = tuple[StagedStrategy | None, ...]
 """For each cluster of a recurrence, if it is a contraction, how it is tiled."""
 
 
 def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterator[Strategies]:
     """Those in which all contractions have as many threads: the last one has the most results, and chooses first."""
-    found = [staged.choose(plan, c, outer) if c.is_contraction else (None,) for c in clusters]
+    found = [blocktile.choose(plan, c, outer) if c.is_contraction else (None,) for c in clusters]
     last = max(n for n, c in enumerate(clusters) if c.is_contraction)
     for chosen in found[last]:
         alike = [[s for s in x if s is None or (chosen and s.threads == chosen.threads)] for x in found]
@@ -258,7 +259,7 @@ def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterato
             yield tuple(chosen if n == last else x[0] for n, x in enumerate(alike))
 
 
-def _part(plan: Plan, c: Cluster, outer: Axes, s: staged.StagedStrategy | None, held: Iterable[str] = (), turn: str = "") -> Part:
+def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, held: Iterable[str] = (), turn: str = "") -> Part:
     if s:
         return replace(staged.build(plan, c, outer, s, held, turn), chosen=(f"{c}: {s}",))
     spreading = spread.choose(plan, c)[0]

@@ -1,0 +1,205 @@
+"""Which tiles a block of a GPU's threads has of a contraction: strategy "staged", chosen. `staged.py` builds it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyop.ir.atoms import Atom, atoms_for
+from polyop.ir.dots import factors
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, names
+from polyop.ir.expr import Test as Tests
+from polyop.poly.build import Axes, Plan
+from polyop.poly.nodes import Cluster
+from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, written_order
+from polyop.poly.scop import Stmt
+from polyop.poly.strides import stride
+
+LINE = 64  # bytes of a staged line along the depth
+LONG = 64  # iterations from which a sum may be cut into turns
+HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
+SHARED = 48 << 10  # bytes that every block may have
+SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
+WIDEST = 256  # columns of a block with such a unit
+
+
+@dataclass(frozen=True, eq=False)
+class StagedStrategy:
+    """Sizes of the tiles: of `rows` x `columns` results by a block, in steps of `deep`; a thread has `high` x `wide` of them.
+
+    atom   what a matrix unit takes at once; `high` x `wide` is a warp's then
+    """
+
+    what: Contraction
+    row: str
+    column: str
+    depth: str
+    rows: int
+    columns: int
+    deep: int
+    high: int
+    wide: int
+    atom: Atom | None = None
+
+    @property
+    def reads_shared(self) -> bool:
+        """Whether the matrix unit reads the staged tiles itself."""
+        return self.atom is not None and self.atom.a_map is None and self.atom.b_map is None
+
+    @property
+    def threads(self) -> int:
+        return self.rows // self.high * (self.columns // self.wide) * (self.atom.warp if self.atom else 1)
+
+    @property
+    def registers(self) -> int:
+        """Of a thread, for its results and one step's operands."""
+        results = self.high * self.wide * self.what.update.target.dtype.bytes_ // 4
+        if self.atom:
+            return results // self.atom.warp if self.reads_shared else _held(self.atom, self.high, self.wide)
+        return results + (self.high + self.wide) * max(x.dtype.bytes_ for x in (*self.what.lefts, *self.what.rights)) // 4
+
+    def __str__(self) -> str:
+        who = "groups of warps" if self.reads_shared else "warps"
+        by = f", {who} with {self.high} x {self.wide} by {self.atom.name}" if self.atom else f" with {self.high} x {self.wide}"
+        return (f"staged: rows {self.row} x {self.rows}, columns {self.column} x {self.columns}, "
+                f"depth {self.depth} x {self.deep}, {self.threads} threads{by}")
+
+
+def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, ...]:
+    """Tiles that fit what is known of the sizes: the largest one, unless rows or columns are known to be few.
+
+    Raises  UnsupportedError, if the update has no rows, columns and depth to tile.
+    """
+    if not cluster.is_contraction:
+        raise UnsupportedError("it is no contraction")
+    c = classify(plan, cluster, outer)
+    u, own = c.update, plan.classes[c.update.name]
+    if plan.options.numerics == "strict" and len(c.having(CONTRACTED)) > 1:
+        raise UnsupportedError("blocks would sum in another order")
+
+    def unit(load: Load, pool: tuple[str, ...]) -> str | None:
+        return next((i for i in pool if stride(plan, u, load, own[i]) == 1), None)
+
+    column = c.lane
+    left, right = c.lefts[0], c.rights[0]
+    rows = c.having(ROW)
+    row = unit(left, rows) or next(i for i in reversed(written_order(u)) if i in rows)
+    contracted = c.having(CONTRACTED)
+    long = tuple(i for i in contracted if not u.extent(i).is_constant or u.extent(i).const >= LONG) or contracted
+    long = tuple(i for i in long if all(_is_no_window(i, x, c.having(BATCH)) for x in (left, right))) or long
+    depth = unit(left, long) or unit(right, long) or long[-1]
+    hints = dict(plan.options.hints)
+
+    def fitting(i: str, most: int = 128) -> int:
+        e = u.extent(i)
+        n = plan.at_most(e) or hints.get(e.name or "", most)
+        return next(x for x in (32, 64, 128, most) if x >= min(n, most))
+
+    if plan.tiled:
+        row, rest = _tiled_row(plan, c, column)
+        if rest or not (most := plan.at_most(u.extent(column))) or most > 128:
+            raise UnsupportedError(f"{rest or column} has more than one tile in a block")
+
+    deep = 16 if u.target.dtype.bytes_ <= 4 else 8
+    tall, wide = plan.options.tile or (fitting(row), fitting(column))
+    if plan.tiled:
+        tall, wide = plan.tiled[own[row]].step, next(x for x in (32, 64, 128) if x >= most)
+    high = 8 if tall >= 128 else 4 if tall >= 64 else 2
+    across = 8 if wide >= 128 else 4 if wide >= 64 else 2
+    plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
+    _require_starts(u, (row, column, depth))
+    # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
+    whole = all(depth in iterators_of(x) for x in (left, right)) and not _says_more(u, depth, (left, right))
+    found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c)
+    across_all = wide if plan.options.tile else fitting(column, WIDEST)
+    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None and not plan.tiled
+              and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
+    first = tuple(x for x in itself if x)
+    atom = next((x for x in found if x.a_map and x.b_map), None)
+    if atom is None or not _takes(atom, tall, wide):
+        return (*first, plain)
+    high, across = max(atom.m, tall // 2), max(atom.n, wide // 2)
+    while across > atom.n and _held(atom, high, across) > HELD:
+        across //= 2
+    line = LINE if plan.target.copies else SWIZZLE  # of what goes through registers, all that lanes wait for is fetched at once
+    steps = max(atom.k, line // left.dtype.bytes_)
+    by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom)
+    if plan.tiled:
+        return (*_in_tile(by_warp, u.extent(depth)), plain)
+    return (*first, by_warp, plain)
+
+
+def _in_tile(s: StagedStrategy, depth: Affine) -> tuple[StagedStrategy, ...]:
+    """The strategies for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again."""
+    assert s.atom and s.atom.c_map
+    found = []
+    for wide in (s.wide, s.wide // 2):
+        kept = s.high // s.atom.m * (wide // s.atom.n) * s.atom.c_map.regs
+        if wide >= s.atom.n and _held(s.atom, s.high, wide) + kept <= HELD:
+            found.append(replace(s, wide=wide))
+    if depth.is_constant and s.deep < depth.const <= 2 * s.deep:  # one turn needs one slot
+        found = [*(replace(x, deep=-(-depth.const // s.atom.k) * s.atom.k) for x in found), *found]
+    return tuple(found)
+
+
+def _tiled_row(plan: Plan, c: Contraction, column: str) -> tuple[str, str]:
+    """The row of which a block has a tile, and what else of the result it would have to go through."""
+    own = plan.classes[c.update.name]
+    row = next((i for i in c.having(ROW) if own[i] in plan.tiled), None)
+    if row is None:
+        raise UnsupportedError("the rows of a block are none of its own")
+    return row, ", ".join(i for i in (*c.having(BATCH), *c.having(ROW), *c.having(COLUMN)) if i not in (row, column))
+
+
+def _is_no_window(i: str, load: Load, batches: tuple[str, ...]) -> bool:
+    """Whether some position of `load` is just `i`, or `i` in a block that a batch counts."""
+    return any(isinstance(p, Affine) and p.factor(i) == 1 and names(p) <= {i, *batches} for p in load.index)
+
+
+def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
+    """Raises  UnsupportedError, if a remainder says of an iterator that is tiled where it runs: tiles start anywhere."""
+    for w in u.where:
+        for t in w.tests if isinstance(w, Tests) else ():
+            found = [i for i in tiled if any(i in names(affine(a)) for a, _ in t.terms if isinstance(a, Quasi))]
+            if found:
+                raise UnsupportedError(f"{found[0]} runs in steps, {t} >= 0")
+
+
+def _says_more(u: Stmt, depth: str, operands: tuple[Load, ...]) -> bool:
+    """Whether a condition ends the sum along `depth` by an iterator that an operand does not have."""
+    return any(depth in names(t) and any(names(t) & set(u.dims) - iterators_of(x) for x in operands)
+               for w in u.where if isinstance(w, Tests) for t in w.tests)
+
+
+def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:
+    """The strategy with an `atom` that reads shared memory: all columns of a block at once; None if the tiles are not its own."""
+    if plain.rows % atom.m or columns != atom.n or columns * atom.b.bytes_ < SWIZZLE:
+        return None
+    return replace(plain, columns=columns, deep=SWIZZLE // atom.a.bytes_, high=atom.m, wide=atom.n, atom=atom)
+
+
+def _held(atom: Atom, high: int, wide: int) -> int:
+    """Registers of a lane for the results and one step's operands of a warp's tile."""
+    assert atom.a_map and atom.b_map
+    down, across = high // atom.m, wide // atom.n
+    of_a, of_b, of_c = (f.regs * t.bytes_ / 4 for f, t in ((atom.a_map, atom.a), (atom.b_map, atom.b), (atom.c_map, atom.c)))
+    return round(down * across * of_c + down * of_a + across * of_b)
+
+
+def _takes(atom: Atom, rows: int, columns: int) -> bool:
+    return rows % atom.m == 0 and columns % atom.n == 0
+
+
+def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
+    """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing."""
+    u = c.update
+    summed, both = set(c.having(CONTRACTED)), iterators_of(c.lefts[0]) & iterators_of(c.rights[0])
+    if any(expr_names(w) & summed and expr_names(w) & c.roles.keys() - summed and not expr_names(w) & set(u.dims) <= both
+           for w in u.where):
+        return ()  # a whole atom would add what the condition excludes, unless both operands' copies have 0 there
+    found = factors(u.expr)
+    if u.reduce is None or u.reduce.fn != "add" or found is None or len(c.lefts) + len(c.rights) != 2:
+        return ()
+    if {*found} != {c.lefts[0], c.rights[0]}:
+        return ()
+    return tuple(x for x in atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype) if x.exact)
