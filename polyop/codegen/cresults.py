@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 
 from polyop.codegen import cwide
 from polyop.codegen.cindex import bounded, condition, natural
@@ -60,13 +61,15 @@ def _place(h: Held, register: str, scope: Scope) -> list[str]:
             f"const int {scope.names[h.column]} = {natural(h.fragment.column, env)};"]
 
 
+@cache
 def neighbours(f: Fragment, warp: int, along: int) -> int:
     """How many registers of each lane, from multiples of so many on, hold neighbours in a column (`along` 0) or a row (1)."""
     step = (1, 0) if along == 0 else (0, 1)
+    places = [[f.at(lane, r) for r in range(f.regs)] for lane in range(warp)]
 
     def lie_together(count: int) -> bool:
-        return all(f.at(lane, r) == tuple(x + r % count * d for x, d in zip(f.at(lane, r - r % count), step, strict=True))
-                   for lane in range(warp) for r in range(f.regs))
+        return all(held[r] == tuple(x + r % count * d for x, d in zip(held[r - r % count], step, strict=True))
+                   for held in places for r in range(f.regs))
     return max(n for n in (1, 2, 4, 8, 16) if f.regs % n == 0 and lie_together(n))
 
 
