@@ -140,7 +140,7 @@ template <int N, int R> POP_FN void pop_ring_close(pop_ring<R>& ring) {
     static_assert(N < R, "a barrier of a ring is used again when its group has arrived");
     if (pop_thread() == 0) pop_mbarrier_expect(ring.full + ring.group % R, ring.bytes);
     ring.bytes = 0;
-    if (ring.group >= N) pop_mbarrier_wait(ring.full + (ring.group - N) % R, (ring.group - N) / R % 2);
+    if (ring.group + 1 > N) pop_mbarrier_wait(ring.full + (ring.group - N) % R, (ring.group - N) / R % 2);
     ring.group++;
 }
 
@@ -148,7 +148,7 @@ template <int N, int R> POP_FN void pop_ring_close(pop_ring<R>& ring) {
 template <int N, int R> POP_FN void pop_ring_end(pop_ring<R>& ring) {
     if (pop_thread() != 0) return;
     pop_mbarrier_expect(ring.full + ring.group % R, ring.bytes);
-    for (pop_u32 i = ring.group < N ? 0 : ring.group - N; i <= ring.group; ++i) pop_mbarrier_wait(ring.full + i % R, i / R % 2);
+    for (pop_u32 i = ring.group + 1 > N ? ring.group - N : 0; i <= ring.group; ++i) pop_mbarrier_wait(ring.full + i % R, i / R % 2);
 }
 
 #endif
