@@ -94,8 +94,8 @@ class _Writer:
 
     def block(self, body: tuple[Node, ...], pending: _Pending) -> tuple[tuple[Node, ...], _Pending]:
         """`body` with barriers, after what is pending; and what is pending then."""
-        if not pending and not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(body)):
-            return body, pending  # one thread
+        if not pending and not any(isinstance(n, For) and n.kind in (Kind.THREADS, Kind.ATOM) for n in walk(body)):
+            return body, pending  # one thread; a tile of a matrix unit is a whole warp's, also where a block has no other
         out: list[Node] = []
         for n in body:
             match n:
