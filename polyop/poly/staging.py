@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
+from math import gcd, prod
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
@@ -283,7 +283,8 @@ def _cut(s: Staging, n: int, tile: Mapping[str, int], fast: str, slow: str | Non
         if i is None:
             continue
         q, size = s.own[i], tile[i]
-        here = min(size // each, left)
+        each = gcd(size, each)
+        here = gcd(size // each, left)  # each goes on as often as the others
         left //= here
         x = Coord(f"{q}_x{n}", each, here * each)
         z = (Coord(f"{q}_z{n}", here * each, size),) if size > here * each else ()
