@@ -116,21 +116,31 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
               and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
     first = tuple(x for x in itself if x)
     atom = next((x for x in found if x.a_map and x.b_map), None)
-    if atom is None or not _takes(atom, tall, wide):
+    if atom is None or not _takes(atom, tall, wide) or _ends_inside(plan, u.extent(depth), atom, (left, right)):
         return (*first, plain)
     high, across = max(atom.m, tall // 2), max(atom.n, wide // 2)
     while across > atom.n and _held(atom, high, across) > HELD:
         across //= 2
     line = LINE if plan.target.copies else SWIZZLE  # of what goes through registers, all that lanes wait for is fetched at once
     steps = max(atom.k, line // left.dtype.bytes_)
-    by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom)
+    high = tall if plan.tiled and _reached(u.extent(row), tall, high) < tall else high
+    by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom, columns=_reached(u.extent(column), wide, across),
+                      rows=tall if plan.tiled else _reached(u.extent(row), tall, high))
     if plan.tiled:
-        return (*_in_tile(by_warp, u.extent(depth)), plain)
+        return (*_in_tile(by_warp, u.extent(depth), atom.k if plan.target.copies else steps), plain)
     return (*first, by_warp, plain)
 
 
-def _in_tile(s: StagedStrategy, depth: Affine) -> tuple[StagedStrategy, ...]:
-    """The strategies for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again."""
+def _ends_inside(plan: Plan, depth: Affine, atom: Atom, operands: tuple[Load, ...]) -> bool:
+    """Whether an operand that the unit reads where it lies, in the block's memory, ends within an atom."""
+    return depth.is_constant and depth.const % atom.k > 0 and any(x.source in plan.inside for x in operands)
+
+
+def _in_tile(s: StagedStrategy, depth: Affine, line: int) -> tuple[StagedStrategy, ...]:
+    """The strategies for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again.
+
+    line  what the depth of a tile is a multiple of
+    """
     assert s.atom and s.atom.c_map
     found = []
     for wide in (s.wide, s.wide // 2):
@@ -138,8 +148,15 @@ def _in_tile(s: StagedStrategy, depth: Affine) -> tuple[StagedStrategy, ...]:
         if wide >= s.atom.n and _held(s.atom, s.high, wide) + kept <= HELD:
             found.append(replace(s, wide=wide))
     if depth.is_constant and s.deep < depth.const <= 2 * s.deep:  # one turn needs one slot
-        found = [*(replace(x, deep=-(-depth.const // s.atom.k) * s.atom.k) for x in found), *found]
+        found = [*(replace(x, deep=-(-depth.const // line) * line) for x in found), *found]
     return tuple(found)
+
+
+def _reached(extent: Affine, tile: int, mine: int) -> int:
+    """The side of a block's `tile`, halved while results of a constant `extent` leave the warps of one half without any."""
+    while extent.is_constant and extent.const <= tile // 2 and mine < tile:
+        tile //= 2
+    return tile
 
 
 def _tiled_row(plan: Plan, c: Contraction, column: str) -> tuple[str, str]:
