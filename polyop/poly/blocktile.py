@@ -127,7 +127,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom, columns=_reached(u.extent(column), wide, across),
                       rows=tall if plan.tiled else _reached(u.extent(row), tall, high))
     if plan.tiled:
-        return (*_in_tile(by_warp, u.extent(depth), atom.k if plan.target.copies else steps), plain)
+        return (*_in_tile(by_warp, u.extent(column), u.extent(depth), atom.k if plan.target.copies else steps), plain)
     return (*first, by_warp, plain)
 
 
@@ -136,8 +136,10 @@ def _ends_inside(plan: Plan, depth: Affine, atom: Atom, operands: tuple[Load, ..
     return depth.is_constant and depth.const % atom.k > 0 and any(x.source in plan.inside for x in operands)
 
 
-def _in_tile(s: StagedStrategy, depth: Affine, line: int) -> tuple[StagedStrategy, ...]:
+def _in_tile(s: StagedStrategy, columns: Affine, depth: Affine, line: int) -> tuple[StagedStrategy, ...]:
     """The strategies for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again.
+
+    Each warp must have results: of few columns, if that is a constant, one warp has all.
 
     line  what the depth of a tile is a multiple of
     """
@@ -145,7 +147,8 @@ def _in_tile(s: StagedStrategy, depth: Affine, line: int) -> tuple[StagedStrateg
     found = []
     for wide in (s.wide, s.wide // 2):
         kept = s.high // s.atom.m * (wide // s.atom.n) * s.atom.c_map.regs
-        if wide >= s.atom.n and _held(s.atom, s.high, wide) + kept <= HELD:
+        has_all = not columns.is_constant or columns.const > s.columns - wide
+        if wide >= s.atom.n and has_all and _held(s.atom, s.high, wide) + kept <= HELD:
             found.append(replace(s, wide=wide))
     if depth.is_constant and s.deep < depth.const <= 2 * s.deep:  # one turn needs one slot
         found = [*(replace(x, deep=-(-depth.const // line) * line) for x in found), *found]

@@ -16,12 +16,12 @@ Source: Dao et al., "FlashAttention", 2022, for what is kept where.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, affine, bounds
+from polyop.ir.expr import affine
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
 from polyop.poly import blocktile, spread, staged
@@ -147,19 +147,15 @@ def kept(plan: Plan, schedule: Schedule, node: Resident) -> Kept:
     return Kept(inside, held)
 
 
-def in_block(b: Buffer) -> Buffer:
-    """`b` in shared memory. Rows are longer than they must be, so that neighbours in a column lie in different banks."""
-    dims = tuple((affine(_constant(e)), unit) for e, unit in b.dims)
+def in_block(b: Buffer, kept: Mapping[int, int | Tile]) -> Buffer:
+    """`b`, of which so much is kept, in shared memory: of a tile all of it, also where a tensor has fewer rows.
+
+    Rows are longer than they must be, so that neighbours in a column lie in different banks.
+    """
+    dims = tuple((affine(k.step), 1) if isinstance(k := kept.get(d), Tile) else dim for d, dim in enumerate(b.dims))
     if len(dims) > 1 and dims[-1][0].const >= PADDED:
         dims = (*dims[:-1], (dims[-1][0] + PAD, 1))
     return replace(b, dims=dims, space=Space.SHARED, private=False)
-
-
-def _constant(e: Affine) -> int:
-    """The extent: of a tile, which is cut where the tensor ends, the whole one."""
-    if e.is_constant:
-        return e.const
-    return min(x.const for x in bounds(e) if x.is_constant)
 
 
 def _clusters(node: Resident | Serial) -> tuple[Cluster, ...]:

@@ -62,7 +62,7 @@ class Storage:
     def buffers(self, plan: Plan) -> tuple[Buffer, ...]:
         """The tensors of the call, and work space for the temporaries without a home, as far as they are kept."""
         found = (folded_buffer(b, self.kept, self.batches) for b in global_buffers(plan, (*self.local, *self.reuse)))
-        return tuple(in_block(b) if b.name in self.inside else b for b in found)
+        return tuple(in_block(b, self.inside[b.name]) if b.name in self.inside else b for b in found)
 
 
 def find_storage(plan: Plan, schedule: Schedule, fold: bool) -> Storage:

@@ -93,6 +93,16 @@ def test_channels_are_kept_for_as_many_as_a_call_has():
     assert len(launches(attention("cuda:sm_80", "f32", 0).module.launch)) == 3  # of any number of channels
 
 
+@pytest.mark.parametrize("where", ["cuda:sm_80", "hip:gfx1100"])
+def test_fewer_rows_than_a_block_has_are_one_kernel_too(where):
+    operator = polyop.op(TEXT.replace("T[", "f16[").replace("T(", "f16(").replace("S,", "5,").replace("E]", "24]"))
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op), target(where))
+    assert len(launches(made.module.launch)) == 1
+    report, error = run(made, "f16", 24, (5, 70, 9))
+    assert not report.findings and error < 4e-3
+
+
 def test_strict_numerics_keep_the_sums_of_the_text():
     assert len(launches(attention("cuda:sm_80", "f32", 64, Options(numerics="strict")).module.launch)) > 1
 
