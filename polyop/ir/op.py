@@ -7,11 +7,12 @@ or by several steps of one reduction.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Apply, Expr, Load, Scalar
+from polyop.ir.expr import Affine, Apply, Expr, Load, Scalar, loads
 from polyop.ir.span import Span
 
 
@@ -157,6 +158,14 @@ class Op:
 
     def steps_of(self, tensor: str) -> tuple[Step, ...]:
         return tuple(s for s in self.steps if s.target.source == tensor)
+
+    def follow_from(self, tensors: Iterable[str]) -> frozenset[str]:
+        """`tensors`, and those that are computed from them, directly or not."""
+        found, size = set(tensors), -1
+        while len(found) > size:
+            size = len(found)
+            found |= {s.target.source for s in self.steps if any(x.source in found for x in loads(s.expr))}
+        return frozenset(found)
 
     def __str__(self) -> str:
         ins = [*map(str, self.inputs), *(f"{p.name}: {'int' if p.is_size else p.dtype}" for p in self.params)]

@@ -138,7 +138,7 @@ class _Cascade:
         for m in chain.members:
             ends.append(self.powers(m) if isinstance(m, Powers) else self.products(m))
         own = {f.result for f in chain.folds}
-        after = _follow_from(op, own)
+        after = op.follow_from(own)
         later = [s for s in op.steps if s.target.source not in own and s.target.source in after]
         before = [s for s in op.steps if s.target.source not in own and s not in later]
         span = next(s.span for s in op.steps if s.target.source in own)
@@ -362,13 +362,6 @@ def _factor(m: Powers, old: Expr, new: Expr, same: Expr, dtype: DType) -> Expr:
     x, y = (old, new) if m.sign > 0 else (new, old)
     power = Apply(m.fn, (Apply("sub", (x, y), x.dtype),), x.dtype)
     return _cast(_select(same, Const(1.0, x.dtype), power), dtype)
-
-
-def _follow_from(op: Op, results: Iterable[str]) -> frozenset[str]:
-    """The tensors that are computed from `results`, directly or not."""
-    found = frozenset(results)
-    more = found.union(s.target.source for s in op.steps if any(x.source in found for x in loads(s.expr)))
-    return found if more == found else _follow_from(op, more)
 
 
 def _without_unread(op: Op) -> Op:

@@ -228,21 +228,12 @@ def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
     """The sizes that are rows of contractions which read, one or more steps back, what follows from their own results."""
     found: set[str | None] = set()
     for s, last in contractions:
-        later = _follows_from(op, s.target.source)
+        later = op.follow_from((s.target.source,))
         back = {p.terms[0][0] for x in loads(s.expr) if x.source in later for p in x.index
                 if isinstance(p, Affine) and p.const and len(p.terms) == 1}
         if back:
             found |= {e.name for e in _rows(replace(s, ranges=tuple(r for r in s.ranges if r.index not in back)), last)}
     return tuple(n for n in op.sizes if n in found)
-
-
-def _follows_from(op: Op, tensor: str) -> frozenset[str]:
-    """The tensors computed from `tensor`, directly or not, and itself."""
-    found, size = {tensor}, 0
-    while len(found) > size:
-        size = len(found)
-        found |= {s.target.source for s in op.steps if any(x.source in found for x in loads(s.expr))}
-    return frozenset(found)
 
 
 def _sums_of_rows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, int, bool], ...]:

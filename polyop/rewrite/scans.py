@@ -156,18 +156,9 @@ def _found(op: Op, s: Step) -> _Found | None:
     edge = extent - 2 - affine(along.index) if back else affine(along.index) - 1
     for before, first in _starts(s.expr, own[0], edge):
         scan = scan_of(s.expr, before)
-        if scan and not any(x.source in _made_of(op, t.name) for e in (*scan.each, first) for x in loads(e)):
+        if scan and not any(x.source in op.follow_from((t.name,)) for e in (*scan.each, first) for x in loads(e)):
             return _Found(s, along, place, back, scan, first)
     return None
-
-
-def _made_of(op: Op, tensor: str) -> frozenset[str]:
-    """`tensor`, and what is computed from it, directly or not."""
-    found, size = {tensor}, 0
-    while len(found) > size:
-        size = len(found)
-        found |= {s.target.source for s in op.steps if any(x.source in found for x in loads(s.expr))}
-    return frozenset(found)
 
 
 def _starts(e: Expr, own: Load, edge: Affine) -> list[tuple[Expr, Expr]]:
