@@ -215,6 +215,17 @@ class Builder:
         self.stmts.append(TileStmt(name, coords, domain, carried, lift, target, reduce, expr, self.tests(s, kept)))
         return name
 
+    def over_threads(self, coords: Sequence[Coord], weight: int = 1) -> None:
+        """Loops over threads, the last one with the lowest digit, which has the `weight`."""
+        for c in reversed(coords):
+            extent = (c.cap or 1) // c.step
+            self.kinds[c.name], self.weights[c.name] = (Kind.THREADS, extent), weight
+            weight *= extent
+
+    def over_rows(self, coords: Iterable[Coord]) -> None:
+        """Loops in each thread, in lock step."""
+        self.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in coords}
+
     def part(self, tree: Iterable[Band | str]) -> Part:
         kinds = tuple((c, k, e) for c, (k, e) in self.kinds.items())
         return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds, weights=tuple(self.weights.items()))

@@ -117,9 +117,9 @@ class _Staged:
                         SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
         self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared)
-        self.b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in self.rows}
+        self.b.over_rows(self.rows)
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
-        _over(self.b, self.threads, s.atom.warp if s.atom else 1)
+        self.b.over_threads(self.threads, s.atom.warp if s.atom else 1)
 
     def registers(self) -> dict[str, Home]:
         """A register for each temporary that only this cluster uses: one for each result."""
@@ -261,9 +261,9 @@ def follow(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, column:
     threads, rows, atoms = (down.thread, across.thread), (*down.rows, *across.rows), (*down.atom, *across.atom)
     homes = {t: _held_home(plan, t, (*threads, *rows, *atoms)) for t in held}
     b = Builder(plan, cluster, homes)
-    b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
+    b.over_rows(rows)
     b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in atoms}
-    _over(b, threads, a.warp if a else 1)
+    b.over_threads(threads, a.warp if a else 1)
     names_ = names_of((across.block, *threads, *rows, *atoms))
     return b.part(bands((), *(band(names_, b.compute(x, axes, (*outer, row, column))) for x in cluster.stmts)))
 
@@ -274,14 +274,6 @@ def _held_home(plan: Plan, tensor: str, locked: tuple[Coord, ...]) -> Home:
     dims = tuple((affine(c.cap or 1), c.step) for c in locked)
     buffer = Buffer(f"{plan.stems[tensor]}_reg", t.dtype, dims, Space.REG)
     return Home(buffer, (True,) * len(t.shape), names_of(locked))
-
-
-def _over(b: Builder, coords: tuple[Coord, ...], weight: int) -> None:
-    """Loops over threads, the last one with the lowest digit, which has the `weight`."""
-    for c in reversed(coords):
-        extent = (c.cap or 1) // c.step
-        b.kinds[c.name], b.weights[c.name] = (Kind.THREADS, extent), weight
-        weight *= extent
 
 
 def names_of(coords: Iterable[Coord]) -> tuple[str, ...]:

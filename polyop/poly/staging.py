@@ -28,7 +28,7 @@ from math import gcd, prod
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
-from polyop.ir.loops import Buffer, Kind, Space
+from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Axes, Builder, Plan
 from polyop.poly.roles import iterators_of
 from polyop.poly.scop import Stmt
@@ -181,7 +181,8 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle))
     beside = max(1, CHUNK // load.dtype.bytes_) if t.order[-1][0] == t.fast else 1
     inside, loops, rows = _cut(s, n, dict(t.order), t.fast, t.slow, beside)
-    _over(b, loops, rows)
+    b.over_threads(loops)
+    b.over_rows(rows)
     around = tuple(c.name for c in (*loops, *rows))
     coords = tuple(c for i in s.sizes if i in inside for c in inside[i])
     at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in t.order)
@@ -217,7 +218,8 @@ def _where_it_is(b: Builder, s: Staging, n: int, load: Load, t: _Tile) -> Copies
     """What lies in the block's memory is used there. Where its tile is cut, what lies outside is made 0, which copies are too."""
     extents = {i: size if i != s.depth else s.update.extent(i).const for i, size in t.order}
     inside, loops, rows = _cut(s, n, extents, t.fast, t.slow, max(1, CHUNK // load.dtype.bytes_))
-    _over(b, loops, rows)
+    b.over_threads(loops)
+    b.over_rows(rows)
     starts = s.starts(Affine())
     guard = _guarded(s, load, starts, inside).guard
     caps = {c.name: (c.cap or 1) - c.step for c in (*loops, *rows)}
@@ -236,16 +238,6 @@ def _where_it_is(b: Builder, s: Staging, n: int, load: Load, t: _Tile) -> Copies
         trees.append(band(tuple(c.name for c in (*loops, *rows)), label))
     own = {i: s.axes[s.own[i]].value for i in s.update.dims}
     return Copies((), (), (), place(load, own), tuple(trees))
-
-
-def _over(b: Builder, loops: tuple[Coord, ...], rows: tuple[Coord, ...]) -> None:
-    """Loops over threads, the last one with the lowest digit, and those in each thread."""
-    weight = 1
-    for c in reversed(loops):
-        extent = (c.cap or 1) // c.step
-        b.kinds[c.name], b.weights[c.name] = (Kind.THREADS, extent), weight
-        weight *= extent
-    b.kinds |= {c.name: (Kind.ROWS, (c.cap or 1) // c.step) for c in rows}
 
 
 def _guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mapping[str, tuple[Coord, ...]]) -> Load:
