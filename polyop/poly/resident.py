@@ -201,9 +201,10 @@ def build(plan: Plan, node: Resident, found: Kept, temporaries: Iterable[Buffer]
     turn = {**outer, serial.loop: serial_axis(plan, serial)}
     for strategies in _strategies(plan, _clusters(serial), turn):
         part = _built(plan, node, found, strategies, outer, turn)
-        why = why or _too_large(plan.target, (*temporaries, *part.buffers))
-        if not _too_large(plan.target, (*temporaries, *part.buffers)):
+        refused = _too_large(plan.target, (*temporaries, *part.buffers))
+        if not refused:
             return part
+        why = why or refused
     raise UnsupportedError(why or "contractions have blocks of different threads")
 
 
