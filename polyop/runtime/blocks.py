@@ -6,7 +6,6 @@ three times the kernel itself for a row-wise operator. So blocks are kept, in cl
 
 from __future__ import annotations
 
-from collections import deque
 from contextlib import suppress
 from sys import getrefcount
 
@@ -18,12 +17,11 @@ PAGE = 4096
 LARGE = 128 << 10     # bytes from which blocks begin with a page
 LARGEST = 256 << 20   # bytes of a block worth keeping
 MOST = 512 << 20      # bytes kept in all
+TRIES = 4             # blocks that are looked at before a new one is made
 _PER_CLASS = 16
-_TRIES = 3
 
 
-_Block = tuple[np.ndarray, int, int]  # raw bytes, where in them the aligned part starts, and its address
-_classes: dict[int, deque[_Block]] = {}
+_classes: dict[int, list[ndarray]] = {}
 _kept = 0  # bytes; approximate when threads meet, which the bound survives
 
 
@@ -34,11 +32,7 @@ def rounded(bytes_: int) -> int:
 
 
 def empty(shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
-    """An array with unset contents, and its address.
-
-    A block is free when only its list knows it: whoever takes it from the list first has it alone, and arrays on top of
-    it hold a reference to `raw`.
-    """
+    """An array with unset contents, and its address."""
     return fill(size_of(shape, dtype), shape, dtype)
 
 
@@ -50,42 +44,57 @@ def size_of(shape: tuple[int, ...], dtype: np.dtype) -> int:
     return rounded(elems * dtype.itemsize)
 
 
+def kept(size: int) -> list[np.ndarray]:
+    """The blocks of a class, the one that was used last at the end: it is the first to be used again, as caches may have it.
+
+    A block is free when only this list knows it, since arrays on top of it hold a reference. It is always the same list, which
+    machine code reads as well (`@free` of entry_run.ll).
+    """
+    return _classes.setdefault(size, [])
+
+
+def alignment(size: int) -> int:
+    """Bytes at whose multiples an array of this class begins. The C library's large blocks begin just behind a page: what is
+    copied would lie a few bytes ahead."""
+    return PAGE if size >= LARGE else ALIGN
+
+
 def fill(size: int, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
     """`empty` where the size of class is known."""
-    blocks = _classes.get(size)
-    if blocks is None:
-        blocks = _classes.setdefault(size, deque())
-    for _ in range(_TRIES):
+    blocks = kept(size)
+    for _ in range(TRIES):
         try:
-            block = blocks.popleft()
+            raw = blocks.pop()  # whoever takes it from the list has it alone
         except IndexError:
             break
-        raw, offset, address = block
-        if getrefcount(raw) == 3:  # the block's own, that of the name `raw`, and that of the question
-            array: np.ndarray = ndarray(shape, dtype, raw, offset)
-            blocks.append(block)
-            return array, address
-        blocks.append(block)
-    align = PAGE if size >= LARGE else ALIGN  # the C library's begin just behind one: what is copied would lie a few bytes ahead
-    raw = np.empty(size + align, np.uint8)
+        if getrefcount(raw) == 2:  # that of the name `raw`, and that of the question
+            found = _upon(raw, size, shape, dtype)
+            blocks.append(raw)
+            return found
+        blocks.insert(0, raw)
+    raw = np.empty(size + alignment(size), np.uint8)
+    found = _upon(raw, size, shape, dtype)
+    _keep(blocks, raw, size)
+    return found
+
+
+def _upon(raw: np.ndarray, size: int, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.ndarray, int]:
     start = int(raw.__array_interface__["data"][0])
-    offset = -start % align
-    array = ndarray(shape, dtype, raw, offset)
-    _keep(blocks, (raw, offset, start + offset), size)
-    return array, start + offset
+    offset = -start % alignment(size)
+    return ndarray(shape, dtype, raw, offset), start + offset
 
 
-def _keep(blocks: deque[_Block], block: _Block, size: int) -> None:
+def _keep(blocks: list[np.ndarray], raw: np.ndarray, size: int) -> None:
     global _kept
     if size > LARGEST:
         return
     if len(blocks) >= _PER_CLASS:
         with suppress(IndexError):  # another thread may have emptied it
-            blocks.popleft()
+            blocks.pop(0)
             _kept -= size
     if _kept + size > MOST:
         release()
-    blocks.append(block)
+    blocks.append(raw)
     _kept += size
 
 

@@ -82,6 +82,7 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.fshl.i64(i64, i64, i64)
 declare i64 @llvm.ctlz.i64(i64, i1)
 declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.smax.i64(i64, i64)
 declare double @llvm.fabs.f64(double)
 declare float @llvm.fabs.f32(float)
 

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.module import Module, Signature
-from polyop.runtime import cache, cpu, threads
+from polyop.runtime import blocks, cache, cpu, threads
 from polyop.runtime.entry_plan import PLACES, STACK
 from polyop.runtime.entry_table import front
 
@@ -25,7 +25,7 @@ ATTRIBUTE = "_front"     # where an operator has its Front
 RANK = 64                # of an array, as in NumPy
 WORDS = 512              # of a look
 _TEXTS = ("entry.ll", "entry_look.ll", "entry_run.ll")
-_NUMBERS = {"PLACES": PLACES, "STACK": STACK, "WORDS": WORDS, "MARGIN": WORDS - 3 - 2 * RANK, "RANK": RANK}
+_NUMBERS = {"PLACES": PLACES, "STACK": STACK, "TRIES": blocks.TRIES, "WORDS": WORDS, "MARGIN": WORDS - 3 - 2 * RANK, "RANK": RANK}
 _SYMBOLS = ("polyop_entry", "polyop_call", "polyop_look", "polyop_outline")
 _KEYWORDS = 0x80 | 0x02  # METH_FASTCALL | METH_KEYWORDS
 _CONTEXT = 23            # words

@@ -24,7 +24,7 @@ _TINY = 1 << 12    # bytes of a tensor that is worth keeping as a pattern
 _ROW = 1 << 9      # most slots
 _FIRST = 2         # objects of a record stand behind its look and its plan
 _EXACT = 1 << 53   # all integers up to here are doubles
-_NUMPY, _CALL, _LIKE, _TENSOR = range(4)  # how a result comes about
+_NUMPY, _CALL, _LIKE, _TENSOR, _KEPT = range(5)  # how a result comes about
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -111,9 +111,10 @@ def _how(dtype: DType, value: Any) -> int | None:
 
 
 def _result(plan: CallPlan, k: int, objects: list[Any], outline: bool) -> tuple[int, ...]:
-    """Slot, how, which object, bytes, rank, extents; the object is put behind `objects`."""
+    """Slot, how, which object, bytes (of a kept block: at which multiples it begins), rank, extents; the object is put last."""
     slot, shape, dtype, size, plain = plan.fresh[k]
     bytes_ = prod(shape) * dtype.bytes_
+    room = bytes_ + blocks.ALIGN
     thing: Any
     if plan.kind == "numpy" and (outline or bytes_ <= SMALL):
         how, thing = _NUMPY, plain
@@ -122,8 +123,9 @@ def _result(plan: CallPlan, k: int, objects: list[Any], outline: bool) -> tuple[
     elif plan.kind == "torch" and bytes_ <= SMALL:
         how, thing = _LIKE, arrays.empty(shape, dtype, "torch")[0]
     elif plan.kind == "numpy":
-        how, thing = _CALL, partial(blocks.fill, size, shape, plain)
+        how, thing = _KEPT, (plain, blocks.kept(size), partial(blocks.fill, size, shape, plain))
+        room = blocks.alignment(size)
     else:
         how, thing = _CALL, partial(arrays.empty, shape, dtype, plan.kind)
     objects.append(thing)
-    return slot, how, _FIRST + len(objects) - 1, bytes_ + blocks.ALIGN, len(shape), *shape
+    return slot, how, _FIRST + len(objects) - 1, room, len(shape), *shape

@@ -9,8 +9,8 @@
 ;   arrays     value, slot, bits of the address that must be 0
 ;   written    value, slot, first and last byte from the address, others; for each of these: slot, first, last
 ;   numbers    value, slot, how (see @number), least, greatest
-;   new        slot, how (0 a NumPy array, 1 a call that gives an array and its address, 2 like a tensor, 3 a tensor), which
-;              of the record, bytes, rank, extents
+;   new        slot, how (0 a NumPy array, 1 a call that gives an array and its address, 2 like a tensor, 3 a tensor, 4 a NumPy
+;              array upon a kept block), which of the record, bytes (4: at which multiples it begins), rank, extents
 ;   work       slot, distance
 ;   results    the number of a new one, or ~value
 define internal ptr @run(ptr %record, ptr %plan, ptr %values, ptr %at) {
@@ -166,18 +166,37 @@ fresh.one:
   %f.how = load i64, ptr %f.how.at
   switch i64 %f.how, label %fresh.numpy [ i64 1, label %fresh.call
                                           i64 2, label %fresh.torch
-                                          i64 3, label %fresh.shaped ]
+                                          i64 3, label %fresh.shaped
+                                          i64 4, label %fresh.kept ]
 fresh.numpy:
   %f.bytes.at = getelementptr i64, ptr %pf, i64 3
   %array = call ptr @empty(ptr %means, i64 %f.rank, ptr %f.dims, ptr %f.bytes.at)
   %array.lost = icmp eq ptr %array, null
   br i1 %array.lost, label %sorry, label %fresh.data
+fresh.kept: ; (dtype, blocks, how to make one)
+  %kept = call ptr @PyTuple_GetItem(ptr %means, i64 1)
+  %block = call ptr @free(ptr %kept)
+  %full = icmp eq ptr %block, null
+  br i1 %full, label %fresh.make, label %fresh.upon
+fresh.upon:
+  %kept.dtype = call ptr @PyTuple_GetItem(ptr %means, i64 0)
+  %align.at = getelementptr i64, ptr %pf, i64 3
+  %align = load i64, ptr %align.at
+  call void @Py_IncRef(ptr %block)
+  %upon = call ptr @upon(ptr %kept.dtype, i64 %f.rank, ptr %f.dims, ptr %block, i64 %align)
+  %upon.lost = icmp eq ptr %upon, null
+  br i1 %upon.lost, label %sorry, label %fresh.data
+fresh.make:
+  %maker = call ptr @PyTuple_GetItem(ptr %means, i64 2)
+  br label %fresh.call
 fresh.data:
-  %data.at = getelementptr %array, ptr %array, i64 0, i32 2
+  %array.new = phi ptr [ %array, %fresh.numpy ], [ %upon, %fresh.upon ]
+  %data.at = getelementptr %array, ptr %array.new, i64 0, i32 2
   %data = load i64, ptr %data.at
   br label %fresh.put
 fresh.call:
-  %pair = call ptr @PyObject_VectorcallDict(ptr %means, ptr null, i64 0, ptr null)
+  %means.call = phi ptr [ %means, %fresh.one ], [ %maker, %fresh.make ]
+  %pair = call ptr @PyObject_VectorcallDict(ptr %means.call, ptr null, i64 0, ptr null)
   %pair.lost = icmp eq ptr %pair, null
   br i1 %pair.lost, label %sorry, label %fresh.pair
 fresh.pair:
@@ -219,7 +238,7 @@ fresh.strange:
   call void @Py_DecRef(ptr %similar)
   br label %sorry
 fresh.put:
-  %new = phi ptr [ %array, %fresh.data ], [ %first, %fresh.pair ], [ %similar, %fresh.ask ]
+  %new = phi ptr [ %array.new, %fresh.data ], [ %first, %fresh.pair ], [ %similar, %fresh.ask ]
   %new.address = phi i64 [ %data, %fresh.data ], [ %place.word, %fresh.pair ], [ %t.address, %fresh.ask ]
   %new.at = getelementptr [PLACES x ptr], ptr %made, i64 0, i64 %f
   store ptr %new, ptr %new.at
@@ -313,7 +332,7 @@ give.next:
   br label %give.head
 
 sorry:
-  %so.far = phi i64 [ %f, %fresh.numpy ], [ %f, %fresh.call ], [ %f, %fresh.torch ], [ %f, %fresh.strange ],
+  %so.far = phi i64 [ %f, %fresh.numpy ], [ %f, %fresh.upon ], [ %f, %fresh.call ], [ %f, %fresh.torch ], [ %f, %fresh.strange ],
                     [ %f, %fresh.shaped ], [ %f, %work.arena ], [ %f, %work.ask ], [ %f, %give.many ]
   call void @PyErr_Clear()
   br label %drop
@@ -443,17 +462,31 @@ define internal ptr @empty(ptr %dtype, i64 %rank, ptr %extents, ptr %bytes) {
 entry:
   %ndarray = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 0)
   %make = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 1)
-  %base = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 2)
   %byte = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 3)
   call void @Py_IncRef(ptr %byte)
   %raw = call ptr %make(ptr %ndarray, ptr %byte, i32 1, ptr %bytes, ptr null, ptr null, i32 0, ptr null)
   %lost = icmp eq ptr %raw, null
-  br i1 %lost, label %no, label %align
-align:
+  br i1 %lost, label %no, label %found
+found:
+  %array = call ptr @upon(ptr %dtype, i64 %rank, ptr %extents, ptr %raw, i64 64)
+  ret ptr %array
+no:
+  ret ptr null
+}
+
+; A new NumPy array that begins at the first multiple of %align in the memory of %raw, a reference to which it takes; or null, and
+; an error is set.
+define internal ptr @upon(ptr %dtype, i64 %rank, ptr %extents, ptr %raw, i64 %align) {
+entry:
+  %ndarray = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 0)
+  %make = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 1)
+  %base = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 2)
   %data.at = getelementptr %array, ptr %raw, i64 0, i32 2
   %data = load i64, ptr %data.at
-  %over = add i64 %data, 63
-  %start = and i64 %over, -64
+  %before = sub i64 %align, 1
+  %over = add i64 %data, %before
+  %mask = sub i64 0, %align
+  %start = and i64 %over, %mask
   %start.at = inttoptr i64 %start to ptr
   %nd = trunc i64 %rank to i32
   call void @Py_IncRef(ptr %dtype)
@@ -472,7 +505,28 @@ drop:
   ret ptr null
 done:
   ret ptr %array
-no:
+}
+
+; The last of at most TRIES blocks at the end of %list that nothing but the list refers to, borrowed; or null.
+define internal ptr @free(ptr %list) {
+entry:
+  %size = call i64 @PyList_Size(ptr %list)
+  %short = sub i64 %size, TRIES
+  %stop = call i64 @llvm.smax.i64(i64 %short, i64 0)
+  br label %head
+head:
+  %k = phi i64 [ %size, %entry ], [ %at, %one ]
+  %more = icmp sgt i64 %k, %stop
+  br i1 %more, label %one, label %none
+one:
+  %at = sub i64 %k, 1
+  %block = call ptr @PyList_GetItem(ptr %list, i64 %at)
+  %count = load i32, ptr %block ; from 3.12 on the upper half says other things
+  %alone = icmp eq i32 %count, 1
+  br i1 %alone, label %found, label %head
+found:
+  ret ptr %block
+none:
   ret ptr null
 }
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import polyop
 from polyop.operator import Operator
-from polyop.runtime import entry, entry_load, entry_table
+from polyop.runtime import blocks, entry, entry_load, entry_table
 from tests.runtime import operators
 from tests.runtime.calling import f32, outcome, python_calls, warm
 
@@ -77,6 +77,22 @@ def test_results_lie_at_a_multiple_of_64_and_own_their_memory(saxpy):
         for k, r in enumerate(kept):
             assert r.ctypes.data % 64 == 0 and r.flags.writeable and r.flags.c_contiguous and r.flags.aligned
             np.testing.assert_array_equal(r, np.float32(k) * f32(n) + f32(n))
+
+
+def test_a_large_result_takes_the_memory_of_one_that_nobody_holds_and_runs_no_python(saxpy):
+    x = f32(1 << 16)
+    warm(saxpy, x, x)
+    at = saxpy(x, x).ctypes.data
+    assert at % 4096 == 0
+    assert python_calls(lambda: saxpy(x, x)) == []
+    assert saxpy(x, x).ctypes.data == at
+    part = saxpy(x, x)[10:20]
+    part[:] = 7
+    living = [saxpy(x, x) for _ in range(2 * blocks.TRIES)]
+    assert len({a.ctypes.data for a in living} | {at}) == len(living) + 1
+    assert (part == 7).all() and all((a == 2 * x).all() for a in living)
+    last = living.pop().ctypes.data
+    assert saxpy(x, x).ctypes.data == last
 
 
 def test_looks_that_differ_in_anything_do_not_meet(saxpy):
