@@ -229,20 +229,33 @@ def snapshot(v: View) -> View:
     return View(address(copy), v.shape, tuple(s // v.dtype.bytes_ for s in copy.strides), v.dtype, True, copy)
 
 
-_OWN = 1 << 20  # bytes from which torch's own allocator gives memory back to the system after each call
+OWN = 1 << 20  # bytes from which torch's own allocator gives memory back to the system after each call
+
+
+def wraps(dtype: DType) -> bool:
+    """Whether torch makes a tensor of NumPy's array with this dtype."""
+    return dtype.numpy.kind != "V"
+
+
+def wrapper() -> Callable[[np.ndarray], Any]:
+    """What makes a tensor upon the memory of an array, for results of OWN bytes and more."""
+    found: Callable[[np.ndarray], Any] = sys.modules["torch"].from_numpy
+    return found
 
 
 def _empty_torch(shape: tuple[int, ...], dtype: DType) -> tuple[Any, int]:
     torch = sys.modules["torch"]
-    own = spelled(dtype)
     elems = 1
     for n in shape:
         elems *= n
-    if elems * dtype.bytes_ < _OWN:
-        t = torch.empty(shape, dtype=own)
+    if elems * dtype.bytes_ < OWN:
+        t = torch.empty(shape, dtype=spelled(dtype))
         return t, t.data_ptr()
+    if wraps(dtype):
+        array, at = blocks.empty(shape, dtype.numpy)
+        return wrapper()(array), at
     array, at = blocks.empty((elems * dtype.bytes_,), np.dtype(np.uint8))
-    return torch.from_numpy(array).view(own).view(shape), at
+    return wrapper()(array).view(spelled(dtype)).view(shape), at
 
 
 def _read_address() -> Callable[[np.ndarray], int]:

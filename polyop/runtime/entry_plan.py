@@ -24,7 +24,7 @@ _TINY = 1 << 12    # bytes of a tensor that is worth keeping as a pattern
 _ROW = 1 << 9      # most slots
 _FIRST = 2         # objects of a record stand behind its look and its plan
 _EXACT = 1 << 53   # all integers up to here are doubles
-_NUMPY, _CALL, _LIKE, _TENSOR, _KEPT = range(5)  # how a result comes about
+_NUMPY, _CALL, _LIKE, _TENSOR, _KEPT, _WRAPPED = range(6)  # how a result comes about
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -118,13 +118,15 @@ def _result(plan: CallPlan, k: int, objects: list[Any], outline: bool) -> tuple[
     thing: Any
     if plan.kind == "numpy" and (outline or bytes_ <= SMALL):
         how, thing = _NUMPY, plain
-    elif plan.kind == "torch" and (outline or _TINY < bytes_ <= SMALL):
+    elif plan.kind == "torch" and (outline or _TINY < bytes_ < arrays.OWN):
         how, thing = _TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
-    elif plan.kind == "torch" and bytes_ <= SMALL:
+    elif plan.kind == "torch" and bytes_ < arrays.OWN:
         how, thing = _LIKE, arrays.empty(shape, dtype, "torch")[0]
     elif plan.kind == "numpy":
-        how, thing = _KEPT, (plain, blocks.kept(size), partial(blocks.fill, size, shape, plain))
-        room = blocks.alignment(size)
+        how, thing, room = _KEPT, (plain, blocks.kept(size), partial(blocks.fill, size, shape, plain)), blocks.alignment(size)
+    elif plan.kind == "torch" and arrays.wraps(dtype):
+        maker = partial(arrays.empty, shape, dtype, "torch")
+        how, thing, room = _WRAPPED, (plain, blocks.kept(size), maker, arrays.wrapper()), blocks.alignment(size)
     else:
         how, thing = _CALL, partial(arrays.empty, shape, dtype, plan.kind)
     objects.append(thing)

@@ -10,7 +10,8 @@
 ;   written    value, slot, first and last byte from the address, others; for each of these: slot, first, last
 ;   numbers    value, slot, how (see @number), least, greatest
 ;   new        slot, how (0 a NumPy array, 1 a call that gives an array and its address, 2 like a tensor, 3 a tensor, 4 a NumPy
-;              array upon a kept block), which of the record, bytes (4: at which multiples it begins), rank, extents
+;              array upon a kept block, 5 a tensor upon such an array), which of the record, bytes (4 and 5: at which multiples
+;              it begins), rank, extents
 ;   work       slot, distance
 ;   results    the number of a new one, or ~value
 define internal ptr @run(ptr %record, ptr %plan, ptr %values, ptr %at) {
@@ -167,13 +168,14 @@ fresh.one:
   switch i64 %f.how, label %fresh.numpy [ i64 1, label %fresh.call
                                           i64 2, label %fresh.torch
                                           i64 3, label %fresh.shaped
-                                          i64 4, label %fresh.kept ]
+                                          i64 4, label %fresh.kept
+                                          i64 5, label %fresh.kept ]
 fresh.numpy:
   %f.bytes.at = getelementptr i64, ptr %pf, i64 3
   %array = call ptr @empty(ptr %means, i64 %f.rank, ptr %f.dims, ptr %f.bytes.at)
   %array.lost = icmp eq ptr %array, null
   br i1 %array.lost, label %sorry, label %fresh.data
-fresh.kept: ; (dtype, blocks, how to make one)
+fresh.kept: ; (dtype, blocks, how to make one; what makes a tensor of it)
   %kept = call ptr @PyTuple_GetItem(ptr %means, i64 1)
   %block = call ptr @free(ptr %kept)
   %full = icmp eq ptr %block, null
@@ -185,12 +187,24 @@ fresh.upon:
   call void @Py_IncRef(ptr %block)
   %upon = call ptr @upon(ptr %kept.dtype, i64 %f.rank, ptr %f.dims, ptr %block, i64 %align)
   %upon.lost = icmp eq ptr %upon, null
-  br i1 %upon.lost, label %sorry, label %fresh.data
+  br i1 %upon.lost, label %sorry, label %fresh.made
+fresh.made:
+  %as.it.is = icmp eq i64 %f.how, 4
+  br i1 %as.it.is, label %fresh.data, label %fresh.wrap
+fresh.wrap:
+  %wrapper = call ptr @PyTuple_GetItem(ptr %means, i64 3)
+  store ptr %upon, ptr %argument
+  %wrapped = call ptr @PyObject_VectorcallDict(ptr %wrapper, ptr %argument, i64 1, ptr null)
+  %wrap.data.at = getelementptr %array, ptr %upon, i64 0, i32 2
+  %wrap.data = load i64, ptr %wrap.data.at
+  call void @Py_DecRef(ptr %upon)
+  %wrapped.lost = icmp eq ptr %wrapped, null
+  br i1 %wrapped.lost, label %sorry, label %fresh.put
 fresh.make:
   %maker = call ptr @PyTuple_GetItem(ptr %means, i64 2)
   br label %fresh.call
 fresh.data:
-  %array.new = phi ptr [ %array, %fresh.numpy ], [ %upon, %fresh.upon ]
+  %array.new = phi ptr [ %array, %fresh.numpy ], [ %upon, %fresh.made ]
   %data.at = getelementptr %array, ptr %array.new, i64 0, i32 2
   %data = load i64, ptr %data.at
   br label %fresh.put
@@ -238,8 +252,8 @@ fresh.strange:
   call void @Py_DecRef(ptr %similar)
   br label %sorry
 fresh.put:
-  %new = phi ptr [ %array.new, %fresh.data ], [ %first, %fresh.pair ], [ %similar, %fresh.ask ]
-  %new.address = phi i64 [ %data, %fresh.data ], [ %place.word, %fresh.pair ], [ %t.address, %fresh.ask ]
+  %new = phi ptr [ %array.new, %fresh.data ], [ %first, %fresh.pair ], [ %wrapped, %fresh.wrap ], [ %similar, %fresh.ask ]
+  %new.address = phi i64 [ %data, %fresh.data ], [ %place.word, %fresh.pair ], [ %wrap.data, %fresh.wrap ], [ %t.address, %fresh.ask ]
   %new.at = getelementptr [PLACES x ptr], ptr %made, i64 0, i64 %f
   store ptr %new, ptr %new.at
   %f.slot = load i64, ptr %pf
@@ -332,7 +346,7 @@ give.next:
   br label %give.head
 
 sorry:
-  %so.far = phi i64 [ %f, %fresh.numpy ], [ %f, %fresh.upon ], [ %f, %fresh.call ], [ %f, %fresh.torch ], [ %f, %fresh.strange ],
+  %so.far = phi i64 [ %f, %fresh.numpy ], [ %f, %fresh.upon ], [ %f, %fresh.wrap ], [ %f, %fresh.call ], [ %f, %fresh.torch ], [ %f, %fresh.strange ],
                     [ %f, %fresh.shaped ], [ %f, %work.arena ], [ %f, %work.ask ], [ %f, %give.many ]
   call void @PyErr_Clear()
   br label %drop
