@@ -10,8 +10,8 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout
 from polyop.ir.routine import Routine, Use, composed
 from polyop.making import Job, Made
+from polyop.poly.iterators import is_contraction
 from polyop.poly.middle import scop_of
-from polyop.poly.schedule import is_contraction
 from polyop.rewrite.families import families, rest_of
 from polyop.rewrite.names import fresh
 

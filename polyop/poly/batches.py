@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, affine, names
 from polyop.poly.edges import Edge, counterpart, digits, same_value
+from polyop.poly.iterators import blocks_of, written
 from polyop.poly.nodes import Classes, Cluster, Node, Schedule, Serial, Shared
-from polyop.poly.schedule import blocks_of, written
 from polyop.poly.scop import MAP, UPDATE, Scop, Stmt
 
 BLOCK = 8  # rows that make it worth it to fetch an operand for them

@@ -15,9 +15,9 @@ from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.op import Monoid
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
+from polyop.poly.iterators import written
 from polyop.poly.labels import stems
 from polyop.poly.nodes import Classes, Cluster
-from polyop.poly.schedule import written
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.sets import condition, conjunction, params, space_text
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances

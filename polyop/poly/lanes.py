@@ -11,8 +11,8 @@ from polyop.ir.options import SHORT
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
+from polyop.poly.iterators import blocks_of, written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
-from polyop.poly.schedule import blocks_of, written
 from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.strides import spacing, stride
 from polyop.poly.turned import TurnedStrategy
