@@ -103,7 +103,9 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
         return None
     shared, tensor = buffers[to.source], buffers[source.source]
     places, index_ = [p for p in to.index if isinstance(p, Affine)], [p for p in source.index if isinstance(p, Affine)]
-    if shared.swizzle != LINE or tensor.space != Space.TENSOR or tensor.unit is None or len(index_) not in _RANKS:
+    if (shared.swizzle, shared.folded) != (LINE, False) or tensor.space != Space.TENSOR or tensor.unit is None:
+        return None
+    if len(index_) not in _RANKS:
         return None
     own = frozenset(f.index for f in loops)
     y, x = places[-2:]

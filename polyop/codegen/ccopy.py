@@ -7,12 +7,13 @@ The same by way of registers, which takes two statements:
 
     for v in [0, 8) (rows 8) { A_r[v] = A[.., i + v] if N - i - v - 1 >= 0 }     pop_take_run<8>(&A_r[..], &A[..], N - i);
     for v in [0, 8) (rows 8) { A_s[.., x + v] = A_r[v] }                         pop_put_run<8>(&A_s[..], &A_r[..]);
+    for u in [0, 4) (rows 4) { A_s[.., x + u] = A_r[u, v] }                      pop_put_column<4, 8>(&A_s[..], &A_r[v]);
 """
 
 from __future__ import annotations
 
 from polyop.codegen.cindex import conditions, index, multiple
-from polyop.codegen.cplace import element, moved, side_by_side
+from polyop.codegen.cplace import element, moved, side_by_side, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, is_computed, loads, names, quasi, substitute
 from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, stores, walk
@@ -32,7 +33,8 @@ def run(n: For, scope: Scope) -> list[str] | None:
     wrapper = _wrapper(s, n.extent or 0, scope)
     if wrapper is None or not _stays_whole(to, v, n.extent or 0, scope):
         return None
-    if not (_lies_along(to, v, scope) and _lies_along(source, v, scope)) or any(t.factor(v) not in (0, -1) for t in source.guard):
+    step = _step(source, v, scope) if wrapper == _PUT else 1 if _lies_along(source, v, scope) else None
+    if not _lies_along(to, v, scope) or step is None or any(t.factor(v) not in (0, -1) for t in source.guard):
         return None
     zero = {v: Affine()}
     ends = [substitute(t, zero) + 1 for t in source.guard if t.factor(v)]
@@ -42,6 +44,8 @@ def run(n: For, scope: Scope) -> list[str] | None:
         count = f"{conditions(whole, scope.names).at(4)} ? {count} : 0"
     places = [element(Load(x.source, tuple(substitute(p, zero) for p in x.index if isinstance(p, Affine)), x.dtype), {}, scope)
               for x in (to, source)]
+    if wrapper == _PUT and step > 1:
+        return [f"// {s.stmt}", f"pop_put_column<{n.extent}, {step}>(&{places[0]}, &{places[1]});"]
     inside = "" if wrapper == _PUT else f", {count}"
     return [f"// {s.stmt}", f"{wrapper}<{n.extent}>(&{places[0]}, &{places[1]}{inside});"]
 
@@ -94,6 +98,18 @@ def _stays_whole(x: Load, v: str, count: int, scope: Scope) -> bool:
     assert isinstance(last, Affine)
     eighth = b.swizzle // 8 // b.dtype.bytes_
     return eighth % count == 0 and multiple(substitute(last, {v: Affine()}), scope.steps) % count == 0
+
+
+def _step(x: Load, v: str, scope: Scope) -> int | None:
+    """How far apart in a register's memory neighbours along `v` are; None, if that is no number."""
+    b = scope.buffers[x.source]
+    distances = strides(b, scope.names[b.name])
+    found = [(p, k, unit) for p, k, (_, unit) in zip(x.index, distances, b.dims, strict=True)
+             if not isinstance(p, Affine) or v in names(p)]
+    if len(found) != 1:
+        return None
+    p, k, unit = found[0]
+    return k if p == affine(v) and unit == 1 and isinstance(k, int) else None
 
 
 def _lies_along(x: Load, v: str, scope: Scope) -> bool:

@@ -216,11 +216,12 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
         return natural(x, {**env, "reg": str(reg)})
 
     names_ = f"const int {scope.names[h.row]} = {{}}, {scope.names[h.column]} = {{}};"
-    if steps <= {1} and whole % 8 == 0 and whole <= 64 and t.bytes_ <= 4:
+    if steps <= {1} and whole % 8 == 0 and whole <= 64 and f.regs > 1:
         chunk = 16 if whole % 16 == 0 else 8
         for at in range(0, whole, chunk):  # elements that lie together do so inside an eighth of a swizzled line
             sides = names_.format(side(f.row, at // t.bytes_), side(f.column, at // t.bytes_))
-            lines.append(f"    {{ {sides} pop_move<{chunk}>(&{_at(s.target, scope)}[{at // _WORD}], &{_at(source, scope)}); }}")
+            to = f"{_at(s.target, scope)}[{at // max(_WORD, t.bytes_)}]"
+            lines.append(f"    {{ {sides} pop_move<{chunk}>(&{to}, &{_at(source, scope)}); }}")
         return [*lines, "}"]
     per = max(1, _WORD // t.bytes_)
     for w in range(f.regs // per):

@@ -48,7 +48,7 @@ def _operand(x: Load, side: str, k: str, at: int, extent: int, atom: Atom, scope
     """Whether the lines of an operand run across the sum, and the descriptor of its tile from `at` on along the sum."""
     b = scope.buffers[x.source]
     positions = [p for p in x.index if isinstance(p, Affine)]
-    if b.swizzle != LINE or x.guard or len(positions) != len(b.dims):
+    if b.swizzle != LINE or b.folded or x.guard or len(positions) != len(b.dims):
         raise UnsupportedError(f"`{x}` is no swizzled tile in shared memory")
     line = LINE // b.dtype.bytes_
     y, last = positions[-2:]

@@ -134,8 +134,8 @@ def _turned(f: Fragment) -> Fragment:
 
 
 def _mfma(k: int, t: DType, c: DType, c_map: Fragment) -> Atom:
-    """Those of k = 32 are two instructions, each of which takes half of what a lane holds: which k they add first is free, and
-    a lane's eight elements lie together, so that one load of 16 bytes brings them.
+    """Those in which a lane holds 16 bytes are several instructions, each of which takes a part of these: which k they add first
+    is free, and a lane's elements lie together, so that one load brings them.
     """
     name = f"mfma_{c}_16x16x{k}_{t}"
     a = _mfma_a(k // 4)
@@ -181,7 +181,9 @@ ROWS = (
     _mfma(32, BF16, F32, _MFMA_C),
     _mfma(16, F16, F32, _MFMA_C),
     _mfma(16, BF16, F32, _MFMA_C),
+    _mfma(16, F32, F32, _MFMA_C),
     _mfma(4, F32, F32, _MFMA_C),
+    _mfma(8, F64, F64, _MFMA_C_F64),
     _mfma(4, F64, F64, _MFMA_C_F64),
     _wmma(F16),
     _wmma(BF16),

@@ -65,6 +65,8 @@ class Buffer:
              dimension before,
                  { [.., y, x] -> [.., L (Y floor(x / L) + y) + ((x mod L) xor (L / 8) (y mod 8))] }
              is one to one on whole lines; an eighth of a line stays whole
+    folded   of a swizzle: the row's next digit takes part too, (y xor floor(y / 8)) mod 8, so that eight rows of a column that
+             are 2, 4 or 8 apart lie in different banks as well
     """
 
     name: str
@@ -75,17 +77,20 @@ class Buffer:
     pad: int = 1
     private: bool = False
     swizzle: int = 0
+    folded: bool = False
 
     def __post_init__(self) -> None:
         if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
                              or self.dims[-1][0].const * self.dtype.bytes_ % self.swizzle or self.dims[-2][0].const % 8):
             raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
+        if self.folded and not self.swizzle:
+            raise InternalError(f"buffer {self.name}: no swizzle to fold")
 
     def __str__(self) -> str:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
         notes = [f"unit {self.unit}"] if self.unit is not None else []
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
-        notes += [f"swizzle {self.swizzle}"] if self.swizzle else []
+        notes += [f"swizzle {self.swizzle}{' folded' * self.folded}"] if self.swizzle else []
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
 
 

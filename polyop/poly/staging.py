@@ -23,13 +23,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Axes, Builder, Plan
+from polyop.poly.cuts import Cut, cut, squares
 from polyop.poly.roles import iterators_of
 from polyop.poly.scop import Stmt
 from polyop.poly.strides import stride
@@ -51,8 +52,8 @@ class Staging:
     threads  of a block, all of which copy
     by_unit  dtype sizes whose tiles lie as in the tensor, since what reads them can turn them; others lie along the depth.
              None: all lie along rows or columns
-    swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself, or that are written from registers,
-             a line by eight lanes; 0: lines are longer instead
+    swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself, or that are written from registers;
+             0: lines are longer instead
     slots    of each tile; ahead: turns before it is used each is copied
     """
 
@@ -124,12 +125,14 @@ class _Tile:
     """One slot of an operand: the iterators along its dimensions with their extents, and how much longer its lines are.
 
     fast   the iterator that has unit stride in the tensor; slow: the other one, if there are two
+    stride the stride that it has, which is not 1 where none is known to have that
     """
 
     order: tuple[tuple[str, int], ...]
     fast: str
     slow: str | None
     pad: int
+    stride: int | None
 
 
 def _tile(s: Staging, load: Load) -> _Tile:
@@ -143,7 +146,7 @@ def _tile(s: Staging, load: Load) -> _Tile:
     if s.swizzle and len(order) == 1:
         raise UnsupportedError(f"{load} has one of rows, columns and depth, and a matrix unit reads tiles")
     pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 and not s.swizzle else 0
-    return _Tile(tuple(order), fast, slow[0] if slow else None, pad)
+    return _Tile(tuple(order), fast, slow[0] if slow else None, pad, stride(s.plan, s.update, load, s.own[fast]))
 
 
 def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bool) -> Staging:
@@ -178,12 +181,12 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         return _where_it_is(b, s, n, load, t)
     name = f"{b.plan.stems[load.source]}_{s.update.name}_tile{n}"
     dims = [(affine(s.slots), 1), *((affine(size), 1) for _, size in t.order[:-1]), (affine(t.order[-1][1] + t.pad), 1)]
-    b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle))
-    beside = max(1, CHUNK // load.dtype.bytes_) if t.order[-1][0] == t.fast else 1
-    inside, loops, rows = _cut(s, n, dict(t.order), t.fast, t.slow, beside)
+    folded = s.swizzle > 0 and not s.plan.target.copies  # no unit reads the tile itself
+    b.buffer(Buffer(name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded))
+    mine = _share(s, n, load, t)
+    inside, loops, rows = mine.inside, mine.loops, mine.rows
     b.over_threads(loops)
     b.over_rows(rows)
-    around = tuple(c.name for c in (*loops, *rows))
     coords = tuple(c for i in s.sizes if i in inside for c in inside[i])
     at = tuple(sum((affine(c.name) for c in inside[i]), Affine()) for i, _ in t.order)
 
@@ -200,7 +203,7 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         target = to or Load(name, (s.slot(turn), *at), load.dtype)
         value = of or _guarded(s, load, starts, inside)
         b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=s.plan.target.copies))
-        return band(around, label)
+        return band(tuple(c.name for c in (*loops, *(mine.late if of else rows))), label)
 
     of_block = tuple(sum((affine(c.name) for c in s.axes[s.own[i]].coords[1:]), Affine()) for i, _ in t.order)
     found = Load(name, (s.slot(affine(s.chunk.name)), *of_block), load.dtype)
@@ -214,10 +217,19 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     return Copies(first, (copied(f"{u}_ahead{n}", now, 1, to=held),), (copied(f"{u}_next{n}", now, 1, of=held),), found)
 
 
+def _share(s: Staging, n: int, load: Load, t: _Tile) -> Cut:
+    """What each thread copies of a tile: squares, if it lies across what is fast in the tensor, and goes through registers."""
+    beside = max(1, CHUNK // load.dtype.bytes_)
+    if t.order[-1][0] == t.fast or s.plan.target.copies or t.slow is None or t.stride != 1:
+        return cut(s.own, n, dict(t.order), (t.fast, t.slow), beside if t.order[-1][0] == t.fast else 1, s.threads)
+    return squares(s.own, n, dict(t.order), (t.fast, t.slow), load.dtype.bytes_, beside, s.threads)
+
+
 def _where_it_is(b: Builder, s: Staging, n: int, load: Load, t: _Tile) -> Copies:
     """What lies in the block's memory is used there. Where its tile is cut, what lies outside is made 0, which copies are too."""
     extents = {i: size if i != s.depth else s.update.extent(i).const for i, size in t.order}
-    inside, loops, rows = _cut(s, n, extents, t.fast, t.slow, max(1, CHUNK // load.dtype.bytes_))
+    mine = cut(s.own, n, extents, (t.fast, t.slow), max(1, CHUNK // load.dtype.bytes_), s.threads)
+    inside, loops, rows = mine.inside, mine.loops, mine.rows
     b.over_threads(loops)
     b.over_rows(rows)
     starts = s.starts(Affine())
@@ -262,28 +274,3 @@ def _inside(s: Staging, load: Load, i: str, own: Mapping[str, Affine]) -> Affine
         return None
     d, p = places[0]
     return s.plan.scop.op.tensor(load.source).shape[d] - 1 - substitute(p, own)
-
-
-def _cut(s: Staging, n: int, tile: Mapping[str, int], fast: str, slow: str | None,
-         beside: int) -> tuple[dict[str, tuple[Coord, ...]], tuple[Coord, ...], tuple[Coord, ...]]:
-    """The coordinates of a copy in its tile by iterator; those over threads, the fastest one last; those of one thread."""
-    inside: dict[str, tuple[Coord, ...]] = {}
-    loops: list[Coord] = []
-    rows: list[Coord] = []
-    left = s.threads
-    for i, each in ((fast, beside), (slow, 1)):
-        if i is None:
-            continue
-        q, size = s.own[i], tile[i]
-        each = gcd(size, each)
-        here = gcd(size // each, left)  # each goes on as often as the others
-        left //= here
-        x = Coord(f"{q}_x{n}", each, here * each)
-        z = (Coord(f"{q}_z{n}", here * each, size),) if size > here * each else ()
-        v = (Coord(f"{q}_v{n}", 1, each),) if each > 1 else ()
-        inside[i] = (*z, x, *v)
-        loops.insert(0, x)
-        rows = [*z, *rows, *v]
-    return inside, tuple(loops), tuple(rows)
-
-

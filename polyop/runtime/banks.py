@@ -15,8 +15,8 @@ class Traffic:
 
     phases  what they would take if no two lanes met in a bank: 128 bytes each
     cycles  what they take: in each phase the most different words of one of 32 banks of 4 bytes
-    Notes   The lanes of a phase are neighbours, as on NVIDIA. On AMD those of 16-byte reads are others, so there it is a
-            guess. Loads that a device's compiler would join into one count as several.
+    Notes   The lanes of a phase are neighbours, but of 16-byte reads by warps of 64 lanes: see pop_emu_banks.h. Loads that a
+            device's compiler would join into one count as several.
     """
 
     line: int

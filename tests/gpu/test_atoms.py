@@ -52,6 +52,10 @@ WRITTEN = {
 WRITTEN |= {f"mfma_f32_16x16x32_{t}": (  # two instructions: each lane's eight elements lie together
     lambda i, k: (i + 16 * (k // 8), k % 8), lambda k, j: (j + 16 * (k // 8), k % 8), lambda i, j: (j + 16 * (i // 4), i % 4))
     for t in ("f16", "bf16")}
+WRITTEN |= {f"mfma_{t}_16x16x{4 * n}_{t}": (
+    lambda i, k, n=n: (i + 16 * (k // n), k % n), lambda k, j, n=n: (j + 16 * (k // n), k % n),
+    WRITTEN[f"mfma_{t}_16x16x4_{t}"][2])
+    for t, n in (("f32", 4), ("f64", 2))}
 WRITTEN |= {f"wgmma_m64n{n}k16_{t}{a}": (
     lambda i, k: (i // 16 * 32 + 4 * (i % 8) + (k % 8) // 2, 4 * (k // 8) + 2 * (i % 16 // 8) + k % 2), None,
     lambda i, j: (i // 16 * 32 + 4 * (i % 8) + (j % 8) // 2, 4 * (j // 8) + 2 * (i % 16 // 8) + j % 2))
@@ -76,7 +80,7 @@ def test_the_maps_are_those_of_the_vendors_documents(name: str) -> None:
     ("cuda:sm_80", (F16, F16, F32), "mma_m16n8k16_f16"), ("cuda:sm_90", (BF16, BF16, F32), "mma_m16n8k16_bf16"),
     ("cuda:sm_80", (F32, F32, F32), "mma_m16n8k8_tf32"), ("cuda:sm_90a", (F64, F64, F64), "mma_m8n8k4_f64"),
     ("cuda:sm_80", (U8, I8, I32), "mma_m16n8k32_u8s8"), ("hip:gfx90a", (BF16, BF16, F32), "mfma_f32_16x16x32_bf16"),
-    ("hip:gfx942", (F64, F64, F64), "mfma_f64_16x16x4_f64"), ("hip:gfx1100", (F16, F16, F32), "wmma_f32_16x16x16_f16"),
+    ("hip:gfx942", (F64, F64, F64), "mfma_f64_16x16x8_f64"), ("hip:gfx1100", (F16, F16, F32), "wmma_f32_16x16x16_f16"),
 ])
 def test_a_target_and_dtypes_give_the_atoms_there_are(name: str, dtypes: tuple, first: str) -> None:
     assert atoms_for(target(name), *dtypes)[0].name == first

@@ -16,12 +16,12 @@ except UnsupportedError as e:
     pytest.skip(str(e), allow_module_level=True)
 
 
-def counted(body: str, block: int = 32, **arrays: np.ndarray) -> dict[str, Traffic]:
+def counted(body: str, block: int = 32, where: str = "cuda:sm_80", **arrays: np.ndarray) -> dict[str, Traffic]:
     """The traffic of each line, by what the line says, of a kernel that has first filled `S_s`, 4096 floats."""
     fill = "for (int i = t; i < 4096; i += (int)blockDim.x) S_s[i] = 0;\npop_barrier();\n"
     text = f"POP_SHARED_VIEW(S_s, float, 0, 4096);\nfloat* S_s = (float*)(pop_shared + 0);\n{fill}{body}"
     arrays = {"Y": np.zeros(4 * block, np.float32), **arrays}
-    report = emulated.run(module(text, arrays, block=block, shared=16384), {}, {}, arrays, banks=True)
+    report = emulated.run(module(text, arrays, block=block, shared=16384, target=where), {}, {}, arrays, banks=True)
     assert not report.findings, report
     return {x.code: x for x in report.traffic}
 
@@ -40,6 +40,17 @@ def test_sixteen_bytes_go_in_four_phases_of_eight_lanes(pitch: int, ways: int) -
     line = f"pop_move<16>(Y + 4 * t, S_s + {pitch} * t);"
     x = counted(line)[line]
     assert (x.accesses, x.phases, x.cycles) == (1, 4, 4 * ways)
+
+
+@pytest.mark.parametrize(("lane", "reads", "writes"), [
+    ("t % 8", 0, 0), ("t % 4 + 4 * (t / 4 % 2 ^ t / 16 % 2)", 8, 0), ("t % 4 + 4 * (t / 16 % 2)", 0, 8),
+    ("t % 4 + 4 * (t / 4 % 2 * (t / 16 % 2))", 4, 4)])
+def test_sixteen_bytes_of_64_lanes_are_read_by_eight_lanes_that_are_no_neighbours(lane: str, reads: int, writes: int) -> None:
+    """Lanes 0 to 3 and 20 to 23, 4 to 7 and 16 to 19, ..: what they read lies in 32 banks, if they have all eight `lane`s."""
+    at = f"S_s + 4 * ({lane}) + 32 * t"
+    read, write = f"pop_move<16>(Y + 4 * t, {at});", f"pop_move<16>({at}, Y + 4 * t);"
+    found = counted(f"{read}\npop_barrier();\n{write}", block=64, where="hip:gfx942")
+    assert (found[read].phases, found[read].conflicts, found[write].conflicts) == (8, reads, writes)
 
 
 def test_eight_bytes_go_in_two_phases() -> None:

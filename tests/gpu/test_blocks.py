@@ -31,8 +31,8 @@ SUMS = {"f32": "f32", "f64": "f64", "f16": "f32", "bf16": "f32", "i8": "i32"}
 UNITS = {
     ("cuda:sm_80", "f32"): "", ("cuda:sm_80", "f16"): "pop_mma_m16n8k16_f16", ("cuda:sm_80", "bf16"): "pop_mma_m16n8k16_bf16",
     ("cuda:sm_80", "f64"): "pop_mma_m8n8k4_f64", ("cuda:sm_80", "i8"): "pop_mma_m16n8k32_s8",
-    ("hip:gfx942", "f32"): "pop_mfma_f32_16x16x4_f32", ("hip:gfx942", "f16"): "pop_mfma_f32_16x16x32_f16",
-    ("hip:gfx942", "f64"): "pop_mfma_f64_16x16x4_f64", ("hip:gfx1100", "f16"): "pop_wmma_f32_16x16x16_f16",
+    ("hip:gfx942", "f32"): "pop_mfma_f32_16x16x16_f32", ("hip:gfx942", "f16"): "pop_mfma_f32_16x16x32_f16",
+    ("hip:gfx942", "f64"): "pop_mfma_f64_16x16x8_f64", ("hip:gfx1100", "f16"): "pop_wmma_f32_16x16x16_f16",
     ("hip:gfx1100", "f32"): "",
 }
 SIZES = ((1, 1, 1), (5, 3, 7), (129, 33, 65), (16, 16, 8), (70, 64, 130))

@@ -6,6 +6,7 @@ import re
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from test_blocks import arrays, product, run
 from test_instructions import amd
@@ -50,13 +51,31 @@ def test_several_blocks_fit_on_a_multiprocessor_and_nothing_is_spilled(where: st
     assert multi is not None and taken.local == 0 and 2 * taken.shared <= multi.shared
 
 
-@pytest.mark.parametrize("where", MACHINES)
-def test_lanes_meet_in_no_bank(where: str) -> None:
-    module = product(where, "f16", "nt").module
+UNITS = [(where, dtype) for where in MACHINES for dtype in ("f16", "f32", "f64") if dtype == "f16" or where != "hip:gfx1100"]
+
+
+@pytest.mark.parametrize("lies", ["nn", "nt", "tn"])
+@pytest.mark.parametrize(("where", "dtype"), UNITS)
+def test_lanes_meet_in_no_bank_whichever_way_operands_lie(where: str, dtype: str, lies: str) -> None:
+    module = product(where, dtype, lies).module
     assert module is not None
-    given, _ = arrays("f16", "nt", (128, 64, 128))
+    given, want = arrays(dtype, lies, (128, 64, 128))
     report = emulated.run(module, {"M": 128, "K": 64, "N": 128}, {}, given, banks=True)
     assert report.traffic and not [str(t) for t in report.traffic if t.conflicts]
+    assert np.array_equal(given["C"], want)
+
+
+@needs_amdgcn
+@pytest.mark.parametrize("where", MACHINES)
+def test_what_lies_across_the_sum_is_turned_in_registers(where: str, tmp_path: Path) -> None:
+    text = text_of(where, order="tn")
+    assert text.count("pop_take_run<8>") == 4 and text.count("pop_put_column<") == 4
+    lines = [x.strip() for x in amd(text, BY_NAME[where].arch, tmp_path).splitlines()]
+    first = next(n for n, x in enumerate(lines) if re.match(r"v_(mfma|wmma)", x))
+    put = [x.split()[0] for x in lines if re.match(r"ds_(write|store)_b", x)]
+    assert {x[-3:] for x in put} <= {"b64", "128"}  # 64 bits at least
+    assert sum(re.match(r"global_load_(dwordx4|b128) ", x) is not None for x in lines[:first]) >= 8
+    assert sum(re.match(r"v_(perm_b32|mov_b16\S*) ", x) is not None for x in lines[first:]) >= 16
 
 
 @pytest.mark.parametrize("order", emulated.ORDERS)

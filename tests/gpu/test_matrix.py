@@ -39,6 +39,8 @@ def operand(name: str, t: DType, regs: int) -> tuple[str, str]:
     if t.bits < 32 or (t == F32 and regs > 1):
         each = 4 // t.bytes_
         return f"pop_u32 {name}[{words}];", f"__builtin_memcpy({name}, {name.upper()} + t * {regs}, {words * each * t.bytes_});"
+    if regs > 1:
+        return f"{STORED[t.name]} {name}[{regs}];", f"__builtin_memcpy({name}, {name.upper()} + t * {regs}, {regs * t.bytes_});"
     return f"{STORED[t.name]} {name};", f"{name} = {name.upper()}[t * {regs}];"
 
 

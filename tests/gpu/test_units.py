@@ -235,23 +235,27 @@ def said(text: str) -> tuple[int, str]:
 # --- swizzled tiles ---------------------------------------------------------------------------------------------------
 
 
-def swizzled(rows: int, line: int, y: int, x: int) -> int:
-    """{ [y, x] -> [L (Y floor(x / L) + y) + ((x mod L) xor (L / 8) (y mod 8))] }"""
-    return line * (rows * (x // line) + y) + (x % line ^ line // 8 * (y % 8))
+def swizzled(rows: int, line: int, y: int, x: int, folded: bool = False) -> int:
+    """{ [y, x] -> [L (Y floor(x / L) + y) + ((x mod L) xor (L / 8) (y mod 8))] }, or by y xor floor(y / 8) instead of y."""
+    return line * (rows * (x // line) + y) + (x % line ^ line // 8 * ((y ^ y // 8 if folded else y) % 8))
 
 
+@pytest.mark.parametrize(("function", "folded"), [("pop_swizzled", False), ("pop_folded", True)])
 @pytest.mark.parametrize(("rows", "line", "columns"), [(64, 64, 64), (16, 64, 256), (24, 32, 64)])
-def test_a_swizzle_gives_each_element_a_place_of_its_own_and_keeps_eighths_of_a_line(rows: int, line: int, columns: int) -> None:
+def test_a_swizzle_gives_each_element_a_place_of_its_own_and_keeps_eighths_of_a_line(
+        rows: int, line: int, columns: int, function: str, folded: bool) -> None:
     arrays = {"Y": np.full(rows * columns, -1, np.float32)}
-    body = f"for (int i = t; i < {rows * columns}; i += 32) Y[i] = pop_swizzled<{rows}, {line}>(i / {columns}, i % {columns});"
+    body = f"for (int i = t; i < {rows * columns}; i += 32) Y[i] = {function}<{rows}, {line}>(i / {columns}, i % {columns});"
     assert str(ran(body, arrays)) == "no fault found"
     places = arrays["Y"].astype(int).reshape(rows, columns)
-    assert places.tolist() == [[swizzled(rows, line, y, x) for x in range(columns)] for y in range(rows)]
+    assert places.tolist() == [[swizzled(rows, line, y, x, folded) for x in range(columns)] for y in range(rows)]
     assert sorted(places.reshape(-1)) == list(range(rows * columns))
     eighths = places.reshape(rows, -1, line // 8)
     assert (np.diff(eighths, axis=2) == 1).all() and (eighths[..., 0] % (line // 8) == 0).all()
     banks = places[:8, :: line // 8].reshape(8, -1) % line // (line // 8)
     assert all(len(set(column)) == 8 for column in banks.T), "eight rows of a column lie in eight parts of a line"
+    apart = [d for d in (2, 4, 8) if folded and 8 * d <= rows]
+    assert all(len({swizzled(rows, line, d * y, 0, True) % line for y in range(8)}) == 8 for d in apart)
 
 
 @pytest.mark.parametrize("name", ["rows", "columns"])
@@ -273,6 +277,9 @@ def tile(rows: int = 64, columns: int = 64, swizzle: int = 128) -> Buffer:
 
 def test_only_whole_lines_of_shared_memory_are_swizzled() -> None:
     assert str(tile()) == "A_s: bf16[64, 64] shared (swizzle 128)"
+    assert str(replace(tile(), folded=True)) == "A_s: bf16[64, 64] shared (swizzle 128 folded)"
+    with pytest.raises(InternalError, match="no swizzle to fold"):
+        replace(tile(), swizzle=0, folded=True)
     for wrong in (lambda: tile(60), lambda: tile(64, 72), lambda: replace(tile(), space=Space.WORK)):
         with pytest.raises(InternalError, match="no lines of 128 bytes"):
             wrong()

@@ -122,6 +122,12 @@ template <int ROWS, int LINE> POP_FN int pop_swizzled(int y, int x) {
     return (int)(LINE * (ROWS * (column / LINE) + row) + (column % LINE ^ LINE / 8 * (row % 8)));
 }
 
+// The same, by both low digits of a row's number: (y xor floor(y / 8)) mod 8 instead of y mod 8.
+template <int ROWS, int LINE> POP_FN int pop_folded(int y, int x) {
+    const unsigned row = y, column = x;
+    return (int)(LINE * (ROWS * (column / LINE) + row) + (column % LINE ^ LINE / 8 * ((row ^ row / 8) % 8)));
+}
+
 // --- moves ----------------------------------------------------------------------------------------------------------
 
 template <int BYTES> struct pop_chunk;

@@ -72,6 +72,14 @@ template <int N, class T> POP_FN void pop_take_run(T* to, const T* from, pop_i64
 }
 template <int N, class T> POP_FN void pop_put_run(T* to, const T* from) { pop_move<N * (int)sizeof(T)>(to, from); }
 
+// A column of a square of registers, whose rows are STEP elements long.
+template <int N, int STEP, class T> POP_FN void pop_put_column(T* to, const T* from) {
+    alignas(N * sizeof(T)) T each[N];
+#pragma unroll
+    for (int i = 0; i < N; ++i) each[i] = from[STEP * i];
+    pop_move<N * (int)sizeof(T)>(to, each);
+}
+
 // A barrier that closes a group and first waits for all groups of this thread but the N newest, so that behind it those of
 // all threads have arrived.
 template <int N> POP_FN void pop_copies_barrier() {

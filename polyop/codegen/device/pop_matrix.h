@@ -127,4 +127,11 @@ POP_FN void pop_mma_m8n8k4_f64(double (&d)[2], double a, double b) {
 POP_TWICE(f16)
 POP_TWICE(bf16)
   #undef POP_TWICE
+// The same where a step takes one element of each lane.
+POP_FN void pop_mfma_f32_16x16x16_f32(float (&d)[4], const pop_u32 (&a)[4], const pop_u32 (&b)[4]) {
+    for (int i = 0; i < 4; i++) pop_mfma_f32_16x16x4_f32(d, pop_float_of(a[i]), pop_float_of(b[i]));
+}
+POP_FN void pop_mfma_f64_16x16x8_f64(double (&d)[4], const double (&a)[2], const double (&b)[2]) {
+    for (int i = 0; i < 2; i++) pop_mfma_f64_16x16x4_f64(d, a[i], b[i]);
+}
 #endif

@@ -2,7 +2,9 @@
 //
 // Shared memory has 32 banks of 4 bytes. The lanes of a warp that carry out one access go through it in phases, 128 bytes at
 // a time: 32 lanes with up to 4 bytes each, 16 with 8, 8 with 16. A phase takes as many cycles as the bank with the most
-// different words. The n-th access of each lane at a place of the text is taken as one access of the warp.
+// different words. The lanes of a phase are neighbours, but where warps of 64 lanes read 16 bytes each: there four lanes go
+// with those four that are 20 or 12 further on (https://github.com/triton-lang/triton/pull/11365, for CDNA 3). The n-th
+// access of each lane at a place of the text is taken as one access of the warp.
 #pragma once
 
 namespace {
@@ -26,10 +28,12 @@ uint32_t site_count;
 Traffic traffic[MOST_TRAFFIC];
 uint32_t traffic_count;
 
-uint32_t ways(const Together& t, uint32_t from, uint32_t to, uint32_t bytes) {
+// The most words in one bank of the lanes that have places `from` up to `to` in the order of phases.
+uint32_t ways(const Together& t, uint32_t from, uint32_t to, uint32_t bytes, bool crossed) {
     uint64_t words[64];
     uint32_t count = 0, used[32] = {}, most = 0;
-    for (uint32_t l = from; l < to; l++)
+    for (uint32_t place = from; place < to; place++) {
+        const uint32_t l = crossed ? place ^ (place >> 2 & 1) << 4 : place;
         for (uint32_t b = 0; t.lanes >> l & 1 && b < bytes; b += 4) {
             const uint64_t word = (uint64_t)(t.at[l] - shared_room + b) / 4;
             bool known = false;
@@ -39,6 +43,7 @@ uint32_t ways(const Together& t, uint32_t from, uint32_t to, uint32_t bytes) {
             const uint32_t n = ++used[word % 32];
             most = n > most ? n : most;
         }
+    }
     return most;
 }
 
@@ -51,7 +56,7 @@ void count_access(const Site& s, const Together& t) {
     traffic[i].accesses++;
     const uint32_t lanes = s.bytes <= 4 ? 32 : 128 / s.bytes;
     for (uint32_t l = 0; l < pop_emu_warp; l += lanes) {
-        const uint32_t most = ways(t, l, l + lanes, s.bytes);
+        const uint32_t most = ways(t, l, l + lanes, s.bytes, pop_emu_warp == 64 && s.bytes == 16 && !s.write);
         traffic[i].cycles += most;
         traffic[i].phases += most > 0;
     }

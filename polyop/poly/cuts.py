@@ -1,0 +1,85 @@
+"""How the threads of a block share the copy of a tile: which elements each of them moves, in which order.
+
+Neighbours in the tensor are a thread's own, 16 bytes of them, and threads beside each other go on where it ends. Where they are
+neighbours in the copy too, they are written as they were read. Where the copy lies the other way and goes through registers,
+a thread has a square: it reads rows of it, and writes columns.
+
+    read    fast: y x v     slow: z x u        for z, u { for v { register[u, v] = tensor[slow, fast] } }
+    write                                      for z, v { for u { tile[fast, slow] = register[u, v] } }
+
+The lanes that write together (128 bytes of them) are eight along the fast way, and as many along the slow one as fill 16 bytes:
+in a tile whose lines are swizzled by both digits of their number no two of them meet in a bank.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd, prod
+
+from polyop.poly.tiles import Coord
+
+LANES = 8  # of 16 bytes each: what shared memory takes at once
+LEAST = 8  # bytes of a column of a square
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """inside: iterator -> its coordinates in the tile; loops: over threads, the fastest one last; rows: of a thread, as it reads;
+    late: the same, as it writes.
+    """
+
+    inside: dict[str, tuple[Coord, ...]]
+    loops: tuple[Coord, ...]
+    rows: tuple[Coord, ...]
+    late: tuple[Coord, ...]
+
+
+def cut(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, str | None], beside: int, threads: int) -> Cut:
+    """Copy number `n` of a tile, whose iterators are named by `own`.
+
+    tile    the extents; ways: the iterator that is fast, of which a thread has `beside` neighbours, and the slow one
+    """
+    inside: dict[str, tuple[Coord, ...]] = {}
+    loops: list[Coord] = []
+    rows: list[Coord] = []
+    left = threads
+    for i, each in zip(ways, (beside, 1), strict=True):
+        if i is None:
+            continue
+        q, size = own[i], tile[i]
+        each = gcd(size, each)
+        here = gcd(size // each, left)  # each goes on as often as the others
+        left //= here
+        x = Coord(f"{q}_x{n}", each, here * each)
+        z = (Coord(f"{q}_z{n}", here * each, size),) if size > here * each else ()
+        v = (Coord(f"{q}_v{n}", 1, each),) if each > 1 else ()
+        inside[i] = (*z, x, *v)
+        loops.insert(0, x)
+        rows = [*z, *rows, *v]
+    return Cut(inside, tuple(loops), tuple(rows), tuple(rows))
+
+
+def squares(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, str], bytes_: int, beside: int,
+            threads: int) -> Cut:
+    """The same by squares, as high as a thread's share of the tile allows, but at least so that 8 bytes are written at once.
+
+    bytes_  of an element
+    """
+    fast, slow = ways
+    q, p = own[fast], own[slow]
+    across = gcd(tile[fast], beside)
+    share = prod(tile.values()) // threads // across
+    high = gcd(tile[slow], max(min(share, beside), LEAST // bytes_, 1))
+    here = gcd(tile[fast] // across, threads)
+    near, down = gcd(here, LANES), gcd(tile[slow] // high, threads // here)
+    v, x = Coord(f"{q}_v{n}", 1, across), Coord(f"{q}_x{n}", across, near * across)
+    u, t = Coord(f"{p}_u{n}", 1, high), Coord(f"{p}_x{n}", high, down * high)
+    far = _rest(Coord(f"{q}_y{n}", near * across, here * across))
+    right, below = _rest(Coord(f"{q}_z{n}", here * across, tile[fast])), _rest(Coord(f"{p}_z{n}", down * high, tile[slow]))
+    inside = {fast: (*right, *far, x, v), slow: (*below, t, u)}
+    return Cut(inside, (*far, t, x), (*right, *below, u, v), (*right, *below, v, u))
+
+
+def _rest(c: Coord) -> tuple[Coord, ...]:
+    return (c,) if (c.cap or 0) > c.step else ()
