@@ -16,6 +16,7 @@ from math import prod
 
 from polyop.codegen.cindex import index
 from polyop.codegen.cplace import element
+from polyop.codegen.croles import COPYING
 from polyop.codegen.cscope import Box, Scope
 from polyop.codegen.cthreads import NUMBER
 from polyop.codegen.cunits import LINE
@@ -30,14 +31,22 @@ BARRIER_BYTES = 8
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """The barriers in shared memory on which an engine's copies arrive: one more than groups of them may be on their way."""
+    """The barriers in shared memory on which an engine's copies arrive: one more than groups of them may be on their way.
 
-    count: int
+    Of a `pipe` between a producer and consumers one more than that, or a power of two, and as many for the way back.
+    """
+
+    pending: int
     at: int
+    pipe: bool
+
+    @property
+    def count(self) -> int:
+        return 1 << (self.pending + 1).bit_length() if self.pipe else self.pending + 1
 
     @property
     def end(self) -> int:
-        return self.at + self.count * BARRIER_BYTES
+        return self.at + self.count * BARRIER_BYTES * (1 + self.pipe)
 
 
 def found(body: tuple[Node, ...], buffers: dict[str, Buffer]) -> tuple[dict[str, Box], tuple[Boxes, ...]]:
@@ -57,9 +66,9 @@ def found(body: tuple[Node, ...], buffers: dict[str, Buffer]) -> tuple[dict[str,
     return boxes, tuple(told)
 
 
-def ring(body: tuple[Node, ...], shared: int) -> Ring:
+def ring(body: tuple[Node, ...], shared: int, pipe: bool) -> Ring:
     """The ring of a kernel that has so many bytes of shared memory beside it."""
-    return Ring(1 + max((n.pending for n in walk(body) if isinstance(n, Barrier)), default=0), -(-shared // 16) * 16)
+    return Ring(max((n.pending for n in walk(body) if isinstance(n, Barrier)), default=0), -(-shared // 16) * 16, pipe)
 
 
 def copy(n: For, scope: Scope, otherwise: list[str]) -> list[str]:
@@ -69,15 +78,24 @@ def copy(n: For, scope: Scope, otherwise: list[str]) -> list[str]:
     if box is None or s is None:
         return otherwise
     lines = []
+    if scope.producer:  # all boxes, or none: threads copy as those of the nest would
+        number, all_ = NUMBER, scope.producer
+        turns = f"for (pop_u32 {number} = pop_thread() - {all_}; {number} < {all_}; {number} += {COPYING}) {{"
+        otherwise = [turns, *("    " + x for x in otherwise), "}"]
     for to, corner in zip(box.to, box.corners, strict=True):
         at = ", ".join(f"(int)({index(c, scope.names).c})" for c in corner)
         lines.append(f"pop_ring_load(pop_arriving, &{element(to, {}, scope)}, pop_map{box.number}, {box.bytes_}, {at});")
+    if scope.producer:
+        return [f"if (pop_boxed) {{  // {s.stmt}", *("    " + x for x in lines), "} else {",
+                *("    " + x for x in otherwise), "}"]
     asked = [f"    if ({NUMBER} == 0) {{  // {s.stmt}", *("        " + x for x in lines), "    }"]
     return [f"if (pop_boxed{box.number}) {{", *asked, "} else", *otherwise]
 
 
 def start(r: Ring) -> list[str]:
     """The ring's declaration."""
+    if r.pipe:
+        return [f"POP_SHARED_VIEW(pop_full, pop_u64, {r.at}, {2 * r.count});"]
     return [f"POP_SHARED_VIEW(pop_full, pop_u64, {r.at}, {r.count});",
             f"pop_ring<{r.count}> pop_arriving = {{(pop_u64*)(pop_shared + {r.at}), 0, 0}};", "pop_ring_start(pop_arriving);"]
 

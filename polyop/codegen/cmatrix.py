@@ -23,7 +23,7 @@ from polyop.ir.atoms import Fragment, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, expr_names, loads, names
-from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Space, Store, placed
+from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store, placed, stores
 from polyop.ir.target import Target
 
 _WORD = 4  # bytes of a register
@@ -83,6 +83,13 @@ def declared(b: Buffer, h: Held, c: str) -> str:
         return f"{STORED[b.dtype.name]} {c}[{count}][{h.fragment.regs}];"
     alone = words(b, h.fragment) == 1 or b.dtype.bytes_ > _WORD  # an atom takes a single number as it is
     return f"{STORED[b.dtype.name] if alone else 'pop_u32'} {c}[{count}][{words(b, h.fragment)}];"
+
+
+def results(body: tuple[Node, ...], scope: Scope) -> int:
+    """Registers of a thread for the tiles that the products of a body add up."""
+    found = {s.target.source for s in stores(body) if s.stmt in scope.tiles.products}
+    tiles = [(scope.buffers[x], scope.tiles.held[x].fragment) for x in found]
+    return sum(prod(n.const for n in slot_counts(b)) * words(b, fragment) for b, fragment in tiles)
 
 
 def words(b: Buffer, f: Fragment) -> int:

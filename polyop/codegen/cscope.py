@@ -63,6 +63,7 @@ class Scope:
     folds     the statements that combine what threads have, with the loops over these threads
     tiles     what is done by matrix units
     barrier   the C statement that a barrier of the kernel is; `{}`: how many groups of copies it leaves on their way
+    producer  the number of the first of the threads that do nothing but copy, where the text is theirs; else 0
     boxes     the copies that an engine may do, by statement
     steps     what the index of each loop is a multiple of
     counts    the C type of an index; what data say of a place is i64
@@ -77,6 +78,7 @@ class Scope:
     folds: Mapping[str, tuple[For, ...]] = field(default_factory=dict)
     tiles: Tiles = field(default_factory=Tiles)
     barrier: str = "pop_barrier();"
+    producer: int = 0
     boxes: Mapping[str, Box] = field(default_factory=dict)
     steps: Mapping[str, int] = field(default_factory=dict)
     counts: str = "pop_i64"

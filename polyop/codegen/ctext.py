@@ -5,20 +5,22 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, replace
 
-from polyop.codegen import cboxes, ccopy, cmatrix, cthreads, cunits, raster
+from polyop.codegen import cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cbody import body
 from polyop.codegen.cboxes import Ring
 from polyop.codegen.cindex import index
 from polyop.codegen.cnames import c_names, without_unused
 from polyop.codegen.cplace import STORED, slot_counts, strides
+from polyop.codegen.cpoints import Points
+from polyop.codegen.croles import Roles
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cwarps import require_whole_warps
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
-from polyop.codegen.split import Axis, KernelNest, kernels, plan, split, used, written
+from polyop.codegen.split import KernelNest, kernels, plan, split, used, written
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, Scalar, is_computed, loads
+from polyop.ir.expr import Load, Scalar, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import Barrier, Buffer, LoopNest, Space, stores, structure, walk
 from polyop.ir.module import STATUS, Launch, Module, Signature
@@ -68,12 +70,16 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
         _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
         boxes, told = cboxes.found(k.body, dict(scope.buffers)) if target.boxes else ({}, ())
-        ring = cboxes.ring(k.body, bytes_) if told else None
+        results = cmatrix.results(k.body, scope)
+        roles = croles.of(k, block, boxes, bytes_, results, target.multi) if told and target.multi else None
+        ring = cboxes.ring(k.body, bytes_, bool(roles)) if told else None
         bytes_ = ring.end if ring else bytes_
-        launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), block, args, changed, bytes_,
-                                1 if together else None, far.get(k.name, ()), told)
+        threads = roles.threads if roles else block
+        launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), threads, args, changed, bytes_,
+                                1 if together else None, far.get(k.name, ()), told, bool(roles))
         inside = replace(scope, block=together, barrier=_barrier(k, nest, scope, bool(told)), boxes=boxes)
-        texts += ["", *_kernel(k, nest, inside, args, dialect.kernel.format(block=block), far.get(k.name, ()), len(told), ring)]
+        head = dialect.kernel.format(block=threads)
+        texts += ["", *_kernel(k, nest, inside, args, head, far.get(k.name, ()), len(told), ring, roles)]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
 
@@ -112,7 +118,7 @@ def _arguments(k: KernelNest, nest: LoopNest, signature: Signature) -> tuple[str
 
 
 def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], head: str,
-            far: tuple[Reach, ...], maps: int, ring: Ring | None) -> list[str]:
+            far: tuple[Reach, ...], maps: int, ring: Ring | None, roles: Roles | None) -> list[str]:
     changed = written(k.body)
     scalar_types = dict(nest.scalars)
     parameters: list[list[str]] = [[]]  # in lines: the sizes and scalars, then one for each buffer
@@ -136,47 +142,57 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
     lines += [f"    {', '.join(p)}{',' if i + 1 < len(parameters) else ')'}" for i, p in enumerate(parameters)]
     if not parameters:
         lines[-1] += ")"
-    in_groups = raster.is_shared_both_ways(k, nest)
+    axes = Points(k.axes, raster.is_shared_both_ways(k, nest))
+    if ring and roles:
+        inside = without_unused([*axes.counts(scope), *_number(scope), *_shared_lines(k, nest, scope, ring),
+                                 *_in_roles(k, nest, scope, axes, ring, roles, maps)])
+        return [*lines, "{", *("    " + x for x in inside), "}"]
     until = max((i + 1 for i, n in enumerate(k.body) if any(isinstance(x, Barrier) and x.pending for x in walk((n,)))), default=0)
     end = ["pop_copies_end();  // those of turns that a short sum does not have"] if until else []
     end += [f"pop_ring_end<{ring.count - 1}>(pop_arriving);"] if ring else []
     start = cboxes.start(ring) if ring else []
     until = until or (len(k.body) if ring else 0)
-    inside = without_unused([*_axes(k.axes, scope, in_groups), *_buffers(k, nest, scope, ring), *start,
+    inside = without_unused([*axes.counts(scope), *_number(scope), *axes.start(scope),
+                             *_shared_lines(k, nest, scope, ring), *_buffers(k, nest, scope), *start,
                              *body(k.body[:until], scope), *end, *body(k.body[until:], scope)])
     return [*lines, "{", *("    " + x for x in inside), "}"]
 
 
-def _axes(axes: tuple[Axis, ...], scope: Scope, in_groups: bool) -> list[str]:
-    """One thread, or one block of them, for each point of the box of counts: the last loop varies fastest, if not `in_groups`."""
-    number = [f"const pop_u32 {cthreads.NUMBER} = pop_thread();"] if scope.block else []
-    if not axes:
-        return number
-    names = [scope.names[a.loop.index] for a in axes]
-    counts = [str(a.count.const) if a.count.is_constant else f"{n}_count" for a, n in zip(axes, names, strict=True)]
-    pairs = zip(axes, counts, strict=True)
-    out = [f"const {scope.counts} {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
-    if scope.block:
-        out += [*number, f"const {scope.counts} item = ({scope.counts}){raster.numbered(counts) if in_groups else 'blockIdx.x'};"]
-    else:
-        t = scope.counts
-        out.append(f"const {t} item = ({t})blockIdx.x * ({t})blockDim.x + ({t})threadIdx.x;")
-        out.append(f"if (item >= {' * '.join(counts)}) return;")
-    for d, a in enumerate(axes):
-        inner = counts[d + 1:]
-        at = "item" if not inner else f"item / {inner[0]}" if len(inner) == 1 else f"item / ({' * '.join(inner)})"
-        at = f"{at} % {counts[d]}" if d else at
-        at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
-        lower = index(a.loop.lower, scope.names).at(12)
-        out.append(f"const {scope.counts} {names[d]} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
-        if not a.exact:
-            out.append(f"if ({names[d]} >= {index(a.loop.upper, scope.names).c}) return;")
-    return out
+def _number(scope: Scope) -> list[str]:
+    return [f"const pop_u32 {cthreads.NUMBER} = pop_thread();"] if scope.block else []
 
 
-def _buffers(k: KernelNest, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[str]:
+def _in_roles(k: KernelNest, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, roles: Roles, maps: int) -> list[str]:
+    """The text of a kernel whose warps have roles, and whose blocks take point after point."""
+    first, pending = roles.consumers, ring.pending
+    boxed = " && ".join(f"pop_boxed{i}" for i in range(maps))
+    copying = replace(scope, producer=first, barrier="pop_producer_barrier<{}>(pop_arriving, pop_boxed);")
+    using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
+    copied, rest = croles.producer(k.body), croles.consumer(k.body)
+    until = croles.released(rest, scope.buffers)
+    consumed = [*_buffers(k, nest, using), *body(rest[:until], using),
+                "pop_consumer_release(pop_arriving);  // nothing below uses what was copied", *body(rest[until:], using)]
+    return [
+        f"const bool pop_boxed = {boxed};", *cboxes.start(ring),
+        f"pop_pipe<{ring.count}> pop_arriving = pop_pipe_start<{ring.count}>("
+        f"(pop_u64*)(pop_shared + {ring.at}), pop_boxed ? 1 : {croles.COPYING}, {first // croles.WARP});",
+        f"if ({cthreads.NUMBER} >= {first}) {{  // these threads copy; if they ask for boxes, one of them does",
+        f"    pop_registers_less<{croles.FEW}>();",
+        f"    if (!pop_boxed || {cthreads.NUMBER} == {first}) {{",
+        *("        " + x for x in axes.loop(copying, body(copied, copying))),
+        f"        pop_producer_end<{pending}>(pop_arriving, pop_boxed);",
+        "    }", "    return;", "}",
+        f"pop_registers_more<{roles.registers}>();",
+        *axes.loop(using, consumed)]
+
+
+def _shared_lines(k: KernelNest, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[str]:
+    return cthreads.shared_lines(_shared(k, nest), scope, ring.end if ring else 0)
+
+
+def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
     """Strides of work buffers, and the thread's registers."""
-    out = cthreads.shared_lines(_shared(k, nest), scope, ring.end if ring else 0)
+    out: list[str] = []
     here, taken = used(k.body), ccopy.taken(k.body, scope)
     for b in nest.buffers:
         if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):

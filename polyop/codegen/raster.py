@@ -31,6 +31,6 @@ def _names(x: Load) -> frozenset[str]:
     return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
 
 
-def numbered(counts: list[str]) -> str:
-    """The number of a block in order of the loops, of which there are `counts`, from that by which it was started."""
-    return f"pop_grouped<{GROUP}>(blockIdx.x, (pop_u32){counts[-2]}, (pop_u32){counts[-1]})"
+def numbered(started: str, counts: list[str]) -> str:
+    """The number of a block in order of the loops, of which there are `counts`, from that by which it is `started`."""
+    return f"pop_grouped<{GROUP}>({started}, (pop_u32){counts[-2]}, (pop_u32){counts[-1]})"

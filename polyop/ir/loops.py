@@ -99,7 +99,11 @@ class For:
     """`for index in [lower, upper)`, in steps of `step`. An `upper` at or below `lower` is legal: nothing runs.
 
     Rows, lanes and threads start at 0, lanes in steps of 1, and have at most the constant `extent` of iterations; with as
-    many the loop is full. `weight`: of threads, see above.
+    many the loop is full.
+
+    weight      of threads, see above
+    persistent  of a parallel loop, the innermost one: a block of threads may take iterations of it and of those around one
+                after the other, with the same shared memory, and with no barrier between them
     """
 
     index: str
@@ -110,6 +114,7 @@ class For:
     kind: Kind = Kind.SERIAL
     extent: int | None = None
     weight: int = 0
+    persistent: bool = False
 
     def __post_init__(self) -> None:
         if self.step < 1:
@@ -120,6 +125,8 @@ class For:
             raise InternalError(f"loop {self.index}: lanes go in steps of 1")
         if (self.kind == Kind.THREADS) != (self.weight > 0):
             raise InternalError(f"loop {self.index}: threads, and nothing else, have a weight")
+        if self.persistent and self.kind != Kind.PARALLEL:
+            raise InternalError(f"loop {self.index}: a block takes iterations of parallel loops, and of nothing else")
 
     @property
     def end(self) -> int:
@@ -194,10 +201,13 @@ class Barrier:
     each Barrier closes one, empty or not. All groups have arrived then but the `pending` newest ones.
 
     reason   the dependence that needs it
+    handed   it stands between copies and other accesses alone: threads need not wait for each other, only for copies, and what
+             is copied behind it for them
     """
 
     reason: str
     pending: int = 0
+    handed: bool = False
 
     def __post_init__(self) -> None:
         if self.pending < 0:
@@ -281,7 +291,8 @@ def show(n: Node, depth: int) -> list[str]:
     match n:
         case For():
             weight = f" by {n.weight}" if n.weight else ""
-            kind = "" if n.kind == Kind.SERIAL else f"  ({n.kind}{f' {n.extent}' if n.extent else ''}{weight})"
+            stays = ", persistent" if n.persistent else ""
+            kind = "" if n.kind == Kind.SERIAL else f"  ({n.kind}{f' {n.extent}' if n.extent else ''}{weight}{stays})"
             step = f" by {n.step}" if n.step != 1 else ""
             return [f"{pad}for {n.index} in [{n.lower}, {n.upper}){step}{kind}"] + [x for b in n.body for x in show(b, depth + 1)]
         case If() | IfData():
@@ -296,7 +307,7 @@ def show(n: Node, depth: int) -> list[str]:
             return [f"{pad}prefetch {n.place}"]
         case Barrier():
             late = f" but for {n.pending} groups of copies" if n.pending else ""
-            return [f"{pad}barrier{late}: {n.reason}"]
+            return [f"{pad}barrier{' of copies' if n.handed else ''}{late}: {n.reason}"]
     assert_never(n)
 
 

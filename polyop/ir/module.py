@@ -67,6 +67,7 @@ class Launch:
     shared   bytes of dynamic shared memory of each block
     points   how many points one block takes; None: as many as it has threads, one each; 1: its threads share a point
     reach    how far the kernel's indices get, if these have 32 bits: see `ir/reach.py`
+    persistent  each multiprocessor has one block, which takes point after point; else each point has a block of its own
     boxes    behind `args`, for each: 128 bytes that tell an engine of the tensor, and a u32, whether they do; if it does not lie
              as the engine needs it, the kernel copies its boxes otherwise
     """
@@ -80,6 +81,7 @@ class Launch:
     points: int | None = None
     reach: tuple[Reach, ...] = ()
     boxes: tuple[Boxes, ...] = ()
+    persistent: bool = False
 
     def __post_init__(self) -> None:
         if self.block < 1 or self.shared < 0 or (self.points is not None and self.points < 1):

@@ -11,6 +11,10 @@ stands behind a new barrier. The body of a loop is gone through twice: its end m
 Copies that arrive later, and are read only turns after, may be on their way at the barriers between: of a tile that is copied
 to X[(t + 3) mod 4] in turn t and read in X[t mod 4], that of the turn t + 1 and of t + 2.
 
+Where nothing would need a barrier if there were no copies, all barriers are `handed` ones: threads do not wait for each other.
+Where a unit reads the copies itself, blocks are persistent then, as tiles of the next block may be copied while this one stores
+its results.
+
 Nothing here is trusted: `verify/threads.py` shows for all sizes that the barriers suffice.
 """
 
@@ -22,7 +26,7 @@ from functools import cached_property
 from math import prod
 
 from polyop.ir.expr import Affine, Load, Position, Quasi, affine, loads, names, substitute
-from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, placed, rebuild, walk
+from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, placed, rebuild, stores, walk
 
 _LANES = "lanes"  # stands for those of a warp that share a matrix unit's tile: which one has an element is not asked here
 
@@ -57,7 +61,9 @@ def with_barriers(nest: LoopNest) -> LoopNest:
     """`nest` with the barriers that its loops over threads need; itself, if it has none."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest
-    return replace(nest, body=_waiting(_Writer(nest).kernels(nest.body)))
+    writer = _Writer(nest)
+    body = _waiting(writer.kernels(nest.body))
+    return replace(nest, body=tuple(map(_persistent, body)) if writer.is_persistent else body)
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +80,7 @@ class _Writer:
         alone: list[Node] = []
 
         def flush() -> None:
-            out.extend(self.block(tuple(alone), {})[0])
+            out.extend(self.kernel(tuple(alone)))
             alone.clear()
 
         for n in body:
@@ -90,7 +96,23 @@ class _Writer:
         """The body of a loop over blocks, in which there may be more of them."""
         if any(isinstance(x, For) and x.kind == Kind.PARALLEL for x in walk(body)):
             return tuple(rebuild(n, self.inside) for n in body)
-        return self.block(body, {})[0]
+        return self.kernel(body)
+
+    def kernel(self, body: tuple[Node, ...]) -> tuple[Node, ...]:
+        """The body of a kernel, whose barriers are handed ones if nothing but copies needs any."""
+        waiting, after = self.block(body, {})
+        if not any(s.later for s in stores(body)) or _barriers(self.block(_without_copies(body), {})[0]):
+            return waiting
+        if self.is_persistent:  # the next block's accesses meet those of this one
+            elsewhere = {m: tuple(replace(x, aged=True, before=()) for x in found) for m, found in after.items()
+                         if self.nest.buffer(m).space == Space.SHARED}
+            waiting, _ = self.block(body, elsewhere)
+        return _handed(waiting)
+
+    @cached_property
+    def is_persistent(self) -> bool:
+        """Whether blocks may be persistent: they are where a unit reads the copies itself."""
+        return any(b.swizzle for b in self.nest.buffers)
 
     def block(self, body: tuple[Node, ...], pending: _Pending) -> tuple[tuple[Node, ...], _Pending]:
         """`body` with barriers, after what is pending; and what is pending then."""
@@ -249,12 +271,30 @@ def _waiting(body: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(map(one, body)) if ahead > 1 else body
 
 
-def _ahead(stores: tuple[Store, ...]) -> int:
+def _without_copies(body: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(rebuild(n, _without_copies) for n in body if not (isinstance(n, Store) and n.later))
+
+
+def _handed(body: tuple[Node, ...]) -> tuple[Node, ...]:
+    return tuple(replace(n, handed=True) if isinstance(n, Barrier) else rebuild(n, _handed) for n in body)
+
+
+def _persistent(n: Node) -> Node:
+    """`n` with blocks that are persistent where all their barriers are handed ones."""
+    n = rebuild(n, lambda inner: tuple(map(_persistent, inner)))
+    inside = tuple(walk(n.body)) if isinstance(n, For) and n.kind == Kind.PARALLEL else ()
+    barriers = [x for x in inside if isinstance(x, Barrier)]
+    if not isinstance(n, For) or not barriers or any(isinstance(x, For) and x.kind == Kind.PARALLEL for x in inside):
+        return n
+    return replace(n, persistent=all(x.handed for x in barriers))
+
+
+def _ahead(all_stores: tuple[Store, ...]) -> int:
     """How many turns before it is read everything that arrives later is copied, at least; 0 if that is not known."""
     found = []
-    for s in stores:
+    for s in all_stores:
         if s.later:
-            found += [_turns(s.target, x) for t in stores for x in loads(t.expr) if x.source == s.target.source]
+            found += [_turns(s.target, x) for t in all_stores for x in loads(t.expr) if x.source == s.target.source]
     return min((d for d in found if d is not None), default=0)
 
 

@@ -24,6 +24,8 @@ from polyop.runtime.launching import Memory, addresses, arguments, fits, grid
 ORDERS = ("forward", "backward", "shuffled")
 """In which order the blocks of a launch, and the threads of a block, run."""
 
+_PROCESSORS = 3  # of the emulated device, so that blocks that stay take several points each, and not equally many
+
 COMPLETIONS = ("late", "early")
 """When asynchronous copies arrive: at the wait, or at once."""
 
@@ -170,7 +172,7 @@ class _How:
 def _launch(lib: ctypes.CDLL, launch: Launch, module: Module, env: Mapping[str, int], scalars: Mapping[str, Any],
             memory: Mapping[str, Memory], how: _How) -> bool:
     """Start one kernel; whether it was stopped: by an access out of bounds, or because it could not go on."""
-    blocks = grid(launch, env)
+    blocks = grid(launch, env, lambda: _PROCESSORS)
     if not blocks:
         return False
     values = arguments(launch, module.signature, env, scalars, memory)

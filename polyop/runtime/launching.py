@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,8 +26,8 @@ class Memory:
     strides: tuple[int, ...] = ()
 
 
-def grid(launch: Launch, env: Mapping[str, int]) -> int:
-    """How many blocks start; 0 if nothing does.
+def grid(launch: Launch, env: Mapping[str, int], processors: Callable[[], int]) -> int:
+    """How many blocks start; 0 if nothing does. `processors`: how many multiprocessors the device has.
 
     Raises UnsupportedError for more blocks than a grid holds.
     """
@@ -37,7 +37,7 @@ def grid(launch: Launch, env: Mapping[str, int]) -> int:
     blocks = -(-points // (launch.points or launch.block))
     if blocks > _MOST_BLOCKS:
         raise UnsupportedError(f"{launch.kernel} would need {blocks} blocks; a grid has at most {_MOST_BLOCKS}")
-    return blocks
+    return min(blocks, processors()) if launch.persistent else blocks
 
 
 def fits(plan: tuple[HostStep, ...], sizes: Mapping[str, int], strides: Mapping[str, tuple[int, ...]]) -> bool:

@@ -18,21 +18,29 @@ def launch(**changes: Any) -> Launch:
     return Launch("k", (affine("N"), affine(3)), **{"block": 128, "args": ("N",), "writes": (), **changes})
 
 
+def nobody() -> int:
+    raise AssertionError("the number of multiprocessors matters to blocks that stay")
+
+
 def test_the_grid_holds_a_thread_for_each_point() -> None:
-    assert [grid(launch(), {"N": n}) for n in (-1, 0, 1, 42, 43)] == [0, 0, 1, 1, 2]
+    assert [grid(launch(), {"N": n}, nobody) for n in (-1, 0, 1, 42, 43)] == [0, 0, 1, 1, 2]
 
 
 def test_a_block_may_take_one_point_with_all_its_threads() -> None:
-    assert [grid(launch(points=1), {"N": n}) for n in (0, 1, 43)] == [0, 3, 129]
+    assert [grid(launch(points=1), {"N": n}, nobody) for n in (0, 1, 43)] == [0, 3, 129]
 
 
 def test_a_block_may_take_several_points() -> None:
-    assert [grid(launch(points=4), {"N": n}) for n in (1, 4, 5)] == [1, 3, 4]
+    assert [grid(launch(points=4), {"N": n}, nobody) for n in (1, 4, 5)] == [1, 3, 4]
+
+
+def test_blocks_that_stay_are_as_many_as_the_device_has_multiprocessors_and_no_more_than_there_are_points() -> None:
+    assert [grid(launch(points=1, persistent=True), {"N": n}, lambda: 10) for n in (0, 1, 3, 4, 43)] == [0, 3, 9, 10, 10]
 
 
 def test_more_blocks_than_a_grid_holds_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="a grid has at most 2147483647"):
-        grid(launch(points=1), {"N": 2**31})
+        grid(launch(points=1), {"N": 2**31}, nobody)
 
 
 @pytest.mark.parametrize("wrong", [{"block": 0}, {"shared": -1}, {"points": 0}])

@@ -298,6 +298,36 @@ def test_a_copy_that_may_arrive_later_is_not_read_in_the_same_nest_of_threads() 
     assert failure(op, changed(nest, at_once)) in (DIGITS, MEET)
 
 
+@pytest.mark.parametrize(("name", "where", "handed"), [("f16", "cuda:sm_90a", True), ("conv", "cuda:sm_80", True),
+                                                       ("f32", "hip:gfx942", False)])
+def test_barriers_are_handed_ones_where_only_copies_need_any(name: str, where: str, handed: bool) -> None:
+    _, nest = made(name, where)
+    assert {b.handed for b in barriers(nest)} == {handed}
+
+
+def test_handed_barriers_do_not_order_what_threads_themselves_write() -> None:
+    op, nest = made("f32", "hip:gfx942")
+    assert failure(op, changed(nest, lambda n: replace(n, handed=True) if isinstance(n, Barrier) else n)) == BETWEEN
+
+
+def test_persistent_blocks_have_a_barrier_between_the_tiles_of_one_and_those_of_the_next() -> None:
+    operator = polyop.op(TEXTS["f16"])
+    op = operator._op(operator.choice())
+    nest = compile_op(op, contiguous(op), target("cuda:sm_90a"), Options(tile=(64, 64))).nest
+    assert nest is not None and any(isinstance(n, For) and n.persistent for n in walk(nest.body))
+
+    def without(persistent: bool) -> LoopNest:
+        """The barrier before the tile of the first turn, which orders blocks alone."""
+        def one(n: Node) -> Node:
+            if not isinstance(n, For) or n.kind != Kind.PARALLEL:
+                return n
+            return replace(n, body=tuple(x for x in n.body if not isinstance(x, Barrier)), persistent=n.persistent and persistent)
+        return changed(nest, one)
+
+    assert failure(op, without(persistent=False)) == ""
+    assert failure(op, without(persistent=True)) == BETWEEN
+
+
 def test_barriers_are_derived_again_from_a_nest_without_them() -> None:
     _, nest = made("f16")
     assert with_barriers(changed(nest, lambda n: None if isinstance(n, Barrier) else n)) == nest

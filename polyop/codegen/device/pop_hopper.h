@@ -151,6 +151,70 @@ template <int N, int R> POP_FN void pop_ring_end(pop_ring<R>& ring) {
     for (pop_u32 i = ring.group + 1 > N ? ring.group - N : 0; i <= ring.group; ++i) pop_mbarrier_wait(ring.full + i % R, i / R % 2);
 }
 
+// --- threads that copy beside threads that use the copies --------------------------------------------------------------
+
+// A ring whose groups one producer fills, a thread that asks for boxes or a warpgroup that copies itself, and as many barriers to
+// which warps of consumers come. At its n-th barrier the producer closes group n and waits for the consumers to come to theirs; these
+// wait for all groups but the N newest. No barrier is used again before both sides have seen its last phase: R > N + 1.
+template <int R> struct pop_pipe : pop_ring<R> {
+    pop_u64* empty;
+    bool came;
+};
+
+template <int R> POP_FN pop_pipe<R> pop_pipe_start(pop_u64* barriers, pop_u32 producers, pop_u32 consumers) {
+    pop_pipe<R> pipe = {{barriers, 0, 0}, barriers + R, false};
+    if (pop_thread() == 0) {
+        for (int i = 0; i < R; ++i) {
+            pop_mbarrier_init(pipe.full + i, producers);
+            pop_mbarrier_init(pipe.empty + i, consumers);
+        }
+        pop_mbarrier_fence();
+    }
+    pop_barrier();
+    return pipe;
+}
+
+// A warp comes to the consumers' next barrier, maybe long before it needs what arrives there.
+template <int R> POP_FN void pop_consumer_release(pop_pipe<R>& pipe) {
+    pop_warp_barrier();
+    if (pop_thread() % 32 == 0) pop_mbarrier_arrive(pipe.empty + pipe.group % R);
+    pipe.came = true;
+}
+
+template <int N, int R> POP_FN void pop_consumer_barrier(pop_pipe<R>& pipe) {
+    static_assert(N + 1 < R, "a barrier of a pipe is used again when both sides have seen its phase");
+    if (!pipe.came) pop_consumer_release(pipe);
+    pipe.came = false;
+    if (pipe.group + 1 > N) pop_mbarrier_wait(pipe.full + (pipe.group - N) % R, (pipe.group - N) / R % 2);
+    pipe.group++;
+}
+
+// `boxed`: one thread asks for boxes; else threads copy.
+template <int N, int R> POP_FN void pop_producer_barrier(pop_pipe<R>& pipe, bool boxed) {
+    static_assert(N + 1 < R, "a barrier of a pipe is used again when both sides have seen its phase");
+    if (boxed) {
+        pop_mbarrier_expect(pipe.full + pipe.group % R, pipe.bytes);
+        pipe.bytes = 0;
+    } else {
+        pop_copy_commit();
+        pop_copy_wait<N>();
+        pop_async_fence();
+        if (pipe.group + 1 > N) pop_mbarrier_arrive(pipe.full + (pipe.group - N) % R);
+    }
+    pop_mbarrier_wait(pipe.empty + pipe.group % R, pipe.group / R % 2);
+    pipe.group++;
+}
+
+// Waits for all groups, of which the last barrier left N on their way.
+template <int N, int R> POP_FN void pop_producer_end(pop_pipe<R>& pipe, bool boxed) {
+    if (!boxed) {
+        pop_copies_end();
+        return;
+    }
+    pop_mbarrier_expect(pipe.full + pipe.group % R, pipe.bytes);
+    for (pop_u32 i = pipe.group + 1 > N ? pipe.group - N : 0; i <= pipe.group; ++i) pop_mbarrier_wait(pipe.full + i % R, i / R % 2);
+}
+
 #endif
 
 #if defined(POP_EMULATOR) || defined(__CUDA_ARCH_FEAT_SM90_ALL)

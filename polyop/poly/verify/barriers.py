@@ -7,6 +7,10 @@ and each one closes a group, so a barrier that leaves p groups on their way has 
 no accesses meet that pass too few:
 
     { (first, second) : one element, the same blocks, first before second, other threads, barriers between < needed }  is empty
+
+A barrier that is `handed` from copies to other accesses, or back, stands between these alone. Where blocks are persistent, two
+of any blocks may be one after the other: then the barriers from the first access to the end of its block's text, and
+from the beginning of the text to the second one, are all there is between them.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from polyop.ir.loops import For, Kind, Space
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.conflicts import Touch
 from polyop.poly.verify.frame import IN, OUT
-from polyop.poly.verify.paths import Passed, Paths
+from polyop.poly.verify.paths import Counted, Passed, Paths
 from polyop.poly.verify.sites import Site
 from polyop.poly.verify.threads import DIGITS, chain
 
@@ -67,6 +71,10 @@ def _orders(paths: Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
     both = nests[0] if nests else both  # what is in one nest of threads at one time is for the claim that threads do not meet
     pairs = first.place.apply_range(second.place.reverse())
     start = blocks[-1] + 1 if blocks else 0
+    if blocks and f.around[blocks[-1]].loop.persistent:
+        enough = _between(paths, first, second, f.around[blocks[-1]].key)
+        if enough is not None:
+            yield _elsewhere(pairs, blocks).subtract(enough)
     for i in range(start):
         pairs = pairs.equate(IN, i, OUT, i)
     for level in range(start, both):
@@ -81,6 +89,15 @@ def _orders(paths: Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
             yield pairs.subtract(enough)
 
 
+def _elsewhere(pairs: isl.Map, blocks: Sequence[int]) -> isl.Map:
+    """The part of `pairs` of two blocks, in any order: { first -> second : some coordinate of blocks differs }"""
+    found = isl.Map.empty(pairs.get_space())
+    for i in blocks:
+        found = found.union(pairs.order_lt(IN, i, OUT, i)).union(pairs.order_gt(IN, i, OUT, i))
+        pairs = pairs.equate(IN, i, OUT, i)
+    return found
+
+
 def _between(paths: Paths, first: Touch, second: Touch, key: int | None) -> isl.Map | None:
     """{ first -> second } between which there are enough barriers; None if there always are. `key`: as in `Paths.between`.
 
@@ -89,8 +106,9 @@ def _between(paths: Paths, first: Touch, second: Touch, key: int | None) -> isl.
     """
     is_copy = first.writes and first.site.store.later
     found = isl.Map.empty(first.frame.space.map_from_domain_and_range(second.frame.space))
+    handed = is_copy or (second.writes and second.site.store.later)
     for pending in paths.pending if is_copy else paths.pending[-1:]:
-        passed = paths.between(first.site, second.site, key, pending)
+        passed = paths.between(first.site, second.site, key, Counted(pending, handed))
         needed = pending + 1 if is_copy else 2 if _lasts(first, second, key) else 1
         if passed is None or passed.least >= needed:
             return None

@@ -26,6 +26,17 @@ class Passed:
     least: int
 
 
+@dataclass(frozen=True, slots=True)
+class Counted:
+    """Which barriers count: those that leave at most `pending` groups of copies on their way; those that are handed, or not."""
+
+    pending: int
+    handed: bool
+
+    def includes(self, b: Barrier) -> bool:
+        return b.pending <= self.pending and (self.handed or not b.handed)
+
+
 class Paths:
     """Where each store stands in the text. `pending`: how many groups of copies the barriers of the nest leave on their way."""
 
@@ -51,20 +62,20 @@ class Paths:
                     self.steps.append(here)
                     self.keys.append((*keys, None))
 
-    def between(self, f: Site, s: Site, key: int | None, pending: int) -> Passed | None:
-        """The barriers that leave at most `pending` groups on every way from `f` to `s`; None if a kernel ends between them.
+    def between(self, f: Site, s: Site, key: int | None, counted: Counted) -> Passed | None:
+        """The barriers that are `counted` on every way from `f` to `s`; None if a kernel ends between them.
 
-        In a later iteration of the loop `key`, or in the same of all.
+        In a later iteration of the loop `key`, or in the same of all. If that loop is over blocks, in the next one.
         """
         one, two = self.steps[f.number], self.steps[s.number]
         if key is not None:
             at = self.keys[f.number].index(key)
             loop = one[at][0]
             assert isinstance(loop, For)
-            each = _passed(loop.body, pending)
-            behind, before = _behind(one[at + 1:], pending), _before(two[at + 1:], pending)
-            first = _left(one[at + 1:], f, pending) - _turn(loop, f) * each + behind
-            second = _done(two[at + 1:], s, pending) + (_turn(loop, s) - 1) * each + before
+            each = _passed(loop.body, counted)
+            behind, before = _behind(one[at + 1:], counted), _before(two[at + 1:], counted)
+            first = _left(one[at + 1:], f, counted) - _turn(loop, f) * each + behind
+            second = _done(two[at + 1:], s, counted) + (_turn(loop, s) - (loop.kind == Kind.SERIAL)) * each + before
             return Passed(first, second, behind + before)
         depth = next((i for i, (x, y) in enumerate(zip(one, two, strict=False)) if x[1] is not y[1] or x[2] != y[2]), None)
         if depth is None or one[depth][1] is not two[depth][1]:
@@ -72,28 +83,28 @@ class Paths:
         body, i, j = one[depth][1], one[depth][2], two[depth][2]
         if any(map(_is_kernel, body[i + 1:j])):
             return None
-        behind, before = _behind(one[depth + 1:], pending) + _passed(body[i + 1:j], pending), _before(two[depth + 1:], pending)
-        return Passed(_left(one[depth:], f, pending) + behind, _done(two[depth:], s, pending) + before, behind + before)
+        behind, before = _behind(one[depth + 1:], counted) + _passed(body[i + 1:j], counted), _before(two[depth + 1:], counted)
+        return Passed(_left(one[depth:], f, counted) + behind, _done(two[depth:], s, counted) + before, behind + before)
 
 
-def _behind(steps: Sequence[_Step], pending: int) -> int:
+def _behind(steps: Sequence[_Step], counted: Counted) -> int:
     """Barriers behind a place in the bodies around it."""
-    return sum(_passed(body[place + 1:], pending) for _, body, place in steps)
+    return sum(_passed(body[place + 1:], counted) for _, body, place in steps)
 
 
-def _before(steps: Sequence[_Step], pending: int) -> int:
+def _before(steps: Sequence[_Step], counted: Counted) -> int:
     """Barriers before a place in the bodies around it."""
-    return sum(_passed(body[:place], pending) for _, body, place in steps)
+    return sum(_passed(body[:place], counted) for _, body, place in steps)
 
 
-def _left(steps: Sequence[_Step], s: Site, pending: int) -> Affine:
+def _left(steps: Sequence[_Step], s: Site, counted: Counted) -> Affine:
     """Those in the turns that are left of the loops around a place."""
-    return sum((_turn(n, s, to_end=True) * _passed(n.body, pending) for n, _, _ in steps if isinstance(n, For)), Affine())
+    return sum((_turn(n, s, to_end=True) * _passed(n.body, counted) for n, _, _ in steps if isinstance(n, For)), Affine())
 
 
-def _done(steps: Sequence[_Step], s: Site, pending: int) -> Affine:
+def _done(steps: Sequence[_Step], s: Site, counted: Counted) -> Affine:
     """Those in the turns of these loops that are done."""
-    return sum((_turn(n, s) * _passed(n.body, pending) for n, _, _ in steps if isinstance(n, For)), Affine())
+    return sum((_turn(n, s) * _passed(n.body, counted) for n, _, _ in steps if isinstance(n, For)), Affine())
 
 
 def _turn(loop: For, s: Site, to_end: bool = False) -> Affine:
@@ -104,17 +115,17 @@ def _turn(loop: For, s: Site, to_end: bool = False) -> Affine:
     return s.at(quasi("div", distance, affine(loop.step)))
 
 
-def _passed(body: Sequence[Node], pending: int) -> int:
-    """The barriers that leave at most `pending` groups of copies on every way through `body`."""
+def _passed(body: Sequence[Node], counted: Counted) -> int:
+    """The barriers that are `counted` on every way through `body`."""
     total = 0
     for n in body:
         match n:
             case Barrier():
-                total += n.pending <= pending
+                total += counted.includes(n)
             case For(kind=Kind.SERIAL) if n.upper.is_constant and n.lower.is_constant:
-                total += max(0, -(-(n.upper.const - n.lower.const) // n.step)) * _passed(n.body, pending)
+                total += max(0, -(-(n.upper.const - n.lower.const) // n.step)) * _passed(n.body, counted)
             case If():
-                total += min(_passed(n.then, pending), _passed(n.other, pending))
+                total += min(_passed(n.then, counted), _passed(n.other, counted))
     return total
 
 

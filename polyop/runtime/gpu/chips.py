@@ -12,6 +12,7 @@ from polyop.runtime.gpu.driver import TITLES, Device, Driver, driver, on, relaxe
 
 _ORDINAL = {"cuda": 9, "hip": 9}                   # CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL
 _MAJOR, _MINOR, _SHARED = 75, 76, 97               # of CUdevice_attribute; the last: bytes a block may ask for
+_PROCESSORS = 16
 _NOT_FOR_IT = (200, 209, 218, 222)  # an image that is invalid, for another chip, or newer than the driver
 _DYNAMIC_SHARED = 8       # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 _PLAIN_SHARED = 48 << 10  # bytes of dynamic shared memory that need no asking
@@ -42,6 +43,12 @@ def attribute(device: Device, number: int) -> int:
     if code:
         raise d.error("count", code)
     return out.value
+
+
+@lru_cache(maxsize=64)
+def processors(device: Device) -> int:
+    """How many multiprocessors `device` has."""
+    return attribute(device, _PROCESSORS)
 
 
 @lru_cache(maxsize=64)

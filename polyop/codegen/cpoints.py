@@ -1,0 +1,67 @@
+"""Which point of its parallel loops a thread, or a block of threads, has, as C text.
+
+    for m in [0, M) by 128 (parallel) { for n in [0, N) by 256 (parallel) { .. } }
+
+    const int item = blockIdx.x;  const int m = 128 * (item / n_count);  const int n = 256 * (item % n_count);
+
+A block that is persistent has one point after the other, in steps of all blocks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyop.codegen import raster
+from polyop.codegen.cindex import index
+from polyop.codegen.cscope import Scope
+from polyop.codegen.split import Axis
+from polyop.ir.expr import Affine
+
+
+@dataclass(frozen=True, slots=True)
+class Points:
+    """How the points of a kernel are numbered: the last loop varies fastest, or the last two go `in_groups`."""
+
+    axes: tuple[Axis, ...]
+    in_groups: bool
+
+    def _counts(self, scope: Scope) -> list[str]:
+        return [str(a.count.const) if a.count.is_constant else f"{scope.names[a.loop.index]}_count" for a in self.axes]
+
+    def counts(self, scope: Scope) -> list[str]:
+        pairs = zip(self.axes, self._counts(scope), strict=True)
+        return [f"const {scope.counts} {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
+
+    def start(self, scope: Scope) -> list[str]:
+        """One thread, or one block of them, for each point of the box of counts."""
+        if not self.axes:
+            return []
+        t = scope.counts
+        if scope.block:
+            return self._point(scope, "blockIdx.x", "return")
+        return [f"const {t} item = ({t})blockIdx.x * ({t})blockDim.x + ({t})threadIdx.x;",
+                f"if (item >= {' * '.join(self._counts(scope))}) return;", *self._indices(scope, "return")]
+
+    def loop(self, scope: Scope, inside: list[str]) -> list[str]:
+        """A block for as many points as there are in steps of all blocks."""
+        points = " * ".join(f"(pop_u32){c}" for c in self._counts(scope))
+        head = f"for (pop_u32 pop_point = blockIdx.x; pop_point < {points}; pop_point += gridDim.x) {{"
+        return [head, *("    " + x for x in (*self._point(scope, "pop_point", "continue"), *inside)), "}"]
+
+    def _point(self, scope: Scope, number: str, leave: str) -> list[str]:
+        at = raster.numbered(number, self._counts(scope)) if self.in_groups else number
+        return [f"const {scope.counts} item = ({scope.counts}){at};", *self._indices(scope, leave)]
+
+    def _indices(self, scope: Scope, leave: str) -> list[str]:
+        """The indices of a point. Those past a loop's end do nothing."""
+        counts, out = self._counts(scope), []
+        for d, a in enumerate(self.axes):
+            name, inner = scope.names[a.loop.index], counts[d + 1:]
+            at = "item" if not inner else f"item / {inner[0]}" if len(inner) == 1 else f"item / ({' * '.join(inner)})"
+            at = f"{at} % {counts[d]}" if d else at
+            at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
+            lower = index(a.loop.lower, scope.names).at(12)
+            out.append(f"const {scope.counts} {name} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
+            if not a.exact:
+                out.append(f"if ({name} >= {index(a.loop.upper, scope.names).c}) {leave};")
+        return out
