@@ -15,7 +15,7 @@ from polyop.codegen import raster
 from polyop.codegen.cindex import index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.split import Axis
-from polyop.ir.expr import Affine
+from polyop.ir.expr import Affine, is_count, names, quasi
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,36 +25,40 @@ class Points:
     axes: tuple[Axis, ...]
     in_groups: bool
 
-    def _counts(self, scope: Scope) -> list[str]:
+    def names(self, scope: Scope) -> list[str]:
+        """How many points each loop has: a number, or a name for it."""
         return [str(a.count.const) if a.count.is_constant else f"{scope.names[a.loop.index]}_count" for a in self.axes]
 
-    def counts(self, scope: Scope) -> list[str]:
-        pairs = zip(self.axes, self._counts(scope), strict=True)
-        return [f"const {scope.counts} {c} = {index(a.count, scope.names).c};" for a, c in pairs if not a.count.is_constant]
+    def counts(self, scope: Scope, sizes: frozenset[str] | None = None) -> list[str]:
+        """The counts that are no numbers; given the `sizes`, none is less than 0, since other blocks follow."""
+        pairs = [(a.count, c) for a, c in zip(self.axes, self.names(scope), strict=True) if not a.count.is_constant]
+        if sizes is not None:
+            pairs = [(n if is_count(n) and names(n) <= sizes else quasi("max", n, Affine()), c) for n, c in pairs]
+        return [f"const {scope.counts} {c} = {index(n, scope.names).c};" for n, c in pairs]
 
-    def start(self, scope: Scope) -> list[str]:
-        """One thread, or one block of them, for each point of the box of counts."""
+    def start(self, scope: Scope, block: str = "blockIdx.x") -> list[str]:
+        """One thread, or one `block` of them, for each point of the box of counts."""
         if not self.axes:
             return []
         t = scope.counts
         if scope.block:
-            return self._point(scope, "blockIdx.x", "return")
-        return [f"const {t} item = ({t})blockIdx.x * ({t})blockDim.x + ({t})threadIdx.x;",
-                f"if (item >= {' * '.join(self._counts(scope))}) return;", *self._indices(scope, "return")]
+            return self._point(scope, block, "return")
+        return [f"const {t} item = ({t}){block} * ({t})blockDim.x + ({t})threadIdx.x;",
+                f"if (item >= {' * '.join(self.names(scope))}) return;", *self._indices(scope, "return")]
 
     def loop(self, scope: Scope, inside: list[str]) -> list[str]:
         """A block for as many points as there are in steps of all blocks."""
-        points = " * ".join(f"(pop_u32){c}" for c in self._counts(scope))
+        points = " * ".join(f"(pop_u32){c}" for c in self.names(scope))
         head = f"for (pop_u32 pop_point = blockIdx.x; pop_point < {points}; pop_point += gridDim.x) {{"
         return [head, *("    " + x for x in (*self._point(scope, "pop_point", "continue"), *inside)), "}"]
 
     def _point(self, scope: Scope, number: str, leave: str) -> list[str]:
-        at = raster.numbered(number, self._counts(scope)) if self.in_groups else number
+        at = raster.numbered(number, self.names(scope)) if self.in_groups else number
         return [f"const {scope.counts} item = ({scope.counts}){at};", *self._indices(scope, leave)]
 
     def _indices(self, scope: Scope, leave: str) -> list[str]:
         """The indices of a point. Those past a loop's end do nothing."""
-        counts, out = self._counts(scope), []
+        counts, out = self.names(scope), []
         for d, a in enumerate(self.axes):
             name, inner = scope.names[a.loop.index], counts[d + 1:]
             at = "item" if not inner else f"item / {inner[0]}" if len(inner) == 1 else f"item / ({' * '.join(inner)})"

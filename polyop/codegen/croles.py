@@ -22,7 +22,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyop.codegen.cscope import Box
-from polyop.codegen.split import KernelNest, used
+from polyop.codegen.split import Part, used
 from polyop.ir.loops import Barrier, Buffer, For, If, Node, Space, rebuild, stores, walk
 from polyop.ir.target import Multiprocessor
 
@@ -53,7 +53,7 @@ class Roles:
         return self.consumers + COPYING
 
 
-def of(k: KernelNest, consumers: int, boxes: Mapping[str, Box], shared: int, results: int, multi: Multiprocessor) -> Roles | None:
+def of(k: Part, consumers: int, boxes: Mapping[str, Box], shared: int, results: int, multi: Multiprocessor) -> Roles | None:
     """The roles in a kernel of `consumers` threads; None if it has no such roles.
 
     Units   shared: bytes of a block's memory; results: registers of a thread for them

@@ -9,6 +9,7 @@ from polyop.codegen import cboxes, ccopy, cmatrix, croles, cthreads, cunits, ras
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cbody import body
 from polyop.codegen.cboxes import Ring
+from polyop.codegen.cgrid import beside
 from polyop.codegen.cindex import index
 from polyop.codegen.cnames import c_names, without_unused
 from polyop.codegen.cplace import STORED, slot_counts, strides
@@ -18,12 +19,12 @@ from polyop.codegen.cscope import Scope
 from polyop.codegen.cwarps import require_whole_warps
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
-from polyop.codegen.split import KernelNest, kernels, plan, split, used, written
+from polyop.codegen.split import KernelNest, Part, kernels, plan, split, used, written
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Load, Scalar, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import Barrier, Buffer, LoopNest, Space, stores, structure, walk
-from polyop.ir.module import STATUS, Launch, Module, Signature
+from polyop.ir.module import STATUS, Blocks, Launch, Module, Signature
 from polyop.ir.reach import Reach
 from polyop.ir.target import Target
 
@@ -64,38 +65,43 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
     for k in kernels(steps):
         args = _arguments(k, nest, signature)
-        together = cthreads.threads_of(k.body)
-        require_whole_warps(k.body, together, scope)
-        block = together or (dialect.block if k.axes else 1)
+        threads = [cthreads.threads_of(p.body) for p in k.parts]
+        block = max(t or (dialect.block if p.axes else 1) for t, p in zip(threads, k.parts, strict=True))
+        for together, p in zip(threads, k.parts, strict=True):
+            require_whole_warps(p.body, together, scope)
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
-        _, bytes_ = cthreads.shared_offsets(_shared(k, nest))
+        bytes_ = max(cthreads.shared_offsets(_shared(p, nest))[1] for p in k.parts)
         boxes, told = cboxes.found(k.body, dict(scope.buffers)) if target.boxes else ({}, ())
         results = cmatrix.results(k.body, scope)
-        roles = croles.of(k, block, boxes, bytes_, results, target.multi) if told and target.multi else None
+        roles = croles.of(k.parts[0], block, boxes, bytes_, results, target.multi) if told and target.multi else None
         ring = cboxes.ring(k.body, bytes_, bool(roles)) if told else None
         bytes_ = ring.end if ring else bytes_
-        threads = roles.threads if roles else block
-        launch[k.name] = Launch(scope.names[k.name], tuple(a.count for a in k.axes), threads, args, changed, bytes_,
-                                1 if together else None, far.get(k.name, ()), told, bool(roles))
-        inside = replace(scope, block=together, barrier=_barrier(k, nest, scope, bool(told)), boxes=boxes)
-        head = dialect.kernel.format(block=threads)
-        texts += ["", *_kernel(k, nest, inside, args, head, far.get(k.name, ()), len(told), ring, roles)]
+        size = roles.threads if roles else block
+        first, *more = (Blocks(tuple(a.count for a in p.axes), 1 if t else None) for t, p in zip(threads, k.parts, strict=True))
+        launch[k.name] = Launch(scope.names[k.name], first.extents, size, args, changed, bytes_, first.points,
+                                far.get(k.name, ()), told, bool(roles), tuple(more))
+        inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes)
+                       for t, p in zip(threads, k.parts, strict=True))
+        head = dialect.kernel.format(block=size)
+        lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
+        does = without_unused(_text(k, nest, inside, bytes_, ring, roles, len(told)))
+        texts += ["", *lines, "{", *("    " + x for x in does), "}"]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
 
-def _barrier(k: KernelNest, nest: LoopNest, scope: Scope, boxes: bool) -> str:
-    """What a barrier of a kernel waits for: threads, copies, what matrix units read themselves; not for what is fetched ahead."""
-    mine = stores(k.body)
+def _barrier(p: Part, nest: LoopNest, scope: Scope, boxes: bool) -> str:
+    """What a barrier waits for: threads, copies, what matrix units read themselves; not for what is fetched ahead."""
+    mine = stores(p.body)
     if any(cunits.reads_shared(s, scope) for s in mine):
         return "pop_units_barrier<{}>(pop_arriving);" if boxes else "pop_units_barrier<{}>();"
     if any(s.later for s in mine):
         return "pop_copies_barrier<{}>();"
-    return "pop_shared_barrier();" if ccopy.taken(k.body, scope) and ccopy.meets_in_shared(k.body, nest) else "pop_barrier();"
+    return "pop_shared_barrier();" if ccopy.taken(p.body, scope) and ccopy.meets_in_shared(p.body, nest) else "pop_barrier();"
 
 
-def _shared(k: KernelNest, nest: LoopNest) -> list[Buffer]:
-    """What the threads of a block share in a kernel."""
-    here = used(k.body)
+def _shared(p: Part, nest: LoopNest) -> list[Buffer]:
+    """What the threads of a block share."""
+    here = used(p.body)
     return [b for b in nest.buffers if b.space == Space.SHARED and b.name in here]
 
 
@@ -117,8 +123,9 @@ def _arguments(k: KernelNest, nest: LoopNest, signature: Signature) -> tuple[str
             *(b.name for b in signature.work if b.name in buffers), *([STATUS] if checked else []), *k.host)
 
 
-def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], head: str,
-            far: tuple[Reach, ...], maps: int, ring: Ring | None, roles: Roles | None) -> list[str]:
+def _parameters(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], head: str, far: tuple[Reach, ...],
+                maps: int) -> list[str]:
+    """What a reader is told of a kernel, its head and its parameters."""
     changed = written(k.body)
     scalar_types = dict(nest.scalars)
     parameters: list[list[str]] = [[]]  # in lines: the sizes and scalars, then one for each buffer
@@ -135,42 +142,54 @@ def _kernel(k: KernelNest, nest: LoopNest, scope: Scope, args: tuple[str, ...], 
             (parameters[-1] if a in k.host else parameters[0]).append(f"{kind} {c}")
     parameters += [[f"const __grid_constant__ pop_tensor_map pop_map{i}", f"pop_u32 pop_boxed{i}"] for i in range(maps)]
     parameters = [p for p in parameters if p]
-    shape = "".join(f"{a.loop.index}:{a.loop.kind}(" for a in k.axes) + structure(k.body) + ")" * len(k.axes)
-    said = [shape, *([f"indices have 32 bits: {in_words(far, scope.names)}"] if far else [])]
+    said = [" | ".join(map(_shape, k.parts)), *([f"indices have 32 bits: {in_words(far, scope.names)}"] if far else [])]
     lines = [f"// {x}" for text in said for x in textwrap.wrap(text, _WIDEST, break_long_words=True)]
     lines.append(f"{head} {scope.names[k.name]}(")
     lines += [f"    {', '.join(p)}{',' if i + 1 < len(parameters) else ')'}" for i, p in enumerate(parameters)]
     if not parameters:
         lines[-1] += ")"
-    axes = Points(k.axes, raster.is_shared_both_ways(k, nest))
+    return lines
+
+
+def _shape(p: Part) -> str:
+    return "".join(f"{a.loop.index}:{a.loop.kind}(" for a in p.axes) + structure(p.body) + ")" * len(p.axes)
+
+
+def _text(k: KernelNest, nest: LoopNest, scopes: tuple[Scope, ...], bytes_: int, ring: Ring | None, roles: Roles | None,
+          maps: int) -> list[str]:
+    """What one thread does, first to find its point. `bytes_`: of shared memory."""
+    shared = [f"POP_SHARED({bytes_});"] if bytes_ else []
+    axes = [Points(p.axes, raster.is_shared_both_ways(p, nest)) for p in k.parts]
+    if len(k.parts) > 1:
+        inside = [_inside(p, nest, x, None) for p, x in zip(k.parts, scopes, strict=True)]
+        return [*shared, *beside(axes, scopes, inside, frozenset(nest.sizes))]
+    (at,), (part,), (scope,) = axes, k.parts, scopes
     if ring and roles:
-        inside = without_unused([*axes.counts(scope), *_number(scope), *_shared_lines(k, nest, scope, ring),
-                                 *_in_roles(k, nest, scope, axes, ring, roles, maps)])
-        return [*lines, "{", *("    " + x for x in inside), "}"]
-    until = max((i + 1 for i, n in enumerate(k.body) if any(isinstance(x, Barrier) and x.pending for x in walk((n,)))), default=0)
+        return [*at.counts(scope), *cthreads.number(scope), *shared, *cthreads.shared_lines(_shared(part, nest), scope),
+                *_in_roles(part, nest, scope, at, ring, roles, maps)]
+    return [*at.counts(scope), *cthreads.number(scope), *at.start(scope), *shared, *_inside(part, nest, scope, ring)]
+
+
+def _inside(p: Part, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[str]:
+    """What one thread does at its point."""
+    until = max((i + 1 for i, n in enumerate(p.body) if any(isinstance(x, Barrier) and x.pending for x in walk((n,)))), default=0)
     end = ["pop_copies_end();  // those of turns that a short sum does not have"] if until else []
     end += [f"pop_ring_end<{ring.count - 1}>(pop_arriving);"] if ring else []
     start = cboxes.start(ring) if ring else []
-    until = until or (len(k.body) if ring else 0)
-    inside = without_unused([*axes.counts(scope), *_number(scope), *axes.start(scope),
-                             *_shared_lines(k, nest, scope, ring), *_buffers(k, nest, scope), *start,
-                             *body(k.body[:until], scope), *end, *body(k.body[until:], scope)])
-    return [*lines, "{", *("    " + x for x in inside), "}"]
+    until = until or (len(p.body) if ring else 0)
+    shared = cthreads.shared_lines(_shared(p, nest), scope)
+    return [*shared, *_buffers(p, nest, scope), *start, *body(p.body[:until], scope), *end, *body(p.body[until:], scope)]
 
 
-def _number(scope: Scope) -> list[str]:
-    return [f"const pop_u32 {cthreads.NUMBER} = pop_thread();"] if scope.block else []
-
-
-def _in_roles(k: KernelNest, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, roles: Roles, maps: int) -> list[str]:
+def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, roles: Roles, maps: int) -> list[str]:
     """The text of a kernel whose warps have roles, and whose blocks take point after point."""
     first, pending = roles.consumers, ring.pending
     boxed = " && ".join(f"pop_boxed{i}" for i in range(maps))
     copying = replace(scope, producer=first, barrier="pop_producer_barrier<{}>(pop_arriving, pop_boxed);")
     using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
-    copied, rest = croles.producer(k.body), croles.consumer(k.body)
+    copied, rest = croles.producer(p.body), croles.consumer(p.body)
     until = croles.released(rest, scope.buffers)
-    consumed = [*_buffers(k, nest, using), *body(rest[:until], using),
+    consumed = [*_buffers(p, nest, using), *body(rest[:until], using),
                 "pop_consumer_release(pop_arriving);  // nothing below uses what was copied", *body(rest[until:], using)]
     return [
         f"const bool pop_boxed = {boxed};", *cboxes.start(ring),
@@ -186,14 +205,10 @@ def _in_roles(k: KernelNest, nest: LoopNest, scope: Scope, axes: Points, ring: R
         *axes.loop(using, consumed)]
 
 
-def _shared_lines(k: KernelNest, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[str]:
-    return cthreads.shared_lines(_shared(k, nest), scope, ring.end if ring else 0)
-
-
-def _buffers(k: KernelNest, nest: LoopNest, scope: Scope) -> list[str]:
+def _buffers(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
     """Strides of work buffers, and the thread's registers."""
     out: list[str] = []
-    here, taken = used(k.body), ccopy.taken(k.body, scope)
+    here, taken = used(p.body), ccopy.taken(p.body, scope)
     for b in nest.buffers:
         if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):
             continue

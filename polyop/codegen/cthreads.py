@@ -29,6 +29,11 @@ def threads_of(body: Sequence[Node]) -> int:
     return max((n.weight * (n.extent or 1) for n in loops), default=0)
 
 
+def number(scope: Scope) -> list[str]:
+    """The declaration of that number, where threads of a block work together."""
+    return [f"const pop_u32 {NUMBER} = pop_thread();"] if scope.block else []
+
+
 def shared_offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
     """Where each shared buffer lies, at multiples of 16 bytes or of eight swizzled lines, and how many bytes they take.
 
@@ -51,13 +56,10 @@ def count(b: Buffer) -> int:
     return prod(n.const for n in counts)
 
 
-def shared_lines(buffers: Sequence[Buffer], scope: Scope, least: int = 0) -> list[str]:
-    """The declarations of what a block shares, of `least` bytes at least."""
-    offsets, total = shared_offsets(buffers)
-    total = max(total, least)
-    if not total:
-        return []
-    out = [f"POP_SHARED({total});"]
+def shared_lines(buffers: Sequence[Buffer], scope: Scope) -> list[str]:
+    """The declarations of what a block shares, in `pop_shared`."""
+    offsets, _ = shared_offsets(buffers)
+    out = []
     for b in buffers:
         c, kind = scope.names[b.name], STORED[b.dtype.name]
         out += [f"POP_SHARED_VIEW({c}, {kind}, {offsets[b.name]}, {count(b)});",

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyop.codegen.split import Choice, KernelNest, Loop, Start, Step, kernels, used
+from polyop.codegen.split import Choice, KernelNest, Loop, Part, Start, Step, kernels, used
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, affine, map_loads, names, quasi
 from polyop.ir.loops import Buffer, LoopNest, Node, Store, rebuild
@@ -22,26 +22,28 @@ def shared(nest: LoopNest, steps: tuple[Step, ...]) -> tuple[LoopNest, tuple[Ste
     private = {b.name: b for b in nest.buffers if b.private}
     if not private:
         return nest, steps
-    owners: dict[str, KernelNest] = {}
+    owners: dict[str, Part] = {}
     for k in kernels(steps):
-        for name in sorted(used(k.body) & private.keys()):
-            if owners.setdefault(name, k) is not k:
-                raise UnsupportedError(f"{nest.name}: private buffer {name} is used by {owners[name].name} and {k.name}")
-            if any(names(a.count) & set(k.host) for a in k.axes):
-                raise UnsupportedError(f"{nest.name}: the size of private buffer {name} depends on a loop of the host")
+        for part in k.parts:
+            for name in sorted(used(part.body) & private.keys()):
+                if owners.setdefault(name, part) is not part:
+                    raise UnsupportedError(f"{nest.name}: private buffer {name} is used by {k.name} and by another kernel")
+                if any(names(a.count) & set(k.host) for a in part.axes):
+                    raise UnsupportedError(f"{nest.name}: the size of private buffer {name} depends on a loop of the host")
     buffers = tuple(_grown(b, owners.get(b.name)) if b.private else b for b in nest.buffers)
-    moved = _mapped(steps, lambda k: replace(k, body=_body(k.body, frozenset(private), _thread(k))))
+    moved = _mapped(steps, lambda k: replace(k, parts=tuple(
+        replace(p, body=_body(p.body, frozenset(private), _thread(p))) for p in k.parts)))
     return replace(nest, buffers=buffers), moved
 
 
-def _grown(b: Buffer, k: KernelNest | None) -> Buffer:
-    axes = k.axes if k else ()
+def _grown(b: Buffer, owner: Part | None) -> Buffer:
+    axes = owner.axes if owner else ()
     return replace(b, dims=(*((a.count, 1) for a in axes), *b.dims), private=False)
 
 
-def _thread(k: KernelNest) -> tuple[Affine, ...]:
+def _thread(p: Part) -> tuple[Affine, ...]:
     """Which of the counts of each axis a thread stands for."""
-    return tuple(quasi("div", affine(a.loop.index) - a.loop.lower, affine(a.loop.step)) for a in k.axes)
+    return tuple(quasi("div", affine(a.loop.index) - a.loop.lower, affine(a.loop.step)) for a in p.axes)
 
 
 def _mapped(steps: tuple[Step, ...], f: Callable[[KernelNest], KernelNest]) -> tuple[Step, ...]:

@@ -9,7 +9,7 @@ column by column, which is another numbering of the same box:
 
 from __future__ import annotations
 
-from polyop.codegen.split import KernelNest
+from polyop.codegen.split import Part
 from polyop.ir.expr import Affine, Load, loads, names
 from polyop.ir.loops import LoopNest, Space, stores
 
@@ -17,7 +17,7 @@ GROUP = 8
 """Rows of blocks: with some hundred blocks at one time, and tiles at most twice as wide as high, that is about a square."""
 
 
-def is_shared_both_ways(k: KernelNest, nest: LoopNest) -> bool:
+def is_shared_both_ways(k: Part, nest: LoopNest) -> bool:
     """Whether the last two loops over blocks each change one of two staged tensors and leave the other."""
     if len(k.axes) < 2 or not all(a.exact for a in k.axes):
         return False

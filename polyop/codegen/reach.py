@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from math import prod
 
 from polyop.codegen.cplace import slot_counts
-from polyop.codegen.split import Choice, KernelNest, Loop, Start, Step, greatest
-from polyop.ir.expr import Affine, Expr, Load, Number, Quasi, Test, affine, quasi, walk
+from polyop.codegen.split import Choice, KernelNest, Loop, Part, Start, Step, greatest
+from polyop.ir.expr import Affine, Expr, Load, Number, Quasi, Test, affine, is_count, quasi, walk
 from polyop.ir.loops import COUNTED, Buffer, For, If, LoopNest, Node, Space, Store
 from polyop.ir.reach import MOST, Reach, Stride
 
@@ -41,7 +41,8 @@ def reaches(nest: LoopNest, steps: tuple[Step, ...]) -> dict[str, tuple[Reach, .
     """What bounds the numbers of each kernel, by its name; what no size or stride can push far is left out."""
     buffers = {b.name: b for b in nest.buffers}
     sizes = [Reach(((affine(n),),)) for n in nest.sizes]
-    return {k.name: _largest([*sizes, *_of_kernel(k, ranges, buffers)]) for k, ranges in _kernels(steps, {})}
+    found = {k.name: [r for p in k.parts for r in _of_part(p, ranges, buffers)] for k, ranges in _kernels(steps, {})}
+    return {name: _largest([*sizes, *mine]) for name, mine in found.items()}
 
 
 def in_words(found: tuple[Reach, ...], names: Mapping[str, str]) -> str:
@@ -114,9 +115,9 @@ def _range(n: For, ranges: Ranges) -> Range:
     return Range(extent(n.upper, ranges).up + n.step, extent(n.lower, ranges).down)
 
 
-def _of_kernel(k: KernelNest, ranges: Ranges, buffers: Mapping[str, Buffer]) -> Iterator[Reach]:
+def _of_part(p: Part, ranges: Ranges, buffers: Mapping[str, Buffer]) -> Iterator[Reach]:
     inside, points = dict(ranges), []
-    for a in k.axes:
+    for a in p.axes:
         for x in (a.loop.lower, a.loop.upper, a.count):
             yield from _index(x, inside)
         hosts = {n: (r.down * -1, r.up) for n, r in ranges.items()}
@@ -125,7 +126,7 @@ def _of_kernel(k: KernelNest, ranges: Ranges, buffers: Mapping[str, Buffer]) -> 
         inside[a.loop.index] = Range(last.up, extent(a.loop.lower, inside).down)
     if points:
         yield Reach((tuple(points),))
-    yield from _body(k.body, inside, buffers)
+    yield from _body(p.body, inside, buffers)
 
 
 def _body(body: tuple[Node, ...], ranges: Ranges, buffers: Mapping[str, Buffer]) -> Iterator[Reach]:
@@ -214,13 +215,8 @@ def _covers(one: Reach, other: Reach) -> bool:
             return False
         for a, b in zip(s, t, strict=True):
             if isinstance(a, Affine) and isinstance(b, Affine):
-                if not _is_count(a - b):
+                if not is_count(a - b):
                     return False
             elif a != b:
                 return False
     return True
-
-
-def _is_count(x: Affine) -> bool:
-    """Whether `x`, in sizes alone, is clearly never negative."""
-    return x.const >= 0 and all(f > 0 and (isinstance(a, str) or all(map(_is_count, a.args))) for a, f in x.terms)

@@ -3,7 +3,7 @@
 Each top-level node is one kernel launch. The PARALLEL loops directly nested from its top are flattened to one thread
 index; everything below runs in the thread, one iteration after the other, which is what lock-step loops mean anyway. A
 serial loop (or a test) that holds PARALLEL loops deeper down is carried out by the host. Neighbouring nodes with no
-PARALLEL loop share one kernel of one thread.
+PARALLEL loop share one kernel of one thread. A loop over several kernels (`ir/abreast.py`) is one, whose blocks are theirs.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import reduce
 
+from polyop.ir.abreast import parts
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, bounds, loads, names, quasi
 from polyop.ir.loops import For, If, Kind, LoopNest, Node, Space, Store, walk
@@ -28,13 +29,25 @@ class Axis:
 
 
 @dataclass(frozen=True, slots=True)
-class KernelNest:
-    """One kernel: `axes` from the outermost in, the `body` of one thread, and the host loop indices it may use."""
+class Part:
+    """Blocks of a kernel that do the same: `axes` from the outermost in, and the `body` of one thread."""
 
-    name: str
     axes: tuple[Axis, ...]
     body: tuple[Node, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class KernelNest:
+    """One kernel: its parts, whose blocks follow each other, and the host loop indices it may use."""
+
+    name: str
+    parts: tuple[Part, ...]
     host: tuple[str, ...]
+
+    @property
+    def body(self) -> tuple[Node, ...]:
+        """What the threads of all parts do."""
+        return tuple(n for p in self.parts for n in p.body)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,12 +79,14 @@ def split(nest: LoopNest) -> tuple[Step, ...]:
     Raises UnsupportedError, if registers would have to live from one kernel to the next.
     """
     steps = _steps(nest.body, nest.name, (), [0])
-    owners: dict[str, str] = {}
+    owners: dict[str, tuple[str, int]] = {}
     registers = {b.name for b in nest.buffers if b.space == Space.REG}
     for kernel in kernels(steps):
-        for name in sorted(used(kernel.body) & registers):
-            if owners.setdefault(name, kernel.name) != kernel.name:
-                raise UnsupportedError(f"{nest.name}: registers {name} are used by two kernels, {owners[name]} and {kernel.name}")
+        for k, part in enumerate(kernel.parts):
+            for name in sorted(used(part.body) & registers):
+                first = owners.setdefault(name, (kernel.name, k))
+                if first != (kernel.name, k):
+                    raise UnsupportedError(f"{nest.name}: registers {name} are used by two kernels, {first[0]} and {kernel.name}")
     return steps
 
 
@@ -124,13 +139,13 @@ def _steps(body: tuple[Node, ...], name: str, host: tuple[str, ...], count: list
     out: list[Step] = []
     alone: list[Node] = []  # nodes for a kernel of one thread
 
-    def start(axes: tuple[Axis, ...], inner: tuple[Node, ...]) -> None:
-        out.append(Start(KernelNest(f"{name}_{count[0]}", axes, inner, host)))
+    def start(*found: Part) -> None:
+        out.append(Start(KernelNest(f"{name}_{count[0]}", found, host)))
         count[0] += 1
 
     def flush() -> None:
         if used(tuple(alone)):
-            start((), tuple(alone))
+            start(Part((), tuple(alone)))
         alone.clear()
 
     for n in body:
@@ -140,7 +155,7 @@ def _steps(body: tuple[Node, ...], name: str, host: tuple[str, ...], count: list
         flush()
         match n:
             case For(kind=Kind.PARALLEL):
-                start(*_flatten(n))
+                start(*(_part(p) for p in parts(n) or ((n,),)))
             case For():
                 out.append(Loop(n, _steps(n.body, name, (*host, n.index), count)))
             case If():
@@ -149,7 +164,12 @@ def _steps(body: tuple[Node, ...], name: str, host: tuple[str, ...], count: list
     return tuple(out)
 
 
-def _flatten(n: For) -> tuple[tuple[Axis, ...], tuple[Node, ...]]:
+def _part(body: tuple[Node, ...]) -> Part:
+    first = body[0]
+    return _flatten(first) if len(body) == 1 and isinstance(first, For) and first.kind == Kind.PARALLEL else Part((), body)
+
+
+def _flatten(n: For) -> Part:
     """The PARALLEL loops directly nested from `n`, each over a count that its bounds never exceed, and what is inside.
 
     { [i, j] : l <= i < u and f(i) <= j < g(i) }  is launched as the box  i - l < u - l,  j - f(i) < max over i of g(i) - f(i)
@@ -166,7 +186,7 @@ def _flatten(n: For) -> tuple[tuple[Axis, ...], tuple[Node, ...]]:
         if len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.PARALLEL:
             n = n.body[0]
         else:
-            return tuple(axes), n.body
+            return Part(tuple(axes), n.body)
 
 
 def greatest(x: Affine, ranges: Mapping[str, tuple[Affine, Affine]]) -> Affine:

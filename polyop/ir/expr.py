@@ -152,6 +152,11 @@ def names(x: Affine) -> frozenset[str]:
     return frozenset(found)
 
 
+def is_count(x: Affine) -> bool:
+    """Whether `x` is clearly never negative, since none of its names is."""
+    return x.const >= 0 and all(f > 0 and (isinstance(a, str) or all(map(is_count, a.args))) for a, f in x.terms)
+
+
 def evaluate(x: Affine, env: Mapping[str, int]) -> int:
     """The value of `x` where every name has a value."""
     total = x.const

@@ -55,6 +55,14 @@ class Boxes:
 
 
 @dataclass(frozen=True, slots=True)
+class Blocks:
+    """Points for which blocks start: `extents` and `points` as in Launch."""
+
+    extents: tuple[Affine, ...]
+    points: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Launch:
     """Start `kernel` for each point of `extents`; nothing starts if one of them is below 1.
 
@@ -70,6 +78,7 @@ class Launch:
     persistent  each multiprocessor has one block, which takes point after point; else each point has a block of its own
     boxes    behind `args`, for each: 128 bytes that tell an engine of the tensor, and a u32, whether they do; if it does not lie
              as the engine needs it, the kernel copies its boxes otherwise
+    more     points whose blocks follow, each with something else to do
     """
 
     kernel: str
@@ -82,10 +91,12 @@ class Launch:
     reach: tuple[Reach, ...] = ()
     boxes: tuple[Boxes, ...] = ()
     persistent: bool = False
+    more: tuple[Blocks, ...] = ()
 
     def __post_init__(self) -> None:
-        if self.block < 1 or self.shared < 0 or (self.points is not None and self.points < 1):
-            raise InternalError(f"launch of {self.kernel}: {self.block} threads, {self.shared} shared bytes and {self.points} "
+        points = (self.points, *(p.points for p in self.more))
+        if self.block < 1 or self.shared < 0 or any(p is not None and p < 1 for p in points):
+            raise InternalError(f"launch of {self.kernel}: {self.block} threads, {self.shared} shared bytes and {points} "
                                 "points for each block")
 
 

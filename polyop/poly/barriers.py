@@ -221,10 +221,17 @@ def _told_apart(a: _Access, b: _Access) -> bool:
         return False
     for p, q in zip(a.before if a.aged else a.load.index, b.load.index, strict=True):
         if isinstance(p, Affine) and isinstance(q, Affine) and (names(p) | names(q)).isdisjoint(a.threads | b.threads):
-            x, y = _remainder(p), _remainder(q)
-            if x and y and x[1] == y[1] and (d := x[0] - y[0]).is_constant and d.const % x[1]:
+            if never_equal(p, q):
                 return True
     return False
+
+
+def never_equal(p: Affine, q: Affine) -> bool:
+    """Whether two positions clearly differ for all values of their names: t and t - 1; t mod 2 and (t + 1) mod 2."""
+    x, y = _remainder(p), _remainder(q)
+    if x and y and x[1] == y[1]:
+        return (d := x[0] - y[0]).is_constant and d.const % x[1] != 0
+    return (d := p - q).is_constant and d.const != 0
 
 
 def _remainder(p: Affine) -> tuple[Affine, int] | None:

@@ -22,6 +22,7 @@ from polyop.poly.around import NotInTilesError, part_of, sized, skewed
 from polyop.poly.atomics import with_atomics
 from polyop.poly.barriers import with_barriers
 from polyop.poly.batches import share
+from polyop.poly.beside import side_by_side
 from polyop.poly.build import Part, Plan
 from polyop.poly.edges import edges
 from polyop.poly.generate import generate
@@ -103,6 +104,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     plain = LoopNest(op.name, op.sizes, scalars, (*storage.buffers(plan), *own.values()),
                      tuple(n for w in written for n in w.nodes), tuple(in_place(op).items()))
     nest = with_barriers(with_atomics(plain)) if target.warp else plain
+    nest = side_by_side(nest) if target.warp and rung == "tuned" else nest
     return Middle(op_scop, context, found, tuple(w.program for w in written), nest, tuple(c for w in written for c in w.chosen),
                   (*found.notes, *storage.notes(), *(n for w in written for n in w.notes)), not storage.is_plain,
                   any(w.is_skewed for w in written))

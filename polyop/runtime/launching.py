@@ -5,13 +5,14 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import evaluate
-from polyop.ir.module import HostStep, Launch, Signature, launches
+from polyop.ir.module import Blocks, HostStep, Launch, Signature, launches
 from polyop.ir.reach import within
 from polyop.runtime.boxes import WORDS, emulated, view_of
 
@@ -31,10 +32,10 @@ def grid(launch: Launch, env: Mapping[str, int], processors: Callable[[], int]) 
 
     Raises UnsupportedError for more blocks than a grid holds.
     """
-    points = 1
-    for e in launch.extents:
-        points *= max(0, evaluate(e, env))
-    blocks = -(-points // (launch.points or launch.block))
+    blocks = 0
+    for part in (Blocks(launch.extents, launch.points), *launch.more):
+        points = prod(max(0, evaluate(e, env)) for e in part.extents)
+        blocks += -(-points // (part.points or launch.block))
     if blocks > _MOST_BLOCKS:
         raise UnsupportedError(f"{launch.kernel} would need {blocks} blocks; a grid has at most {_MOST_BLOCKS}")
     return min(blocks, processors()) if launch.persistent else blocks

@@ -10,7 +10,7 @@ import pytest
 from polyop.ir.codec import decode, encode
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import affine
-from polyop.ir.module import Launch
+from polyop.ir.module import Blocks, Launch
 from polyop.runtime.launching import grid
 
 
@@ -38,17 +38,22 @@ def test_blocks_that_stay_are_as_many_as_the_device_has_multiprocessors_and_no_m
     assert [grid(launch(points=1, persistent=True), {"N": n}, lambda: 10) for n in (0, 1, 3, 4, 43)] == [0, 3, 9, 10, 10]
 
 
+def test_parts_of_a_launch_have_blocks_of_their_own() -> None:
+    made = launch(more=(Blocks((affine("M"),), 1), Blocks((affine("M") - 2,))))
+    assert [grid(made, {"N": n, "M": m}, nobody) for n, m in ((43, 200), (0, 1), (1, 131))] == [2 + 200 + 2, 1, 1 + 131 + 2]
+
+
 def test_more_blocks_than_a_grid_holds_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="a grid has at most 2147483647"):
         grid(launch(points=1), {"N": 2**31}, nobody)
 
 
-@pytest.mark.parametrize("wrong", [{"block": 0}, {"shared": -1}, {"points": 0}])
-def test_a_launch_that_means_nothing_cannot_be_made(wrong: dict[str, int]) -> None:
+@pytest.mark.parametrize("wrong", [{"block": 0}, {"shared": -1}, {"points": 0}, {"more": (Blocks((), 0),)}])
+def test_a_launch_that_means_nothing_cannot_be_made(wrong: dict[str, Any]) -> None:
     with pytest.raises(InternalError, match="launch of k"):
         launch(**wrong)
 
 
 def test_a_launch_survives_json() -> None:
-    for value in (launch(), launch(shared=100 << 10, points=1)):
+    for value in (launch(), launch(shared=100 << 10, points=1), launch(more=(Blocks((affine("M"),), 1),))):
         assert decode(Launch, json.loads(json.dumps(encode(value)))) == value
