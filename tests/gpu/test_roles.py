@@ -12,7 +12,7 @@ import pytest
 import polyop
 from polyop.codegen import croles
 from polyop.codegen.cscope import Box
-from polyop.codegen.split import Axis, KernelNest
+from polyop.codegen.split import Axis, Part
 from polyop.compiler import compile_op
 from polyop.ir.dtypes import BF16, F16
 from polyop.ir.errors import UnsupportedError
@@ -134,9 +134,9 @@ BODY: tuple[Node, ...] = (
     FINISH)
 
 
-def kernel(body: tuple[Node, ...] = BODY, persistent: bool = True) -> KernelNest:
+def kernel(body: tuple[Node, ...] = BODY, persistent: bool = True) -> Part:
     loop = For("m", affine(0), affine("M"), body, kind=Kind.PARALLEL, persistent=persistent)
-    return KernelNest("k", (Axis(loop, affine("M"), True),), body, ())
+    return Part((Axis(loop, affine("M"), True),), body)
 
 
 def test_both_roles_have_the_barriers_and_each_has_its_own_stores() -> None:
@@ -145,7 +145,7 @@ def test_both_roles_have_the_barriers_and_each_has_its_own_stores() -> None:
     assert croles.released(croles.consumer(BODY), BUFFERS) == 2
 
 
-def roles(k: KernelNest, boxes: tuple[str, ...] = ("copy",), threads: int = 256, shared: int = 190 << 10,
+def roles(k: Part, boxes: tuple[str, ...] = ("copy",), threads: int = 256, shared: int = 190 << 10,
           results: int = 128) -> croles.Roles | None:
     multi = target("cuda:sm_90a").multi
     assert multi is not None
