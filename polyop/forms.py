@@ -9,6 +9,7 @@ from polyop.ir.copies import Recomputed
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
+from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.cascade import cascaded, is_rolled
 from polyop.rewrite.dependent import chains_of
@@ -61,6 +62,8 @@ def before_scop(op: Op, options: Options, target: Target, again: int = AGAIN) ->
     """
     strict, on_gpu = options.numerics == "strict", target.family != "x86"
     near = narrowed(op) if options.near else op
+    if on_gpu and options.rung == "tuned":
+        near = read_beyond(near)
     if on_gpu and options.rung == "tuned" and again:
         near = thin(computed_again(near, again))
     if not on_gpu and options.rung == "tuned":

@@ -153,6 +153,10 @@ OTHERS: dict[str, tuple[str, dict[str, int], Callable[[dict[str, Array]], Array]
                 " Y[b,k,p] += f32(X[b,c,p+r]) * f32(F[k,c,r]) }",
                 {"B": 2, "C": 66, "W": 72, "K": 70},
                 lambda x: sum(np.einsum("bcw,kc->bkw", x["X"][:, :, r:r + 70], x["F"][:, :, r]) for r in range(3))),
+    "borders": ("op conv(X: f16[B, W, C], F: f16[3, C, K]) -> (Y: f32[B, W, K]) {"
+                " Y[b,p,k] += f32((X[b,p+r-1,c] else 0)) * f32(F[r,c,k]) }",
+                {"B": 2, "C": 72, "W": 70, "K": 72},
+                lambda x: sum(np.pad(x["X"], ((0, 0), (1, 1), (0, 0)))[:, r:r + 70] @ x["F"][r] for r in range(3))),
 }
 
 
