@@ -1,6 +1,6 @@
 """Scans: `c = f(c, x)` step by step, where functions `c -> f(c, x)` follow each other as one function of their kind.
 
-    c = g(c, x)          g associative: (g, x) then (g, y) is (g, g(x, y))
+    c = g(c, x)          g associative: (g, x) then (g, y) is (g, g(x, y)); log(exp(c) + exp(x)) is one (ir/logsums.py)
     c = a * c + b        (a, b) then (a', b') is (a a', a' b + b')
 
 So steps may be joined before it is known what they start from, in any grouping, if not in any order. That sums of floats come
@@ -11,9 +11,12 @@ Source: Blelloch, "Prefix sums and their applications", 1990.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from math import inf
 
-from polyop.ir.expr import Apply, Expr, Load, loads
+from polyop.ir.expr import Apply, Expr, Load, Scalar, loads, rebuild, walk
+from polyop.ir.logsums import is_logaddexp
 from polyop.ir.op import Monoid, builtin_monoid
 
 ASSOCIATIVE = ("add", "mul", "max", "min", "bitand", "bitor", "bitxor")
@@ -28,8 +31,12 @@ class Scan:
 
 
 def scan_of(e: Expr, carried: Expr) -> Scan | None:
-    """`e` as a step from `carried`, which stands in it once and is of its type; None if it is none."""
-    if not isinstance(e, Apply) or len(e.args) != 2 or e.dtype != carried.dtype:
+    """`e` as a step from `carried`, which is of its type; None if it is none."""
+    if not isinstance(e, Apply) or e.dtype != carried.dtype:
+        return None
+    if e.fn == "select":
+        return _of_logarithms(e, carried)
+    if len(e.args) != 2:
         return None
     own = [x for x in e.args if _has(x, carried)]
     if len(own) != 1:
@@ -50,9 +57,32 @@ def scan_of(e: Expr, carried: Expr) -> Scan | None:
     return Scan(None, (factors[0], each))
 
 
+def _of_logarithms(e: Apply, carried: Expr) -> Scan | None:
+    """`e` as log(exp(carried) + exp(x)), for an x that it takes the maximum of `carried` with."""
+    for x in walk(e):
+        if isinstance(x, Apply) and x.fn == "max" and carried in x.args and x.dtype == e.dtype:
+            each = x.args[x.args[0] == carried]
+            if not _has(each, carried) and is_logaddexp(e, carried, each):
+                a, b = Scalar("a", e.dtype), Scalar("b", e.dtype)
+                return Scan(Monoid("logaddexp", -inf, None, _put(e, {carried: a, each: b})), (each,))
+    return None
+
+
+def joined(m: Monoid, x: Expr, y: Expr) -> Expr:
+    """`x` and `y` by a monoid."""
+    if m.fn:
+        return Apply(m.fn, (x, y), m.body.dtype)
+    return _put(m.body, {Scalar("a", x.dtype): x, Scalar("b", y.dtype): y})
+
+
+def _put(e: Expr, values: Mapping[Expr, Expr]) -> Expr:
+    """`e` with `values` in the places of some of its parts."""
+    return values[e] if e in values else rebuild(e, lambda x: _put(x, values))
+
+
 def step_of(e: Expr, carried: Load) -> Scan | None:
     """`scan_of`, where nothing else of the memory of `carried` is read."""
-    return scan_of(e, carried) if [x.source for x in loads(e)].count(carried.source) == 1 else None
+    return scan_of(e, carried) if {x for x in loads(e) if x.source == carried.source} == {carried} else None
 
 
 def _has(e: Expr, what: Expr) -> bool:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.ir.scans import Scan, scan_of
+from polyop.ir.scans import Scan, joined, scan_of
 from polyop.rewrite.names import fresh
 
 BYTES = 32        # of a thread's elements, which lie together
@@ -111,7 +111,7 @@ def cut_scans(op: Op, apart: bool = False) -> Chunks | None:
 def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor], Step, _Found, _Found]:
     """Totals of parts and their scan as tensors, the step of the totals, the scan of these, and that of the elements."""
     s, n = f.step, f.along
-    assert f.scan.monoid and f.scan.monoid.fn
+    assert f.scan.monoid
     part, j = fresh("part", taken), fresh(f"{n.index}_part", taken)
     count = quasi("div", n.upper + (f.part - 1), affine(f.part))
     parts, inside = Range(part, Affine(), count), Range(j, Affine(), affine(f.part))
@@ -127,8 +127,7 @@ def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor
     step = Step(at(totals, here), f.scan.monoid, each, (*others, parts, inside), (Test((n.upper - 1 - number,)),), s.span)
     first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
     before = Apply("select", (Test((here - 1,)), at(known, here - 1), first), t.dtype)
-    joined = Apply(f.scan.monoid.fn, (before, at(totals, here)), t.dtype)
-    whole = Step(at(known, here), None, joined, (*others, parts), (), s.span)
+    whole = Step(at(known, here), None, joined(f.scan.monoid, before, at(totals, here)), (*others, parts), (), s.span)
     of_totals = _Found(whole, parts, f.place, False, Scan(f.scan.monoid, (at(totals, here),)), first)
     return (totals, known), step, of_totals, replace(f, first=before, parts=parts)
 
@@ -195,14 +194,13 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
         shape = tuple(y for d, e in enumerate(t.shape) for y in ((*of_parts, *extents) if d == f.place else (e,)))
         return Tensor(fresh(f"{t.name}_{word}", taken), t.dtype, shape, "temp")
 
-    def joined(before: tuple[Expr, ...], each: tuple[Expr, ...]) -> tuple[Expr, ...]:
+    def one(before: tuple[Expr, ...], each: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """What two steps, or something known and a step, are together; of a pair the factor first."""
         def of(fn: str, x: Expr, y: Expr) -> Expr:
             return Apply(fn, (x, y), t.dtype)
 
         if f.scan.monoid:
-            assert f.scan.monoid.fn
-            return (of(f.scan.monoid.fn, before[0], each[0]),)
+            return (joined(f.scan.monoid, before[0], each[0]),)
         factor = (of("mul", before[0], each[0]),) if len(before) > 1 else ()
         return (*factor, of("add", of("mul", each[0], before[-1]), each[1]))
 
@@ -210,17 +208,17 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
     alone = tuple(temporary(w, count, affine(c)) for w in (("chunk",) if f.scan.monoid else ("factor", "chunk")))
     earlier = tuple(put(x.name, affine(u), affine(i) - 1) for x in alone)
     here, last = (tuple(put(x.name, affine(u), p) for x in alone) for p in (affine(i), affine(c - 1)))
-    later, is_later = joined(earlier, each), Test((affine(i) - 1,))
+    later, is_later = one(earlier, each), Test((affine(i) - 1,))
     ranges = (*others, chunks, inside)
     steps = [Step(x, None, Apply("select", (is_later, y, z), t.dtype), ranges, within, s.span)
              for x, y, z in zip(here, later, each, strict=True)]
     known = temporary("before", count)
     first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
     steps.append(Step(put(known.name, Affine()), None, first, others, (Test((n.upper - 1,)),), s.span))
-    (total,) = joined((put(known.name, affine(u)),), last)
+    (total,) = one((put(known.name, affine(u)),), last)
     full = (Test((n.upper - 1 - substitute(number, {i: affine(c)}),)),) if f.parts else ()
     steps.append(Step(put(known.name, affine(u) + 1), None, total, (*others, replace(chunks, upper=count - 1)), full, s.span))
-    (whole,) = joined((put(known.name, affine(u)),), here)
+    (whole,) = one((put(known.name, affine(u)),), here)
     target = Load(t.name, tuple(at if d == f.place else p for d, p in enumerate(s.target.index)), t.dtype)
     steps.append(Step(target, None, whole, ranges, within, s.span))
     return (*alone, known), tuple(steps)
