@@ -42,8 +42,8 @@ class Options:
     threads    whether loops are cut so that several threads have work
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
                too few blocks for these calls; () elsewhere
-    shares     (tensor, iterations of a share) of reductions that are cut into shares for a GPU, since these calls have too few
-               results for its blocks of threads
+    shares     (tensor, iterations of a share) of reductions that are cut into shares, since these calls have too few results
+               for a GPU's blocks of threads, or for several threads
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
                strides that will do
     apart      whether scans of a GPU go over rows so few and long in these calls that several blocks share one

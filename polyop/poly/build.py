@@ -15,7 +15,7 @@ from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.op import Monoid
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.iterators import written
+from polyop.poly.iterators import shares_of, written
 from polyop.poly.labels import stems
 from polyop.poly.nodes import Classes, Cluster
 from polyop.poly.scop import Scop, Stmt
@@ -54,6 +54,10 @@ class Plan:
     def at_most(self, extent: Affine) -> int:
         """What `extent` never exceeds, as far as that is known; else 0."""
         return extent.const if extent.is_constant else dict(self.options.held).get(extent.name or "", 0)
+
+    def splits(self, u: Stmt) -> bool:
+        """Whether several threads share the loops of `u`. One thread does a share of a sum, in whatever order it likes best."""
+        return self.options.threads and not shares_of(u)
 
     @property
     def head(self) -> str:

@@ -9,8 +9,9 @@ from __future__ import annotations
 from polyop.ir.expr import Affine, expr_names, is_computed
 from polyop.poly.build import Axes, Plan
 from polyop.poly.contract import CHUNK, PackedStrategy, run_length
+from polyop.poly.iterators import shares_of
 from polyop.poly.nodes import Cluster
-from polyop.poly.roles import COLUMN, CONTRACTED, Contraction, iterators_of, stands_alone, written_order
+from polyop.poly.roles import COLUMN, CONTRACTED, Contraction, is_long, iterators_of, stands_alone, written_order
 from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 from polyop.poly.strides import stride
 
@@ -31,14 +32,15 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if len(order) != len(running) or not all(_fits(s, u, cluster, plan) for s in cluster.stmts if s is not u):
         return ()
     kept = [i for i in order if own[i] not in outer]
-    long = [i for i in u.dims if i not in order and own[i] not in outer and not u.extent(i).is_constant
-            and all(stands_alone(i, x) for x in u.reads if i in iterators_of(x))]
+    long = [i for i in u.dims if i not in order and own[i] not in outer and is_long(u, i)
+            and all(stands_alone(u, i, x) for x in u.reads if i in iterators_of(x))]
     lane = next((i for i in kept if stride(plan, u, u.target, own[i]) == 1), None)
     rights = tuple(x for x in u.reads if lane in iterators_of(x))
     if lane is None or not rights or not long or any(stride(plan, u, x, own[lane]) != 1 for x in rights):
         return ()
     depth = long[-1]
-    tied = any(depth in expr_names(w) and expr_names(w) & set(order) for w in u.where)
+    inside = set(order) - shares_of(u)
+    tied = any(depth in expr_names(w) and expr_names(w) & inside for w in u.where)
     if tied or not any(depth in expr_names(x) for x in rights):
         return ()
     roles = dict.fromkeys(kept, COLUMN) | {i: CONTRACTED for i in u.dims if i not in order and own[i] not in outer}
@@ -49,7 +51,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         columns = 2 * VECTORS * vector
         return (PackedStrategy(what, None, lane, depth, columns, columns, vector, None),)
     columns = VECTORS * vector
-    run = run_length(plan, columns, part=2)  # 3 % faster than a quarter of L1
+    run = run_length(plan, u, columns, part=2)  # 3 % faster than a quarter of L1
     return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK),)
 
 

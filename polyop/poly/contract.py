@@ -36,6 +36,7 @@ from polyop.poly.roles import (
     stands_alone,
     written_order,
 )
+from polyop.poly.scop import Stmt
 from polyop.poly.strides import spacing, stride
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
@@ -194,7 +195,7 @@ def _read(plan: Plan, c: Contraction) -> _Reads:
     row = _unit(plan, c, c.lefts[0], many) or next(i for i in reversed(written_order(u)) if i in many)
     contracted = c.having(CONTRACTED)
     long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted  # a 3 is not worth cutting
-    alone = tuple(i for i in long if all(stands_alone(i, x) for x in (c.lefts[0], c.rights[0])))
+    alone = tuple(i for i in long if all(stands_alone(u, i, x) for x in (c.lefts[0], c.rights[0])))
     long = alone or long  # what is added to another index is a window, mostly short
     depth = _unit(plan, c, c.lefts[0], long) or _unit(plan, c, c.rights[0], long) or long[-1]
     hints = dict(plan.options.hints) | few
@@ -239,19 +240,20 @@ def few_rows(x: _Reads) -> PackedStrategy:
     """A few rows over a right operand that is read once, in place: some of its rows side by side."""
     plan, c, rows = x.plan, x.what, x.plan.options.rows
     columns = max(1, min(4, (plan.target.registers - 1) // rows - 1)) * x.vector
-    run = run_length(plan, columns, rows)
+    run = run_length(plan, c.update, columns, rows)
     chunk = None if plan.options.strip or begins_late(c.update, x.depth) else CHUNK
-    return PackedStrategy(c, x.row, c.lane, x.depth, columns, run, x.vector, chunk, rows, rows, rows_outside=plan.options.threads)
+    outside = plan.splits(c.update)
+    return PackedStrategy(c, x.row, c.lane, x.depth, columns, run, x.vector, chunk, rows, rows, rows_outside=outside)
 
 
-def run_length(plan: Plan, columns: int, rows: int = 1, part: int = 4) -> int:
-    """How many results of each of `rows` rows stay in that part of L1.
+def run_length(plan: Plan, u: Stmt, columns: int, rows: int = 1, part: int = 4) -> int:
+    """How many results of each of `rows` rows of `u` stay in that part of L1.
 
     If threads share what is beside, in a 24th of it; or at most a page of each row that is read, where that leaves one to all.
     """
-    part = 24 if plan.options.threads and not plan.options.paged else part
+    part = 24 if plan.splits(u) and not plan.options.paged else part
     elems = plan.target.l1 // (part * rows * plan.lane_bytes)
-    if plan.options.threads and plan.options.paged:
+    if plan.splits(u) and plan.options.paged:
         elems = min(elems, PAGE // plan.lane_bytes)
     return max(1, elems // columns) * columns
 
@@ -262,12 +264,12 @@ def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> Pa
     vectors = max(v for v in (1, 2, 3, 4, 8) if (rows + 1) * v < t.registers and (v <= 4 or rows * 4 < t.fma_chains))
     columns = vectors * vector
     return PackedStrategy(c, row, c.lane, depth, columns, columns, vector, None, rows, rows, pack_right=True,
-                          rows_outside=plan.options.threads, ahead=ALL)
+                          rows_outside=plan.splits(c.update), ahead=ALL)
 
 
 def blocked(x: _Reads, tile: _Tile, ahead: bool, outer: Axes) -> tuple[PackedStrategy, ...]:
     """Tiles in blocks for the caches; `ahead`: the right operand is packed before all loops."""
-    plan, c, t, threads = x.plan, x.what, x.plan.target, x.plan.options.threads
+    plan, c, t, threads = x.plan, x.what, x.plan.target, x.plan.splits(x.what.update)
     rows, columns = tile.rows, tile.columns
     pack_left = _packs_left(x, tile)
     kc = _depth_block(x, tile, pack_left)
@@ -314,7 +316,7 @@ def _packs_left(x: _Reads, tile: _Tile) -> bool:
     c = x.what
     far = NEAR + 1 if _is_close(x) and not tile.dot else 2
     dense = any(x.spacing(x.left, i) in range(1, far) for i in ((x.depth,) if tile.dot else c.having(CONTRACTED)))
-    in_place = x.plan.options.threads and len(c.having(ROW)) > 1 and _is_close(x)
+    in_place = x.plan.splits(c.update) and len(c.having(ROW)) > 1 and _is_close(x)
     return len(c.lefts) == 1 and x.depth in iterators_of(x.left) and not dense and not in_place
 
 
@@ -334,7 +336,7 @@ def _column_block(x: _Reads, tile: _Tile, kc: int) -> int:
     if tile.across:
         return tile.columns
     nc = column_block(x.plan.target, kc * x.inside() * (x.vector if tile.beside else 1), tile.columns, tile.bytes_)
-    return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if x.plan.options.threads else nc
+    return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if x.plan.splits(x.what.update) else nc
 
 
 def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:

@@ -81,7 +81,8 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     fused = rung in ("tuned", "default")
     with quota(OPERATIONS, "schedule"):
         # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
-        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, apart=target.warp > 0)
+        cut = target.warp > 0 or bool(options.threads and options.shares)
+        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, apart=cut)
         if fused and not target.warp and fold:
             found = share(found, op_scop, edges(op_scop))
         if rung == "tuned" and target.warp:

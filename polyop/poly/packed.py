@@ -159,7 +159,7 @@ class _Packed:
         block = (*self.loops(other_n), *(self.coords(i)[0].name for i in near), n_c)
         chunk = (self.chunk,) if self.chunk else ()
         around = (*self.loops(batch), *(c for c in m_c if c not in self.given))
-        if s.row and (s.pack_left or not self.plan.options.threads):  # a block of the left operand is for all columns
+        if s.row and (s.pack_left or not self.plan.splits(u)):  # a block of the left operand is for all columns
             tree = bands((*around, *chunk), *tree_left, band(block, *tree_right, micro))
             around = block if self.shares_left else around
         else:
@@ -368,7 +368,7 @@ class _Packed:
     @property
     def shares_left(self) -> bool:
         """Whether threads share the blocks of columns behind a copy of the left operand: there is nothing else to share."""
-        return self.s.pack_left and self.plan.options.threads and not self.batch and not self.outer
+        return self.s.pack_left and self.plan.splits(self.u) and not self.batch and not self.outer
 
     def pack_left(self, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
         """What copies a block of the left operand, before the blocks of columns."""

@@ -13,6 +13,7 @@ from polyop.ir.expr import Affine, Load, names
 from polyop.ir.expr import Test as Tests
 from polyop.ir.options import TURNED
 from polyop.poly.build import Axes, Plan
+from polyop.poly.iterators import blocks_of
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.strides import stride
@@ -123,14 +124,20 @@ def written_order(s: Stmt) -> tuple[str, ...]:
     return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None)
 
 
-def stands_alone(iterator: str, load: Load) -> bool:
-    """Whether some position of `load` is just `iterator`."""
-    return any(isinstance(p, Affine) and p.name == iterator for p in load.index)
+def stands_alone(u: Stmt, iterator: str, load: Load) -> bool:
+    """Whether some position of `load` is just `iterator`, or the element of a block that it is: `i` of `X[4096*b + i]`."""
+    return any(isinstance(p, Affine) and (p.name == iterator or blocks_of(p, iterator, u)) for p in load.index)
 
 
 def is_window(u: Stmt, iterator: str) -> bool:
     """Whether `iterator` is added to another one in some read of `u`, and so mostly short."""
-    return not all(stands_alone(iterator, x) for x in u.reads if iterator in iterators_of(x))
+    return not all(stands_alone(u, iterator, x) for x in u.reads if iterator in iterators_of(x))
+
+
+def is_long(u: Stmt, iterator: str) -> bool:
+    """Whether `iterator` is worth cutting: how often it runs is not known, or it counts the elements of a block."""
+    return not u.extent(iterator).is_constant or any(
+        isinstance(p, Affine) and blocks_of(p, iterator, u) for x in u.reads for p in x.index)
 
 
 def is_shared(window: str, row: str, load: Load) -> bool:

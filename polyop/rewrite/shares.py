@@ -12,13 +12,20 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import prod
 
-from polyop.ir.expr import Affine, Load, Test, affine, expr_names, loads, names, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Load, Test, affine, evaluate, expr_names, loads, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.names import fresh
 
 LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take longer than a thread takes to come
 ROWS = 64     # iterations of the outermost of several loops
+STREAMED, TILED = 256, 512  # iterations of a share, at least, where a row is read once, and of a product in tiles
+STEP, LEAST, MOST = 8, 4, 64  # shares are `STEP` times as long, at least `LEAST` and at most `MOST`
+PIECES = 32  # of work that eight threads share evenly
+ALONE = 8  # dot products, which are as long as rows, are as many pieces as that
+PAGE = 1024  # results of a line that are a piece
+TILE = (48, 64)  # and of a product
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -29,6 +36,7 @@ class Sum:
     index    along which it is cut; `deep`: how long that is
     tiled    the extents of its rows and columns, if it is a product that has both; of these a block has a tile
     in_line  whether results that are neighbours come of neighbours, which a warp reads together then
+    mixed    whether what is read is smaller than the results: instructions for dot products take several steps at once then
     """
 
     target: str
@@ -37,6 +45,7 @@ class Sum:
     deep: Affine
     tiled: tuple[Affine, Affine] | None
     in_line: bool
+    mixed: bool
 
 
 def cut_into_shares(op: Op, few: Mapping[str, int] | None = None) -> Op:
@@ -109,7 +118,41 @@ def _sum(op: Op, s: Step) -> Sum | None:
     tiled = (extents[rows[-1]], extents[last]) if rows else None
     ends = [x.index[-1] for x in loads(s.expr) if last in expr_names(x) and x.index]
     in_line = bool(ends) and all(isinstance(p, Affine) and p.name == last for p in ends)
-    return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], tiled, in_line)
+    mixed = any(x.dtype.bytes_ < s.target.dtype.bytes_ for x in loads(s.expr))
+    return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], tiled, in_line, mixed)
+
+
+def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -> tuple[tuple[str, int], ...]:
+    """The reductions to cut because several threads would have too little to share; iterations of a share of each.
+
+    rows   how many rows each product has at most, if these are few; 0: more
+    """
+    out = []
+    for x in found:
+        if _pieces(x, sizes, rows) >= PIECES or x.mixed:
+            continue
+        results, deep = prod(evaluate(e, sizes) for e in x.results), evaluate(x.deep, sizes)
+        chunk = STREAMED if x.in_line and (rows or not x.tiled) else TILED
+        while deep > MOST * chunk or results * chunk < LONG:
+            chunk *= STEP
+        if deep >= LEAST * chunk:
+            out.append((x.target, chunk))
+    return tuple(out)
+
+
+def _pieces(x: Sum, sizes: Mapping[str, int], rows: int) -> int:
+    """How many pieces of work the results of `x` are: pages, tiles, or dot products."""
+    results = prod(evaluate(e, sizes) for e in x.results)
+    if x.tiled is None:
+        line = evaluate(x.results[-1], sizes)
+        return results // max(1, line) * -(-line // PAGE) if x.in_line else results * ALONE
+    down, along = (evaluate(e, sizes) for e in x.tiled)
+    beside = results // max(1, down * along)
+    if rows and not x.in_line:
+        return beside * along
+    if rows or (x.in_line and down <= TILE[0]):  # the right operand is used by one row of tiles
+        return beside * -(-along // PAGE)
+    return beside * -(-down // TILE[0]) * -(-along // TILE[1])
 
 
 def lines(op: Op) -> tuple[str, ...]:

@@ -34,7 +34,8 @@ def everyday(asked: Options, given: Options) -> Options:
     Notes   What else `asked` says decides what a kernel may count on, so it stays.
     """
     return replace(asked, ones=given.ones, windows=given.windows, short=given.short, rows=given.rows, few=given.few,
-                   height=given.height, strip=given.strip, overlap=given.overlap, paged=given.paged)
+                   height=given.height, strip=given.strip, overlap=given.overlap, paged=given.paged,
+                   shares=given.shares if asked.threads else asked.shares)
 
 
 def lender(usual: Key, made: Iterable[Key]) -> Key | None:

@@ -1,0 +1,99 @@
+"""Sums with few results are cut into shares for several threads, and inside a share loops are as one thread likes them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.forms import before_scop
+from polyop.ir.loops import structure
+from polyop.ir.op import Op
+from polyop.ir.options import Layout, Options
+from polyop.ir.span import Source
+from polyop.ir.target import target
+from polyop.poly.middle import Middle, lower, scop_of
+from polyop.poly.verify import first_failure, prove
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import regime
+from polyop.runtime import threads
+
+V4 = target("x86:x86-64-v4")
+
+MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
+DOTS = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
+COLUMNS = "op f(X: f32[K, N]) -> (Y: f32[N]) { Y[n] += X[k, n] }"
+ROWS = "op f(X: f32[M, K]) -> (Y: f32[M]) { Y[m] += X[m, k] }"
+BYTES = "op f(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }"
+
+
+def op_of(text: str) -> Op:
+    return instantiate(parse(Source("<test>", text)), "f")
+
+
+def middle(text: str, options: Options) -> Middle:
+    op = op_of(text)
+    layout = Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))
+    return lower(scop_of(before_scop(op, options, V4)), layout, V4, options, "tuned")
+
+
+@pytest.mark.parametrize(("text", "m", "n", "k", "share"), [
+    (MATMUL, 32, 32, 100000, 4096),   # two tiles: one for each of two threads, and none for a third
+    (MATMUL, 200, 200, 20000, 512), (MATMUL, 200, 200, 2047, 0),
+    (MATMUL, 480, 480, 100000, 0),    # tiles enough
+    (MATMUL, 16, 4096, 4096, 512), (MATMUL, 16, 65536, 4096, 0),
+    (MATMUL, 4, 4096, 4096, 256), (MATMUL, 4, 40960, 4096, 0),  # few rows: the right operand is read in its own order
+    (DOTS, 4, 4096, 4096, 0), (DOTS, 4, 7, 100000, 4096),       # each result is a piece of work
+    (COLUMNS, 0, 32, 100000, 2048), (COLUMNS, 0, 1000, 20000, 2048), (COLUMNS, 0, 1000, 8192, 256), (COLUMNS, 0, 40000, 8192, 0),
+    (ROWS, 1, 0, 10**6, 32768), (ROWS, 4, 0, 10**6, 0), (ROWS, 1, 0, 10**4, 0),
+    (BYTES, 32, 32, 100000, 0),       # an instruction takes four steps at once, and never a part of these
+])
+def test_sums_are_cut_where_threads_would_have_too_little_to_share(text: str, m: int, n: int, k: int, share: int) -> None:
+    op = op_of(text)
+    sizes = {s: x for s, x in (("M", m), ("N", n), ("K", k)) if s in op.sizes}
+    found = regime(questions(op), sizes, Options(), V4, 2).shares
+    assert found == (((op.outputs[0].name, share),) if share else ())
+    assert regime(questions(op), sizes, Options(), V4, 8).shares == found, "else results depend on the number of threads"
+    assert regime(questions(op), sizes, Options(), V4, 1).shares == ()
+    assert regime(questions(op), sizes, Options(numerics="strict"), V4, 2).shares == ()
+
+
+def test_a_share_of_a_product_is_packed_as_by_one_thread() -> None:
+    m = middle(MATMUL, Options(threads=True, shares=(("C", 512),)))
+    assert first_failure(prove(m.scop, m.nest, m.context)) is None
+    assert "right, fused" in m.chosen[0] and structure(m.nest.body).startswith("t:parallel(m_c:parallel(n_c(")
+
+
+@pytest.mark.parametrize(("text", "name", "options"), [
+    (MATMUL, "C", Options(threads=True, rows=4)), (COLUMNS, "Y", Options(threads=True)),
+    (COLUMNS, "Y", Options(threads=True, paged=True))])
+def test_a_share_of_what_is_read_once_goes_through_memory_in_its_order(text: str, name: str, options: Options) -> None:
+    one = middle(text, Options(rows=options.rows))
+    cut = middle(text, replace(options, shares=((name, 256),)))
+    assert first_failure(prove(cut.scop, cut.nest, cut.context)) is None
+    numbers = [c.split(": ", 2)[2].replace("k_i", "k") for c in (one.chosen[0], cut.chosen[0])]
+    assert numbers[0] == numbers[1] and cut.chosen[0].startswith("[t ")
+    assert "parts_init" in cut.chosen[0] and "parts_init" not in cut.chosen[1], "shares are added up by themselves"
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize(("text", "shapes"), [
+    (MATMUL, ((32, 5000), (5000, 33))), (MATMUL, ((3, 3000), (3000, 70))), (MATMUL, ((1, 5000), (5000, 500))),
+    (MATMUL, ((130, 2500), (2500, 4))), (DOTS, ((40, 4100), (5, 4100))), (COLUMNS, ((5000, 100),)), (ROWS, ((3, 70000),))])
+def test_threads_add_up_shares_to_what_one_thread_gets(text: str, shapes: tuple[tuple[int, ...], ...], count: int) -> None:
+    f = polyop.op(text)
+    rng = np.random.default_rng(0)
+    arrays = [rng.integers(-4, 5, s).astype(np.float32) for s in shapes]
+    before = threads.get_num_threads()
+    try:
+        threads.set_num_threads(1)
+        want = f(*arrays)
+        threads.set_num_threads(count)
+        for _ in range(3):  # what is cut has a kernel of its own when it is asked for again
+            np.testing.assert_array_equal(f(*arrays), want)
+    finally:
+        threads.set_num_threads(before)
