@@ -12,12 +12,12 @@ from math import prod
 
 from polyop.codegen import cscan
 from polyop.codegen.cexpr import combined, expression, of_dtype
-from polyop.codegen.cindex import Text, bounded
+from polyop.codegen.cindex import Text, bounded, condition
 from polyop.codegen.cplace import STORED, element, narrowed, slot_counts, value_type, widened
 from polyop.codegen.cscope import Scope
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Const
-from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store, stores, walk
+from polyop.ir.expr import Affine, Const, names
+from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store, stores, walk
 
 NUMBER = "pop_n"
 """The number of the thread in its block."""
@@ -85,8 +85,10 @@ def nest(n: For, scope: Scope, block: int, lanes: int, printed: Callable[[tuple[
         if s.stmt in scope.folds:
             if s.reduce is None:
                 return ["{", *("    " + x for x in (*out, *cscan.scan(inside, s, tests, block, scope))), "}"]
-            if inside != (s,) or any(bounded(f, scope.names) for f in scope.folds[s.stmt]):
+            asked, alone = _of_point(inside, scope.folds[s.stmt])
+            if alone != (s,) or any(bounded(f, scope.names) for f in scope.folds[s.stmt]):
                 raise UnsupportedError("threads fold in a loop of their own, which is full")
+            tests += [condition(t, scope.names) for t in asked]
             return ["{", *("    " + x for x in (*out, *_fold(s, loops, scope, block, tests))), "}"]
     # what is in registers all threads with these digits have; memory is written by the first of them
     first = _first(loops, block, lanes)
@@ -97,6 +99,14 @@ def nest(n: For, scope: Scope, block: int, lanes: int, printed: Callable[[tuple[
     lines = printed(inside)
     lines = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
     return ["{", *("    " + x for x in (*out, *lines)), "}"]
+
+
+def _of_point(inside: tuple[Node, ...], over: tuple[For, ...]) -> tuple[tuple[Affine, ...], tuple[Node, ...]]:
+    """A test that all threads that fold together, which are those `over` these loops, answer alike; and what it stands before."""
+    match inside:
+        case (If(tests=tests, then=then, other=()),) if not {i for t in tests for i in names(t)} & {f.index for f in over}:
+            return tests, then
+    return (), inside
 
 
 def is_memory(s: Store, scope: Scope) -> bool:

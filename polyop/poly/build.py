@@ -17,7 +17,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.poly.iterators import shares_of, written
 from polyop.poly.labels import stems
-from polyop.poly.nodes import Classes, Cluster
+from polyop.poly.nodes import Classes, Cluster, Group
 from polyop.poly.scop import Scop, Stmt
 from polyop.poly.sets import condition, conjunction, params, space_text
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances
@@ -126,7 +126,8 @@ class Builder:
     """A part under construction for one cluster. `axes` are those of the loops around the current place.
 
     free   classes whose loops are cut into tiles: conditions between two of them stay out of the domains, which are boxes
-           then, and stand before each statement as tests
+           then, and stand before each statement as tests. So do those between rows that are taken tile by tile and a loop around.
+           What such a condition says of a tile as a whole bounds the loops around it
     """
 
     plan: Plan
@@ -163,23 +164,58 @@ class Builder:
             if s.dims[i] not in values:
                 within = within.project_out(isl.dim_type.set, i, 1)
         at = tuple(values[i] for i in s.dims if i in values)
-        return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), only)
+        some = [f"{t} >= 0" for t in (self.of_tile(s, t, values) for t in self.ties(s)) if t]
+        return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), (*only, *some))
 
     def ties(self, s: Stmt) -> tuple[Affine, ...]:
         """The conditions of `s` between iterators of two loops that are cut: { j <= i }.
 
         Those with a remainder or a quotient stay in the domains: as tests they would waste most of a tile, and isl finds no end.
         """
-        own = self.plan.classes[s.name]
-        free = {i for i in s.dims if own[i] in self.free}
         if any((names(r.lower) | names(r.upper)) & set(s.dims) for r in s.ranges):
             return ()
         return tuple(t for w in s.where if isinstance(w, Tests) for t in w.tests
-                     if len(names(t) & free) > 1 and all(isinstance(a, str) for a, _ in t.terms))
+                     if all(isinstance(a, str) for a, _ in t.terms) and self.is_tie(s, t))
 
-    def tests(self, s: Stmt, values: Mapping[str, Affine]) -> tuple[Affine, ...]:
-        """Those of them that can be said with `values`, in tile coordinates."""
-        return tuple(substitute(t, values) for t in self.ties(s) if names(t) & set(s.dims) <= set(values))
+    def is_tie(self, s: Stmt, t: Affine) -> bool:
+        """Whether it ties two loops that are cut, or rows to loops around their tiles, or says where in a tile they begin."""
+        classes = {c: t.factor(i) for i, c in self.plan.classes[s.name].items() if t.factor(i)}
+        rows = classes.keys() & self.plan.tiled.keys()
+        begins = len(classes) > 1 or any(classes[c] > 0 for c in rows)
+        return len(classes.keys() & self.free) > 1 or (bool(rows) and begins and not classes.keys() & (self.inner - rows))
+
+    @cached_property
+    def inner(self) -> frozenset[str]:
+        """The classes of the cluster's own loops."""
+        groups = (g for g in self.cluster.body if isinstance(g, Group))
+        return frozenset((*self.cluster.shell, *(c for g in groups for c in (*g.kept, *g.reduced))))
+
+    def of_tile(self, s: Stmt, t: Affine, values: Mapping[str, Affine]) -> Affine | None:
+        """What is >= 0 if the condition `t` holds somewhere in a tile, in coordinates of loops around; None if unknown."""
+        at: dict[str, Affine] = {}
+        for r in s.ranges:
+            c, first = self.plan.classes[s.name][r.index], self.plan.tiled.get(self.plan.classes[s.name][r.index])
+            if not t.factor(r.index):
+                continue
+            if first and r.index in values and first.name in names(values[r.index]):
+                least = r.lower + affine(first.name)
+                most = least + (first.step - 1)
+            elif c not in self.inner and r.index in values:
+                least = most = values[r.index]
+            elif r.lower.is_constant and r.upper.is_constant:
+                least, most = r.lower, r.upper - 1
+            else:
+                return None
+            at[r.index] = most if t.factor(r.index) > 0 else least
+        out = substitute(t, at)
+        return None if names(out) <= set(self.plan.scop.op.sizes) else out
+
+    def tests(self, s: Stmt, values: Mapping[str, Affine], domain: isl.Set | None = None) -> tuple[Affine, ...]:
+        """Those of them that can be said with `values`, in tile coordinates, but for rows of tiles that `domain` leaves whole."""
+        said = {t: substitute(t, values) for t in self.ties(s) if names(t) & set(s.dims) <= set(values)}
+        own = self.plan.classes[s.name]
+        return tuple(x for t, x in said.items()
+                     if domain is None or len({own[i] for i in names(t) & set(s.dims)} & self.free) > 1 or not _holds(domain, x))
 
     def box(self, s: Stmt) -> isl.Set:
         """The domain of `s` without them."""
@@ -200,7 +236,7 @@ class Builder:
         target = target or self.place(s, s.target, axes)
         value = expr if expr is not None else self.located(s, s.expr, axes)
         lift = tuple(values[i] for i in s.dims)
-        self.stmts.append(TileStmt(s.name, coords, domain, s.name, lift, target, s.reduce, value, self.tests(s, values)))
+        self.stmts.append(TileStmt(s.name, coords, domain, s.name, lift, target, s.reduce, value, self.tests(s, values, domain)))
         return s.name
 
     def move(self, name: str, s: Stmt, axes: Axes, loops: Iterable[str], target: Load, expr: Expr, reduce: Monoid | None = None,
@@ -216,7 +252,7 @@ class Builder:
                        if isinstance(p, Affine) and isinstance(q, Affine)}
             lift = tuple(substitute(matched[d], values) for d in origin.dims)
         carried = origin.name if origin else None
-        self.stmts.append(TileStmt(name, coords, domain, carried, lift, target, reduce, expr, self.tests(s, kept)))
+        self.stmts.append(TileStmt(name, coords, domain, carried, lift, target, reduce, expr, self.tests(s, kept, domain)))
         return name
 
     def over_threads(self, coords: Sequence[Coord], weight: int = 1) -> None:
@@ -233,6 +269,14 @@ class Builder:
     def part(self, tree: Iterable[Band | str]) -> Part:
         kinds = tuple((c, k, e) for c, (k, e) in self.kinds.items())
         return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds, weights=tuple(self.weights.items()))
+
+
+def _holds(domain: isl.Set, test: Affine) -> bool:
+    """Whether `test` >= 0 everywhere in `domain`, whose dimensions have the names of coordinates."""
+    dims = [domain.get_dim_name(isl.dim_type.set, i) or "" for i in range(domain.dim(isl.dim_type.set))]
+    sizes = [domain.get_dim_name(isl.dim_type.param, i) or "" for i in range(domain.dim(isl.dim_type.param))]
+    fails = isl.Set(f"{params(sizes)}{{ {space_text(domain.get_tuple_name(), dims)} : {test} < 0 }}")
+    return bool(domain.is_disjoint(fails))
 
 
 def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:

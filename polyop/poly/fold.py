@@ -121,7 +121,8 @@ def kept_along(scop: Scop, schedule: Schedule, loops: tuple[str, ...], inside: t
                d: int) -> int | None:
     """How many values of dimension `d` must be kept along a loop that has one of the classes; None if that is not a constant.
 
-    Statements outside the loop may only use one fixed place of the dimension: its start before, its end after.
+    Statements outside the loop may only use one place of the dimension for each element of the others: its start before, its
+    end after.
     """
     ahead: set[int] = set()
     back: set[int] = set()
@@ -133,7 +134,8 @@ def kept_along(scop: Scop, schedule: Schedule, loops: tuple[str, ...], inside: t
             if not isinstance(p, Affine):
                 return None
             if s not in inside:
-                if names(p) & set(s.dims):
+                others = {q.name for e, q in enumerate(load.index) if e != d and isinstance(q, Affine)}
+                if names(p) & set(s.dims) - others or p.name in s.dims:
                     return None
                 continue
             i = single(p, s.dims)

@@ -17,18 +17,20 @@ Test = tuple[Affine, ...]
 
 
 def rescale(x: Affine, scale: dict[str, tuple[str, int]], inequality: bool = False) -> Affine:
-    """`x` over coordinates instead of counts of steps; an inequality `x >= 0` may be multiplied to make that possible."""
+    """`x` over coordinates instead of counts of steps; an inequality `x >= 0` may be multiplied to make that possible.
+
+    Else a count stands as the coordinate divided by its step, which leaves no remainder.
+    """
     factors = [scale[a][1] // gcd(f, scale[a][1]) for a, f in x.terms if isinstance(a, str) and a in scale]
-    factor = lcm(*factors) if factors else 1
-    if factor != 1 and not inequality:
-        raise UnsupportedError(f"{x} is not a sum of whole steps")
+    factor = lcm(*factors) if factors and inequality else 1
     total = affine(x.const * factor)
     for atom, f in x.terms:
         if isinstance(atom, Quasi):
             total = total + rescale_atom(atom, scale) * (f * factor)
         else:
             coord, step = scale.get(atom, (atom, 1))
-            total = total + affine(coord) * (f * factor // step)
+            whole = quasi("div", affine(coord), affine(step // gcd(f * factor, step)))
+            total = total + whole * (f * factor // gcd(f * factor, step))
     return total
 
 

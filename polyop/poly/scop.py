@@ -119,6 +119,11 @@ def extract(op: Op) -> Scop:
     return Scop(op, context, tuple(stmts))
 
 
+def everywhere(scop: Scop, s: Stmt) -> Stmt:
+    """`s` without its conditions."""
+    return _stmt(params(scop.op.sizes), s.name, s.kind, s.ranges, (), s.target, s.reduce, s.expr, s.step)
+
+
 def _stmt(head: str, name: str, kind: str, ranges: tuple[Range, ...], where: tuple[Expr, ...], target: Load,
           reduce: Monoid | None, expr: Expr, step: int) -> Stmt:
     limits = conjunction([f"{r.lower} <= {r.index} < {r.upper}" for r in ranges] + [condition(w) for w in where])

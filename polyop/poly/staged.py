@@ -37,7 +37,7 @@ from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, iterators_of
-from polyop.poly.scop import INIT, MAP
+from polyop.poly.scop import INIT, MAP, everywhere
 from polyop.poly.staging import Staging, slot_bytes, stage, with_slots
 from polyop.poly.strides import lower_bound
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
@@ -137,8 +137,8 @@ class _Staged:
         return homes
 
     def begun(self, tensor: str, turn: str) -> Band | str:
-        """A first value for the register of `tensor`, which is never read: registers live from there on."""
-        writer = next(x for x in self.cluster.stmts if x.target.source == tensor)
+        """A first value for the register of `tensor`, which is never read, under no condition: registers live from there on."""
+        writer = everywhere(self.plan.scop, next(x for x in self.cluster.stmts if x.target.source == tensor))
         axes = {c: x for c, x in self.axes.items() if c != turn}
         home = self.homes[tensor]
         at = Load(home.buffer.name, tuple(map(affine, home.locked)), home.buffer.dtype)

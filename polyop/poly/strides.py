@@ -40,7 +40,10 @@ def spacing(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
 
 
 def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
-    """The first value of the iterator of class `loop` in `s`, in terms of sizes and of the loops in `axes`."""
+    """The first value of the iterator of class `loop` in `s`, in terms of sizes and of the loops in `axes`.
+
+    Tiles that several clusters take start where its range does, in all of them.
+    """
     own = plan.classes[s.name]
     i = next(i for i in s.dims if own[i] == loop)
     known = set(plan.scop.op.sizes) | {j for j in s.dims if own[j] in axes}
@@ -50,7 +53,7 @@ def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
             if not names(r.lower) <= known:
                 raise UnsupportedError(f"{i} starts at {r.lower}, which is not known outside its loop")
             found.append(r.lower)
-    for w in s.where:
+    for w in s.where if loop not in plan.tiled else ():
         if isinstance(w, Tests):
             for t in w.tests:
                 rest = t + affine(i) * -1

@@ -77,13 +77,13 @@ from polyop.rewrite.dependent import (
 from polyop.rewrite.inline import inline
 from polyop.rewrite.measure import is_deep
 from polyop.rewrite.names import fresh
-from polyop.rewrite.partition import Blocked, Partition, eliminated, in_blocks, needed
+from polyop.rewrite.partition import Blocked, Partition, filled, has_any, in_blocks, is_followed, last_filled, needed
 
 LONG = 4096
 """Elements of a block whose results wait for the end: 16 KiB of f32, which stay in L1 from one reduction to the next."""
 
-ROLLED = 1024
-"""Elements of a block of a rolled chain: of 192 rows of attention, 768 KiB of scores, which stay in L2."""
+ROLLED = 960
+"""Elements of a block of a rolled chain: of 192 rows of attention, 720 KiB of scores, which stay in L2; whole tiles of rows."""
 
 NAN = float("nan")
 def cascaded(op: Op, block: int | None = None) -> Op:
@@ -169,14 +169,7 @@ class _Cascade:
         return (*(r for r in f.step.ranges if r.index in kept), self.cuts.blocks)
 
     def filled(self, f: Fold) -> tuple[Test, ...]:
-        """Of which blocks some element is added up: what the conditions of `f` say about any of them.
-
-        What follows from conditions on elements is one test: it says which blocks count, and not where there is a result.
-        """
-        start = affine(self.cuts.b) * self.size
-        found = eliminated(f, (start,), (start + (self.size - 1),))
-        of_elements = tuple(t for t in found if t not in f.tests)
-        return (*(Test((t,)) for t in found if t in f.tests), *([Test(of_elements)] if of_elements else []))
+        return filled(f, self.cuts)
 
     def within(self, f: Fold, e: Expr) -> Expr:
         """`e`, which is part of what `f` adds up, in a block: what other folds of the chain give stands for the block alone.
@@ -200,8 +193,10 @@ class _Cascade:
         """What `f` makes of each block, `expr` in the place of what it adds up."""
         kept = f.kept if monoid is None else needed(f, expr)
         found = self.blocked(f, suffix, expr.dtype if monoid else f.step.target.dtype, kept)
-        self.steps.append(Step(found.load(kept), monoid or f.step.reduce, expr, (*self.ranges(f, kept), self.cuts.inside),
-                               self.cuts.elements(f.step, f.over)))
+        where = self.cuts.elements(f.step, f.over)
+        if self.rolled:  # of no other block is it asked
+            where = (*where, *(w for w in self.filled(f) if w not in where))
+        self.steps.append(Step(found.load(kept), monoid or f.step.reduce, expr, (*self.ranges(f, kept), self.cuts.inside), where))
         return found
 
     # --- the first folds, and what their blocks stand for
@@ -213,11 +208,12 @@ class _Cascade:
         return self.last(f, self.parts[f.result], Const(f.step.reduce.identity, f.step.target.dtype))
 
     def last(self, f: Fold, state: Blocked, none: Const) -> Step:
-        """`f`'s result is the last `state`, or `none` of no blocks at all."""
-        some = self.cuts.extent - 1
-        found = replace(state.load(f.kept, self.cuts.count - 1), guard=(some,))
+        """`f`'s result is the `state` after the last block with elements, or `none` of no elements at all."""
+        sizes = tuple(self.op.sizes)
+        any_ = has_any(f, sizes)
+        found = replace(state.load(f.kept, last_filled(f, self.cuts, sizes)), guard=any_.tests)
         ranges = tuple(r for r in f.step.ranges if r.index != f.over)
-        return replace(f.step, reduce=None, expr=_select(Test((some,)), found, none), ranges=ranges, where=())
+        return replace(f.step, reduce=None, expr=_select(any_, found, none), ranges=ranges, where=())
 
     def shift(self, f: Fold) -> None:
         """What the blocks of a chain of powers are done about: the block's own maximum, or the one so far; 0 for -inf."""
@@ -226,9 +222,9 @@ class _Cascade:
         none = Const(monoid.identity, dtype)
         where = self.filled(f)
         if self.rolled:
-            state, where = self.blocked(f, "state", dtype), ()
-            now = _called(monoid.body, {"a": self.before(state, f.kept, none), "b": part.load(f.kept)})
-            self.steps.append(Step(state.load(f.kept), None, now, self.ranges(f)))
+            state = self.blocked(f, "state", dtype)
+            now = _called(monoid.body, {"a": self.before(f, state, none), "b": part.load(f.kept)})
+            self.steps.append(Step(state.load(f.kept), None, now, self.ranges(f), where))
             self.parts[f.result] = part = state
         about = self.blocked(f, "about", dtype)
         value = part.load(f.kept)
@@ -236,10 +232,10 @@ class _Cascade:
         self.steps.append(Step(about.load(f.kept), None, safe, self.ranges(f), where))
         self.stands[f.result] = about
 
-    def before(self, state: Blocked, kept: tuple[str, ...], none: Expr) -> Expr:
-        """`state` after the block before, or `none` before the first one."""
-        some = affine(self.cuts.b) - 1
-        return _select(Test((some,)), replace(state.load(kept, some), guard=(some,)), none)
+    def before(self, f: Fold, state: Blocked, none: Expr) -> Expr:
+        """`state` after the block before, or `none` before the first one with elements."""
+        earlier = is_followed(f, self.cuts)
+        return _select(Test(earlier), replace(state.load(f.kept, affine(self.cuts.b) - 1), guard=earlier), none)
 
     def keep_aside(self, powers: list[Powers]) -> None:
         """Temporaries with a power that several folds read, or one that keeps more indices, get memory in the blocks."""
@@ -288,10 +284,11 @@ class _Cascade:
                 w = _select(seen.load(own), w, Const(0.0, dtype))
             return replace(f.step, expr=Apply("mul", (part.load(f.kept), w), dtype), ranges=self.ranges(f), where=self.filled(f))
         sums, repaired = self.blocked(f, "state", dtype), _cast(self.repair(m).load(at), dtype)
-        known = Apply("mul", (self.before(sums, f.kept, Const(0.0, dtype)), repaired), dtype)
-        self.steps.append(Step(sums.load(f.kept), None, Apply("add", (known, part.load(f.kept)), dtype), self.ranges(f)))
+        known = Apply("mul", (self.before(f, sums, Const(0.0, dtype)), repaired), dtype)
+        now = Apply("add", (known, part.load(f.kept)), dtype)
+        self.steps.append(Step(sums.load(f.kept), None, now, self.ranges(f), self.filled(f)))
         found = self.last(f, sums, Const(0.0, dtype))
-        counted: Expr = Test((self.cuts.extent - 1, *eliminated(f)))
+        counted: Expr = has_any(f, tuple(self.op.sizes))
         if m.mask is not None:
             shape = self.op.tensor(f.result).shape
             dims = tuple(e for i, e in zip(f.kept, shape, strict=True) if i in own)
@@ -309,11 +306,11 @@ class _Cascade:
             state, monoid = self.parts[first.result], first.step.reduce
             assert monoid is not None
             new = state.load(first.kept)
-            old = self.before(state, first.kept, new)
+            old = self.before(first, state, new)
             made = self.parts[key] = self.blocked(first, "repair", state.dtype)
             same = Apply("or", (_equal(old, new), _is_nan(new)), BOOL)  # NaN is for what a mask keeps alone: the end sees to it
             self.steps.append(Step(made.load(first.kept), None, _factor(m, old, new, same, state.dtype),
-                                   self.ranges(first)))
+                                   self.ranges(first), self.filled(first)))
         return self.parts[key]
 
     def products(self, m: Products) -> Step:

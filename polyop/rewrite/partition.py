@@ -22,6 +22,7 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step
+from polyop.rewrite.bounds import never_negative
 from polyop.rewrite.dependent import Fold, plain_indices
 
 
@@ -82,19 +83,59 @@ def needed(f: Fold, e: Expr) -> tuple[str, ...]:
     return tuple(i for i in f.kept if i in expr_names(e) or any(i in names(t) for t in f.tests))
 
 
+def _bounds(f: Fold) -> tuple[tuple[Affine, ...], tuple[Affine, ...]]:
+    """(l, u): the index of `f` is at least each of `l`, and at most each of `u`, by its range and conditions."""
+    j = affine(f.over)
+    above = tuple((t - j) * -1 for t in f.tests if t.factor(f.over) > 0)
+    below = tuple(t + j for t in f.tests if t.factor(f.over) < 0)
+    return (Affine(), *above), (f.extent - 1, *below)
+
+
 def eliminated(f: Fold, least: tuple[Affine, ...] = (), most: tuple[Affine, ...] = ()) -> tuple[Affine, ...]:
     """What holds of all other indices if that of `f` has a value in its range, and in { least <= j <= most }, that `f` allows.
 
     Each lower bound is at most each upper one; since j has a factor of 1 or -1 in each, this is exact in integers, too. Without
     the conditions of `f` there is such a value.
     """
-    j = affine(f.over)
-    above = [(t - j) * -1 for t in f.tests if t.factor(f.over) > 0]
-    below = [t + j for t in f.tests if t.factor(f.over) < 0]
+    (zero, *above), (end, *below) = _bounds(f)
     free = [t for t in f.tests if not t.factor(f.over)]
-    lower, upper = (Affine(), *least), (f.extent - 1, *most)
+    lower, upper = (zero, *least), (end, *most)
     found = (*free, *(u - x for x in above for u in (*below, *upper)), *(u - x for x in lower for u in below))
     return tuple(dict.fromkeys(t for t in found if t.terms or t.const < 0))
+
+
+def filled(f: Fold, cuts: Partition) -> tuple[Test, ...]:
+    """Of which blocks some element is added up: what the conditions of `f` say about any of them.
+
+    What follows from conditions on elements is one test: it says which blocks count, and not where there is a result.
+    """
+    start = affine(cuts.b) * cuts.size
+    found = eliminated(f, (start,), (start + (cuts.size - 1),))
+    of_elements = tuple(t for t in found if t not in f.tests)
+    return (*(Test((t,)) for t in found if t in f.tests), *([Test(of_elements)] if of_elements else []))
+
+
+def is_followed(f: Fold, cuts: Partition) -> tuple[Affine, ...]:
+    """Whether a block of which some element is added up comes after another such block: its predecessor's last element counts."""
+    before = affine(cuts.b) * cuts.size - 1
+    lower = dict.fromkeys(before - x for x in _bounds(f)[0][1:])
+    return (affine(cuts.b) - 1, *lower)
+
+
+def last_filled(f: Fold, cuts: Partition, sizes: tuple[str, ...]) -> Affine:
+    """The last block of which some element is added up, where there is one."""
+    ranges = tuple(r for r in f.step.ranges if r.index != f.over)
+    found = list(dict.fromkeys(_bounds(f)[1]))
+    for u in tuple(found):
+        if any(never_negative(u - x, sizes, ranges) for x in found if x is not u):
+            found.remove(u)
+    return cuts.count - 1 if found == [f.extent - 1] else quasi("div", quasi("min", *found), affine(cuts.size))
+
+
+def has_any(f: Fold, sizes: tuple[str, ...]) -> Test:
+    """Whether anything is added up."""
+    ranges = tuple(r for r in f.step.ranges if r.index != f.over)
+    return Test((f.extent - 1, *(t for t in eliminated(f) if not never_negative(t, sizes, ranges))))
 
 
 def in_blocks(op: Op, cuts: Partition) -> Op:

@@ -67,17 +67,37 @@ def test_a_large_mean_costs_no_digits():
     np.testing.assert_allclose(in_one_pass("var_rows")(x), x.astype(np.float64).var(-1), rtol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["attention", "attention_causal", "attention_masked", "attention_padded"])
+@pytest.mark.parametrize("name", ["attention", "attention_causal", "attention_window", "attention_masked", "attention_padded"])
 def test_attention_in_one_pass_is_the_attention_of_the_text(name):
-    heads, n, d = 2, 1500, 24
+    heads, n, d = 2, 2100, 24
     q, k, v = (random(1, heads, n, d, seed=s) for s in range(3))
     more = {"attention_masked": (random(n, n, seed=4),), "attention_padded": (random(1, n, seed=5) > -2,)}.get(name, ())
     if name == "attention_masked":
         more[0][3, :1100] = -np.inf
         more[0][4, 1100:] = -np.inf
         more[0][5] = -np.inf
-    want = polyop.library(name)(q, k, v, *more, scale=0.2)
-    np.testing.assert_allclose(in_one_pass(name)(q, k, v, *more, scale=0.2), want, rtol=2e-5, atol=2e-6)
+    numbers = {"scale": 0.2} | ({"window": 1000} if name == "attention_window" else {})
+    want = polyop.library(name)(q, k, v, *more, **numbers)
+    np.testing.assert_allclose(in_one_pass(name)(q, k, v, *more, **numbers), want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name", ["attention_causal", "attention_window"])
+def test_keys_that_a_row_does_not_see_are_not_met_in_one_pass(name):
+    q, k, v = (random(1, 1, 2000, 8, seed=s) for s in range(3))
+    numbers = {"scale": 0.2} | ({"window": 300} if name == "attention_window" else {})
+    want = polyop.library(name)(q, k, v, **numbers)[0, 0, 900:1000]
+    k[0, 0, 1000:], v[0, 0, 1000:] = np.nan, np.inf
+    if name == "attention_window":
+        k[0, 0, :601], v[0, 0, :601] = np.inf, np.nan
+    np.testing.assert_allclose(in_one_pass(name)(q, k, v, **numbers)[0, 0, 900:1000], want, rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("name, first", [("attention_causal", "[960*j_b, S)"),
+                                         ("attention_window", "[960*j_b, min(S, 960*j_b + ")])
+def test_rows_that_see_no_key_of_a_block_are_left_out(name, first):
+    o = library("attention", name)
+    made = compile_op(o, contiguous(o), V4, ONE_PASS)
+    assert made.rung == "tuned" and any(first in line for line in str(made.nest).splitlines() if "for i_o in" in line), made.nest
 
 
 @pytest.mark.parametrize("room, name", [("softmax", "softmax"), ("softmax", "cross_entropy"), ("norm", "layernorm"),
@@ -93,7 +113,7 @@ def test_scores_of_attention_are_kept_for_a_tile_and_a_block():
     o = library("attention", "attention")
     nest = compile_op(o, contiguous(o), V4, ONE_PASS).nest
     scores = next(b for b in nest.buffers if b.name == "s")
-    assert [str(e) for e, _ in scores.dims] == ["1", "1", "min(M, 192)", "1", "1024"]
+    assert [str(e) for e, _ in scores.dims] == ["1", "1", "min(M, 192)", "1", "960"]
 
 
 def test_results_in_the_order_of_the_text_are_not_taken_apart():

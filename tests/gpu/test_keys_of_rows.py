@@ -1,0 +1,115 @@
+"""Attention whose rows see some of the keys: a block of threads goes through the keys that its rows see, and no others."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import Compiled, compile_op
+from polyop.ir.dtypes import DTYPES
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.loops import For, walk
+from polyop.ir.module import launches
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.runtime import cxx, emulated
+from polyop.runtime.layout import contiguous
+
+try:
+    cxx.compiler()
+except UnsupportedError as e:
+    pytest.skip(str(e), allow_module_level=True)
+
+TEXT = """op attention(Q: T[B, S, D], K: T[B, N, D], V: T[B, N, E]; w: int) -> (O: T[B, S, E]) where w >= 0 {
+    s[b, i, j]  += f32(Q[b, i, d]) * f32(K[b, j, d])   where SEEN
+    m[b, i]    max= s[b, i, j]                         where SEEN
+    p[b, i, j]   = exp(s[b, i, j] - m[b, i])           where SEEN
+    z[b, i]     += p[b, i, j]                          where SEEN
+    o[b, i, v]  += f32(T(p[b, i, j])) * f32(V[b, j, v]) where SEEN
+    O[b, i, v]   = T(o[b, i, v] / z[b, i])
+}"""
+CAUSAL = "j <= i"
+SEEN = {  # condition: (first and last block of keys of the rows from i_o on, whether row i of S sees key j of N)
+    CAUSAL: ("0", "floor((i_o)/64) + 1", lambda i, j, rows, keys, w: j <= i),
+    "j < i": ("0", "floor((i_o)/64) + 1", lambda i, j, rows, keys, w: j < i),
+    "j <= i + N - S": ("0", "floor((N - S + 63)/64) + floor((i_o)/64) + 1", lambda i, j, rows, keys, w: j <= i + keys - rows),
+    "i - w < j <= i": ("floor((i_o)/64) - floor((w + 62)/64)", "floor((i_o)/64) + 1", lambda i, j, rows, keys, w: i - w < j <= i),
+    "i - w < j < i + w": ("floor((i_o)/64) - floor((w + 62)/64)", "floor((i_o)/64) + floor((w + 62)/64) + 1",
+                          lambda i, j, rows, keys, w: i - w < j < i + w),
+    "j >= i": ("floor((i_o)/64)", "floor((N + 63)/64)", lambda i, j, rows, keys, w: j >= i),
+    "j <= 2*i": ("0", "floor((i_o)/32) + 2", lambda i, j, rows, keys, w: j <= 2 * i),
+    "j < w": ("0", "floor((w + 63)/64)", lambda i, j, rows, keys, w: j < w),
+    "j <= i, j < w": ("0", "floor((w + 63)/64)", lambda i, j, rows, keys, w: j <= i and j < w),
+}
+SIZES = ((1, 1, 1), (63, 64, 1), (64, 65, 64), (65, 63, 0), (130, 129, 65), (70, 200, 3))  # rows, keys, w
+
+
+@cache
+def attention(seen: str, where: str, dtype: str, channels: int) -> Compiled:
+    text = TEXT.replace("SEEN", seen).replace("T[", f"{dtype}[").replace("T(", f"{dtype}(").replace("E]", f"{channels}]")
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    return compile_op(op, contiguous(op), target(where), Options())
+
+
+def arrays(dtype: str, channels: int, sizes: tuple[int, int, int], strange: bool) -> dict[str, np.ndarray]:
+    rows, keys, _ = sizes
+    g = np.random.default_rng(rows + keys)
+    given = {n: g.standard_normal(s).astype(DTYPES[dtype].numpy)
+             for n, s in {"Q": (2, rows, 3), "K": (2, keys, 3), "V": (2, keys, channels)}.items()}
+    if strange:
+        for n in "KV":
+            given[n][0, g.random(keys) < 0.1] = np.inf
+            given[n][1, keys // 2:][:2] = np.nan
+            given[n][1, keys // 3, :1] = -np.inf
+    return given
+
+
+def expected(seen: str, given: dict[str, np.ndarray], sizes: tuple[int, int, int]) -> np.ndarray:
+    """Row by row what the text says, with no key that it does not name."""
+    rows, keys, w = sizes
+    q, k, v = (given[n].astype(np.float64) for n in "QKV")
+    out = np.full((2, rows, v.shape[-1]), np.nan)
+    with np.errstate(all="ignore"):
+        for b in range(2):
+            for i in range(rows):
+                js = [j for j in range(keys) if SEEN[seen][2](i, j, rows, keys, w)]
+                if js:
+                    s = (q[b, i] * k[b, js]).sum(-1)
+                    p = np.exp(s - s.max())
+                    out[b, i] = (p[:, None] * v[b, js]).sum(0) / p.sum()
+    return out
+
+
+def run(made: Compiled, seen: str, dtype: str, channels: int, sizes: tuple[int, int, int], strange: bool = False,
+        **how) -> emulated.Report:
+    rows, keys, w = sizes
+    given = arrays(dtype, channels, sizes, strange)
+    want = expected(seen, given, sizes)
+    named = {"B": 2, "S": rows, "N": keys, "D": 3, "w": w}
+    result = np.zeros((2, rows, channels), DTYPES[dtype].numpy)
+    report = emulated.run(made.module, {n: named[n] for n in made.op.sizes}, {}, given | {"O": result}, **how)
+    near = 4e-3 if dtype == "f16" else 2e-5
+    np.testing.assert_allclose(result.astype(np.float64), want, rtol=near, atol=near, err_msg=f"{seen} {sizes}")
+    return report
+
+
+@pytest.mark.parametrize("seen", SEEN)
+def test_blocks_of_keys_that_no_row_of_a_tile_sees_are_left_out(seen):
+    made = attention(seen, "cuda:sm_80", "f32", 32)
+    assert made.rung == "tuned" and len(launches(made.module.launch)) == 1 and all(p.holds for p in made.proofs)
+    (turns,) = {n for n in walk(made.nest.body) if isinstance(n, For) and n.index == "j_b"}
+    first, last, _ = SEEN[seen]
+    assert first in str(turns.lower) and last in str(turns.upper), (turns.lower, turns.upper)
+
+
+@pytest.mark.parametrize("strange", [False, True])
+@pytest.mark.parametrize("seen", SEEN)
+def test_each_row_has_the_keys_of_the_text_and_what_lies_beside_them_is_not_met(seen, strange):
+    made = attention(seen, "cuda:sm_80", "f32", 32)
+    for sizes in SIZES:
+        report = run(made, seen, "f32", 32, sizes, strange, order=("forward", "backward", "shuffled")[sum(sizes) % 3])
+        assert not report.findings, report
