@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import platform
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -126,7 +127,8 @@ def bind(case: Case) -> Bound:
     inputs = tuple(np.asarray(call.arguments[n]) for n in tensors)
     count = COLD // max(1, sum(x.nbytes for x in inputs)) + 2 if case.cold else 1
     turns = (inputs, *(tuple(x.copy() for x in inputs) for _ in range(count - 1)))
-    rest = {p.name: call.arguments[p.name] for p in run.interface.parameters if p.kind != "tensor" and p.name in call.arguments}
+    scalars = [p.name for p in run.interface.parameters if p.kind != "tensor" and p.name in call.arguments]
+    rest = {sys.intern(n): call.arguments[n] for n in scalars}  # as names in the text of a call are
     first = [p.name for p in run.interface.parameters[: len(tensors)]] == tensors
 
     def ours(arrays: tuple[Array, ...]) -> Callable[[], Any]:
