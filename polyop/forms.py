@@ -23,6 +23,7 @@ from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.scans import cut_scans
 from polyop.rewrite.shares import cut_into_shares
 from polyop.rewrite.thinned import thin
+from polyop.rewrite.turns import cut_at_turns
 from polyop.rewrite.upright import columns_upright
 
 AGAIN = 40
@@ -67,7 +68,7 @@ def before_scop(op: Op, options: Options, target: Target, again: int = AGAIN) ->
     if on_gpu and options.rung == "tuned" and again:
         near = thin(computed_again(near, again))
     if not on_gpu and options.rung == "tuned":
-        near = columns_upright(near, dict(options.few))
+        near = cut_at_turns(columns_upright(near, dict(options.few)))
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(near, options.known)), strict))
     return cut_into_shares(cut, dict(options.shares)) if (options.threads or on_gpu) and not strict else cut
 

@@ -14,9 +14,9 @@ though each of its pieces has.
 from __future__ import annotations
 
 from dataclasses import replace
-from math import gcd
 
-from polyop.ir.expr import Affine, Apply, Expr, Load, Quasi, Test, affine, map_loads, names, quasi, substitute
+from polyop.ir.clamps import cases, decided, innermost, lowest_terms
+from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, map_loads, names, substitute
 from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store, rebuild
 
 
@@ -101,46 +101,20 @@ def _without(p: Affine, lanes: For) -> tuple[Affine, tuple[Affine, ...]] | None:
 
 
 def _least(x: Affine, lanes: For) -> Affine:
-    """Something that is >= 0 just if `x` is, in all lanes that may exist; 2 c - 5 >= 0 is c - 3 >= 0."""
+    """Something that is >= 0 just if `x` is, in all lanes that may exist."""
     assert lanes.extent is not None
-    least = substitute(x, {lanes.index: affine(0 if x.factor(lanes.index) >= 0 else lanes.extent - 1)})
-    by = gcd(*(f for _, f in least.terms)) or 1
-    return Affine(tuple((a, f // by) for a, f in least.terms), least.const // by)
+    return lowest_terms(substitute(x, {lanes.index: affine(0 if x.factor(lanes.index) >= 0 else lanes.extent - 1)}))
 
 
 def _pieces(x: Load, d: int, lane: str) -> Expr:
     """`x` as a choice among reads without clamps in position `d`."""
     p = x.index[d]
-    clamp = _innermost(p, lane) if isinstance(p, Affine) else None
+    clamp = innermost(p, lane) if isinstance(p, Affine) else None
     if not isinstance(p, Affine) or clamp is None:
         return x
 
     def at(value: Affine) -> Expr:
-        return _pieces(replace(x, index=(*x.index[:d], _put(p, clamp, value), *x.index[d + 1 :])), d, lane)
+        return _pieces(replace(x, index=(*x.index[:d], decided(p, clamp, value), *x.index[d + 1 :])), d, lane)
 
-    first, *others = clamp.args
-    test = Test(tuple(first - o if clamp.op == "max" else o - first for o in others))
-    return Apply("select", (test, at(first), at(quasi(clamp.op, *others))), x.dtype)
-
-
-def _innermost(p: Affine, lane: str) -> Quasi | None:
-    """A clamp in `p` that depends on the lanes and has no such clamp inside."""
-    for atom, _ in p.terms:
-        if isinstance(atom, Quasi) and lane in names(affine(atom)):
-            inner = next((q for q in (_innermost(a, lane) for a in atom.args) if q), None)
-            if inner or atom.op in ("min", "max"):
-                return inner or atom
-    return None
-
-
-def _put(p: Affine, clamp: Quasi, value: Affine) -> Affine:
-    """`p` with `value` for `clamp`."""
-    total = Affine(const=p.const)
-    for atom, factor in p.terms:
-        if atom == clamp:
-            total = total + value * factor
-        elif isinstance(atom, Quasi):
-            total = total + quasi(atom.op, *(_put(a, clamp, value) for a in atom.args)) * factor
-        else:
-            total = total + affine(atom) * factor
-    return total
+    tests, first, rest = cases(clamp)
+    return Apply("select", (Test(tests), at(first), at(rest)), x.dtype)

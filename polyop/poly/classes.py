@@ -33,6 +33,12 @@ class Loops:
         m = isl.Map(f"{head}{{ {space_text(s.name, s.dims)} -> [{', '.join(iterators)}] }}")
         return s.domain.intersect_params(self.context).apply(m)
 
+    def is_narrow(self, s: Stmt, i: str, most: int) -> bool:
+        """Whether `i` has at most so many values, whatever the sizes."""
+        values = self.projection(s, (i,))
+        far = isl.Map(f"{{ [x] -> [y] : y >= x + {most} }}").intersect_domain(values).intersect_range(values)
+        return bool(far.is_empty())
+
     def iterators(self, s: Stmt, loops: tuple[str, ...]) -> tuple[str, ...]:
         """The iterators of `s` of the classes `loops`."""
         back = {c: i for i, c in self.classes[s.name].items()}

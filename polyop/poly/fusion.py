@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import takewhile
 
 import islpy as isl
 
@@ -17,6 +18,9 @@ from polyop.poly.iterators import blocks_of, is_contraction, shares_of, written
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.scans import ends_scan
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
+
+EDGE = 8
+"""Elements at the end of a row that are written with it."""
 
 
 @dataclass(eq=False)
@@ -34,7 +38,7 @@ class Fusion:
 
     def __init__(self, scop: Scop, loops: Loops, fuse: bool, apart: bool) -> None:
         self.scop, self.loops, self.fuse = scop, loops, fuse
-        self.classes = loops.classes
+        self.classes, self.apart = loops.classes, apart
         self.shares = {s.name: shares_of(s) if apart else frozenset[str]() for s in scop.stmts}
         self.ends = {s.name for s in scop.stmts if apart and ends_scan(scop, s)}
         self.notes: list[str] = []
@@ -55,6 +59,8 @@ class Fusion:
             alone = s.name in self.ends or any(q.name in self.ends for n in into[-1:] for q in found[n].stmts)
             joins = into and self.fuse and not alone and self.try_join(found[into[-1]], s, deps, fixed)
             at = into[-1] if joins else len(found)
+            if not into and self.fuse and not self.apart:
+                at = next((n for n, d in enumerate(found) if self.lies_beside(d, s, fixed)), at)
             if at == len(found):
                 found.append(self.draft(s, fixed))
             if init and not self.join_init(found[at], init, s, fixed):
@@ -146,6 +152,34 @@ class Fusion:
         self.classes[s.name] = own
         d.stmts.append(s)
         d.shell, d.heavy, d.domain = shell, d.heavy or heavy, old
+        return True
+
+    def lies_beside(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
+        """Put `s` into `d` where that copies rows of a tensor, and `s` the few elements before or behind each of them.
+
+        The lines where they meet are then written once. What is computed from several elements stays apart, as its rows may want
+        to run in lock step.
+        """
+        first = d.stmts[0]
+        if any(q.kind != MAP or len(q.reads) > 1 or q.target.source != s.target.source for q in (*d.stmts, s)) or d.heavy:
+            return False
+        own = {}
+        for p, q in zip(first.target.index, s.target.index, strict=True):
+            i, j = (single(x, y.dims) if isinstance(x, Affine) else None for x, y in ((p, first), (q, s)))
+            if i and j and p == affine(i) and q == affine(j):
+                own[j] = self.classes[first.name][i]
+        mine = {c: i for i, c in own.items()}
+        shell = tuple(takewhile(mine.__contains__, d.shell))
+        while shell and not self.loops.projection(s, tuple(mine[c] for c in shell)).is_equal(
+                self.loops.projection(first, self.loops.iterators(first, shell))):
+            shell = shell[:-1]
+        rest = [i for i in s.dims if own.get(i) not in shell]
+        if not shell or not rest or any(i in self.classes[s.name] for i in s.dims) or not all(
+                self.loops.is_narrow(s, i, EDGE) for i in rest):
+            return False
+        self.classes[s.name] = {i: own[i] if own.get(i) in shell else self.loops.fresh(i) for i in s.dims}
+        d.stmts.append(s)
+        d.shell, d.domain = shell, self.loops.projection(first, self.loops.iterators(first, shell))
         return True
 
     def same_points(self, d: _Draft, mine: Mapping[str, str], s: Stmt) -> bool:

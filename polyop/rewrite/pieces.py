@@ -32,7 +32,7 @@ def cut_into_pieces(op: Op) -> Op:
 
 def _pieces(s: Step) -> list[Step]:
     match s.expr:
-        case Apply(fn="select", args=(Test(tests=tests), yes, no)) if all(_is_box_like(t, s) for t in tests):
+        case Apply(fn="select", args=(Test(tests=tests), yes, no)) if all(is_box_like(t, s) for t in tests):
             out = _pieces(_over(s, tests, yes))
             for k, t in enumerate(tests):  # not (a and b) is: not a, or a and not b
                 out += _pieces(_over(s, (*tests[:k], t * -1 - 1), no))
@@ -40,7 +40,7 @@ def _pieces(s: Step) -> list[Step]:
     return [s]
 
 
-def _is_box_like(t: Affine, s: Step) -> bool:
+def is_box_like(t: Affine, s: Step) -> bool:
     """Whether `t` bounds a single index by sizes."""
     return len(names(t) & set(s.indices)) <= 1 and all(isinstance(a, str) for a, _ in t.terms)
 

@@ -596,3 +596,17 @@ def test_any_contraction_is_proved_and_right(equation, which):
     sizes = {x.upper(): n for x, n in zip(LETTERS, (3, 17, 2, 7), strict=True)}
     arrays, got = run(m, {s: sizes[s] for s in m.scop.op.sizes})
     np.testing.assert_allclose(got, np.einsum(f"{left},{right}->{out}", arrays["X"], arrays["Y"]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("beside", "clusters"), [(1, 1), (8, 1), (9, 3)])
+def test_the_few_elements_beside_rows_that_are_copied_are_written_with_them(beside, clusters):
+    made = polyop.op(f"""op f(X: f32[M, N]) -> (Y: f32[M, N + {2 * beside}]) {{
+        Y[i, j] = (X[i, j - {beside}] else 7) }}""").compile()
+    assert "lanes" in made.trace["final"]
+    assert len(made.trace["schedule"].splitlines()) == clusters
+
+
+def test_what_is_computed_from_several_elements_keeps_loops_apart_from_those_of_its_edges():
+    made = polyop.op("""op f(X: f32[M, N]) -> (Y: f32[M, N]) {
+        Y[i, j] = 1 <= j < N - 1 ? X[i, j - 1] + X[i, j + 1] : X[i, j] }""").compile()
+    assert len(made.trace["schedule"].splitlines()) == 3
