@@ -45,6 +45,17 @@ declare i64 @llvm.umin.i64(i64, i64)
 declare i64 @llvm.umax.i64(i64, i64)
 declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 
+; The whole number nearest to %long %part / %parts, the lower one of two: with a few trips the last chunk is the smallest then, too.
+define internal i64 @nearest(i64 %long, i64 %part, i64 %parts) alwaysinline {
+  %twice = shl i64 %long, 1
+  %scaled = mul i64 %twice, %part
+  %less = sub i64 %parts, 1
+  %up = add i64 %scaled, %less
+  %whole = shl i64 %parts, 1
+  %q = udiv i64 %up, %whole
+  ret i64 %q
+}
+
 define internal void @take(i64 %me) noinline {
 entry:
   %body = load ptr, ptr @region
@@ -86,10 +97,8 @@ run:                                                             ; share v is { 
   %first = icmp eq i64 %c, 0
   %p0 = select i1 %first, i64 0, i64 %c3
   %p1 = call i64 @llvm.umin.i64(i64 %c5, i64 %parts)
-  %lp0 = mul i64 %long, %p0
-  %lp1 = mul i64 %long, %p1
-  %q0 = udiv i64 %lp0, %parts
-  %q1 = udiv i64 %lp1, %parts
+  %q0 = call i64 @nearest(i64 %long, i64 %p0, i64 %parts)
+  %q1 = call i64 @nearest(i64 %long, i64 %p1, i64 %parts)
   %a = add i64 %begin, %q0
   %b = add i64 %begin, %q1
   %any = icmp ult i64 %a, %b

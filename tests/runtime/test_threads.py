@@ -101,6 +101,12 @@ loop:
 out:
   ret void
 }
+define void @ends(ptr %args, i64 %lo, i64 %hi, i64 %thread) {
+  %a = load ptr, ptr %args
+  %p = getelementptr i64, ptr %a, i64 %lo
+  store i64 %hi, ptr %p
+  ret void
+}
 define void @trips(ptr %args, i64 %lo, i64 %hi, i64 %thread) {
 entry:
   %a = load ptr, ptr %args
@@ -120,7 +126,7 @@ out:
 }
 """
 MUCH = 1 << 62
-_NAMES = ("count", "nest", "identities", "many", "trips")
+_NAMES = ("count", "nest", "identities", "many", "trips", "ends")
 
 
 @pytest.fixture(scope="module")
@@ -154,6 +160,16 @@ def test_loops_start_and_step_as_they_are_told(native, lo, hi, step):
     parallel(native.addresses["trips"], args.ctypes.data, lo, hi, step, 3, MUCH)
     assert [i - 50 for i in np.flatnonzero(counters)] == list(range(lo, hi, step))
     assert counters.max(initial=0) <= 1
+
+
+@pytest.mark.parametrize(("share", "chunks"), [
+    (1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (5, [2, 1, 1, 1]), (10, [4, 2, 3, 1]), (11, [4, 3, 3, 1]), (42, [16, 10, 11, 5])])
+def test_the_last_chunk_of_a_share_is_the_smallest(native, share, chunks):
+    """What is left when another thread is done is then little."""
+    ends = np.zeros(2 * share, np.int64)
+    run(native, "ends", ends, 2 * share, 2)
+    bounds = [0, *ends[ends > 0]]
+    assert list(np.diff(bounds)) == 2 * chunks
 
 
 def test_a_nested_loop_runs_on_the_thread_that_meets_it(native):
