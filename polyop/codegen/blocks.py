@@ -129,7 +129,8 @@ def filled(nest: LoopNest) -> LoopNest:
         mine = _plain(n)
         if n.kind == Kind.THREADS and not n.is_full and _multiplies_shared(nest, n, below):
             n = replace(n, upper=affine(n.end))
-        if n.kind == Kind.ROWS and not n.is_full and mine and all(_only_registers(nest, s, n.index, below) for s in mine):
+        if n.kind == Kind.ROWS and not n.is_full and mine and all(
+                _only_registers(nest, s, n.index, below) or _adds_zeros(nest, s, n, below) for s in mine):
             n = replace(n, upper=affine(n.end))
         return rebuild(n, lambda body: go(body, inside))
 
@@ -156,6 +157,13 @@ def _only_registers(nest: LoopNest, s: Store, row: str, most: Mapping[str, int])
     if nest.buffer(s.target.source).space != Space.REG or not chosen:
         return False
     return all(_inside(nest, x, row, most) for x in (s.target, *loads(s.expr)))
+
+
+def _adds_zeros(nest: LoopNest, s: Store, n: For, most: Mapping[str, int]) -> bool:
+    """Whether the rows `n` are steps of a sum that a matrix unit adds up: it reads zeros beyond its end, which is proved."""
+    is_product = s.reduce is not None and any(x is s for x, loops in placed(n.body, Kind.ATOM) if loops)
+    chosen = any(isinstance(p, Affine) and n.index in names(p) for p in s.target.index)
+    return is_product and not chosen and all(_inside(nest, x, n.index, most) for x in loads(s.expr))
 
 
 def _multiplies_shared(nest: LoopNest, n: For, most: Mapping[str, int]) -> bool:

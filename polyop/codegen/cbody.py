@@ -74,10 +74,10 @@ def _writes_memory(n: Node, scope: Scope) -> bool:
 
 def _tile(inside: tuple[Node, ...], scope: Scope) -> list[str]:
     """What each thread of a nest of threads does; where one question tells that all is inside, with a copy that asks no more."""
-    test = cwhole.test(inside, scope)
-    if test is None:
+    found = cwhole.copy(inside, scope)
+    if found is None:
         return body(inside, scope)
-    whole = _indented(cwhole.full(inside), replace(scope, whole=True))
+    test, whole = found[0], _indented(found[1], replace(scope, whole=True))
     return [f"if ({test}) {{", *whole, "} else {", *_indented(inside, scope), "}"]
 
 
@@ -95,7 +95,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
         tests = bounded(n, scope.names)
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
         plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
-        return (None if scope.block else cwide.run(n, scope, plain, body)) or plain
+        return (None if scope.block else cwide.run(n, scope, plain, body)) or [*plain, *cmatrix.order(n, scope)]
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
     if is_small and not n.upper.is_constant and _chooses_registers(n, scope):
         end = min(b.const for b in bounds(n.upper) if b.is_constant)

@@ -19,7 +19,7 @@ from polyop.ir.expr import Affine, Load, affine, is_computed, loads, names, quas
 from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, stores, walk
 
 _ASYNCHRONOUS = 4  # bytes of the least copy that goes on by itself
-_PUT = "pop_put_run"
+_PUT, _TAKE, _WHOLE = "pop_put_run", "pop_take_run", "pop_wide"
 
 
 def run(n: For, scope: Scope) -> list[str] | None:
@@ -46,7 +46,7 @@ def run(n: For, scope: Scope) -> list[str] | None:
               for x in (to, source)]
     if wrapper == _PUT and step > 1:
         return [f"// {s.stmt}", f"pop_put_column<{n.extent}, {step}>(&{places[0]}, &{places[1]});"]
-    inside = "" if wrapper == _PUT else f", {count}"
+    inside = "" if wrapper in (_PUT, _WHOLE) else f", {count}"
     return [f"// {s.stmt}", f"{wrapper}<{n.extent}>(&{places[0]}, &{places[1]}{inside});"]
 
 
@@ -58,15 +58,20 @@ def _wrapper(s: Store, count: int, scope: Scope) -> str | None:
     at_once = s.target.dtype == s.expr.dtype and count * s.target.dtype.bytes_ in (4, 8, 16)
     if not at_once or s.target.source in scope.tiles.held or to == source:
         return None
-    if to == Space.REG and source in (Space.TENSOR, Space.WORK) and isinstance(s.expr, Load) and s.expr.guard:
-        return "pop_take_run"
+    if to == Space.REG and source in (Space.TENSOR, Space.WORK) and isinstance(s.expr, Load) and (s.expr.guard or scope.whole):
+        return _WHOLE if scope.whole else _TAKE
     return _PUT if to == Space.SHARED and source == Space.REG and isinstance(s.expr, Load) and not s.expr.guard else None
+
+
+def is_taken(n: For, scope: Scope) -> bool:
+    """Whether the neighbours along `n` go to registers at once."""
+    return (run(n, scope) or [""])[-1].startswith(_TAKE)
 
 
 def taken(body: tuple[Node, ...], scope: Scope) -> frozenset[str]:
     """The registers that neighbours go through."""
     found = {n.body[0].target.source for n in walk(body) if isinstance(n, For) and len(n.body) == 1
-             and isinstance(n.body[0], Store) and (run(n, scope) or [""])[-1].startswith("pop_take_run")}
+             and isinstance(n.body[0], Store) and is_taken(n, scope)}
     return frozenset(found)
 
 

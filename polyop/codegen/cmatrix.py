@@ -27,6 +27,7 @@ from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store,
 from polyop.ir.target import Target
 
 _WORD = 4  # bytes of a register
+_CHUNK = 16  # that are read at once
 
 
 def find_tiles(nest: LoopNest, target: Target) -> Tiles:
@@ -144,6 +145,25 @@ def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
     return [f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"]
 
 
+def order(n: For, scope: Scope) -> list[str]:
+    """The hint in which order a lane reads tiles and multiplies them in steps `n` of a sum that are written out: where there are
+    as many products as reads, each read may stand between two of them.
+    """
+    if scope.tiles.squares or n.kind != Kind.ROWS or not n.is_full:
+        return []
+    reads = products = 0
+    for s, loops in placed(n.body, Kind.ROWS, Kind.ATOM):
+        times = prod(f.extent or 1 for f in loops if f.kind == Kind.ROWS)
+        h = scope.tiles.held.get(s.target.source)
+        if s.stmt in scope.tiles.products and h:
+            products += times * h.atom.parts
+        elif h and h.fragment is not h.atom.c_map:
+            reads += times * (h.fragment.regs * s.target.dtype.bytes_ // _CHUNK)
+        else:
+            return []
+    return [f"pop_interleave<{n.extent}, {reads}, {products}>();"] if 0 < reads <= products else []
+
+
 # --- loads ------------------------------------------------------------------------------------------------------------------
 
 
@@ -224,7 +244,7 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
 
     names_ = f"const int {scope.names[h.row]} = {{}}, {scope.names[h.column]} = {{}};"
     if steps <= {1} and whole % 8 == 0 and whole <= 64 and f.regs > 1:
-        chunk = 16 if whole % 16 == 0 else 8
+        chunk = _CHUNK if whole % _CHUNK == 0 else 8
         for at in range(0, whole, chunk):  # elements that lie together do so inside an eighth of a swizzled line
             sides = names_.format(side(f.row, at // t.bytes_), side(f.column, at // t.bytes_))
             to = f"{_at(s.target, scope)}[{at // max(_WORD, t.bytes_)}]"

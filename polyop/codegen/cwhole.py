@@ -1,4 +1,4 @@
-"""Tiles of results that lie inside as a whole, and as memory is moved at once: what to ask, once for all that a thread stores.
+"""Tiles that lie inside as a whole, and as memory is moved at once: what to ask, once for all that a thread stores, or fetches.
 
     for q, n (rows 2, 4) { C[m, n_c + 64 q + n] = .. }
 
@@ -7,16 +7,48 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 
-from polyop.codegen import cresults, cwide
+from polyop.codegen import ccopy, cresults, cwide
 from polyop.codegen.cindex import below, condition
 from polyop.codegen.cscope import Scope
-from polyop.ir.expr import Affine, Quasi, affine, bounds, loads, names, substitute
+from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, substitute
 from polyop.ir.loops import For, Kind, Node, Space, Store, rebuild
 
 
-def test(inside: tuple[Node, ...], scope: Scope) -> str | None:
+def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
+    """What is asked, and `inside` as it is where that is so; None, where a thread's part is no tile of neighbours."""
+    tests = _of_results(inside, scope)
+    if tests is not None:
+        return _said(tests), full(inside)
+    loops, s = _chain(inside)
+    tests = _of_fetched(loops, s, scope) if s else None
+    return (_said(tests), _unguarded(inside)) if tests is not None else None
+
+
+def _said(tests: list[str]) -> str:
+    return " && ".join(dict.fromkeys(tests))
+
+
+def _of_fetched(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | None:
+    """What is asked before neighbours in several loops go to registers."""
+    if len(loops) < 2 or not isinstance(s.expr, Load) or not ccopy.is_taken(loops[-1], scope):
+        return None
+    lies = cwide.all_lie_well(s.expr, loops[-1], scope)
+    return None if lies is None else _least_of(s.expr.guard, loops, lies, scope)
+
+
+def _unguarded(inside: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The loops with reads that ask nothing."""
+    def one(n: Node) -> Node:
+        if isinstance(n, Store) and isinstance(n.expr, Load):
+            return replace(n, expr=replace(n.expr, guard=()))
+        return rebuild(n, _unguarded)
+    return tuple(map(one, inside))
+
+
+def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
     """What is asked; None, where `inside` is not one store of neighbours in several loops over rows and sides of tiles."""
     loops, s = _chain(inside)
     if s is None or len(loops) < 2 or s.reduce is not None or s.later or scope.buffers[s.target.source].space == Space.REG:
@@ -29,15 +61,22 @@ def test(inside: tuple[Node, ...], scope: Scope) -> str | None:
     if not rows or not found or not found[1]:
         return None
     lies = [cwide.all_lie_well(x, *rows) for x in (*found[0], found[1])]
-    inner = [_least(below(f, b), loops) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
-    if None in lies or None in inner:
+    if None in lies:
         return None
-    ends: dict[Affine, int] = {}  # of two that differ by a constant one never counts
+    ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
+    return _least_of(ends, loops, [t for x in lies for t in x or ()], scope)
+
+
+def _least_of(ends: Iterable[Affine], loops: tuple[For, ...], also: list[str], scope: Scope) -> list[str] | None:
+    """The tests that none of `ends` is negative in full loops, and what is asked `also`; None, if that is not plain to see."""
+    inner = [_least(x, loops) for x in ends]
+    if None in inner:
+        return None
+    least: dict[Affine, int] = {}  # of two that differ by a constant one never counts
     for x in inner:
         if x is not None:
-            ends[x - x.const] = min(x.const, ends.get(x - x.const, x.const))
-    tests = [condition(terms + c, scope.names) for terms, c in ends.items()] + [t for x in lies for t in x or ()]
-    return " && ".join(dict.fromkeys(tests))
+            least[x - x.const] = min(x.const, least.get(x - x.const, x.const))
+    return [condition(terms + c, scope.names) for terms, c in least.items()] + also
 
 
 def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:

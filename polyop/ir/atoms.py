@@ -52,6 +52,7 @@ class Atom:
     a, b, c   dtypes of the operands; the result has that of `c`
     a_map ..  which lane holds what; None: the operand is read from shared memory
     copies    how many lanes hold each element of a, and of b
+    parts     instructions that it takes
     exact     whether products are of the operands as they are; else they lose bits on the way in (tf32 keeps 10 of 23)
     """
 
@@ -70,6 +71,7 @@ class Atom:
     c_map: Fragment
     copies: int = 1
     exact: bool = True
+    parts: int = 1
 
     def __post_init__(self) -> None:
         for what, f, elems in (("a", self.a_map, self.m * self.k * self.copies), ("b", self.b_map, self.k * self.n * self.copies),
@@ -133,13 +135,13 @@ def _turned(f: Fragment) -> Fragment:
     return Fragment(f.column, f.row, f.regs)
 
 
-def _mfma(k: int, t: DType, c: DType, c_map: Fragment) -> Atom:
+def _mfma(k: int, t: DType, c: DType, c_map: Fragment, parts: int = 1) -> Atom:
     """Those in which a lane holds 16 bytes are several instructions, each of which takes a part of these: which k they add first
     is free, and a lane's elements lie together, so that one load brings them.
     """
     name = f"mfma_{c}_16x16x{k}_{t}"
     a = _mfma_a(k // 4)
-    return Atom(name, _CDNA, f"pop_{name}", 64, 16, 16, k, t, t, c, a, _turned(a), c_map)
+    return Atom(name, _CDNA, f"pop_{name}", 64, 16, 16, k, t, t, c, a, _turned(a), c_map, parts=parts)
 
 
 _MFMA_C = Fragment(_div(_LANE, 16) * 4 + _REG, _mod(_LANE, 16), 4)
@@ -177,13 +179,13 @@ ROWS = (
     _mma(32, "s8u8", I8, U8, I32),
     _mma(32, "u8s8", U8, I8, I32),
     _mma(32, "u8", U8, U8, I32),
-    _mfma(32, F16, F32, _MFMA_C),
-    _mfma(32, BF16, F32, _MFMA_C),
+    _mfma(32, F16, F32, _MFMA_C, 2),
+    _mfma(32, BF16, F32, _MFMA_C, 2),
     _mfma(16, F16, F32, _MFMA_C),
     _mfma(16, BF16, F32, _MFMA_C),
-    _mfma(16, F32, F32, _MFMA_C),
+    _mfma(16, F32, F32, _MFMA_C, 4),
     _mfma(4, F32, F32, _MFMA_C),
-    _mfma(8, F64, F64, _MFMA_C_F64),
+    _mfma(8, F64, F64, _MFMA_C_F64, 2),
     _mfma(4, F64, F64, _MFMA_C_F64),
     _wmma(F16),
     _wmma(BF16),

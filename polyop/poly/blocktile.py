@@ -28,6 +28,7 @@ class StagedStrategy:
     """Sizes of the tiles: of `rows` x `columns` results by a block, in steps of `deep`; a thread has `high` x `wide` of them.
 
     atom   what a matrix unit takes at once; `high` x `wide` is a warp's then
+    joined whether a lane has the operands of all steps of a turn at once: they are read while the unit is at the step before
     """
 
     what: Contraction
@@ -40,6 +41,7 @@ class StagedStrategy:
     high: int
     wide: int
     atom: Atom | None = None
+    joined: bool = False
 
     @property
     def reads_shared(self) -> bool:
@@ -55,7 +57,8 @@ class StagedStrategy:
         """Of a thread, for its results and one step's operands."""
         results = self.high * self.wide * self.what.update.target.dtype.bytes_ // 4
         if self.atom:
-            return results // self.atom.warp if self.reads_shared else _held(self.atom, self.high, self.wide)
+            steps = self.deep // self.atom.k if self.joined else 1
+            return results // self.atom.warp if self.reads_shared else _held(self.atom, self.high, self.wide, steps)
         return results + (self.high + self.wide) * max(x.dtype.bytes_ for x in (*self.what.lefts, *self.what.rights)) // 4
 
     def __str__(self) -> str:
@@ -128,7 +131,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
                       rows=tall if plan.tiled else _reached(u.extent(row), tall, high))
     if plan.tiled:
         return (*_in_tile(by_warp, u.extent(column), u.extent(depth), atom.k if plan.target.copies else steps), plain)
-    return (*first, by_warp, plain)
+    return (*first, by_warp if plan.target.copies else _joined(by_warp), plain)
 
 
 def _ends_inside(plan: Plan, depth: Affine, atom: Atom, operands: tuple[Load, ...]) -> bool:
@@ -198,12 +201,18 @@ def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy
     return replace(plain, columns=columns, deep=SWIZZLE // atom.a.bytes_, high=atom.m, wide=atom.n, atom=atom)
 
 
-def _held(atom: Atom, high: int, wide: int) -> int:
-    """Registers of a lane for the results and one step's operands of a warp's tile."""
+def _joined(s: StagedStrategy, kept: int = 0) -> StagedStrategy:
+    """`s`, with all operands of a turn at once, if there are registers for them beside those `kept` from turn to turn."""
+    assert s.atom
+    return replace(s, joined=s.deep > s.atom.k and _held(s.atom, s.high, s.wide, s.deep // s.atom.k) + kept <= HELD)
+
+
+def _held(atom: Atom, high: int, wide: int, steps: int = 1) -> int:
+    """Registers of a lane for the results and the operands of some steps of a warp's tile."""
     assert atom.a_map and atom.b_map
     down, across = high // atom.m, wide // atom.n
     of_a, of_b, of_c = (f.regs * t.bytes_ / 4 for f, t in ((atom.a_map, atom.a), (atom.b_map, atom.b), (atom.c_map, atom.c)))
-    return round(down * across * of_c + down * of_a + across * of_b)
+    return round(down * across * of_c + steps * (down * of_a + across * of_b))
 
 
 def _takes(atom: Atom, rows: int, columns: int) -> bool:

@@ -118,6 +118,7 @@ class _Staged:
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
         self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared)
         self.b.over_rows(self.rows)
+        self.b.over_rows(self.steps[:1] if s.joined else ())
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
         self.b.over_threads(self.threads, s.atom.warp if s.atom else 1)
 
@@ -210,11 +211,12 @@ class _Staged:
         mine = self.down if side == "left" else self.across
         step, inner = self.steps[0], self.steps[-1]
         sides = (*mine.atom, inner) if side == "left" else (inner, *mine.atom)
-        chosen = (*self.threads, *mine.rows, *sides)
+        chosen = (*self.threads, *(self.steps[:1] if self.s.joined else ()), *mine.rows, *sides)
         name = f"{self.plan.stems[load.source]}_{u.name}_{side}"
         self.b.buffer(Buffer(name, load.dtype, tuple((affine(c.cap or 1), c.step) for c in chosen), Space.REG))
         target = Load(name, tuple(affine(c.name) for c in chosen), load.dtype)
-        starts = self.staging.starts(affine(self.chunk.name) + affine(step.name))
+        # of a turn's steps that are joined all are read, also beyond the sum's end, where the unit adds zeros
+        starts = self.staging.starts(affine(self.chunk.name) + (Affine() if self.s.joined else affine(step.name)))
         coords = (*self.staging.blocks((self.chunk,)), *self.threads, step, *mine.rows, *sides)
         label = f"{u.name}_{side}"
         domain = self.b.domain(label, u, starts, coords, [])

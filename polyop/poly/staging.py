@@ -194,11 +194,14 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
 
     def copied(label: str, turns: tuple[Coord, ...], ahead: int, to: Load | None = None, of: Load | None = None) -> Band | str:
         """Adds the copy of a tile `ahead` turns from now to its slot, or to `to`, from the tensor, or from `of`."""
-        turn = sum((affine(c.name) for c in turns), Affine()) + ahead * s.chunk.step
+        here = sum((affine(c.name) for c in turns), Affine())
+        turn = here + ahead * s.chunk.step
         starts = s.starts(turn)
         every = (*s.blocks(turns), *coords)
-        # early turns are there whatever the depth is, so that each has its group of copies
+        # early turns are there whatever the depth is, so that each has its group of copies; and where copies go through
+        # registers, each turn has them: what is loaded behind a test may be on its way in the next turn, and compilers wait
         known = {i: x for i, x in starts.items() if not turns or turns != early or i != s.depth}
+        known |= {} if s.plan.target.copies or s.depth not in known else {s.depth: s.starts(here)[s.depth]}
         domain = b.domain(label, s.update, known, every, [])
         target = to or Load(name, (s.slot(turn), *at), load.dtype)
         value = of or _guarded(s, load, starts, inside)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
+from gpu_assembly import LOADS, PRODUCTS, READS, WAITS, WRITES, count, instructions, most, places
 from test_blocks import arrays, product, run
 from test_instructions import amd
 
@@ -26,18 +28,33 @@ def text_of(where: str, dtype: str = "f16", order: str = "nt") -> str:
 
 
 @needs_amdgcn
+@pytest.mark.parametrize("lies", ["nt", "nn"])
 @pytest.mark.parametrize("where", MACHINES)
-def test_what_is_fetched_is_waited_for_behind_the_products(where: str, tmp_path: Path) -> None:
-    lines = [x.strip() for x in amd(text_of(where), BY_NAME[where].arch, tmp_path).splitlines()]
-    products = [n for n, x in enumerate(lines) if re.match(r"v_(mfma|wmma)", x)]
+def test_what_is_fetched_is_waited_for_behind_the_products(where: str, lies: str, tmp_path: Path) -> None:
+    lines = instructions(amd(text_of(where, order=lies), BY_NAME[where].arch, tmp_path))
+    products = places(lines, PRODUCTS)
     first, last = products[0], products[-1]
-    fetched = max(n for n, x in enumerate(lines[:first]) if re.match(r"global_load_(dwordx4|b128) ", x))
-    put = min(n for n, x in enumerate(lines) if n > last and re.match(r"ds_(write|store)_b128 ", x))
-    waits = [n for n, x in enumerate(lines) if "vmcnt(0)" in x]
-    assert not [n for n in waits if fetched < n < last] and [n for n in waits if last < n < put]
-    assert [n for n, x in enumerate(lines) if fetched < n < last and x.startswith("s_barrier")]
-    assert sum(re.match(r"ds_(read|load)_b128 ", x) is not None for x in lines[fetched:last]) >= 8
-    assert not [x for x in lines[fetched:last] if x.startswith(("scratch_", "buffer_store", "global_store"))]
+    assert most(lines, LOADS, first, WAITS) >= 8  # one after the other
+    assert most(lines, LOADS, places(lines[:first], READS)[0], "s_barrier") == 0
+    assert not count(lines[first:last], WAITS)
+    for between in (WAITS, "s_barrier"):
+        assert all(most(lines, PRODUCTS, n, between) == 0 for n in places(lines, WRITES))
+    assert count(lines[:last], READS) >= 8
+    assert not count(lines[first:], "scratch_|buffer_store")
+
+
+@needs_amdgcn
+@pytest.mark.parametrize(("where", "dtype", "between"), [
+    ("hip:gfx90a", "bf16", 4), ("hip:gfx942", "f16", 4), ("hip:gfx942", "f32", 8)])
+def test_the_next_step_is_read_between_the_products_of_this_one(where: str, dtype: str, between: int, tmp_path: Path) -> None:
+    text = text_of(where, dtype)
+    assert f"pop_interleave<2, 8, {8 * between}>();" in text
+    lines = instructions(amd(text, BY_NAME[where].arch, tmp_path))
+    products = places(lines, PRODUCTS)
+    assert len(products) == 2 * 8 * between
+    later = [sum(p < n for p in products) for n in places(lines, READS)][8:]  # products before each read of the second step
+    assert len(later) == 8 and later[0] <= 4 * between and max(later) <= 8 * between
+    assert all(x - y <= 4 * between for y, x in pairwise(later))
 
 
 @needs_amdgcn
@@ -69,13 +86,10 @@ def test_lanes_meet_in_no_bank_whichever_way_operands_lie(where: str, dtype: str
 @pytest.mark.parametrize("where", MACHINES)
 def test_what_lies_across_the_sum_is_turned_in_registers(where: str, tmp_path: Path) -> None:
     text = text_of(where, order="tn")
-    assert text.count("pop_take_run<8>") == 4 and text.count("pop_put_column<") == 4
-    lines = [x.strip() for x in amd(text, BY_NAME[where].arch, tmp_path).splitlines()]
-    first = next(n for n, x in enumerate(lines) if re.match(r"v_(mfma|wmma)", x))
-    put = [x.split()[0] for x in lines if re.match(r"ds_(write|store)_b", x)]
-    assert {x[-3:] for x in put} <= {"b64", "128"}  # 64 bits at least
-    assert sum(re.match(r"global_load_(dwordx4|b128) ", x) is not None for x in lines[:first]) >= 8
-    assert sum(re.match(r"v_(perm_b32|mov_b16\S*) ", x) is not None for x in lines[first:]) >= 16
+    assert text.count("pop_wide<8>") == text.count("pop_take_run<8>") == 4 and text.count("pop_put_column<") == 4
+    lines = instructions(amd(text, BY_NAME[where].arch, tmp_path))
+    assert count(lines, WRITES) == count(lines, r"ds_(write|store)")  # 64 bits at least
+    assert count(lines, r"v_(perm_b32|mov_b16\S*) ") >= 32
 
 
 @pytest.mark.parametrize("order", emulated.ORDERS)

@@ -33,6 +33,7 @@ POP_FN void pop_barrier() {
     __builtin_amdgcn_fence(__ATOMIC_ACQUIRE, "workgroup");
 }
 POP_FN void pop_shared_barrier() {
+    __builtin_amdgcn_sched_barrier(0);  // products that stand before it begin before it: what is fetched meanwhile is waited for then
   #if __clang_major__ >= 20  // which can tell memories apart
     __builtin_amdgcn_fence(__ATOMIC_RELEASE, "workgroup", "local");
     __builtin_amdgcn_s_barrier();

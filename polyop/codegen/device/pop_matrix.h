@@ -135,3 +135,25 @@ POP_FN void pop_mfma_f64_16x16x8_f64(double (&d)[4], const double (&a)[2], const
     for (int i = 0; i < 2; i++) pop_mfma_f64_16x16x4_f64(d, a[i], b[i]);
 }
 #endif
+
+// --- order ----------------------------------------------------------------------------------------------------------
+
+// What stands before it in the same straight line of text are STEPS steps, each of READS reads of 16 bytes of shared memory
+// and PRODUCTS products of what was read, PRODUCTS >= READS: all reads but those of the first step stand between the products
+// of the step before. On AMD alone, and a hint: it changes the order of instructions and not what they do.
+template <int STEPS, int READS, int PRODUCTS> POP_FN void pop_interleave() {
+#if defined(__HIP__) && !defined(POP_EMULATOR)
+    const int product = 0x8, read = 0x100;  // kinds of instructions
+    __builtin_amdgcn_sched_group_barrier(read, READS, 0);
+#pragma unroll
+    for (int step = 1; step < STEPS; step++) {
+#pragma unroll
+        for (int i = 0; i < READS; i++) {
+            __builtin_amdgcn_sched_group_barrier(product, PRODUCTS / READS, 0);
+            __builtin_amdgcn_sched_group_barrier(read, 1, 0);
+        }
+        if constexpr (PRODUCTS % READS > 0) __builtin_amdgcn_sched_group_barrier(product, PRODUCTS % READS, 0);
+    }
+    __builtin_amdgcn_sched_group_barrier(product, PRODUCTS, 0);
+#endif
+}

@@ -242,11 +242,13 @@ class Accesses:
         yield from self._beyond(site)
 
     def _beyond(self, site: Site) -> Iterator[Read]:
-        """What a matrix unit reads beyond the end of a sum, since it takes whole tiles: zeros, or the sum is wrong."""
+        """What a matrix unit reads beyond the end of a sum, since it takes whole tiles and all rows of them: zeros, or else."""
+        if not any(x.loop.kind == Kind.ATOM for x in site.around):
+            return
         kept = frozenset[str]().union(*(names(p) for p in site.store.target.index if isinstance(p, Affine)))
         for i, around in enumerate(site.around):
             loop = around.loop
-            if loop.kind != Kind.ATOM or loop.index in kept or loop.is_full:
+            if loop.kind not in (Kind.ATOM, Kind.ROWS) or loop.index in kept or loop.is_full:
                 continue
             inside = [affine(loop.index), affine(loop.end - 1) - affine(loop.index)]
             # isl may have left out bounds of other loops that followed from this one's
