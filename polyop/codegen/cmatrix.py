@@ -53,7 +53,7 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
         spaces = {nest.buffer(x.source).space for x in (a, b)}
         reads = spaces == {Space.SHARED}  # the unit itself does
         fitting = [x for x in atoms_for(target, a.dtype, b.dtype, s.target.dtype)
-                   if x.exact and (x.m, x.n) == (sides[m], sides[n]) and (not x.a_map, not x.b_map) == (reads, reads)
+                   if (x.m, x.n) == (sides[m], sides[n]) and (not x.a_map, not x.b_map) == (reads, reads)
                    and (x.k == sides[k] or (reads and sides[k] % x.k == 0))]
         if not fitting:
             raise UnsupportedError(f"{target.name} has no matrix unit for {a.dtype}[{sides[m]}, {sides[k]}]")
@@ -243,7 +243,7 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
         return natural(x, {**env, "reg": str(reg)})
 
     names_ = f"const int {scope.names[h.row]} = {{}}, {scope.names[h.column]} = {{}};"
-    if steps <= {1} and whole % 8 == 0 and whole <= 64 and f.regs > 1:
+    if h.atom.exact and steps <= {1} and whole % 8 == 0 and whole <= 64 and f.regs > 1:
         chunk = _CHUNK if whole % _CHUNK == 0 else 8
         for at in range(0, whole, chunk):  # elements that lie together do so inside an eighth of a swizzled line
             sides = names_.format(side(f.row, at // t.bytes_), side(f.column, at // t.bytes_))
@@ -261,7 +261,8 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
             if t.bytes_ > _WORD or f.regs == 1:
                 terms.append(text)
             elif t.bytes_ == 4:
-                terms.append(f"pop_bits({text})" if t.is_float else f"(pop_u32){text}")
+                word = "pop_bits" if h.atom.exact else "pop_tf32"
+                terms.append(f"{word}({text})" if t.is_float else f"(pop_u32){text}")
             else:
                 mask = "" if t.bytes_ == 2 else "(pop_u8)"
                 terms.append(f"(pop_u32){mask}{text}" + (f" << {8 * t.bytes_ * e}" if e else ""))

@@ -19,7 +19,8 @@ class Options:
     """How to compile.
 
     numerics   "fast": reductions may be reassociated, `a*b + c` contracted, and numbers below 2^-126 be 0 in sums of products of
-               bf16; "strict": source order and rounding
+               bf16; "tf32": on GPUs whose matrix units take f32 so, products are of numbers rounded to 11 bits, and sums of f32;
+               elsewhere the same as "fast"; "strict": source order and rounding
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     special    whether sizes that other tiles suit better (few rows, short rows, sizes of 1) get a kernel of their own when calls
@@ -78,7 +79,7 @@ class Options:
     check: bool = True
 
     def __post_init__(self) -> None:
-        for name, words in (("numerics", ("fast", "strict")), ("rung", RUNGS), ("regime", ("positive", "any"))):
+        for name, words in (("numerics", ("fast", "strict", "tf32")), ("rung", RUNGS), ("regime", ("positive", "any"))):
             value = getattr(self, name)
             if value not in words:
                 raise fail("E902", f"the option `{name}` is {value!r}; expected {', '.join(map(repr, words))}")

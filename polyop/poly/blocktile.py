@@ -231,4 +231,5 @@ def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
         return ()
     if {*found} != {c.lefts[0], c.rights[0]}:
         return ()
-    return tuple(x for x in atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype) if x.exact)
+    atoms = atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype)
+    return tuple(x for x in atoms if x.exact or plan.options.numerics == "tf32")

@@ -76,7 +76,7 @@ def assemble(module: Module, numerics: str = "fast") -> Binary:
 
 def _front(module: Module, numerics: str) -> tuple[str, ...]:
     arch = target(module.target).arch
-    return (f"--offload-arch={arch}", *_FRONT, f"-ffp-contract={'fast' if numerics == 'fast' else 'off'}", f"-I{DEVICE}")
+    return (f"--offload-arch={arch}", *_FRONT, f"-ffp-contract={'off' if numerics == 'strict' else 'fast'}", f"-I{DEVICE}")
 
 
 def compiled(module: Module, numerics: str = "fast") -> tuple[bytes, str]:

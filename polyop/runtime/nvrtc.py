@@ -54,7 +54,7 @@ def assemble(module: Module, numerics: str = "fast") -> Binary:
 
 def _options(module: Module, numerics: str) -> list[str]:
     arch = target(module.target).arch
-    return [f"--gpu-architecture={arch}", "--std=c++17", f"--fmad={'true' if numerics == 'fast' else 'false'}"]
+    return [f"--gpu-architecture={arch}", "--std=c++17", f"--fmad={'false' if numerics == 'strict' else 'true'}"]
 
 
 def _headers() -> dict[str, bytes]:

@@ -32,6 +32,23 @@ POP_FN void pop_ldmatrix_x2_trans(pop_u32 (&r)[2], const void* row) {
 }
 #endif
 
+// --- operands that lose bits ----------------------------------------------------------------------------------------
+
+// The word of `x` with 10 of its 23 bits, ties away from zero, as units for tf32 take it. NVIDIA only.
+#if defined(POP_EMULATOR)
+POP_FN pop_u32 pop_tf32(float x) {
+    const pop_u32 u = pop_bits(x);
+    if ((u & 0x7f800000u) == 0x7f800000u) return u & 0x7fffffu ? u | 0x400000u : u;
+    return (u + 0x1000u) & 0xffffe000u;
+}
+#elif !defined(__HIP__)
+POP_FN pop_u32 pop_tf32(float x) {
+    pop_u32 u;
+    asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(u) : "f"(x));
+    return u;
+}
+#endif
+
 // --- products -------------------------------------------------------------------------------------------------------
 
 #if defined(POP_EMULATOR)
