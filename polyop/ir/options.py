@@ -48,7 +48,8 @@ class Options:
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
                strides that will do
     apart      whether scans of a GPU go over rows so few and long in these calls that several blocks share one
-    held       (size, at most how much) of sizes of which a block of a GPU's threads keeps as many results of a row in these calls
+    held       (size, at most how much) of sizes of which a block of a GPU's threads keeps as many results of a row, or adds up as
+               many products, in these calls
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
     Raises UserError E902, if a word is none of those.

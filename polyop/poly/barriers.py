@@ -9,7 +9,8 @@ stands behind a new barrier. The body of a loop is gone through twice: its end m
     barrier: A_s is written again after other threads read it      in a loop, whose next turn writes A_s
 
 Copies that arrive later, and are read only turns after, may be on their way at the barriers between: of a tile that is copied
-to X[(t + 3) mod 4] in turn t and read in X[t mod 4], that of the turn t + 1 and of t + 2.
+to X[(t + 3) mod 4] in turn t and read in X[t mod 4], that of the turn t + 1 and of t + 2. Where that differs by copy, see
+`groups.py`.
 
 Where nothing would need a barrier if there were no copies, all barriers are `handed` ones: threads do not wait for each other.
 Where a unit reads the copies itself, blocks are persistent then, as tiles of the next block may be copied while this one stores
@@ -25,8 +26,9 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 
-from polyop.ir.expr import Affine, Load, Position, Quasi, affine, loads, names, substitute
+from polyop.ir.expr import Affine, Load, Position, affine, loads, names, substitute
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, placed, rebuild, stores, walk
+from polyop.poly.groups import in_groups, never_equal, remainder
 
 _LANES = "lanes"  # stands for those of a warp that share a matrix unit's tile: which one has an element is not asked here
 
@@ -226,20 +228,6 @@ def _told_apart(a: _Access, b: _Access) -> bool:
     return False
 
 
-def never_equal(p: Affine, q: Affine) -> bool:
-    """Whether two positions clearly differ for all values of their names: t and t - 1; t mod 2 and (t + 1) mod 2."""
-    x, y = _remainder(p), _remainder(q)
-    if x and y and x[1] == y[1]:
-        return (d := x[0] - y[0]).is_constant and d.const % x[1] != 0
-    return (d := p - q).is_constant and d.const != 0
-
-
-def _remainder(p: Affine) -> tuple[Affine, int] | None:
-    """x and n, if `p` is x mod n."""
-    atom = p.terms[0][0] if len(p.terms) == 1 and p.terms[0][1] == 1 and not p.const else None
-    return (atom.args[0], atom.args[1].const) if isinstance(atom, Quasi) and atom.op == "mod" else None
-
-
 def _aged(p: _Pending, loop: For) -> _Pending:
     """The same in the next turn of `loop`. Where what is left outlasts a barrier, that was in the turn before."""
     back = {loop.index: affine(loop.index) - loop.step}
@@ -275,7 +263,7 @@ def _waiting(body: tuple[Node, ...]) -> tuple[Node, ...]:
     def one(n: Node) -> Node:
         return replace(n, pending=ahead - 1) if isinstance(n, Barrier) else rebuild(n, lambda inner: tuple(map(one, inner)))
 
-    return tuple(map(one, body)) if ahead > 1 else body
+    return tuple(map(one, body)) if ahead > 1 else in_groups(body)
 
 
 def _without_copies(body: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -307,7 +295,7 @@ def _ahead(all_stores: tuple[Store, ...]) -> int:
 
 def _turns(copied: Load, read: Load) -> int | None:
     """d, if X[(t + d) mod n] is copied and X[t mod n] read; None if it is copied before the loop over turns, else 0."""
-    p, q = (_remainder(x.index[0]) if x.index and isinstance(x.index[0], Affine) else None for x in (copied, read))
+    p, q = (remainder(x.index[0]) if x.index and isinstance(x.index[0], Affine) else None for x in (copied, read))
     if p is None or q is None or p[1] != q[1]:
         return 0
     distance = p[0] - q[0]

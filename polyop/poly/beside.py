@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.abreast import abreast
 from polyop.ir.expr import Affine, Load, affine, loads, names, quasi
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, children, rebuild, stores, walk
-from polyop.poly.barriers import never_equal
+from polyop.poly.groups import never_equal
 from polyop.poly.labels import new_name
 
 Body = tuple[Node, ...]

@@ -21,6 +21,7 @@ HELD = 168  # registers of a lane for tiles: the others are for addresses and wh
 SHARED = 48 << 10  # bytes that every block may have
 SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
 WIDEST = 256  # columns of a block with such a unit
+DEEPEST = 256  # iterations of a sum of which a block has all
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,7 +131,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom, columns=_reached(u.extent(column), wide, across),
                       rows=tall if plan.tiled else _reached(u.extent(row), tall, high))
     if plan.tiled:
-        return (*_in_tile(by_warp, u.extent(column), u.extent(depth), atom.k if plan.target.copies else steps), plain)
+        line = atom.k if plan.target.copies else steps
+        return (*_in_tile(by_warp, u.extent(column), plan.at_most(u.extent(depth)), line), plain)
     return (*first, by_warp if plan.target.copies else _joined(by_warp), plain)
 
 
@@ -139,12 +141,12 @@ def _ends_inside(plan: Plan, depth: Affine, atom: Atom, operands: tuple[Load, ..
     return depth.is_constant and depth.const % atom.k > 0 and any(x.source in plan.inside for x in operands)
 
 
-def _in_tile(s: StagedStrategy, columns: Affine, depth: Affine, line: int) -> tuple[StagedStrategy, ...]:
+def _in_tile(s: StagedStrategy, columns: Affine, depth: int, line: int) -> tuple[StagedStrategy, ...]:
     """The strategies for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again.
 
     Each warp must have results: of few columns, if that is a constant, one warp has all.
 
-    line  what the depth of a tile is a multiple of
+    depth   the most it is, or 0; line: what the depth of a tile is a multiple of
     """
     assert s.atom and s.atom.c_map
     found = []
@@ -153,8 +155,8 @@ def _in_tile(s: StagedStrategy, columns: Affine, depth: Affine, line: int) -> tu
         has_all = not columns.is_constant or columns.const > s.columns - wide
         if wide >= s.atom.n and has_all and _held(s.atom, s.high, wide) + kept <= HELD:
             found.append(replace(s, wide=wide))
-    if depth.is_constant and s.deep < depth.const <= 2 * s.deep:  # one turn needs one slot
-        found = [*(replace(x, deep=-(-depth.const // line) * line) for x in found), *found]
+    if s.deep < depth <= DEEPEST:  # tiles of one turn may be copied once, or while other contractions add up
+        found = [*(replace(x, deep=-(-depth // line) * line) for x in found), *found]
     return tuple(found)
 
 

@@ -89,7 +89,8 @@ class Part:
     """A piece of a tile program.
 
     ahead   what stands before all loops around the cluster
-    once    what stands before the loop that gives the tiles, see `Plan.tiled`
+    once    what stands before the loop that gives the tiles, see `Plan.tiled`, or the serial one in it; early: at the beginning
+            of each turn of that one
     chosen  the strategy of each cluster in it; `notes`: what was refused and why
     """
 
@@ -99,6 +100,7 @@ class Part:
     kinds: tuple[tuple[str, Kind, int | None], ...] = ()
     ahead: tuple[Band | str, ...] = ()
     once: tuple[Band | str, ...] = ()
+    early: tuple[Band | str, ...] = ()
     chosen: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
     weights: tuple[tuple[str, int], ...] = ()

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 from math import prod
 
 from polyop.ir.errors import UnsupportedError
@@ -33,6 +34,7 @@ from polyop.poly.fold import Folds, Tile, kept_along, tile_coord
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster, Group, Node, Resident, Schedule, Serial
 from polyop.poly.scop import MAP, Scop
+from polyop.poly.staging import Turns
 from polyop.poly.strides import serial_axis
 from polyop.poly.tiles import Axis, Coord, bands
 
@@ -200,27 +202,29 @@ def build(plan: Plan, node: Resident, found: Kept, temporaries: Iterable[Buffer]
     serial = next(n for n in node.body if isinstance(n, Serial))
     turn = {**outer, serial.loop: serial_axis(plan, serial)}
     for strategies in _strategies(plan, _clusters(serial), turn):
-        part = _built(plan, node, found, strategies, outer, turn)
-        refused = _too_large(plan.target, (*temporaries, *part.buffers))
-        if not refused:
-            return part
-        why = why or refused
+        for slots in (2, 1) if plan.target.copies else (1,):
+            part = _built(plan, node, found, strategies, outer, turn, slots)
+            refused = _too_large(plan.target, (*temporaries, *part.buffers), slots)
+            if not refused:
+                return part
+            why = why or refused
     raise UnsupportedError(why or "contractions have blocks of different threads")
 
 
-def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, outer: Axes, turn: Axes) -> Part:
+def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, outer: Axes, turn: Axes, slots: int) -> Part:
     serial = next(n for n in node.body if isinstance(n, Serial))
     first, inner = plan.tiled[node.tile[0]], _clusters(serial)
     last = next(s for s in reversed(strategies) if s)
     plan = replace(plan, block=last.threads)
-    parts = [_part(plan, c, turn, s, found.held if s is last else (), serial.loop)
+    begins = next(s for s in strategies if s)  # what others copy is on its way while this one adds up
+    parts = [_part(plan, c, turn, s, found.held if s is last else (), Turns(serial.loop, slots, int(s is begins or slots > 1)))
              for c, s in zip(inner, strategies, strict=True)]
     after = []
     for c in node.body:
         if isinstance(c, Cluster):
             column = next((k for k in c.shell if k not in plan.tiled), None)
             after.append(staged.follow(plan, c, outer, last, column, found.held) if column else _part(plan, c, outer, None))
-    turns = bands((serial.loop,), *(t for p in parts for t in p.tree))
+    turns = bands((serial.loop,), *(t for p in parts for t in p.early), *(t for p in parts for t in p.tree))
     tree = bands((*node.loops, first.name), *(t for p in parts for t in p.once), *turns, *(t for p in after for t in p.tree))
     every = (*parts, *after)
     kinds = dict.fromkeys((*node.loops, first.name), (Kind.PARALLEL, None))
@@ -234,11 +238,11 @@ def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, oute
     )
 
 
-def _too_large(target: Target, buffers: Iterable[Buffer]) -> str:
-    """Why the memory of a block does not hold those of `buffers` that lie there; empty if it does."""
+def _too_large(target: Target, buffers: Iterable[Buffer], blocks: int) -> str:
+    """Why the memory of so many blocks does not hold those of `buffers` that lie there; empty if it does."""
     shared = (b for b in buffers if b.space == Space.SHARED)
     bytes_ = sum(prod(-(-e.const // unit) for e, unit in b.dims) * b.dtype.bytes_ for b in shared)
-    most = target.multi.shared - target.multi.reserved if target.multi else blocktile.SHARED
+    most = target.multi.shared // blocks - target.multi.reserved if target.multi else blocktile.SHARED
     return f"a block would keep {bytes_} bytes, and has {most}" if bytes_ > most else ""
 
 
@@ -252,12 +256,12 @@ def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterato
     last = max(n for n, c in enumerate(clusters) if c.is_contraction)
     for chosen in found[last]:
         alike = [[s for s in x if s is None or (chosen and s.threads == chosen.threads)] for x in found]
-        if all(alike):
-            yield tuple(chosen if n == last else x[0] for n, x in enumerate(alike))
+        yield from product(*([chosen] if n == last else x for n, x in enumerate(alike)))
 
 
-def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, held: Iterable[str] = (), turn: str = "") -> Part:
+def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, held: Iterable[str] = (),
+          turns: Turns | None = None) -> Part:
     if s:
-        return replace(staged.build(plan, c, outer, s, held, turn), chosen=(f"{c}: {s}",))
+        return replace(staged.build(plan, c, outer, s, held, turns), chosen=(f"{c}: {s}",))
     spreading = spread.choose(plan, c)[0]
     return replace(spread.build(plan, c, outer, spreading), chosen=(f"{c}: {spreading}",))

@@ -26,7 +26,7 @@ Source: CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.errors import UnsupportedError
@@ -34,26 +34,31 @@ from polyop.ir.expr import Affine, Const, Load, affine, map_loads, names, place,
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.blocktile import SHARED, SWIZZLE, StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
+from polyop.poly.copier import Copies, stage
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, iterators_of
 from polyop.poly.scop import INIT, MAP, everywhere
-from polyop.poly.staging import Staging, slot_bytes, stage, with_slots
+from polyop.poly.staging import Staging, Turns, slot_bytes, with_slots
 from polyop.poly.strides import lower_bound
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
+from polyop.poly.turns import stage_in_turns
 
 GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
 
 
-def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str] = (), turn: str = "") -> Part:
+def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str] = (),
+          turns: Turns | None = None) -> Part:
     """The part of the tile program that `s` stands for, inside the loops `outer`.
 
-    held   temporaries that the next turn of the loop `turn`, or other clusters of the block, use too, and that its threads keep
-           in registers as they keep results: `Part.once` makes room for them
+    held    temporaries that the next turn of the loop around, or other clusters of the block, use too, and that its threads keep
+            in registers as they keep results: `Part.once` makes room for them
+    turns   how tiles are staged in the turns of that loop
     """
-    writer = _Staged(plan, cluster, outer, s, frozenset(held))
+    writer = _Staged(plan, cluster, outer, s, frozenset(held), turns)
     part = writer.build()
-    return replace(part, once=tuple(writer.begun(t, turn) for t in held), stmts=tuple(writer.b.stmts))
+    room = tuple(writer.begun(t, turns.loop if turns else "") for t in held)
+    return replace(part, once=(*room, *part.once), stmts=tuple(writer.b.stmts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +91,8 @@ def _cut(q: str, tile: int, mine: int, atom: int = 0, block: Coord | None = None
 
 
 class _Staged:
-    def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: frozenset[str]) -> None:
+    def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: frozenset[str],
+                 turns: Turns | None) -> None:
         self.plan, self.cluster, self.outer, self.s, self.held = plan, cluster, outer, s, held
         self.c, self.u = s.what, s.what.update
         q = self.own = plan.classes[self.u.name]
@@ -116,7 +122,8 @@ class _Staged:
         plain = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
                         SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
-        self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared)
+        once = None if self.others(CONTRACTED, s.depth) else turns
+        self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared, once)
         self.b.over_rows(self.rows)
         self.b.over_rows(self.steps[:1] if s.joined else ())
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
@@ -173,7 +180,7 @@ class _Staged:
             self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
         turns = tuple(q[i] for i in self.others(CONTRACTED, s.depth))
         values = plan.values(u, self.axes)
-        copies = {load: stage(self.b, self.staging, n, load) for n, load in enumerate(self.operands)}
+        copies = {load: self.copies(n, load) for n, load in enumerate(self.operands)}
         staged = {place(load, values): x.found for load, x in copies.items()}
         most = plan.target.multi.shared - plan.target.multi.reserved if s.reads_shared and plan.target.multi else SHARED
         if not plan.block and min(2, self.staging.slots) * slot_bytes(self.staging, self.operands) > most:
@@ -188,7 +195,7 @@ class _Staged:
         expr = map_loads(substitute_expr(u.expr, values), lambda x: staged.get(x, x))
         every = [*self.outer, *(q[i] for i in u.dims if q[i] not in self.outer)]
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
-        if s.reads_shared and self.staging.ahead < self.staging.slots - 1:
+        if s.reads_shared and not self.staging.around and self.staging.ahead < self.staging.slots - 1:
             self.b.stmts[-1] = replace(self.b.stmts[-1], lasting=True)
         threads, rows, results = names_of(self.threads), names_of(self.rows), names_of((*self.threads, *self.rows, *self.atoms))
         if s.atom:  # the last step is its own
@@ -202,8 +209,15 @@ class _Staged:
         # a product that goes on by itself starts first
         turn = (update, *fetched) if s.reads_shared else (*fetched, update, *put)
         sums = bands(turns, *first, band((self.chunk.name,), *turn))
-        inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after))
-        return self.b.part(bands(grid, *inside))
+        last = [t for x in copies.values() for t in x.last]
+        inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after), *last)
+        once, early = ([t for x in copies.values() for t in x.once], [t for x in copies.values() for t in x.early])
+        return replace(self.b.part(bands(grid, *inside)), once=_around(grid, once), early=_around(grid, early))
+
+    def copies(self, n: int, load: Load) -> Copies:
+        """The copies of an operand."""
+        in_turns = self.staging.around and load.source not in self.plan.inside
+        return (stage_in_turns if in_turns else stage)(self.b, self.staging, n, load)
 
     def load(self, side: str, load: Load, staged: Load) -> tuple[Band | str, Load]:
         """The loops that bring one step's atoms of an operand from shared memory to registers; where the product finds them."""
@@ -268,6 +282,10 @@ def follow(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, column:
     b.over_threads(threads, a.warp if a else 1)
     names_ = names_of((across.block, *threads, *rows, *atoms))
     return b.part(bands((), *(band(names_, b.compute(x, axes, (*outer, row, column))) for x in cluster.stmts)))
+
+
+def _around(grid: Iterable[str], trees: Sequence[Band | str]) -> tuple[Band | str, ...]:
+    return bands(grid, *trees) if trees else ()
 
 
 def _held_home(plan: Plan, tensor: str, locked: tuple[Coord, ...]) -> Home:

@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from polyop.ir.expr import Affine, evaluate, expr_names, loads
+from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op
 from polyop.ir.target import Target
 from polyop.rewrite.cascade import is_rolled
@@ -28,7 +28,8 @@ TILE = 192  # rows that contractions which follow each other take at a time, see
 class Pass:
     """A chain of reductions: the elements along it, the bytes of one of them in all that is read, and whether it is rolled.
 
-    kept   the sizes that reductions of a rolled chain keep and the first one does not: channels
+    kept   of a rolled chain, the sizes that its reductions keep and the first one does not, and those that its elements are sums
+           over: channels of values, and of keys
     """
 
     extent: Affine
@@ -57,8 +58,16 @@ def _pass(op: Op, chain: Chain) -> Pass | None:
         others = [expr_names(x) for m in chain.members for x in loads(m.fold.step.expr) if m.fold.over in expr_names(x)]
         if not made or all(set(first.kept) <= x for x in others):
             return None
-        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True, _channels(chain))
+        kept = dict.fromkeys((*_channels(chain), *(n for x in made for n in _depths(op, x.source))))
+        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True, tuple(kept))
     return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), False)
+
+
+def _depths(op: Op, tensor: str) -> tuple[str, ...]:
+    """The sizes that are the extents of the sums in `tensor`."""
+    found = [r.upper.name for s in op.steps_of(tensor) if s.reduce for r in s.ranges
+             if not any(r.index in names(p) for p in s.target.index if isinstance(p, Affine)) and r.lower == Affine()]
+    return tuple(n for n in found if n)
 
 
 def _channels(chain: Chain) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
 
 
 def held_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """The sizes that are as many results of a row as a block of a GPU's threads has room for, and how many that may be."""
+    """The sizes that are as many results of a row, or products, as a block of threads has room for, and how many at most."""
     found = dict.fromkeys(n for p in q.passes for n in p.kept if sizes[n] <= HELD[-1])
     return tuple((n, next(m for m in HELD if sizes[n] <= m)) for n in found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -12,7 +13,7 @@ import polyop
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.loops import Space
+from polyop.ir.loops import For, Space, stores, walk
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -42,8 +43,9 @@ UNITS = {"cuda:sm_80": "pop_mma_m16n8k16_f16", "hip:gfx942": "pop_mfma_f32_16x16
 
 
 @cache
-def attention(where: str, dtype: str, channels: int, options: Options | None = None) -> Compiled:
+def attention(where: str, dtype: str, channels: int, options: Options | None = None, depth: int = 0) -> Compiled:
     text = TEXT.replace("T[", f"{dtype}[").replace("T(", f"{dtype}(").replace("E]", f"{channels}]" if channels else "E]")
+    text = text.replace("D]", f"{depth}]") if depth else text
     operator = polyop.op(text)
     op = operator._op(operator.choice())
     return compile_op(op, contiguous(op), target(where), options or Options())
@@ -120,23 +122,57 @@ def test_each_attention_of_the_library_is_one_kernel(name):
     assert not large and any("64 rows in a block" in c for c in made.chosen), made.notes
 
 
-BARRIER = "pop_copies_barrier<0>();"
-BARRIERS = 6
-SAFE = 3  # between powers, and zeros where there are none: by their names they could meet
+@pytest.mark.parametrize(("where", "channels", "slots"), [("cuda:sm_80", 64, 2), ("cuda:sm_80", 128, 1), ("hip:gfx942", 64, 1),
+                                                          ("hip:gfx1100", 33, 1)])
+def test_a_turn_copies_only_what_it_changes_and_a_turn_ahead(where, channels, slots):
+    made = attention(where, "f16", channels, depth=channels)
+    (turns,) = [n for n in walk(made.nest.body) if isinstance(n, For) and n.index == "j_b"]
+    inside = {s.stmt for s in stores(turns.body)}
+    every = {s.stmt for s in stores(made.nest.body)}
+    assert "S0_first0" in every - inside and not [s for s in every if s.startswith("S0_next0")]  # Q is copied once
+    assert "S0_first1" in every - inside and "S0_next1" in inside  # K before its turn
+    assert [made.nest.buffer(b).dims[0][0].const for b in ("Q_S0_tile0", "K_S0_tile1", "V_S9_tile1")] == [1, slots, slots]
+    for sizes in ((1, 1), (63, 64), (64, 65), (65, 129)):
+        for order in ("forward", "backward"):
+            report, error = run(made, "f16", channels, (*sizes, channels), order=order)
+            assert not report.findings and error < 4e-3, (sizes, order)
 
 
-def test_there_are_as_few_barriers_as_there_are_dependences():
-    assert attention("cuda:sm_80", "f16", 64).module.text.count(BARRIER) == BARRIERS
+def test_depths_of_at_most_so_much_are_one_tile():
+    made = attention("cuda:sm_80", "f16", 64, Options(held=(("D", 64),)))
+    assert [b.dims[2][0].const for b in made.nest.buffers if b.name == "Q_S0_tile0"] == [64 + 8]
+    for depth in (1, 33, 64):
+        report, error = run(made, "f16", 64, (65, 129, depth))
+        assert not report.findings and error < 4e-3, depth
 
 
-@pytest.mark.parametrize("at", sorted({*range(BARRIERS)} - {SAFE}))
-def test_each_barrier_left_out_is_found(at):
-    made = attention("cuda:sm_80", "f16", 64)
-    parts = made.module.text.split(BARRIER)
-    text = BARRIER.join(parts[: at + 1]) + ";" + BARRIER.join(parts[at + 1:])
+BARRIER = re.compile(r"pop_copies_barrier<\d>\(\);")
+SAFE = "p_block_f16 is written again"  # between powers, and zeros where there are none: by their names they could meet
+
+
+@pytest.mark.parametrize(("depth", "pending"), [(0, [0, 0, 1, 2, 3, 4, 5]), (64, [0, 1, 2, 3, 4, 5])])
+def test_barriers_are_few_and_leave_the_next_tiles_on_their_way(depth, pending):
+    text = attention("cuda:sm_80", "f16", 64, depth=depth).module.text
+    assert [int(x[-5]) for x in BARRIER.findall(text)] == pending
+
+
+@pytest.mark.parametrize(("depth", "at"), [*((0, k) for k in range(7)), *((64, k) for k in range(6))])
+def test_each_barrier_left_out_is_found(depth, at):
+    made = attention("cuda:sm_80", "f16", 64, depth=depth)
+    x = [*BARRIER.finditer(made.module.text)][at]
+    if SAFE in made.module.text[x.end():].splitlines()[0]:
+        return
+    text = made.module.text[:x.start()] + ";" + made.module.text[x.end():]
     broken = replace(made, module=replace(made.module, text=text))
-    found = [run(broken, "f16", 64, (65, 129, 40), order=order)[0].findings for order in ("forward", "backward", "shuffled")]
+    found = [run(broken, "f16", 64, (65, 129, depth or 40), order=x)[0].findings for x in ("forward", "backward", "shuffled")]
     assert any(found)
+
+
+def test_a_barrier_that_leaves_more_on_their_way_is_found():
+    made = attention("cuda:sm_80", "f16", 64, depth=64)
+    text = made.module.text.replace("pop_copies_barrier<0>", "pop_copies_barrier<1>")
+    broken = replace(made, module=replace(made.module, text=text))
+    assert run(broken, "f16", 64, (65, 129, 64))[0].findings
 
 
 @pytest.mark.parametrize("where", ["cuda:sm_80", "cuda:sm_90a", "hip:gfx90a", "hip:gfx942", "hip:gfx1100"])
@@ -144,6 +180,6 @@ def test_nothing_is_spilled_to_memory(where):
     tool = nvrtc if where.startswith("cuda") else amdgcn
     if tool.unavailable():
         pytest.skip(tool.unavailable())
-    for dtype, channels in (("f16", 128), ("f32", 64)):
-        (kernel,) = usage(tool.assemble(attention(where, dtype, channels).module))
+    for dtype, channels, depth in (("f16", 128, 0), ("f16", 64, 64), ("f16", 128, 128), ("f32", 64, 0)):
+        (kernel,) = usage(tool.assemble(attention(where, dtype, channels, depth=depth).module))
         assert kernel.local == 0, kernel
