@@ -53,6 +53,8 @@ class Affine:
     def __add__(self, other: Affine | int) -> Affine:
         if isinstance(other, int):
             return Affine(self.terms, self.const + other)
+        if not self.terms or not other.terms:
+            return Affine(self.terms or other.terms, self.const + other.const)
         total = dict(self.terms)
         for atom, factor in other.terms:
             total[atom] = total.get(atom, 0) + factor

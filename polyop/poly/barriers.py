@@ -128,11 +128,11 @@ class _Writer:
                     out.append(n)
                 case For(kind=Kind.SERIAL):
                     inner, after = self.turns(n, pending)
-                    rest = _outlasting(pending)
-                    alone, later = self.turns(n, rest)
-                    if pending and _barriers(inner) > _barriers(alone):  # once before the loop, and not in each turn
-                        out.append(_first_barrier(inner))
-                        pending, inner, after = rest, alone, later
+                    if (rest := _outlasting(pending)) != pending and _barriers(inner):
+                        alone, later = self.turns(n, rest)
+                        if _barriers(inner) > _barriers(alone):  # once before the loop, and not in each turn
+                            out.append(_first_barrier(inner))
+                            pending, inner, after = rest, alone, later
                     out.append(replace(n, body=inner))
                     pending = _joined(pending, _left(after))
                 case If():
@@ -233,8 +233,9 @@ def _aged(p: _Pending, loop: For) -> _Pending:
     back = {loop.index: affine(loop.index) - loop.step}
 
     def one(x: _Access) -> _Access:
-        before = tuple(substitute(q, back) if isinstance(q, Affine) else q for q in x.load.index)
-        return replace(x, aged=True, before=before if x.barriers > 1 and not x.aged else ())
+        if x.barriers == 1 or x.aged:
+            return x if x.aged and not x.before else replace(x, aged=True, before=())
+        return replace(x, aged=True, before=tuple(substitute(q, back) if isinstance(q, Affine) else q for q in x.load.index))
     return {m: tuple(map(one, found)) for m, found in p.items()}
 
 
@@ -250,6 +251,8 @@ def _outlasting(p: _Pending) -> _Pending:
 
 
 def _joined(a: _Pending, b: _Pending) -> _Pending:
+    if not a or not b:
+        return a or b
     return {m: tuple(dict.fromkeys((*a.get(m, ()), *b.get(m, ())))) for m in (*a, *(x for x in b if x not in a))}
 
 
