@@ -60,7 +60,7 @@ def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
     found = cwide.moved(*rows) if rows else None
     if not rows or not found or not found[1]:
         return None
-    lies = [cwide.all_lie_well(x, *rows) for x in (*found[0], found[1])]
+    lies = [cwide.all_lie_well(x, *rows) for x in (*found[0], *found[1])]
     if None in lies:
         return None
     ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]

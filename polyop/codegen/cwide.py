@@ -25,21 +25,26 @@ from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
 BYTES = 16  # that one instruction moves at most
 
 
-def moved(n: For, scope: Scope) -> tuple[tuple[Load, ...], Load | None] | None:
-    """What the loop `n` over rows can read, and write, of neighbours at once; None, if there is nothing or it must not."""
+def moved(n: For, scope: Scope) -> tuple[tuple[Load, ...], tuple[Load, ...]] | None:
+    """What the loop `n` over rows can read, and write, of neighbours at once; None, if there is nothing or it must not.
+
+    Where several statements write memory all do so at the end, so none may read what they write.
+    """
     if n.kind != Kind.ROWS or n.step != 1 or not n.extent:
         return None
     stores = [s for s in n.body if isinstance(s, Store)]
     written = {s.target.source for s in stores}
-    if len(stores) < len(n.body) or sum(_is_memory(s.target, scope) for s in stores[:-1]):
+    into = [s for s in stores if _is_memory(s.target, scope)]
+    if len(stores) < len(n.body) or (into and into[-1] is not stores[-1]):
         return None
-    read = [x for x in dict.fromkeys(x for s in stores for x in loads(s.expr)) if x.source not in written]
-    wide = tuple(x for x in read if not x.guard and _lies_along(x, n, scope))
-    last = stores[-1]
-    out = last.target if last.reduce is None and not last.later and _lies_along(last.target, n, scope) else None
-    if out is None and (not wide or _is_memory(last.target, scope)):
+    used = dict.fromkeys(x for s in stores for x in loads(s.expr))
+    wide = tuple(x for x in used if x.source not in written and not x.guard and _lies_along(x, n, scope))
+    outs = tuple(s.target for s in into if s.reduce is None and not s.later and _lies_along(s.target, n, scope))
+    if len(outs) < len(into) or not (wide or outs):
         return None
-    return wide, out
+    if len(outs) > 1 and (len(set(outs)) < len(outs) or {x.source for x in used} & {x.source for x in outs}):
+        return None
+    return wide, outs
 
 
 def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
@@ -47,18 +52,16 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     found = moved(n, scope)
     if found is None or not n.extent:
         return None
-    (wide, out), stores = found, [s for s in n.body if isinstance(s, Store)]
-    last = stores[-1]
+    (wide, outs), stores = found, [s for s in n.body if isinstance(s, Store)]
     taken = {x: Load(f"pop_a{k}", (affine(n.index),), x.dtype) for k, x in enumerate(wide)}
-    given = Load("pop_b", (affine(n.index),), out.dtype) if out else None
-    new = [x for x in (*taken.values(), given) if x]
-    held = {x.source: Buffer(x.source, x.dtype, ((affine(n.extent), 1),), Space.REG) for x in new}
+    given = {x: Load(f"pop_b{k or ''}", (affine(n.index),), x.dtype) for k, x in enumerate(outs)}
+    held = {x.source: Buffer(x.source, x.dtype, ((affine(n.extent), 1),), Space.REG) for x in (*taken.values(), *given.values())}
     inner = replace(scope, names={**scope.names, **{x: x for x in held}}, buffers={**scope.buffers, **held})
-    body = tuple(replace(s, expr=map_loads(s.expr, lambda x: taken.get(x, x)), target=given if given and s is last else s.target)
+    body = tuple(replace(s, expr=map_loads(s.expr, lambda x: taken.get(x, x)), target=given.get(s.target, s.target))
                  for s in stores)
-    places = [(x, f"pop_p{k}", _place(x, n.index, scope)) for k, x in enumerate((*wide, *((out,) if out else ())))]
+    places = [(x, f"pop_p{k}", _place(x, n.index, scope)) for k, x in enumerate((*wide, *outs))]
     lines = [f"const pop_i64 {p}_at = {at};" for x, p, at in places if _is_searched(x)]
-    lines += [f"{'' if x is out else 'const '}{STORED[x.dtype.name]}* const {p} = "
+    lines += [f"{'' if x in given else 'const '}{STORED[x.dtype.name]}* const {p} = "
               f"{scope.names[x.source]} + {f'{p}_at' if _is_searched(x) else at};" for x, p, at in places]
     end = {n.index: affine(n.extent - 1)}
     tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
@@ -66,15 +69,14 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     tests += [f"pop_is_wide<{_bytes(x, n)}>({p})" for x, p, _ in places if not scope.whole]
     first, lines = lines, []
     for x, p, _ in places:
-        name = given.source if x is out and given else taken[x].source
+        name = given[x].source if x in given else taken[x].source
         lines.append(f"alignas({_bytes(x, n)}) {STORED[x.dtype.name]} {name}[{n.extent}];")
-        if x is not out:
+        if x not in given:
             lines.append(f"pop_wide<{n.extent}>({name}, {p});")
     i = scope.names[n.index]
     lines += ["#pragma unroll", f"for (int {i} = 0; {i} < {n.extent}; ++{i}) {{"]
     lines += [*("    " + x for x in printed(body, inner)), "}"]
-    if out and given:
-        lines.append(f"pop_wide<{n.extent}>({places[-1][1]}, {given.source});")
+    lines += [f"pop_wide<{n.extent}>({p}, {given[x].source});" for x, p, _ in places if x in given]
     if not tests:
         return ["{", *("    " + x for x in (*first, *lines)), "}"]
     registers = [x for s in stores for x in (s.target, *loads(s.expr)) if not _is_memory(x, scope)]

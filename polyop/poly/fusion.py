@@ -16,6 +16,7 @@ from polyop.poly.classes import Loops
 from polyop.poly.edges import Edge, counterpart, same_value, single
 from polyop.poly.iterators import blocks_of, is_contraction, shares_of, written
 from polyop.poly.nodes import Cluster, Group
+from polyop.poly.readings import in_step
 from polyop.poly.scans import ends_scan
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
 
@@ -59,8 +60,9 @@ class Fusion:
             alone = s.name in self.ends or any(q.name in self.ends for n in into[-1:] for q in found[n].stmts)
             joins = into and self.fuse and not alone and self.try_join(found[into[-1]], s, deps, fixed)
             at = into[-1] if joins else len(found)
-            if not into and self.fuse and not self.apart:
-                at = next((n for n, d in enumerate(found) if self.lies_beside(d, s, fixed)), at)
+            if not into and self.fuse and s.name not in self.ends:
+                may_join = self.reads_with if self.apart else self.lies_beside
+                at = next((n for n, d in enumerate(found) if may_join(d, s, fixed)), at)
             if at == len(found):
                 found.append(self.draft(s, fixed))
             if init and not self.join_init(found[at], init, s, fixed):
@@ -181,6 +183,25 @@ class Fusion:
         d.stmts.append(s)
         d.shell, d.domain = shell, self.loops.projection(first, self.loops.iterators(first, shell))
         return True
+
+    def reads_with(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
+        """Add `s`, which needs nothing before it, to `d`, where both go over the same points and read the same there."""
+        if d.heavy or any(q.name in self.ends for q in d.stmts) or is_contraction(s, self.loops.fixed_of(s, fixed)):
+            return False
+        for q in d.stmts:
+            alike = in_step(s, q)
+            theirs = self.classes[q.name]
+            own = {i: theirs[j] for i, j in alike.items()} if alike else {}
+            if not own or any(own[i] != c for i, c in self.classes[s.name].items()):
+                continue
+            shell = tuple(own[i] for i in s.dims if i in written(s) and own[i] not in fixed)
+            mine = {c: i for i, c in own.items()}
+            if set(shell) != set(d.shell) or not self.loops.projection(s, tuple(mine[c] for c in d.shell)).is_equal(d.domain):
+                continue
+            self.classes[s.name] = own
+            d.stmts.append(s)
+            return True
+        return False
 
     def same_points(self, d: _Draft, mine: Mapping[str, str], s: Stmt) -> bool:
         """Whether `s`, with iterators `mine` by class, runs at the points where `d` starts a tile, loops around included."""

@@ -12,7 +12,7 @@ threads. What there is one of for each point of the shell is a register that all
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -195,12 +195,15 @@ class _Spread:
     loops: tuple[str, ...]
     beside: tuple[Coord, ...]
 
-    def leaf(self, name: str, *inner: Coord) -> Band | str:
-        """`name` on the threads of its point of the shell, and of `inner`; the others of `inner` run in each thread."""
+    def leaf(self, name: str, *inner: Coord, also: Sequence[str] = ()) -> Band | str:
+        """`name` on the threads of its point of the shell, and of `inner`; the others of `inner` run in each thread.
+
+        also   what follows it in the same loops
+        """
         threads = [c for c in inner if self.b.kinds[c.name][0] == Kind.THREADS]
         own = [c for c in inner if c not in threads]
         both = (*threads, *self.beside) if self.s.is_fast else (*self.beside, *threads)
-        return bands([c.name for c in (*both, *own)], name)[0]
+        return bands([c.name for c in (*both, *own)], name, *also)[0]
 
     def along(self, c: str) -> tuple[Stmt, ...]:
         """The statements of all groups that are spread along the class `c`: their loops are cut alike."""
@@ -253,13 +256,22 @@ class _Spread:
         before: list[Band | str] = []
         body: list[Band | str] = []
         after: list[Band | str] = []
+        sums: list[str] = []  # those that follow each other share what they read
+
+        def summed() -> None:
+            if sums:
+                body.append(self.leaf(sums[0], *own, also=sums[1:]))
+                sums.clear()
+
         for s in stmts:
             if s.kind != UPDATE or not set(b.plan.classes[s.name].values()) & set(reduced):
+                summed()
                 body.append(self.leaf(b.compute(s, inside, every), *own))
             elif lane in reduced:
-                self.folded(s, inside, (*self.loops, *kept), every, own, before, body, after)
+                sums.append(self.folded(s, inside, (*self.loops, *kept), every, own[0], before, after))
             else:
-                self.accumulated(s, inside, (*self.loops, *kept), every, own if lane else (), before, body, after)
+                sums.append(self.accumulated(s, inside, (*self.loops, *kept), every, own, before, after))
+        summed()
         first = [own[0].name, *(c.name for c in own[1:])] if own else []
         outer_loops = [n for c in kept for n in inside[c].names if n not in first]
         inner_loops = [n for c in reduced for n in inside[c].names if n not in first]
@@ -283,11 +295,10 @@ class _Spread:
         return (self.leaf(b.move(f"{s.name}_fill", s, axes, outside, at, _identity(s)), *inner),
                 self.leaf(b.move(f"{s.name}_join", s, axes, outside, home, at, s.reduce), *inner))
 
-    def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], own: tuple[Coord, ...],
-               before: list[Band | str], body: list[Band | str], after: list[Band | str]) -> None:
-        """A part for each thread, then a fold: `part[v] = identity; part[v] op= e; total op= part[v]; T = total`."""
+    def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], v: Coord,
+               before: list[Band | str], after: list[Band | str]) -> str:
+        """A part for each thread, then a fold: `part[v] = identity; part[v] op= e; total op= part[v]; T = total`; the update."""
         b = self.b
-        v = own[0]
         part = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_part", s.target, (*self.beside, v))
         last: list[Band | str] = []
         if self.is_register(s):
@@ -298,22 +309,21 @@ class _Spread:
             before.append(first)
         only = [f"0 <= {v.name} < {v.cap}"]
         before.append(self.leaf(b.move(f"{s.name}_start", s, axes, outside, part, _identity(s), extra=(v,), only=only), v))
-        body.append(self.leaf(b.compute(s, axes, every, target=part), *own))
         after.append(self.leaf(b.move(f"{s.name}_fold", s, axes, outside, total, part, s.reduce, (v,), only), v))
         after += last
+        return b.compute(s, axes, every, target=part)
 
     def accumulated(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], own: tuple[Coord, ...],
-                    before: list[Band | str], body: list[Band | str], after: list[Band | str]) -> None:
-        """A sum of each thread's own, in a register: start (or fill from memory), update, finish."""
+                    before: list[Band | str], after: list[Band | str]) -> str:
+        """A sum of each thread's own, in a register: start (or fill from memory), update, finish; the update."""
         b = self.b
         if self.is_register(s):
-            body.append(self.leaf(b.compute(s, axes, every), *own))
-            return
+            return b.compute(s, axes, every)
         acc = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_acc", s.target, (*self.beside, *own))
         first, last = self.started(s, axes, outside, acc, *own)
         before.append(first)
-        body.append(self.leaf(b.compute(s, axes, every, target=acc), *own))
         after.append(last)
+        return b.compute(s, axes, every, target=acc)
 
     def is_register(self, s: Stmt) -> bool:
         home = self.b.homes.get(s.target.source)

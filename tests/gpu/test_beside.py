@@ -47,7 +47,7 @@ op c(x: f32[A, B], w: f32[B]) -> (y: f32[B], z: f32[A], b: f32[B]) {
 }
 """
 NEEDED = "op n(x: f32[A, B]) -> (y: f32[B], z: f32[A]) { y[j] += x[i, j]; z[i] += y[j] * x[i, j] }"
-SUMS = "op s(X: f32[N], Z: f32[M]) -> (s: f32, t: f32, u: f32) { s += X[i]; t max= X[i]; u += Z[j] }"
+SUMS = "op s(X: f32[N], Z: f32[M], W: f32[N]) -> (s: f32, t: f32, u: f32) { s += X[i]; t max= W[i]; u += Z[j] }"
 STEPS = """
 op r(x: f32[N], z: f32[N]; T: int) -> (A: f32[T, N], B: f32[T, N]) {
   A[t, i] = t == 0 ? x[i] : A[t - 1, i] + B[t - 1, N - 1 - i]
@@ -124,7 +124,7 @@ def test_blocks_of_threads_and_threads_with_a_point_each_share_a_kernel(order: s
 
 def test_blocks_without_points_of_their_own_are_one_each() -> None:
     a = values(compiled(SUMS), {"N": 40_000, "M": 300})
-    want = [a["X"].sum(dtype=float), a["X"].max(), a["Z"].sum(dtype=float)]
+    want = [a["X"].sum(dtype=float), a["W"].max(), a["Z"].sum(dtype=float)]
     np.testing.assert_allclose([a["s"], a["t"], a["u"]], want, rtol=1e-3)
 
 
