@@ -15,8 +15,10 @@ from math import prod
 from polyop.ir.options import Layout, Options
 from polyop.runtime.bind import Bound
 
-MOST = 1e8
-"""Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out: what compiling costs."""
+MOST = 5e8
+"""Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out: a kernel of their own would have
+saved a third of that, perhaps, which is what compiling it costs.
+"""
 
 TIMES = 3
 """How often calls of one look take another's kernel, if others come between them; else once."""
