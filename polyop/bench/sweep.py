@@ -28,8 +28,8 @@ _ROOM = 256 << 20  # bytes, of a process that keeps what is freed: more than the
 def swept(sweep: Sweep, peers: tuple[Peer, ...]) -> Row:
     """The time of all calls together, from text to the last result, beside PyTorch's as it is and compiled for any shape.
 
-    Notes   Kernels go to an empty cache. An operator that this process has compiled before is not compiled again. Results are given
-            up at once, as a server does: two hundred large ones would be a measurement of fresh memory.
+    Notes   Kernels go to an empty cache. An operator that this process has compiled before is not compiled again. Results are
+            given up at once, as a server does: two hundred large ones would be a measurement of fresh memory.
     """
     inputs = _inputs(sweep)
     tensors = [tuple(tensor(x) for x in arrays) for arrays in inputs] if any(p.name == "torch" for p in peers) else []
@@ -64,7 +64,10 @@ def _inputs(sweep: Sweep) -> list[tuple[Array, ...]]:
 
 
 def _through(make: Callable[[], Callable[..., Any]], inputs: list[tuple[Any, ...]]) -> tuple[float, Callable[..., Any]]:
-    """Milliseconds of making a function and calling it on all inputs; and the function. Memory for results has been used before."""
+    """Milliseconds of making a function and calling it on all inputs; and the function.
+
+    Memory for results has been used before.
+    """
     np.ones(_ROOM, np.uint8)
     start = time.perf_counter()
     function = make()
