@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from polyop.codegen.carry import carry
 from polyop.codegen.clamp import declamp
+from polyop.codegen.ends import cut_ends
 from polyop.codegen.gathered import fetch_gathered
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import split_full_tiles, unswitch
@@ -41,7 +42,7 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 def rewrites(nest: LoopNest, width: int) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(nest)), width)
-    return settle(fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(declamp(unguard(split))))))))
+    return settle(fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(cut_ends(declamp(unguard(split)))))))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

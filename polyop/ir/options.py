@@ -39,6 +39,7 @@ class Options:
     near       whether every position that is looked for, as `argmax=` does, fits into 32 bits in these calls
     overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
     paged      whether threads take a page of each row at a time where rows are added up, since in these calls all get some
+    abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether loops are cut so that several threads have work
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
@@ -70,6 +71,7 @@ class Options:
     near: bool = False
     overlap: int = 0
     paged: bool = False
+    abreast: bool = False
     cascade: bool = False
     threads: bool = False
     tile: tuple[int, ...] = ()

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 
-from polyop.ir.expr import Apply, Expr, Load, Scalar, loads, rebuild, walk
+from polyop.ir.expr import Apply, Expr, Load, Scalar, Test, loads, rebuild, walk
 from polyop.ir.logsums import is_logaddexp
 from polyop.ir.op import Monoid, builtin_monoid
 
@@ -87,3 +87,9 @@ def step_of(e: Expr, carried: Load) -> Scan | None:
 
 def _has(e: Expr, what: Expr) -> bool:
     return e == what or (isinstance(e, Apply) and any(_has(x, what) for x in e.args))
+
+
+def is_one_instruction(e: Expr) -> bool:
+    """Whether a step is one addition or multiplication, whatever it begins with."""
+    applied = [x.fn for x in walk(e) if isinstance(x, Apply) and not (x.fn == "select" and isinstance(x.args[0], Test))]
+    return len(applied) <= 1 and set(applied) <= {"add", "sub", "mul"}

@@ -7,17 +7,18 @@
     unturn      Y[c_t + c_p, n]   = out[n, c_p]                             lanes n_v: squares are transposed again
 
 Each sequence is computed in the order in which it is written down, so that rounding stays what it was. The results of a
-vector of sequences lie in work space, from where later steps read them. A vector at a time is best: two or four gain where a step
-is long (log-sum-exp: a fifth, two fifths), and lose everywhere else.
+vector of sequences lie in work space, from where later steps read them. A step of one addition or multiplication gains only where
+there are sequences enough in a call, and their results stay in L2 (`Options.abreast`). A vector at a time is best: two or four
+gain where a step is long (log-sum-exp: a fifth, two fifths), and lose everywhere else.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyop.ir.expr import Affine, Apply, Expr, Load, affine, loads, map_loads, names, substitute_expr, walk
-from polyop.ir.expr import Test as Tests
+from polyop.ir.expr import Affine, Expr, Load, affine, loads, map_loads, names, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
+from polyop.ir.scans import is_one_instruction
 from polyop.poly.build import Axes, Builder, Home, Part, Plan, shared_out
 from polyop.poly.nodes import Cluster, Group, Serial
 from polyop.poly.scop import INIT, UPDATE, Stmt
@@ -52,19 +53,13 @@ def choose(plan: Plan, cluster: Cluster) -> TurnedStrategy | None:
     d = dimension(plan, s, serial)
     if plan.target.warp or s.kind in (INIT, UPDATE) or d is None or plan.scop.op.tensor(s.target.source).role == "temp":
         return None
-    if is_one_instruction(s.expr):
+    if is_one_instruction(s.expr) and not plan.options.abreast:  # its steps wait for each other less long than turning takes
         return None
     if any(not (runs_back(s, x, d) if x.source == s.target.source else turns(plan, s, x, serial)) for x in loads(s.expr)):
         return None
     own = plan.classes[s.name]
     beside = [own[p.name] for p in s.target.index if isinstance(p, Affine) and p.name and own.get(p.name) in cluster.shell]
     return TurnedStrategy(beside[-1], serial, plan.target.lanes(plan.lane_bytes)) if beside else None
-
-
-def is_one_instruction(e: Expr) -> bool:
-    """Whether a step is one addition or multiplication: turning it takes longer than its steps wait for each other."""
-    applied = [x.fn for x in walk(e) if isinstance(x, Apply) and not (x.fn == "select" and isinstance(x.args[0], Tests))]
-    return len(applied) <= 1 and set(applied) <= {"add", "sub", "mul"}
 
 
 def dimension(plan: Plan, s: Stmt, serial: str) -> int | None:

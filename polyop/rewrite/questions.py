@@ -10,7 +10,7 @@ from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.passes import Pass, find_passes
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
-from polyop.rewrite.scans import Row, find_rows
+from polyop.rewrite.scans import Row, find_abreast, find_rows
 from polyop.rewrite.shares import Sum, lines, sums
 from polyop.rewrite.upright import upright
 
@@ -59,6 +59,7 @@ class Questions:
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
     scans    the rows that scans go along
+    abreast  (how many in each dimension beside, elements) of rows that scans go along by one addition or multiplication a step
     passes   reductions that need each other's results, and could be done in one pass
     chains   what hands over temporaries with rows to spare
     sums     reductions that may be cut into shares
@@ -79,6 +80,7 @@ class Questions:
     tile: tuple[Affine, Affine, int] | None
     far: tuple[str, ...]
     scans: tuple[Row, ...]
+    abreast: tuple[tuple[tuple[Affine, ...], Affine], ...]
     passes: tuple[Pass, ...]
     chains: tuple[Chain, ...]
     sums: tuple[Sum, ...]
@@ -98,8 +100,8 @@ def questions(op: Op) -> Questions:
                      _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op), find_rows(op), find_passes(op),
-                     find_chains(op), sums(op), lines(op))
+                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op), find_rows(op), find_abreast(op),
+                     find_passes(op), find_chains(op), sums(op), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:

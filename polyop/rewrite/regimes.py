@@ -31,6 +31,7 @@ LINES = (32, 512)  # the shortest row that is told from shorter ones, and the lo
 SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
 HELD = (32, 64, 128)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
+ABREAST = 8  # rows: with six they take as long together as one after the other
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
 
@@ -61,7 +62,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     many = threads > 1 and not cascade and options.numerics != "strict"
     shares = thread_shares(q.sums, sizes, few_rows(q, sizes)) if many else ()
     found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
-                    overlap=overlap, cascade=cascade,
+                    overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                     shares=options.shares or shares,
                     paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
     return options if found == options else found
@@ -230,6 +231,12 @@ def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -
                if also_contractions or not contracts)
 
 
+def runs_abreast(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether some rows of running sums are many enough for a vector of them at a time, whose results stay in L2."""
+    return any(prod(evaluate(e, sizes) for e in rows) >= ABREAST and evaluate(extent, sizes) * _LINE <= target.l2 // 2
+               for rows, extent in q.abreast)
+
+
 def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, threads: int) -> bool:
     """Whether rows that are summed have a page for each thread: runs of less leave every other page to somebody else."""
     return any(evaluate(extent, sizes) * bytes_ >= threads * _PAGE for extent, bytes_, contracts in q.strips
@@ -259,6 +266,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which rows that reductions go over again and again exceed a cache")
     if q.chains:
         out.append("in which what steps hand over with rows to spare exceeds L2")
+    if q.abreast:
+        out.append(f"in which there are at least {ABREAST} rows of running sums or products, that are not too long")
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes, or {_PAGE} for each of several threads")
     return tuple(out)

@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.ir.scans import Scan, joined, scan_of
+from polyop.ir.scans import Scan, is_one_instruction, joined, scan_of
 from polyop.rewrite.names import fresh
 
 BYTES = 32        # of a thread's elements, which lie together
@@ -71,6 +71,13 @@ def find_rows(op: Op) -> tuple[Row, ...]:
     known = [Row(x.along.upper, tuple(r.upper - r.lower for r in x.step.ranges if r is not x.along), x.part, x.part != PART)
              for x in found]
     return tuple(r for r in known if all(names(e) <= set(op.sizes) for e in r.rows))
+
+
+def find_abreast(op: Op) -> tuple[tuple[tuple[Affine, ...], Affine], ...]:
+    """(how many rows in each dimension beside, elements of a row) of scans along the last dimension by one instruction a step."""
+    found = [x for s in op.steps if is_one_instruction(s.expr) and (x := _found(op, s)) and x.part == PART and not x.back]
+    known = [(tuple(r.upper - r.lower for r in x.step.ranges if r is not x.along), x.along.upper) for x in found]
+    return tuple((rows, extent) for rows, extent in known if all(names(e) <= set(op.sizes) for e in rows))
 
 
 @dataclass(frozen=True, eq=False)

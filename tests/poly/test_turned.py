@@ -20,15 +20,16 @@ RUNNING = HEAD + "{ Y[c, n] = max((Y[c, n-1] else X[c, n]), X[c, n]) }"
 SECOND = HEAD + "{ Y[c, n] = D[c] * (Y[c, n-1] else 0) - 0.5 * (Y[c, n-2] else D[c]) + X[c, n] * X[c, n] }"
 BATCH = "op f(X: f32[B, C, N]) -> (Y: f32[B, C, N]) { Y[b, c, n] = abs((Y[b, c, n-1] else 0) - X[b, c, n]) }"
 SUM = HEAD + "{ Y[c, n] = (Y[c, n-1] else 0) + X[c, n] }"
+PRODUCT = HEAD + "{ Y[c, n] = (Y[c, n-1] else 1) * X[c, n] }"
 BEHIND = HEAD + "{ Y[c, n] = max((Y[c, n-1] else 0), (X[c, n-1] else 0)) }"
 BACKWARDS = HEAD + "{ Y[c, n] = max((Y[c, n+1] else 0), X[c, n]) }"
 CROSSED = HEAD + "{ Y[c, n] = max((Y[c, n-1] else 0), Z[n, c]) }"
 ALONE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = max((Y[n-1] else 0), X[n]) }"
 
 
-def middle(text: str, arch: str = "x86-64-v4") -> Middle:
+def middle(text: str, arch: str = "x86-64-v4", abreast: bool = False) -> Middle:
     op = instantiate(parse(Source("t.pop", text)), "f")
-    return lower(scop_of(op), contiguous(op), target(f"x86:{arch}"), Options(regime="positive"), "tuned")
+    return lower(scop_of(op), contiguous(op), target(f"x86:{arch}"), Options(regime="positive", abreast=abreast), "tuned")
 
 
 @pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
@@ -43,6 +44,13 @@ def test_sequences_side_by_side_are_turned_and_proved(text, arch):
 def test_others_stay_as_they_are(text):
     """A step of one addition, a read of another step, the last one first, another stride, a single sequence."""
     assert "turned" not in middle(text).chosen[0]
+
+
+@pytest.mark.parametrize("text", [SUM, PRODUCT])
+def test_sums_and_products_of_many_rows_are_turned_where_a_call_has_them(text):
+    made = middle(text, abreast=True)
+    assert "turned: lanes c" in made.chosen[0]
+    assert first_failure(prove(made.scop, made.nest, made.context)) is None
 
 
 def running(x, d):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -170,6 +172,19 @@ def test_threads_take_pages_of_rows_that_have_one_for_each(rows, columns, thread
     """The right operand of a product with few rows is read so; with more it is packed."""
     found = regime(questions(MATMUL), {"K": 64, "M": rows, "N": columns}, Options(), AVX512, threads)
     assert found.paged is paged
+
+
+@pytest.mark.parametrize(("body", "rows", "columns", "abreast"), [
+    ("(Y[m, n-1] else 0) + X[m, n]", 8, 100, True), ("(Y[m, n-1] else 0) + X[m, n]", 7, 100, False),
+    ("(Y[m, n-1] else 0) + X[m, n]", 8, 8193, False), ("(Y[m, n-1] else 1) * X[m, n]", 100, 8192, True),
+    ("max((Y[m, n-1] else X[m, n]), X[m, n])", 100, 100, False), ("(Y[m-1, n] else 0) + X[m, n]", 100, 100, False),
+    ("(Y[m, n+1] else 0) + X[m, n]", 100, 100, False)])
+def test_running_sums_of_enough_rows_that_stay_in_a_cache_go_abreast(body, rows, columns, abreast):
+    """A maximum always does; what runs down columns, or back, never."""
+    op = instantiate(parse(Source("<test>", f"op f(X: f32[M, N]) -> (Y: f32[M, N]) {{ Y[m, n] = {body} }}")), "f")
+    found = regime(questions(op), {"M": rows, "N": columns}, Options(), AVX512)
+    assert found == replace(Options(), abreast=abreast)
+    assert any("running sums" in k for k in kinds(op)) is bool(questions(op).abreast)
 
 
 def test_a_sum_along_the_last_index_has_no_strips():
