@@ -137,7 +137,7 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
         return None
     bounds = {t for d, p in enumerate(index_) for t in (p, tensor.dims[d][0] - p - 1)}
     line = LINE // shared.dtype.bytes_
-    if not set(source.guard) <= bounds or rows > _MOST:
+    if not {t for t in source.guard if not _holds(t, loops)} <= bounds or rows > _MOST:
         return None
     dims = (*across, *down, *others)
     zero = dict.fromkeys(own, Affine())
@@ -151,6 +151,13 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
 def _only(p: Affine, own: Iterable[str]) -> Affine:
     """The terms of `p` that have names in `own`."""
     return Affine(tuple(t for t in p.terms if names(Affine((t,))) & set(own)))
+
+
+def _holds(test: Affine, loops: tuple[For, ...]) -> bool:
+    """Whether `test` >= 0 for all iterations of `loops`, whatever else it names."""
+    most = {f.index: affine(f.end - f.step if test.factor(f.index) < 0 else 0) for f in loops if f.index in names(test)}
+    least = substitute(test, most)
+    return least.is_constant and least.const >= 0
 
 
 def _counts(p: Affine, loops: tuple[For, ...], extent: int) -> bool:

@@ -115,10 +115,12 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
     whole = all(depth in iterators_of(x) for x in (left, right)) and not _says_more(u, depth, (left, right))
     found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c)
-    across_all = wide if plan.options.tile else fitting(column, WIDEST)
-    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None and not plan.tiled
+    across_all = wide if plan.options.tile or plan.tiled else fitting(column, WIDEST)
+    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None
               and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
     first = tuple(x for x in itself if x)
+    if plan.tiled:
+        first = tuple(y for x in first for y in _groups_in_tile(plan, x, u.extent(depth), (left, right)))
     atom = next((x for x in found if x.a_map and x.b_map), None)
     if atom is None or not _takes(atom, tall, wide) or _ends_inside(plan, u.extent(depth), atom, (left, right)):
         return (*first, plain)
@@ -132,7 +134,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
                       rows=tall if plan.tiled else _reached(u.extent(row), tall, high))
     if plan.tiled:
         line = atom.k if plan.target.copies else steps
-        return (*_in_tile(by_warp, u.extent(column), plan.at_most(u.extent(depth)), line), plain)
+        return (*first, *_in_tile(by_warp, u.extent(column), plan.at_most(u.extent(depth)), line), plain)
     return (*first, by_warp if plan.target.copies else _joined(by_warp), plain)
 
 
@@ -201,6 +203,14 @@ def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy
     if plain.rows % atom.m or columns != atom.n or columns * atom.b.bytes_ < SWIZZLE:
         return None
     return replace(plain, columns=columns, deep=SWIZZLE // atom.a.bytes_, high=atom.m, wide=atom.n, atom=atom)
+
+
+def _groups_in_tile(plan: Plan, s: StagedStrategy, depth: Affine, operands: tuple[Load, ...]) -> tuple[StagedStrategy, ...]:
+    """`s` for a tile of rows, as `_in_tile`: with all of a depth that is known, or line by line; operands in whole lines."""
+    most = plan.at_most(depth)
+    if 2 * s.registers > HELD or (most % s.deep and any(x.source in plan.inside for x in operands)):
+        return ()
+    return (replace(s, deep=-(-most // s.deep) * s.deep), s) if s.deep < most <= DEEPEST else (s,)
 
 
 def _joined(s: StagedStrategy, kept: int = 0) -> StagedStrategy:

@@ -147,14 +147,14 @@ def kept_along(scop: Scop, schedule: Schedule, loops: tuple[str, ...], inside: t
     return max(ahead) - min(*back, max(ahead)) + 1
 
 
-def folded(program: TileProgram, folds: Folds) -> TileProgram:
-    """`program` with every place in a folded tensor taken modulo what is kept."""
+def folded(program: TileProgram, folds: Folds, inside: Folds) -> TileProgram:
+    """`program` with every place in a folded tensor taken modulo what is kept; `inside` a block it is gone where that is one."""
     def at(load: Load) -> Load:
         if load.source not in folds:
             return load
         kept = folds[load.source]
         return replace(load, index=tuple(_place(p, kept[d]) if d in kept and isinstance(p, Affine) else p
-                                         for d, p in enumerate(load.index)))
+                                         for d, p in enumerate(load.index) if load.source not in inside or kept.get(d) != 1))
 
     def within(e: Expr) -> Expr:
         return map_loads(e, at)

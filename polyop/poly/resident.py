@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
+from polyop.ir.atoms import atoms_for
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import affine
 from polyop.ir.loops import Buffer, Kind, Space
@@ -33,7 +34,7 @@ from polyop.poly.edges import Edge
 from polyop.poly.fold import Folds, Tile, kept_along, tile_coord
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster, Group, Node, Resident, Schedule, Serial
-from polyop.poly.scop import MAP, Scop
+from polyop.poly.scop import MAP, UPDATE, Scop
 from polyop.poly.staging import Turns
 from polyop.poly.strides import serial_axis
 from polyop.poly.tiles import Axis, Coord, bands
@@ -114,10 +115,14 @@ def _apart(c: Cluster) -> tuple[Cluster, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Kept:
-    """Temporaries of a block: how much of each is kept in shared memory (`inside`), and those kept in registers (`held`)."""
+    """Temporaries of a block: how much of each is kept in shared memory (`inside`), and those kept in registers (`held`).
+
+    units   those in shared memory that a matrix unit may read there itself
+    """
 
     inside: Folds
     held: frozenset[str]
+    units: frozenset[str] = frozenset()
 
 
 def kept(plan: Plan, schedule: Schedule, node: Resident) -> Kept:
@@ -146,15 +151,27 @@ def kept(plan: Plan, schedule: Schedule, node: Resident) -> Kept:
             elif not extent.is_constant:
                 raise UnsupportedError(f"a block would keep {extent} elements of {tensor}")
         inside[tensor] = found
-    return Kept(inside, held)
+    return Kept(inside, held, frozenset(t for c in clusters if c.is_contraction for t in _for_units(plan, c) if t in inside))
 
 
-def in_block(b: Buffer, kept: Mapping[int, int | Tile]) -> Buffer:
+def _for_units(plan: Plan, c: Cluster) -> frozenset[str]:
+    """What the contraction reads that a matrix unit of the target multiplies where it lies in shared memory."""
+    u = next(s for s in c.stmts if s.kind == UPDATE)
+    found = tuple(dict.fromkeys(u.reads))
+    atoms = atoms_for(plan.target, found[0].dtype, found[1].dtype, u.target.dtype) if len(found) == 2 else ()
+    return frozenset(x.source for x in found if any(a.a_map is None and a.b_map is None for a in atoms))
+
+
+def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool) -> Buffer:
     """`b`, of which so much is kept, in shared memory: of a tile all of it, also where a tensor has fewer rows.
 
-    Rows are longer than they must be, so that neighbours in a column lie in different banks.
+    Of a dimension of which there is one nothing is left. Rows are longer than they must be, so that neighbours in a column lie in
+    different banks; of what a matrix unit may read (`by_unit`) lines are swizzled, if they are whole.
     """
-    dims = tuple((affine(k.step), 1) if isinstance(k := kept.get(d), Tile) else dim for d, dim in enumerate(b.dims))
+    left = [(d, dim) for d, dim in enumerate(b.dims) if kept.get(d) != 1]
+    dims = tuple((affine(k.step), 1) if isinstance(k := kept.get(d), Tile) else dim for d, dim in left)
+    if by_unit and len(dims) > 1 and dims[-1][0].const * b.dtype.bytes_ % blocktile.SWIZZLE == 0 and dims[-2][0].const % 8 == 0:
+        return replace(b, dims=dims, space=Space.SHARED, private=False, swizzle=blocktile.SWIZZLE)
     if len(dims) > 1 and dims[-1][0].const >= PADDED:
         dims = (*dims[:-1], (dims[-1][0] + PAD, 1))
     return replace(b, dims=dims, space=Space.SHARED, private=False)

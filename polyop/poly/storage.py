@@ -57,12 +57,13 @@ class Storage:
 
     def applied(self, program: TileProgram) -> TileProgram:
         """`program` with each place in a temporary where that is kept."""
-        return reused(folded(program, self.kept), self.reuse)
+        return reused(folded(program, self.kept, self.inside), self.reuse)
 
     def buffers(self, plan: Plan) -> tuple[Buffer, ...]:
         """The tensors of the call, and work space for the temporaries without a home, as far as they are kept."""
         found = (folded_buffer(b, self.kept, self.batches) for b in global_buffers(plan, (*self.local, *self.reuse)))
-        return tuple(in_block(b, self.inside[b.name]) if b.name in self.inside else b for b in found)
+        units = frozenset(t for k in self.blocks.values() for t in k.units)
+        return tuple(in_block(b, self.inside[b.name], b.name in units) if b.name in self.inside else b for b in found)
 
 
 def find_storage(plan: Plan, schedule: Schedule, fold: bool) -> Storage:

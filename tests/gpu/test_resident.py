@@ -109,21 +109,22 @@ def test_strict_numerics_keep_the_sums_of_the_text():
     assert len(launches(attention("cuda:sm_80", "f32", 64, Options(numerics="strict")).module.launch)) > 1
 
 
-@pytest.mark.parametrize("name", ["attention", "attention_causal", "attention_window", "attention_masked", "attention_padded",
-                                  "attention_alibi", "attention_gqa", "attention_mqa"])
-def test_each_attention_of_the_library_is_one_kernel(name):
+@pytest.mark.parametrize(("name", "where"), [
+    *((n, "cuda:sm_80") for n in ("attention", "attention_causal", "attention_window", "attention_masked", "attention_padded",
+                                  "attention_alibi", "attention_gqa", "attention_mqa")), ("attention_gqa", "cuda:sm_90a")])
+def test_each_attention_of_the_library_is_one_kernel(name, where):
     at = next(k for k, x in enumerate(IDS) if x.startswith(f"attention-{name},"))
     file, case = CASES[at]
     given = case.sizes[0]
     op = instance(file, case, "f16", case.arguments("f16", given), case.keywords(given))
-    options = in_blocks(op, questions(op), dict.fromkeys(op.sizes, 64), Options(special=False), target("cuda:sm_80"))
-    made = compile_op(op, contiguous(op), target("cuda:sm_80"), options)
+    options = in_blocks(op, questions(op), dict.fromkeys(op.sizes, 64), Options(special=False), target(where))
+    made = compile_op(op, contiguous(op), target(where), options)
     large = [b.name for b in made.nest.buffers if b.space == Space.WORK and len(b.dims) > 2]
     assert not large and any("64 rows in a block" in c for c in made.chosen), made.notes
 
 
-@pytest.mark.parametrize(("where", "channels", "slots"), [("cuda:sm_80", 64, 2), ("cuda:sm_80", 128, 1), ("hip:gfx942", 64, 1),
-                                                          ("hip:gfx1100", 33, 1)])
+@pytest.mark.parametrize(("where", "channels", "slots"), [("cuda:sm_80", 64, 2), ("cuda:sm_80", 128, 1), ("cuda:sm_90a", 80, 2),
+                                                          ("hip:gfx942", 64, 1), ("hip:gfx1100", 33, 1)])
 def test_a_turn_copies_only_what_it_changes_and_a_turn_ahead(where, channels, slots):
     made = attention(where, "f16", channels, depth=channels)
     (turns,) = [n for n in walk(made.nest.body) if isinstance(n, For) and n.index == "j_b"]
@@ -146,19 +147,41 @@ def test_depths_of_at_most_so_much_are_one_tile():
         assert not report.findings and error < 4e-3, depth
 
 
-BARRIER = re.compile(r"pop_copies_barrier<\d>\(\);")
+@pytest.mark.parametrize("channels", [64, 128])
+def test_units_that_read_shared_memory_take_both_products_and_boxes_what_they_read(channels):
+    made = attention("cuda:sm_90a", "f16", channels, depth=channels)
+    assert made.module.text.count("pop_wgmma_m64n64k16_f16<0, 0>") == channels // 16  # scores
+    assert made.module.text.count(f"pop_wgmma_m64n{channels}k16_f16<0, 1>") == 4  # values, across the sum
+    assert made.module.text.count("pop_ring_load") == 5 * channels // 64
+    assert {b.swizzle for b in made.nest.buffers if b.name in ("p_block_f16", "Q_S0_tile0", "K_S0_tile1", "V_S9_tile1")} == {128}
+    for sizes in SIZES:
+        for order in ("forward", "shuffled"):
+            report, error = run(made, "f16", channels, (*sizes[:2], channels), order=order)
+            assert not report.findings and error < 4e-3, (sizes, order)
+
+
+def test_depths_that_no_line_of_a_unit_ends_with_are_right():
+    made = attention("cuda:sm_90a", "f16", 64, Options(held=(("D", 128),)))
+    assert "pop_wgmma" in made.module.text
+    for depth in (1, 33, 65, 80, 128):
+        report, error = run(made, "f16", 64, (66, 130, depth))
+        assert not report.findings and error < 4e-3, depth
+
+
+BARRIER = re.compile(r"pop_(copies|units)_barrier<\d>\((pop_arriving)?\);")
 SAFE = "p_block_f16 is written again"  # between powers, and zeros where there are none: by their names they could meet
 
 
 @pytest.mark.parametrize(("depth", "pending"), [(0, [0, 0, 1, 2, 3, 4, 5]), (64, [0, 1, 2, 3, 4, 5])])
 def test_barriers_are_few_and_leave_the_next_tiles_on_their_way(depth, pending):
     text = attention("cuda:sm_80", "f16", 64, depth=depth).module.text
-    assert [int(x[-5]) for x in BARRIER.findall(text)] == pending
+    assert [int(x[0][x[0].index("<") + 1]) for x in BARRIER.finditer(text)] == pending
 
 
-@pytest.mark.parametrize(("depth", "at"), [*((0, k) for k in range(7)), *((64, k) for k in range(6))])
-def test_each_barrier_left_out_is_found(depth, at):
-    made = attention("cuda:sm_80", "f16", 64, depth=depth)
+@pytest.mark.parametrize(("where", "depth", "at"), [
+    *(("cuda:sm_80", 0, k) for k in range(7)), *((w, 64, k) for w in ("cuda:sm_80", "cuda:sm_90a") for k in range(6))])
+def test_each_barrier_left_out_is_found(where, depth, at):
+    made = attention(where, "f16", 64, depth=depth)
     x = [*BARRIER.finditer(made.module.text)][at]
     if SAFE in made.module.text[x.end():].splitlines()[0]:
         return

@@ -135,12 +135,13 @@ template <int R, class... At> POP_FN void pop_ring_load(pop_ring<R>& ring, void*
     pop_box_load(to, map, ring.full + ring.group % R, at...);
 }
 
-// Closes a group, and waits until all but the N newest have arrived; N < R.
+// Closes a group, and waits until all but the N newest have arrived; N < R. The barrier before may have left R - 1.
 template <int N, int R> POP_FN void pop_ring_close(pop_ring<R>& ring) {
     static_assert(N < R, "a barrier of a ring is used again when its group has arrived");
     if (pop_thread() == 0) pop_mbarrier_expect(ring.full + ring.group % R, ring.bytes);
     ring.bytes = 0;
-    if (ring.group + 1 > N) pop_mbarrier_wait(ring.full + (ring.group - N) % R, (ring.group - N) / R % 2);
+    for (int left = R - 1; left >= N; --left)
+        if (ring.group + 1 > left) pop_mbarrier_wait(ring.full + (ring.group - left) % R, (ring.group - left) / R % 2);
     ring.group++;
 }
 

@@ -251,10 +251,11 @@ class Accesses:
             if loop.kind not in (Kind.ATOM, Kind.ROWS) or loop.index in kept or loop.is_full:
                 continue
             inside = [affine(loop.index), affine(loop.end - 1) - affine(loop.index)]
-            # isl may have left out bounds of other loops that followed from this one's
+            # isl may have left out bounds of other loops, and of sizes, that followed from this one's
             inside += [site.at(b - affine(x.loop.index) - 1) for x in site.around if x is not around
                        for b in bounds(x.loop.upper) if loop.index not in names(b)]
-            whole = site.frame.where(inside, site.domain.drop_constraints_involving_dims(SET, i, 1))
+            around_all = site.domain.drop_constraints_involving_dims(SET, i, 1).intersect_params(self.context)
+            whole = site.frame.where(inside, around_all)
             domain = whole.subtract(site.domain)
             for n, load in enumerate(x for x in loads(site.store.expr) if any(loop.index in names(p) for p in x.index
                                                                               if isinstance(p, Affine))):
