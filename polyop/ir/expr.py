@@ -62,6 +62,8 @@ class Affine:
         return Affine(tuple(terms), self.const + other.const)
 
     def __mul__(self, factor: int) -> Affine:
+        if factor == 1:
+            return self
         return Affine(tuple((a, f * factor) for a, f in self.terms), self.const * factor) if factor else Affine()
 
     def __sub__(self, other: Affine | int) -> Affine:

@@ -58,6 +58,21 @@ class Part:
         return bool(runs) and bool(self.context.is_subset(reduce(isl.Set.union, runs)))
 
 
+def _without_ends(times: tuple[isl.Map, ...]) -> tuple[isl.Map, ...]:
+    """{ S -> [time] } without the last places, as far as all times have one constant there: nothing is ordered by it.
+
+    isl would look for a loop in each.
+    """
+    def is_one(place: int) -> bool:
+        found = {m.plain_get_val_if_fixed(OUT, place).to_str() for m in times}
+        return len(found) == 1 and "NaN" not in found
+
+    depth = more = times[0].dim(OUT)
+    while more > 1 and is_one(more - 1):
+        more -= 1
+    return tuple(m.project_out(OUT, more, depth - more) for m in times) if more < depth else times
+
+
 def leaves(tree: tuple[Band | str, ...]) -> frozenset[str]:
     """The statements of `tree`."""
     return frozenset(s for b in tree for s in ((b,) if isinstance(b, str) else leaves(b.body)))
@@ -134,11 +149,12 @@ class _Writer:
         """All of the part as isl writes it."""
         if not p.times:
             return ()
-        depth = next(iter(p.times.values())).dim(OUT)
+        times = _without_ends(tuple(p.times.values()))
+        depth = times[0].dim(OUT)
         ids = isl.IdList.alloc(isl.DEFAULT_CONTEXT, depth)
         for i in range(depth):
             ids = ids.add(isl.Id(iterator(p.at + i)))
-        schedule = reduce(isl.UnionMap.union, map(isl.UnionMap.from_map, p.times.values()))
+        schedule = reduce(isl.UnionMap.union, map(isl.UnionMap.from_map, times))
         return self.body(isl.AstBuild.from_context(p.context).set_iterators(ids).node_from_schedule_map(schedule), w)
 
     def body(self, n: isl.AstNode, w: _Around) -> tuple[Node, ...]:

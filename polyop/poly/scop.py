@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import islpy as isl
 
@@ -33,7 +34,7 @@ class Stmt:
     expr: Expr
     step: int
 
-    @property
+    @cached_property
     def dims(self) -> tuple[str, ...]:
         return tuple(r.index for r in self.ranges)
 
@@ -48,7 +49,7 @@ class Stmt:
         """
         return _access(self.domain, self.name, self.dims, load)
 
-    @property
+    @cached_property
     def reads(self) -> tuple[Load, ...]:
         """The Loads of the right side in reading order, then those in computed positions of the target."""
         inner = tuple(x for p in self.target.index if not isinstance(p, Affine) for x in loads(p))
