@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
-from polyop.forms import FORMS, FORMS_ON_GPU, Form, before_scop, in_one_kernel, why_in_several
+from polyop.forms import Form, attempts, before_scop, rounded, why_in_several
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Binary, Module, Proof
@@ -29,7 +29,6 @@ from polyop.making import PLAIN, Job, NotProvedError, Way, make
 from polyop.poly.middle import scop_of
 from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
-from polyop.rewrite.operands import rounded_apart
 from polyop.runtime import cpu, forks
 from polyop.trace import Recorder, Trace
 
@@ -124,13 +123,10 @@ def _may_be_rewritten(a: _Asked) -> bool:
 def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
     """What to try, best first, and on which rungs: on those on which statements share loops, or on all if nothing follows."""
     rungs = RUNGS[RUNGS.index(a.options.rung) : -1]
-    several = why_in_several(a.options, not _may_be_rewritten(a))
+    several = why_in_several(a.options, a.target)
     a.notes.extend([several] if several else [])
-    found = [(w, partial(f, cut, a.options)) for w, f in (FORMS if _may_be_rewritten(a) else FORMS_ON_GPU)]
-    if not _may_be_rewritten(a):
-        found.insert(0, ("one kernel", partial(in_one_kernel, a.op, a.options, a.target)))
     fused = _FUSED if _may_be_rewritten(a) else ("tuned",)
-    for what, form_of in found:
+    for what, form_of in attempts(a.op, cut, a.options, a.target):
         form = _noted(a, f"in {what}", form_of)
         job = _noted(a, f"in {what}", partial(_job, a, form)) if form else None
         if form and job:
@@ -140,8 +136,7 @@ def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
 
 
 def _job(a: _Asked, form: Form) -> Job:
-    if form.tiled is None and a.options.numerics != "strict":  # what is proved of tiles is of these steps, as they are
-        form = replace(form, op=rounded_apart(form.op, a.target))
+    form = rounded(form, a.options, a.target)
     return Job(a.rec.stage("scop", scop_of, form.op), a.layout, tiled=form.tiled, inside=form.inside)
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 
 from polyop.ir.copies import Recomputed
 from polyop.ir.op import Op
@@ -15,6 +16,7 @@ from polyop.rewrite.cascade import cascaded, is_rolled
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.ones import fix_sizes
+from polyop.rewrite.operands import rounded_apart
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
@@ -55,22 +57,31 @@ class Form:
     inside: frozenset[str] = frozenset()
 
 
-def before_scop(op: Op, options: Options, target: Target, again: int = AGAIN) -> Op:
+def before_scop(op: Op, options: Options, target: Target) -> Op:
     """`op` as its Scop is made of it: positions narrowed, sizes that are 1 put in; remainders, borders and shares cut off.
 
-    On a GPU, what costs at most `again` is computed again and not stored, and a reduction to one element is always cut: many
-    blocks have work.
+    On a GPU, what costs at most `AGAIN` is computed again and not stored.
     """
-    strict, on_gpu = options.numerics == "strict", target.family != "x86"
-    near = narrowed(op) if options.near else op
-    if on_gpu and options.rung == "tuned":
-        near = read_beyond(near)
-    if on_gpu and options.rung == "tuned" and again:
-        near = thin(computed_again(near, again))
-    if not on_gpu and options.rung == "tuned":
+    near = _read(op, options, target)
+    if options.rung == "tuned" and target.family == "x86":
         near = cut_at_turns(columns_upright(near, dict(options.few)))
-    cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(near, options.known)), strict))
-    return cut_into_shares(cut, dict(options.shares)) if (options.threads or on_gpu) and not strict else cut
+    elif options.rung == "tuned":
+        near = thin(computed_again(near, AGAIN))
+    return _cut(near, options, target)
+
+
+def _read(op: Op, options: Options, target: Target) -> Op:
+    """`op` with the positions that it reads at as a target likes them best."""
+    near = narrowed(op) if options.near else op
+    return read_beyond(near) if options.rung == "tuned" and target.family != "x86" else near
+
+
+def _cut(op: Op, options: Options, target: Target) -> Op:
+    """`op` with known sizes put in, and its steps cut: on a GPU also reductions to one element, as many blocks have work."""
+    strict = options.numerics == "strict"
+    cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(op, options.known)), strict))
+    may_share = options.threads or target.family != "x86"
+    return cut_into_shares(cut, dict(options.shares)) if may_share and not strict else cut
 
 
 def in_tiles(cut: Op, options: Options) -> Form | None:
@@ -85,25 +96,29 @@ def in_blocks(cut: Op, options: Options) -> Form | None:
     return Form(blocked) if blocked is not cut else None
 
 
-def why_in_several(options: Options, on_gpu: bool) -> str:
+def why_in_several(options: Options, target: Target) -> str:
     """Why reductions stay apart though they are asked for in one pass; empty if they are not, or can be."""
-    if not options.cascade or not (on_gpu or options.numerics == "strict"):
-        return ""
-    why = "the host would start the kernels of each block" if on_gpu else "sums keep the order of the text"
-    return f"not in one pass, since {why}"
+    if options.cascade and options.numerics == "strict":
+        return "not in one pass, since sums keep the order of the text"
+    if options.cascade and target.family != "x86":
+        return "in one pass only where a block of threads has all of it, since the host would start the kernels of each block"
+    return ""
 
 
 def in_one_pass(cut: Op, options: Options) -> Form | None:
     """`cut` with reductions that need another one's result in one pass with that; None if it has none, or is not asked for it."""
-    if not options.cascade or why_in_several(options, False):
+    if not options.cascade or options.numerics == "strict":
         return None
     made = cascaded(cut)
     return Form(made, note=f"{_folds(cut)} are computed in one pass, block by block") if made is not cut else None
 
 
 def in_one_kernel(op: Op, options: Options, target: Target) -> Form | None:
-    """`op` with chains in one pass whose partial results stay with a block of a GPU's threads; None if it has none such."""
-    cut = before_scop(op, options, target, 0)
+    """`op` with chains in one pass whose partial results stay with a block of a GPU's threads; None if it has none such.
+
+    Nothing of it is computed again: what a chain goes by is stored in the block.
+    """
+    cut = _cut(_read(op, options, target), options, target)
     if options.numerics == "strict" or not any(is_rolled(c) for c in chains_of(cut)):
         return None
     made = cascaded(cut, ELEMENTS)
@@ -123,9 +138,16 @@ def in_chunks(cut: Op, options: Options) -> Form | None:
     return Form(made.op, inside=made.inside) if made else None
 
 
-FORMS: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (
-    ("one pass", in_one_pass), ("overlapped tiles", in_tiles), ("blocks", in_blocks))
-"""What is tried before an Op as it is, best first. Not for GPUs, whose host would start the kernels of each block."""
+def attempts(op: Op, cut: Op, options: Options, target: Target) -> tuple[tuple[str, Callable[[], Form | None]], ...]:
+    """What may be tried before `cut`, which `op` is as it stands: best first, by what a user reads of it, and how it is made."""
+    if target.family != "x86":  # the host would start the kernels of each block, or tile
+        return (("one kernel", partial(in_one_kernel, op, options, target)), ("chunks", partial(in_chunks, cut, options)))
+    return (("one pass", partial(in_one_pass, cut, options)), ("overlapped tiles", partial(in_tiles, cut, options)),
+            ("blocks", partial(in_blocks, cut, options)))
 
-FORMS_ON_GPU: tuple[tuple[str, Callable[[Op, Options], Form | None]], ...] = (("chunks", in_chunks),)
-"""The same for GPUs; it must hold on the tuned rung, since without its strategy it is no gain."""
+
+def rounded(form: Form, options: Options, target: Target) -> Form:
+    """`form` with rounded operands in memory of their own. Tiles stay, as what is proved of them is of their very steps."""
+    if form.tiled or options.numerics == "strict":
+        return form
+    return replace(form, op=rounded_apart(form.op, target))
