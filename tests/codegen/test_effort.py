@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from polyop.codegen.llvm.effort import MOVED, effort
+from polyop.codegen.llvm.effort import APART, MOVED, effort
 from polyop.compiler import compile_op
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Const
@@ -19,6 +19,7 @@ X, Y = tensor("x", "M", "N"), tensor("y", "M", "N")
 I = A("i_c", "i_v")
 SIZES = {"M": 10, "N": 100}
 PLUS = 1 + MOVED * 3  # one operation, one element read, one written
+SCALAR = PLUS + 2 * APART
 
 
 def of(*body, sizes=SIZES):
@@ -28,14 +29,14 @@ def of(*body, sizes=SIZES):
 
 def test_it_is_the_product_of_the_trips_and_of_what_one_computes():
     body = st(ld("y", "m", "i"), ap("add", ld("x", "m", "i"), Const(1.0, F32)))
-    assert of(loop("m", "M", loop("i", "N", body), parallel=True)) == 10 * 100 * PLUS
-    assert of(loop("m", "M", loop("i", "N", body), parallel=True, step=4)) == 3 * 100 * PLUS
+    assert of(loop("m", "M", loop("i", "N", body), parallel=True)) == 10 * 100 * SCALAR
+    assert of(loop("m", "M", loop("i", "N", body), parallel=True, step=4)) == 3 * 100 * SCALAR
     assert of(loop("m", "M", loop("i", A("N", -200), body), parallel=True)) == 0
 
 
 def test_loops_inside_are_taken_in_the_middle_of_those_around():
     body = st(ld("y", "m", "i"), ld("x", "m", "i"))
-    assert of(loop("m", "M", loop("i", "m", body), parallel=True)) == 10 * 4 * PLUS
+    assert of(loop("m", "M", loop("i", "m", body), parallel=True)) == 10 * 4 * SCALAR
 
 
 def test_tiles_and_what_they_leave_are_added_up():
@@ -55,6 +56,20 @@ def test_what_is_the_same_along_rows_or_lanes_was_read_for_others():
         return of(loop("m", "M", inner, parallel=True))
     assert tile(ld("x", "r", "v")) == 10 * 64 * PLUS
     assert tile(ld("x", "r", "m")) == tile(ld("x", "m", "v")) == 10 * 64 * (PLUS - MOVED)
+
+
+def test_elements_that_lie_apart_are_moved_one_by_one():
+    def row(to, x):
+        return of(loop("m", "M", lanes("v", 16, None, st(to, x)), parallel=True))
+    dense, apart = ld("x", "m", "v"), ld("x", "m", A((2, "v")))
+    assert row(ld("y", "m", "v"), apart) == row(ld("y", "m", A((2, "v"))), dense) == 10 * 16 * (PLUS + APART)
+    assert row(ld("y", "m", "v"), ld("x", "v", "m")) == 10 * 16 * (PLUS + APART)
+    assert row(ld("y", "m", "v"), ld("x", "m", A("m", "v"))) == 10 * 16 * PLUS
+
+
+def test_a_square_that_is_turned_in_registers_is_read_and_written_side_by_side():
+    square = lanes("v", 16, None, rows("r", 16, None, st(ld("y", "v", "r"), ld("x", "r", "v"))))
+    assert of(loop("m", "M", square, parallel=True)) == 10 * 256 * PLUS
 
 
 def regions(name, sizes, **options):

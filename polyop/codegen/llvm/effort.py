@@ -14,11 +14,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyop.codegen.vecmath.table import INSTRUCTIONS
-from polyop.ir.expr import Affine, Apply, affine, evaluate, expr_names, loads, quasi, substitute, walk
+from polyop.ir.expr import Affine, Apply, Load, affine, evaluate, expr_names, loads, quasi, substitute, walk
 from polyop.ir.loops import LOCKSTEP, For, If, IfData, LoopNest, Node, Space, Store
 
 MOVED = 4
 """What an element that is read beyond the first cache costs, in operations on registers; written, it costs twice as much."""
+
+APART = 32
+"""What an element costs beyond that which is moved by itself: there are no lanes, or its neighbours do not lie beside it."""
 
 MOST = 150
 """Operations that a function counts for at most."""
@@ -100,5 +103,21 @@ def _cost(nest: LoopNest, s: Store, lockstep: tuple[str, ...]) -> int:
     """Of one element. What lies in registers, or is the same along rows or lanes, has been read for others already."""
     moved = [x for x in loads(s.expr) if nest.buffer(x.source).space != Space.REG and expr_names(x).issuperset(lockstep)]
     written = nest.buffer(s.target.source).space != Space.REG
+    apart = sum(_is_apart(nest, x, lockstep) for x in (*moved, *([s.target] if written else [])))
     functions = sum(min(INSTRUCTIONS.get(x.fn, 1), MOST) for x in walk(s.expr) if isinstance(x, Apply))
-    return max(1, functions) + MOVED * (len(moved) + 2 * written)
+    return max(1, functions) + MOVED * (len(moved) + 2 * written) + APART * apart
+
+
+def _is_apart(nest: LoopNest, x: Load, lockstep: tuple[str, ...]) -> bool:
+    """Whether each element of `x` is moved by itself: no loop in lock step runs along those that lie side by side.
+
+    What does not vary with these loops, if there are any, is moved for all of them.
+    """
+    if not lockstep:
+        return True
+    b = nest.buffer(x.source)
+    unit = b.unit if b.space == Space.TENSOR else len(x.index) - 1
+    if not expr_names(x) & set(lockstep):
+        return False
+    p = x.index[unit] if unit is not None and x.index else None
+    return not isinstance(p, Affine) or not any(abs(p.factor(i)) == 1 for i in lockstep)
