@@ -2,7 +2,7 @@
 ;
 ; A region is one call of `parallel`. Its trips are cut into one share for each thread and each share into a few chunks;
 ; a thread takes the chunks of its own share first, in order, then those that others have left. Later chunks are smaller: who
-; has the shorter share finds something left to take. So a region ends when the work is done, not when every worker has
+; has the shorter share finds something left to take. Little work has fewer chunks, as each may begin with a copy of its own. So a region ends when the work is done, not when every worker has
 ; woken up, and one that is preempted delays at most its own chunk.
 ;
 ; @ticket holds  generation << 32 | open << 31 | joined.  A worker takes part by adding 1 to an open ticket; closing it
@@ -313,8 +313,8 @@ rouse:
   %ready = icmp sge i64 %awake, %others
   %waking = load i64, ptr getelementptr ([2 x i64], ptr @polyop_least, i64 0, i64 1)
   %much = icmp sge i64 %amount, %waking
-  %worth = or i1 %ready, %much
-  br i1 %worth, label %try, label %recent
+  %serves = or i1 %ready, %much
+  br i1 %serves, label %try, label %recent
 recent:
   %now = call i64 @llvm.readcyclecounter()
   %then = load atomic i64, ptr @missed monotonic, align 64
@@ -345,7 +345,11 @@ fill:
   store i64 %threads, ptr getelementptr (%region, ptr @region, i32 0, i32 5)
   store i64 %trips, ptr getelementptr (%region, ptr @region, i32 0, i32 6)
   %fair = udiv i64 %trips, %threads
-  %per = call i64 @llvm.umin.i64(i64 %fair, i64 CHUNKS)
+  %each = udiv i64 %amount, %threads
+  %worth = udiv i64 %each, CHUNK
+  %two = call i64 @llvm.umax.i64(i64 %worth, i64 2)
+  %many = call i64 @llvm.umin.i64(i64 %two, i64 CHUNKS)
+  %per = call i64 @llvm.umin.i64(i64 %fair, i64 %many)
   store i64 %per, ptr getelementptr (%region, ptr @region, i32 0, i32 7)
   br label %clear
 clear:

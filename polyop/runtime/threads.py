@@ -14,14 +14,15 @@ from polyop.runtime import cache, cpu, forks
 MOST = 512  # threads in the pool; more would only wait for memory
 
 LEAST = 1 << 19   # operations (codegen/llvm/effort.py) that are shared out with workers awake: add and matmul gain from 4 us on
+CHUNK = 1 << 22   # operations of a chunk of a share, of which there are two to four
 WAKING = 1 << 22  # and with workers asleep, which takes some 20 us, unless that is asked for twice within a moment
 
 # A pause is about 40 ns: workers stay awake for a millisecond after a region, so the next one starts in half a
 # microsecond; the caller spins for a tenth of that on stragglers and then lets others run. A worker that waits offers its
 # processor once in 64 pauses, and falls asleep if somebody took it: for another pool's thread to wait there for it doubles the
 # time of what that pool does. Moments, and how long nobody takes, are counted in cycles of the clock.
-_NUMBERS = {"MOST": MOST, "SPINS": 20_000, "PATIENCE": 2_000, "CHUNKS": 4, "OFFERED": 63, "TAKEN": 20_000, "LEAST": LEAST,
-            "WAKING": WAKING, "MOMENT": 1_000_000}
+_NUMBERS = {"MOST": MOST, "SPINS": 20_000, "PATIENCE": 2_000, "CHUNKS": 4, "CHUNK": CHUNK, "OFFERED": 63, "TAKEN": 20_000,
+            "LEAST": LEAST, "WAKING": WAKING, "MOMENT": 1_000_000}  # of two names that begin alike the longer stands first
 _SYMBOLS = ("polyop_parallel", "polyop_forked", "polyop_least")
 _TEXT = Path(__file__).with_name("pool.ll")
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from polyop.codegen.llvm.effort import APART, MOVED, effort
@@ -15,6 +17,8 @@ from polyop.runtime.layout import contiguous
 from tests.codegen.nests import A, ap, lanes, ld, loop, nest, rows, st, strip, tensor
 from tests.rewrite.ops import library
 
+V4 = cpu.resolve("x86:x86-64-v4")
+VNNI = replace(V4, name="vnni", features="+avx512vnni,+avx512bf16")
 X, Y = tensor("x", "M", "N"), tensor("y", "M", "N")
 I = A("i_c", "i_v")
 SIZES = {"M": 10, "N": 100}
@@ -72,10 +76,10 @@ def test_a_square_that_is_turned_in_registers_is_read_and_written_side_by_side()
     assert of(loop("m", "M", square, parallel=True)) == 10 * 256 * PLUS
 
 
-def regions(name, sizes, **options):
+def regions(name, sizes, where=V4, **options):
     """The work of each region of a kernel for several threads, for `sizes` and indices of serial loops around it."""
     o = library(*name)
-    made = compile_op(o, contiguous(o), cpu.resolve("x86:x86-64-v4"), Options(threads=True, check=False, **options))
+    made = compile_op(o, contiguous(o), where, Options(threads=True, check=False, **options))
     inside, found = set(), []
     for n in walk(made.final.body):
         if isinstance(n, For) and n.kind == Kind.PARALLEL and n not in inside:
@@ -89,6 +93,11 @@ def test_small_products_stay_on_one_thread(n, shared):
     work = regions(("linalg", "matmul"), {"M": n, "N": n, "K": n})
     assert n**3 <= max(work) <= 2 * n**3
     assert (max(work) >= threads.LEAST) is shared
+
+
+def test_dot_products_of_bytes_take_four_steps_at_once():
+    n = 256
+    assert n**3 // 4 <= max(regions(("linalg", "matmul_i8"), {"M": n, "N": n, "K": n}, VNNI)) <= n**3 // 2
 
 
 def test_the_turns_of_a_triangular_system_stay_on_one_thread():

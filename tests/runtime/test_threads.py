@@ -166,10 +166,20 @@ def test_loops_start_and_step_as_they_are_told(native, lo, hi, step):
     (1, [1]), (2, [1, 1]), (3, [1, 1, 1]), (5, [2, 1, 1, 1]), (10, [4, 2, 3, 1]), (11, [4, 3, 3, 1]), (42, [16, 10, 11, 5])])
 def test_the_last_chunk_of_a_share_is_the_smallest(native, share, chunks):
     """What is left when another thread is done is then little."""
+    assert cuts(native, share, MUCH) == 2 * chunks
+
+
+@pytest.mark.parametrize(("work", "chunks"), [
+    (threads.WAKING, [7, 3]), (5 * threads.CHUNK, [7, 3]), (6 * threads.CHUNK, [5, 3, 2]), (8 * threads.CHUNK, [4, 2, 3, 1])])
+def test_little_work_has_fewer_chunks(native, work, chunks):
+    assert cuts(native, 10, work) == 2 * chunks
+
+
+def cuts(native, share, work):
+    """The lengths of the chunks of two shares, in order."""
     ends = np.zeros(2 * share, np.int64)
-    run(native, "ends", ends, 2 * share, 2)
-    bounds = [0, *ends[ends > 0]]
-    assert list(np.diff(bounds)) == 2 * chunks
+    run(native, "ends", ends, 2 * share, 2, work=work)
+    return list(np.diff([0, *ends[ends > 0]]))
 
 
 def test_a_nested_loop_runs_on_the_thread_that_meets_it(native):

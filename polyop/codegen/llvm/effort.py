@@ -14,8 +14,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyop.codegen.vecmath.table import INSTRUCTIONS
+from polyop.ir.dots import product
 from polyop.ir.expr import Affine, Apply, Load, affine, evaluate, expr_names, loads, quasi, substitute, walk
-from polyop.ir.loops import LOCKSTEP, For, If, IfData, LoopNest, Node, Space, Store
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Space, Store
 
 MOVED = 4
 """What an element that is read beyond the first cache costs, in operations on registers; written, it costs twice as much."""
@@ -62,6 +63,8 @@ def effort(nest: LoopNest, n: For) -> Effort:
 
 def _of(nest: LoopNest, n: Node, middle: Mapping[str, Affine], lockstep: tuple[str, ...]) -> Effort:
     match n:
+        case For() if _is_one_step(nest, n):
+            return Effort(1, depth=1, known=1)
         case For():
             lower, upper = substitute(n.lower, middle), substitute(n.upper, middle)
             inside = {**middle, n.index: lower + quasi("div", upper - lower - 1, affine(2 * n.step)) * n.step}
@@ -73,6 +76,13 @@ def _of(nest: LoopNest, n: Node, middle: Mapping[str, Affine], lockstep: tuple[s
             return Effort(_cost(nest, n, lockstep), known=1)
         case _:
             return Effort()
+
+
+def _is_one_step(nest: LoopNest, n: For) -> bool:
+    """Whether `n` is the steps of a lane that a dot-product instruction takes at once: it adds products to the same registers."""
+    return n.kind == Kind.ROWS and all(
+        isinstance(s, Store) and s.reduce is not None and product(s.expr) is not None and n.index not in expr_names(s.target)
+        and nest.buffer(s.target.source).space == Space.REG for s in n.body)
 
 
 def _sum(nest: LoopNest, body: tuple[Node, ...], middle: Mapping[str, Affine], lockstep: tuple[str, ...]) -> Effort:
