@@ -35,7 +35,7 @@ def _of_fetched(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | N
     """What is asked before neighbours in several loops go to registers."""
     if len(loops) < 2 or not isinstance(s.expr, Load) or not ccopy.is_taken(loops[-1], scope):
         return None
-    lies = cwide.all_lie_well(s.expr, loops[-1], scope)
+    lies = cwide.all_lie_well((s.expr,), loops[-1], scope)
     return None if lies is None else _least_of(s.expr.guard, loops, lies, scope)
 
 

@@ -7,12 +7,13 @@
     } else { the loop as it is }
 
 The loop runs in lock step, so all may be read before the first is written. Where things lie is asked as the kernel runs: the
-same text serves every view, and on contiguous tensors all threads answer alike.
+same text serves every view, and on contiguous tensors all threads answer alike. Accesses in steps that leave nothing out
+together, X[2 i] and X[2 i + 1], are neighbours, too (`ir/residues.py`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from polyop.codegen.cexpr import expression
@@ -21,11 +22,12 @@ from polyop.codegen.cplace import STORED, computed, offset, side_by_side, stride
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
+from polyop.ir.residues import Run, runs_of
 
 BYTES = 16  # that one instruction moves at most
 
 
-def moved(n: For, scope: Scope) -> tuple[tuple[Load, ...], tuple[Load, ...]] | None:
+def moved(n: For, scope: Scope) -> tuple[tuple[Run, ...], tuple[Run, ...]] | None:
     """What the loop `n` over rows can read, and write, of neighbours at once; None, if there is nothing or it must not.
 
     Where several statements write memory all do so at the end, so none may read what they write.
@@ -38,11 +40,11 @@ def moved(n: For, scope: Scope) -> tuple[tuple[Load, ...], tuple[Load, ...]] | N
     if len(stores) < len(n.body) or (into and into[-1] is not stores[-1]):
         return None
     used = dict.fromkeys(x for s in stores for x in loads(s.expr))
-    wide = tuple(x for x in used if x.source not in written and not x.guard and _lies_along(x, n, scope))
-    outs = tuple(s.target for s in into if s.reduce is None and not s.later and _lies_along(s.target, n, scope))
-    if len(outs) < len(into) or not (wide or outs):
+    wide = _runs((x for x in used if x.source not in written and not x.guard), n, scope)
+    outs = _runs((s.target for s in into if s.reduce is None and not s.later), n, scope)
+    if sum(map(len, outs)) < len(into) or not (wide or outs):
         return None
-    if len(outs) > 1 and (len(set(outs)) < len(outs) or {x.source for x in used} & {x.source for x in outs}):
+    if len(into) > 1 and {x.source for x in used} & {s.target.source for s in into}:
         return None
     return wide, outs
 
@@ -53,30 +55,30 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     if found is None or not n.extent:
         return None
     (wide, outs), stores = found, [s for s in n.body if isinstance(s, Store)]
-    taken = {x: Load(f"pop_a{k}", (affine(n.index),), x.dtype) for k, x in enumerate(wide)}
-    given = {x: Load(f"pop_b{k or ''}", (affine(n.index),), x.dtype) for k, x in enumerate(outs)}
-    held = {x.source: Buffer(x.source, x.dtype, ((affine(n.extent), 1),), Space.REG) for x in (*taken.values(), *given.values())}
+    names_ = {r: f"pop_a{k}" for k, r in enumerate(wide)} | {r: f"pop_b{k or ''}" for k, r in enumerate(outs)}
+    held = {c: Buffer(c, r[0].dtype, ((affine(n.extent * len(r)), 1),), Space.REG) for r, c in names_.items()}
+    taken, given = ({x: Load(names_[r], (affine(n.index) * len(r) + k,), x.dtype) for r in runs for k, x in enumerate(r)}
+                    for runs in found)
     inner = replace(scope, names={**scope.names, **{x: x for x in held}}, buffers={**scope.buffers, **held})
     body = tuple(replace(s, expr=map_loads(s.expr, lambda x: taken.get(x, x)), target=given.get(s.target, s.target))
                  for s in stores)
-    places = [(x, f"pop_p{k}", _place(x, n.index, scope)) for k, x in enumerate((*wide, *outs))]
-    lines = [f"const pop_i64 {p}_at = {at};" for x, p, at in places if _is_searched(x)]
-    lines += [f"{'' if x in given else 'const '}{STORED[x.dtype.name]}* const {p} = "
-              f"{scope.names[x.source]} + {f'{p}_at' if _is_searched(x) else at};" for x, p, at in places]
+    places = [(r, f"pop_p{k}", _place(r[0], n.index, scope)) for k, r in enumerate((*wide, *outs))]
+    lines = [f"const pop_i64 {p}_at = {at};" for r, p, at in places if _is_searched(r[0])]
+    lines += [f"{'' if r in outs else 'const '}{STORED[r[0].dtype.name]}* const {p} = "
+              f"{scope.names[r[0].source]} + {f'{p}_at' if _is_searched(r[0]) else at};" for r, p, at in places]
     end = {n.index: affine(n.extent - 1)}
     tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
-    tests += [f"pop_is_inside({p}_at)" for x, p, _ in places if _is_searched(x)]
-    tests += [f"pop_is_wide<{_bytes(x, n)}>({p})" for x, p, _ in places if not scope.whole]
+    tests += [f"pop_is_inside({p}_at)" for r, p, _ in places if _is_searched(r[0])]
+    tests += [f"pop_is_wide<{_bytes(r, n)}>({p})" for r, p, _ in places if not scope.whole]
     first, lines = lines, []
-    for x, p, _ in places:
-        name = given[x].source if x in given else taken[x].source
-        lines.append(f"alignas({_bytes(x, n)}) {STORED[x.dtype.name]} {name}[{n.extent}];")
-        if x not in given:
-            lines.append(f"pop_wide<{n.extent}>({name}, {p});")
+    for r, p, _ in places:
+        lines.append(f"alignas({_bytes(r, n)}) {STORED[r[0].dtype.name]} {names_[r]}[{n.extent * len(r)}];")
+        if r not in outs:
+            lines.append(f"pop_wide<{n.extent * len(r)}>({names_[r]}, {p});")
     i = scope.names[n.index]
     lines += ["#pragma unroll", f"for (int {i} = 0; {i} < {n.extent}; ++{i}) {{"]
     lines += [*("    " + x for x in printed(body, inner)), "}"]
-    lines += [f"pop_wide<{n.extent}>({p}, {given[x].source});" for x, p, _ in places if x in given]
+    lines += [f"pop_wide<{n.extent * len(r)}>({p}, {names_[r]});" for r, p, _ in places if r in outs]
     if not tests:
         return ["{", *("    " + x for x in (*first, *lines)), "}"]
     registers = [x for s in stores for x in (s.target, *loads(s.expr)) if not _is_memory(x, scope)]
@@ -87,15 +89,16 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     return ["{", *("    " + x for x in (*first, *either)), "}"]
 
 
-def _bytes(x: Load, n: For) -> int:
+def _bytes(r: Run, n: For) -> int:
     """What a place must be a multiple of."""
-    return min(BYTES, (n.extent or 1) * x.dtype.bytes_)
+    return min(BYTES, (n.extent or 1) * len(r) * r[0].dtype.bytes_)
 
 
-def all_lie_well(x: Load, n: For, scope: Scope) -> list[str] | None:
-    """Tests of base and strides after which all places of `x` are multiples of what is moved at once; None, if there are none."""
-    b, name, count = scope.buffers[x.source], scope.names[x.source], n.extent or 1
-    tests, plain = [f"pop_is_wide<{_bytes(x, n)}>({name})"], Affine()
+def all_lie_well(r: Run, n: For, scope: Scope) -> list[str] | None:
+    """Tests of base and strides after which all places of a run are multiples of what is moved; None, if there are none."""
+    x, count = r[0], (n.extent or 1) * len(r)
+    b, name = scope.buffers[x.source], scope.names[x.source]
+    tests, plain = [f"pop_is_wide<{_bytes(r, n)}>({name})"], Affine()
     for p, (extent, unit), stride in zip(x.index, b.dims, strides(b, name), strict=True):
         if not isinstance(p, Affine) or unit != 1:
             return None
@@ -124,15 +127,21 @@ def _is_memory(x: Load, scope: Scope) -> bool:
     return scope.buffers[x.source].space != Space.REG
 
 
-def _lies_along(x: Load, n: For, scope: Scope) -> bool:
-    """Whether the rows `n` count neighbours of `x` in memory that kernels share, in a number that one instruction moves."""
-    b, v, bytes_ = scope.buffers[x.source], n.index, (n.extent or 0) * x.dtype.bytes_
-    if b.space not in (Space.TENSOR, Space.WORK) or bytes_ < 4 or bytes_ & (bytes_ - 1):
-        return False
-    unit = side_by_side(b)
-    searched = [p for p in x.index if not isinstance(p, Affine)]
-    if unit is None or not isinstance(x.index[unit], Affine) or any(v in expr_names(p) for p in searched):
-        return False
-    return all((p.factor(v) == 1 if d == unit else v not in names(p))
-               and not any(v in names(affine(a)) for a, _ in p.terms if not isinstance(a, str))
-               for d, p in enumerate(x.index) if isinstance(p, Affine))
+def _runs(found: Iterable[Load], n: For, scope: Scope) -> tuple[Run, ...]:
+    """What the rows `n` count neighbours of, in memory that kernels share, in a number that one instruction moves."""
+    units = {x: unit for x in found if (unit := _unit(x, n, scope)) is not None}
+    return tuple(r for r in runs_of(units.items(), n.index) if _is_moved((n.extent or 0) * len(r) * r[0].dtype.bytes_))
+
+
+def _is_moved(bytes_: int) -> bool:
+    return bytes_ in (4, 8) or (bytes_ > 0 and bytes_ % BYTES == 0)
+
+
+def _unit(x: Load, n: For, scope: Scope) -> int | None:
+    """The dimension along which neighbours lie side by side, if the rows `n` go along that and along no other."""
+    b, v = scope.buffers[x.source], n.index
+    unit = side_by_side(b) if b.space in (Space.TENSOR, Space.WORK) else None
+    if unit is None or not isinstance(x.index[unit], Affine):
+        return None
+    others = [p for d, p in enumerate(x.index) if d != unit]
+    return None if any(v in (names(p) if isinstance(p, Affine) else expr_names(p)) for p in others) else unit

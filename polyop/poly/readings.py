@@ -1,6 +1,7 @@
 """Statements that read the same elements at the same points of their loops, so that one loop reads these once for both.
 
     s[r] += x[r, i]    t[q] max= x[q, j]       r is q and i is j:  both read x[r, i]
+    Y[2*i] = A[i]      Y[2*j + 1] = B[j]       i is j:             both write the same lines of memory
 """
 
 from __future__ import annotations
@@ -8,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from polyop.ir.expr import Affine, Load, affine, names, substitute
-from polyop.poly.scop import Stmt
+from polyop.poly.scop import MAP, Stmt
 
 
 def in_step(s: Stmt, other: Stmt) -> dict[str, str] | None:
     """iterator of `s` -> that of `other`, one to one, such that both read one element, which has all of them in its place, and
-    write at positions that go on alike; None, if there are no such.
+    write at positions that go on alike, or such that they write neighbours; None, if there are no such.
 
     The order of dimensions is then the same for both, whatever the strides are.
     """
@@ -24,11 +25,14 @@ def in_step(s: Stmt, other: Stmt) -> dict[str, str] | None:
             found = _same_place(x, s, y, other)
             if found is not None and _go_alike(s.target, other.target, found):
                 return found
-    return None
+    return _same_place(s.target, s, other.target, other, apart=True) if s.kind == MAP else None
 
 
-def _same_place(x: Load, s: Stmt, y: Load, other: Stmt) -> dict[str, str] | None:
-    """How iterators correspond, if `x` and `y` are of one element then, and have all of them."""
+def _same_place(x: Load, s: Stmt, y: Load, other: Stmt, apart: bool = False) -> dict[str, str] | None:
+    """How iterators correspond, if `x` and `y` are of one element then, and have all of them.
+
+    apart   whether they are of neighbours instead, which lie less than one step of the iterators apart in one dimension
+    """
     if x.source != y.source:
         return None
     pairs = [(p, q) for p, q in zip(x.index, y.index, strict=True) if isinstance(p, Affine) and isinstance(q, Affine)]
@@ -43,7 +47,15 @@ def _same_place(x: Load, s: Stmt, y: Load, other: Stmt) -> dict[str, str] | None
     if set(found) != set(s.dims) or set(found.values()) != set(other.dims):
         return None
     env = {i: affine(j) for i, j in found.items()}
-    return found if all(substitute(p, env) == q for p, q in pairs) else None
+    differ = [(q, d) for p, q in pairs if (d := substitute(p, env) - q) != Affine()]
+    if not apart:
+        return None if differ else found
+    return found if len(differ) == 1 and _is_within_step(*differ[0], frozenset(other.dims)) else None
+
+
+def _is_within_step(p: Affine, distance: Affine, dims: frozenset[str]) -> bool:
+    steps = [abs(p.factor(i)) for i in names(p) & dims]
+    return distance.is_constant and len(steps) == 1 and abs(distance.const) < steps[0]
 
 
 def _go_alike(x: Load, y: Load, found: Mapping[str, str]) -> bool:

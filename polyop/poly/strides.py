@@ -21,8 +21,7 @@ def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
 
 def spacing(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
     """The element stride of `load` along class `loop`, or None if it is no constant (another dimension, a gather)."""
-    t = plan.scop.op.tensor(load.source)
-    unit = plan.layout.unit(load.source) if t.role != "temp" else len(t.shape) - 1
+    unit = unit_of(plan, load)
     own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
     found: int | None = 0
     for d, p in enumerate(load.index):
@@ -37,6 +36,12 @@ def spacing(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
                     return None
                 found = f
     return found
+
+
+def unit_of(plan: Plan, load: Load) -> int | None:
+    """The dimension of unit stride of what `load` reads or writes, if there is one."""
+    is_temp = plan.scop.op.tensor(load.source).role == "temp"
+    return len(load.index) - 1 if is_temp else plan.layout.unit(load.source)
 
 
 def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:

@@ -7,9 +7,12 @@ import pytest
 from gpu_texts import Array, compiled, values
 
 from polyop.compiler import Compiled
+from polyop.ir.dtypes import F32
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine
 from polyop.ir.module import launches
 from polyop.ir.options import Options
+from polyop.ir.residues import runs_of
 from polyop.runtime import cxx, emulated
 
 try:
@@ -25,6 +28,14 @@ op h(X: f32[B, D], c: f32[D / 2], s: f32[D / 2]) -> (Y: f32[B, D]) where D % 2 =
 }
 """
 TWO = "op t(x: f32[A, B]) -> (y: f32[A, B], z: f32[A, B]) { y[i, j] = exp(x[i, j]); z[k, l] = x[k, l] + 1 }"
+WOVEN = "op w(A: T[R, N], B: T[R, N]) -> (Y: T[R, 2*N]) { Y[q, 2*i] = A[q, i]; Y[r, 2*j + 1] = B[r, j] }"
+PAIRS = """
+op c(X: f32[R, 2*N], Z: f32[R, 2*N]; N: int) -> (Y: f32[R, 2*N]) {
+  Y[r, 2*i]     = X[r, 2*i] * Z[r, 2*i] - X[r, 2*i + 1] * Z[r, 2*i + 1]
+  Y[r, 2*i + 1] = X[r, 2*i] * Z[r, 2*i + 1] + X[r, 2*i + 1] * Z[r, 2*i]
+}
+"""
+COLOURS = "op g(X: f32[3*N]; N: int) -> (y: f32[N]) { y[i] = X[3*i] * 0.25 + X[3*i + 1] * 0.5 + X[3*i + 2] * 0.25 }"
 APART = (
     "op t(x: f32[A, B]) -> (y: f32[B, A], z: f32[A, B]) { y[j, i] = exp(x[i, j]); z[i, j] = x[i, j] + 1 }",  # lie otherwise
     "op t(x: f32[A, B]) -> (y: f32[A], z: f32[B]) { y[i] += x[i, j]; z[j] += x[i, j] }",
@@ -82,6 +93,53 @@ def test_two_halves_in_one_loop_are_right_wherever_they_begin(b: int, d: int, op
     for order in emulated.ORDERS:
         a = values(compiled(HALVES, options), {"B": b, "D": d}, order)
         np.testing.assert_allclose(a["Y"], rotated(a), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
+@pytest.mark.parametrize("t", ["f32", "f16", "i8"])
+def test_what_is_written_by_turns_is_one_loop_that_writes_it_whole(t: str, on: str) -> None:
+    c = compiled(WOVEN.replace("T[", f"{t}["), on=on)
+    assert parts(c) == 1 and c.module and "pop_wide<" in c.module.text
+    for n, order in ((1, "forward"), (7, "backward"), (64, "shuffled"), (1030, "backward")):
+        a = values(c, {"R": 3, "N": n}, order)
+        np.testing.assert_array_equal(a["Y"][:, 0::2], a["A"])
+        np.testing.assert_array_equal(a["Y"][:, 1::2], a["B"])
+
+
+def test_pairs_are_read_and_written_as_neighbours() -> None:
+    c = compiled(PAIRS)
+    assert parts(c) == 1 and c.module and c.module.text.count("pop_wide<8>(") == 3
+    for n, order in ((1, "forward"), (6, "backward"), (64, "shuffled"), (257, "backward")):
+        a = values(c, {"R": 2, "N": n}, order)
+        x, z, y = (a[k][:, 0::2] + 1j * a[k][:, 1::2] for k in "XZY")
+        np.testing.assert_allclose(y, x * z, rtol=1e-4, atol=1e-5)
+
+
+def test_three_that_leave_nothing_out_are_neighbours_and_two_of_three_are_not() -> None:
+    c = compiled(COLOURS)
+    assert c.module and "pop_wide<12>(" in c.module.text
+    for n in (1, 4, 33, 600):
+        x = (a := values(c, {"N": n}, "backward"))["X"].reshape(-1, 3)
+        np.testing.assert_allclose(a["y"], x @ [0.25, 0.5, 0.25], rtol=1e-5, atol=1e-6)
+    two = compiled("op g(X: f32[3*N]; N: int) -> (y: f32[N]) { y[i] = X[3*i] + X[3*i + 2] }")
+    assert two.module and "pop_wide<12>(" not in two.module.text
+    x = (a := values(two, {"N": 37}))["X"].reshape(-1, 3)
+    np.testing.assert_array_equal(a["y"], x[:, 0] + x[:, 2])
+
+
+def test_runs_of_accesses_have_each_residue_once() -> None:
+    def at(*consts: int, step: int = 2) -> list[tuple[Load, int]]:
+        return [(Load("X", (affine("r"), affine("i") * step + c), F32), 1) for c in consts]
+
+    def found(given: list[tuple[Load, int]]) -> list[list[int]]:
+        return [[p.const for x in run if isinstance(p := x.index[1], Affine)] for run in runs_of(given, "i")]
+
+    assert found(at(0, 1)) == found(at(1, 0)) == [[0, 1]]
+    assert found(at(0, 2)) == found(at(1)) == found(at(0, 1, step=5)) == found(at(0, step=-1)) == []
+    assert found(at(-1, 0, 1, 2)) == [[-1, 0], [1, 2]]
+    assert found(at(0, 1, 2, step=3)) == [[0, 1, 2]]
+    assert found(at(0, 4, step=1)) == [[0], [4]]
+    assert found([*at(0), (Load("X", (affine("q"), affine("i") * 2 + 1), F32), 1)]) == []
 
 
 def test_sums_of_shares_are_read_together_too() -> None:
