@@ -135,13 +135,13 @@ def _turned(f: Fragment) -> Fragment:
     return Fragment(f.column, f.row, f.regs)
 
 
-def _mfma(k: int, t: DType, c: DType, c_map: Fragment, parts: int = 1) -> Atom:
+def _mfma(k: int, t: DType, c: DType, c_map: Fragment, parts: int = 1, on: tuple[str, ...] = _CDNA) -> Atom:
     """Those in which a lane holds 16 bytes are several instructions, each of which takes a part of these: which k they add first
     is free, and a lane's elements lie together, so that one load brings them.
     """
-    name = f"mfma_{c}_16x16x{k}_{t}"
+    name = f"mfma_{c}_16x16x{k}_{t}" + (f"_in_{parts}" if on != _CDNA and parts > 1 else "")
     a = _mfma_a(k // 4)
-    return Atom(name, _CDNA, f"pop_{name}", 64, 16, 16, k, t, t, c, a, _turned(a), c_map, parts=parts)
+    return Atom(name, on, f"pop_{name}", 64, 16, 16, k, t, t, c, a, _turned(a), c_map, parts=parts)
 
 
 _MFMA_C = Fragment(_div(_LANE, 16) * 4 + _REG, _mod(_LANE, 16), 4)
@@ -152,9 +152,9 @@ _WMMA_A = Fragment(_mod(_LANE, 16), _REG, 16)
 _WMMA_C = Fragment(_REG * 2 + _div(_LANE, 16), _mod(_LANE, 16), 8)
 
 
-def _wmma(t: DType) -> Atom:
-    name = f"wmma_f32_16x16x16_{t}"
-    return Atom(name, _RDNA, f"pop_{name}", 32, 16, 16, 16, t, t, F32, _WMMA_A, _turned(_WMMA_A), _WMMA_C, copies=2)
+def _wmma(a: DType, b: DType, c: DType) -> Atom:
+    name = f"wmma_{c}_16x16x16_{a}{b if b != a else ''}"
+    return Atom(name, _RDNA, f"pop_{name}", 32, 16, 16, 16, a, b, c, _WMMA_A, _turned(_WMMA_A), _WMMA_C, copies=2)
 
 
 # https://docs.nvidia.com/cuda/parallel-thread-execution: register fragments of wgmma.mma_async.m64nNk16; `lane` counts the
@@ -187,8 +187,12 @@ ROWS = (
     _mfma(4, F32, F32, _MFMA_C),
     _mfma(8, F64, F64, _MFMA_C_F64, 2),
     _mfma(4, F64, F64, _MFMA_C_F64),
-    _wmma(F16),
-    _wmma(BF16),
+    _mfma(64, I8, I32, _MFMA_C, 4, ("gfx90a",)),
+    _mfma(16, I8, I32, _MFMA_C, on=("gfx90a",)),
+    _mfma(64, I8, I32, _MFMA_C, 2, ("gfx942",)),
+    _mfma(32, I8, I32, _MFMA_C, on=("gfx942",)),
+    *(_wmma(t, t, F32) for t in (F16, BF16)),
+    *(_wmma(a, b, I32) for a in (I8, U8) for b in (I8, U8)),
     *(_wgmma(n, t, a_map) for n in _WGMMA_N for t in (F16, BF16) for a_map in (None, _mma_a(2, warps=4))),
 )
 

@@ -17,6 +17,7 @@ from polyop.poly.strides import stride
 
 LINE = 64  # bytes of a staged line along the depth
 LONG = 64  # iterations from which a sum may be cut into turns
+ADDRESSES = 48  # registers of a lane beside tiles and what is fetched ahead
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
 SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
@@ -125,10 +126,16 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     if atom is None or not _takes(atom, tall, wide) or _ends_inside(plan, u.extent(depth), atom, (left, right)):
         return (*first, plain)
     high, across = max(atom.m, tall // 2), max(atom.n, wide // 2)
-    while across > atom.n and _held(atom, high, across) > HELD:
-        across //= 2
     line = LINE if plan.target.copies else SWIZZLE  # of what goes through registers, all that lanes wait for is fetched at once
     steps = max(atom.k, line // left.dtype.bytes_)
+
+    def too_many(across: int) -> bool:
+        held, threads = _held(atom, high, across), tall // high * (wide // across) * atom.warp
+        fetched = 0 if plan.target.copies else (tall + wide) * steps * left.dtype.bytes_ // (4 * threads)
+        return held > HELD or held + fetched > plan.target.registers - ADDRESSES
+
+    while across > atom.n and too_many(across):
+        across //= 2
     high = tall if plan.tiled and _reached(u.extent(row), tall, high) < tall else high
     by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom, columns=_reached(u.extent(column), wide, across),
                       rows=tall if plan.tiled else _reached(u.extent(row), tall, high))

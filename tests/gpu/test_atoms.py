@@ -56,12 +56,17 @@ WRITTEN |= {f"mfma_{t}_16x16x{4 * n}_{t}": (
     lambda i, k, n=n: (i + 16 * (k // n), k % n), lambda k, j, n=n: (j + 16 * (k // n), k % n),
     WRITTEN[f"mfma_{t}_16x16x4_{t}"][2])
     for t, n in (("f32", 4), ("f64", 2))}
+WRITTEN |= {f"mfma_i32_16x16x{4 * n}_i8{parts}": (
+    lambda i, k, n=n: (i + 16 * (k // n), k % n), lambda k, j, n=n: (j + 16 * (k // n), k % n),
+    WRITTEN["mfma_f32_16x16x4_f32"][2])
+    for n, parts in ((4, ""), (8, ""), (16, "_in_2"), (16, "_in_4"))}
 WRITTEN |= {f"wgmma_m64n{n}k16_{t}{a}": (
     lambda i, k: (i // 16 * 32 + 4 * (i % 8) + (k % 8) // 2, 4 * (k // 8) + 2 * (i % 16 // 8) + k % 2), None,
     lambda i, j: (i // 16 * 32 + 4 * (i % 8) + (j % 8) // 2, 4 * (j // 8) + 2 * (i % 16 // 8) + j % 2))
     for n in (8, 64, 256) for t in ("f16", "bf16") for a in ("", "_a")}
 WRITTEN |= {"mma_m16n8k16_bf16": WRITTEN["mma_m16n8k16_f16"], "mfma_f32_16x16x16_bf16": WRITTEN["mfma_f32_16x16x16_f16"],
-            "wmma_f32_16x16x16_bf16": WRITTEN["wmma_f32_16x16x16_f16"],
+            **{f"wmma_{t}": WRITTEN["wmma_f32_16x16x16_f16"]
+               for t in ("f32_16x16x16_bf16", *(f"i32_16x16x16_{x}" for x in ("i8", "i8u8", "u8i8", "u8")))},
             **{f"mma_m16n8k32_{t}": WRITTEN["mma_m16n8k32_s8"] for t in ("s8u8", "u8s8", "u8")}}
 
 
@@ -80,6 +85,8 @@ def test_the_maps_are_those_of_the_vendors_documents(name: str) -> None:
     ("cuda:sm_80", (F16, F16, F32), "mma_m16n8k16_f16"), ("cuda:sm_90", (BF16, BF16, F32), "mma_m16n8k16_bf16"),
     ("cuda:sm_80", (F32, F32, F32), "mma_m16n8k8_tf32"), ("cuda:sm_90a", (F64, F64, F64), "mma_m8n8k4_f64"),
     ("cuda:sm_80", (U8, I8, I32), "mma_m16n8k32_u8s8"), ("hip:gfx90a", (BF16, BF16, F32), "mfma_f32_16x16x32_bf16"),
+    ("hip:gfx90a", (I8, I8, I32), "mfma_i32_16x16x64_i8_in_4"), ("hip:gfx942", (I8, I8, I32), "mfma_i32_16x16x64_i8_in_2"),
+    ("hip:gfx1100", (U8, I8, I32), "wmma_i32_16x16x16_u8i8"),
     ("hip:gfx942", (F64, F64, F64), "mfma_f64_16x16x8_f64"), ("hip:gfx1100", (F16, F16, F32), "wmma_f32_16x16x16_f16"),
 ])
 def test_a_target_and_dtypes_give_the_atoms_there_are(name: str, dtypes: tuple, first: str) -> None:

@@ -46,6 +46,9 @@ def product(x: Atom) -> str:
         if t.bits < 32 or (t == F32 and f.regs > 1):
             words = f.regs * t.bytes_ // 4
             out.append(f"pop_u32 {name}[{words}]; for (int i = 0; i < {words}; i++) {name}[i] = P[{words} * t + i];")
+        elif f.regs > 1:
+            out.append(f"{TYPES[t.name]} {name}[{f.regs}]; "
+                       f"for (int i = 0; i < {f.regs}; i++) {name}[i] = ((const {TYPES[t.name]}*)P)[{f.regs} * t + i];")
         else:
             out.append(f"{TYPES[t.name]} {name} = ((const {TYPES[t.name]}*)P)[t];")
     c = TYPES[x.c.name]
@@ -76,9 +79,8 @@ def test_an_atom_of_nvidia_is_one_mma(x: Atom, arch: str) -> None:
 def test_an_atom_of_amd_is_one_mfma_or_wmma(x: Atom, arch: str, tmp_path: Path) -> None:
     text = amd(kernel(product(x), ARGUMENTS), arch, tmp_path)
     unit = x.name.partition("_")[0]
-    count = 2 if (unit, x.k) == ("mfma", 32) else 1  # two steps of 16
-    assert text.count(f"\tv_{unit}_") == count
-    assert f"\tv_{unit}_{x.c}_{x.m}x{x.n}x{x.k // count}" in text
+    assert text.count(f"\tv_{unit}_") == x.parts
+    assert f"\tv_{unit}_{x.c}_{x.m}x{x.n}x{x.k // x.parts}" in text
     assert "\tscratch_" not in text
 
 

@@ -58,7 +58,7 @@ def multiplied(x: Atom, a: np.ndarray, b: np.ndarray, c: np.ndarray, order: str)
                       f"for (int r = 0; r < {regs}; r++) d[r] = C[t * {regs} + r];", f"{x.wrapper}(d, a, b);",
                       f"for (int r = 0; r < {regs}; r++) Y[t * {regs} + r] = d[r];"])
     arrays = {**dealt, "Y": np.zeros(x.warp * regs, c.dtype)}
-    name = {"sm_80": "cuda:sm_80", "sm_90a": "cuda:sm_90a", "gfx90a": "hip:gfx90a", "gfx1100": "hip:gfx1100"}[x.targets[0]]
+    name = ("hip:" if x.targets[0].startswith("gfx") else "cuda:") + x.targets[0]
     report = ran(body, arrays, block=x.warp, target=name, order=order)
     assert str(report) == "no fault found"
     out = np.zeros((x.m, x.n), c.dtype)

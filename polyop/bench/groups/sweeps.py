@@ -34,8 +34,8 @@ def dynamic() -> Iterator[Sweep]:
             ("attention", heads, many_heads, "1024, 8 heads"),
             ("convolution 3x3", images, large_images, "128 channels of 112 x 112")):
         text, torch = _OPERATORS[name]
-        for which, shapes, label in (("small", small, f"{SHAPES} small shapes"), ("large", large, f"{SHAPES} shapes of up to {most}")):
-            yield Sweep("dynamic", f"{name}, {label}", f"op dynamic_{which}{text}", shapes, torch,  # each name is compiled once
+        for which, shapes, label in (("small", small, "small shapes"), ("large", large, f"shapes of up to {most}")):
+            yield Sweep("dynamic", f"{name}, {SHAPES} {label}", f"op dynamic_{which}{text}", shapes, torch,  # compiled once for a name
                         tolerance=1e-3 if "norm" in name else 1e-4)
 
 

@@ -70,8 +70,14 @@ POP_ATOM(mfma_f32_16x16x16_f16, float, 4, pop_u32, 2, pop_u32, 2)
 POP_ATOM(mfma_f32_16x16x16_bf16, float, 4, pop_u32, 2, pop_u32, 2)
 POP_ATOM_OF_ONE(mfma_f32_16x16x4_f32, float, 4, float)
 POP_ATOM_OF_ONE(mfma_f64_16x16x4_f64, double, 4, double)
+POP_ATOM(mfma_i32_16x16x16_i8, int, 4, pop_u32, 1, pop_u32, 1)
+POP_ATOM(mfma_i32_16x16x32_i8, int, 4, pop_u32, 2, pop_u32, 2)
 POP_ATOM(wmma_f32_16x16x16_f16, float, 8, pop_u32, 8, pop_u32, 8)
 POP_ATOM(wmma_f32_16x16x16_bf16, float, 8, pop_u32, 8, pop_u32, 8)
+POP_ATOM(wmma_i32_16x16x16_i8, int, 8, pop_u32, 4, pop_u32, 4)
+POP_ATOM(wmma_i32_16x16x16_i8u8, int, 8, pop_u32, 4, pop_u32, 4)
+POP_ATOM(wmma_i32_16x16x16_u8i8, int, 8, pop_u32, 4, pop_u32, 4)
+POP_ATOM(wmma_i32_16x16x16_u8, int, 8, pop_u32, 4, pop_u32, 4)
 
 #elif defined(__HIP__)
 typedef _Float16 pop_f16x4 __attribute__((ext_vector_type(4)));
@@ -81,6 +87,8 @@ typedef short pop_i16x16 __attribute__((ext_vector_type(16)));
 typedef float pop_f32x4 __attribute__((ext_vector_type(4)));
 typedef float pop_f32x8 __attribute__((ext_vector_type(8)));
 typedef double pop_f64x4 __attribute__((ext_vector_type(4)));
+typedef int pop_i32x4 __attribute__((ext_vector_type(4)));
+typedef int pop_i32x8 __attribute__((ext_vector_type(8)));
 
   // `call` is an expression of x, y and z, which have a's, b's and d's registers
   #define POP_ATOM(name, D, d_count, d_vector, a_count, a_vector, call) \
@@ -106,9 +114,20 @@ POP_ATOM(mfma_f32_16x16x16_bf16, float, 4, pop_f32x4, 2, pop_i16x4, __builtin_am
 POP_ATOM_OF_ONE(mfma_f32_16x16x4_f32, float, 4, pop_f32x4, float, __builtin_amdgcn_mfma_f32_16x16x4f32(x, y, z, 0, 0, 0))
 POP_ATOM_OF_ONE(mfma_f64_16x16x4_f64, double, 4, pop_f64x4, double, __builtin_amdgcn_mfma_f64_16x16x4f64(x, y, z, 0, 0, 0))
   #endif
+  #if defined(__gfx90a__)
+POP_ATOM(mfma_i32_16x16x16_i8, int, 4, pop_i32x4, 1, int, __builtin_amdgcn_mfma_i32_16x16x16i8(x, y, z, 0, 0, 0))
+  #endif
+  #if defined(__gfx942__) || defined(__gfx950__)
+POP_ATOM(mfma_i32_16x16x32_i8, int, 4, pop_i32x4, 2, long, __builtin_amdgcn_mfma_i32_16x16x32_i8(x, y, z, 0, 0, 0))
+  #endif
   #if defined(__GFX11__)
 POP_ATOM(wmma_f32_16x16x16_f16, float, 8, pop_f32x8, 8, pop_f16x16, __builtin_amdgcn_wmma_f32_16x16x16_f16_w32(x, y, z))
 POP_ATOM(wmma_f32_16x16x16_bf16, float, 8, pop_f32x8, 8, pop_i16x16, __builtin_amdgcn_wmma_f32_16x16x16_bf16_w32(x, y, z))
+// whether a, and whether b, have signs
+POP_ATOM(wmma_i32_16x16x16_i8, int, 8, pop_i32x8, 4, pop_i32x4, __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(1, x, 1, y, z, 0))
+POP_ATOM(wmma_i32_16x16x16_i8u8, int, 8, pop_i32x8, 4, pop_i32x4, __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(1, x, 0, y, z, 0))
+POP_ATOM(wmma_i32_16x16x16_u8i8, int, 8, pop_i32x8, 4, pop_i32x4, __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(0, x, 1, y, z, 0))
+POP_ATOM(wmma_i32_16x16x16_u8, int, 8, pop_i32x8, 4, pop_i32x4, __builtin_amdgcn_wmma_i32_16x16x16_iu8_w32(0, x, 0, y, z, 0))
   #endif
 
 #else
@@ -150,6 +169,22 @@ POP_FN void pop_mfma_f32_16x16x16_f32(float (&d)[4], const pop_u32 (&a)[4], cons
 }
 POP_FN void pop_mfma_f64_16x16x8_f64(double (&d)[4], const double (&a)[2], const double (&b)[2]) {
     for (int i = 0; i < 2; i++) pop_mfma_f64_16x16x4_f64(d, a[i], b[i]);
+}
+#endif
+#if defined(POP_EMULATOR) || defined(__gfx90a__)
+POP_FN void pop_mfma_i32_16x16x64_i8_in_4(int (&d)[4], const pop_u32 (&a)[4], const pop_u32 (&b)[4]) {
+    for (int i = 0; i < 4; i++) {
+        const pop_u32 x[1] = {a[i]}, y[1] = {b[i]};
+        pop_mfma_i32_16x16x16_i8(d, x, y);
+    }
+}
+#endif
+#if defined(POP_EMULATOR) || defined(__gfx942__) || defined(__gfx950__)
+POP_FN void pop_mfma_i32_16x16x64_i8_in_2(int (&d)[4], const pop_u32 (&a)[4], const pop_u32 (&b)[4]) {
+    for (int i = 0; i < 4; i += 2) {
+        const pop_u32 x[2] = {a[i], a[i + 1]}, y[2] = {b[i], b[i + 1]};
+        pop_mfma_i32_16x16x32_i8(d, x, y);
+    }
 }
 #endif
 

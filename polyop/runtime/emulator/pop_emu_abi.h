@@ -7,7 +7,8 @@
 #define POP_EMU_ATOMS(X) \
     X(mma_m16n8k16_f16) X(mma_m16n8k16_bf16) X(mma_m16n8k8_tf32) X(mma_m16n8k32_s8) X(mma_m16n8k32_s8u8) X(mma_m16n8k32_u8s8) \
     X(mma_m16n8k32_u8) X(mma_m8n8k4_f64) X(mfma_f32_16x16x16_f16) X(mfma_f32_16x16x16_bf16) X(mfma_f32_16x16x4_f32) \
-    X(mfma_f64_16x16x4_f64) X(wmma_f32_16x16x16_f16) X(wmma_f32_16x16x16_bf16)
+    X(mfma_f64_16x16x4_f64) X(mfma_i32_16x16x16_i8) X(mfma_i32_16x16x32_i8) X(wmma_f32_16x16x16_f16) X(wmma_f32_16x16x16_bf16) \
+    X(wmma_i32_16x16x16_i8) X(wmma_i32_16x16x16_i8u8) X(wmma_i32_16x16x16_u8i8) X(wmma_i32_16x16x16_u8)
 #define POP_EMU_NUMBERED(name) POP_EMU_##name,
 enum pop_emu_atoms : int { POP_EMU_ATOMS(POP_EMU_NUMBERED) };
 

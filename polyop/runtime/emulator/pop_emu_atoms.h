@@ -19,6 +19,7 @@ double of_f16(uint32_t h) {
     return float_of(sign | (exponent + 112) << 23 | fraction << 13);
 }
 double of_bf16(uint32_t h) { return float_of(h << 16); }
+double of_f32(uint32_t word) { return float_of(word); }
 double of_tf32(uint32_t word) { return float_of(word & 0xffffe000u); }
 double of_s8(uint32_t byte) { return (int8_t)byte; }
 double of_u8(uint32_t byte) { return byte; }
@@ -73,20 +74,20 @@ void mma_f64(void* const* frames) {
 }
 
 // MFMA 16x16: lane l has row l % 16 of a and column l % 16 of b, and `per` neighbouring k from per (l / 16) on.
-void mfma(void* const* frames, uint32_t per, Decode decode) {
-    static double a[16][16], b[16][16];
+template <class D> void mfma(void* const* frames, uint32_t per, uint32_t pack, Decode decode) {
+    static double a[16][32], b[32][16];
     for (uint32_t l = 0; l < 64; l++)
         for (uint32_t e = 0; e < per; e++) {
             auto x = (Operands*)frames[l];
-            a[l % 16][per * (l / 16) + e] = decode ? element(x->a, e, 2, decode) : (double)*(const float*)x->a;
-            b[per * (l / 16) + e][l % 16] = decode ? element(x->b, e, 2, decode) : (double)*(const float*)x->b;
+            a[l % 16][per * (l / 16) + e] = element(x->a, e, pack, decode);
+            b[per * (l / 16) + e][l % 16] = element(x->b, e, pack, decode);
         }
     for (uint32_t l = 0; l < 64; l++)
         for (uint32_t r = 0; r < 4; r++) {
-            float* d = (float*)((Operands*)frames[l])->d + r;
+            D* d = (D*)((Operands*)frames[l])->d + r;
             double sum = *d;
             for (uint32_t k = 0; k < 4 * per; k++) sum += a[4 * (l / 16) + r][k] * b[k][l % 16];
-            *d = (float)sum;
+            *d = rounded(*d, sum);
         }
 }
 
@@ -103,21 +104,21 @@ void mfma_f64(void* const* frames) {
 }
 
 // WMMA of RDNA 3: lanes l and l + 16 have the same row of a and column of b; odd rows of d are in the upper half.
-void wmma(void* const* frames, Decode decode) {
+template <class D> void wmma(void* const* frames, uint32_t pack, Decode decode_a, Decode decode_b) {
     for (uint32_t l = 0; l < 32; l++)
         for (uint32_t r = 0; r < 8; r++) {
             const uint32_t half = l / 16, i = 2 * r + half;
             const void *a = ((Operands*)frames[16 * half + i])->a, *b = ((Operands*)frames[l])->b;
-            float* d = (float*)((Operands*)frames[l])->d + r;
+            D* d = (D*)((Operands*)frames[l])->d + r;
             double sum = *d;
-            for (uint32_t k = 0; k < 16; k++) sum += element(a, k, 2, decode) * element(b, k, 2, decode);
-            *d = (float)sum;
+            for (uint32_t k = 0; k < 16; k++) sum += element(a, k, pack, decode_a) * element(b, k, pack, decode_b);
+            *d = rounded(*d, sum);
         }
 }
 
 template <int ATOM> void multiply(const Gathering& g) {
     void* const* frames = g.frames;
-    const uint32_t warp = ATOM >= POP_EMU_mfma_f32_16x16x16_f16 && ATOM <= POP_EMU_mfma_f64_16x16x4_f64 ? 64 : 32;
+    const uint32_t warp = ATOM >= POP_EMU_mfma_f32_16x16x16_f16 && ATOM <= POP_EMU_mfma_i32_16x16x32_i8 ? 64 : 32;
     if (g.size != warp) {
         report(DIVERGENT_WARP, -1, "", 0, MANY, g.place);
         return;
@@ -131,12 +132,18 @@ template <int ATOM> void multiply(const Gathering& g) {
         case POP_EMU_mma_m16n8k32_u8s8: return mma<int32_t>(frames, 4, of_u8, of_s8);
         case POP_EMU_mma_m16n8k32_u8: return mma<int32_t>(frames, 4, of_u8, of_u8);
         case POP_EMU_mma_m8n8k4_f64: return mma_f64(frames);
-        case POP_EMU_mfma_f32_16x16x16_f16: return mfma(frames, 4, of_f16);
-        case POP_EMU_mfma_f32_16x16x16_bf16: return mfma(frames, 4, of_bf16);
-        case POP_EMU_mfma_f32_16x16x4_f32: return mfma(frames, 1, nullptr);
+        case POP_EMU_mfma_f32_16x16x16_f16: return mfma<float>(frames, 4, 2, of_f16);
+        case POP_EMU_mfma_f32_16x16x16_bf16: return mfma<float>(frames, 4, 2, of_bf16);
+        case POP_EMU_mfma_f32_16x16x4_f32: return mfma<float>(frames, 1, 1, of_f32);
         case POP_EMU_mfma_f64_16x16x4_f64: return mfma_f64(frames);
-        case POP_EMU_wmma_f32_16x16x16_f16: return wmma(frames, of_f16);
-        case POP_EMU_wmma_f32_16x16x16_bf16: return wmma(frames, of_bf16);
+        case POP_EMU_mfma_i32_16x16x16_i8: return mfma<int32_t>(frames, 4, 4, of_s8);
+        case POP_EMU_mfma_i32_16x16x32_i8: return mfma<int32_t>(frames, 8, 4, of_s8);
+        case POP_EMU_wmma_f32_16x16x16_f16: return wmma<float>(frames, 2, of_f16, of_f16);
+        case POP_EMU_wmma_f32_16x16x16_bf16: return wmma<float>(frames, 2, of_bf16, of_bf16);
+        case POP_EMU_wmma_i32_16x16x16_i8: return wmma<int32_t>(frames, 4, of_s8, of_s8);
+        case POP_EMU_wmma_i32_16x16x16_i8u8: return wmma<int32_t>(frames, 4, of_s8, of_u8);
+        case POP_EMU_wmma_i32_16x16x16_u8i8: return wmma<int32_t>(frames, 4, of_u8, of_s8);
+        case POP_EMU_wmma_i32_16x16x16_u8: return wmma<int32_t>(frames, 4, of_u8, of_u8);
     }
 }
 
