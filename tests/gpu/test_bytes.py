@@ -46,7 +46,8 @@ def test_bytes_go_to_the_unit_and_sums_are_exact(on: str, a: str, b: str, unit: 
     c, g = compiled(on, a, b), np.random.default_rng(3)
     assert c.module is not None and c.chosen[0].endswith(f" by {unit}")
     for m, k, n in ((1, 1, 1), (65, 200, 17), (129, 64, 130)):
-        x, y = (g.integers(np.iinfo(t).min, np.iinfo(t).max + 1, s).astype(t) for t, s in ((DTYPES[a], (m, k)), (DTYPES[b], (n, k))))
+        both = (DTYPES[a], (m, k)), (DTYPES[b], (n, k))
+        x, y = (g.integers(np.iinfo(t).min, np.iinfo(t).max + 1, s).astype(t) for t, s in both)
         results = {"C": np.zeros((m, n), np.int32), "Y": np.zeros((m, n), np.float32)}
         arrays = {"A": x, "B": y, "s": np.full(n, 0.5, np.float32), **results}
         assert str(emulated.run(c.module, {"M": m, "K": k, "N": n}, {}, arrays, order="shuffled")) == "no fault found"

@@ -35,8 +35,8 @@ def dynamic() -> Iterator[Sweep]:
             ("convolution 3x3", images, large_images, "128 channels of 112 x 112")):
         text, torch = _OPERATORS[name]
         for which, shapes, label in (("small", small, "small shapes"), ("large", large, f"shapes of up to {most}")):
-            yield Sweep("dynamic", f"{name}, {SHAPES} {label}", f"op dynamic_{which}{text}", shapes, torch,  # compiled once for a name
-                        tolerance=1e-3 if "norm" in name else 1e-4)
+            own = f"op dynamic_{which}{text}"  # what has been compiled under a name is not compiled again
+            yield Sweep("dynamic", f"{name}, {SHAPES} {label}", own, shapes, torch, tolerance=1e-3 if "norm" in name else 1e-4)
 
 
 _OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
