@@ -11,7 +11,7 @@ import pytest
 
 import polyop
 from polyop.compiler import compile_op
-from polyop.ir.expr import Affine, Load, affine, map_loads, place, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Load, Quasi, affine, map_loads, place, quasi, substitute, substitute_expr
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, rebuild, stores, walk
 from polyop.ir.op import Op
@@ -188,8 +188,8 @@ def test_with_one_slot_less_the_next_tile_overwrites_this_one() -> None:
 
     def slot(x: Load) -> Load:
         turn = x.index[0]
-        fewer = quasi("mod", turn.terms[0][0].args[0], affine(3))  # type: ignore[union-attr]
-        return replace(x, index=(fewer, *x.index[1:]))
+        assert isinstance(turn, Affine) and isinstance(turn.terms[0][0], Quasi)
+        return replace(x, index=(quasi("mod", turn.terms[0][0].args[0], affine(3)), *x.index[1:]))
 
     def less(n: Node) -> Node:
         if not isinstance(n, Store):
@@ -262,7 +262,7 @@ def test_loops_over_threads_cannot_share_a_digit() -> None:
 
 def test_results_cannot_be_finished_by_other_threads_than_they_were_added_up_by() -> None:
     op, nest = made("f32")
-    finish = next(n for n in nest.body[0].body[0].body if "S0_finish" in str([s.stmt for s in stores((n,))]))  # type: ignore[union-attr]
+    assert any(s.stmt == "S0_finish" for s in stores(nest.body))
 
     def swapped(n: Node) -> Node:
         """The digits of rows and columns are exchanged, in the last nest alone."""
@@ -270,7 +270,6 @@ def test_results_cannot_be_finished_by_other_threads_than_they_were_added_up_by(
                 s.stmt == "S0_finish" for s in stores((n,))):
             return replace(n, weight=17 - n.weight)
         return n
-    assert finish is not None
     assert failure(op, changed(nest, swapped)) == DIGITS
 
 
