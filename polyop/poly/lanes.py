@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
+from polyop.ir.expr import Affine, Apply, Const, Load, affine, expr_names, loads, names, walk
 from polyop.ir.expr import Test as Tests
 from polyop.ir.options import SHORT
 from polyop.ir.target import NEAR
@@ -155,8 +155,14 @@ def with_others(plan: Plan, r: RowStrategy, across: str) -> RowStrategy:
 
 
 def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:
-    """The bytes of the widest element that statements along the lanes `inner` of their groups use, if that is 8; else 4."""
-    along = (s for g, c in zip(groups, inner, strict=True) for s in g.stmts if c in plan.classes[s.name].values())
+    """The bytes of the widest element that statements along the lanes `inner` of their groups use, if that is 8; else 4.
+
+    Where all that they do is with integers of one or two bytes, these.
+    """
+    along = [s for g, c in zip(groups, inner, strict=True) for s in g.stmts if c in plan.classes[s.name].values()]
+    used = [x for s in along for x in (s.target, *walk(s.expr))]
+    if all(isinstance(x, Load | Apply | Const) and x.dtype.bytes_ < 4 and not x.dtype.is_float for x in used):
+        return max((x.dtype.bytes_ for x in used), default=4)
     return 8 if any(x.dtype.bytes_ == 8 for s in along for x in (s.target, *loads(s.expr))) else 4
 
 

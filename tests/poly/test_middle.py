@@ -610,3 +610,9 @@ def test_what_is_computed_from_several_elements_keeps_loops_apart_from_those_of_
     made = polyop.op("""op f(X: f32[M, N]) -> (Y: f32[M, N]) {
         Y[i, j] = 1 <= j < N - 1 ? X[i, j - 1] + X[i, j + 1] : X[i, j] }""").compile()
     assert len(made.trace["schedule"].splitlines()) == 3
+
+
+@pytest.mark.parametrize(("body", "lanes"), [("Y[i] and= X[i, j]", 256), ("Y[i] and= X[i, j] and Z[i, j] > 0", 64)])
+def test_rows_of_bytes_alone_have_four_vectors_of_bytes_at_a_time(body, lanes):
+    made = polyop.op(f"op f(X: bool[M, N], Z: f32[M, N]) -> (Y: bool[M]) {{ {body} }}").compile()
+    assert f"(lanes {lanes})" in made.trace["loops"]
