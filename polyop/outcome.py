@@ -40,24 +40,26 @@ class Called(Protocol):
     def __call__(self, **arguments: Any) -> Any: ...
 
 
-def compared(operator: Called, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0) -> Outcome:
+def compared(operator: Called, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0,
+             numerics: str = "fast") -> Outcome:
     """A call, compared with a plain evaluation in float64; if it is too large for that, at smaller sizes on random inputs."""
     call = trial(operator.interface, make, given, rank, seed)
     if work(call.op, call.sizes) <= _POINTS:
-        return _compare(operator, call, "")
+        return _compare(operator, call, "", numerics)
     kept = _without_sizes(call, given)
     for cap in (11, 7, 5, 3, 2, 1):
         sizes = {n: min(v, cap) for n, v in call.sizes.items()}
         try:
             smaller = trial(operator.interface, make, kept | sizes, _rank(call), seed)
             if work(smaller.op, smaller.sizes) <= _POINTS:
-                return _compare(operator, smaller, f" at {', '.join(f'{n} = {v}' for n, v in smaller.sizes.items())}")
+                return _compare(operator, smaller, f" at {', '.join(f'{n} = {v}' for n, v in smaller.sizes.items())}",
+                                numerics)
         except UserError:
             continue  # the operator's conditions do not allow these sizes
     return Outcome(True, "not checked: too large to evaluate element by element, and no smaller sizes are allowed")
 
 
-def _compare(operator: Called, call: Trial, where: str) -> Outcome:
+def _compare(operator: Called, call: Trial, where: str, numerics: str) -> Outcome:
     inputs = {n: a.copy() for n, a in call.inputs.items()}  # a call may write into them
     got = operator(**call.arguments)
     @cache
@@ -67,7 +69,7 @@ def _compare(operator: Called, call: Trial, where: str) -> Outcome:
     worst, allowed = 0.0, 0.0
     for t, x in zip(call.op.outputs, got if isinstance(got, tuple) else (got,), strict=True):
         terms = work(call.op, call.sizes) / max(1, np.asarray(x).size)
-        error, limit = difference(np.asarray(x), plain(True)[t.name]), tolerance(t.dtype, terms)
+        error, limit = difference(np.asarray(x), plain(True)[t.name]), tolerance(t.dtype, terms, numerics)
         if error > limit:  # where something overflows, ties or jumps, the operator's own dtypes have the word
             error = difference(np.asarray(x), plain(True)[t.name], plain(False)[t.name])
         if error > limit:
@@ -124,9 +126,9 @@ def _wide(a: Array) -> Array:
     return a.astype(np.float64)
 
 
-def tolerance(dtype: DType, terms: float) -> float:
+def tolerance(dtype: DType, terms: float, numerics: str = "fast") -> float:
     """What rounding alone may do to a result that `terms` steps went into."""
     if not dtype.is_float:
         return 0.0
-    stored = _EPSILON[dtype.name]
+    stored = max(_EPSILON[dtype.name], 2.0**-11 if numerics == "tf32" else 0.0)
     return 16 * stored + 4 * min(stored, _EPSILON["f32"]) * terms

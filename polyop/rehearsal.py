@@ -39,6 +39,7 @@ class Rehearsal:
     interface: Interface
     make: Callable[[Choice], Op]
     target: Target
+    options: Options
     thorough: bool = False
 
     @property
@@ -67,9 +68,9 @@ class Rehearsal:
         return self._run(op, bound)
 
     def _run(self, op: Op, bound: Bound) -> Any:
-        options = Options(regime="any")
+        options = replace(self.options, regime="any")
         if all(n > 0 for n in bound.sizes.values()):
-            options = in_blocks(op, questions(op), bound.sizes, Options(special=False), self.target)
+            options = in_blocks(op, questions(op), bound.sizes, replace(self.options, special=False), self.target)
         module = compile_op(op, contiguous(op), self.target, options).module
         if module and not fits(module.launch, bound.sizes, {n: v.strides for n, v in bound.views.items()}):
             module = compile_op(op, contiguous(op), self.target, replace(options, huge=True)).module

@@ -10,7 +10,7 @@ from rich.text import Text
 
 from polyop import program, standard
 from polyop.cli.console import ERR, OUT, report
-from polyop.cli.named import DEFINE, FILE, NAME, RANK, RUNG, TARGET, meant, ready, source
+from polyop.cli.named import DEFINE, FILE, NAME, NUMERICS, RANK, RUNG, TARGET, meant, ready, source
 from polyop.dsl import syntax
 from polyop.dsl.check import warnings
 from polyop.dsl.describe import describe
@@ -79,10 +79,12 @@ def _names(interface: Interface) -> set[str]:
 @DEFINE
 @RANK
 @TARGET
+@NUMERICS
 @RUNG
-def show(file: str, name: str | None, stage: str | None, given: dict[str, Any], rank: int | None, target: str, rung: str) -> None:
+def show(file: str, name: str | None, stage: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str,
+         rung: str) -> None:
     """Print what a stage of the compiler made of an operator."""
-    made = ready(file, name, given, rank, target, rung)
+    made = ready(file, name, given, rank, target, numerics, rung)
     if stage is None:
         table = Table("stage", "lines", "ms", box=None, header_style="bold")
         spent = dict(getattr(made.trace, "ms", ()))
@@ -104,10 +106,12 @@ def show(file: str, name: str | None, stage: str | None, given: dict[str, Any], 
 @DEFINE
 @RANK
 @TARGET
+@NUMERICS
 @RUNG
-def explain(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, rung: str) -> None:
+def explain(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str,
+         rung: str) -> None:
     """Say why a kernel is the way it is: loops, fusion, work, memory, proofs. Sizes given with -D are put into the formulas."""
-    made = ready(file, name, given, rank, target, rung)
+    made = ready(file, name, given, rank, target, numerics, rung)
     sizes = {n: v for n, v in given.items() if n in made.op.sizes and isinstance(v, int) and not isinstance(v, bool)}
     for line in with_room(lambda: explained(made, sizes)).splitlines():
         style = "bold" if line and not line.startswith(" ") else "red" if line.startswith("  FAILS") else ""

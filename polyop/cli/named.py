@@ -17,6 +17,7 @@ from polyop.dsl.names import did_you_mean
 from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import fail
+from polyop.ir.options import NUMERICS as ROUNDING
 from polyop.ir.options import RUNGS, Options
 from polyop.outcome import Called
 from polyop.rehearsal import OnDevice, Rehearsal, device_for
@@ -60,12 +61,14 @@ def source(file: str) -> syntax.Program:
     return parse(program.read(path))
 
 
-def called(given: syntax.Program, name: str, target: str, emulate: bool = False, thorough: bool = False) -> Called:
+def called(given: syntax.Program, name: str, target: str, emulate: bool = False, thorough: bool = False,
+           numerics: str = "fast") -> Called:
     """What runs the operator `name` as `target` would: for a GPU that is not here, and with `emulate`, the emulator.
 
     thorough   whether the emulator tries all orders of threads
     """
-    operator, t, make = program.operator(given, name, Options()), cpu.resolve(target), program.maker(given, name)
+    asked = Options(numerics=numerics)
+    operator, t, make = program.operator(given, name, asked), cpu.resolve(target), program.maker(given, name)
     if t.family == "x86" and emulate:
         raise fail("E914", f"`--emulate` is for GPUs; {target} runs here, or not at all")
     operator.target = target
@@ -74,7 +77,7 @@ def called(given: syntax.Program, name: str, target: str, emulate: bool = False,
     device = None if emulate else device_for(t)
     if device is not None:
         return OnDevice(operator, device)
-    return Rehearsal(operator.interface, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), t, thorough)
+    return Rehearsal(operator.interface, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), t, asked, thorough)
 
 
 def defined(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:
@@ -117,10 +120,11 @@ def _array(name: str, path: Path) -> Any:
     return found
 
 
-def ready(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, rung: str = "tuned") -> Artefact:
+def ready(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str,
+          rung: str = "tuned") -> Artefact:
     """An operator, compiled for contiguous arguments."""
     text, name = opened(file, name)
-    operator = program.operator(text, name, Options(rung=rung))
+    operator = program.operator(text, name, Options(numerics=numerics, rung=rung))
     known = sort(operator.interface, given)
     with ERR.status(f"compiling {name} for {target}"):
         return operator.compile(target, known.dtypes, known.consts, rank)
@@ -132,4 +136,6 @@ DEFINE = click.option("-D", "--define", "given", multiple=True, callback=defined
                       help="A size, a scalar, a const, a dtype variable, or a .npy file for a tensor.")
 RANK = click.option("--rank", type=click.IntRange(0, 16), help="How many dimensions `...` stands for.")
 TARGET = click.option("--target", default="x86", show_default=True, help="What to compile for; see `polyop targets`.")
+NUMERICS = click.option("--numerics", type=click.Choice(ROUNDING), default=ROUNDING[0], show_default=True,
+                        help="How sums and products may be rounded; see `docs/language.md`.")
 RUNG = click.option("--rung", type=click.Choice(RUNGS), default="tuned", show_default=True, help="First rung of the ladder.")

@@ -14,7 +14,7 @@ from rich.text import Text
 
 from polyop import program
 from polyop.cli.console import ERR, OUT, seconds
-from polyop.cli.named import DEFINE, FILE, NAME, RANK, TARGET, called, opened
+from polyop.cli.named import DEFINE, FILE, NAME, NUMERICS, RANK, TARGET, called, opened
 from polyop.ir.errors import fail
 from polyop.outcome import Called, compared
 from polyop.report.work import work
@@ -28,19 +28,20 @@ from polyop.trial import Trial, trial
 @DEFINE
 @RANK
 @TARGET
+@NUMERICS
 @click.option("--seed", default=0, type=click.IntRange(0), help="Of the random inputs.")
 @click.option("--check", "checked", is_flag=True, help="Compare with float64; on the emulator, in all orders.")
 @click.option("--emulate", is_flag=True, help="For a GPU: run on the emulator, even if there is such a device.")
 @click.option("--time", "timed", is_flag=True, help="Repeat the call and say how fast it is.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), help="A folder for the results, as .npy files.")
-def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, seed: int, checked: bool,
-        emulate: bool, timed: bool, out: Path | None) -> None:
+def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str, seed: int,
+        checked: bool, emulate: bool, timed: bool, out: Path | None) -> None:
     """Run an operator on .npy files or random inputs."""
     text, name = opened(file, name)
     is_for_gpu = cpu.resolve(target).family != "x86"
     if is_for_gpu and timed:
         raise fail("E914", f"`--time` says nothing about {target}: arrays are copied to and fro here; see bench/gpu.py")
-    operator = called(text, name, target, emulate, checked)
+    operator = called(text, name, target, emulate, checked, numerics)
     call = trial(operator.interface, program.maker(text, name), given, rank, seed)
     if call.assumed:
         OUT.print(Text(f"not given, so assumed: {', '.join(f'{n} = {v}' for n, v in call.assumed.items())}", "dim"))
@@ -59,7 +60,7 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
         _save(named, out)
     if checked:
         with ERR.status("checking"):
-            outcome = compared(operator, program.maker(text, name), given, rank, seed)
+            outcome = compared(operator, program.maker(text, name), given, rank, seed, numerics)
         OUT.print(Text(str(outcome), "green" if outcome.right else "bold red"))
         if not outcome.right:
             raise click.exceptions.Exit(1)

@@ -9,6 +9,8 @@ from polyop.ir.errors import fail
 RUNGS = ("tuned", "default", "distributed", "interpreter")
 """The ladder that compiling falls down, best first."""
 
+NUMERICS = ("fast", "strict", "tf32")
+
 
 SHORT, TURNED = 1, 2
 STRIP = 256  # bytes: four vectors
@@ -82,7 +84,7 @@ class Options:
     check: bool = True
 
     def __post_init__(self) -> None:
-        for name, words in (("numerics", ("fast", "strict", "tf32")), ("rung", RUNGS), ("regime", ("positive", "any"))):
+        for name, words in (("numerics", NUMERICS), ("rung", RUNGS), ("regime", ("positive", "any"))):
             value = getattr(self, name)
             if value not in words:
                 raise fail("E902", f"the option `{name}` is {value!r}; expected {', '.join(map(repr, words))}")
