@@ -348,9 +348,10 @@ def test_for_a_gpu_an_operator_runs_on_the_emulator_and_is_checked(call, file):
 
 @pytest.mark.usefixtures("compiler")
 def test_products_may_be_rounded_as_a_gpu_s_units_do_where_that_is_said(call):
-    status, out, err = call("run", "matmul", "--target", "cuda:sm_80", "--emulate", "--check", "--numerics", "tf32", "-D", "T=f32")
+    product = ["matmul", "-D", "T=f32", "--target", "cuda:sm_80"]
+    status, out, err = call("run", *product, "--emulate", "--check", "--numerics", "tf32")
     assert status == 0 and "right" in out, err
-    units = {n: "tf32" in call("explain", "matmul", "--target", "cuda:sm_80", "--numerics", n, "-D", "T=f32")[1]
+    units = {n: "tf32" in call("explain", *product, "--numerics", n)[1]
              for n in ("fast", "tf32")}
     assert units == {"fast": False, "tf32": True}
     assert "'exact' is not one of" in call("run", "matmul", "--numerics", "exact")[2]
