@@ -1,0 +1,190 @@
+"""Copies of the operands of strategy "packed": blocks of the right one, blocks of the left one, or all of the right one ahead."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyop.ir.expr import Affine, Load, affine, place, quasi
+from polyop.ir.loops import Buffer, Kind, Space
+from polyop.ir.target import NARROW, NEAR
+from polyop.poly.build import Axes
+from polyop.poly.contract import ALL, TILES
+from polyop.poly.packedtile import Bands, Tile
+from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, is_window, iterators_of
+from polyop.poly.strides import spacing
+from polyop.poly.tiles import Axis, Band, Coord, TileStmt, bands
+
+
+def pack_right(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Bands, Bands]:
+    """(what stands before the tiles, what stands before the update) to copy a block of the right operand."""
+    s = t.s
+    assert s.row is not None
+    near = ((affine(s.vector), 1),) if s.beside else ((affine(s.block), s.second),) if s.across else ()
+    second = ((affine(s.second), 1),) if s.across else ()
+    fine = tuple((affine(steps), 1) for _, steps in t.fine)
+    dims = ((affine(s.nc), s.columns), *near, *t.deep(other_k, s.fine), *second, (affine(s.columns), 1), *fine)
+    pad = 1 if fine else s.columns
+    right, pool = t.c.rights[0], t.c.having(COLUMN) + t.c.having(CONTRACTED)
+    t.b.buffer(Buffer(t.name_beside("right"), right.dtype, dims, Space.WORK, pad=pad, private=True))
+    m_c, m_r = t.coords(s.row)[:2]
+    only = [f"0 <= {m_c.name} < {t.extent(s.row)}"]
+    if s.fuse_pack:
+        also = (m_c, *(c for i in other_m for c in t.coords(i)), m_r)
+        only += [f"{c.name} = 0" for c in also if c is not m_c]
+        copy = _Copy(t, right, pool, s.column, None, ())
+        return (), t.on_second(copy.write(f"{t.u.name}_right", right_place(t, t.axes, other_k), also, only))
+    step = spacing(t.plan, t.u, right, t.own[s.column])
+    source = None if step is not None and 1 <= step <= NEAR else t.unit_of(right, pool)
+    n_r = t.coords(s.column)[1].name
+    copy = _Copy(t, right, pool, s.column, source if not t.fine or source == s.depth else None, (n_r,))
+    target = right_place(t, {**t.axes, **copy.axes}, other_k)
+    each = () if s.rows_behind else (m_c,)
+    name = copy.write(f"{t.u.name}_right", target, each, only if each else [])
+    around = t.others(COLUMN, s.column, *(i for i in (s.beside, s.across) if i))
+    return bands(copy.loops(exclude=around), name), ()
+
+
+def right_place(t: Tile, axes: Axes, other_k: tuple[str, ...]) -> Load:
+    """Where a packed right operand stands, in the coordinates of `axes`: the tiles', or those of its copy."""
+    s = t.s
+    n_c, n_r = (affine(c.name) for c in axes[t.own[s.column]].coords[:2])
+    fine = t.lane_step(axes)
+    inside = [*(t.offset(i, axes) for i in other_k), t.depth(axes) - sum(fine, Affine())]
+    panel = [n_r]
+    if s.beside:
+        panel.append(t.offset(s.beside, axes) - affine(axes[t.own[s.beside]].coords[0].name))
+    if s.across:
+        block, step = (affine(c.name) for c in axes[t.own[s.across]].coords[:2])
+        panel.append(step)
+        inside.append(t.offset(s.across, axes) - block - step)
+    return Load(t.name_beside("right"), (*panel, *inside, t.offset(s.column, axes) - n_c - n_r, *fine),
+                t.c.rights[0].dtype)
+
+
+def pack_left(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Band | str, ...]:
+    """What copies a block of the left operand, before the blocks of columns."""
+    s = t.s
+    assert s.row is not None
+    dims = (*((t.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), t.extent(s.row)), 1), *t.deep(other_k))
+    t.b.buffer(Buffer(t.name_beside("left"), t.c.lefts[0].dtype, dims, Space.WORK, private=not shares_left(t)))
+    pool = (s.row, *other_m, *t.c.having(CONTRACTED))
+    source = t.unit_of(t.c.lefts[0], pool)
+    copy = _Copy(t, t.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())
+    name = copy.write(f"{t.u.name}_left", left_place(t, {**t.axes, **copy.axes}, other_m, other_k), (), [])
+    return bands(copy.loops(exclude=()), name)
+
+
+def left_place(t: Tile, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
+    """The same for a packed left operand."""
+    assert t.s.row is not None
+    m = t.offset(t.s.row, axes) - affine(axes[t.own[t.s.row]].coords[0].name)
+    index = (*(t.offset(i, axes) for i in other_m), m, *(t.offset(i, axes) for i in other_k), t.depth(axes))
+    return Load(t.name_beside("left"), index, t.c.lefts[0].dtype)
+
+
+def shares_left(t: Tile) -> bool:
+    """Whether threads share the blocks of columns behind a copy of the left operand: there is nothing else to share."""
+    return t.s.pack_left and t.plan.splits(t.u) and not t.batch and not t.outer
+
+
+def pack_ahead(t: Tile, other_k: tuple[str, ...]) -> Bands:
+    """What copies all of the right operand: before the loops around; or, for one of their iterations, before the tiles."""
+    s, load = t.s, t.c.rights[0]
+    q, k = t.own[s.column], t.own[s.depth]
+    fine = tuple((affine(steps), 1) for _, steps in t.fine)
+    extent = t.extent(s.depth)
+    dims = (*((t.extent(i), 1) for i in lead(t, other_k)), (t.extent(s.column), s.columns),
+            *((t.extent(i), 1) for i in other_k), (extent, s.fine), (affine(s.columns), 1), *fine)
+    private = s.ahead == TILES and bool(t.outer)  # else the threads share the tiles, or what is around them
+    pad = 1 if fine else s.columns
+    t.b.buffer(Buffer(t.name_beside("right"), load.dtype, dims, Space.WORK, pad=pad, private=private))
+    panel = Coord(f"{q}_h", s.columns)
+    t.b.kinds[panel.name] = (Kind.PARALLEL, None)
+    axes = {**t.axes, q: Axis((panel, Coord(t.n_v, 1, s.columns)), t.axes[q].start),
+            k: Axis((Coord(f"{k}_p", s.fine), *(Coord(c, 1, steps) for c, steps in t.fine)), t.axes[k].start)}
+    pool = tuple(i for i in t.u.dims if i in iterators_of(load) and not (s.ahead == TILES and t.own[i] in t.outer))
+    source = t.unit_of(load, pool)
+    copy = _Copy(t, load, pool, s.column, source if source not in (None, s.column) and (not t.fine or source == s.depth)
+                 else None, (panel.name,), axes)
+    name = copy.write(f"{t.u.name}_right", ahead_place(t, {**t.axes, **copy.axes}, other_k), (), [])
+    loops = copy.loops(exclude=())
+    return bands((panel.name, *(c for c in loops if c != panel.name)), name)
+
+
+def ahead_place(t: Tile, axes: Axes, other_k: tuple[str, ...]) -> Load:
+    """Where a right operand that was packed ahead stands, in the coordinates of `axes`: the tiles', or those of its copy."""
+    panel = sum((affine(c.name) for c in axes[t.own[t.s.column]].coords if c.step % t.s.columns == 0), Affine())
+    fine = t.lane_step(axes)
+    index = (*(t.offset(i, axes) for i in lead(t, other_k)), panel, *(t.offset(i, axes) for i in other_k),
+             t.offset(t.s.depth, axes) - sum(fine, Affine()), t.offset(t.s.column, axes) - panel, *fine)
+    return Load(t.name_beside("right"), index, t.c.rights[0].dtype)
+
+
+def lead(t: Tile, other_k: tuple[str, ...]) -> tuple[str, ...]:
+    """The iterators of the right operand for each value of which panels of their own are packed ahead."""
+    used = iterators_of(t.c.rights[0]) - {t.s.column, t.s.depth, *other_k}
+    return tuple(i for i in t.u.dims if i in used and not (t.s.ahead == TILES and t.own[i] in t.outer))
+
+
+class _Copy:
+    """A copy of one operand, over the iterators `pool` that it uses, with lanes along `lane`.
+
+    source   the iterator along which the operand has unit stride, if that is another: the copy then goes by square
+             blocks, rows along `source` and lanes along `lane`, and the emitter transposes them in registers
+    keep     coordinates of `lane` that stay tile coordinates of the copy
+    axes     those of the copy, if they are not the tiles'
+    """
+
+    def __init__(self, p: Tile, load: Load, pool: tuple[str, ...], lane: str, source: str | None,
+                 keep: tuple[str, ...], axes: Axes | None = None) -> None:
+        self.p, self.load, self.lane, self.source = p, load, lane, source
+        used = iterators_of(load)
+        self.used = tuple(i for i in p.u.dims if i in used)
+        self.pool = tuple(i for i in self.used if i in pool)
+        self.is_apart = axes is not None
+        self.axes = {p.own[i]: (axes or p.axes)[p.own[i]] for i in self.used}
+        vector = p.s.vector
+        if p.s.across in used and not p.s.fuse_pack:  # there the copy has no rows that run in lock step
+            q = p.own[p.s.across]
+            block, step, inside = p.axes[q].coords
+            self.axes[q] = Axis((block, step, replace(inside, name=f"{q}_y")), p.axes[q].start)
+        if source is not None:
+            steps = vector * (p.s.fine if source == p.s.depth else 1)  # as many words as a vector has
+            if vector % NARROW == 0 and is_window(p.u, source):
+                steps = NARROW
+            for i, last, size in ((lane, "l", vector), (source, "s", steps)):
+                q = p.own[i]
+                axis = self.axes[q]
+                stay = tuple(c for c in axis.coords if c.step > 1 and (p.is_around(c.name) or c.name in keep))
+                cap = stay[-1].step if stay else None
+                square = Coord(f"{q}_{'x' if size == vector else 'w'}", size, cap)
+                self.axes[q] = Axis((*stay, square, Coord(f"{q}_{last}", 1, size)), axis.start)
+            p.b.kinds |= {f"{p.own[lane]}_l": (Kind.LANES, vector), f"{p.own[source]}_s": (Kind.ROWS, steps)}
+
+    def write(self, name: str, target: Load, also: tuple[Coord, ...], only: list[str]) -> str:
+        """The statement of the copy: `also` are tile coordinates in which it is repeated, under the conditions `only`."""
+        p = self.p
+        batch = p.others(BATCH) if p.s.rows_behind else p.batch
+        around = () if self.is_apart and p.s.ahead == ALL else (i for i in p.u.dims if p.own[i] in p.outer or i in batch)
+        repeated = {p.own[i]: p.axes[p.own[i]] for i in around}
+        axes = {**repeated, **self.axes}
+        values = {i: axes[p.own[i]].value for i in p.u.dims if p.own[i] in axes}
+        coords = tuple(c for i in values for c in axes[p.own[i]].coords)
+        coords += tuple(c for c in also if c not in coords)
+        domain = p.b.domain(name, p.u, values, coords, only)
+        p.b.stmts.append(TileStmt(name, coords, domain, None, (), target, None, place(self.load, values), p.b.tests(p.u, values)))
+        return name
+
+    def loops(self, exclude: tuple[str, ...]) -> tuple[str, ...]:
+        """The copy's own loops, outermost first: those that the tiles around do not already have."""
+        p = self.p
+        inner = {i: [c.name for c in self.axes[p.own[i]].coords if not p.is_around(c.name)]
+                 for i in self.pool if i not in exclude}
+        if self.source is not None and self.source in inner:
+            inside = [inner[self.source].pop(), inner[self.lane].pop()]
+            around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i]]
+            return (*inner[self.lane], *around, *inside)
+        inside = [inner[self.lane].pop()]
+        fine = [c for c, _ in p.fine if self.lane != p.s.depth]
+        around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i] if c not in fine]
+        return (*around, *inner[self.lane], *inside, *fine)
