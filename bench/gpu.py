@@ -1,36 +1,38 @@
-"""What a GPU says of polyop: wrappers beside the emulator, the library beside NumPy, and speed beside torch. Without network.
+"""What a GPU says of polyop: wrappers beside the emulator, the library beside NumPy, and speed beside torch and Triton.
 
-    python bench/gpu.py                       all three, in less than 8 minutes
+    python bench/gpu.py                       all three, in less than 8 minutes, without network
     python bench/gpu.py wrappers library      of them
     python bench/gpu.py speed --groups gemm   some groups of cases
-    python bench/gpu.py --json FILE           everything in numbers
+    python bench/gpu.py --json FILE           everything in numbers, written down as it is found
 
-Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here.
+Everything runs in processes of its own: one that faults or never ends is told and replaced. Without torch or Triton the rest
+is measured. Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import sys
 import time
-from collections.abc import Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.device import cases, clock, library, speed, twice  # noqa: E402
+from bench.device import apart, cases, helpers, library, speed, twice  # noqa: E402
 from polyop.runtime.gpu import chips, driver  # noqa: E402
 
 PARTS = ("wrappers", "library", "speed")
-SECONDS = {"library": 150.0, "speed": 190.0}
+SECONDS = {"wrappers": 90.0, "library": 140.0, "speed": 230.0}
 """Of these parts, at most; what is left then is told."""
+
+Results = dict[str, Any]
 
 
 def found() -> tuple[driver.Device | None, str]:
@@ -42,19 +44,19 @@ def found() -> tuple[driver.Device | None, str]:
     return None, "; ".join(reasons)
 
 
-def _both(device: driver.Device) -> tuple[int, int, list[str]]:
-    made = twice.compared(device)
-    return len(made.agreed), len(made.left), made.differ
-
-
-def wrappers(device: driver.Device, workers: int) -> dict[str, Any]:
-    """Each wrapper beside the emulator, in a process of its own: after a fault nothing else runs in it."""
-    start = time.perf_counter()
+def wrappers(device: driver.Device, seconds: float, workers: int) -> Results:
+    """Each wrapper beside the emulator, the tests of each file in a process of their own."""
+    start, kernels, left, differ = time.perf_counter(), 0, 0, list[str]()
     if workers > 1:
-        with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-            kernels, left, differ = pool.submit(_both, device).result()
+        late = set(twice.FILES)
+        for done in helpers.each(apart.wrappers, [(device, f) for f in twice.FILES], seconds, workers, seconds):
+            late.discard(twice.FILES[done.index])
+            ran, cannot, wrong = done.result or (0, 0, [f"{twice.FILES[done.index]}: {done.lost}"])
+            kernels, left, differ = kernels + ran, left + cannot, differ + wrong
+        differ += [f"{f}: not done after {seconds:.0f} s" for f in sorted(late)]
     else:
-        kernels, left, differ = _both(device)
+        made = twice.compared(device)
+        kernels, left, differ = len(made.agreed), len(made.left), made.differ
     print(f"wrappers: {kernels - len(differ)} of {kernels} kernels agree with the emulator, {left} cannot run here, "
           f"{time.perf_counter() - start:.0f} s", flush=True)
     for line in differ:
@@ -62,7 +64,7 @@ def wrappers(device: driver.Device, workers: int) -> dict[str, Any]:
     return {"kernels": kernels, "left": left, "differ": differ}
 
 
-def operators(device: driver.Device, seconds: float, workers: int) -> dict[str, Any]:
+def operators(device: driver.Device, seconds: float, workers: int) -> Results:
     """Each operator of the library beside NumPy in float64."""
     start = time.perf_counter()
     seen, left = library.all_of(library.jobs(("f16", "bf16")), device, seconds, workers)
@@ -74,28 +76,38 @@ def operators(device: driver.Device, seconds: float, workers: int) -> dict[str, 
     return {"cases": len(seen), "left": left, "wrong": [asdict(o) for o in wrong]}
 
 
-def speeds(device: driver.Device, seconds: float, groups: Sequence[str], compiled: bool) -> dict[str, Any]:
-    """Speed beside torch."""
-    try:
-        import torch
-    except ImportError as e:
-        print(f"speed: there is no torch here: {e}")
-        return {"missing": str(e)}
-    if not torch.cuda.is_available():
-        print("speed: this torch sees no GPU")
-        return {"missing": "torch sees no GPU"}
-    name = f"cuda:{device.index}"
-    properties = torch.cuda.get_device_properties(device.index)
-    l2 = int(getattr(properties, "L2_cache_size", 64 << 20))
-    stage = speed.limits(speed.Stage(torch, name, clock.Events(torch), l2), 100.0)
-    print(f"speed: {properties.name}, torch {torch.__version__}, copies {stage.copy / 1e9:.0f} GB/s, "
-          f"bf16 products {stage.peak / 1e12:.0f} TF/s", flush=True)
-    chosen = [c for c in cases.cases() if not groups or c.group in groups]
-    rows = speed.all_of(chosen, stage, seconds, 60.0, compiled, lambda row: print(".", end="", flush=True))
-    print()
-    print("\n".join(speed.table(rows)))
-    return {"device": properties.name, "torch": torch.__version__, "copy": stage.copy, "peak": stage.peak,
-            "rows": [asdict(r) for r in rows]}
+def speeds(index: int, seconds: float, groups: Sequence[str], compiled: bool, keep: Callable[[Results], None]) -> Results:
+    """Speed beside torch, torch.compile and Triton; what is there so far is kept after each case. The CPU is device -1."""
+    stop = time.monotonic() + seconds
+    first = next(helpers.each(apart.machine, [(index,)], seconds), helpers.Done(0, lost="no time was left"))
+    if first.lost:
+        print(f"speed: nothing can be measured: {first.lost}")
+        return {"missing": first.lost}
+    name, version, copy, peak = first.result
+    print(f"speed: {name}, torch {version}, copies {copy / 1e9:.0f} GB/s, bf16 products {peak / 1e12:.0f} TF/s\n{speed.TITLE}")
+    every = cases.cases(small=index < 0)
+    asked = [k for k, c in enumerate(every) if not groups or c.group in groups]
+    ends = stop - seconds / 4 if compiled else 0.0
+    rows: dict[int, speed.Row] = {}
+
+    def results() -> Results:
+        return {"device": name, "torch": version, "copy": copy, "peak": peak, "rows": [asdict(rows[k]) for k in sorted(rows)]}
+
+    def seen(k: int, row: speed.Row) -> None:
+        rows[k] = row
+        print(speed.line(row), flush=True)
+        keep(results())
+
+    jobs = [(k, index, copy, peak, ends) for k in asked]
+    for done in helpers.each(apart.case, jobs, stop - time.monotonic(), is_wrong=lambda row: bool(row.wrong)):
+        k = asked[done.index]
+        seen(k, done.result or speed.missing(every[k], done.lost))
+    for k in asked:
+        if k not in rows:
+            seen(k, speed.missing(every[k], "no time was left"))
+    for said in dict.fromkeys(r.said for r in rows.values() if r.said):
+        print(f"  {said}: {sum(r.said == said for r in rows.values())} cases")
+    return results()
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -103,23 +115,29 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}")
     parser.add_argument("--groups", nargs="*", default=[], help="of what is measured")
     parser.add_argument("--json", type=Path, help="where everything is written in numbers")
-    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1), help="processes; 1: all in this one")
-    parser.add_argument("--no-compile", action="store_true", help="do not ask torch.compile")
+    parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1),
+                        help="processes at a time; 1: wrappers and library in this one")
+    parser.add_argument("--no-compile", action="store_true", help="ask neither torch.compile nor Triton")
     given = parser.parse_args(arguments)
     device, reason = found()
     if device is None:
         print(f"there is no GPU here: {reason}")
         return 2
     print(f"{device} is {chips.arch(device)}; kernels are made for {chips.native(device).name}", flush=True)
-    parts, results = given.parts or list(PARTS), {}
+    parts, results = given.parts or list(PARTS), Results(device=chips.arch(device))
+
+    def keep(part: str, said: Results) -> None:
+        results[part] = said
+        if given.json:
+            given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+
     if "wrappers" in parts:
-        results["wrappers"] = wrappers(device, given.workers)
+        keep("wrappers", wrappers(device, SECONDS["wrappers"], given.workers))
     if "library" in parts:
-        results["library"] = operators(device, SECONDS["library"], given.workers)
+        keep("library", operators(device, SECONDS["library"], given.workers))
     if "speed" in parts:
-        results["speed"] = speeds(device, SECONDS["speed"], given.groups, not given.no_compile)
-    if given.json:
-        given.json.write_text(json.dumps({"device": chips.arch(device), **results}, indent=1) + "\n", encoding="utf-8")
+        so_far = partial(keep, "speed")
+        so_far(speeds(device.index, SECONDS["speed"], given.groups, not given.no_compile, so_far))
     wrong = [*results.get("wrappers", {}).get("differ", ()), *results.get("library", {}).get("wrong", ()),
              *(r for r in results.get("speed", {}).get("rows", ()) if r["wrong"])]
     return 1 if wrong else 0

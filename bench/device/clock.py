@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
+from time import perf_counter
 from typing import Any, Protocol
 
 Call = Callable[[int], Any]
@@ -33,6 +34,17 @@ class Events:
         stop.record()
         stop.synchronize()
         return float(start.elapsed_time(stop)) / times
+
+
+@dataclass(frozen=True, slots=True)
+class Walls:
+    """The host's, for what is done when a call returns."""
+
+    def ms(self, call: Call, times: int, sets: int) -> float:
+        start = perf_counter()
+        for k in range(times):
+            call(k % sets)
+        return 1e3 * (perf_counter() - start) / times
 
 
 def timed(calls: Sequence[Call], sets: int, clock: Clock, budget_ms: float, rounds: int = 5) -> list[float]:

@@ -25,6 +25,7 @@ class Done:
 
 
 def _serve(pipe: Connection, f: Callable[..., Any]) -> None:
+    pipe.send("ready")
     while (arguments := pipe.recv()) is not None:
         try:
             pipe.send((f(*arguments), ""))
@@ -40,17 +41,16 @@ class _Helper:
         self.process: Any = None
         self.pipe: Any = None
 
-    def ask(self, index: int, arguments: Sequence[Any], seconds: float) -> Done:
-        """One job, for which it has so many `seconds`; if it does not answer, it is gone."""
-        if self.process is None:
-            context = multiprocessing.get_context("spawn")
-            self.pipe, other = context.Pipe()
-            self.process = context.Process(target=_serve, args=(other, self.f), daemon=True)
-            self.process.start()
-            other.close()
+    def ask(self, index: int, arguments: Sequence[Any], longest: float, stop: float) -> Done:
+        """One job, for which it has `longest` seconds once it runs, and until `stop` at most; if it does not answer, it ends."""
         try:
+            if self.process is None:
+                self.start()
+                if self.pipe.poll(max(0.0, stop - time.monotonic())):
+                    self.pipe.recv()
+            seconds = max(0.0, min(longest, stop - time.monotonic()))
             self.pipe.send(tuple(arguments))
-            if not self.pipe.poll(max(0.0, seconds)):
+            if not self.pipe.poll(seconds):
                 self.stop()
                 return Done(index, lost=f"no answer after {seconds:.0f} s")
             result, lost = self.pipe.recv()
@@ -62,6 +62,13 @@ class _Helper:
         if lost:
             self.stop()
         return Done(index, result, lost)
+
+    def start(self) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.pipe, other = context.Pipe()
+        self.process = context.Process(target=_serve, args=(other, self.f), daemon=True)
+        self.process.start()
+        other.close()
 
     def stop(self) -> None:
         if self.process is not None:
@@ -85,8 +92,8 @@ def each(f: Callable[..., Any], jobs: Sequence[Sequence[Any]], seconds: float, w
     def work() -> None:
         helper = _Helper(f)
         try:
-            while (left := stop - time.monotonic()) > 0:
-                done = helper.ask(k := todo.get_nowait(), jobs[k], min(longest, left))
+            while time.monotonic() < stop:
+                done = helper.ask(k := todo.get_nowait(), jobs[k], longest, stop)
                 if done.lost and time.monotonic() >= stop:
                     break  # it was cut short
                 found.put(done)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import time
 from collections.abc import Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures import TimeoutError as Late
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,6 +11,7 @@ from typing import Any
 import numpy as np
 
 import polyop
+from bench.device import helpers
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.memory import put
 from tests.library.case import check
@@ -65,7 +63,10 @@ def jobs(dtypes: Iterable[str] = ()) -> list[tuple[int, str]]:
 
 
 def all_of(work: list[tuple[int, str]], device: Device, seconds: float, workers: int) -> tuple[list[Outcome], int]:
-    """The outcomes of as many jobs as fit into `seconds`, and how many do not; compiling takes most, so in several processes."""
+    """The outcomes of as many jobs as fit into `seconds`, and how many do not; compiling takes most, so in several processes.
+
+    A case that kills its process, or never ends, is an outcome as well.
+    """
     stop, out = time.monotonic() + seconds, []
     if workers <= 1:
         for k, (index, dtype) in enumerate(work):
@@ -73,13 +74,8 @@ def all_of(work: list[tuple[int, str]], device: Device, seconds: float, workers:
                 return out, len(work) - k
             out.append(tried(index, dtype, device))
         return out, 0
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
-        waiting = {pool.submit(tried, index, dtype, device): (index, dtype) for index, dtype in work}
-        try:
-            for done in as_completed(waiting, timeout=seconds):
-                out.append(done.result())
-        except Late:
-            pool.shutdown(wait=False, cancel_futures=True)
+    asked = [(index, dtype, device) for index, dtype in work]
+    for done in helpers.each(tried, asked, seconds, workers, is_wrong=lambda o: bool(o.wrong)):
+        index, dtype = work[done.index]
+        out.append(done.result or Outcome(IDS[index], dtype, done.lost, 0.0))
     return out, len(work) - len(out)
-
-

@@ -1,10 +1,9 @@
-"""How fast operators are on a device, beside torch as it is, torch.compile, and what the device can do."""
+"""How fast operators are on a device, beside torch as it is, torch.compile, Triton, and what the device can do."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from typing import Any
@@ -36,7 +35,10 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One case. Units: ms of a call of each who took part; error: of the norm; `wrong`: why there is nothing."""
+    """One case. Units: ms of a call of each who took part; error: of the norm.
+
+    wrong    why there is nothing, or nothing right; said: why a peer did not take part
+    """
 
     group: str
     name: str
@@ -47,6 +49,7 @@ class Row:
     of_peak: float
     error: float
     wrong: str = ""
+    said: str = ""
 
     @property
     def ratio(self) -> float:
@@ -67,30 +70,68 @@ def limits(stage: Stage, budget_ms: float, small: bool = False) -> Stage:
 
 
 def measured(case: Case, stage: Stage, budget_ms: float, compiled: bool) -> Row:
-    """One case; what goes wrong with it is said in its row."""
+    """One case; what goes wrong with it is said in its row. `compiled`: beside those peers too that compile first."""
     try:
         return _measured(case, stage, budget_ms, compiled)
     except Exception as error:  # the rest is to be measured in any case
-        said = f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
-        return Row(case.group, case.name, {}, 0, 0, 0, 0, 0, said)
+        return missing(case, _brief(error))
+
+
+def missing(case: Case, reason: str) -> Row:
+    """The row of a case without times."""
+    return Row(case.group, case.name, {}, 0, 0, 0, 0, 0, reason)
+
+
+def _brief(error: Exception) -> str:
+    return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"
 
 
 def _measured(case: Case, stage: Stage, budget_ms: float, compiled: bool) -> Row:
     torch, operator = stage.torch, polyop.library(case.op)
     sets = arrays(case, stage)
     ours: Callable[..., Any] = partial(operator, **case.also)
-    error = _error(ours(*sets[0]), case.peer(torch, *(x.double() for x in sets[0])))
+    want, most, said = case.peer(torch, *(x.double() for x in sets[0])), _WRONG[case.inputs[0][1]], ""
+    error = _error(ours(*sets[0]), want)
     calls: dict[str, Call] = {"polyop": lambda k: ours(*sets[k]), "torch": lambda k: case.peer(torch, *sets[k])}
     if compiled and case.fused:
         inductor = torch.compile(lambda *a: case.peer(torch, *a), dynamic=False)
         calls["torch.compile"] = lambda k: inductor(*sets[k])
+    if compiled:
+        found, said = _triton(case, stage, sets, want, most)
+        calls |= {"triton": found} if found else {}
+    del want  # of twice or four times the bytes
     times = timed(list(calls.values()), len(sets), stage.clock, budget_ms)
     ms = dict(zip(calls, times, strict=True))
     seconds = ms["polyop"] / 1e3
     row = Row(case.group, case.name, ms, case.bytes_ / seconds / 1e9, case.flops / seconds / 1e12,
               case.bytes_ / seconds / stage.copy, case.flops / seconds / stage.peak, error)
-    most = _WRONG[case.inputs[0][1]]
-    return row if error <= most else Row(*(getattr(row, n) for n in Row.__slots__[:-1]), f"off by {error:.1e} of the norm")
+    return replace(row, said=said, wrong="" if error <= most else f"off by {error:.1e} of the norm")
+
+
+def _triton(case: Case, stage: Stage, sets: list[list[Any]], want: Any, most: float) -> tuple[Call | None, str]:
+    """The fastest of the right ways in which Triton runs `case`; without one, why."""
+    if stage.device == "cpu":
+        return None, "Triton has no code for a CPU"
+    try:
+        from bench.device import triton_peers
+    except ImportError as error:
+        return None, f"Triton is not installed: {error}"
+    reasons, found = ["Triton has no kernel for it"], list[tuple[float, Call]]()
+    for way in triton_peers.ways(case.op, tuple(sets[0])):
+        run = partial(way, **case.also)
+
+        def call(k: int, run: Callable[..., Any] = run) -> Any:
+            return run(*sets[k])
+
+        try:
+            error = _error(call(0), want)
+            if error <= most:
+                found.append((min(stage.clock.ms(call, 3, len(sets)) for _ in range(3)), call))
+            else:
+                reasons.append(f"Triton is off by {error:.1e} of the norm")
+        except Exception as refused:  # too many resources: another way may do
+            reasons.append(f"Triton: {_brief(refused)}")
+    return (min(found, key=lambda x: x[0])[1], "") if found else (None, reasons[-1])
 
 
 def arrays(case: Case, stage: Stage) -> list[list[Any]]:
@@ -108,26 +149,14 @@ def _error(got: Any, want: Any) -> float:
     return max(x if x == x else float("inf") for x in found)
 
 
-def table(rows: Sequence[Row]) -> Iterator[str]:
-    """A short table."""
-    yield f"{'':12} {'':34} {'ms':>9} {'GB/s':>6} {'copy':>5} {'TF/s':>6} {'peak':>5}  {'torch':>6} {'compile':>7}"
-    for r in rows:
-        if not r.ms:
-            yield f"{r.group:12} {r.name:34} {r.wrong}"
-            continue
-        ratios = [f"{r.ms[n] / r.ms['polyop']:.2f}x" if n in r.ms else "-" for n in ("torch", "torch.compile")]
-        yield (f"{r.group:12} {r.name:34} {r.ms['polyop']:9.4f} {r.gbs:6.0f} {r.of_copy:5.0%} {r.tflops:6.1f} {r.of_peak:5.0%}  "
-               f"{ratios[0]:>6} {ratios[1]:>7}  {r.wrong}".rstrip())
+PEERS = ("torch", "torch.compile", "triton")
+TITLE = (f"{'':12} {'':34} {'ms':>9} {'GB/s':>6} {'copy':>5} {'TF/s':>6} {'peak':>5}  {'torch':>6} {'compile':>7} {'triton':>7}")
 
 
-def all_of(cases: Sequence[Case], stage: Stage, seconds: float, budget_ms: float, compiled: bool,
-           seen: Callable[[Row], None] = lambda row: None) -> list[Row]:
-    """As many cases as fit into `seconds`."""
-    stop, out = time.monotonic() + seconds, []
-    for case in cases:
-        if time.monotonic() > stop:
-            out.append(Row(case.group, case.name, {}, 0, 0, 0, 0, 0, "no time was left"))
-            continue
-        out.append(measured(case, stage, budget_ms, compiled and time.monotonic() < stop - seconds / 4))
-        seen(out[-1])
-    return out
+def line(r: Row) -> str:
+    """A row of a short table, whose columns TITLE names; of peers, how many times as long they take."""
+    if not r.ms:
+        return f"{r.group:12} {r.name:34} {r.wrong}"
+    ratios = [f"{r.ms[n] / r.ms['polyop']:.2f}x" if n in r.ms else "-" for n in PEERS]
+    return (f"{r.group:12} {r.name:34} {r.ms['polyop']:9.4f} {r.gbs:6.0f} {r.of_copy:5.0%} {r.tflops:6.1f} {r.of_peak:5.0%}  "
+            f"{ratios[0]:>6} {ratios[1]:>7} {ratios[2]:>7}  {r.wrong}".rstrip())

@@ -5,32 +5,24 @@ from __future__ import annotations
 import json
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import numpy as np
 import pytest
 from fake_gpu import FakeGpu
 from gpu_kernels import module
+from strange_jobs import strange_job
 
-from bench.device import cases, clock, library, speed, twice
+from bench.device import cases, clock, helpers, library, speed, twice
 from polyop.runtime import emulated
 from polyop.runtime.gpu.driver import Device
 from tests.library.catalog import IDS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import gpu as script
-
-
-class Walls:
-    """A clock of the host."""
-
-    def ms(self, call: clock.Call, times: int, sets: int) -> float:
-        start = time.perf_counter()
-        for k in range(times):
-            call(k % sets)
-        return 1e3 * (time.perf_counter() - start) / times
-
 
 # --- wrappers ------------------------------------------------------------------------------------------------------------
 
@@ -127,7 +119,7 @@ def test_each_case_has_its_first_dtype_and_those_asked_for() -> None:
 @pytest.fixture
 def stage() -> speed.Stage:
     torch = pytest.importorskip("torch", reason="torch is not installed")
-    return speed.limits(speed.Stage(torch, "cpu", Walls(), 4096), 1.0, small=True)
+    return speed.limits(speed.Stage(torch, "cpu", clock.Walls(), 4096), 1.0, small=True)
 
 
 def test_what_a_machine_can_do_is_measured(stage: speed.Stage) -> None:
@@ -145,9 +137,56 @@ def test_a_case_that_cannot_be_measured_says_why(stage: speed.Stage) -> None:
     broken = cases.Case(**{**{n: getattr(case, n) for n in case.__dataclass_fields__}, "peer": lambda torch, *a: a[0] + 1})
     row = speed.measured(broken, stage, 0.1, compiled=False)
     assert row.wrong.startswith("off by ") or row.wrong.startswith("RuntimeError")
-    (late,) = speed.all_of([case], stage, -1.0, 0.1, False)
-    assert late.wrong == "no time was left"
-    assert "no time was left" in "\n".join(speed.table([late, row]))
+    assert speed.line(speed.missing(case, "no time was left")).endswith("no time was left")
+    assert speed.line(row).endswith(row.wrong)
+
+
+def test_a_peer_that_cannot_take_part_is_told(stage: speed.Stage) -> None:
+    case = next(c for c in cases.cases(small=True) if c.group == "conv")
+    assert speed.measured(case, stage, 0.1, compiled=True).said == "Triton has no code for a CPU"
+
+
+def test_the_fastest_right_way_of_triton_is_measured(stage: speed.Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, case = stage.torch, next(c for c in cases.cases(small=True) if c.op == "softmax")
+
+    def slow(x: Any) -> Any:
+        time.sleep(0.5)
+        return torch.softmax(x, -1)
+
+    def refuses(x: Any) -> Any:
+        raise RuntimeError("out of resource: shared memory")
+
+    ways = [lambda x: 0 * x, refuses, slow, lambda x: torch.softmax(x, -1)]
+    fake = ModuleType("bench.device.triton_peers")
+    monkeypatch.setattr(fake, "ways", lambda op, tensors: ways, raising=False)
+    monkeypatch.setitem(sys.modules, "bench.device.triton_peers", fake)
+    monkeypatch.setattr("bench.device.triton_peers", fake, raising=False)
+    on = speed.Stage(torch, "cpu:0", stage.clock, stage.l2, stage.copy, stage.peak)
+    row = speed.measured(replace(case, fused=False), on, 0.1, compiled=True)
+    assert set(row.ms) == {"polyop", "torch", "triton"} and row.said == "" and row.ms["triton"] < 500
+    del ways[2:]
+    row = speed.measured(replace(case, fused=False), on, 0.1, compiled=True)
+    assert row.wrong == "" and row.said == "Triton: RuntimeError: out of resource: shared memory"
+
+
+# --- processes that may die ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("workers", [1, 3])
+def test_a_job_that_kills_its_process_does_not_stop_the_others(tmp_path: Path, workers: int) -> None:
+    jobs = [(k, str(tmp_path)) for k in range(6)]
+    done = sorted(helpers.each(strange_job, jobs, 100, workers, longest=2, is_wrong=lambda r: r == 40), key=lambda d: d.index)
+    assert [(d.result, d.lost) for d in done] == [
+        (0, ""), (None, "its process ended with 7"), (None, "ValueError: no such thing"), (None, "no answer after 2 s"),
+        (40, ""), (50, "")]
+    if workers == 1:
+        assert len(list(tmp_path.iterdir())) == 5  # behind each of 1 to 4 there was a new process
+
+
+def test_jobs_that_do_not_fit_into_the_time_are_left(tmp_path: Path) -> None:
+    start = time.monotonic()
+    assert list(helpers.each(strange_job, [(3, str(tmp_path)), (0, str(tmp_path))], 4.0)) == []
+    assert time.monotonic() - start < 30 and list(helpers.each(strange_job, [(0, str(tmp_path))], -1.0)) == []
 
 
 def test_arrays_are_so_many_that_none_is_in_the_cache(stage: speed.Stage) -> None:
@@ -204,4 +243,14 @@ def test_the_script_says_which_wrappers_differ(cuda: FakeGpu, capsys: pytest.Cap
 def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     assert script.main(["speed"]) == 0
-    assert "speed: this torch sees no GPU" in capsys.readouterr().out
+    assert "speed: nothing can be measured: UnsupportedError: this torch sees no GPU" in capsys.readouterr().out
+
+
+def test_what_was_measured_is_kept_after_each_case(capsys: pytest.CaptureFixture[str]) -> None:
+    pytest.importorskip("torch", reason="torch is not installed")
+    kept: list[int] = []
+    said = script.speeds(-1, 200.0, ["transposes", "decode"], False, lambda r: kept.append(len(r["rows"])))
+    assert kept == [1, 2, 3] and [r["group"] for r in said["rows"]] == ["decode", "decode", "transposes"]
+    assert not any(r["wrong"] for r in said["rows"]) and "decode" in capsys.readouterr().out
+    late = script.speeds(-1, 0.0, [], False, lambda r: None)
+    assert late == {"missing": "no time was left"}
