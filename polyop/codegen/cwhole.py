@@ -18,13 +18,13 @@ from polyop.ir.loops import For, Kind, Node, Space, Store, rebuild
 
 
 def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
-    """What is asked, and `inside` as it is where that is so; None, where a thread's part is no tile of neighbours."""
+    """What is asked, and `inside` as it is where that is so; None, where nothing is, or there is no tile of neighbours."""
     tests = _of_results(inside, scope)
-    if tests is not None:
+    if tests:
         return _said(tests), full(inside)
     loops, s = _chain(inside)
     tests = _of_fetched(loops, s, scope) if s else None
-    return (_said(tests), _unguarded(inside)) if tests is not None else None
+    return (_said(tests), _unguarded(inside)) if tests else None
 
 
 def _said(tests: list[str]) -> str:

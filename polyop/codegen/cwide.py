@@ -30,7 +30,8 @@ BYTES = 16  # that one instruction moves at most
 def moved(n: For, scope: Scope) -> tuple[tuple[Run, ...], tuple[Run, ...]] | None:
     """What the loop `n` over rows can read, and write, of neighbours at once; None, if there is nothing or it must not.
 
-    Where several statements write memory all do so at the end, so none may read what they write.
+    Where several statements write memory all do so at the end, so none may read what they write. What the last one alone writes
+    may be read where it is written.
     """
     if n.kind != Kind.ROWS or n.step != 1 or not n.extent:
         return None
@@ -40,7 +41,8 @@ def moved(n: For, scope: Scope) -> tuple[tuple[Run, ...], tuple[Run, ...]] | Non
     if len(stores) < len(n.body) or (into and into[-1] is not stores[-1]):
         return None
     used = dict.fromkeys(x for s in stores for x in loads(s.expr))
-    wide = _runs((x for x in used if x.source not in written and not x.guard), n, scope)
+    same = into[0].target if len(into) == 1 and into[0].reduce is None else None
+    wide = _runs((x for x in used if (x.source not in written or x == same) and not x.guard), n, scope)
     outs = _runs((s.target for s in into if s.reduce is None and not s.later), n, scope)
     if sum(map(len, outs)) < len(into) or not (wide or outs):
         return None
@@ -55,30 +57,32 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     if found is None or not n.extent:
         return None
     (wide, outs), stores = found, [s for s in n.body if isinstance(s, Store)]
-    names_ = {r: f"pop_a{k}" for k, r in enumerate(wide)} | {r: f"pop_b{k or ''}" for k, r in enumerate(outs)}
-    held = {c: Buffer(c, r[0].dtype, ((affine(n.extent * len(r)), 1),), Space.REG) for r, c in names_.items()}
-    taken, given = ({x: Load(names_[r], (affine(n.index) * len(r) + k,), x.dtype) for r in runs for k, x in enumerate(r)}
-                    for runs in found)
+    sides = [(r, f"pop_a{k}") for k, r in enumerate(wide)], [(r, f"pop_b{k or ''}") for k, r in enumerate(outs)]
+    both = (*sides[0], *sides[1])
+    held = {c: Buffer(c, r[0].dtype, ((affine(n.extent * len(r)), 1),), Space.REG) for r, c in both}
+    taken, given = ({x: Load(c, (affine(n.index) * len(r) + k,), x.dtype) for r, c in side for k, x in enumerate(r)}
+                    for side in sides)
     inner = replace(scope, names={**scope.names, **{x: x for x in held}}, buffers={**scope.buffers, **held})
     body = tuple(replace(s, expr=map_loads(s.expr, lambda x: taken.get(x, x)), target=given.get(s.target, s.target))
                  for s in stores)
-    places = [(r, f"pop_p{k}", _place(r[0], n.index, scope)) for k, r in enumerate((*wide, *outs))]
+    places = [(r, f"pop_p{k}", _place(r[0], n.index, scope)) for k, (r, _) in enumerate(both)]
     lines = [f"const pop_i64 {p}_at = {at};" for r, p, at in places if _is_searched(r[0])]
-    lines += [f"{'' if r in outs else 'const '}{STORED[r[0].dtype.name]}* const {p} = "
-              f"{scope.names[r[0].source]} + {f'{p}_at' if _is_searched(r[0]) else at};" for r, p, at in places]
+    lines += [f"{'const ' if k < len(wide) else ''}{STORED[r[0].dtype.name]}* const {p} = "
+              f"{scope.names[r[0].source]} + {f'{p}_at' if _is_searched(r[0]) else at};"
+              for k, (r, p, at) in enumerate(places) if not scope.buffers[r[0].source].swizzle]
     end = {n.index: affine(n.extent - 1)}
     tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
     tests += [f"pop_is_inside({p}_at)" for r, p, _ in places if _is_searched(r[0])]
-    tests += [f"pop_is_wide<{_bytes(r, n)}>({p})" for r, p, _ in places if not scope.whole]
+    tests += [f"pop_is_wide<{_bytes(r, n)}>({p})" for r, p, _ in places if not scope.whole and not _is_shared(r[0], scope)]
     first, lines = lines, []
-    for r, p, _ in places:
-        lines.append(f"alignas({_bytes(r, n)}) {STORED[r[0].dtype.name]} {names_[r]}[{n.extent * len(r)}];")
-        if r not in outs:
-            lines.append(f"pop_wide<{n.extent * len(r)}>({names_[r]}, {p});")
+    for k, ((r, c), (_, p, _)) in enumerate(zip(both, places, strict=True)):
+        lines.append(f"alignas({_bytes(r, n)}) {STORED[r[0].dtype.name]} {c}[{n.extent * len(r)}];")
+        lines += _moves(r, c, p, n, scope) if k < len(wide) else []
     i = scope.names[n.index]
     lines += ["#pragma unroll", f"for (int {i} = 0; {i} < {n.extent}; ++{i}) {{"]
     lines += [*("    " + x for x in printed(body, inner)), "}"]
-    lines += [f"pop_wide<{n.extent * len(r)}>({p}, {names_[r]});" for r, p, _ in places if r in outs]
+    for (r, c), (_, p, _) in zip(sides[1], places[len(wide):], strict=True):
+        lines += _moves(r, c, p, n, scope, back=True)
     if not tests:
         return ["{", *("    " + x for x in (*first, *lines)), "}"]
     registers = [x for s in stores for x in (s.target, *loads(s.expr)) if not _is_memory(x, scope)]
@@ -87,6 +91,20 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
         plain = ["#pragma unroll 1" if x == "#pragma unroll" else x for x in plain]  # seldom run, so it had better be short
     either = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "} else {", *("    " + x for x in plain), "}"]
     return ["{", *("    " + x for x in (*first, *either)), "}"]
+
+
+def _moves(r: Run, registers: str, pointer: str, n: For, scope: Scope, back: bool = False) -> list[str]:
+    """All neighbours to registers at once, or `back`: of a swizzled buffer as many as lie together."""
+    x, count = r[0], (n.extent or 1) * len(r)
+    swizzled = scope.buffers[x.source].swizzle > 0
+    each = _bytes(r, n) // x.dtype.bytes_ if swizzled else count
+    lines = []
+    for at in range(0, count, each):
+        first = Load(x.source, tuple(substitute(p, {n.index: affine(at)}) for p in x.index if isinstance(p, Affine)), x.dtype)
+        there = f"&{scope.names[x.source]}[{offset(first, {}, scope).c}]" if swizzled else pointer
+        here = f"{registers} + {at}" if at else registers
+        lines.append(f"pop_wide<{each}>({there}, {here});" if back else f"pop_wide<{each}>({here}, {there});")
+    return lines
 
 
 def _bytes(r: Run, n: For) -> int:
@@ -98,6 +116,8 @@ def all_lie_well(r: Run, n: For, scope: Scope) -> list[str] | None:
     """Tests of base and strides after which all places of a run are multiples of what is moved; None, if there are none."""
     x, count = r[0], (n.extent or 1) * len(r)
     b, name = scope.buffers[x.source], scope.names[x.source]
+    if b.space == Space.SHARED:
+        return []
     tests, plain = [f"pop_is_wide<{_bytes(r, n)}>({name})"], Affine()
     for p, (extent, unit), stride in zip(x.index, b.dims, strides(b, name), strict=True):
         if not isinstance(p, Affine) or unit != 1:
@@ -128,9 +148,27 @@ def _is_memory(x: Load, scope: Scope) -> bool:
 
 
 def _runs(found: Iterable[Load], n: For, scope: Scope) -> tuple[Run, ...]:
-    """What the rows `n` count neighbours of, in memory that kernels share, in a number that one instruction moves."""
+    """What the rows `n` count neighbours of, in memory that threads share, in a number that one instruction moves."""
     units = {x: unit for x in found if (unit := _unit(x, n, scope)) is not None}
-    return tuple(r for r in runs_of(units.items(), n.index) if _is_moved((n.extent or 0) * len(r) * r[0].dtype.bytes_))
+    return tuple(r for r in runs_of(units.items(), n.index) if _is_moved((n.extent or 0) * len(r) * r[0].dtype.bytes_)
+                 and (not _is_shared(r[0], scope) or _lies_well_in_shared(r, n, scope)))
+
+
+def _is_shared(x: Load, scope: Scope) -> bool:
+    return scope.buffers[x.source].space == Space.SHARED
+
+
+def _lies_well_in_shared(r: Run, n: For, scope: Scope) -> bool:
+    """Whether neighbours in shared memory always begin where the machine wants them; and of swizzled ones each place follows."""
+    b, each = scope.buffers[r[0].source], _bytes(r, n) // r[0].dtype.bytes_
+    places = [substitute(p, {n.index: Affine()}) for p in r[0].index if isinstance(p, Affine)]
+    if len(places) < len(b.dims) or any(unit != 1 for _, unit in b.dims):
+        return False
+    if b.swizzle:
+        return len(r) == 1 and b.swizzle // 8 >= _bytes(r, n) and multiple(places[-1], scope.steps) % each == 0
+    steps = strides(b, scope.names[b.name])
+    flat = sum((p * k for p, k in zip(places, steps, strict=True) if isinstance(k, int)), Affine())
+    return all(isinstance(k, int) for k in steps) and multiple(flat, scope.steps) % each == 0
 
 
 def _is_moved(bytes_: int) -> bool:
@@ -140,7 +178,7 @@ def _is_moved(bytes_: int) -> bool:
 def _unit(x: Load, n: For, scope: Scope) -> int | None:
     """The dimension along which neighbours lie side by side, if the rows `n` go along that and along no other."""
     b, v = scope.buffers[x.source], n.index
-    unit = side_by_side(b) if b.space in (Space.TENSOR, Space.WORK) else None
+    unit = side_by_side(b) if b.space != Space.REG else None
     if unit is None or not isinstance(x.index[unit], Affine):
         return None
     others = [p for d, p in enumerate(x.index) if d != unit]

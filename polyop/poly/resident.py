@@ -40,8 +40,9 @@ from polyop.poly.strides import serial_axis
 from polyop.poly.tiles import Axis, Coord, bands
 
 ROWS = 64
-PADDED, PAD = 32, 8
-"""Rows of so many elements get so many more."""
+CROSSED = 64  # lanes of warps in which four lanes read 16 bytes each together with four that are further on
+PADDED, PAD = 32, 16
+"""Rows of so many elements get so many bytes more: those of 16 bytes each in eight rows lie in different banks then."""
 
 
 def resident(found: Schedule, scop: Scop, deps: Sequence[Edge]) -> Schedule:
@@ -162,19 +163,22 @@ def _for_units(plan: Plan, c: Cluster) -> frozenset[str]:
     return frozenset(x.source for x in found if any(a.a_map is None and a.b_map is None for a in atoms))
 
 
-def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool) -> Buffer:
+def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool, target: Target) -> Buffer:
     """`b`, of which so much is kept, in shared memory: of a tile all of it, also where a tensor has fewer rows.
 
     Of a dimension of which there is one nothing is left. Rows are longer than they must be, so that neighbours in a column lie in
-    different banks; of what a matrix unit may read (`by_unit`) lines are swizzled, if they are whole.
+    different banks; whole lines are swizzled of what a matrix unit may read (`by_unit`), and where warps have 64 lanes: those
+    that read together there are no eight neighbours (runtime/emulator/pop_emu_banks.h).
     """
     left = [(d, dim) for d, dim in enumerate(b.dims) if kept.get(d) != 1]
     dims = tuple((affine(k.step), 1) if isinstance(k := kept.get(d), Tile) else dim for d, dim in left)
-    if by_unit and len(dims) > 1 and dims[-1][0].const * b.dtype.bytes_ % blocktile.SWIZZLE == 0 and dims[-2][0].const % 8 == 0:
-        return replace(b, dims=dims, space=Space.SHARED, private=False, swizzle=blocktile.SWIZZLE)
+    new = replace(b, dims=dims, space=Space.SHARED, private=False)
+    lines = len(dims) > 1 and dims[-1][0].const * b.dtype.bytes_ % blocktile.SWIZZLE == 0 and dims[-2][0].const % 8 == 0
+    if lines and (by_unit or target.warp == CROSSED):
+        return replace(new, swizzle=blocktile.SWIZZLE, folded=not by_unit)
     if len(dims) > 1 and dims[-1][0].const >= PADDED:
-        dims = (*dims[:-1], (dims[-1][0] + PAD, 1))
-    return replace(b, dims=dims, space=Space.SHARED, private=False)
+        return replace(new, dims=(*dims[:-1], (dims[-1][0] + PAD // b.dtype.bytes_, 1)))
+    return new
 
 
 def _clusters(node: Resident | Serial) -> tuple[Cluster, ...]:

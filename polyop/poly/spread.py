@@ -45,18 +45,19 @@ class SpreadStrategy:
 
     inner    for each group, in order, the class that is spread over `many` threads, or None
     beside   a class of the shell of which a block has `rows` values side by side, or None
-    is_fast  whether threads that are neighbours differ in `beside`, and not in `inner`
+    near     how many threads that are neighbours differ in `beside`; the next ones along `inner`, and then in `beside` again
     """
 
     inner: tuple[str | None, ...]
     many: int
     beside: str | None
     rows: int
-    is_fast: bool = False
+    near: int = 1
 
     def __str__(self) -> str:
         along = ", ".join(i or "-" for i in self.inner)
-        beside = f", {self.rows} of {self.beside} in a block{', side by side' if self.is_fast else ''}" if self.beside else ""
+        near = "" if self.near == 1 else ", side by side" if self.near == self.rows else f", {self.near} side by side"
+        beside = f", {self.rows} of {self.beside} in a block{near}" if self.beside else ""
         return f"spread: threads {along} x {self.many}{beside}"
 
 
@@ -72,7 +73,8 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[SpreadStrategy, ...]:
     if plan.block and tile:  # the rows of a block, side by side, and what is left of its threads along each of them
         rows = plan.tiled[tile].step
         inner = tuple(_best(plan, g)[0] or _longest(plan, g) for g in groups)
-        return (SpreadStrategy(inner, plan.block // rows, tile, rows),)
+        many = plan.block // rows
+        return (SpreadStrategy(inner, many, tile, rows, max(1, min(rows, plan.target.warp // many))),)
     if any(scatters(plan, s, g.reduced) for g in groups for s in g.stmts):
         raise UnsupportedError("where it writes is known only inside")
     local = frozenset(s.target.source for s in cluster.stmts if plan.scop.op.tensor(s.target.source).role == "temp")
@@ -86,7 +88,7 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[SpreadStrategy, ...]:
     if lane and shell[lane] > 0 and not cluster.is_contraction:
         inner = tuple(_longest(plan, g) for g in groups)
         if any(inner):
-            return (SpreadStrategy(inner, ACROSS, lane, plan.target.warp, True),)
+            return (SpreadStrategy(inner, ACROSS, lane, plan.target.warp, plan.target.warp),)
     raise UnsupportedError("no loop inside is long, and all of it in order")
 
 
@@ -146,7 +148,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: SpreadStrategy) -> Part:
     for c in (*(c for c in cluster.shell if c != s.beside), *((s.beside,) if s.beside else ())):
         if c == s.beside:
             start = common_start(plan, cluster.stmts, c, axes)
-            beside = (Coord(f"{c}_v", 1, s.rows),)
+            beside = (*((Coord(f"{c}_y", s.near, s.rows),) if 1 < s.near < s.rows else ()),
+                      Coord(f"{c}_v", 1, s.near if s.near > 1 else s.rows))
             axes[c] = Axis((plan.tiled.get(c) or Coord(f"{c}_c", s.rows), *beside), start)
         else:
             axes[c] = Axis((Coord(c),))
@@ -157,9 +160,11 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: SpreadStrategy) -> Part:
     for h in b.homes.values():
         b.buffer(h.buffer)
     b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
-    for x in beside:
-        b.kinds[x.name] = (Kind.THREADS, s.rows)
-        b.weights[x.name] = 1 if s.is_fast else s.many
+    weight = 1 if s.near > 1 else s.many
+    for x in reversed(beside):
+        extent = (x.cap or 1) // x.step
+        b.kinds[x.name], b.weights[x.name] = (Kind.THREADS, extent), weight
+        weight = s.near * s.many
     writer = _Spread(b, s, axes, (*outer, *(c for c in axes if c not in outer)), beside)
     groups = [g for g in cluster.body if isinstance(g, Group)]
     return b.part(bands(grid, *(x for g, c in zip(groups, s.inner, strict=True) for x in writer.group(g, c))))
@@ -202,7 +207,7 @@ class _Spread:
         """
         threads = [c for c in inner if self.b.kinds[c.name][0] == Kind.THREADS]
         own = [c for c in inner if c not in threads]
-        both = (*threads, *self.beside) if self.s.is_fast else (*self.beside, *threads)
+        both = (*threads, *self.beside) if self.s.near == self.s.rows else (*self.beside, *threads)
         return bands([c.name for c in (*both, *own)], name, *also)[0]
 
     def along(self, c: str) -> tuple[Stmt, ...]:
@@ -225,7 +230,7 @@ class _Spread:
         t, v = Coord(f"{c}_t", self.s.many * copies), Coord(f"{c}_v", each, each * self.s.many)
         p = (Coord(f"{c}_p", 1, each) if most else Coord(f"{c}_p", self.s.many, self.s.many * copies),) if copies > 1 else ()
         self.b.kinds[v.name] = (Kind.THREADS, self.s.many)
-        self.b.weights[v.name] = self.s.rows if self.s.is_fast else 1
+        self.b.weights[v.name] = self.s.near
         self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
         return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes))
 

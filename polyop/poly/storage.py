@@ -63,7 +63,8 @@ class Storage:
         """The tensors of the call, and work space for the temporaries without a home, as far as they are kept."""
         found = (folded_buffer(b, self.kept, self.batches) for b in global_buffers(plan, (*self.local, *self.reuse)))
         units = frozenset(t for k in self.blocks.values() for t in k.units)
-        return tuple(in_block(b, self.inside[b.name], b.name in units) if b.name in self.inside else b for b in found)
+        inside = self.inside
+        return tuple(in_block(b, inside[b.name], b.name in units, plan.target) if b.name in inside else b for b in found)
 
 
 def find_storage(plan: Plan, schedule: Schedule, fold: bool) -> Storage:

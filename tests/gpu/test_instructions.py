@@ -50,7 +50,9 @@ def product(x: Atom) -> str:
             out.append(f"{TYPES[t.name]} {name}[{f.regs}]; "
                        f"for (int i = 0; i < {f.regs}; i++) {name}[i] = ((const {TYPES[t.name]}*)P)[{f.regs} * t + i];")
         else:
-            out.append(f"{TYPES[t.name]} {name} = ((const {TYPES[t.name]}*)P)[t];")
+            kind = TYPES[t.name]
+            many = f"[{f.regs}]; for (int i = 0; i < {f.regs}; i++) {name}[i]" if f.regs > 1 else ""
+            out.append(f"{kind} {name}{many} = ((const {kind}*)P)[{f.regs} * t{' + i' if many else ''}];")
     c = TYPES[x.c.name]
     out.append(f"{c} d[{x.c_map.regs}] = {{}};\n{x.wrapper}(d, a, b);\n"
                f"for (int i = 0; i < {x.c_map.regs}; i++) (({c}*)Q)[{x.c_map.regs} * t + i] = d[i];")
