@@ -7,8 +7,9 @@ a row for the hardware to fetch ahead. Here a few rows are added up at a time, o
 from __future__ import annotations
 
 from polyop.ir.expr import Affine, expr_names, is_computed
+from polyop.poly.blocking import run_length
 from polyop.poly.build import Axes, Plan
-from polyop.poly.contract import CHUNK, PackedStrategy, run_length
+from polyop.poly.contract import CHUNK, PackedStrategy
 from polyop.poly.iterators import shares_of
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import COLUMN, CONTRACTED, Contraction, is_long, iterators_of, stands_alone, written_order

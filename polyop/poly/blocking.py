@@ -1,0 +1,100 @@
+"""How large the register tile of a contraction is, and what of its operands a cache holds.
+
+Source: Goto and van de Geijn, "Anatomy of High-Performance Matrix Multiplication", 2008, for what is blocked for which
+cache; here the right operand's block stays in L2 and the rows of the left one in L1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import log2
+
+from polyop.ir.dots import Dot, matrix
+from polyop.ir.options import SHORT
+from polyop.ir.registers import matrix_tile, register_tile
+from polyop.ir.target import Target
+from polyop.poly.build import Plan
+from polyop.poly.reads import Reads, is_close
+from polyop.poly.roles import COLUMN, CONTRACTED, dotted, is_shared, is_window, written_order
+from polyop.poly.scop import Stmt
+
+LINE = 64  # bytes that a cache takes at once
+PAGE = 4096  # bytes that memory is fetched ahead in
+PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
+
+
+@dataclass(frozen=True, eq=False)
+class RegisterTile:
+    """A register tile; fields as in `PackedStrategy`. `bytes_`: of an element as it is packed; `dot`: its instruction."""
+
+    rows: int
+    columns: int
+    bytes_: int
+    beside: str | None
+    across: str | None
+    second: int
+    dot: Dot | None
+
+
+def register_tile_of(x: Reads) -> RegisterTile:
+    """The register tile of `x`, before any instruction for dot products has its say."""
+    c, t, options = x.what, x.plan.target, x.plan.options
+    beside = x.unit(x.right, tuple(i for i in c.having(COLUMN) if i != c.lane)) if len(c.rights) == 1 else None
+    others = tuple(i for i in written_order(c.update) if i in c.having(COLUMN) and i != c.lane)
+    across = others[-1] if others and not beside and options.short == SHORT else None
+    height = options.height
+    second = max((n for n in range(1, 5) if (height + 1) * n + 1 <= t.registers), default=1) if across else 1
+    rows, vectors = register_tile(t, x.vector, options.rows or x.typical[x.row], x.typical[c.lane], 1 if across else 4, second,
+                                  height=height)
+    found = None if beside or across else dotted(x.plan, c, x.depth)
+    return RegisterTile(rows, vectors * x.vector, x.plan.lane_bytes, beside, across, second, found)
+
+
+def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
+    """`tile` as the instruction `d` likes it."""
+    options = x.plan.options
+    known = options.rows or 2 * options.height or x.typical[x.row]  # of dot products, two tiles' rows fit into one
+    t, tiles = x.plan.target, matrix(x.plan.target, x.what.update.target.dtype, x.left.dtype, x.right.dtype)
+    rows, vectors = matrix_tile(t, d) if tiles and not known else register_tile(t, x.vector, known, x.typical[x.what.lane], d=d)
+    return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_)
+
+
+def depth_block(x: Reads, tile: RegisterTile, pack_left: bool) -> int:
+    """How many steps of the depth leave room in L1 for the rows of a tile."""
+    by_lines = not pack_left and x.unit(x.left, (x.depth,)) is None and is_close(x)
+    rows = max(tile.rows, LINE // tile.bytes_) if by_lines else tile.rows  # a step of depth takes a line at least
+    # rows side by side share what a window along them reads, so that it takes no room of its own in L1
+    shared = [i for i in x.what.having(CONTRACTED) if is_window(x.what.update, i) and is_shared(i, x.row, x.left)]
+    room = depth_in_l1(x.plan.target, rows, tile.bytes_)
+    kc = max(16, 1 << round(log2(max(1, room / x.inside(shared)))))
+    return min(kc, 128) if tile.beside else kc
+
+
+def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
+    """How many columns of the right operand are packed at a time; for threads more pieces, of which many have the same size."""
+    if tile.across:
+        return tile.columns
+    nc = columns_in_l2(x.plan.target, kc * x.inside() * (x.vector if tile.beside else 1), tile.columns, tile.bytes_)
+    return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if x.plan.splits(x.what.update) else nc
+
+
+def depth_in_l1(t: Target, rows: int, bytes_: int) -> int:
+    """A row panel of the left operand takes a quarter of L1."""
+    return max(64, t.l1 // (4 * rows * bytes_) // 64 * 64)
+
+
+def columns_in_l2(t: Target, depth: int, columns: int, bytes_: int) -> int:
+    """A block of the right operand takes half of L2."""
+    return max(columns, t.l2 // 2 // (depth * bytes_) // columns * columns)
+
+
+def run_length(plan: Plan, u: Stmt, columns: int, rows: int = 1, part: int = 4) -> int:
+    """How many results of each of `rows` rows of `u` stay in that part of L1.
+
+    If threads share what is beside, in a 24th of it; or at most a page of each row that is read, where that leaves one to all.
+    """
+    part = 24 if plan.splits(u) and not plan.options.paged else part
+    elems = plan.target.l1 // (part * rows * plan.lane_bytes)
+    if plan.splits(u) and plan.options.paged:
+        elems = min(elems, PAGE // plan.lane_bytes)
+    return max(1, elems // columns) * columns
