@@ -23,11 +23,13 @@ def shared(nest: LoopNest, steps: tuple[Step, ...]) -> tuple[LoopNest, tuple[Ste
     if not private:
         return nest, steps
     owners: dict[str, Part] = {}
+    names_: dict[str, str] = {}  # of the kernels
     for k in kernels(steps):
         for part in k.parts:
             for name in sorted(used(part.body) & private.keys()):
                 if owners.setdefault(name, part) is not part:
-                    raise UnsupportedError(f"{nest.name}: private buffer {name} is used by {k.name} and by another kernel")
+                    raise UnsupportedError(f"{nest.name}: private buffer {name} is used by {names_[name]} and {k.name}")
+                names_[name] = k.name
                 if any(names(a.count) & set(k.host) for a in part.axes):
                     raise UnsupportedError(f"{nest.name}: the size of private buffer {name} depends on a loop of the host")
     buffers = tuple(_grown(b, owners.get(b.name)) if b.private else b for b in nest.buffers)
