@@ -168,6 +168,15 @@ def test_depths_that_no_line_of_a_unit_ends_with_are_right():
         assert not report.findings and error < 4e-3, depth
 
 
+def test_rows_in_shared_memory_are_moved_by_16_bytes_and_meet_in_pairs_of_lanes_at_most():
+    made = attention("cuda:sm_90a", "f16", 64, depth=64)
+    given, _ = arrays("f16", 64, (64, 128, 64))
+    traffic = emulated.run(made.module, {"B": 2, "S": 64, "N": 128}, {}, given, banks=True).traffic
+    mine = [t for t in traffic if "pop_wide" in t.code]
+    assert len(mine) >= 6 and all(t.cycles <= 2 * t.phases for t in mine)
+    assert sum(t.cycles for t in mine) <= 4 * 1536  # 64 rows of 64 keys, four times; one by one they took 5,376
+
+
 BARRIER = re.compile(r"pop_(copies|units)_barrier<\d>\((pop_arriving)?\);")
 SAFE = "p_block_f16 is written again"  # between powers, and zeros where there are none: by their names they could meet
 
