@@ -16,6 +16,7 @@ from polyop.ir.scalars import UNARY_FLOAT
 from polyop.ir.span import Span
 
 MAX_NODES = 100_000
+SMALL = 127  # every dtype of numbers holds integers up to here
 _MAX_FACTOR, _MAX_TERM = 2**32, 2**62
 """Of what is a place, a bound or a condition: 64 bits then hold it for every index below 2^29, and it never wraps."""
 
@@ -114,6 +115,12 @@ def computed(e: Expr, size: int, product: Span | None = None) -> Weak:
 
 
 def cast(e: Expr, t: DType) -> Expr:
+    """`e` in dtype `t`; a choice between small integers is one between numbers of `t`: `i == j ? 1 : 0` needs no lanes of i64."""
+    match e:
+        case Apply(fn="select", args=(c, Const() as a, Const() as b), dtype=d) if d.is_integer and t != BOOL and all(
+                0 <= x.value <= SMALL for x in (a, b)):
+            yes, no = (Const(float(x.value) if t.is_float else x.value, t) for x in (a, b))
+            return Apply("select", (c, yes, no), t)
     return e if e.dtype == t else Apply("cast", (e,), t)
 
 

@@ -148,6 +148,15 @@ def test_the_position_of_the_best_is_the_first_on_a_tie_and_of_nan_if_there_is_o
     assert compute(text, {"X": np.zeros((2, 0))}).tolist() == [-1, -1]
 
 
+@pytest.mark.parametrize(("t", "chosen"), [("f32", "f32(1.0) : f32(0.0)"), ("u8", "u8(1) : u8(0)"), ("i64", "i64(1) : i64(0)")])
+def test_a_choice_between_small_integers_is_one_in_the_type_that_takes_it(t, chosen):
+    assert chosen in str(op(f"op f(N: int) -> (Y: {t}[N, N]) {{ Y[i, j] = i == j ? 1 : 0 }}"))
+
+
+def test_a_choice_between_integers_that_a_type_may_not_hold_is_made_before():
+    assert "f16(((" in str(op("op f(N: int) -> (Y: f16[N, N]) { Y[i, j] = i == j ? 4097 : 0 }"))
+
+
 @pytest.mark.parametrize(("sign", "fn"), [("&=", np.bitwise_and), ("|=", np.bitwise_or), ("^=", np.bitwise_xor)])
 def test_bits_are_reduced(sign, fn):
     x = np.array([12, 10, 7], np.int32)

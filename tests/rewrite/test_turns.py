@@ -18,7 +18,8 @@ from polyop.rewrite.turns import cut_at_turns
 MIRROR = """op f(X: f32[M, N]) -> (Y: f32[M, N + 4]) where N > 2 {
     Y[i, j] = X[i, min(max(j - 2, 2 - j), 2*N - 2 - (j - 2))] }"""
 BOTH = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where N > 2 { Y[i, j] = X[i, max(j - 1, 1 - j)] + X[i, min(j + 1, 2*N - 3 - j)] }"
-EDGE = "op f(X: f32[M, N]) -> (Y: f32[M, N]) { Y[i, j] = X[i, max(j - 2, 0)] }"
+EDGE = "op f(X: f32[M, N]) -> (Y: f32[M, N]) { Y[i, j] = 2 * X[i, max(j - 2, 0)] }"
+COPY = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where N > 1 { Y[i, j] = X[i, min(max(j - 2, 0), N - 2)] }"
 ROWS = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where M > 1 { Y[i, j] = X[max(i - 1, 1 - i), j] }"
 
 
@@ -26,7 +27,7 @@ def op_of(text: str) -> Op:
     return instantiate(parse(Source("<test>", text)), "f")
 
 
-@pytest.mark.parametrize("text", [MIRROR, BOTH, EDGE, ROWS])
+@pytest.mark.parametrize("text", [MIRROR, BOTH, EDGE, COPY, ROWS])
 @pytest.mark.parametrize("n", [3, 4, 9])
 def test_the_pieces_compute_what_the_whole_does(text, n):
     op = op_of(text)
@@ -36,8 +37,8 @@ def test_the_pieces_compute_what_the_whole_does(text, n):
     np.testing.assert_array_equal(computed(cut, sizes, {}, {"X": x})["Y"], computed(op, sizes, {}, {"X": x})["Y"])
 
 
-@pytest.mark.parametrize(("text", "pieces"), [(MIRROR, 3), (BOTH, 4), (EDGE, 1), (ROWS, 1)])
-def test_only_rows_that_turn_round_are_cut(text, pieces):
+@pytest.mark.parametrize(("text", "pieces"), [(MIRROR, 3), (BOTH, 4), (EDGE, 1), (COPY, 3), (ROWS, 1)])
+def test_rows_that_turn_round_are_cut_and_copies_that_stay_at_an_edge(text, pieces):
     assert len(cut_at_turns(op_of(text)).steps) == pieces
 
 

@@ -32,6 +32,8 @@ def elementwise() -> Iterator[Case]:
                        array=(lambda xp, x: xp.tanh(x)) if name == "tanh" else None)
         yield Case("elementwise", f"silu(x)*y {n}", *library("silu_mul"), {"dim0": n}, rank=1, quick=once, compiled=once,
                    torch=lambda t, x, y: t.nn.functional.silu(x) * y)
+    yield Case("elementwise", f"mul {1 << 22}", *library("mul"), {"dim0": 1 << 22}, rank=1, torch=lambda t, x, y: x * y,
+               array=lambda xp, x, y: x * y)
     yield Case("elementwise", "bias+gelu 1024x3072", *library("bias_gelu"), {"dim0": 1024, "D": 3072}, rank=1, compiled=True,
                torch=lambda t, x, b: t.nn.functional.gelu(x + b))
 
@@ -64,6 +66,15 @@ def reductions() -> Iterator[Case]:
                torch=lambda t, x: t.var(x, -1, correction=0), array=lambda xp, x: xp.var(x, -1))
     yield Case("reductions", "log sum exp 4096x768", *library("logsumexp"), {"dim0": 4096, "C": 768}, rank=1,
                torch=lambda t, x: t.logsumexp(x, -1), compiled=True)
+    for shape in ((1024, 1024), (64, 65536)):
+        for name in ("all", "any"):  # of what has no early end
+            def torch_(t: Any, x: Any, name: str = name) -> Any:
+                return getattr(t, name)(x, -1)
+
+            def array_(xp: Any, x: Any, name: str = name) -> Any:
+                return getattr(xp, name)(x, -1)
+            yield Case("reductions", f"{name} {'x'.join(map(str, shape))}", *library(f"{name}_rows"),
+                       {"X": np.full(shape, name == "all")}, rank=1, torch=torch_, array=array_)
     for n in (1 << 16, 1 << 24):
         yield Case("reductions", f"dot {n}", *library("dot"), {"N": n}, torch=lambda t, x, y: t.dot(x, y),
                    array=lambda xp, x, y: xp.dot(x, y), einsum="i,i->", tolerance=1e-2)
@@ -79,6 +90,8 @@ def scans() -> Iterator[Case]:
                torch=lambda t, x: t.cumsum(x, -1), array=lambda xp, x: xp.cumsum(x, -1))
     yield Case("scans", "cumsum columns 1024x1024", *library("cumsum_columns"), {"N": 1024, "dim0": 1024}, rank=1, tolerance=1e-3,
                torch=lambda t, x: t.cumsum(x, 0), array=lambda xp, x: xp.cumsum(x, 0), onnx=Node("CumSum", (), (np.array(0),)))
+    yield Case("scans", "cumprod rows 512x512", *library("cumprod"), {"dim0": 512, "N": 512}, rank=1,
+               torch=lambda t, x: t.cumprod(x, -1), array=lambda xp, x: xp.cumprod(x, -1))
     yield Case("scans", "cummax rows 1024x1024", *library("cummax"), {"dim0": 1024, "N": 1024}, rank=1,
                torch=lambda t, x: t.cummax(x, -1).values, numpy=lambda xp, x: xp.maximum.accumulate(x, -1))
     yield Case("scans", "log cumsum exp 256x1024", *library("logcumsumexp"), {"dim0": 256, "N": 1024}, rank=1,

@@ -13,6 +13,8 @@ def images() -> Iterator[Case]:
     yield from _pools()
     yield from _larger()
     yield from _borders()
+    yield Case("images", "edges around 64 28x28", *library("pad2d_replicate"), {"dim0": 64, "H": 28, "W": 28, "pad": 1}, rank=1,
+               torch=lambda t, x: t.nn.functional.pad(x, (1, 1, 1, 1), mode="replicate"))
 
 
 def _pools() -> Iterator[Case]:

@@ -48,6 +48,10 @@ def moves() -> Iterator[Case]:
                torch=lambda t, x: t.repeat_interleave(x, 4, 1), array=lambda xp, x: xp.repeat(x, 4, 1))
     yield Case("moves", "lower triangle 2048x2048", *library("tril"), {"M": 2048, "N": 2048}, rank=0,
                torch=lambda t, x: t.tril(x), array=lambda xp, x: xp.tril(x))
+    yield Case("moves", "tile 512x512 twice", *library("tile"), {"dim0": 512, "N": 512, "times": 2}, rank=1,
+               torch=lambda t, x: x.repeat(1, 2), array=lambda xp, x: xp.tile(x, (1, 2)))
+    yield Case("moves", "identity 512", *library("eye"), {"N": 512}, torch=lambda t: t.eye(512),
+               numpy=lambda xp: xp.eye(512, dtype=xp.float32))
     for rows, table, width in ((1024, 30522, 768), (512, 32000, 4096)):
         yield Case("moves", f"embedding {rows} of {table}x{width}", *library("embedding"), {"dim0": rows, "V": table, "D": width},
                    rank=1, torch=lambda t, ids, e: t.nn.functional.embedding(ids, e), numpy=lambda xp, ids, e: e[ids],
