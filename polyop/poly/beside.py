@@ -5,8 +5,9 @@
                                                       if part = 1 { for r, i { Y[r, M + i] = B[r, i] } } }
 
 The pieces of a concatenation are started at once so, and so are two sums, or what else is independent. A kernel also joins
-those that stand further up, if what is between does not need it, nor it that. Kernels whose blocks go through tiles in turns
-stay alone: how many registers and how much shared memory a block has is weighed for each of them, and each fills the device.
+those that stand further up, if what is between does not need it, nor it that. How many registers and how much shared memory a
+block has is weighed where blocks go through tiles in turns, so these join their like alone: the three products that make
+queries, keys and values, each of which has too few blocks for a device. Where an engine copies their tiles they stay alone.
 
 That kernels do not need each other is guessed: neither reads or updates what the other writes, or only at other positions, as
 A[t] and A[t - 1] are in a loop of the host. Two that assign to one tensor write different elements, since to overwrite an
@@ -17,10 +18,11 @@ any other. A test around a kernel that joins others is a loop that runs once or 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from polyop.ir.abreast import abreast
 from polyop.ir.expr import Affine, Load, affine, loads, names, quasi
-from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, children, rebuild, stores, walk
+from polyop.ir.loops import Barrier, Buffer, For, If, Kind, LoopNest, Node, Space, children, rebuild, stores, walk
 from polyop.poly.groups import never_equal
 from polyop.poly.labels import new_name
 
@@ -38,7 +40,7 @@ class _Kernel:
     reads    what it reads or updates; `own`: registers and memory of blocks, which no other kernel has
     loops    the indices of its loops
     threads  of a block that work together; 0, if each point has one
-    stays    whether it stays alone
+    turns    elements of shared memory of blocks that go through tiles in turns; 0, if they do not
     """
 
     body: Body
@@ -47,7 +49,7 @@ class _Kernel:
     own: frozenset[str]
     loops: frozenset[str]
     threads: int
-    stays: bool
+    turns: int
 
     def needs(self, other: _Kernel) -> bool:
         """Whether the order of the two matters."""
@@ -57,20 +59,21 @@ class _Kernel:
 
     def may_join(self, others: list[_Kernel]) -> bool:
         sizes = {k.threads for k in (self, *others)} - {0}
-        return not any(k.stays or k.needs(self) for k in others) and not self.stays and len(sizes) <= 1
+        return not any(k.turns != self.turns or k.needs(self) for k in others) and len(sizes) <= 1
 
 
-def side_by_side(nest: LoopNest) -> LoopNest:
-    """`nest`, in which kernels that do not need each other are one."""
+def side_by_side(nest: LoopNest, engine: bool = False) -> LoopNest:
+    """`nest`, in which kernels that do not need each other are one. `engine`: whether one may copy tiles for blocks."""
     taken = {*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers),
              *(n.index for n in walk(nest.body) if isinstance(n, For))}
-    return _Joined(nest, taken).nest()
+    return _Joined(nest, taken, engine).nest()
 
 
 @dataclass(eq=False)
 class _Joined:
     given: LoopNest
     taken: set[str]
+    engine: bool
 
     def nest(self) -> LoopNest:
         return replace(self.given, body=self.host(self.given.body))
@@ -89,7 +92,11 @@ class _Joined:
                 flush()
                 out.append(rebuild(step[0], self.host))
             else:
-                _place(found, self.kernel(step))
+                k = self.kernel(step)
+                if k.turns and self.engine:
+                    found.append([k])
+                else:
+                    _place(found, k)
         flush()
         return tuple(out)
 
@@ -128,7 +135,8 @@ class _Joined:
         used = frozenset(x.source for x in (*read, *written)) & own
         loops = [n for n in walk(body) if isinstance(n, For)]
         threads = max((n.weight * (n.extent or 1) for n in loops if n.kind == Kind.THREADS), default=0)
-        return _Kernel(body, reads, writes, used, frozenset(n.index for n in loops), threads, _goes_in_turns(body))
+        shared = [b for b in self.given.buffers if b.space == Space.SHARED and b.name in used] if _goes_in_turns(body) else []
+        return _Kernel(body, reads, writes, used, frozenset(n.index for n in loops), threads, sum(map(_elements, shared)))
 
 
 def _steps(body: Body) -> list[Body]:
@@ -175,6 +183,10 @@ def _may_meet(a: Access, b: Access, loops: frozenset[str]) -> bool:
         return False
     pairs = [(p, q) for p, q in zip(a[1].index, b[1].index, strict=True) if isinstance(p, Affine) and isinstance(q, Affine)]
     return not any(never_equal(p, q) for p, q in pairs if (names(p) | names(q)).isdisjoint(loops))
+
+
+def _elements(b: Buffer) -> int:
+    return prod(-(-e.const // unit) for e, unit in b.dims)
 
 
 def _goes_in_turns(body: Body) -> bool:

@@ -105,7 +105,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     plain = LoopNest(op.name, op.sizes, scalars, (*storage.buffers(plan), *own.values()),
                      tuple(n for w in written for n in w.nodes), tuple(in_place(op).items()))
     nest = with_barriers(with_atomics(plain)) if target.warp else plain
-    nest = side_by_side(nest) if target.warp and rung == "tuned" else nest
+    nest = side_by_side(nest, target.boxes) if target.warp and rung == "tuned" else nest
     return Middle(op_scop, context, found, tuple(w.program for w in written), nest, tuple(c for w in written for c in w.chosen),
                   (*found.notes, *storage.notes(), *(n for w in written for n in w.notes)), not storage.is_plain,
                   any(w.is_skewed for w in written))

@@ -47,6 +47,17 @@ op c(x: f32[A, B], w: f32[B]) -> (y: f32[B], z: f32[A], b: f32[B]) {
 }
 """
 NEEDED = "op n(x: f32[A, B]) -> (y: f32[B], z: f32[A]) { y[j] += x[i, j]; z[i] += y[j] * x[i, j] }"
+PRODUCTS = """
+op p(X: f16[S, D], A: f16[D, E], B: f16[D, E], C: f16[D, E], z: f32[S]) -> (Q: f16[S, E], K: f16[S, E], V: f16[S, E], y: f32[S]) {
+  q[s, e] += f32(X[s, d]) * f32(A[d, e])
+  Q[s, e]  = f16(q[s, e])
+  k[s, e] += f32(X[s, d]) * f32(B[d, e])
+  K[s, e]  = f16(k[s, e])
+  v[s, e] += f32(X[s, d]) * f32(C[d, e])
+  V[s, e]  = f16(v[s, e])
+  y[s]     = exp(z[s])
+}
+"""
 SUMS = "op s(X: f32[N], Z: f32[M], W: f32[N]) -> (s: f32, t: f32, u: f32) { s += X[i]; t max= W[i]; u += Z[j] }"
 STEPS = """
 op r(x: f32[N], z: f32[N]; T: int) -> (A: f32[T, N], B: f32[T, N]) {
@@ -77,10 +88,17 @@ def test_kernels_that_need_each_other_are_started_one_after_the_other() -> None:
     assert counts(NEEDED) == [1, 1]
 
 
-def test_blocks_that_go_through_tiles_in_turns_have_a_kernel_of_their_own() -> None:
-    two = "op t(A: f16[M, K], B: f16[K, N], x: f32[M]) -> (C: f32[M, N], D: f32[M, N], y: f32[M]) " \
-          "{ C[m, n] += f32(A[m, k]) * f32(B[k, n]); D[m, n] += f32(A[m, k]) * f32(B[k, N - 1 - n]); y[m] = x[m] + 1 }"
-    assert counts(two) == [1, 1, 1]
+@pytest.mark.parametrize(("on", "want"), [("cuda:sm_80", [3, 1]), ("hip:gfx942", [3, 1]), ("cuda:sm_90a", [1, 1, 1, 1])])
+def test_products_of_one_shape_are_one_kernel_where_no_engine_copies_their_tiles(on: str, want: list[int]) -> None:
+    assert counts(PRODUCTS, on) == want
+
+
+@pytest.mark.parametrize(("on", "order"), [("cuda:sm_80", "backward"), ("hip:gfx942", "shuffled")])
+def test_products_side_by_side_have_the_same_shared_memory_in_turn(on: str, order: str) -> None:
+    a = {k: v.astype(float) for k, v in values(compiled(PRODUCTS, on=on), {"S": 131, "D": 70, "E": 129}, order).items()}
+    for x, w in zip("QKV", "ABC", strict=True):
+        np.testing.assert_allclose(a[x], a["X"] @ a[w], rtol=2e-3, atol=2e-2)
+    np.testing.assert_allclose(a["y"], np.exp(a["z"]), rtol=1e-5)
 
 
 def test_a_host_starts_what_is_independent_in_a_turn_at_once() -> None:
