@@ -122,12 +122,17 @@ class _Staged:
         plain = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
                         SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
-        once = None if self.others(CONTRACTED, s.depth) else turns
+        once = None if turns is None or self.others(CONTRACTED, s.depth) or self.are_made(turns.loop) else turns
         self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared, once)
         self.b.over_rows(self.rows)
         self.b.over_rows(self.steps[:1] if s.joined else ())
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
         self.b.over_threads(self.threads, s.atom.warp if s.atom else 1)
+
+    def are_made(self, loop: str) -> bool:
+        """Whether an operand in memory is written in turns of `loop`, so that its tile cannot be copied a turn ahead."""
+        return any(loop in self.plan.classes[w.name].values() for x in self.operands if x.source not in self.plan.inside
+                   for w in self.plan.scop.writers(x.source))
 
     def registers(self) -> dict[str, Home]:
         """A register for each temporary that only this cluster uses: one for each result."""
