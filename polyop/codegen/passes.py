@@ -137,11 +137,15 @@ def _full(partial: list[For]) -> tuple[Affine, ...]:
 
 
 def _narrower(n: Node, lanes: list[For], width: int, otherwise: Node) -> Node:
-    """`n`, with as few vectors for the loops `lanes` as have lanes to fill; without bounds if these are full and may stream."""
+    """`n`, with as few vectors for the loops `lanes` as have lanes to fill; without bounds if these are full and may stream.
+
+    Not where another loop of the name has all lanes, such as one that starts sums of which fewer are added to.
+    """
     edge = otherwise
     for x in lanes:
         upper = _extra(x)
-        if len(upper) == 1 and x.extent:
+        alike = all(f.upper == x.upper for f in walk((n,)) if isinstance(f, For) and f.index == x.index)
+        if len(upper) == 1 and x.extent and alike:
             for extent in reversed(range(width, x.extent, width)):
                 fewer = _narrowed(n, x.index, extent, upper[0])
                 if extent > width and _size(fewer, width) <= SMALL and any(s.stream for s in stores((fewer,))):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import polyop
+from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.forms import before_scop
@@ -21,6 +22,7 @@ from polyop.poly.verify import first_failure, prove
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import regime
 from polyop.runtime import threads
+from polyop.runtime.layout import contiguous
 
 V4 = target("x86:x86-64-v4")
 
@@ -78,6 +80,13 @@ def test_a_share_of_what_is_read_once_goes_through_memory_in_its_order(text: str
     numbers = [c.split(": ", 2)[2].replace("k_i", "k") for c in (one.chosen[0], cut.chosen[0])]
     assert numbers[0] == numbers[1] and cut.chosen[0].startswith("[t ")
     assert "parts_init" in cut.chosen[0] and "parts_init" not in cut.chosen[1], "shares are added up by themselves"
+
+
+def test_a_share_as_long_as_its_vectors_is_rewritten_as_any_other() -> None:
+    """Sums are started and added up over all lanes, also where fewer have something to add."""
+    op = op_of(DOTS)
+    made = compile_op(op, contiguous(op), V4, Options(threads=True, few=(("N", 4),), shares=(("C", 64),)))
+    assert made.rung == "tuned" and made.final != made.nest and all(p.holds for p in made.proofs)
 
 
 @pytest.mark.parametrize("count", [2, 3])
