@@ -1,6 +1,7 @@
 """Compile every operator of the library for GPUs, with NVRTC and amdgcn's clang: all of it is accepted, and nothing is spilled.
 
     python scripts/compile_library.py [TARGET ..] [FILE ..]       cuda:sm_80 softmax; without words, five targets and all files
+    python scripts/compile_library.py --times [..]                each operator alone, and seconds of a processor that it takes
 
 Exits with 0 if so, 1 if not, 2 if there is no compiler for a target. Takes some minutes for each target; the tests
 compile each operator for one of them, and a dozen for all.
@@ -8,23 +9,81 @@ compile each operator for one of them, and a dozen for all.
 
 from __future__ import annotations
 
+import os
 import sys
+from dataclasses import dataclass
 from pathlib import Path
+from types import ModuleType
 
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "gpu")]
 
-from gpu_operators import FILES, together  # noqa: E402
+from gpu_operators import CASES, FILES, IDS, OWN, Call, in_turn, together  # noqa: E402
 
+from polyop.ir.module import Binary  # noqa: E402
 from polyop.runtime import amdgcn, nvrtc  # noqa: E402
 from polyop.runtime.usage import usage  # noqa: E402
 
 TARGETS = ("cuda:sm_80", "cuda:sm_90a", "hip:gfx90a", "hip:gfx942", "hip:gfx1100")
 
 
+LIMIT, WORST = 1.0, 12
+"""Seconds that generating and compiling a kernel may take; how many of the slowest operators are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """Seconds of a processor: to generate the text of an operator, proofs included, and to compile its `kernels`."""
+
+    name: str
+    generated: float
+    compiled: float
+    kernels: int
+
+    @property
+    def each(self) -> float:
+        return (self.generated + self.compiled) / max(1, self.kernels)
+
+    def __str__(self) -> str:
+        return f"{self.name:44} {self.kernels:3} {self.generated:6.2f} {self.compiled:8.2f} {self.each:6.2f}"
+
+
+def spent() -> float:
+    """Seconds of a processor so far, those of other programs that were called included."""
+    t = os.times()
+    return t.user + t.system + t.children_user + t.children_system
+
+
+def took(call: Call, name: str, tool: ModuleType) -> Took:
+    """One operator, compiled anew."""
+    start = spent()
+    code, _ = tool.compiled(call.module)
+    seconds = spent() - start
+    return Took(name, call.seconds, seconds, len(usage(Binary(call.module.name, call.module.target, code, call.module.signature))))
+
+
+def times(targets: list[str], files: list[str]) -> int:
+    for target in targets:
+        tool = nvrtc if target.startswith("cuda") else amdgcn
+        if tool.unavailable():
+            print(f"{target}: {tool.unavailable()}")
+            return 2
+        mine = [k for k, name in enumerate(OWN) if CASES[IDS.index(name)][0] in files]
+        in_turn(mine[0], target)  # what is made once for all of them
+        found = sorted((took(in_turn(k, target), f"{OWN[k]} {in_turn(k, target).dtype}", tool) for k in mine),
+                       key=lambda x: -x.each)
+        middle = found[len(found) // 2]
+        print(f"{target}: {len(found)} operators, median {middle.each:.2f} s a kernel, "
+              f"{sum(x.each > LIMIT for x in found)} of more than {LIMIT:.0f} s")
+        print(f"  {'':44} kernels  text compiled  each", *(f"  {x}" for x in found[:WORST]), sep="\n", flush=True)
+    return 0
+
+
 def main(words: list[str]) -> int:
     targets = [w for w in words if ":" in w] or list(TARGETS)
-    files = [w for w in words if ":" not in w] or list(FILES)
+    files = [w for w in words if ":" not in w and not w.startswith("--")] or list(FILES)
+    if "--times" in words:
+        return times(targets, files)
     failed = 0
     for target in targets:
         tool = nvrtc if target.startswith("cuda") else amdgcn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from itertools import accumulate
 
 from polyop.codegen.cindex import CHOICE, Text, conditions, index
 from polyop.codegen.cscope import Scope
@@ -31,8 +32,14 @@ def widened(element_: str, t: DType) -> str:
 
 
 def narrowed(value: str, t: DType) -> str:
-    """A value as an element."""
-    return f"pop_to_{t}({value})" if t in NARROW else value
+    """A value as an element; one that is rounded to be a value of `t` is rounded by becoming an element, and not before."""
+    if t not in NARROW:
+        return value
+    head = f"pop_round_{t}"
+    inner = value[len(head):]
+    open_ = list(accumulate((c == "(") - (c == ")") for c in inner))
+    is_rounded = value.startswith(f"{head}(") and 0 not in open_[:-1]
+    return f"pop_to_{t}{inner}" if is_rounded else f"pop_to_{t}({value})"
 
 
 def slot_counts(b: Buffer) -> tuple[Affine, ...]:

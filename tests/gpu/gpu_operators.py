@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -33,7 +34,10 @@ OWN = tuple({(file, case.op): name for name, (file, case) in reversed(list(zip(I
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """One call of a compiled operator: `arrays` holds inputs and, to be filled, outputs; `rung` is where the ladder ended."""
+    """One call of a compiled operator: `arrays` holds inputs and, to be filled, outputs; `rung` is where the ladder ended.
+
+    seconds   of processor time that generating its text took, proofs included
+    """
 
     case: Case
     dtype: str
@@ -45,6 +49,7 @@ class Call:
     arrays: dict[str, np.ndarray]
     want: tuple[np.ndarray, ...]
     outputs: tuple[str, ...]
+    seconds: float
 
     def check(self) -> None:
         """Assert that the outputs are what NumPy says."""
@@ -53,13 +58,13 @@ class Call:
 
 def together(file: str, target_name: str) -> list[Call]:
     """A call of every operator of a file of the library, whose modules have one text: a compiler starts once for all of them."""
-    return with_one_text([_in_turn(k, target_name) for k, name in enumerate(OWN) if CASES[IDS.index(name)][0] == file])
+    return with_one_text([in_turn(k, target_name) for k, name in enumerate(OWN) if CASES[IDS.index(name)][0] == file])
 
 
 def by_turns(target_name: str, part: int, parts: int) -> list[Call]:
     """Calls of those operators of the library whose turn it is on a target, in so many parts, with one text."""
     mine = [k for k in range(len(OWN)) if TARGETS[k % len(TARGETS)] == target_name]
-    return with_one_text([_in_turn(k, target_name) for k in mine[part::parts]])
+    return with_one_text([in_turn(k, target_name) for k in mine[part::parts]])
 
 
 def with_one_text(found: list[Call]) -> list[Call]:
@@ -68,7 +73,7 @@ def with_one_text(found: list[Call]) -> list[Call]:
     return [replace(c, module=replace(c.module, text=text)) for c in found]
 
 
-def _in_turn(k: int, target_name: str) -> Call:
+def in_turn(k: int, target_name: str) -> Call:
     """A call of operator `k`: from one to the next f32 and f16 take turns, if it has both, and so do small sizes."""
     dtypes = CASES[IDS.index(OWN[k])][1].dtypes
     wanted = ("f32", "f16")[k % 2]
@@ -91,14 +96,15 @@ def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int
             arrays[t.name] = np.zeros([evaluate(e, call.sizes) for e in t.shape], t.dtype.numpy)
         for source, result in op.updates:
             arrays[result][...] = arrays[source]
-        rung, module = _made(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
+        rung, module, seconds = _made(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
         outputs = tuple(t.name for t in op.outputs)
-        out.append(Call(case, dtype, given, rung, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs))
+        out.append(Call(case, dtype, given, rung, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs, seconds))
     return out
 
 
 @cache
-def _made(op: Any, target_name: str, regime: str) -> tuple[str, Module]:
+def _made(op: Any, target_name: str, regime: str) -> tuple[str, Module, float]:
+    start = time.thread_time()
     found = compile_op(op, contiguous(op), target(target_name), Options(regime=regime))
     assert found.module is not None, f"{op.name} has no text for {target_name}"
-    return found.rung, found.module
+    return found.rung, found.module, time.thread_time() - start
