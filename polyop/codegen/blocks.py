@@ -2,6 +2,8 @@
 
     counted   rows are counted one by one
     own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
+    asked     what all elements of a unit's tile answer alike is asked before the loops over them, and before loops that hold
+              nothing else
     filled    copies of a statement that write registers alone run all, beyond the bounds of the tensor too: nobody reads those
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
     split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, which the compiler unrolls
@@ -39,7 +41,7 @@ def prepared(nest: LoopNest) -> LoopNest:
     """`nest` as it is printed; itself, if no block has threads that work together."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest
-    return split(filled(own(counted(nest))))
+    return split(filled(asked(own(counted(nest)))))
 
 
 def counted(nest: LoopNest) -> LoopNest:
@@ -109,6 +111,50 @@ def own(nest: LoopNest) -> LoopNest:
         return replace(b, dims=tuple(x for d, x in enumerate(b.dims) if d not in gone.get(b.name, frozenset())))
 
     return replace(nest, buffers=tuple(map(shrunk, nest.buffers)), body=tuple(map(one, nest.body)))
+
+
+def asked(nest: LoopNest) -> LoopNest:
+    """Tests before the loops over a tile of a matrix unit, and before the loops in a thread around these, whose index they lack.
+
+        for k in [0, 16) { for m (atom) { if t(k_o) >= 0 and u(k, m) >= 0 { S } } }
+        if t(k_o) >= 0 { for k in [0, 16) { for m (atom) { if u(k, m) >= 0 { S } } } }
+    """
+    def one(n: Node) -> Node:
+        if not isinstance(n, For) or n.kind == Kind.THREADS:
+            return rebuild(n, lambda body: tuple(map(one, body)))
+        if n.kind != Kind.ATOM:
+            n = replace(n, body=tuple(map(one, n.body)))
+        loops, inside = _tile_loops(n)
+        match inside:
+            case (If(tests=tests, then=then, other=()),) if n.kind == Kind.ATOM or _is_tile(then):
+                before = tuple(t for t in tests if not names(t) & {f.index for f in loops})
+                rest = tuple(t for t in tests if t not in before)
+                alone: Body = (If(rest, then),) if rest else then
+                for f in reversed(loops):
+                    alone = (replace(f, body=alone),)
+                return If(before, alone) if before else n
+        return n
+
+    return replace(nest, body=tuple(map(one, nest.body)))
+
+
+def _tile_loops(n: For) -> tuple[tuple[For, ...], Body]:
+    """`n`, with the loops over a tile that stand directly in it if it is one; and what is inside."""
+    loops = [n]
+    while n.kind == Kind.ATOM and len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.ATOM:
+        n = n.body[0]
+        loops.append(n)
+    return tuple(loops), n.body
+
+
+def _is_tile(body: Body) -> bool:
+    """Whether `body` goes over a tile of a matrix unit, and nothing else."""
+    match body:
+        case (For(kind=Kind.ATOM),):
+            return True
+        case (For(body=inside),) | (If(then=inside, other=()),):
+            return _is_tile(inside)
+    return False
 
 
 def filled(nest: LoopNest) -> LoopNest:

@@ -44,6 +44,8 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
         found = factors(s.expr)
         kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in sides]
         rest = [i for i in sides if i not in kept]
+        if not rest:  # a term for each element of the results
+            continue
         if s.reduce.fn != "add" or found is None or len(kept) != 2 or len(rest) != 1:
             raise UnsupportedError(f"`{s.target}` is no product of two tiles")
         a, b = found

@@ -10,6 +10,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, names
 from polyop.ir.expr import Test as Tests
 from polyop.poly.build import Axes, Plan
+from polyop.poly.cutatoms import cuts
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, written_order
 from polyop.poly.scop import Stmt
@@ -30,6 +31,7 @@ class StagedStrategy:
     """Sizes of the tiles: of `rows` x `columns` results by a block, in steps of `deep`; a thread has `high` x `wide` of them.
 
     atom   what a matrix unit takes at once; `high` x `wide` is a warp's then
+    cuts   conditions that cut an atom along the sum, see `cutatoms.py`
     joined whether a lane has the operands of all steps of a turn at once: they are read while the unit is at the step before
     """
 
@@ -43,6 +45,7 @@ class StagedStrategy:
     high: int
     wide: int
     atom: Atom | None = None
+    cuts: tuple[Affine, ...] = ()
     joined: bool = False
 
     @property
@@ -114,10 +117,11 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)
     _require_starts(u, (row, column, depth))
     # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
-    whole = all(depth in iterators_of(x) for x in (left, right)) and not _says_more(u, depth, (left, right))
-    found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c)
+    cut = cuts(u, depth, (row, column), (left, right))
+    whole = all(depth in iterators_of(x) for x in (left, right)) and cut is not None
+    found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c, cut or ())
     across_all = wide if plan.options.tile or plan.tiled else fitting(column, WIDEST)
-    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None
+    itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None and not cut
               and fitting(depth, 2 * SWIZZLE) * left.dtype.bytes_ >= SWIZZLE]
     first = tuple(x for x in itself if x)
     if plan.tiled:
@@ -137,12 +141,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     while across > atom.n and too_many(across):
         across //= 2
     high = tall if plan.tiled and _reached(u.extent(row), tall, high) < tall else high
-    by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom, columns=_reached(u.extent(column), wide, across),
+    by_warp = replace(plain, deep=steps, high=high, wide=across, atom=atom, cuts=cut or (),
+                      columns=_reached(u.extent(column), wide, across),
                       rows=tall if plan.tiled else _reached(u.extent(row), tall, high))
     if plan.tiled:
         line = atom.k if plan.target.copies else steps
-        return (*first, *_in_tile(by_warp, u.extent(column), plan.at_most(u.extent(depth)), line), plain)
-    return (*first, by_warp if plan.target.copies else _joined(by_warp), plain)
+        return (*first, *_in_tile(by_warp, u.extent(column), plan.at_most(u.extent(depth)), line, plan.target.copies), plain)
+    return (*first, by_warp if plan.target.copies or cut else _joined(by_warp), plain)
 
 
 def _ends_inside(plan: Plan, depth: Affine, atom: Atom, operands: tuple[Load, ...]) -> bool:
@@ -150,23 +155,35 @@ def _ends_inside(plan: Plan, depth: Affine, atom: Atom, operands: tuple[Load, ..
     return depth.is_constant and depth.const % atom.k > 0 and any(x.source in plan.inside for x in operands)
 
 
-def _in_tile(s: StagedStrategy, columns: Affine, depth: int, line: int) -> tuple[StagedStrategy, ...]:
+def _in_tile(s: StagedStrategy, columns: Affine, depth: int, line: int, copies: bool) -> tuple[StagedStrategy, ...]:
     """The strategies for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again.
 
     Each warp must have results: of few columns, if that is a constant, one warp has all.
 
-    depth   the most it is, or 0; line: what the depth of a tile is a multiple of
+    depth   the most it is, or 0; line: what the depth of a tile is a multiple of; copies: see Target
     """
     assert s.atom and s.atom.c_map
     found = []
     for wide in (s.wide, s.wide // 2):
         kept = s.high // s.atom.m * (wide // s.atom.n) * s.atom.c_map.regs
         has_all = not columns.is_constant or columns.const > s.columns - wide
-        if wide >= s.atom.n and has_all and _held(s.atom, s.high, wide) + kept <= HELD:
-            found.append(replace(s, wide=wide))
+        new = replace(s, wide=wide)
+        fetched = _fetched(new, kept) if s.cuts and not copies else 0
+        if wide >= s.atom.n and has_all and _held(s.atom, s.high, wide) + kept + fetched <= HELD:
+            found.append(new)
     if s.deep < depth <= DEEPEST:  # tiles of one turn may be copied once, or while other contractions add up
         found = [*(replace(x, deep=-(-depth // line) * line) for x in found), *found]
     return tuple(found)
+
+
+def _fetched(s: StagedStrategy, results: int) -> int:
+    """Registers of a thread for tiles that go through registers, and beside them for the terms of atoms that are cut.
+
+    Tiles are those of this contraction and the other operand of the one before it. Each condition that cuts atoms has a test or an
+    address for each of the `results`, which compilers keep at the same time.
+    """
+    on_the_way = (s.rows + 2 * s.columns) * s.deep * s.what.lefts[0].dtype.bytes_ // 4 // s.threads
+    return on_the_way + results * len(s.cuts)
 
 
 def _reached(extent: Affine, tile: int, mine: int) -> int:
@@ -197,12 +214,6 @@ def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
             found = [i for i in tiled if any(i in names(affine(a)) for a, _ in t.terms if isinstance(a, Quasi))]
             if found:
                 raise UnsupportedError(f"{found[0]} runs in steps, {t} >= 0")
-
-
-def _says_more(u: Stmt, depth: str, operands: tuple[Load, ...]) -> bool:
-    """Whether a condition ends the sum along `depth` by an iterator that an operand does not have."""
-    return any(depth in names(t) and any(names(t) & set(u.dims) - iterators_of(x) for x in operands)
-               for w in u.where if isinstance(w, Tests) for t in w.tests)
 
 
 def _by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:
@@ -238,13 +249,18 @@ def _takes(atom: Atom, rows: int, columns: int) -> bool:
     return rows % atom.m == 0 and columns % atom.n == 0
 
 
-def atoms_of(plan: Plan, c: Contraction) -> tuple[Atom, ...]:
-    """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing."""
+def atoms_of(plan: Plan, c: Contraction, cut: tuple[Affine, ...] = ()) -> tuple[Atom, ...]:
+    """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing.
+
+    cut   conditions that atoms are parted by; a whole atom would add what another one excludes, unless both operands' copies have
+          0 there
+    """
     u = c.update
     summed, both = set(c.having(CONTRACTED)), iterators_of(c.lefts[0]) & iterators_of(c.rights[0])
-    if any(expr_names(w) & summed and expr_names(w) & c.roles.keys() - summed and not expr_names(w) & set(u.dims) <= both
-           for w in u.where):
-        return ()  # a whole atom would add what the condition excludes, unless both operands' copies have 0 there
+    asked = (names(t) for w in u.where for t in (w.tests if isinstance(w, Tests) else ()) if t not in cut)
+    said = (*asked, *(expr_names(w) for w in u.where if not isinstance(w, Tests)))
+    if any(x & summed and x & c.roles.keys() - summed and not x & set(u.dims) <= both for x in said):
+        return ()
     found = factors(u.expr)
     if u.reduce is None or u.reduce.fn != "add" or found is None or len(c.lefts) + len(c.rights) != 2:
         return ()

@@ -108,11 +108,14 @@ class _Writer:
         self.inside: dict[str, Part] = {}
 
     def sequence(self, p: Part, w: _Around) -> tuple[Node, ...]:
-        """Items in order. One that always runs is written alone; others may share tests with their neighbours."""
+        """Items in order. One that always runs is written alone; others may share tests with their neighbours.
+
+        So is, among threads, one that holds several statements: what it shares is not worth a copy of all of them for each case.
+        """
         if len(p.tree) == 1:
             return self.item(p, w)
         out: tuple[Node, ...] = ()
-        for always, run in groupby(p.tree, lambda x: p.only((x,)).runs_always):
+        for always, run in groupby(p.tree, lambda x: (self.weights and len(leaves((x,))) > 1) or p.only((x,)).runs_always):
             tree = tuple(run)
             for some in ((x,) for x in tree) if always else (tree,):
                 part = p.only(some)

@@ -30,11 +30,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Const, Load, affine, map_loads, names, place, substitute_expr
+from polyop.ir.expr import Affine, Const, Load, affine, map_loads, names, place, substitute, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.blocktile import SHARED, SWIZZLE, StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.copier import Copies, stage
+from polyop.poly.cutatoms import one_by_one, parted
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, iterators_of
@@ -192,6 +193,7 @@ class _Staged:
             raise UnsupportedError(f"the staged operands take more than {most} bytes")
         before, after = self.results()
         loaded: list[Band | str] = []
+        in_tiles = dict(staged)
         if s.atom and not s.reads_shared:
             for side, load in (("left", self.c.lefts[0]), ("right", self.c.rights[0])):
                 tree, at = self.load(side, load, staged[place(load, values)])
@@ -202,10 +204,16 @@ class _Staged:
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
         if s.reads_shared and not self.staging.around and self.staging.ahead < self.staging.slots - 1:
             self.b.stmts[-1] = replace(self.b.stmts[-1], lasting=True)
+        if s.cuts:
+            asked = [substitute(t, values) for t in s.cuts]
+            alone = map_loads(substitute_expr(u.expr, values), lambda x: in_tiles.get(x, x))
+            self.b.stmts[-1:] = parted(self.b.stmts[-1], asked, (*self.atoms, self.steps[-1]), self.steps[-1], alone)
         threads, rows, results = names_of(self.threads), names_of(self.rows), names_of((*self.threads, *self.rows, *self.atoms))
         if s.atom:  # the last step is its own
             product = band((*rows, *names_of((*self.atoms, self.steps[-1]))), u.name)
-            update = band((*threads, *names_of(self.steps[:-1])), *loaded, product)
+            terms = names_of((*self.rows, one_by_one(self.steps[-1]), *self.atoms))
+            apart = (band(terms, x.name) for x in self.b.stmts[-len(s.cuts):]) if s.cuts else ()
+            update = band((*threads, *names_of(self.steps[:-1])), *loaded, product, *apart)
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
         zeros, copied = [t for x in copies.values() for t in x.zeros], [t for x in copies.values() for t in x.first]

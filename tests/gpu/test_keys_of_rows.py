@@ -44,6 +44,8 @@ SEEN = {  # condition: (first and last block of keys of the rows from i_o on, wh
     "j < w": ("0", "floor((w + 63)/64)", lambda i, j, rows, keys, w: j < w),
     "j <= i, j < w": ("0", "floor((w + 63)/64)", lambda i, j, rows, keys, w: j <= i and j < w),
 }
+UNITS = {"cuda:sm_80": "pop_mma_m16n8k16_f16(", "cuda:sm_90a": "pop_mma_m16n8k16_f16(",
+         "hip:gfx942": "pop_mfma_f32_16x16x32_f16(", "hip:gfx1100": "pop_wmma_f32_16x16x16_f16("}
 SIZES = ((1, 1, 1), (63, 64, 1), (64, 65, 64), (65, 63, 0), (130, 129, 65), (70, 200, 3))  # rows, keys, w
 
 
@@ -113,3 +115,16 @@ def test_each_row_has_the_keys_of_the_text_and_what_lies_beside_them_is_not_met(
     for sizes in SIZES:
         report = run(made, seen, "f32", 32, sizes, strange, order=("forward", "backward", "shuffled")[sum(sizes) % 3])
         assert not report.findings, report
+
+
+@pytest.mark.parametrize("seen, where", [
+    (CAUSAL, "cuda:sm_80"), ("i - w < j <= i", "cuda:sm_80"), ("j <= i + N - S", "cuda:sm_80"), ("j <= 2*i", "cuda:sm_80"),
+    (CAUSAL, "cuda:sm_90a"), (CAUSAL, "hip:gfx942"), ("i - w < j < i + w", "hip:gfx942"), (CAUSAL, "hip:gfx1100")])
+def test_units_multiply_the_atoms_that_no_condition_cuts(seen, where):
+    made = attention(seen, where, "f16", 64)
+    assert made.rung == "tuned" and len(launches(made.module.launch)) == 1 and all(p.holds for p in made.proofs)
+    assert made.module.text.count(UNITS[where]) == 2  # scores, and weights by values
+    for n, sizes in enumerate(SIZES):
+        for strange in (False, True):
+            report = run(made, seen, "f16", 64, sizes, strange, order=("forward", "backward", "shuffled")[(n + strange) % 3])
+            assert not report.findings, report
