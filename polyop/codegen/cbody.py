@@ -102,7 +102,9 @@ def _loop(n: For, scope: Scope) -> list[str]:
         tests = [condition(below(n, b), scope.names) for b in bounds(n.upper) if b != affine(end)]
         return ["#pragma unroll", f"for (int {i} = 0; {i} < {end}; {step}) {{", f"    if ({' && '.join(tests)}) {{",
                 *("    " + x for x in _indented(n.body, scope)), "    }", "}"]
-    head = [*([_unrolled(n)] if is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step else []),
+    once = ["#pragma unroll 1"] if _adds_terms(n, scope) else []
+    few = is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step
+    head = [*(once or ([_unrolled(n)] if few else [])),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     return [*head, *_indented(n.body, scope, turn=True), "}"]
 
@@ -111,6 +113,12 @@ def _chooses_registers(n: For, scope: Scope) -> bool:
     """Whether the index of `n` chooses registers, which a number that is known must do."""
     return any(n.index in names(p) for s in stores(n.body) for x in (s.target, *loads(s.expr)) for p in x.index
                if isinstance(p, Affine) and scope.buffers[x.source].space == Space.REG)
+
+
+def _adds_terms(n: For, scope: Scope) -> bool:
+    """Whether `n` adds up terms in a unit's results one by one: of these there are enough beside each other, and few atoms."""
+    return any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(n.body)) and all(
+        s.reduce is not None and s.stmt not in scope.tiles.products for s in stores(n.body))
 
 
 def _unrolled(n: For) -> str:

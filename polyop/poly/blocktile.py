@@ -118,6 +118,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     _require_starts(u, (row, column, depth))
     # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
     cut = cuts(u, depth, (row, column), (left, right))
+    cut = cut if cut is None or plan.tiled or len(cut) <= 1 else None  # two of them in any tile are too much for the proofs
     whole = all(depth in iterators_of(x) for x in (left, right)) and cut is not None
     found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c, cut or ())
     across_all = wide if plan.options.tile or plan.tiled else fitting(column, WIDEST)
@@ -135,7 +136,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
 
     def too_many(across: int) -> bool:
         held, threads = _held(atom, high, across), tall // high * (wide // across) * atom.warp
-        fetched = 0 if plan.target.copies else (tall + wide) * steps * left.dtype.bytes_ // (4 * threads)
+        # of a cut atom a test or an address for each result, and a term for each of its own
+        terms = len(cut or ()) * (high * across + atom.m * atom.n) // atom.warp
+        fetched = 0 if plan.target.copies else (tall + wide) * steps * left.dtype.bytes_ // (4 * threads) + terms
         return held > HELD or held + fetched > plan.target.registers - ADDRESSES
 
     while across > atom.n and too_many(across):
@@ -179,8 +182,8 @@ def _in_tile(s: StagedStrategy, columns: Affine, depth: int, line: int, copies: 
 def _fetched(s: StagedStrategy, results: int) -> int:
     """Registers of a thread for tiles that go through registers, and beside them for the terms of atoms that are cut.
 
-    Tiles are those of this contraction and the other operand of the one before it. Each condition that cuts atoms has a test or an
-    address for each of the `results`, which compilers keep at the same time.
+    Tiles are those of this contraction and the other operand of the one before it. Each condition that cuts atoms has a test or
+    an address for each of the `results`, which compilers keep at the same time.
     """
     on_the_way = (s.rows + 2 * s.columns) * s.deep * s.what.lefts[0].dtype.bytes_ // 4 // s.threads
     return on_the_way + results * len(s.cuts)

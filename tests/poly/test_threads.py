@@ -335,7 +335,7 @@ def test_barriers_are_derived_again_from_a_nest_without_them() -> None:
 
 def test_a_condition_on_terms_of_a_sum_leaves_the_matrix_unit_the_atoms_that_it_does_not_cut() -> None:
     text = "op mm(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) where %s }"
-    for condition, cut in (("k <= m", 1), ("n <= m", 0), ("k <= m, k >= n", 2)):
+    for condition, cut in (("k <= m", 1), ("n <= m", 0)):
         operator = polyop.op(text % condition)
         op = operator._op(operator.choice())
         compiled = compile_op(op, contiguous(op), target("cuda:sm_80"))
