@@ -129,3 +129,23 @@ def test_units_multiply_the_atoms_that_no_condition_cuts(seen, where):
         for strange in (False, True):
             report = run(made, seen, "f16", 64, sizes, strange, order=("forward", "backward", "shuffled")[(n + strange) % 3])
             assert not report.findings, report
+
+
+@pytest.mark.parametrize("where", ["cuda:sm_80", "hip:gfx1100"])
+def test_triangular_products_meet_nothing_beside_the_triangle(where):
+    text = "op mm(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) where k <= m }"
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op), target(where))
+    assert UNITS[where] in made.module.text
+    g = np.random.default_rng(0)
+    for m, k, n in ((1, 3, 1), (70, 100, 9), (65, 33, 130)):
+        a, b = (g.standard_normal(s).astype(np.float16) for s in ((m, k), (k, n)))
+        a[:, m // 2:][np.triu_indices_from(a[:, m // 2:], 1 - m // 2)] = np.nan
+        b[k // 2:, :1] = np.inf
+        with np.errstate(invalid="ignore"):
+            want = np.array([(a[i, :i + 1, None].astype(float) * b[:i + 1]).sum(0) for i in range(m)])
+        given = {"A": a, "B": b, "C": np.zeros((m, n), np.float32)}
+        report = emulated.run(made.module, {"M": m, "K": k, "N": n}, {}, given)
+        assert not report.findings, report
+        np.testing.assert_allclose(given["C"], want, rtol=1e-3, atol=1e-3)
