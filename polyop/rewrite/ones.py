@@ -9,8 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Expr, Load, Test, affine, map_affine, substitute
+from polyop.ir.expr import Affine, Expr, Load, Test, affine, expr_names, map_affine, names, substitute
 from polyop.ir.op import Op, Range, Step
+from polyop.rewrite.bounds import never_negative
 
 
 def fix_sizes(op: Op, sizes: Mapping[str, int]) -> Op:
@@ -19,7 +20,7 @@ def fix_sizes(op: Op, sizes: Mapping[str, int]) -> Op:
         return op
     env = {s: affine(n) for s, n in sizes.items()}
     tensors = tuple(replace(t, shape=tuple(substitute(e, env) for e in t.shape)) for t in op.tensors)
-    return replace(assumed(op, sizes), tensors=tensors, steps=tuple(_fixed(s, env) for s in op.steps))
+    return replace(assumed(op, sizes), tensors=tensors, steps=tuple(_fixed(s, env, _telling(op, s, env)) for s in op.steps))
 
 
 def assumed(op: Op, sizes: Mapping[str, int]) -> Op:
@@ -28,12 +29,35 @@ def assumed(op: Op, sizes: Mapping[str, int]) -> Op:
     return replace(op, facts=(*op.facts, *facts)) if facts else op
 
 
-def _fixed(s: Step, env: Mapping[str, Affine]) -> Step:
-    """`s` with the sizes of `env` put in, and without the indices that then have a single value."""
+def _telling(op: Op, s: Step, env: Mapping[str, Affine]) -> frozenset[str]:
+    """The reduced indices of `s` that must stay, though they have a single value, so that a sum without elements is still one.
+
+        z[i] += p[i, j] where j <= i + N - S      with N = 1: the sum over { j : 0 <= j < 1, j <= i + 1 - S }, for all i
+
+    A condition without reduced indices says where a temporary has elements. One that would become so, and may fail, keeps its
+    index.
+    """
+    if s.reduce is None or op.tensor(s.target.source).role != "temp":
+        return frozenset()
+    reduced = frozenset(s.indices) - expr_names(s.target)
+    fixed = _fixed(s, env)
+    left, sizes = reduced & frozenset(fixed.indices), tuple(op.sizes)
+
+    def says_more(old: Expr, new: Expr) -> bool:
+        holds = isinstance(new, Test) and all(never_negative(t, sizes, fixed.ranges) for t in new.tests)
+        return not holds and bool(expr_names(old) & reduced) and not expr_names(new) & left
+
+    said = [expr_names(w) for w, x in zip(s.where, fixed.where, strict=True) if says_more(w, x)]
+    bounds = [names(r.lower) | names(r.upper) for r in s.ranges if r.index not in reduced]
+    return frozenset[str]().union(*said, *bounds) & reduced - left
+
+
+def _fixed(s: Step, env: Mapping[str, Affine], keep: frozenset[str] = frozenset()) -> Step:
+    """`s` with the sizes of `env` put in, and without the indices that then have a single value, but those to `keep`."""
     known, kept = dict(env), list[Range]()
     for r in s.ranges:
         lower, upper = substitute(r.lower, known), substitute(r.upper, known)
-        if upper == lower + 1:
+        if upper == lower + 1 and r.index not in keep:
             known[r.index] = lower
         else:
             kept.append(Range(r.index, lower, upper))

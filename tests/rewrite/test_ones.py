@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.options import SHORT, TURNED, Options
@@ -19,6 +20,7 @@ from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import few_rows, has_strip, kinds, narrow_sizes, regime, shortness
+from polyop.runtime.layout import contiguous
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
 MATMUL = instantiate(parse(Source("<test>", """
@@ -41,6 +43,24 @@ def test_the_result_is_the_same():
         cut = arrays | {"A": arrays["A"][: at["M"]]}
         got = evaluate(fix_sizes(MATMUL, dict.fromkeys(ones, 1)), at, {}, cut)["C"]
         np.testing.assert_array_equal(got, evaluate(MATMUL, at, {}, cut)["C"])
+
+
+def test_a_sum_of_which_no_element_is_left_has_a_value_as_before():
+    text = """op f(p: f32[S, N], g: f32[S]) -> (O: f32[S]) {
+        z[i] += p[i, j] where j <= i + N - S
+        O[i] = z[i] + g[i]
+    }"""
+    op, sizes = instantiate(parse(Source("<test>", text)), "f"), {"S": 4, "N": 1}
+    fixed = fix_sizes(op, {"N": 1})
+    assert fixed.steps[0].indices == ("i", "j")
+    arrays = {"p": np.arange(4, dtype=np.float32).reshape(4, 1), "g": np.full(4, 5, np.float32)}
+    np.testing.assert_array_equal(evaluate(fixed, sizes, {}, arrays)["O"], [5, 5, 5, 8])
+    made = compile_op(fixed, contiguous(fixed), AVX512, Options(special=False))
+    assert made.rung == "tuned"
+    always = instantiate(parse(Source("<test>", text.replace("j <= i + N - S", "j <= i"))), "f")
+    assert fix_sizes(always, {"N": 1}).steps[0].indices == ("i",)  # no sum is without an element
+    rows = instantiate(parse(Source("<test>", text.replace("j <= i + N - S", "i >= 2").replace("z[i] + g", "g"))), "f")
+    assert fix_sizes(rows, {"N": 1}).steps[0].indices == ("i",)  # of which rows there are sums is said as before
 
 
 def test_sizes_are_narrow_where_another_loop_could_have_the_lanes():
