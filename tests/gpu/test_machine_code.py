@@ -1,0 +1,68 @@
+"""What machine code must have, asked of the code itself: matrix instructions, wide loads and reads, nothing spilled."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from gpu_assembly import LOADS, PRODUCTS, READS, WRITES, count, instructions
+from gpu_contractions import TARGETS, assembly, compiled, staged, with_units
+from test_instructions import amd
+from test_resident import arrays, attention
+
+from polyop.ir.module import launches
+from polyop.ir.target import BY_NAME
+from polyop.runtime import amdgcn, emulated, nvrtc
+from polyop.runtime.usage import usage
+
+OPERATORS = (
+    "linalg-matmul", "linalg-matmul_tn", "linalg-matmul_tt", "linalg-bmm", "linalg-gemm", "linalg-linear_gelu",
+    "linalg-lora,scale=0.5", "linalg-chain3", "mlp-mlp", "rnn-lstm_cell", "attention-attention,scale=0.25",
+    "attention-attention_gqa,scale=0.25,group=2", "conv-conv2d,stride=2", "conv-conv2d_nhwc", "conv-conv2d_grouped",
+    "conv-conv2d_separable")
+"""One in four goes to each target: `python scripts/matrix_instructions.py` takes all operators of the library there."""
+
+needs_amdgcn = pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
+
+
+@pytest.mark.parametrize("dtype", ["f16", "bf16"])
+@pytest.mark.parametrize("where", TARGETS)
+def test_operators_that_multiply_matrices_have_matrix_instructions(where: str, dtype: str, tmp_path: Path) -> None:
+    tool = nvrtc if where.startswith("cuda") else amdgcn
+    if tool.unavailable():
+        pytest.skip(tool.unavailable())
+    first = 2 * TARGETS.index(where) + ("f16", "bf16").index(dtype)
+    mine = {name: compiled(name, dtype, where) for name in OPERATORS[first::8]}
+    assert all(" by " in x for made in mine.values() for x in staged(made))
+    found = with_units(assembly("\n".join(x.module.text for x in mine.values() if x.module), where, tmp_path))
+    for name, made in mine.items():
+        assert made.module is not None
+        own = {x.kernel for x in launches(made.module.launch)}
+        assert len(own & found) == max(1, len(staged(made))), name
+
+
+@needs_amdgcn
+@pytest.mark.parametrize(("where", "products"), [("hip:gfx90a", 16), ("hip:gfx942", 16), ("hip:gfx1100", 8)])
+def test_attention_reads_and_loads_16_bytes_and_multiplies_by_units(where: str, products: int, tmp_path: Path) -> None:
+    module = attention(where, "f16", 64).module
+    assert module is not None
+    lines = instructions(amd(module.text, BY_NAME[where].arch, tmp_path))
+    assert count(lines, PRODUCTS) >= products and count(lines, READS) >= 12
+    assert count(lines, WRITES) >= 16 and count(lines, LOADS) >= 12
+    assert not count(lines, "scratch_|buffer_store")
+    (taken,) = usage(amdgcn.assemble(module))
+    assert taken.local == 0
+
+
+@pytest.mark.parametrize(("where", "dtype"), [("hip:gfx90a", "f32"), ("hip:gfx942", "f16"), ("hip:gfx1100", "f16")])
+def test_lanes_meet_in_no_bank_in_attention(where: str, dtype: str) -> None:
+    """But in one place of RDNA, where a warp writes two rows of scores at a time: see docs/design.md."""
+    made = attention(where, dtype, 64)
+    given, _ = arrays(dtype, 64, (64, 128, 64))
+    sizes = {"B": 2, "S": 64, "N": 128, "D": 64}
+    assert made.module is not None
+    report = emulated.run(made.module, {n: sizes[n] for n in made.op.sizes}, {}, given, banks=True)
+    met = [t for t in report.traffic if t.conflicts]
+    assert report.traffic and not report.findings and np.isfinite(given["O"].astype(np.float32)).all()
+    assert not met if where != "hip:gfx1100" else len(met) == 1 and met[0].write and "S0_acc" in met[0].code
