@@ -17,7 +17,7 @@ from polyop.runtime import amdgcn, emulated, nvrtc
 from polyop.runtime.usage import usage
 
 OPERATORS = (
-    "linalg-matmul", "linalg-matmul_tn", "linalg-matmul_tt", "linalg-bmm", "linalg-gemm", "linalg-linear_gelu",
+    "linalg-matmul", "linalg-matmul_tn", "linalg-matmul_tt", "linalg-bmm", "linalg-gemm", "linalg-linear_relu",
     "linalg-lora,scale=0.5", "linalg-chain3", "mlp-mlp", "rnn-lstm_cell", "attention-attention,scale=0.25",
     "attention-attention_gqa,scale=0.25,group=2", "conv-conv2d,stride=2", "conv-conv2d_nhwc", "conv-conv2d_grouped",
     "conv-conv2d_separable")
