@@ -23,6 +23,7 @@ HELD = 168  # registers of a lane for tiles: the others are for addresses and wh
 SHARED = 48 << 10  # bytes that every block may have
 SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
 WIDEST = 256  # columns of a block with such a unit
+SIDES = (32, 64, 128, 256)  # columns of a block that has all of them
 DEEPEST = 256  # iterations of a sum of which a block has all
 
 
@@ -105,13 +106,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
 
     if plan.tiled:
         row, rest = _tiled_row(plan, c, column)
-        if rest or not (most := plan.at_most(u.extent(column))) or most > 128:
+        if rest or not (most := plan.at_most(u.extent(column))) or most > SIDES[-1]:
             raise UnsupportedError(f"{rest or column} has more than one tile in a block")
 
     deep = 16 if u.target.dtype.bytes_ <= 4 else 8
     tall, wide = plan.options.tile or (fitting(row), fitting(column))
     if plan.tiled:
-        tall, wide = plan.tiled[own[row]].step, next(x for x in (32, 64, 128) if x >= most)
+        tall, wide = plan.tiled[own[row]].step, next(x for x in SIDES if x >= most)
     high = 8 if tall >= 128 else 4 if tall >= 64 else 2
     across = 8 if wide >= 128 else 4 if wide >= 64 else 2
     plain = StagedStrategy(c, row, column, depth, tall, wide, deep, high, across)

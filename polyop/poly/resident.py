@@ -222,7 +222,9 @@ def build(plan: Plan, node: Resident, found: Kept, temporaries: Iterable[Buffer]
     outer = {c: Axis((Coord(c),)) for c in node.loops}
     serial = next(n for n in node.body if isinstance(n, Serial))
     turn = {**outer, serial.loop: serial_axis(plan, serial)}
-    for strategies in _strategies(plan, _clusters(serial), turn):
+    for strategies, without_unit in _strategies(plan, _clusters(serial), turn):
+        if why and without_unit:  # memory is no reason to
+            continue
         for slots in (2, 1) if plan.target.copies else (1,):
             part = _built(plan, node, found, strategies, outer, turn, slots)
             refused = _too_large(plan.target, (*temporaries, *part.buffers), slots)
@@ -271,13 +273,18 @@ Strategies = tuple[StagedStrategy | None, ...]
 """For each cluster of a recurrence, if it is a contraction, how it is tiled."""
 
 
-def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterator[Strategies]:
-    """Those in which all contractions have as many threads: the last one has the most results, and chooses first."""
+def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterator[tuple[Strategies, bool]]:
+    """Those in which all contractions have as many threads: the last one has the most results, and chooses first.
+
+    And whether some contraction goes without the matrix unit that it could have.
+    """
     found = [blocktile.choose(plan, c, outer) if c.is_contraction else (None,) for c in clusters]
+    units = [any(s and s.atom for s in x) for x in found]
     last = max(n for n, c in enumerate(clusters) if c.is_contraction)
     for chosen in found[last]:
         alike = [[s for s in x if s is None or (chosen and s.threads == chosen.threads)] for x in found]
-        yield from product(*([chosen] if n == last else x for n, x in enumerate(alike)))
+        for all_ in product(*([chosen] if n == last else x for n, x in enumerate(alike))):
+            yield all_, any(has and s and not s.atom for s, has in zip(all_, units, strict=True))
 
 
 def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, held: Iterable[str] = (),

@@ -177,6 +177,23 @@ def test_rows_in_shared_memory_are_moved_by_16_bytes_and_meet_in_pairs_of_lanes_
     assert sum(t.cycles for t in mine) <= 4 * 960  # 64 rows of 64 keys, four times; one by one they took 5,376
 
 
+@pytest.mark.parametrize("where", ["cuda:sm_80", "cuda:sm_90a"])
+def test_up_to_256_channels_are_one_kernel_where_shared_memory_holds_them(where):
+    made = attention(where, "f16", 0, Options(held=(("D", 256), ("E", 256))))
+    assert len(launches(made.module.launch)) == 1 and all(" by mma_" in c for c in made.chosen if "staged" in c)
+    for channels in (129, 256):
+        report, error = run(made, "f16", channels, (65, 66, channels))
+        assert not report.findings and error < 4e-3, channels
+    if not nvrtc.unavailable():
+        (kernel,) = usage(nvrtc.assemble(made.module))
+        assert kernel.local == 0, kernel
+
+
+def test_no_contraction_goes_without_its_unit_so_that_all_have_room_in_a_block():
+    made = attention("hip:gfx942", "f16", 256, depth=256)
+    assert len(launches(made.module.launch)) == 3 and all(" by mfma_" in c for c in made.chosen if "staged" in c)
+
+
 BARRIER = re.compile(r"pop_(copies|units)_barrier<\d>\((pop_arriving)?\);")
 SAFE = "p_block_f16 is written again"  # between powers, and zeros where there are none: by their names they could meet
 
