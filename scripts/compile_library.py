@@ -58,8 +58,8 @@ def took(call: Call, name: str, tool: ModuleType) -> Took:
     """One operator, compiled anew."""
     start = spent()
     code, _ = tool.compiled(call.module)
-    seconds = spent() - start
-    return Took(name, call.seconds, seconds, len(usage(Binary(call.module.name, call.module.target, code, call.module.signature))))
+    seconds, m = spent() - start, call.module
+    return Took(name, call.seconds, seconds, len(usage(Binary(m.name, m.target, code, m.signature))))
 
 
 def times(targets: list[str], files: list[str]) -> int:
