@@ -103,7 +103,10 @@ class _Writer:
     def kernel(self, body: tuple[Node, ...]) -> tuple[Node, ...]:
         """The body of a kernel, whose barriers are handed ones if nothing but copies needs any."""
         waiting, after = self.block(body, {})
-        if not any(s.later for s in stores(body)) or _barriers(self.block(_without_copies(body), {})[0]):
+        all_stores = stores(body)
+        written = {self.same.get(s.target.source, s.target.source) for s in all_stores}
+        copied = {self.same.get(x.source, x.source) for s in all_stores if s.later for x in loads(s.expr)}
+        if not any(s.later for s in all_stores) or written & copied or _barriers(self.block(_without_copies(body), {})[0]):
             return waiting
         if self.is_persistent:  # the next block's accesses meet those of this one
             elsewhere = {m: tuple(replace(x, aged=True, before=()) for x in found) for m, found in after.items()

@@ -120,7 +120,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
     cut = cuts(u, depth, (row, column), (left, right))
     cut = cut if cut is None or plan.tiled or len(cut) <= 1 else None  # two of them in any tile are too much for the proofs
-    whole = all(depth in iterators_of(x) for x in (left, right)) and cut is not None
+    # of one term nothing is a sum, and no loop over an atom's depth is left
+    whole = all(depth in iterators_of(x) for x in (left, right)) and cut is not None and u.extent(depth) != affine(1)
     found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c, cut or ())
     across_all = wide if plan.options.tile or plan.tiled else fitting(column, WIDEST)
     itself = [_by_group(plain, x, across_all) for x in found if x.a_map is None and x.b_map is None and not cut

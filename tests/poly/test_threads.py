@@ -305,6 +305,19 @@ def test_barriers_are_handed_ones_where_only_copies_need_any(name: str, where: s
     assert {b.handed for b in barriers(nest)} == {handed}
 
 
+@pytest.mark.parametrize("where", ["cuda:sm_80", "cuda:sm_90a"])
+@pytest.mark.parametrize("sizes", ["L, B, H", "L, 16, 64"])  # a launch of blocks for each turn; one block for all
+def test_copies_of_what_a_kernel_writes_itself_have_barriers_for_all_threads(sizes: str, where: str) -> None:
+    columns = sizes.rpartition(" ")[2]
+    operator = polyop.op(f"op r(X: f16[{sizes}], U: f16[{columns}, {columns}]) -> (Y: f16[{sizes}]) {{\n"
+                         "  z[t, b, j] += f32((Y[t-1, b, k] else 0)) * f32(U[j, k])\n"
+                         "  Y[t, b, j] = f16(tanh(z[t, b, j] + f32(X[t, b, j]))) }")
+    op = operator._op(operator.choice())
+    c = compile_op(op, contiguous(op), target(where), Options())
+    assert c.rung == "tuned" and c.nest is not None, c.notes
+    assert {b.handed for b in barriers(c.nest)} == {False}
+
+
 def test_handed_barriers_do_not_order_what_threads_themselves_write() -> None:
     op, nest = made("f32", "hip:gfx942")
     assert failure(op, changed(nest, lambda n: replace(n, handed=True) if isinstance(n, Barrier) else n)) == BETWEEN

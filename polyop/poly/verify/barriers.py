@@ -74,7 +74,7 @@ def _orders(paths: Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
     if blocks and f.around[blocks[-1]].loop.persistent:
         enough = _between(paths, first, second, f.around[blocks[-1]].key)
         if enough is not None:
-            yield _elsewhere(pairs, blocks).subtract(enough)
+            yield _elsewhere(pairs, start, blocks).subtract(enough)
     for i in range(start):
         pairs = pairs.equate(IN, i, OUT, i)
     for level in range(start, both):
@@ -89,9 +89,14 @@ def _orders(paths: Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
             yield pairs.subtract(enough)
 
 
-def _elsewhere(pairs: isl.Map, blocks: Sequence[int]) -> isl.Map:
-    """The part of `pairs` of two blocks, in any order: { first -> second : some coordinate of blocks differs }"""
+def _elsewhere(pairs: isl.Map, start: int, blocks: Sequence[int]) -> isl.Map:
+    """The part of `pairs` of two blocks, in any order: { first -> second : some coordinate of blocks differs }
+
+    Of one launch: what else stands around blocks, before the dimension `start`, is a loop of the host.
+    """
     found = isl.Map.empty(pairs.get_space())
+    for i in (i for i in range(start) if i not in blocks):
+        pairs = pairs.equate(IN, i, OUT, i)
     for i in blocks:
         found = found.union(pairs.order_lt(IN, i, OUT, i)).union(pairs.order_gt(IN, i, OUT, i))
         pairs = pairs.equate(IN, i, OUT, i)
