@@ -19,6 +19,7 @@ from polyop.poly.strides import stride
 LINE = 64  # bytes of a staged line along the depth
 LONG = 64  # iterations from which a sum may be cut into turns
 ADDRESSES = 48  # registers of a lane beside tiles and what is fetched ahead
+SPARE = 8  # fewer of these, where what is fetched ahead is counted, too
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
 SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
@@ -174,7 +175,7 @@ def _in_tile(s: StagedStrategy, columns: Affine, depth: int, line: int, copies: 
         has_all = not columns.is_constant or columns.const > s.columns - wide
         new = replace(s, wide=wide)
         fetched = _fetched(new, kept) if s.cuts and not copies else 0
-        if wide >= s.atom.n and has_all and _held(s.atom, s.high, wide) + kept + fetched <= HELD:
+        if wide >= s.atom.n and has_all and _held(s.atom, s.high, wide) + kept + fetched <= HELD - (SPARE if fetched else 0):
             found.append(new)
     if s.deep < depth <= DEEPEST:  # tiles of one turn may be copied once, or while other contractions add up
         found = [*(replace(x, deep=-(-depth // line) * line) for x in found), *found]

@@ -15,8 +15,9 @@ from polyop.ir.loops import For, walk
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.runtime import cxx, emulated
+from polyop.runtime import amdgcn, cxx, emulated
 from polyop.runtime.layout import contiguous
+from polyop.runtime.usage import usage
 
 try:
     cxx.compiler()
@@ -149,3 +150,15 @@ def test_triangular_products_meet_nothing_beside_the_triangle(where):
         report = emulated.run(made.module, {"M": m, "K": k, "N": n}, {}, given)
         assert not report.findings, report
         np.testing.assert_allclose(given["C"], want, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
+@pytest.mark.parametrize("where", ["hip:gfx942", "hip:gfx1100"])
+def test_atoms_that_are_cut_leave_registers_enough(where):
+    text = "op a(Q: T, K: T, V: T) -> (O: T) { O = attention_causal(Q, K, V, scale=0.125) }"
+    operator = polyop.op(text.replace(" T", " f16[B, H, S, 128]"))
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op), target(where), Options())
+    assert made.rung == "tuned" and made.module is not None
+    (kernel,) = usage(amdgcn.assemble(made.module))
+    assert kernel.local == 0, kernel
