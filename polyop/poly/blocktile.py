@@ -19,6 +19,7 @@ from polyop.poly.strides import stride
 LINE = 64  # bytes of a staged line along the depth
 LONG = 64  # iterations from which a sum may be cut into turns
 ADDRESSES = 48  # registers of a lane beside tiles and what is fetched ahead
+WIDE_WARP = 64  # lanes: of CDNA
 SPARE = 8  # fewer of these, where what is fetched ahead is counted, too
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SHARED = 48 << 10  # bytes that every block may have
@@ -120,7 +121,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     _require_starts(u, (row, column, depth))
     # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
     cut = cuts(u, depth, (row, column), (left, right))
-    cut = cut if cut is None or plan.tiled or len(cut) <= 1 else None  # two of them in any tile are too much for the proofs
+    # two of them in any tile are too much for the proofs, and one for the scalar registers of warps of 64 lanes
+    cut = cut if not cut or plan.tiled or len(cut) <= (plan.target.warp < WIDE_WARP) else None
     # of one term nothing is a sum, and no loop over an atom's depth is left
     whole = all(depth in iterators_of(x) for x in (left, right)) and cut is not None and u.extent(depth) != affine(1)
     found = () if plan.options.numerics == "strict" or not whole else atoms_of(plan, c, cut or ())

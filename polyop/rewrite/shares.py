@@ -132,6 +132,8 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
         if _pieces(x, sizes, rows) >= PIECES or x.mixed:
             continue
         results, deep = prod(evaluate(e, sizes) for e in x.results), evaluate(x.deep, sizes)
+        if results < 1:
+            continue  # a class of a strided convolution may have none, where all sizes are 1
         chunk = STREAMED if x.in_line and (rows or not x.tiled) else TILED
         while deep > MOST * chunk or results * chunk < LONG:
             chunk *= STEP

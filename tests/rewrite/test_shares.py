@@ -10,7 +10,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.shares import LONG, ROWS, cut_into_shares
+from polyop.rewrite.shares import LONG, ROWS, cut_into_shares, sums, thread_shares
 from tests.rewrite.ops import op
 
 TEXTS = {
@@ -58,3 +58,8 @@ def test_the_loop_over_shares_is_parallel_and_proved(name):
 def test_what_has_other_loops_to_share_or_nothing_to_cut_stays_whole(text):
     whole = op(text)
     assert cut_into_shares(whole) is whole
+
+
+def test_a_sum_without_results_is_not_cut():
+    (found,) = sums(op("op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"))
+    assert thread_shares((found,), {"M": 0, "K": 1, "N": 1}, 0) == thread_shares((found,), {"M": 0, "K": 10**6, "N": 5}, 1) == ()
