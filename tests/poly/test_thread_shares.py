@@ -9,13 +9,9 @@ import pytest
 
 import polyop
 from polyop.compiler import compile_op
-from polyop.dsl.check import instantiate
-from polyop.dsl.parse import parse
 from polyop.forms import before_scop
 from polyop.ir.loops import structure
-from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
-from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
@@ -23,6 +19,7 @@ from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import regime
 from polyop.runtime import threads
 from polyop.runtime.layout import contiguous
+from tests.rewrite.ops import op as op_of
 
 V4 = target("x86:x86-64-v4")
 
@@ -31,10 +28,6 @@ DOTS = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] 
 COLUMNS = "op f(X: f32[K, N]) -> (Y: f32[N]) { Y[n] += X[k, n] }"
 ROWS = "op f(X: f32[M, K]) -> (Y: f32[M]) { Y[m] += X[m, k] }"
 BYTES = "op f(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }"
-
-
-def op_of(text: str) -> Op:
-    return instantiate(parse(Source("<test>", text)), "f")
 
 
 def middle(text: str, options: Options) -> Middle:

@@ -5,15 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyop.dsl.check import instantiate
-from polyop.dsl.parse import parse
 from polyop.ir.clamps import cases, decided, innermost
 from polyop.ir.expr import Affine, affine, evaluate, quasi
-from polyop.ir.op import Op
 from polyop.ir.reference import evaluate as computed
-from polyop.ir.span import Source
 from polyop.poly.wellformed import check
 from polyop.rewrite.turns import cut_at_turns
+from tests.rewrite.ops import op as op_of
 
 MIRROR = """op f(X: f32[M, N]) -> (Y: f32[M, N + 4]) where N > 2 {
     Y[i, j] = X[i, min(max(j - 2, 2 - j), 2*N - 2 - (j - 2))] }"""
@@ -21,10 +18,6 @@ BOTH = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where N > 2 { Y[i, j] = X[i, max(j 
 EDGE = "op f(X: f32[M, N]) -> (Y: f32[M, N]) { Y[i, j] = 2 * X[i, max(j - 2, 0)] }"
 COPY = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where N > 1 { Y[i, j] = X[i, min(max(j - 2, 0), N - 2)] }"
 ROWS = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where M > 1 { Y[i, j] = X[max(i - 1, 1 - i), j] }"
-
-
-def op_of(text: str) -> Op:
-    return instantiate(parse(Source("<test>", text)), "f")
 
 
 @pytest.mark.parametrize("text", [MIRROR, BOTH, EDGE, COPY, ROWS])
