@@ -64,7 +64,7 @@ def of(k: Part, consumers: int, boxes: Mapping[str, Box], shared: int, results: 
         return None
     if not k.axes or not k.axes[-1].loop.persistent or consumers % COPYING:
         return None
-    if multi.shared // (shared + multi.reserved) > 1:
+    if shared <= multi.room(2):
         return None  # of two blocks, one multiplies while the other waits
     threads = consumers + COPYING
     each = multi.parts * multi.registers * WARP // threads // _GRAIN * _GRAIN

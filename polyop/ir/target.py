@@ -31,6 +31,10 @@ class Multiprocessor:
     reserved: int
     blocks: int
 
+    def room(self, blocks: int = 1) -> int:
+        """Bytes of shared memory for each of so many blocks at one time."""
+        return self.shared // blocks - self.reserved
+
 
 @dataclass(frozen=True, slots=True)
 class Target:

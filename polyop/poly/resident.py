@@ -265,7 +265,7 @@ def _too_large(target: Target, buffers: Iterable[Buffer], blocks: int) -> str:
     """Why the memory of so many blocks does not hold those of `buffers` that lie there; empty if it does."""
     shared = (b for b in buffers if b.space == Space.SHARED)
     bytes_ = sum(prod(-(-e.const // unit) for e, unit in b.dims) * b.dtype.bytes_ for b in shared)
-    most = target.multi.shared // blocks - target.multi.reserved if target.multi else blocktile.SHARED
+    most = target.multi.room(blocks) if target.multi else blocktile.SHARED
     return f"a block would keep {bytes_} bytes, and has {most}" if bytes_ > most else ""
 
 

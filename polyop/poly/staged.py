@@ -188,7 +188,7 @@ class _Staged:
         values = plan.values(u, self.axes)
         copies = {load: self.copies(n, load) for n, load in enumerate(self.operands)}
         staged = {place(load, values): x.found for load, x in copies.items()}
-        most = plan.target.multi.shared - plan.target.multi.reserved if s.reads_shared and plan.target.multi else SHARED
+        most = plan.target.multi.room() if s.reads_shared and plan.target.multi else SHARED
         if not plan.block and min(2, self.staging.slots) * slot_bytes(self.staging, self.operands) > most:
             raise UnsupportedError(f"the staged operands take more than {most} bytes")
         before, after = self.results()

@@ -157,7 +157,7 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bo
         return replace(s, slots=2)
     total = multi.parts * multi.registers * s.plan.target.warp
     blocks = max(1, min(total // (s.threads * (registers + OTHERS)), multi.blocks))
-    slots = max(2, min(SLOTS, (multi.shared // blocks - multi.reserved) // slot_bytes(s, operands)))
+    slots = max(2, min(SLOTS, multi.room(blocks) // slot_bytes(s, operands)))
     return replace(s, slots=slots, ahead=slots - 2 if lasting and slots == SLOTS else slots - 1)
 
 
