@@ -72,9 +72,13 @@ def with_barriers(nest: LoopNest) -> LoopNest:
 class _Writer:
     nest: LoopNest
 
-    @property
+    @cached_property
     def same(self) -> Mapping[str, str]:
         return dict(self.nest.in_place)
+
+    def memory(self, x: Load) -> str:
+        """What `x` lies in, by one name for both tensors of an update in place."""
+        return self.same.get(x.source, x.source)
 
     def kernels(self, body: tuple[Node, ...]) -> tuple[Node, ...]:
         """The body of the host's plan: a loop over blocks is a kernel, and so is what stands between two of them."""
@@ -104,9 +108,9 @@ class _Writer:
         """The body of a kernel, whose barriers are handed ones if nothing but copies needs any."""
         waiting, after = self.block(body, {})
         all_stores = stores(body)
-        written = {self.same.get(s.target.source, s.target.source) for s in all_stores}
-        copied = {self.same.get(x.source, x.source) for s in all_stores if s.later for x in loads(s.expr)}
-        if not any(s.later for s in all_stores) or written & copied or _barriers(self.block(_without_copies(body), {})[0]):
+        copied = {self.memory(x) for s in all_stores if s.later for x in loads(s.expr)}
+        written = {self.memory(s.target) for s in all_stores}
+        if not copied or copied & written or _barriers(self.block(_without_copies(body), {})[0]):
             return waiting
         if self.is_persistent:  # the next block's accesses meet those of this one
             elsewhere = {m: tuple(replace(x, aged=True, before=()) for x in found) for m, found in after.items()
@@ -170,7 +174,7 @@ class _Writer:
             read = [x for e in (s.expr, *(p for p in s.target.index if not isinstance(p, Affine))) for x in loads(e)]
             for x, writes in ((s.target, True), *((x, False) for x in read)):
                 if self.nest.buffer(x.source).space != Space.REG:
-                    memory = self.same.get(x.source, x.source)
+                    memory = self.memory(x)
                     barriers = 2 if s.lasting and not writes else 1
                     by_all = self.nest.buffer(s.target.source).space == Space.REG and not self.are_all(threads)
                     here = _Access(x, writes, threads, writes and s.later, barriers=barriers, by_all=by_all)
