@@ -9,6 +9,7 @@ from functools import cached_property
 import islpy as isl
 
 from polyop.ir.dtypes import DType
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, map_loads, names, substitute, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Kind, Space
@@ -50,6 +51,16 @@ class Plan:
         op = self.scop.op
         tensors = [t.name for t in op.tensors]
         return stems(tensors, {*tensors, *(p.name for p in op.params)}, {s.name for s in self.scop.stmts})
+
+    def extent(self, u: Stmt, i: str) -> Affine:
+        """How many values the iterator `i` of `u` has, in sizes alone.
+
+        Raises  UnsupportedError, if that depends on other iterators.
+        """
+        out = u.extent(i)
+        if not names(out) <= set(self.scop.op.sizes):
+            raise UnsupportedError(f"the extent of {i}, {out}, depends on other loops")
+        return out
 
     def at_most(self, extent: Affine) -> int:
         """What `extent` never exceeds, as far as that is known; else 0."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, names, quasi
+from polyop.ir.expr import Affine, Load, affine, quasi
 from polyop.ir.loops import Kind
 from polyop.poly.build import Axes, Builder, Plan, register
 from polyop.poly.contract import PackedStrategy
@@ -29,7 +29,6 @@ class Tile:
         self.plan, self.cluster, self.outer, self.s = plan, cluster, outer, s
         self.c, self.u = s.what, s.what.update
         self.own = plan.classes[self.u.name]
-        self.range = {r.index: r for r in self.u.ranges}
         self.axes: dict[str, Axis] = dict(outer)
         q = self.own
         chains: dict[str, tuple[Coord, ...]] = {
@@ -94,11 +93,7 @@ class Tile:
 
     def extent(self, i: str) -> Affine:
         """The number of values of iterator `i`, in sizes alone."""
-        r = self.range[i]
-        out = r.upper - r.lower
-        if not names(out) <= set(self.plan.scop.op.sizes):
-            raise UnsupportedError(f"the extent of {i}, {out}, depends on other loops")
-        return out
+        return self.plan.extent(self.u, i)
 
     def offset(self, i: str, axes: Axes) -> Affine:
         """Iterator `i` counted from its start, in the coordinates of `axes`."""

@@ -30,7 +30,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Const, Load, affine, map_loads, names, place, substitute, substitute_expr
+from polyop.ir.expr import Affine, Const, Load, affine, map_loads, place, substitute, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.blocktile import SHARED, SWIZZLE, StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
@@ -97,7 +97,6 @@ class _Staged:
         self.plan, self.cluster, self.outer, self.s, self.held = plan, cluster, outer, s, held
         self.c, self.u = s.what, s.what.update
         q = self.own = plan.classes[self.u.name]
-        self.range = {r.index: r for r in self.u.ranges}
         a = s.atom
         self.down = _cut(q[s.row], s.rows, s.high, a.m if a else 0, plan.tiled.get(q[s.row]))
         self.across = _cut(q[s.column], s.columns, s.wide, a.n if a else 0)
@@ -169,17 +168,10 @@ class _Staged:
     def others(self, role: str, *used: str) -> tuple[str, ...]:
         return tuple(i for i in self.c.having(role) if i not in used)
 
-    def extent(self, i: str) -> Affine:
-        r = self.range[i]
-        out = r.upper - r.lower
-        if not names(out) <= set(self.plan.scop.op.sizes):
-            raise UnsupportedError(f"the extent of {i}, {out}, depends on other loops")
-        return out
-
     def build(self) -> Part:
         s, u, plan, q = self.s, self.u, self.plan, self.own
         for i in (s.row, s.column, s.depth):
-            self.extent(i)
+            plan.extent(u, i)
         grid = [q[i] for i in (*self.others(BATCH), *self.others(ROW, s.row), *self.others(COLUMN, s.column))]
         grid += [x.name for x in (self.down.block, self.across.block) if x not in plan.tiled.values()]
         if not plan.tiled:
