@@ -26,7 +26,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import affine
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
-from polyop.poly import blocktile, spread, staged
+from polyop.poly import blocktile, spread, staged, tilechoice
 from polyop.poly.batches import Run
 from polyop.poly.blocktile import StagedStrategy
 from polyop.poly.build import Axes, Part, Plan
@@ -278,7 +278,7 @@ def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterato
 
     And whether some contraction goes without the matrix unit that it could have.
     """
-    found = [blocktile.choose(plan, c, outer) if c.is_contraction else (None,) for c in clusters]
+    found = [tilechoice.choose(plan, c, outer) if c.is_contraction else (None,) for c in clusters]
     units = [any(s and s.atom for s in x) for x in found]
     last = max(n for n, c in enumerate(clusters) if c.is_contraction)
     for chosen in found[last]:

@@ -8,7 +8,7 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import blocktile, columns, contract, lanes, packed, rows, scanned, scattered, spread, squares, staged, strips
+from polyop.poly import columns, contract, lanes, packed, rows, scanned, scattered, spread, squares, staged, strips, tilechoice
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -64,7 +64,7 @@ def _attempts(plan: Plan, cluster: Cluster, outer: Axes, rung: str) -> tuple[lis
 
 
 def _staged(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
-    return [(str(s), partial(staged.build, plan, cluster, outer, s)) for s in blocktile.choose(plan, cluster, outer)]
+    return [(str(s), partial(staged.build, plan, cluster, outer, s)) for s in tilechoice.choose(plan, cluster, outer)]
 
 
 def _spread(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:

@@ -1,0 +1,177 @@
+"""Which tiles a block of a GPU's threads has of a contraction: by what is known of its sizes, roles and the target."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyop.ir.atoms import Atom, atoms_for
+from polyop.ir.dots import factors
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, names
+from polyop.ir.expr import Test as Tests
+from polyop.poly import cutatoms
+from polyop.poly.blocktile import SWIZZLE, StagedStrategy, by_group, by_warps, joined, kept_by_groups, kept_by_warps
+from polyop.poly.build import Axes, Plan
+from polyop.poly.nodes import Cluster
+from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, written_order
+from polyop.poly.scop import Stmt
+from polyop.poly.strides import stride
+
+LINE = 64  # bytes of a staged line along the depth
+LONG = 64  # iterations from which a sum may be cut into turns
+WIDE_WARP = 64  # lanes: of CDNA
+WIDEST = 256  # columns of a block whose unit reads shared memory
+SIDES = (32, 64, 128, 256)  # columns of a block that has all of them
+
+
+def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, ...]:
+    """Tiles that fit what is known of the sizes: the largest, unless rows or columns are known to be few. The best come first.
+
+    Raises  UnsupportedError, if the update has no rows, columns and depth to tile.
+    """
+    if not cluster.is_contraction:
+        raise UnsupportedError("it is no contraction")
+    c = classify(plan, cluster, outer)
+    if plan.options.numerics == "strict" and len(c.having(CONTRACTED)) > 1:
+        raise UnsupportedError("blocks would sum in another order")
+    plain = _plain(plan, c)
+    cut = _cuts(plan, plain)
+    atoms = () if cut is None or plan.options.numerics == "strict" else atoms_of(plan, c, cut)
+    return (*(() if cut else _groups(plan, plain, atoms)), *_warps(plan, plain, atoms, cut or ()), plain)
+
+
+def _plain(plan: Plan, c: Contraction) -> StagedStrategy:
+    """Tiles whose results threads have, each some rows and columns."""
+    u = c.update
+    row, column, depth = _axes(plan, c)
+    if plan.tiled:
+        row, rest = _tiled_row(plan, c, column)
+        most = plan.at_most(u.extent(column))
+        if rest or not most or most > SIDES[-1]:
+            raise UnsupportedError(f"{rest or column} has more than one tile in a block")
+        tall, wide = plan.tiled[plan.classes[u.name][row]].step, next(x for x in SIDES if x >= most)
+    else:
+        tall, wide = plan.options.tile or (_fitting(plan, u, row), _fitting(plan, u, column))
+    _require_starts(u, (row, column, depth))
+    high, across = (8 if side >= 128 else 4 if side >= 64 else 2 for side in (tall, wide))
+    return StagedStrategy(c, row, column, depth, tall, wide, 16 if u.target.dtype.bytes_ <= 4 else 8, high, across)
+
+
+def _axes(plan: Plan, c: Contraction) -> tuple[str, str, str]:
+    """The row, the column and the depth that are tiled: those with stride 1 in an operand, if they can be."""
+    u, own, (left, right) = c.update, plan.classes[c.update.name], (c.lefts[0], c.rights[0])
+
+    def unit(load: Load, pool: tuple[str, ...]) -> str | None:
+        return next((i for i in pool if stride(plan, u, load, own[i]) == 1), None)
+
+    rows, contracted = c.having(ROW), c.having(CONTRACTED)
+    row = unit(left, rows) or next(i for i in reversed(written_order(u)) if i in rows)
+    long = tuple(i for i in contracted if not u.extent(i).is_constant or u.extent(i).const >= LONG) or contracted
+    long = tuple(i for i in long if all(_is_no_window(i, x, c.having(BATCH)) for x in (left, right))) or long
+    return row, c.lane, unit(left, long) or unit(right, long) or long[-1]
+
+
+def _fitting(plan: Plan, u: Stmt, i: str, most: int = 128) -> int:
+    """The side of a tile along `i`: `most`, unless fewer iterations are known, or hinted at."""
+    e = u.extent(i)
+    n = plan.at_most(e) or dict(plan.options.hints).get(e.name or "", most)
+    return next(x for x in (32, 64, 128, most) if x >= min(n, most))
+
+
+def _cuts(plan: Plan, s: StagedStrategy) -> tuple[Affine, ...] | None:
+    """The conditions that cut atoms along the sum, see `cutatoms.py`; None, if no atom may be used."""
+    u, operands = s.what.update, (s.what.lefts[0], s.what.rights[0])
+    # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
+    if not all(s.depth in iterators_of(x) for x in operands):
+        return None
+    if u.extent(s.depth) == affine(1):
+        return None  # of one term nothing is a sum, and no loop over an atom's depth is left
+    found = cutatoms.cuts(u, s.depth, (s.row, s.column), operands)
+    # two of them in any tile are too much for the proofs, and one for the scalar registers of warps of 64 lanes
+    most = 1 if plan.target.warp < WIDE_WARP else 0
+    return found if found is None or plan.tiled or len(found) <= most else None
+
+
+def _groups(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...]) -> tuple[StagedStrategy, ...]:
+    """Strategies with a unit that reads shared memory itself."""
+    u, operands = plain.what.update, (plain.what.lefts[0], plain.what.rights[0])
+    if _fitting(plan, u, plain.depth, 2 * SWIZZLE) * operands[0].dtype.bytes_ < SWIZZLE:
+        return ()
+    columns = plain.columns if plan.options.tile or plan.tiled else _fitting(plan, u, plain.column, WIDEST)
+    found = [by_group(plain, x, columns) for x in atoms if x.a_map is None and x.b_map is None]
+    found = [s for s in found if s]
+    if not plan.tiled:
+        return tuple(s for s in found if s)
+    most = plan.at_most(u.extent(plain.depth))
+    inside = any(x.source in plan.inside for x in operands)
+    return tuple(y for s in found if s and not (inside and most % s.deep) for y in kept_by_groups(s, most))
+
+
+def _warps(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...], cut: tuple[Affine, ...]) -> tuple[StagedStrategy, ...]:
+    """Strategies with a unit whose operands are in registers."""
+    u, target, operands = plain.what.update, plan.target, (plain.what.lefts[0], plain.what.rights[0])
+    depth, columns, rows = (u.extent(i) for i in (plain.depth, plain.column, plain.row))
+    atom = next((x for x in atoms if x.a_map and x.b_map), None)
+    if atom is None or plain.rows % atom.m or plain.columns % atom.n:
+        return ()
+    if depth.is_constant and depth.const % atom.k and any(x.source in plan.inside for x in operands):
+        return ()  # an operand that the unit reads where it lies, in the block's memory, ends within an atom
+    # of what goes through registers, all that lanes wait for is fetched at once
+    s = by_warps(plain, atom, cut, LINE if target.copies else SWIZZLE, target)
+    s = replace(s, columns=_reached(columns, s.columns, s.wide))
+    if plan.tiled:
+        s = replace(s, high=s.rows) if _reached(rows, s.rows, s.high) < s.rows else s
+        return kept_by_warps(s, columns, plan.at_most(depth), atom.k if target.copies else s.deep, target.copies)
+    s = replace(s, rows=_reached(rows, s.rows, s.high))
+    return (s if target.copies or cut else joined(s),)
+
+
+def _reached(extent: Affine, tile: int, mine: int) -> int:
+    """The side of a block's `tile`, halved while results of a constant `extent` leave the warps of one half without any."""
+    while extent.is_constant and extent.const <= tile // 2 and mine < tile:
+        tile //= 2
+    return tile
+
+
+def _tiled_row(plan: Plan, c: Contraction, column: str) -> tuple[str, str]:
+    """The row of which a block has a tile, and what else of the result it would have to go through."""
+    own = plan.classes[c.update.name]
+    row = next((i for i in c.having(ROW) if own[i] in plan.tiled), None)
+    if row is None:
+        raise UnsupportedError("the rows of a block are none of its own")
+    return row, ", ".join(i for i in (*c.having(BATCH), *c.having(ROW), *c.having(COLUMN)) if i not in (row, column))
+
+
+def _is_no_window(i: str, load: Load, batches: tuple[str, ...]) -> bool:
+    """Whether some position of `load` is just `i`, or `i` in a block that a batch counts."""
+    return any(isinstance(p, Affine) and p.factor(i) == 1 and names(p) <= {i, *batches} for p in load.index)
+
+
+def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
+    """Raises  UnsupportedError, if a remainder says of an iterator that is tiled where it runs: tiles start anywhere."""
+    for w in u.where:
+        for t in w.tests if isinstance(w, Tests) else ():
+            found = [i for i in tiled if any(i in names(affine(a)) for a, _ in t.terms if isinstance(a, Quasi))]
+            if found:
+                raise UnsupportedError(f"{found[0]} runs in steps, {t} >= 0")
+
+
+def atoms_of(plan: Plan, c: Contraction, cut: tuple[Affine, ...]) -> tuple[Atom, ...]:
+    """What the target's matrix units do of `C += f(A) * f(B)`, with operands as they are; maybe nothing.
+
+    cut   conditions that atoms are parted by; a whole atom would add what another one excludes, unless both operands' copies have
+          0 there
+    """
+    u = c.update
+    summed, both = set(c.having(CONTRACTED)), iterators_of(c.lefts[0]) & iterators_of(c.rights[0])
+    asked = (names(t) for w in u.where for t in (w.tests if isinstance(w, Tests) else ()) if t not in cut)
+    said = (*asked, *(expr_names(w) for w in u.where if not isinstance(w, Tests)))
+    if any(x & summed and x & c.roles.keys() - summed and not x & set(u.dims) <= both for x in said):
+        return ()
+    found = factors(u.expr)
+    if u.reduce is None or u.reduce.fn != "add" or found is None or len(c.lefts) + len(c.rights) != 2:
+        return ()
+    if {*found} != {c.lefts[0], c.rights[0]}:
+        return ()
+    atoms = atoms_for(plan.target, c.lefts[0].dtype, c.rights[0].dtype, u.target.dtype)
+    return tuple(x for x in atoms if x.exact or plan.options.numerics == "tf32")
