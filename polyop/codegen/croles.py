@@ -24,9 +24,8 @@ from dataclasses import dataclass
 from polyop.codegen.cscope import Box
 from polyop.codegen.split import Part, used
 from polyop.ir.loops import Barrier, Buffer, For, If, Node, Space, rebuild, stores, walk
-from polyop.ir.target import Multiprocessor
+from polyop.ir.target import Target
 
-WARP = 32
 COPYING = 128
 """Threads of the producer: what gives back registers is a group of four warps."""
 
@@ -53,21 +52,22 @@ class Roles:
         return self.consumers + COPYING
 
 
-def of(k: Part, consumers: int, boxes: Mapping[str, Box], shared: int, results: int, multi: Multiprocessor) -> Roles | None:
+def of(k: Part, consumers: int, boxes: Mapping[str, Box], shared: int, results: int, target: Target) -> Roles | None:
     """The roles in a kernel of `consumers` threads; None if it has no such roles.
 
     Units   shared: bytes of a block's memory; results: registers of a thread for them
     """
+    assert target.multi
     barriers = [n for n in walk(k.body) if isinstance(n, Barrier)]
     later = [s for s in stores(k.body) if s.later]
     if not barriers or not all(n.handed for n in barriers) or not later or not all(s.stmt in boxes for s in later):
         return None
     if not k.axes or not k.axes[-1].loop.persistent or consumers % COPYING:
         return None
-    if shared <= multi.room(2):
+    if shared <= target.multi.room(2):
         return None  # of two blocks, one multiplies while the other waits
     threads = consumers + COPYING
-    each = multi.parts * multi.registers * WARP // threads // _GRAIN * _GRAIN
+    each = target.multi.parts * target.multi.registers * target.warp // threads // _GRAIN * _GRAIN
     if each < results + _OTHERS:
         return None  # the compiler asks for as many from the start
     return Roles(consumers, min(_MOST, (each * threads - COPYING * FEW) // consumers // _GRAIN * _GRAIN))

@@ -73,7 +73,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         bytes_ = max(cthreads.shared_offsets(_shared(p, nest))[1] for p in k.parts)
         boxes, told = cboxes.found(k.body, dict(scope.buffers)) if target.boxes else ({}, ())
         results = cmatrix.results(k.body, scope)
-        roles = croles.of(k.parts[0], block, boxes, bytes_, results, target.multi) if told and target.multi else None
+        roles = croles.of(k.parts[0], block, boxes, bytes_, results, target) if told else None
         ring = cboxes.ring(k.body, bytes_, bool(roles)) if told else None
         bytes_ = ring.end if ring else bytes_
         size = roles.threads if roles else block
@@ -194,7 +194,7 @@ def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, r
     return [
         f"const bool pop_boxed = {boxed};", *cboxes.start(ring),
         f"pop_pipe<{ring.count}> pop_arriving = pop_pipe_start<{ring.count}>("
-        f"(pop_u64*)(pop_shared + {ring.at}), pop_boxed ? 1 : {croles.COPYING}, {first // croles.WARP});",
+        f"(pop_u64*)(pop_shared + {ring.at}), pop_boxed ? 1 : {croles.COPYING}, {first // scope.tiles.warp});",
         f"if ({cthreads.NUMBER} >= {first}) {{  // these threads copy; if they ask for boxes, one of them does",
         f"    pop_registers_less<{croles.FEW}>();",
         f"    if (!pop_boxed || {cthreads.NUMBER} == {first}) {{",

@@ -16,8 +16,8 @@ from polyop.ir.options import Layout, Options
 from polyop.runtime.bind import Bound
 
 MOST = 5e8
-"""Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out: one of their own would
-have saved a third of that, perhaps, which is what compiling it costs.
+"""Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out. Compiling one of their own
+takes about a third of that; that it saves as much is assumed, not measured.
 """
 
 TIMES = 3

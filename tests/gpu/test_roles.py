@@ -147,9 +147,7 @@ def test_both_roles_have_the_barriers_and_each_has_its_own_stores() -> None:
 
 def roles(k: Part, boxes: tuple[str, ...] = ("copy",), threads: int = 256, shared: int = 190 << 10,
           results: int = 128) -> croles.Roles | None:
-    multi = target("cuda:sm_90a").multi
-    assert multi is not None
-    return croles.of(k, threads, {b: Box(0, (), (), 0) for b in boxes}, shared, results, multi)
+    return croles.of(k, threads, {b: Box(0, (), (), 0) for b in boxes}, shared, results, target("cuda:sm_90a"))
 
 
 def test_a_kernel_has_roles_where_it_fills_a_multiprocessor_and_an_engine_does_all_its_copies() -> None:

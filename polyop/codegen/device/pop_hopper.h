@@ -145,11 +145,15 @@ template <int N, int R> POP_FN void pop_ring_close(pop_ring<R>& ring) {
     ring.group++;
 }
 
-// Waits for all groups, of which the last barrier left N on their way; who asked for them does.
-template <int N, int R> POP_FN void pop_ring_end(pop_ring<R>& ring) {
-    if (pop_thread() != 0) return;
+// Closes the last group and waits for it and all others, of which the last barrier left N on their way.
+template <int N, int R> POP_FN void pop_ring_drain(const pop_ring<R>& ring) {
     pop_mbarrier_expect(ring.full + ring.group % R, ring.bytes);
     for (pop_u32 i = ring.group + 1 > N ? ring.group - N : 0; i <= ring.group; ++i) pop_mbarrier_wait(ring.full + i % R, i / R % 2);
+}
+
+// Who asked for the groups waits for them.
+template <int N, int R> POP_FN void pop_ring_end(const pop_ring<R>& ring) {
+    if (pop_thread() == 0) pop_ring_drain<N>(ring);
 }
 
 // --- threads that copy beside threads that use the copies --------------------------------------------------------------
@@ -207,13 +211,9 @@ template <int N, int R> POP_FN void pop_producer_barrier(pop_pipe<R>& pipe, bool
 }
 
 // Waits for all groups, of which the last barrier left N on their way.
-template <int N, int R> POP_FN void pop_producer_end(pop_pipe<R>& pipe, bool boxed) {
-    if (!boxed) {
-        pop_copies_end();
-        return;
-    }
-    pop_mbarrier_expect(pipe.full + pipe.group % R, pipe.bytes);
-    for (pop_u32 i = pipe.group + 1 > N ? pipe.group - N : 0; i <= pipe.group; ++i) pop_mbarrier_wait(pipe.full + i % R, i / R % 2);
+template <int N, int R> POP_FN void pop_producer_end(const pop_pipe<R>& pipe, bool boxed) {
+    if (boxed) pop_ring_drain<N>(pipe);
+    else pop_copies_end();
 }
 
 #endif
