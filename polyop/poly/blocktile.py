@@ -6,11 +6,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from math import prod
 
 from polyop.ir.atoms import Atom
 from polyop.ir.expr import Affine
 from polyop.ir.target import Target
 from polyop.poly.roles import Contraction
+from polyop.poly.sides import Side
 
 SHARED = 48 << 10  # bytes that every block may have
 SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
@@ -27,6 +29,7 @@ class StagedStrategy:
 
     atom   what a matrix unit takes at once; `high` x `wide` is a warp's then
     cuts   conditions that cut an atom along the sum, see `cutatoms.py`
+    lines  iterators of which it has several values beside those of `row` or `column`, and how many: of these it has fewer then
     joined whether a lane has the operands of all steps of a turn at once: they are read while the unit is at the step before
     """
 
@@ -42,6 +45,21 @@ class StagedStrategy:
     atom: Atom | None = None
     cuts: tuple[Affine, ...] = ()
     joined: bool = False
+    lines: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def down(self) -> Side:
+        """What the rows of a tile run over."""
+        return self._side(self.row, self.rows)
+
+    @property
+    def across(self) -> Side:
+        """What its columns run over."""
+        return self._side(self.column, self.columns)
+
+    def _side(self, i: str, extent: int) -> Side:
+        beside = tuple((j, n) for j, n in self.lines if self.what.roles[j] == self.what.roles[i])
+        return (*beside, (i, extent // prod(n for _, n in beside)))
 
     @property
     def reads_shared(self) -> bool:
@@ -68,7 +86,8 @@ class StagedStrategy:
     def __str__(self) -> str:
         who = "groups of warps" if self.reads_shared else "warps"
         by = f", {who} with {self.high} x {self.wide} by {self.atom.name}" if self.atom else f" with {self.high} x {self.wide}"
-        return (f"staged: rows {self.row} x {self.rows}, columns {self.column} x {self.columns}, "
+        down, over = (" and ".join(f"{i} x {n}" for i, n in side) for side in (self.down, self.across))
+        return (f"staged: rows {down}, columns {over}, "
                 f"depth {self.depth} x {self.deep}, {self.threads} threads{by}")
 
 

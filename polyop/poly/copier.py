@@ -14,6 +14,7 @@ from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Builder
 from polyop.poly.cuts import Cut, cut, squares
 from polyop.poly.roles import iterators_of
+from polyop.poly.sides import along
 from polyop.poly.staging import CHUNK, Staging, Tile, tile_of
 from polyop.poly.tiles import Band, Coord, TileStmt, band
 
@@ -69,7 +70,7 @@ class Copier:
         s, label = self.s, f"{self.s.update.name}_{label}{self.n}"
         every = (*blocks, *(c for i in s.sizes if i in self.mine.inside for c in self.mine.inside[i]))
         domain = self.b.domain(label, s.update, starts if known is None else known, every, only)
-        at = tuple(sum((affine(c.name) for c in self.mine.inside[i]), Affine()) for i, _ in self.tile.order)
+        at = _places(self.tile, self.mine.inside)
         target = to or Load(self.name, (slot, *at), self.load.dtype)
         value = of or guarded(s, self.load, starts, self.mine.inside)
         self.b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=s.plan.target.copies))
@@ -77,7 +78,7 @@ class Copier:
 
     def found(self, slot: Affine) -> Load:
         """Where the tile has the element wanted."""
-        of_block = (sum((affine(c.name) for c in self.s.axes[self.s.own[i]].coords[1:]), Affine()) for i, _ in self.tile.order)
+        of_block = _places(self.tile, {i: self.s.axes[self.s.own[i]].coords[1:] for i in self.tile.sizes})
         return Load(self.name, (slot, *of_block), self.load.dtype)
 
     def held(self) -> Load:
@@ -95,7 +96,7 @@ def copier(b: Builder, s: Staging, n: int, load: Load) -> Copier:
     b.over_threads(mine.loops)
     b.over_rows(mine.rows)
     made = Copier(b, s, n, load, t, mine)
-    dims = [(affine(s.slots), 1), *((affine(size), 1) for _, size in t.order[:-1]), (affine(t.order[-1][1] + t.pad), 1)]
+    dims = [(affine(size), 1) for size in (s.slots, *t.shape)]
     folded = s.swizzle > 0 and not s.plan.target.copies  # no unit reads the tile itself
     b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded))
     return made
@@ -132,15 +133,21 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
 def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
     """What each thread copies of a tile: squares, if it lies across what is fast in the tensor, and goes through registers."""
     beside = max(1, CHUNK // load.dtype.bytes_)
-    if t.order[-1][0] == t.fast or s.plan.target.copies or t.slow is None or t.stride != 1:
-        return cut(s.own, n, dict(t.order), (t.fast, t.slow), beside if t.order[-1][0] == t.fast else 1, s.threads)
-    return squares(s.own, n, dict(t.order), (t.fast, t.slow), load.dtype.bytes_, beside, s.threads)
+    if t.inner == t.fast or s.plan.target.copies or not t.slow or t.stride != 1:
+        return cut(s.own, n, t.sizes, (t.fast, *t.slow), beside if t.inner == t.fast else 1, s.threads)
+    return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, beside, s.threads)
+
+
+def _places(t: Tile, coords: Mapping[str, tuple[Coord, ...]]) -> tuple[Affine, ...]:
+    """Where in a slot the iterators have such values."""
+    values = {i: sum((affine(c.name) for c in coords[i]), Affine()) for i in t.sizes}
+    return tuple(along(side, values) for side in t.order)
 
 
 def _where_it_is(b: Builder, s: Staging, n: int, load: Load, t: Tile) -> Copies:
     """What lies in the block's memory is used there. Where its tile is cut, what lies outside is made 0, which copies are too."""
-    extents = {i: size if i != s.depth else s.update.extent(i).const for i, size in t.order}
-    mine = cut(s.own, n, extents, (t.fast, t.slow), max(1, CHUNK // load.dtype.bytes_), s.threads)
+    extents = {i: size if i != s.depth else s.update.extent(i).const for i, size in t.sizes.items()}
+    mine = cut(s.own, n, extents, (t.fast, *t.slow), max(1, CHUNK // load.dtype.bytes_), s.threads)
     inside, loops, rows = mine.inside, mine.loops, mine.rows
     b.over_threads(loops)
     b.over_rows(rows)

@@ -35,20 +35,18 @@ class Cut:
     late: tuple[Coord, ...]
 
 
-def cut(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, str | None], beside: int, threads: int) -> Cut:
+def cut(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, ...], beside: int, threads: int) -> Cut:
     """Copy number `n` of a tile, whose iterators are named by `own`.
 
-    tile    the extents; ways: the iterator that is fast, of which a thread has `beside` neighbours, and the slow one
+    tile    the extents; ways: the iterator that is fast, of which a thread has `beside` neighbours, and the slow ones
     """
     inside: dict[str, tuple[Coord, ...]] = {}
     loops: list[Coord] = []
     rows: list[Coord] = []
     left = threads
-    for i, each in zip(ways, (beside, 1), strict=True):
-        if i is None:
-            continue
+    for i in ways:
         q, size = own[i], tile[i]
-        each = gcd(size, each)
+        each = gcd(size, beside) if i == ways[0] else 1
         here = gcd(size // each, left)  # each goes on as often as the others
         left //= here
         x = Coord(f"{q}_x{n}", each, here * each)

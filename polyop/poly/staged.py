@@ -27,7 +27,7 @@ Source: CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, map_loads, place, substitute, substitute_expr
@@ -40,12 +40,11 @@ from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, iterators_of
 from polyop.poly.scop import INIT, MAP, everywhere
+from polyop.poly.sides import cut
 from polyop.poly.staging import Staging, Turns, slot_bytes, with_slots
 from polyop.poly.strides import lower_bound
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 from polyop.poly.turns import stage_in_turns
-
-GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str] = (),
@@ -62,35 +61,6 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: It
     return replace(part, once=(*room, *part.once), stmts=tuple(writer.b.stmts))
 
 
-@dataclass(frozen=True, slots=True)
-class _Cut:
-    """How an iterator is cut: by blocks, by threads, and what is left for each of them: `rows`, and the side of an `atom`."""
-
-    block: Coord
-    thread: Coord
-    rows: tuple[Coord, ...]
-    atom: tuple[Coord, ...] = ()
-
-    @property
-    def coords(self) -> tuple[Coord, ...]:
-        return (self.block, self.thread, *self.rows, *self.atom)
-
-
-def _cut(q: str, tile: int, mine: int, atom: int = 0, block: Coord | None = None) -> _Cut:
-    """`tile` values of class `q` by a block, `mine` of them by a thread: in two groups of half, if they are more than a group.
-
-    With an `atom`, `mine` are a warp's, in as many atoms as there are. `block`: the coordinate of the tiles, if there is one.
-    """
-    block = block or Coord(f"{q}_c", tile)
-    if atom:
-        rows = (Coord(f"{q}_q", atom, mine),) if mine > atom else ()
-        return _Cut(block, Coord(f"{q}_w", mine, tile), rows, (Coord(f"{q}_p", 1, atom),))
-    groups = 2 if mine > GROUP else 1
-    span, each = tile // groups, mine // groups
-    group = (Coord(f"{q}_q", span, tile),) if groups > 1 else ()
-    return _Cut(block, Coord(f"{q}_t", each, span), (*group, Coord(f"{q}_p", 1, each)))
-
-
 class _Staged:
     def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: frozenset[str],
                  turns: Turns | None) -> None:
@@ -98,28 +68,28 @@ class _Staged:
         self.c, self.u = s.what, s.what.update
         q = self.own = plan.classes[self.u.name]
         a = s.atom
-        self.down = _cut(q[s.row], s.rows, s.high, a.m if a else 0, plan.tiled.get(q[s.row]))
-        self.across = _cut(q[s.column], s.columns, s.wide, a.n if a else 0)
+        self.down = cut(s.down, q, s.high, a.m if a else 0, plan.tiled.get(q[s.row]))
+        self.across = cut(s.across, q, s.wide, a.n if a else 0)
         self.chunk = Coord(f"{q[s.depth]}_c", s.deep)
         d = q[s.depth]
         loaded = a and not s.reads_shared
         self.steps = (Coord(f"{d}_o", a.k, s.deep), Coord(f"{d}_p", 1, a.k)) if a and loaded else (Coord(f"{d}_p", 1, s.deep),)
-        chains = {s.row: self.down.coords, s.column: self.across.coords, s.depth: (self.chunk, *self.steps)}
+        chains = {**self.down.of, **self.across.of, s.depth: (self.chunk, *self.steps)}
         self.axes: dict[str, Axis] = dict(outer)
         for i in self.u.dims:
             if q[i] not in outer:
                 self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), lower_bound(plan, self.u, q[i], outer))
-        self.threads = (self.down.thread, self.across.thread)
+        self.threads = (*self.down.threads, *self.across.threads)
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()
-        self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in (s.row, s.column, s.depth)))
+        self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in chains))
         for h in self.homes.values():
             self.b.buffer(h.buffer)
         # squares of 16-bit elements are turned on the way to registers
         by_unit = None if a is None else (a.a.bytes_,) if s.reads_shared else (2,) if plan.target.family == "cuda" else ()
-        sizes = {s.row: s.rows, s.column: s.columns, s.depth: s.deep}
-        plain = Staging(plan, self.u, self.axes, sizes, s.depth, self.chunk, s.threads, by_unit,
+        sides = (s.down, s.across, ((s.depth, s.deep),))
+        plain = Staging(plan, self.u, self.axes, sides, s.depth, self.chunk, s.threads, by_unit,
                         SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
         once = None if turns is None or self.others(CONTRACTED, s.depth) or self.are_made(turns.loop) else turns
@@ -158,7 +128,7 @@ class _Staged:
         loops = [*(c for c in self.outer if c != turn), *(c for c in self.cluster.shell if c not in self.outer)]
         name = f"{self.plan.stems[tensor]}_room"
         self.b.move(name, writer, axes, loops, at, Const(0, at.dtype))
-        return band(names_of((self.across.block, *self.locked)), name)
+        return band(names_of((*self.across.blocks, *self.locked)), name)
 
     @property
     def locked(self) -> tuple[Coord, ...]:
@@ -170,10 +140,11 @@ class _Staged:
 
     def build(self) -> Part:
         s, u, plan, q = self.s, self.u, self.plan, self.own
-        for i in (s.row, s.column, s.depth):
+        tiled = (*self.down.of, *self.across.of)
+        for i in (*tiled, s.depth):
             plan.extent(u, i)
-        grid = [q[i] for i in (*self.others(BATCH), *self.others(ROW, s.row), *self.others(COLUMN, s.column))]
-        grid += [x.name for x in (self.down.block, self.across.block) if x not in plan.tiled.values()]
+        grid = [q[i] for i in (*self.others(BATCH), *self.others(ROW, *tiled), *self.others(COLUMN, *tiled))]
+        grid += [x.name for x in (*self.down.blocks, *self.across.blocks) if x not in plan.tiled.values()]
         if not plan.tiled:
             self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
         turns = tuple(q[i] for i in self.others(CONTRACTED, s.depth))
@@ -276,16 +247,16 @@ def follow(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, column:
     a = s.atom
     row = next(c for c in cluster.shell if c in plan.tiled)
     own = plan.classes[s.what.update.name]
-    down = _cut(own[s.row], s.rows, s.high, a.m if a else 0, plan.tiled[row])
-    across = _cut(own[s.column], s.columns, s.wide, a.n if a else 0)
-    axes = {**outer, row: Axis(down.coords), column: Axis(across.coords)}
-    threads, rows, atoms = (down.thread, across.thread), (*down.rows, *across.rows), (*down.atom, *across.atom)
+    down = cut(s.down, own, s.high, a.m if a else 0, plan.tiled[row])
+    across = cut(s.across, own, s.wide, a.n if a else 0)
+    axes = {**outer, row: Axis(down.of[s.row]), column: Axis(across.of[s.column])}
+    threads, rows, atoms = (*down.threads, *across.threads), (*down.rows, *across.rows), (*down.atom, *across.atom)
     homes = {t: _held_home(plan, t, (*threads, *rows, *atoms)) for t in held}
     b = Builder(plan, cluster, homes)
     b.over_rows(rows)
     b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in atoms}
     b.over_threads(threads, a.warp if a else 1)
-    names_ = names_of((across.block, *threads, *rows, *atoms))
+    names_ = names_of((*across.blocks, *threads, *rows, *atoms))
     return b.part(bands((), *(band(names_, b.compute(x, axes, (*outer, row, column))) for x in cluster.stmts)))
 
 

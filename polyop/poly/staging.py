@@ -30,6 +30,7 @@ from polyop.ir.expr import Affine, Load, affine, quasi
 from polyop.poly.build import Axes, Plan
 from polyop.poly.roles import iterators_of
 from polyop.poly.scop import Stmt
+from polyop.poly.sides import Side
 from polyop.poly.strides import stride
 from polyop.poly.tiles import Coord
 
@@ -53,7 +54,7 @@ class Turns:
 class Staging:
     """What the copies of all operands of `update` have in common.
 
-    sizes    of the tile, for the iterators that are tiled; `depth` is the one that goes turn by turn
+    sides    of the tile: rows, columns and depth; `depth` is the iterator that goes turn by turn
     chunk    the coordinate that counts the turns
     threads  of a block, all of which copy
     by_unit  dtype sizes whose tiles lie as in the tensor, since what reads them can turn them; others lie along the depth.
@@ -68,7 +69,7 @@ class Staging:
     plan: Plan
     update: Stmt
     axes: Axes
-    sizes: Mapping[str, int]
+    sides: tuple[Side, ...]
     depth: str
     chunk: Coord
     threads: int
@@ -81,6 +82,11 @@ class Staging:
     @property
     def own(self) -> Mapping[str, str]:
         return self.plan.classes[self.update.name]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Of the tile, for the iterators that are tiled."""
+        return dict(x for side in self.sides for x in side)
 
     def starts(self, turn: Affine) -> dict[str, Affine]:
         """iterator -> its first value in a block's tiles, `turn` of the depth."""
@@ -112,31 +118,48 @@ class Staging:
 
 @dataclass(frozen=True, slots=True)
 class Tile:
-    """One slot of an operand: the iterators along its dimensions with their extents, and how much longer its lines are.
+    """One slot of an operand: the sides along its dimensions, and how much longer its lines are.
 
-    fast   the iterator that has unit stride in the tensor; slow: the other one, if there are two
+    fast   the iterator that has unit stride in the tensor; slow: the others, those of its side first, then the fastest first
     stride the stride that it has, which is not 1 where none is known to have that
     """
 
-    order: tuple[tuple[str, int], ...]
+    order: tuple[Side, ...]
     fast: str
-    slow: str | None
+    slow: tuple[str, ...]
     pad: int
     stride: int | None
 
+    @property
+    def sizes(self) -> dict[str, int]:
+        return dict(x for side in self.order for x in side)
+
+    @property
+    def inner(self) -> str:
+        """The iterator whose values are neighbours in the slot."""
+        return self.order[-1][-1][0]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of a slot, in elements."""
+        *lines, last = (prod(size for _, size in side) for side in self.order)
+        return (*lines, last + self.pad)
+
 
 def tile_of(s: Staging, load: Load) -> Tile:
-    tile = tuple((i, size) for i, size in s.sizes.items() if i in iterators_of(load))
-    fast = next((i for i, _ in tile if stride(s.plan, s.update, load, s.own[i]) == 1), tile[-1][0] if tile else "")
-    slow = tuple(i for i, _ in tile if i != fast)
-    if not tile or len(slow) > 1:
-        raise UnsupportedError(f"{load} has {'none' if not tile else 'all'} of rows, columns and depth")
+    used = iterators_of(load)
+    sides = tuple(found for side in s.sides if (found := tuple(x for x in side if x[0] in used)))
+    if not 0 < len(sides) < 3:
+        raise UnsupportedError(f"{load} has {'all' if sides else 'none'} of rows, columns and depth")
+    fast = next((i for side in sides for i, _ in side if stride(s.plan, s.update, load, s.own[i]) == 1), sides[-1][-1][0])
     by_depth = s.by_unit is not None and not (load.dtype.bytes_ in s.by_unit and fast != s.depth)
-    order = sorted(tile, key=lambda x: (x[0] == s.depth) == by_depth)
+    order = tuple(sorted(sides, key=lambda x: (x[-1][0] == s.depth) == by_depth))
     if s.swizzle and len(order) == 1:
         raise UnsupportedError(f"{load} has one of rows, columns and depth, and a matrix unit reads tiles")
     pad = max(LEAST, PAD // load.dtype.bytes_) if len(order) > 1 and not s.swizzle else 0
-    return Tile(tuple(order), fast, slow[0] if slow else None, pad, stride(s.plan, s.update, load, s.own[fast]))
+    near = sorted(order, key=lambda x: fast not in dict(x))
+    slow = tuple(i for side in near for i, _ in reversed(side) if i != fast)
+    return Tile(order, fast, slow, pad, stride(s.plan, s.update, load, s.own[fast]))
 
 
 def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bool, turns: Turns | None) -> Staging:
@@ -163,5 +186,4 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bo
 
 def slot_bytes(s: Staging, operands: Sequence[Load]) -> int:
     """Bytes of shared memory for one turn."""
-    tiles = [(x.dtype.bytes_, tile_of(s, x)) for x in operands]
-    return sum(prod(size for _, size in t.order[:-1]) * (t.order[-1][1] + t.pad) * bytes_ for bytes_, t in tiles)
+    return sum(x.dtype.bytes_ * prod(tile_of(s, x).shape) for x in operands)

@@ -1,0 +1,74 @@
+"""The sides of a tile of results: how each is cut by blocks, by threads, and what is left for each of them.
+
+A side runs over one iterator or several, of which a block has so many values each: 128 rows are 128 pixels of a line, or 8 lines
+of 16 pixels. Such iterators need not be one in memory, and no index divides: where a tile has one number for a row, it is a sum.
+
+    { [p, q] -> [16 p + q] : 0 <= p < 8 and 0 <= q < 16 }
+
+What a matrix unit takes at once may be several lines of a side that is narrower than its atom.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import gcd
+
+from polyop.ir.expr import Affine
+from polyop.poly.tiles import Coord
+
+GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
+
+Side = tuple[tuple[str, int], ...]
+"""The iterators of a side with the extents that a tile has of them; the last one runs fastest."""
+
+
+@dataclass(frozen=True, slots=True)
+class SideCut:
+    """How the iterators of a side are cut; coordinates of slower ones come first.
+
+    of      iterator -> its coordinates
+    blocks  which tile; threads: which part of it; rows: what a thread or a warp has there; atom: what a matrix unit takes of it
+    """
+
+    of: dict[str, tuple[Coord, ...]]
+    blocks: tuple[Coord, ...]
+    threads: tuple[Coord, ...]
+    rows: tuple[Coord, ...]
+    atom: tuple[Coord, ...]
+
+
+def along(side: Side, values: Mapping[str, Affine]) -> Affine:
+    """The number of a place on a `side`, by its `values` in the tile."""
+    at = Affine()
+    for i, extent in side:
+        at = at * extent + values[i]
+    return at
+
+
+def cut(side: Side, own: Mapping[str, str], mine: int, atom: int = 0, block: Coord | None = None) -> SideCut:
+    """`side` by blocks, and `mine` values of it by a thread: in two groups of half, if they are more than a group.
+
+    With an `atom`, `mine` are a warp's, in as many atoms as there are. own: the names of iterators; block: the coordinate of the
+    tiles, if there is one.
+    """
+    groups = 1 if atom or mine <= GROUP else 2
+    left, unit = mine // groups, atom
+    of: dict[str, tuple[Coord, ...]] = {}
+    found: list[tuple[tuple[Coord, ...], ...]] = []
+    for i, extent in reversed(side):
+        q, is_last = own[i], i == side[0][0]
+        here, left = gcd(extent, left), left // gcd(extent, left)
+        each, unit = (gcd(here, unit), unit // gcd(here, unit)) if atom else (here, 0)
+        span = extent // groups if is_last else extent
+        whole = (block or Coord(f"{q}_c", extent),)
+        threads = _if(is_last or here < span, Coord(f"{q}_w" if atom else f"{q}_t", here, span))
+        rows = _if(each < here, Coord(f"{q}_q", each, here)) if atom else _if(span < extent, Coord(f"{q}_q", span, extent))
+        last = _if(each > 1, Coord(f"{q}_p", 1, each))
+        of[i] = (*whole, *threads, *rows, *last)
+        found.insert(0, (whole, threads, rows, last) if atom else (whole, threads, (*rows, *last), ()))
+    return SideCut(of, *(tuple(c for x in found for c in x[k]) for k in range(4)))
+
+
+def _if(there: bool, c: Coord) -> tuple[Coord, ...]:
+    return (c,) if there else ()
