@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from polyop import cli, standard
-from polyop.bench import GROUPS, PEERS, cases, cells, fill, from_json, markdown, roofline, settings, summary, to_json
+from polyop.bench import GROUPS, PEERS, cases, cells, fill, from_json, markdown, process, roofline, settings, summary, to_json
 from polyop.bench import machine as machines
 from polyop.bench import measure as measuring
 from polyop.bench.book import Book, Row
@@ -81,15 +81,16 @@ def test_things_are_called_by_turns_and_another_one_begins_each_round():
     assert first.samples == second.samples >= ROUNDS
 
 
-def test_after_a_pause_something_long_is_called_once_before_the_clock_runs():
+def test_after_a_rest_something_long_is_called_once_before_the_clock_runs():
     called: list[str] = []
-    (found,) = interleaved([lambda: called.append("a") or time.sleep(2 * WARM)], 0.001, pause=1e-4)
+    (found,) = interleaved([lambda: called.append("a") or time.sleep(2 * WARM)], 0.001, rest=lambda: time.sleep(1e-4))
     assert len(called) == 2 + 2 * found.samples
 
 
-def test_after_a_pause_something_short_is_called_for_a_while_before_the_clock_runs_and_while_it_does():
+def test_after_a_rest_something_short_is_called_for_a_while_before_the_clock_runs_and_while_it_does():
     called: list[float] = []
-    (found,) = interleaved([lambda: called.append(time.perf_counter()) or time.sleep(2 * SHORTEST)], 0.001, pause=2 * WARM)
+    short = lambda: called.append(time.perf_counter()) or time.sleep(2 * SHORTEST)  # noqa: E731
+    (found,) = interleaved([short], 0.001, rest=lambda: time.sleep(2 * WARM))
     rounds = [k for k in range(3, len(called)) if called[k] - called[k - 1] > 2 * WARM]
     assert len(rounds) >= ROUNDS - 1 and found.samples > 2 * ROUNDS
     assert len(called) > 2 + found.samples + 2 * ROUNDS
@@ -103,6 +104,30 @@ def test_something_short_is_sampled_many_calls_at_a_time():
         calls += 1
     (found,) = interleaved([short], 0.001)
     assert calls > 10 * found.samples and found.median < 0.01
+
+
+class Spinning:
+    """A clock of a process whose threads spin for some seconds, and then sleep."""
+
+    def __init__(self, seconds: float) -> None:
+        self.now, self.until = 0.0, seconds
+
+    def perf_counter(self) -> float:
+        return self.now
+
+    def process_time(self) -> float:
+        return min(self.now, self.until)
+
+    def sleep(self, seconds: float) -> None:
+        self.now += seconds
+
+
+@pytest.mark.parametrize(("spins", "rests"), [(0.0, 0.01), (0.1, 0.12), (9.0, 0.5)])
+def test_a_rest_lasts_until_no_thread_spins_or_it_has_lasted_long(spins, rests, monkeypatch):
+    clock = Spinning(spins)
+    monkeypatch.setattr(process, "time", clock)
+    process.rest(most=0.5)
+    assert clock.now == pytest.approx(rests, abs=0.011)
 
 
 # --- the machine ---------------------------------------------------------------------------------------------------------

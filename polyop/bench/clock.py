@@ -11,7 +11,7 @@ from typing import Any
 SHORTEST = 5e-5  # seconds of a sample: reading the clock takes a thousandth of that
 ROUNDS = 5       # at least, so that two bad samples do not matter; but no more are begun after
 LONG = 1.0       # seconds
-WARM = 2e-3      # seconds of calls after a pause, before the clock runs and then while it does: caches fill, threads wake up
+WARM = 2e-3      # seconds of calls after a rest, before the clock runs and then while it does: caches fill, threads wake up
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,23 +36,23 @@ def timing(samples: Sequence[float]) -> Timing:
     return Timing(median, low, high, len(ordered))
 
 
-def interleaved(things: Sequence[Callable[[], Any]], budget: float, pause: float = 0.0) -> list[Timing]:
+def interleaved(things: Sequence[Callable[[], Any]], budget: float, rest: Callable[[], Any] | None = None) -> list[Timing]:
     """The times of `things`, each called in turn for about `budget` seconds on average; who is first changes.
 
     Notes   A sample of something short is the mean of as many calls in a row as take SHORTEST. All have been called once
-            before the first sample is taken, so that nothing is compiled or imported while the clock runs. A `pause` in
-            seconds lets the threads of whoever was there before fall asleep; then the next is called for WARM seconds,
-            and sampled for as long: the time is that of one call among others of its kind, as it is without a pause.
+            before the first sample is taken, so that nothing is compiled or imported while the clock runs. A `rest` before
+            each turn lets the threads of whoever was there before fall asleep; then the next is called for WARM seconds,
+            and sampled for as long: the time is that of one call among others of its kind, as it is without a rest.
     """
     repeats = [max(1, math.ceil(SHORTEST / _second_call(thing))) for thing in things]
     samples: list[list[float]] = [[] for _ in things]
-    start, rounds, warm = time.perf_counter(), 0, WARM if pause else 0.0
+    start, rounds, warm = time.perf_counter(), 0, WARM if rest else 0.0
     stop = start + budget * len(things)
     while rounds < (ROUNDS if time.perf_counter() < start + LONG else 1) or time.perf_counter() < stop:
         first = rounds % len(things)  # nobody always follows the same one, and finds what that one left in the caches
         for k in (*range(first, len(things)), *range(first)):
-            if pause:
-                time.sleep(pause)
+            if rest:
+                rest()
                 list(_calls(things[k], 1, warm))
             samples[k] += [1e3 * seconds / repeats[k] for seconds in _calls(things[k], repeats[k], warm)]
         rounds += 1

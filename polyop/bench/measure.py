@@ -34,7 +34,6 @@ from polyop.trial import Trial, trial
 Array = Any
 COLD = 1 << 26    # bytes of copies at least that cold inputs go round in: more than one core's part of any last cache
 SLOW = 1.0        # seconds of a call; a peer that takes more is left out, where all others would wait for it
-PAUSE = 0.03      # seconds after which idle threads of OpenMP and OpenBLAS no longer spin on the cores that others need
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -114,7 +113,7 @@ def measured(bound: Bound, got: tuple[Array, ...], given: Settings) -> Row:
             skipped[peer.name] = f"its result is off by {error_:.0e}"
             continue
         things.append((peer.name, _by_turns(bound, calls)))
-    times = clock.interleaved([thing for _, thing in things], given.budget, PAUSE if given.limits.threads > 1 else 0.0)
+    times = clock.interleaved([thing for _, thing in things], given.budget, process.rest if given.limits.threads > 1 else None)
     return replace(row, times=dict(zip((n for n, _ in things), times, strict=True)), skipped=skipped)
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import ctypes
 import os
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+STEP = 0.01  # seconds in which threads are seen to spin
 _TRIM_THRESHOLD, _MMAP_MAX = -1, -4  # of mallopt
 
 
@@ -33,6 +35,16 @@ def keep_memory() -> None:
     if mallopt is not None:  # glibc
         mallopt(_MMAP_MAX, 0)
         mallopt(_TRIM_THRESHOLD, 2**31 - 1)
+
+
+def rest(most: float = 0.5) -> None:
+    """Wait until no thread of this process spins, for so many seconds at most: idle threads of OpenBLAS do for a tenth of one."""
+    stop = time.perf_counter() + most
+    busy = STEP
+    while busy > STEP / 8 and time.perf_counter() < stop:
+        before = time.process_time()
+        time.sleep(STEP)
+        busy = time.process_time() - before
 
 
 @contextmanager
