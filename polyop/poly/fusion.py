@@ -11,7 +11,7 @@ from itertools import takewhile
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, affine
+from polyop.ir.expr import Affine, Load, affine
 from polyop.poly.classes import Loops
 from polyop.poly.edges import Edge, counterpart, same_value, single
 from polyop.poly.iterators import blocks_of, is_contraction, shares_of, written
@@ -61,8 +61,8 @@ class Fusion:
             joins = into and self.fuse and not alone and self.try_join(found[into[-1]], s, deps, fixed)
             at = into[-1] if joins else len(found)
             if not into and self.fuse and s.name not in self.ends:
-                may_join = self.reads_with if self.apart else self.lies_beside
-                at = next((n for n, d in enumerate(found) if may_join(d, s, fixed)), at)
+                ways = (self.reads_with,) if self.apart else (self.lies_beside, self.copies_again)
+                at = next((n for n, d in enumerate(found) if any(join(d, s, fixed) for join in ways)), at)
             if at == len(found):
                 found.append(self.draft(s, fixed))
             if init and not self.join_init(found[at], init, s, fixed):
@@ -184,6 +184,26 @@ class Fusion:
         d.shell, d.domain = shell, self.loops.projection(first, self.loops.iterators(first, shell))
         return True
 
+    def copies_again(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
+        """Put `s` into `d` where both copy the same rows to one tensor: a row is in the first cache when it is copied again.
+
+        Each row keeps loops of its own, which are runs.
+        """
+        first = d.stmts[0]
+        if d.heavy or not all(_copies(q) and q.target.source == s.target.source for q in (*d.stmts, s)):
+            return False
+        alike = in_step(s, first)
+        own = {i: self.classes[first.name][j] for i, j in alike.items()} if alike else {}
+        shell = tuple(c for c in d.shell if c in own.values() and c != own[s.dims[-1]])
+        mine = {c: i for i, c in own.items()}
+        if not shell or self.classes[s.name] or not self.loops.projection(s, tuple(mine[c] for c in shell)).is_equal(
+                self.loops.projection(first, self.loops.iterators(first, shell))):
+            return False
+        self.classes[s.name] = {i: c if c in shell else self.loops.fresh(i) for i, c in own.items()}
+        d.stmts.append(s)
+        d.shell, d.domain = shell, self.loops.projection(first, self.loops.iterators(first, shell))
+        return True
+
     def reads_with(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
         """Add `s`, which needs nothing before it, to `d`, where both go over the same points and read the same there."""
         if d.heavy or any(q.name in self.ends for q in d.stmts) or is_contraction(s, self.loops.fixed_of(s, fixed)):
@@ -269,3 +289,11 @@ class Fusion:
         loops = g.kept + g.reduced
         here, there = (self.loops.projection(q, self.loops.iterators(q, loops)) for q in (g.stmts[0], s))
         return bool(here.is_equal(there))
+
+
+def _copies(s: Stmt) -> bool:
+    """Whether `s` copies rows: element by element of one tensor, whose dimensions keep their order."""
+    if s.kind != MAP or not isinstance(s.expr, Load) or s.expr.guard:
+        return False
+    places = [[i for p in x.index if isinstance(p, Affine) for i in s.dims if p.factor(i) == 1] for x in (s.target, s.expr)]
+    return places[0] == places[1] == list(s.dims)

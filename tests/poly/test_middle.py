@@ -598,6 +598,20 @@ def test_any_contraction_is_proved_and_right(equation, which):
     np.testing.assert_allclose(got, np.einsum(f"{left},{right}->{out}", arrays["X"], arrays["Y"]), rtol=1e-4, atol=1e-4)
 
 
+def test_rows_that_are_copied_several_times_are_copied_again_while_they_are_near():
+    made = polyop.op("op f(X: f32[M, N]) -> (Y: f32[M, 3*N]) { Y[i, j] = X[i, j % N] }").compile()
+    assert made.trace["schedule"].strip() == "[i : j(S0) j2(S1) j3(S2)]"
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[N]) -> (Y: f32[3*N]) { Y[j] = X[j % N] }",                                              # one row alone
+    "op f(X: f32[M, N], Z: f32[M, N]) -> (Y: f32[2, M, N]) { Y[0, i, j] = X[i, j]; Y[1, i, j] = Z[i, j] }",  # other rows
+    "op f(X: f32[M, N]) -> (Y: f32[2, N, M]) { Y[0, j, i] = X[i, j]; Y[1, j, i] = X[i, j] }",            # turned
+])
+def test_what_is_no_row_that_is_copied_again_has_loops_of_its_own(text):
+    assert len(polyop.op(text).compile().trace["schedule"].splitlines()) > 1
+
+
 @pytest.mark.parametrize(("beside", "clusters"), [(1, 1), (8, 1), (9, 3)])
 def test_the_few_elements_beside_rows_that_are_copied_are_written_with_them(beside, clusters):
     made = polyop.op(f"""op f(X: f32[M, N]) -> (Y: f32[M, N + {2 * beside}]) {{
