@@ -166,7 +166,7 @@ class _Growing:
             if t.name in self.free and t.name not in self.rows:
                 readers = self.readers(t.name)
                 if readers and all(s.target.source in self.rows for s in readers):
-                    for d in range(max(1, len(t.shape) - 1)):
+                    for d, _ in enumerate(t.shape[:-1] or t.shape):
                         r = self.needed(t.name, d, readers)
                         if r and self.is_cut(t.name, r):
                             self.rows[t.name] = r

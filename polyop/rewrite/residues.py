@@ -123,7 +123,10 @@ def _cut(op: Op, s: Step) -> _Cut | None:
         found = [x for x in found if _may_hold(s, ties, x)]
         if len(found) > 1:
             return None
-        classes.append((fixed, found[0] if found else None))
+        left = _conditions(s, moduli, found[0]) if found else s.where
+        if _says_where(s, left):
+            return None
+        classes.append((fixed, found[0] if found and not any(map(_is_false, left)) else None))
     return _Cut(s, moduli, along, tuple(classes))
 
 
@@ -155,6 +158,26 @@ def _may_hold(s: Step, ties: list[Quasi], residues: Residues) -> bool:
             if all(affine(a) in values for a, _ in t.terms) and known + t.const < 0:
                 return False
     return True
+
+
+def _conditions(s: Step, moduli: Mapping[str, int], residues: Residues) -> tuple[Expr, ...]:
+    """The conditions of `s` at the points with `residues`, in the same order."""
+    env = _points(moduli, residues)
+    return tuple(substitute_expr(w, env) for w in s.where)
+
+
+def _says_where(s: Step, left: tuple[Expr, ...]) -> bool:
+    """Whether `left` has a condition without reduced indices that had some: such a one says where a temporary has elements.
+
+        Y[p] += X[p, r]  where (p + r) mod 2 = 0, (r + N) mod 2 = 0       with { r = 2 r' + g }: (g + N) mod 2 = 0
+    """
+    reduced = frozenset(s.indices) - expr_names(s.target)
+    return any(expr_names(old) & reduced and expr_names(new) and not expr_names(new) & reduced
+               for old, new in zip(s.where, left, strict=True))
+
+
+def _is_false(w: Expr) -> bool:
+    return isinstance(w, Test) and any(not t.terms and t.const < 0 for t in w.tests)
 
 
 def _fills_plainly(op: Op, s: Step) -> bool:
@@ -209,8 +232,7 @@ def _class_of(op: Op, cut: _Cut, c: tuple[Residues, Residues | None], taken: set
 
 def _within(cut: _Cut, residues: Residues, s: Step) -> Step:
     """`s` at the points with `residues`, each index standing for how many of its class lie before it."""
-    env = {n: affine(n) * cut.moduli[n] + f for n, f in residues.items()}
-
+    env = _points(cut.moduli, residues)
     ranges = list[Range]()
     for r in s.ranges:
         lower, upper = substitute(r.lower, env), substitute(r.upper, env)
@@ -219,6 +241,11 @@ def _within(cut: _Cut, residues: Residues, s: Step) -> Step:
         ranges.append(Range(r.index, lower, upper))
     return replace(s, target=place(s.target, env), expr=substitute_expr(s.expr, env), ranges=tuple(ranges),
                    where=_undecided(substitute_expr(w, env) for w in s.where))
+
+
+def _points(moduli: Mapping[str, int], residues: Residues) -> Mapping[str, Affine]:
+    """{ i = m i' + f } for the indices with `residues`."""
+    return {n: affine(n) * moduli[n] + f for n, f in residues.items()}
 
 
 def _kept(s: Step) -> tuple[str, ...]:

@@ -77,7 +77,15 @@ GATHERED = """op f(X: i32[N, M], at: i64[N]) -> (Y: i32[N, M]) {
 MIRRORED = """op f(X: i32[N, M]) -> (Y: i32[N, M]) {
     T[i, j] = X[i, j] + (X[i-1, j] else 0)
     Y[i, j] = T[N-1-i, j] }"""
-NONE = {"pointwise": POINTWISE, "marching": MARCHING, "read as a whole": WHOLE, "gathered": GATHERED, "mirrored": MIRRORED}
+TOTAL = """op f(X: i32[N, M]) -> (Y: i32[N, M], s: i32) {
+    t += X[i, j]
+    Y[i, j] = X[i, j] - t
+    s = t + 1 }"""
+NUMBER = """op f(X: i32[N, M]) -> (Y: i32[N, M]) {
+    t += X[i, j]
+    Y[i, j] = X[i, j] - t }"""
+NONE = {"a number, and another reader": TOTAL, "a number": NUMBER, "pointwise": POINTWISE, "marching": MARCHING,
+        "read as a whole": WHOLE, "gathered": GATHERED, "mirrored": MIRRORED}
 
 
 def tiled(o: Op, rows: int = 4) -> Recomputed:

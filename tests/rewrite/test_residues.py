@@ -34,10 +34,12 @@ TRIANGLE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k] * (i - k)  where k in 
 NEVER = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (2*i + 2*k + 1) % 4 == 0 }"
 PLACES = """op f(X: f32[N]) -> (Y: f32[N]) {
     Y[i] += (X[(i + k) % 3] else 0) + f32(i / 2 + k)  where k in 0:N + 1, (i + k) % 2 == 0 }"""
-TEXTS = [BIAS, BIAS_FIRST, LATER, PARTLY, PARITY, EVEN, TRIANGLE, PLACES]
+ODD = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (i + k) % 2 == 0, k % 2 == 1 }"
+TEXTS = [ODD, BIAS, BIAS_FIRST, LATER, PARTLY, PARITY, EVEN, TRIANGLE, PLACES]
 
 RECURRENCE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += (Y[k] else X[i])  where k in 0:i + 1, (i - k) % 2 == 1 }"
 SEVERAL = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (i + k) % 3 <= 1 }"
+WITH_A_SIZE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (i + k) % 2 == 0, (k + N) % 2 == 0 }"
 A_SIZE = "op f(X: f32[N], M: int) -> (Y: f32[N]) { Y[i] += X[k]  where (i + k + M) % 2 == 0 }"
 KEPT_ALONE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where i % 2 == 0 }"
 LARGE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (i + k) % 5 == 0 }"
@@ -116,7 +118,7 @@ def test_a_residue_without_terms_has_the_identity():
     assert_same(op(EVEN), cut, {"N": 6})
 
 
-@pytest.mark.parametrize("text", [RECURRENCE, SEVERAL, A_SIZE, KEPT_ALONE, LARGE, MANY, DIAGONAL, NEVER])
+@pytest.mark.parametrize("text", [RECURRENCE, SEVERAL, A_SIZE, WITH_A_SIZE, KEPT_ALONE, LARGE, MANY, DIAGONAL, NEVER])
 def test_what_no_single_residue_answers_stays_as_it_is(text):
     o = op(text)
     assert cut_into_residues(o) is o
