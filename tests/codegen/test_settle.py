@@ -88,8 +88,23 @@ def test_the_checker_refuses_a_test_of_what_is_written_further_on():
     right = settle(again)
     assert followed(again, right).holds
     first, second = (x for x in right.body[0].body if isinstance(x, IfData))
-    late = replace(second, other=(replace(first, test=NAN),))
-    assert not followed(again, changed(right, lambda x: late if x is second else x)).holds
+    between = st(TOP, X0)
+    early = replace(first, then=(*first.then, between, *second.then), other=(*first.other, between, *second.other))
+    assert early.test == second.test
+    body = (*right.body[0].body[:2], early, *right.body[0].body[5:])
+    assert not followed(again, replace(right, body=(replace(right.body[0], body=body),))).holds
+
+
+def test_a_test_that_is_asked_twice_has_one_truth():
+    before = searching()
+    right = settle(before)
+    for branch in ("then", "other"):
+        def twice(x, branch=branch):
+            return replace(x, **{branch: (x,)})
+
+        assert followed(before, changed(right, twice)).holds
+        wrong = followed(before, changed(right, lambda x, b=branch: replace(x, **{b: (replace(x, then=x.other, other=x.then),)})))
+        assert not wrong.holds and wrong.witness
 
 
 @pytest.mark.parametrize("wrong", [

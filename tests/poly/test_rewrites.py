@@ -17,12 +17,14 @@ from polyop.codegen.lower import kept, rewrites, rewritten
 from polyop.codegen.stream import stream_outputs
 from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface
+from polyop.dsl.parse import parse
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Apply, Expr, Load, Test, affine, quasi
 from polyop.ir.expr import rebuild as rebuild_expr
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Prefetch, Store, rebuild, structure, walk
 from polyop.ir.module import Proof
 from polyop.ir.options import Options
+from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.scop import extract
@@ -108,6 +110,30 @@ def test_what_is_emitted_for_the_library_follows_what_is_proved(name, arch):
         before = kept(made.nest, on)
         proof = follows(before, rewritten(before, on), made.scop.context.intersect(made.context))
         assert proof.holds, proof
+
+
+FOUND = "(X[j, i] == t[i] or (isnan(X[j, i]) and isnan(t[i])))"
+CHOSEN = {
+    "a truth read before the start": "op f(X: bool[M]) -> (Y: f32[M]) { Y[i] = (Y[i-1] else 1) + ((X[i-1] else true) ? 1 : 0) }",
+    "a choice of choices": f"""op f(X: f32[N, M]) -> (Y: i64[M]) {{
+        t[i] max= X[j, i]
+        Y[i] += j >= 1 ? ({FOUND} ? 1 : 0) : (X[j, i] > 0 ? 2 : 3)  where j in 0:N }}""",
+    "a choice inside a negation": f"""op f(X: f32[N, M]) -> (Y: i64[M]) {{
+        t[i] max= X[j, i]
+        Y[i] += not (j >= 3 and j + 2 < N ? false : {FOUND}) ? 1 : 0  where j in 0:N }}""",
+    "the place of the largest, which is a number but for the last":
+        "op f(X: f32[N, M], K: int) -> (Y: i64[K]) { Y[i] argmax= (j + 1 < M ? 0.0 : (X[i + j, j] else 0))  where j in 0:M }",
+}
+
+
+@pytest.mark.parametrize("name", CHOSEN)
+@pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3"])
+def test_choices_inside_of_conditions_are_followed(name, arch):
+    op, on = instantiate(parse(Source("t.pop", CHOSEN[name])), "f"), target(f"x86:{arch}")
+    made = lower(extract(op), contiguous(op), on, Options(), "tuned")
+    before = kept(made.nest, on)
+    proof = follows(before, rewritten(before, on), made.scop.context.intersect(made.context))
+    assert proof.holds, proof
 
 
 COPY = operator("Y[i] = X[i]", inputs="X[N]", outputs="Y[N]", ranges="i:N")

@@ -29,7 +29,7 @@ import islpy as isl
 
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Expr, expr_names, loads
+from polyop.ir.expr import Const, Expr, expr_names, loads
 from polyop.ir.loops import For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children, rebuild, sign, stores
 from polyop.ir.module import Proof
 from polyop.poly.verify.known import Known, nothing_but
@@ -164,8 +164,7 @@ class Follower:
         if b.test.dtype != BOOL or expr_names(b.test) or not {x.source for x in loads(b.test)} <= self.registers - changed:
             raise_where(k.domain, k, f"`{brief(b.test)}` chooses, which is not the same in all that it chooses")
         for truth, branch in ((True, b.then), (False, b.other)):
-            mine, theirs = (tuple(_where(n, b.test, truth) for n in x) for x in (before, branch + rest))
-            self.body(mine, theirs, k)
+            self.body(_where(before, b.test, truth), _asked(_where(branch + rest, b.test, truth)), k)
 
     def store(self, a: Store, b: Store, k: Known) -> None:
         if a is b:
@@ -217,13 +216,28 @@ class Follower:
         return len(parts), None
 
 
-def _where(n: Node, test: Expr, truth: bool) -> Node:
-    """`n` where `test` is `truth`."""
-    if isinstance(n, Store):
-        return replace(n, expr=put_in(n.expr, test, truth))
-    if isinstance(n, IfData):
-        n = replace(n, test=put_in(n.test, test, truth))
-    return rebuild(n, lambda body: tuple(_where(c, test, truth) for c in body))
+def _where(body: Body, test: Expr, truth: bool) -> Body:
+    """`body` where `test` is `truth`."""
+    def one(n: Node) -> Node:
+        if isinstance(n, Store):
+            return replace(n, expr=put_in(n.expr, test, truth))
+        if isinstance(n, IfData):
+            n = replace(n, test=put_in(n.test, test, truth))
+        return rebuild(n, lambda inner: tuple(map(one, inner)))
+
+    return tuple(map(one, body))
+
+
+def _asked(body: Body) -> Body:
+    """`body` with one branch of each test whose truth has been put in."""
+    out: list[Node] = []
+    for n in body:
+        match n:
+            case IfData(test=Const(value=bool(truth)), then=then, other=other):
+                out += _asked(then if truth else other)
+            case _:
+                out.append(rebuild(n, _asked))
+    return tuple(out)
 
 
 def _apart(a: Node | None, b: Node | None, k: Known) -> None:

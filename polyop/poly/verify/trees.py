@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import islpy as isl
 
 from polyop.ir.dtypes import BOOL
@@ -42,10 +44,12 @@ def same(a: Expr, b: Expr, k: Known) -> None:
             case _, Apply(fn="select", args=(c, x, y), dtype=t) if t == a.dtype and is_affine_condition(c):
                 for truth, old, new in ((True, _choice(a, c, True), x), (False, _choice(a, c, False), y)):
                     stack += [(old, new, part) for part in _under(c, truth, k) if old is not new]
-            case Apply(fn="select", args=(c, x, y), dtype=t), _ if t == b.dtype and is_affine_condition(c) \
-                    and not (isinstance(b, Apply) and b.fn == "select"):
+            case Apply(fn="select", args=(c, x, y), dtype=t), _ if t == b.dtype and is_affine_condition(c):
                 for truth, old in ((True, x), (False, y)):
                     stack += [(old, b, part) for part in _under(c, truth, k)]
+            case _ if (first := _asked(a) or _asked(b)) is not None and a != b:
+                for truth in (True, False):
+                    stack += [(_taken(a, first, truth), _taken(b, first, truth), part) for part in _under(first, truth, k)]
             case Load(), Load() if a.source == b.source and a.dtype == b.dtype and len(a.index) == len(b.index):
                 if a.guard != b.guard:
                     _tests(a.guard, b.guard, k)
@@ -88,6 +92,35 @@ def put_in(e: Expr, test: Expr, truth: bool) -> Expr:
 def _choice(a: Expr, c: Expr, truth: bool) -> Expr:
     """What `a` computes where `c` is `truth`: the branch, if it chooses by that too."""
     return a.args[1 if truth else 2] if isinstance(a, Apply) and a.fn == "select" and a.args[0] == c else a
+
+
+def _asked(e: Expr) -> Expr | None:
+    """The first affine condition that chooses between truths in the condition of the choice `e`; None if none does."""
+    return _chooses(e.args[0]) if isinstance(e, Apply) and e.fn == "select" else None
+
+
+def _chooses(c: Expr) -> Expr | None:
+    match c:
+        case Apply(fn="select", args=(first, _, _)) if is_affine_condition(first):
+            return first
+        case Apply(fn="select" | "and" | "or" | "not", args=args, dtype=t) if t == BOOL:
+            return next((found for x in args if (found := _chooses(x)) is not None), None)
+    return None
+
+
+def _taken(e: Expr, first: Expr, truth: bool) -> Expr:
+    """`e` where `first` is `truth`, by which the condition of the choice `e` may choose."""
+    def taken(c: Expr) -> Expr:
+        match c:
+            case Apply(fn="select", args=(x, yes, no)) if x == first:
+                return taken(yes if truth else no)
+            case Apply(fn="select" | "and" | "or" | "not", dtype=t) if t == BOOL:
+                return rebuild(c, taken)
+        return c
+
+    if not isinstance(e, Apply) or e.fn != "select":
+        return e
+    return replace(e, args=(taken(e.args[0]), *e.args[1:]))
 
 
 def _under(c: Expr, truth: bool, k: Known) -> list[Known]:
