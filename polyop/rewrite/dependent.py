@@ -5,9 +5,10 @@
 
 The text alone decides, by the monoid of the first and the function in which its result stands:
 
-    max, a      g * exp(a - first), or exp2          a maximum is taken off before a sum of powers
-    min, a      g * exp(first - a), or exp2
-    add, a      (a - r) * (c - s)                    r is the sum of a, divided by a count; s that of c
+    max, a           g * exp(a - first), or exp2     a maximum is taken off before a sum of powers
+    min, a           g * exp(first - a), or exp2
+    max or min, a    a == first ? g : none           not added up: the least or greatest g; as of an extreme's place
+    add, a           (a - r) * (c - s)               r is the sum of a, divided by a count; s that of c
 
 `g` is anything without `first`, and may choose between such a term and 0. Where the text rounds a power to a narrower type, the
 power of a block is rounded so: to as many digits, of a number that differs by a factor. `cascade.py` says what is made of them,
@@ -18,49 +19,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyop.ir.expr import (
-    Affine,
-    Apply,
-    Const,
-    Expr,
-    Load,
-    Number,
-    Test,
-    affine,
-    expr_names,
-    loads,
-    map_loads,
-    names,
-    rebuild,
-    substitute,
-    substitute_expr,
-)
-from polyop.ir.op import Op, Range, Step
+from polyop.ir.expr import Apply, Const, Expr, Load, Number, expr_names, loads, substitute_expr
+from polyop.ir.op import Op
+from polyop.rewrite.folds import Fold, fold_of, plain_indices, reads, renaming, resolved
 from polyop.rewrite.measure import is_deep
-
-
-@dataclass(frozen=True, slots=True)
-class Fold:
-    """A reduction over one index: `step`, the only one that writes its target; `kept`: the target's indices, `over` the other."""
-
-    step: Step
-    kept: tuple[str, ...]
-    over: str
-
-    @property
-    def result(self) -> str:
-        return self.step.target.source
-
-    @property
-    def extent(self) -> Affine:
-        return next(r.upper for r in self.step.ranges if r.index == self.over)
-
-    @property
-    def tests(self) -> tuple[Affine, ...]:
-        return tests_of(self.step) or ()
-
-    def range(self, index: str) -> Range:
-        return next(r for r in self.step.ranges if r.index == index)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +47,20 @@ class Products:
     centres: tuple[tuple[Expr, str, Expr], ...]
 
 
-Member = Powers | Products
+@dataclass(frozen=True, slots=True)
+class Picks:
+    """`fold` takes the least or greatest of what it computes where `same`, in which `element` stands, else of no consequence.
+
+    same    element == shift, or both of them are NaN; `shift`: the read of the first fold's result, in the indices of `fold`
+    """
+
+    fold: Fold
+    same: Expr
+    element: Expr
+    shift: Load
+
+
+Member = Powers | Products | Picks
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +77,18 @@ class Chain:
 
 def find_chain(op: Op, done: frozenset[str] = frozenset()) -> Chain | None:
     """The first chain of `op`, in text order, of none of the results `done`; None, if there is none."""
-    folds = [f for f in (_fold(op, s) for s in op.steps) if f and f.result not in done]
+    folds = [f for f in (fold_of(op, s) for s in op.steps) if f and f.result not in done]
     for first in folds:
         monoid = first.step.reduce
         assert monoid is not None
-        if monoid.fn in ("max", "min") and first.step.target.dtype.is_float:
-            found = tuple(m for m in (_powers(op, first, f) for f in folds) if m)
-            if found:
-                return Chain((first,), found)
+        if monoid.fn in ("max", "min"):
+            powers = tuple(m for m in (_powers(op, first, f) for f in folds) if m)
+            picks = tuple(m for m in (_picks(op, first, f) for f in folds) if m)
+            if powers or picks:
+                rolled = any(len(m.fold.kept) > len(first.kept) for m in powers)
+                return Chain((first,), powers if rolled else (*powers, *picks))
         if monoid.fn == "add" and first.step.target.dtype.is_float:
-            sums = [f for f in folds if f.step.reduce == monoid and _renaming(first, f, first.kept)]
+            sums = [f for f in folds if f.step.reduce == monoid and renaming(first, f, first.kept)]
             products = tuple(m for m in (_products(op, sums, f) for f in folds) if m)
             used = {name for m in products for _, name, _ in m.centres}
             if products and first.result in used:
@@ -127,89 +104,14 @@ def chains_of(op: Op) -> tuple[Chain, ...]:
     return tuple(found)
 
 
-# --- folds -----------------------------------------------------------------------------------------------------------
-
-
-def tests_of(s: Step) -> tuple[Affine, ...] | None:
-    """The conditions of `s`, all of which are >= 0; None, if they are more than that."""
-    if not all(isinstance(w, Test) for w in s.where):
-        return None
-    return tuple(t for w in s.where if isinstance(w, Test) for t in w.tests)
-
-
-def plain_indices(x: Load) -> tuple[str, ...] | None:
-    """The names that are the positions of `x`, all different; None, if they are more than that."""
-    found = [p.name if isinstance(p, Affine) else None for p in x.index]
-    known = tuple(n for n in found if n is not None)
-    return known if len(known) == len(found) == len(set(known)) and not x.guard else None
-
-
-def _fold(op: Op, s: Step) -> Fold | None:
-    """`s` as a fold over one index from 0 on, whose other conditions bound that index alone or not at all."""
-    kept = plain_indices(s.target)
-    if s.reduce is None or kept is None or not set(kept) <= set(s.indices) or len(op.steps_of(s.target.source)) != 1:
-        return None
-    tests, over = tests_of(s), [r for r in s.ranges if r.index not in kept]
-    if tests is None or len(over) != 1 or over[0].lower != Affine() or not names(over[0].upper) <= set(op.sizes):
-        return None
-    j = over[0].index
-    if over[0].upper.is_constant or any(j in names(r.lower) | names(r.upper) for r in s.ranges):
-        return None
-    if any(j in names(t - affine(j) * t.factor(j)) or abs(t.factor(j)) > 1 for t in tests):
-        return None
-    if op.tensor(s.target.source).role == "in" or any(s.target.source == out for _, out in op.updates):
-        return None
-    return Fold(s, kept, j)
-
-
-def _renaming(first: Fold, f: Fold, at: tuple[str, ...]) -> dict[str, Affine] | None:
-    """first's indices in those of `f`, whose place `at` is what `f` reads of it; None, if they run over other elements."""
-    if len(at) != len(first.kept):
-        return None
-    env = {**{i: affine(k) for i, k in zip(first.kept, at, strict=True)}, first.over: affine(f.over)}
-    if not set(at) <= set(f.kept) or f.over in at:
-        return None
-    for i, name in env.items():
-        mine, other = f.range(str(name.name)), first.range(i)
-        if (substitute(other.lower, env), substitute(other.upper, env)) != (mine.lower, mine.upper):
-            return None
-    return env if {substitute(t, env) for t in first.tests} == set(f.tests) else None
-
-
 # --- what is added up --------------------------------------------------------------------------------------------------
-
-
-def resolved(op: Op, e: Expr, keep: frozenset[str] = frozenset()) -> Expr:
-    """`e` with the expressions of temporaries that are computed point by point; those in `keep` stay."""
-    def read(x: Load) -> Expr:
-        if x.source in keep or x.guard:
-            return x
-        s = pointwise(op, x.source)
-        at = plain_indices(s.target) if s else None
-        if s is None or at is None or not all(isinstance(p, Affine) for p in x.index):
-            return x
-        env = {i: p for i, p in zip(at, x.index, strict=True) if isinstance(p, Affine)}
-        return resolved(op, substitute_expr(s.expr, env), keep | {x.source})
-
-    return map_loads(e, read)
-
-
-def pointwise(op: Op, tensor: str) -> Step | None:
-    """The one step that computes each element of the temporary `tensor` from others at the same indices."""
-    steps = op.steps_of(tensor)
-    if len(steps) != 1 or op.tensor(tensor).role != "temp" or steps[0].reduce or steps[0].expr.dtype != steps[0].target.dtype:
-        return None
-    at = plain_indices(steps[0].target)
-    return steps[0] if at is not None and set(at) == set(steps[0].indices) else None
-
-
-def reads(e: Expr, tensor: str) -> bool:
-    return any(x.source == tensor for x in loads(e))
 
 
 def _powers(op: Op, first: Fold, f: Fold) -> Powers | None:
     monoid = first.step.reduce
     if f.step.reduce is None or f.step.reduce.fn != "add" or not f.step.target.dtype.is_float or f is first or monoid is None:
+        return None
+    if not first.step.target.dtype.is_float:
         return None
     expr = resolved(op, f.step.expr)
     found = _shifted(expr, first.result)
@@ -220,7 +122,7 @@ def _powers(op: Op, first: Fold, f: Fold) -> Powers | None:
     if not isinstance(shift, Load) or shift.source != first.result or sign != (1 if monoid.fn == "max" else -1):
         return None
     at = plain_indices(shift)
-    env = _renaming(first, f, at) if at is not None else None
+    env = renaming(first, f, at) if at is not None else None
     if env is None:
         return None
     of_first = substitute_expr(resolved(op, first.step.expr), env)
@@ -248,6 +150,32 @@ def _shifted(e: Expr, tensor: str) -> tuple[str, Expr, Expr, Expr | None] | None
     return None
 
 
+def _picks(op: Op, first: Fold, f: Fold) -> Picks | None:
+    monoid = f.step.reduce
+    if monoid is None or monoid.fn not in ("max", "min") or f is first:
+        return None
+    match resolved(op, f.step.expr):
+        case Apply(fn="select", args=(same, what, Const(value=v))) if v == monoid.identity and not reads(what, first.result):
+            shift = next((x for x in loads(same) if x.source == first.result), None)
+            at = plain_indices(shift) if shift else None
+            env = renaming(first, f, at) if at is not None and set(at) == set(f.kept) else None
+            if shift is None or env is None:
+                return None
+            element = substitute_expr(resolved(op, first.step.expr), env)
+            return Picks(f, same, element, shift) if _is_equality(same, element, shift) else None
+    return None
+
+
+def _is_equality(e: Expr, a: Expr, b: Expr) -> bool:
+    """Whether `e` is a == b, or that or both are NaN."""
+    match e:
+        case Apply(fn="or", args=(equal, Apply(fn="and", args=(Apply(fn="isnan", args=(x,)), Apply(fn="isnan", args=(y,)))))):
+            return _is_equality(equal, a, b) and {x, y} == {a, b}
+        case Apply(fn="eq", args=(x, y)):
+            return {x, y} == {a, b}
+    return False
+
+
 def _products(op: Op, sums: list[Fold], f: Fold) -> Products | None:
     if f.step.reduce is None or f.step.reduce.fn != "add" or not f.step.target.dtype.is_float:
         return None
@@ -267,7 +195,7 @@ def _centre(op: Op, sums: list[Fold], f: Fold, x: Expr, y: Expr, keep: frozenset
         case Apply(fn="div", args=(Load(source=name) as total, count)) if _is_count(count):
             at = plain_indices(total)
             s = next((s for s in sums if s.result == name), None)
-            env = _renaming(s, f, at) if s is not None and at is not None and set(at) == set(f.kept) else None
+            env = renaming(s, f, at) if s is not None and at is not None and set(at) == set(f.kept) else None
             if s is not None and env is not None and substitute_expr(resolved(op, s.step.expr), env) == a:
                 return a, name, r
     return None
@@ -283,8 +211,3 @@ def _is_count(e: Expr) -> bool:
         case Apply(fn="mul" | "cast" | "add", args=args):
             return all(map(_is_count, args))
     return False
-
-
-def replaced(e: Expr, old: Expr, new: Expr) -> Expr:
-    """`e` with `new` wherever `old` stands in it."""
-    return new if e == old else rebuild(e, lambda x: replaced(x, old, new))

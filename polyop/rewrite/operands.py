@@ -15,7 +15,7 @@ from polyop.ir.dtypes import DType
 from polyop.ir.expr import Apply, Expr, Load, expr_names, names
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
-from polyop.rewrite.dependent import plain_indices, replaced
+from polyop.rewrite.folds import plain_indices, replaced
 from polyop.rewrite.names import fresh
 
 

@@ -23,7 +23,7 @@ from polyop.ir.expr import (
 )
 from polyop.ir.op import Op, Range, Step
 from polyop.rewrite.bounds import never_negative
-from polyop.rewrite.dependent import Fold, plain_indices
+from polyop.rewrite.folds import Fold, plain_indices
 
 
 @dataclass(frozen=True, slots=True)

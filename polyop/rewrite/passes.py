@@ -8,10 +8,14 @@ which takes less time than to write one to memory and read it again.
 Of a rolled chain, which is attention, what the first contraction makes and the second one takes is kept for a tile of rows, over
 all elements, and is written and read twice. Blocks keep one block of it, and fetch, repair and write the second contraction's
 result for each block. That pays where the tile has no room in this core's half of L3, beside the operands.
+
+A search for the place of an extreme is so short that L3 hands over a row as fast as blocks of it begin and end: these pay where
+all rows come from memory.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -19,7 +23,8 @@ from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op
 from polyop.ir.target import Target
 from polyop.rewrite.cascade import is_rolled
-from polyop.rewrite.dependent import Chain, Powers, chains_of, resolved
+from polyop.rewrite.dependent import Chain, Picks, Powers, chains_of
+from polyop.rewrite.folds import resolved
 
 TILE = 192  # rows that contractions which follow each other take at a time, see `poly/around.py`
 
@@ -27,6 +32,8 @@ TILE = 192  # rows that contractions which follow each other take at a time, see
 @dataclass(frozen=True, slots=True)
 class Pass:
     """A chain of reductions: the elements along it, the bytes of one of them in all that is read, and whether it is rolled.
+
+    rows   of a chain that only searches, the extents of what it keeps; None of any other
 
     kept   of a rolled chain, the sizes that its reductions keep and the first one does not, and those that its elements are sums
            over: channels of values, and of keys
@@ -36,6 +43,7 @@ class Pass:
     bytes_: int
     rolled: bool
     kept: tuple[str, ...] = ()
+    rows: tuple[Affine, ...] | None = None
 
 
 def find_passes(op: Op) -> tuple[Pass, ...]:
@@ -45,8 +53,13 @@ def find_passes(op: Op) -> tuple[Pass, ...]:
 
 def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Target) -> bool:
     """Whether one of `passes` goes over more than its cache holds in a call of these sizes."""
-    return any(evaluate(p.extent, sizes) * p.bytes_ * (TILE if p.rolled else 1) > (target.l3 // 2 if p.rolled else target.l2)
-               for p in passes)
+    def pays(p: Pass) -> bool:
+        row = evaluate(p.extent, sizes) * p.bytes_
+        if p.rows is not None and row * math.prod(evaluate(e, sizes) for e in p.rows) <= target.l3 // 2:
+            return False
+        return row * TILE > target.l3 // 2 if p.rolled else row > target.l2
+
+    return any(map(pays, passes))
 
 
 def _pass(op: Op, chain: Chain) -> Pass | None:
@@ -60,7 +73,8 @@ def _pass(op: Op, chain: Chain) -> Pass | None:
             return None
         kept = dict.fromkeys((*_channels(chain), *(n for x in made for n in _depths(op, x.source))))
         return Pass(first.extent, max(x.dtype.bytes_ for x in made), True, tuple(kept))
-    return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), False)
+    rows = tuple(first.range(i).upper for i in first.kept) if all(isinstance(m, Picks) for m in chain.members) else None
+    return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), False, rows=rows)
 
 
 def _depths(op: Op, tensor: str) -> tuple[str, ...]:

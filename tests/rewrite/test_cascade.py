@@ -62,6 +62,15 @@ TEXTS = {
         e[n, c]    = keep[n, c] ? exp(X[n, c] - top[n]) : 0
         Z[n]      += e[n, c]
         O[n, k]   += e[n, c] * V[c, k] }""",
+    "place": "op f(X: f32[N, C]) -> (Y: i64[N]) { Y[n] argmax= X[n, c] }",
+    "place of the least": "op f(X: i32[N, C]) -> (Y: i64[N]) { Y[n] argmin= X[n, c] }",
+    "place and powers": """op f(X: f32[N, C]) -> (Y: i64[N], Z: f32[N]) {
+        top[n] max= X[n, c]
+        Y[n]   min= X[n, c] == top[n] ? i64(c) : i64(9223372036854775807)
+        Z[n]   += exp(X[n, c] - top[n]) }""",
+    "beside it": """op f(X: f32[N, C], W: f32[C]) -> (Y: f32[N]) {
+        top[n] min= X[n, c]
+        Y[n]   max= top[n] == X[n, c] ? W[c] : -inf }""",
 }
 ALL = {**{n: lambda room=room, n=n: library(room, n) for room, n in LIBRARY},
        **{n: lambda n=n: library("attention", n) for n in ATTENTION},
@@ -145,13 +154,19 @@ FIXED = "op f(X: f32[N, 64]) -> (Z: f32[N]) { top[n] max= X[n, c]\n Z[n] += exp(
 EACH_THIRD = """op f(X: f32[N, C]) -> (Z: f32[N]) {
     top[n] max= X[n, c]               where 3*c < C
     Z[n]     += exp(X[n, c] - top[n]) where 3*c < C }"""
+ANOTHER_TEST = """op f(X: f32[N, C]) -> (Y: i64[N]) {
+    top[n] max= X[n, c]
+    Y[n]   min= X[n, c] >= top[n] - 1 ? i64(c) : i64(9223372036854775807) }"""
+ANOTHER_IDENTITY = """op f(X: f32[N, C]) -> (Y: i64[N]) {
+    top[n] max= X[n, c]
+    Y[n]   min= X[n, c] == top[n] ? i64(c) : 7 }"""
 ABOUT_ANYTHING = """op f(X: f32[N, C], w: f32[N]) -> (Z: f32[N]) {
     a[n] += X[n, c]
     Z[n] += (X[n, c] - w[n] * a[n]) * (X[n, c] - w[n] * a[n]) }"""
 
 
 @pytest.mark.parametrize("text", [OTHER_RANGE, OTHER_ELEMENT, MORE_THAN_COMPARED, OTHER_ROW, WRONG_WAY, NO_SUM, SQUARES, FIXED,
-                                  EACH_THIRD, ABOUT_ANYTHING])
+                                  EACH_THIRD, ABOUT_ANYTHING, ANOTHER_TEST, ANOTHER_IDENTITY])
 def test_what_is_no_chain_stays_as_it_is(text):
     o = op(text)
     assert find_chain(o) is None and cascaded(o) is o

@@ -13,7 +13,7 @@ from polyop.rewrite.passes import find_passes, one_pass_pays
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import regime
 from polyop.runtime.layout import contiguous
-from tests.rewrite.ops import library
+from tests.rewrite.ops import library, op
 
 V4 = target("x86:x86-64-v4")
 ONE_PASS = Options(cascade=True)
@@ -154,6 +154,14 @@ def test_rows_beyond_l2_are_done_in_one_pass():
     assert regime(q, {"dim0": 4, "C": longest + 1}, Options(), V4).cascade
     assert not regime(q, {"dim0": 4, "C": longest + 1}, Options(numerics="strict"), V4).cascade
     assert not regime(q, {"dim0": 4, "C": longest + 1}, Options(special=False), V4).cascade
+
+
+def test_places_of_extremes_are_found_in_one_pass_where_rows_come_from_memory():
+    q, row = questions(op("op f(X: f32[N, C]) -> (Y: i64[N]) { Y[n] argmax= X[n, c] }")), V4.l2 // 2
+    many = V4.l3 // 8 // row
+    assert not regime(q, {"N": many, "C": row}, Options(), V4).cascade
+    assert regime(q, {"N": many + 1, "C": row}, Options(), V4).cascade
+    assert not regime(q, {"N": 8 * many * row, "C": 1}, Options(), V4).cascade
 
 
 def test_attention_is_rolled_where_scores_of_a_tile_leave_half_of_l3():

@@ -1,0 +1,111 @@
+"""Reductions over one index, and what is read of them: the vocabulary of `dependent.py` and `cascade.py`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from polyop.ir.expr import Affine, Expr, Load, Test, affine, loads, map_loads, names, rebuild, substitute, substitute_expr
+from polyop.ir.op import Op, Range, Step
+
+
+@dataclass(frozen=True, slots=True)
+class Fold:
+    """A reduction over one index: `step`, the only one that writes its target; `kept`: the target's indices, `over` the other."""
+
+    step: Step
+    kept: tuple[str, ...]
+    over: str
+
+    @property
+    def result(self) -> str:
+        return self.step.target.source
+
+    @property
+    def extent(self) -> Affine:
+        return next(r.upper for r in self.step.ranges if r.index == self.over)
+
+    @property
+    def tests(self) -> tuple[Affine, ...]:
+        return tests_of(self.step) or ()
+
+    def range(self, index: str) -> Range:
+        return next(r for r in self.step.ranges if r.index == index)
+
+
+def tests_of(s: Step) -> tuple[Affine, ...] | None:
+    """The conditions of `s`, all of which are >= 0; None, if they are more than that."""
+    if not all(isinstance(w, Test) for w in s.where):
+        return None
+    return tuple(t for w in s.where if isinstance(w, Test) for t in w.tests)
+
+
+def plain_indices(x: Load) -> tuple[str, ...] | None:
+    """The names that are the positions of `x`, all different; None, if they are more than that."""
+    found = [p.name if isinstance(p, Affine) else None for p in x.index]
+    known = tuple(n for n in found if n is not None)
+    return known if len(known) == len(found) == len(set(known)) and not x.guard else None
+
+
+def fold_of(op: Op, s: Step) -> Fold | None:
+    """`s` as a fold over one index from 0 on, whose other conditions bound that index alone or not at all."""
+    kept = plain_indices(s.target)
+    if s.reduce is None or kept is None or not set(kept) <= set(s.indices) or len(op.steps_of(s.target.source)) != 1:
+        return None
+    tests, over = tests_of(s), [r for r in s.ranges if r.index not in kept]
+    if tests is None or len(over) != 1 or over[0].lower != Affine() or not names(over[0].upper) <= set(op.sizes):
+        return None
+    j = over[0].index
+    if over[0].upper.is_constant or any(j in names(r.lower) | names(r.upper) for r in s.ranges):
+        return None
+    if any(j in names(t - affine(j) * t.factor(j)) or abs(t.factor(j)) > 1 for t in tests):
+        return None
+    if op.tensor(s.target.source).role == "in" or any(s.target.source == out for _, out in op.updates):
+        return None
+    return Fold(s, kept, j)
+
+
+def renaming(first: Fold, f: Fold, at: tuple[str, ...]) -> dict[str, Affine] | None:
+    """first's indices in those of `f`, whose place `at` is what `f` reads of it; None, if they run over other elements."""
+    if len(at) != len(first.kept):
+        return None
+    env = {**{i: affine(k) for i, k in zip(first.kept, at, strict=True)}, first.over: affine(f.over)}
+    if not set(at) <= set(f.kept) or f.over in at:
+        return None
+    for i, name in env.items():
+        mine, other = f.range(str(name.name)), first.range(i)
+        if (substitute(other.lower, env), substitute(other.upper, env)) != (mine.lower, mine.upper):
+            return None
+    return env if {substitute(t, env) for t in first.tests} == set(f.tests) else None
+
+
+def resolved(op: Op, e: Expr, keep: frozenset[str] = frozenset()) -> Expr:
+    """`e` with the expressions of temporaries that are computed point by point; those in `keep` stay."""
+    def read(x: Load) -> Expr:
+        if x.source in keep or x.guard:
+            return x
+        s = pointwise(op, x.source)
+        at = plain_indices(s.target) if s else None
+        if s is None or at is None or not all(isinstance(p, Affine) for p in x.index):
+            return x
+        env = {i: p for i, p in zip(at, x.index, strict=True) if isinstance(p, Affine)}
+        return resolved(op, substitute_expr(s.expr, env), keep | {x.source})
+
+    return map_loads(e, read)
+
+
+def pointwise(op: Op, tensor: str) -> Step | None:
+    """The one step that computes each element of the temporary `tensor` from others at the same indices."""
+    steps = op.steps_of(tensor)
+    if len(steps) != 1 or op.tensor(tensor).role != "temp" or steps[0].reduce or steps[0].expr.dtype != steps[0].target.dtype:
+        return None
+    at = plain_indices(steps[0].target)
+    return steps[0] if at is not None and set(at) == set(steps[0].indices) else None
+
+
+def reads(e: Expr, tensor: str) -> bool:
+    return any(x.source == tensor for x in loads(e))
+
+
+def replaced(e: Expr, old: Expr, new: Expr) -> Expr:
+    """`e` with `new` wherever `old` stands in it."""
+    return new if e == old else rebuild(e, lambda x: replaced(x, old, new))
