@@ -131,13 +131,14 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
     if any(names(p) & own for p in places[:-2]) or not _counts(y, loops, rows) or not _counts(x, loops, columns):
         return None
     inner = [_only(p, own) for p in index_]
-    across, down = ([d for d, p in enumerate(inner) if p == z] for z in (x, y))
+    across = [d for d, p in enumerate(inner) if p == x]
+    down = _lines(inner, y, loops)
     others = [d for d, p in enumerate(inner) if d not in (*across, *down)]
-    if across != [tensor.unit] or len(down) != 1 or any(inner[d] != Affine() for d in others):
+    if across != [tensor.unit] or prod(down.values()) != rows or any(inner[d] != Affine() for d in others):
         return None
     bounds = {t for d, p in enumerate(index_) for t in (p, tensor.dims[d][0] - p - 1)}
     line = LINE // shared.dtype.bytes_
-    if not {t for t in source.guard if not _holds(t, loops)} <= bounds or rows > _MOST:
+    if not {t for t in source.guard if not _holds(t, loops)} <= bounds or max(down.values()) > _MOST:
         return None
     dims = (*across, *down, *others)
     zero = dict.fromkeys(own, Affine())
@@ -145,7 +146,25 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
     panels = range(0, columns, line)
     corners = tuple((first[0] + at, *first[1:]) for at in panels)
     starts = tuple(Load(to.source, (*places[:-2], Affine(), affine(at)), to.dtype) for at in panels)
-    return Boxes(source.source, dims, (line, rows, *(1 for _ in others)), LINE), starts, corners
+    return Boxes(source.source, dims, (line, *down.values(), *(1 for _ in others)), LINE), starts, corners
+
+
+def _lines(inner: list[Affine], y: Affine, loops: tuple[For, ...]) -> dict[int, int]:
+    """The dimensions whose positions in a box, `inner`, are digits of its line `y`, the fastest first, and their extents.
+
+        { [b, p, q] -> [64 b + 16 p + q] : 0 <= p < 4 and 0 <= q < 16 }
+    """
+    found: dict[int, int] = {}
+    while y != Affine():
+        weight = prod(found.values())
+        d = next((d for d, p in enumerate(inner) if d not in found and p.terms and {*(p * weight).terms} <= {*y.terms}), None)
+        if d is None:
+            return {}
+        found[d] = 1 + sum(inner[d].factor(f.index) * (f.end - f.step) for f in loops)
+        if not _counts(inner[d], loops, found[d]):
+            return {}
+        y = y - inner[d] * weight
+    return found
 
 
 def _only(p: Affine, own: Iterable[str]) -> Affine:

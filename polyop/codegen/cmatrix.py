@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.codegen import cunits
+from polyop.codegen.cdigits import digits, extent, step
 from polyop.codegen.cindex import natural
 from polyop.codegen.cplace import STORED, offset, slot_counts
 from polyop.codegen.cresults import spread
@@ -46,19 +47,20 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
         rest = [i for i in sides if i not in kept]
         if not rest:  # a term for each element of the results
             continue
-        if s.reduce.fn != "add" or found is None or len(kept) != 2 or len(rest) != 1:
+        if s.reduce.fn != "add" or found is None or len(kept) < 2 or len(rest) != 1:
             raise UnsupportedError(f"`{s.target}` is no product of two tiles")
-        a, b = found
-        m, n, k = str(kept[0]), str(kept[1]), rest[0]
-        if m not in expr_names(a):
-            a, b = b, a
+        a, b = found if kept[0] in expr_names(found[0]) else found[::-1]
+        m, n = (tuple((i, sides[i]) for i in sides if i in kept and i in expr_names(x)) for x in (a, b))
+        k = tuple((i, sides[i]) for i in rest)
+        if len(m) + len(n) != len(kept):
+            raise UnsupportedError(f"`{s.target}` has a side of both tiles")
         spaces = {nest.buffer(x.source).space for x in (a, b)}
         reads = spaces == {Space.SHARED}  # the unit itself does
         fitting = [x for x in atoms_for(target, a.dtype, b.dtype, s.target.dtype)
-                   if (x.m, x.n) == (sides[m], sides[n]) and (not x.a_map, not x.b_map) == (reads, reads)
-                   and (x.k == sides[k] or (reads and sides[k] % x.k == 0))]
+                   if (x.m, x.n) == (extent(m), extent(n)) and (not x.a_map, not x.b_map) == (reads, reads)
+                   and (x.k == extent(k) or (reads and extent(k) % x.k == 0))]
         if not fitting:
-            raise UnsupportedError(f"{target.name} has no matrix unit for {a.dtype}[{sides[m]}, {sides[k]}]")
+            raise UnsupportedError(f"{target.name} has no matrix unit for {a.dtype}[{extent(m)}, {extent(k)}]")
         atom = fitting[0]
         roles = [(s.target, Held(atom, atom.c_map, m, n))]
         roles += [(x, Held(atom, f, *at)) for x, f, at in ((a, atom.a_map, (m, k)), (b, atom.b_map, (k, n))) if f]
@@ -75,7 +77,7 @@ def _beside(nest: LoopNest, held: dict[str, Held]) -> dict[str, Held]:
     for s in (s for s, loops in placed(nest.body, Kind.ATOM) if loops):
         both = [x for x in (s.target, *loads(s.expr)) if nest.buffer(x.source).space == Space.REG]
         for h in {h for x in both if (h := more.get(x.source)) and h.fragment is h.atom.c_map}:
-            more |= {x.source: h for x in both if x.source not in more and {h.row, h.column} <= expr_names(x)}
+            more |= {x.source: h for x in both if x.source not in more and h.loops <= expr_names(x)}
     return more if len(more) == len(held) else _beside(nest, more)
 
 
@@ -116,7 +118,7 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
     if s.stmt in scope.tiles.products:
         of_c = scope.tiles.held[s.target.source]
         # elements of the result that a test leaves out are nobody's; terms of a sum that it leaves out must not be added
-        if any(f.index in names(t) for t in tests for f in loops if f.index not in (of_c.row, of_c.column)):
+        if any(f.index in names(t) for t in tests for f in loops if f.index not in of_c.loops):
             raise UnsupportedError(f"`{s.target}` leaves out terms of a sum that a matrix unit adds")
         return _product(s, tuple(loops), scope)
     if tests:
@@ -141,7 +143,7 @@ def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
     h = scope.tiles.held[s.target.source]
     atom = h.atom
     if cunits.reads_shared(s, scope):
-        (k,) = (f for f in loops if f.index not in (h.row, h.column))
+        (k,) = (f for f in loops if f.index not in h.loops)
         return cunits.product(atom, _at(s.target, scope), a, b, (h.row, h.column, k), scope)
     ends = ["[0]" if words(scope.buffers[x.source], scope.tiles.held[x.source].fragment) == 1 else "" for x in (a, b)]
     return [f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"]
@@ -188,7 +190,7 @@ def _strides(source: Load, h: Held, scope: Scope) -> tuple[int, int]:
     for d, p in enumerate(source.index):
         assert isinstance(p, Affine)
         flat = flat + p * prod(counts[d + 1:])
-    return flat.factor(h.row), flat.factor(h.column)
+    return step(flat, h.row), step(flat, h.column)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,8 +231,14 @@ def _by_squares(s: Store, source: Load, h: Held, q: _Squares, strides: tuple[int
             raise UnsupportedError("squares that do not lie in a rectangle")
         sides.append(" + ".join(parts) or "0")
     load = f"pop_ldmatrix_x{len(q.bases)}{'_trans' if turned else ''}"
-    return ["{", f"    const int {scope.names[h.row]} = (int)({sides[0]}), {scope.names[h.column]} = (int)({sides[1]});",
+    return ["{", f"    {_at_place(h, f'(int)({sides[0]})', f'(int)({sides[1]})', scope)}",
             f"    {load}({_at(s.target, scope)}, &{_at(source, scope)});", "}"]
+
+
+def _at_place(h: Held, row: str, column: str, scope: Scope) -> str:
+    """Declares what the loops over a tile's sides are at one place of it."""
+    found = (*digits(h.row, row), *digits(h.column, column))
+    return f"const int {', '.join(f'{scope.names[i]} = {at}' for i, at in found)};"
 
 
 def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scope: Scope) -> list[str]:
@@ -244,11 +252,10 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
     def side(x: Affine, reg: int) -> str:
         return natural(x, {**env, "reg": str(reg)})
 
-    names_ = f"const int {scope.names[h.row]} = {{}}, {scope.names[h.column]} = {{}};"
     if h.atom.exact and steps <= {1} and whole % 8 == 0 and whole <= 64 and f.regs > 1:
         chunk = _CHUNK if whole % _CHUNK == 0 else 8
         for at in range(0, whole, chunk):  # elements that lie together do so inside an eighth of a swizzled line
-            sides = names_.format(side(f.row, at // t.bytes_), side(f.column, at // t.bytes_))
+            sides = _at_place(h, side(f.row, at // t.bytes_), side(f.column, at // t.bytes_), scope)
             to = f"{_at(s.target, scope)}[{at // max(_WORD, t.bytes_)}]"
             lines.append(f"    {{ {sides} pop_move<{chunk}>(&{to}, &{_at(source, scope)}); }}")
         return [*lines, "}"]
@@ -258,8 +265,8 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
         lines.append("    {")
         for e in range(per):
             row, column = side(f.row, w * per + e), side(f.column, w * per + e)
-            inner = replace(scope, names={**scope.names, h.row: f"({row})", h.column: f"({column})"})
-            text = _at(source, inner)
+            inside = {i: f"({at})" for i, at in (*digits(h.row, row), *digits(h.column, column))}
+            text = _at(source, replace(scope, names={**scope.names, **inside}))
             if t.bytes_ > _WORD or f.regs == 1:
                 terms.append(text)
             elif t.bytes_ == 4:

@@ -16,8 +16,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
+from math import gcd
 
 from polyop.codegen import cwide
+from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import bounded, condition, natural
 from polyop.codegen.cplace import side_by_side
 from polyop.codegen.cscope import Held, Scope
@@ -41,7 +43,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     if len(held) != 1:
         raise UnsupportedError(f"`{s.target}` is written by a warp, and no tile says by which lane")
     h = next(iter(held))
-    if h.fragment is not h.atom.c_map or {f.index for f in loops} != {h.row, h.column}:
+    if h.fragment is not h.atom.c_map or {f.index for f in loops} != h.loops:
         raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
     is_own = not loads(s.expr) and s.target.source in scope.tiles.held  # elements beyond the bounds are nobody's
     tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
@@ -57,8 +59,8 @@ def _place(h: Held, register: str, scope: Scope) -> list[str]:
     """Where in its tile a register of this lane lies."""
     lane = "(int)pop_lane()" if h.atom.warp == scope.tiles.warp else f"(int)(pop_thread() % {h.atom.warp})"
     env = {"lane": lane, "reg": register}
-    return [f"const int {scope.names[h.row]} = {natural(h.fragment.row, env)};",
-            f"const int {scope.names[h.column]} = {natural(h.fragment.column, env)};"]
+    found = (*digits(h.row, natural(h.fragment.row, env)), *digits(h.column, natural(h.fragment.column, env)))
+    return [f"const int {scope.names[i]} = {at};" for i, at in found]
 
 
 @cache
@@ -82,7 +84,11 @@ def rows_of(loops: tuple[For, ...], s: Store, scope: Scope) -> tuple[For, Scope]
     h = next((x for y in loads(s.expr) if (x := scope.tiles.held.get(y.source))), None)
     if along is None or h is None or s.atomic:
         return None
-    count = min(neighbours(h.fragment, h.atom.warp, int(along.index == h.column)), cwide.BYTES // s.target.dtype.bytes_)
+    fast = next((d for d, side in enumerate((h.row, h.column)) if side[-1][0] == along.index), None)
+    if fast is None:
+        return None
+    together = gcd(neighbours(h.fragment, h.atom.warp, fast), along.extent or 1)
+    count = min(together, cwide.BYTES // s.target.dtype.bytes_)
     if count < 2:
         return None
     env = {along.index: affine(along.index) + affine(_NEXT)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from polyop.codegen.cdigits import Digits
 from polyop.ir.atoms import Atom, Fragment
 from polyop.ir.expr import Affine, Load
 from polyop.ir.loops import Buffer, For
@@ -16,8 +17,13 @@ class Held:
 
     atom: Atom
     fragment: Fragment
-    row: str
-    column: str
+    row: Digits
+    column: Digits
+
+    @property
+    def loops(self) -> frozenset[str]:
+        """Over both sides."""
+        return frozenset(i for i, _ in (*self.row, *self.column))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from math import gcd, prod
 
+from polyop.codegen.cdigits import Digits, step
 from polyop.codegen.cindex import multiple
 from polyop.codegen.cplace import element, slot_counts
 from polyop.codegen.cscope import Scope
@@ -31,7 +32,7 @@ def reads_shared(s: Store, scope: Scope) -> bool:
     return s.stmt in scope.tiles.products and scope.buffers[scope.tiles.products[s.stmt][1]].space == Space.SHARED
 
 
-def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[str, str, For], scope: Scope) -> list[str]:
+def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[Digits, Digits, For], scope: Scope) -> list[str]:
     """The calls for a tile of `a` and one of `b`, whose sides m, n and k the loops `sides` count: one for each atom along k.
 
     Raises  UnsupportedError, if a tile does not lie as the unit reads it.
@@ -44,7 +45,7 @@ def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[str, str, For], s
     return lines
 
 
-def _operand(x: Load, side: str, k: str, at: int, extent: int, atom: Atom, scope: Scope) -> tuple[int, str]:
+def _operand(x: Load, side: Digits, k: str, at: int, extent: int, atom: Atom, scope: Scope) -> tuple[int, str]:
     """Whether the lines of an operand run across the sum, and the descriptor of its tile from `at` on along the sum."""
     b = scope.buffers[x.source]
     positions = [p for p in x.index if isinstance(p, Affine)]
@@ -52,13 +53,14 @@ def _operand(x: Load, side: str, k: str, at: int, extent: int, atom: Atom, scope
         raise UnsupportedError(f"`{x}` is no swizzled tile in shared memory")
     line = LINE // b.dtype.bytes_
     y, last = positions[-2:]
-    across = side in names(last)
-    along, other = (side, k) if across else (k, side)
-    if any({side, k} & names(p) for p in positions[:-2]) or (last.factor(along), y.factor(other)) != (1, 1) \
-            or other in names(last) or along in names(y):
+    loops = {i for i, _ in side}
+    across = bool(loops & names(last))
+    along, other = (side, ((k, 1),)) if across else (((k, 1),), side)
+    if any((loops | {k}) & names(p) for p in positions[:-2]) or (step(last, along), step(y, other)) != (1, 1) \
+            or any(i in names(last) for i, _ in other) or any(i in names(y) for i, _ in along):
         raise UnsupportedError(f"`{x}` is not indexed by the sides of a tile")
     # the descriptor points at the first element, which lies where it would without a swizzle
-    zero = {side: Affine(), k: affine(at)}
+    zero = {**dict.fromkeys(loops, Affine()), k: affine(at)}
     first = Load(x.source, tuple(substitute(p, zero) for p in positions), x.dtype)
     row, column = (p for p in first.index[-2:] if isinstance(p, Affine))
     whole = min(line, extent if across else atom.k)

@@ -46,6 +46,8 @@ class Options:
     threads    whether loops are cut so that several threads have work
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
                too few blocks for these calls; () elsewhere
+    lines      of how many values of each row, and of each column, in the order in which it is written, the tile of such a block
+               has its rows and columns: 16 rows are 2 x 8 pixels. () where it has them of one alone
     shares     (tensor, iterations of a share) of reductions that are cut into shares, since these calls have too few results
                for a GPU's blocks of threads, or for several threads
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
@@ -77,6 +79,7 @@ class Options:
     cascade: bool = False
     threads: bool = False
     tile: tuple[int, ...] = ()
+    lines: tuple[tuple[int, ...], ...] = ()
     apart: bool = False
     shares: tuple[tuple[str, int], ...] = ()
     huge: bool = False

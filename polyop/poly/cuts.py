@@ -62,6 +62,7 @@ def squares(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple
             threads: int) -> Cut:
     """The same by squares, as high as a thread's share of the tile allows, but at least so that 8 bytes are written at once.
 
+    ways    the iterators that are fast in the tensor and in the copy; the others go outside
     bytes_  of an element
     """
     fast, slow = ways
@@ -76,7 +77,13 @@ def squares(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple
     far = _rest(Coord(f"{q}_y{n}", near * across, here * across))
     right, below = _rest(Coord(f"{q}_z{n}", here * across, tile[fast])), _rest(Coord(f"{p}_z{n}", down * high, tile[slow]))
     inside = {fast: (*right, *far, x, v), slow: (*below, t, u)}
-    return Cut(inside, (*far, t, x), (*right, *below, u, v), (*right, *below, v, u))
+    loops: tuple[Coord, ...] = (*far, t, x)
+    left = threads // here // down
+    for i in reversed([i for i in tile if i not in ways]):
+        each, left = gcd(tile[i], left), left // gcd(tile[i], left)
+        mine, outside = Coord(f"{own[i]}_x{n}", 1, each), _rest(Coord(f"{own[i]}_z{n}", each, tile[i]))
+        inside[i], loops, right = (*outside, mine), (mine, *loops), (*outside, *right)
+    return Cut(inside, loops, (*right, *below, u, v), (*right, *below, v, u))
 
 
 def _rest(c: Coord) -> tuple[Coord, ...]:

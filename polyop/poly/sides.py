@@ -58,9 +58,9 @@ def cut(side: Side, own: Mapping[str, str], mine: int, atom: int = 0, block: Coo
     found: list[tuple[tuple[Coord, ...], ...]] = []
     for i, extent in reversed(side):
         q, is_last = own[i], i == side[0][0]
-        here, left = gcd(extent, left), left // gcd(extent, left)
-        each, unit = (gcd(here, unit), unit // gcd(here, unit)) if atom else (here, 0)
         span = extent // groups if is_last else extent
+        here, left = gcd(span, left), left // gcd(span, left)
+        each, unit = (gcd(here, unit), unit // gcd(here, unit)) if atom else (here, 0)
         whole = (block or Coord(f"{q}_c", extent),)
         threads = _if(is_last or here < span, Coord(f"{q}_w" if atom else f"{q}_t", here, span))
         rows = _if(each < here, Coord(f"{q}_q", each, here)) if atom else _if(span < extent, Coord(f"{q}_q", span, extent))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.dots import factors
@@ -36,6 +37,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
         raise UnsupportedError("blocks would sum in another order")
     plain = _plain(plan, c)
     cut = _cuts(plan, plain)
+    if not cut and not plan.tiled:
+        plain = replace(plain, lines=_lines(plan, plain))
     atoms = () if cut is None or plan.options.numerics == "strict" else atoms_of(plan, c, cut)
     return (*(() if cut else _groups(plan, plain, atoms)), *_warps(plan, plain, atoms, cut or ()), plain)
 
@@ -55,6 +58,19 @@ def _plain(plan: Plan, c: Contraction) -> StagedStrategy:
     _require_starts(u, (row, column, depth))
     high, across = (8 if side >= 128 else 4 if side >= 64 else 2 for side in (tall, wide))
     return StagedStrategy(c, row, column, depth, tall, wide, 16 if u.target.dtype.bytes_ <= 4 else 8, high, across)
+
+
+def _lines(plan: Plan, s: StagedStrategy) -> tuple[tuple[str, int], ...]:
+    """The iterators of which a tile has several values beside row and column, where the options say so of all of a side."""
+    u, found = s.what.update, dict[str, int]()
+    for (i, extent), counts in zip(((s.row, s.rows), (s.column, s.columns)), plan.options.lines, strict=False):
+        each = tuple(j for j in written_order(u) if s.what.roles.get(j) == s.what.roles[i])
+        if len(each) == len(counts) and prod(counts) == extent:
+            found |= {j: n for j, n in zip(each, counts, strict=True) if j != i and n > 1}
+    _require_starts(u, tuple(found))
+    for j in found:
+        plan.extent(u, j)
+    return tuple(found.items())
 
 
 def _axes(plan: Plan, c: Contraction) -> tuple[str, str, str]:
@@ -118,11 +134,11 @@ def _warps(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...], cut: tupl
         return ()  # an operand that the unit reads where it lies, in the block's memory, ends within an atom
     # of what goes through registers, all that lanes wait for is fetched at once
     s = by_warps(plain, atom, cut, LINE if target.copies else SWIZZLE, target)
-    s = replace(s, columns=_reached(columns, s.columns, s.wide))
+    s = s if len(s.across) > 1 else replace(s, columns=_reached(columns, s.columns, s.wide))
     if plan.tiled:
         s = replace(s, high=s.rows) if _reached(rows, s.rows, s.high) < s.rows else s
         return kept_by_warps(s, columns, plan.at_most(depth), atom.k if target.copies else s.deep, target.copies)
-    s = replace(s, rows=_reached(rows, s.rows, s.high))
+    s = s if len(s.down) > 1 else replace(s, rows=_reached(rows, s.rows, s.high))
     return (s if target.copies or cut else joined(s),)
 
 

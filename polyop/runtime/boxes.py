@@ -48,4 +48,5 @@ def emulated(v: View | None) -> tuple[int, ...]:
     others = (*v.shape[2:], *(0,) * (3 - more))
     bytes_ = (*v.strides[1:], *(0,) * (3 - more))
     head = (v.address, v.shape[0], v.shape[1], v.strides[0], v.boxes.box[0], v.boxes.box[1], v.element, v.boxes.swizzle)
-    return (*head, *others, *bytes_, *(0,) * (WORDS - 14))
+    thick = sum(n << 16 * d for d, n in enumerate(v.boxes.box[2:]))
+    return (*head, *others, *bytes_, thick, *(0,) * (WORDS - 15))

@@ -88,7 +88,7 @@ template <int N> POP_FN void pop_tile_wait_read() { asm volatile("cp.async.bulk.
 POP_FN void pop_async_fence() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 #endif
 
-// pop_box_load: the same for a box that is one element thick in all dimensions of a tensor but the first two.
+// pop_box_load: the same for a box of a tensor of 2 to 5 dimensions: its planes follow each other as its rows do.
 #if defined(POP_EMULATOR)
 template <class... At> POP_FN void pop_box_load(void* to, const pop_tensor_map& map, pop_u64* bar, At... at) {
     const int corner[5] = {at...};
