@@ -35,6 +35,20 @@ class Short:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Sides:
+    """The extents of all rows, and of all columns, of a contraction's result, in the order in which it is written.
+
+    If not all are known from sizes, those of the last row that is, and of the last column.
+
+    is_near   whether the last of the rows runs along the memory of the operand that has them
+    """
+
+    rows: tuple[Affine, ...]
+    columns: tuple[Affine, ...]
+    is_near: bool
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class Questions:
     """What decides about the kernel of a call.
 
@@ -57,6 +71,7 @@ class Questions:
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
+    sides    of the same
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
     scans    the rows that scans go along
     abreast  (how many in each dimension beside, elements) of rows that scans go along by one addition or multiplication a step
@@ -78,6 +93,7 @@ class Questions:
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
+    sides: Sides | None
     far: tuple[str, ...]
     scans: tuple[Row, ...]
     abreast: tuple[tuple[tuple[Affine, ...], Affine], ...]
@@ -100,8 +116,8 @@ def questions(op: Op) -> Questions:
                      _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions), bounding(op), find_rows(op), find_abreast(op),
-                     find_passes(op), find_chains(op), sums(op), lines(op))
+                     _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
+                     find_rows(op), find_abreast(op), find_passes(op), find_chains(op), sums(op), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:
@@ -224,6 +240,26 @@ def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine,
     if not rows or not names(extents[last]) <= set(op.sizes):
         return None
     return extents[rows[-1]], extents[last], s.target.dtype.bytes_
+
+
+def _sides(op: Op, contractions: list[tuple[Step, str]]) -> Sides | None:
+    """Both sides of the result of the one contraction."""
+    if len(contractions) != 1:
+        return None
+    (s, last), = contractions
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    known = {i for i, e in extents.items() if names(e) <= set(op.sizes)}
+    rows = _row_indices(s, last)
+    columns = _row_indices(s, rows[-1]) if rows else ()
+    if not rows or columns[-1:] != (last,):
+        return None
+    if not known.issuperset((*rows, *columns)):
+        rows, columns = tuple(i for i in rows if i in known)[-1:], (last,)
+    if not rows or last not in known:
+        return None
+    ends = [x.index[-1] for x in loads(s.expr) if last not in expr_names(x) and x.index]
+    is_near = any(isinstance(p, Affine) and rows[-1] in names(p) for p in ends)
+    return Sides(tuple(extents[i] for i in rows), tuple(extents[i] for i in columns), is_near)
 
 
 def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:

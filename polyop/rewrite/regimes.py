@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
-from polyop.ir.atoms import ROWS as ATOMS
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import SHORTEST, TALLEST, WINDOW, Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
+from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
-from polyop.rewrite.shares import Sum, lines, sums, thread_shares
+from polyop.rewrite.shares import lines, sums, thread_shares
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.upright import COLUMNS
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
-TILES = (128, 64, 32, 16)  # sides of the tile that a block of a GPU's threads takes; the last one for results that are no longer
-WIDEST = 256
 WARP = 32
 PARTS = 8  # of a row that make it worth it to read it twice
-BLOCKS = 128  # as many as an H100 has multiprocessors, about
 LINES = (32, 512)  # the shortest row that is told from shorter ones, and the longest of which a block has several
-SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 ABREAST = 8  # rows: with six they take as long together as one after the other
@@ -78,9 +74,10 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     ones = (narrow_sizes(q, sizes) or (q.single if few_rows(q, sizes) == 1 else ())) if q.tile and is_only else ()
     ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1))))
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
-    tile, rows = block_tile(q, sizes, target), (lines(known) if ones else q.lines)
-    return replace(options, ones=ones, tile=tile, hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
-                   shares=block_shares(sums(known) if ones else q.sums, sizes, tile), apart=rows_apart(q, sizes),
+    tiles, rows = block_tiles(q, sizes, target), (lines(known) if ones else q.lines)
+    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines,
+                   hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
+                   shares=block_shares(sums(known) if ones else q.sums, sizes, tiles), apart=rows_apart(q, sizes),
                    held=held_sizes(q, sizes))
 
 
@@ -88,32 +85,6 @@ def held_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int],
     """The sizes that are as many results of a row, or products, as a block of threads has room for, and how many at most."""
     found = dict.fromkeys(n for p in q.passes for n in p.kept if sizes[n] <= HELD[-1])
     return tuple((n, next(m for m in HELD if sizes[n] <= m)) for n in found)
-
-
-def block_tile(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, ...]:
-    """Rows and columns for a block of a GPU's threads, so that there are blocks enough for its multiprocessors; () if there are.
-
-    The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work. Tiles
-    of 64 are kept where the sum is so long that it can be cut instead (`block_shares`).
-    Units that read shared memory themselves have `WIDEST` columns at once, if nothing is said.
-    """
-    if q.tile is None:
-        return ()
-    extents = [evaluate(e, sizes) for e in q.tile[:2]]
-    sides = [next((t for t in TILES if e > t // 2), TILES[-1]) for e in extents]
-    mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
-    shares = _most_shares(mine, sizes) if mine else 1
-    beside = prod(evaluate(e, sizes) for e in mine.results) // max(1, prod(extents)) if mine else 1
-    while _tiles(extents, sides) * beside < BLOCKS and max(sides) > TILES[2]:
-        if max(sides) <= TILES[1] and _tiles(extents, sides) * beside * shares >= BLOCKS:
-            break
-        at = sides.index(max(sides))
-        sides[at] //= 2
-    if sides != [TILES[0]] * 2:
-        return tuple(sides)
-    is_wide = any(target.arch in a.targets and a.b_map is None for a in ATOMS)
-    too_wide = extents[1] <= TILES[0] or -(-extents[0] // TILES[0]) * -(-extents[1] // WIDEST) < BLOCKS
-    return tuple(sides) if is_wide and too_wide else ()
 
 
 def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
@@ -130,38 +101,9 @@ def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
     return False
 
 
-def _tiles(extents: Sequence[int], sides: Sequence[int]) -> int:
-    return prod(-(-e // t) for e, t in zip(extents, sides, strict=True))
-
-
-def _most_shares(x: Sum, sizes: Mapping[str, int]) -> int:
-    """Into how many shares a reduction may be cut so that each is worth a block of threads; 1, if not even into four."""
-    shares = evaluate(x.deep, sizes) // (SHARE if x.tiled or x.in_line else SHARE_OF_ROW)
-    return shares if shares >= 4 else 1
-
-
 def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Hints, for sizes that are not `known`, of rows so short that a block of threads has several: at most twice as long."""
     return tuple((n, max(LINES[0], 1 << (sizes[n] - 1).bit_length())) for n in found if sizes[n] <= LINES[1] and n not in known)
-
-
-def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tile: tuple[int, ...]) -> tuple[tuple[str, int], ...]:
-    """The reductions to cut because they have too few results for the multiprocessors of a GPU; iterations of a share of each.
-
-    A block has a `tile` of the results of a product, 32 in a line of other sums, or a row that is summed up.
-    """
-    found = []
-    for x in what:
-        results = prod(evaluate(e, sizes) for e in x.results)
-        if x.tiled:
-            sides = [evaluate(e, sizes) for e in x.tiled]
-            blocks = results // max(1, prod(sides)) * _tiles(sides, tile or (TILES[0], TILES[0]))
-        else:
-            blocks = -(-results // 32) if x.in_line else results
-        most = min(_most_shares(x, sizes), BLOCKS // max(1, blocks))
-        if most > 1:
-            found.append((x.target, 1 << (-(-evaluate(x.deep, sizes) // most) - 1).bit_length()))
-    return tuple(found)
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -11,8 +11,8 @@ import polyop
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import Options
 from polyop.ir.target import target
+from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import BLOCKS, block_shares, block_tile
 from polyop.runtime import cxx
 
 try:
@@ -87,8 +87,8 @@ def test_matrix_units_multiply_shares_too() -> None:
 
 def picked(text: str, **sizes: int) -> tuple[tuple[int, ...], tuple[tuple[str, int], ...]]:
     q = questions(compiled(text).op)
-    tile = block_tile(q, sizes, target("cuda:sm_80"))
-    return tile, block_shares(q.sums, sizes, tile)
+    tiles = block_tiles(q, sizes, target("cuda:sm_80"))
+    return tiles.sides, block_shares(q.sums, sizes, tiles)
 
 
 def test_calls_with_few_results_and_a_long_sum_get_shares() -> None:

@@ -1,0 +1,136 @@
+"""The tile of a product's results that a block of a GPU's threads has in calls of some sizes, and the shares of long sums.
+
+There are blocks for all multiprocessors where the sizes allow it. Rows, and columns, may run over several indices, which are not
+one in memory: of an image, lines and pixels. A tile has then as many values of each as leave the least of it empty:
+
+    images of 14 x 14     128 x 1 x 1  128 pixels of one column: full, if there are 128 images
+                          1 x 1 x 128  one line, 11 % full         4 x 2 x 16  two lines of four images, 88 % full
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+
+from polyop.ir.atoms import ROWS as ATOMS
+from polyop.ir.expr import evaluate
+from polyop.ir.target import Target
+from polyop.rewrite.questions import Questions
+from polyop.rewrite.shares import Sum
+
+TILES = (128, 64, 32, 16)  # sides of the tile that a block of a GPU's threads takes; the last one for results that are no longer
+WIDEST = 256
+BLOCKS = 128  # as many as an H100 has multiprocessors, about
+SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
+MOST = 3  # indices of a side of which a tile has several values
+DEAR = 16  # a side with one more of them costs as much as tiles of which such a part is empty
+NEIGHBOURS = 16  # that a tile has at least of what lies side by side in memory: 32 bytes of two each
+
+
+@dataclass(frozen=True, slots=True)
+class Tiles:
+    """What a block has: `sides` and `lines` as the options `tile` and `lines`, () for the usual; and how many `blocks` there are.
+
+    Of an operator without one contraction, nothing and 0.
+    """
+
+    sides: tuple[int, ...] = ()
+    lines: tuple[tuple[int, ...], ...] = ()
+    blocks: int = 0
+
+
+def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target) -> Tiles:
+    """What a block of threads has of the one contraction, so that there are blocks enough for the multiprocessors.
+
+    The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work. Tiles
+    of 64 are kept where the sum is so long that it can be cut instead (`block_shares`).
+    Units that read shared memory themselves have `WIDEST` columns at once, if nothing is said.
+    """
+    if q.tile is None or q.sides is None:
+        return Tiles()
+    extents = [[evaluate(e, sizes) for e in side] for side in (q.sides.rows, q.sides.columns)]
+    least = [NEIGHBOURS if near else 1 for near in (q.sides.is_near, True)]
+    sides = [next((t for t in TILES if prod(e) > t // 2), TILES[-1]) for e in extents]
+    mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
+    shares = _most_shares(mine, sizes) if mine else 1
+    beside = prod(evaluate(e, sizes) for e in mine.results) // max(1, prod(map(prod, extents))) if mine else 1
+
+    def cut() -> list[tuple[int, ...]]:
+        return [split(*x) for x in zip(extents, sides, least, strict=True)]
+
+    def count() -> int:
+        return prod(_tiles(e, n) for e, n in zip(extents, cut(), strict=True)) * beside
+
+    smallest = [TILES[2] if len(e) == 1 else TILES[3] for e in extents]
+    while count() < BLOCKS and any(x > n for x, n in zip(sides, smallest, strict=True)):
+        if max(sides) <= TILES[1] and count() * shares >= BLOCKS:
+            break
+        sides[max((0, 1), key=lambda k: (sides[k] > smallest[k], sides[k]))] //= 2
+    blocks = count()
+    if sides == [TILES[0]] * 2 and _takes_wide(target):
+        sides[1] = WIDEST
+        if prod(extents[1]) <= TILES[0] or count() // beside < BLOCKS:
+            sides[1] = TILES[0]
+    lines = tuple(n if any(x > 1 for x in n[:-1]) else () for n in cut())
+    usual = [TILES[0], WIDEST if _takes_wide(target) else TILES[0]]
+    return Tiles(() if sides == usual and not any(lines) else tuple(sides), lines if any(lines) else (), blocks)
+
+
+def split(extents: Sequence[int], side: int, least: int) -> tuple[int, ...]:
+    """How many values of each index a `side` of a tile has, powers of 2, so that few tiles have all of them.
+
+    least   how many of the last one at least, if there are as many; of tiles alike, those with more of it are better
+    """
+    found = [n for n in _products(side, len(extents)) if n[-1] >= min(least, side, _power(extents[-1]))
+             and all(k <= _power(e) for k, e in zip(n[:-1], extents, strict=False))]
+    return min(found, key=lambda n: (_tiles(extents, n) * (DEAR + sum(k > 1 for k in n[:-1])), *(-k for k in reversed(n))))
+
+
+def _products(side: int, count: int) -> Iterator[tuple[int, ...]]:
+    """All that `count` powers of 2 whose product is `side` may be; of more than `MOST`, the first ones are 1."""
+    if count > MOST:
+        yield from ((1, *n) for n in _products(side, count - 1))
+    elif count == 1:
+        yield (side,)
+    else:
+        for k in range(side.bit_length()):
+            yield from ((1 << k, *n) for n in _products(side >> k, count - 1))
+
+
+def _power(n: int) -> int:
+    """The least power of 2 that is no less."""
+    return 1 << (n - 1).bit_length()
+
+
+def _tiles(extents: Sequence[int], sides: Sequence[int]) -> int:
+    return prod(-(-e // t) for e, t in zip(extents, sides, strict=True))
+
+
+def _takes_wide(target: Target) -> bool:
+    return any(target.arch in a.targets and a.b_map is None for a in ATOMS)
+
+
+def _most_shares(x: Sum, sizes: Mapping[str, int]) -> int:
+    """Into how many shares a reduction may be cut so that each is worth a block of threads; 1, if not even into four."""
+    shares = evaluate(x.deep, sizes) // (SHARE if x.tiled or x.in_line else SHARE_OF_ROW)
+    return shares if shares >= 4 else 1
+
+
+def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tiles: Tiles) -> tuple[tuple[str, int], ...]:
+    """The reductions to cut because they have too few results for the multiprocessors of a GPU; iterations of a share of each.
+
+    A block has one of the `tiles` of the results of a product, 32 in a line of other sums, or a row that is summed up.
+    """
+    found = []
+    for x in what:
+        results = prod(evaluate(e, sizes) for e in x.results)
+        if x.tiled:
+            sides = [evaluate(e, sizes) for e in x.tiled]
+            blocks = tiles.blocks or results // max(1, prod(sides)) * _tiles(sides, (TILES[0], TILES[0]))
+        else:
+            blocks = -(-results // 32) if x.in_line else results
+        most = min(_most_shares(x, sizes), BLOCKS // max(1, blocks))
+        if most > 1:
+            found.append((x.target, 1 << (-(-evaluate(x.deep, sizes) // most) - 1).bit_length()))
+    return tuple(found)
