@@ -21,7 +21,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, affine, names
 from polyop.poly.edges import Edge, counterpart, digits, same_value
-from polyop.poly.iterators import blocks_of, written
+from polyop.poly.iterators import blocks_of, shares_of, written
 from polyop.poly.nodes import Classes, Cluster, Node, Schedule, Serial, Shared
 from polyop.poly.scop import MAP, UPDATE, Scop, Stmt
 
@@ -29,20 +29,30 @@ BLOCK = 8  # rows that make it worth it to fetch an operand for them
 LARGE = 2  # dimensions beside the batch that make it worth it: a matrix for each batch, not a row
 
 
-def share(found: Schedule, scop: Scop, deps: Sequence[Edge]) -> Schedule:
-    """`found`, with such loops around clusters that follow each other."""
+def share(found: Schedule, scop: Scop, deps: Sequence[Edge], apart: bool = False) -> Schedule:
+    """`found`, with such loops around clusters that follow each other.
+
+    apart   whether shares of sums are for several threads: no loop goes around what adds them up, too
+    """
     classes = {s: dict(own) for s, own in found.classes.items()}
-    nodes = tuple(replace(n, body=_shared(n.body, scop, deps, classes)) if isinstance(n, Serial) else n for n in found.nodes)
-    return replace(found, nodes=_shared(nodes, scop, deps, classes), classes=classes)
+    parts = frozenset(s.target.source for s in scop.stmts if apart and shares_of(s))
+
+    def shared(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
+        return _shared(nodes, scop, deps, classes, parts)
+    nodes = tuple(replace(n, body=shared(n.body)) if isinstance(n, Serial) else n for n in found.nodes)
+    return replace(found, nodes=shared(nodes), classes=classes)
 
 
-def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: dict[str, dict[str, str]]) -> tuple[Node, ...]:
+def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: dict[str, dict[str, str]],
+            parts: frozenset[str]) -> tuple[Node, ...]:
     out: list[Node] = []
     left = list(nodes)
     while left:
         run = [left.pop(0)]
         best = None
         while left and isinstance(run[-1], Cluster) and isinstance(left[0], Cluster):
+            if any(x.source in parts for s in left[0].stmts for x in s.reads):
+                break
             more = Run(tuple(n for n in (*run, left[0]) if isinstance(n, Cluster)), scop, deps, classes)
             if not more.loops() and (not more.tile() or (best and best.loops())):
                 break

@@ -120,10 +120,11 @@ def _most_shares(x: Sum, sizes: Mapping[str, int]) -> int:
 def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tiles: Tiles) -> tuple[tuple[str, int], ...]:
     """The reductions to cut because they have too few results for the multiprocessors of a GPU; iterations of a share of each.
 
-    A block has one of the `tiles` of the results of a product, 32 in a line of other sums, or a row that is summed up.
+    A block has one of the `tiles` of the results of a product, 32 in a line of other sums, or a row that is summed up. What
+    is added up at computed places has a thread for each element anyway.
     """
     found = []
-    for x in what:
+    for x in (x for x in what if not x.places):
         results = prod(evaluate(e, sizes) for e in x.results)
         if x.tiled:
             sides = [evaluate(e, sizes) for e in x.tiled]

@@ -4,8 +4,12 @@
 
 and likewise where the results have indices, `y[m, n] += a[m, k] * b[k, n]`: p[t, m, n]. Otherwise too little of such a step could
 be shared out, since its loops add up to few places. Of a single element shares are cut along the outermost index, so each is a
-piece of memory of its own; of several, along an index that no window has. How many there are depends on the sizes alone, so the
-result does not depend on how many threads there are, if these are several.
+piece of memory of its own; of several, along an index that no window has. Places may come from data: each share has them all.
+
+    y[at[i], d] += x[i, d]      becomes      p[t, at[C t + i], d] += x[C t + i, d]      y[n, d] += p[t, n, d]
+
+How many shares there are depends on the sizes alone, so the result does not depend on how many threads there are, if these are
+several.
 """
 
 from __future__ import annotations
@@ -14,7 +18,21 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.ir.expr import Affine, Load, Test, affine, evaluate, expr_names, loads, names, quasi, substitute, substitute_expr
+from polyop.ir.expr import (
+    Affine,
+    Load,
+    Position,
+    Test,
+    affine,
+    evaluate,
+    expr_names,
+    is_computed,
+    loads,
+    names,
+    quasi,
+    substitute,
+    substitute_expr,
+)
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.names import fresh
 
@@ -22,10 +40,12 @@ LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take lo
 ROWS = 64     # iterations of the outermost of several loops
 STREAMED, TILED = 256, 512  # iterations of a share, at least, where a row is read once, and of a product in tiles
 STEP, LEAST, MOST = 8, 4, 64  # shares are `STEP` times as long, at least `LEAST` and at most `MOST`
+AGAIN = 8  # what a share adds up at computed places, for each that it must set to zero and that is added up behind
 PIECES = 32  # of work that eight threads share evenly
 ALONE = 8  # dot products, which are as long as rows, are as many pieces as that
 PAGE = 1024  # results of a line that are a piece
 TILE = (48, 64)  # and of a product
+STRIP = 64  # results of a row that is added up at a computed place
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -37,6 +57,7 @@ class Sum:
     tiled    the extents of its rows and columns, if it is a product that has both; of these a block has a tile
     in_line  whether results that are neighbours come of neighbours, which a warp reads together then
     mixed    whether what is read is smaller than the results: instructions for dot products take several steps at once then
+    places   the extents of those dimensions of the target in which data says where a result is; these are not among `results`
     """
 
     target: str
@@ -46,6 +67,7 @@ class Sum:
     tiled: tuple[Affine, Affine] | None
     in_line: bool
     mixed: bool
+    places: tuple[Affine, ...] = ()
 
 
 def cut_into_shares(op: Op, few: Mapping[str, int] | None = None) -> Op:
@@ -64,9 +86,10 @@ def cut_into_shares(op: Op, few: Mapping[str, int] | None = None) -> Op:
         else:
             steps.append(s)
             continue
-        part, total = _cut(s, index, chunk, taken)
-        shape = [e for e, p in zip(op.tensor(s.target.source).shape, s.target.index, strict=True) if p in part.target.index]
-        tensors.append(Tensor(part.target.source, s.target.dtype, (total.ranges[0].upper, *shape), "temp"))
+        shape = op.tensor(s.target.source).shape
+        part, total = _cut(s, index, chunk, shape, taken)
+        chosen = [e for e, p in zip(shape, s.target.index, strict=True) if _chooses(p)]
+        tensors.append(Tensor(part.target.source, s.target.dtype, (total.ranges[0].upper, *chosen), "temp"))
         steps += [part, total]
     return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(steps) > len(op.steps) else op
 
@@ -79,22 +102,35 @@ def _is_one_element(s: Step) -> bool:
     return not (r.upper - r.lower).is_constant
 
 
-def _cut(s: Step, index: str, chunk: int, taken: set[str]) -> tuple[Step, Step]:
-    """(the shares, what adds them up)."""
+def _chooses(p: Position) -> bool:
+    """Whether a position differs from one result to the other."""
+    return not isinstance(p, Affine) or not p.is_constant
+
+
+def _cut(s: Step, index: str, chunk: int, shape: tuple[Affine, ...], taken: set[str]) -> tuple[Step, Step]:
+    """(the shares, what adds them up); `shape`: that of the target."""
     (r,) = (x for x in s.ranges if x.index == index)
     t, i = fresh("t", taken), fresh(f"{r.index}_i", taken)
     extent = r.upper - r.lower
     env = {r.index: r.lower + affine(t) * chunk + affine(i)}
     count = quasi("div", extent + (chunk - 1), affine(chunk))
-    kept = tuple(x for x in s.ranges if x.index in _kept(s))
-    place = (affine(t), *(p for p in s.target.index if isinstance(p, Affine) and not p.is_constant))
-    target = replace(s.target, source=fresh(f"{s.target.source}_parts", taken), index=place)
+    kept = [x for x in s.ranges if x.index in _kept(s)]
+    whole = list(s.target.index)
+    for d, (p, e) in enumerate(zip(whole, shape, strict=True)):
+        if is_computed(p):
+            kept.append(Range(fresh("n", taken), affine(0), e))
+            whole[d] = affine(kept[-1].index)
+    parts = replace(s.target, source=fresh(f"{s.target.source}_parts", taken))
+    into = substitute_expr(replace(s.target, index=tuple(p for p in s.target.index if _chooses(p))), env)
+    assert isinstance(into, Load)
+    target = replace(parts, index=(affine(t), *into.index))
     shares, inside = Range(t, affine(0), count), Range(i, affine(0), affine(chunk))
     others = {x.index: Range(x.index, substitute(x.lower, env), substitute(x.upper, env)) for x in s.ranges}
     ranges = (shares, *(inside if x is r else others[x.index] for x in s.ranges))
     where = (Test((extent - affine(t) * chunk - affine(i) - 1,)), *(substitute_expr(w, env) for w in s.where))
     part = Step(target, s.reduce, substitute_expr(s.expr, env), ranges, where, s.span)
-    return part, Step(s.target, s.reduce, target, (shares, *kept), (), s.span)
+    added = replace(parts, index=(affine(t), *(p for p in whole if _chooses(p))))
+    return part, Step(replace(s.target, index=tuple(whole)), s.reduce, added, (shares, *kept), (), s.span)
 
 
 def sums(op: Op) -> tuple[Sum, ...]:
@@ -106,7 +142,9 @@ def sums(op: Op) -> tuple[Sum, ...]:
 def _sum(op: Op, s: Step) -> Sum | None:
     kept, sizes = _kept(s), set(op.sizes)
     extents = {r.index: r.upper - r.lower for r in s.ranges}
-    if s.reduce is None or not kept or len(kept) != sum(not isinstance(p, Affine) or not p.is_constant for p in s.target.index):
+    shape = op.tensor(s.target.source).shape
+    places = tuple(e for p, e in zip(s.target.index, shape, strict=True) if is_computed(p))
+    if s.reduce is None or not (kept or places) or len(kept) + len(places) != sum(map(_chooses, s.target.index)):
         return None
     ties = any(isinstance(w, Test) and expr_names(w) & set(kept) for w in s.where)
     if ties or any(not names(extents[i]) <= sizes for i in kept):
@@ -114,6 +152,8 @@ def _sum(op: Op, s: Step) -> Sum | None:
     deep = next((i for i, e in extents.items() if i not in kept and e.terms and names(e) <= sizes and _stands_alone(s, i)), None)
     if deep is None:
         return None
+    if places:
+        return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], None, False, False, places)
     last, rows = kept[-1], _rows(s, kept)
     tiled = (extents[rows[-1]], extents[last]) if rows else None
     ends = [x.index[-1] for x in loads(s.expr) if last in expr_names(x) and x.index]
@@ -134,9 +174,10 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
         results, deep = prod(evaluate(e, sizes) for e in x.results), evaluate(x.deep, sizes)
         if results < 1:
             continue  # a class of a strided convolution may have none, where all sizes are 1
-        chunk = STREAMED if x.in_line and (rows or not x.tiled) else TILED
-        while deep > MOST * chunk or results * chunk < LONG:
-            chunk *= STEP
+        chunk, step = STREAMED if x.in_line and (rows or not x.tiled) else TILED, 2 if x.places else STEP
+        least = AGAIN * prod(evaluate(e, sizes) for e in x.places) if x.places else 0
+        while deep > MOST * chunk or results * chunk < LONG or chunk < least:
+            chunk *= step
         if deep >= LEAST * chunk:
             out.append((x.target, chunk))
     return tuple(out)
@@ -145,6 +186,8 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
 def _pieces(x: Sum, sizes: Mapping[str, int], rows: int) -> int:
     """How many pieces of work the results of `x` are: pages, tiles, or dot products."""
     results = prod(evaluate(e, sizes) for e in x.results)
+    if x.places:
+        return results // STRIP
     if x.tiled is None:
         line = evaluate(x.results[-1], sizes)
         return results // max(1, line) * -(-line // PAGE) if x.in_line else results * ALONE
@@ -182,7 +225,7 @@ def _kept(s: Step) -> tuple[str, ...]:
 
 def _stands_alone(s: Step, i: str) -> bool:
     """Whether `i` is added to no other index in what `s` reads."""
-    positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine) and i in names(p)]
+    positions = [p for e in (s.expr, s.target) for x in loads(e) for p in x.index if isinstance(p, Affine) and i in names(p)]
     return bool(positions) and all(names(p) & set(s.indices) == {i} and p.factor(i) == 1 for p in positions)
 
 
@@ -196,4 +239,4 @@ def _feeds_itself(op: Op, s: Step) -> bool:
 
 
 def _reads(s: Step) -> tuple[Load, ...]:
-    return tuple(x for e in (s.expr, *s.where) for x in loads(e))
+    return tuple(x for e in (s.expr, *s.where) for x in loads(e)) + loads(s.target)[1:]

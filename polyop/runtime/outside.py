@@ -74,9 +74,17 @@ def _verdict(op: Op, site: Load) -> str:
 
 
 def _in_text(op: Op, site: Load) -> Load:
-    """The access of the Op that `site` carries out: the kernel's has other iterators."""
-    found = [x for s in op.steps for x in (s.target, *loads(s.expr)) if x.source == site.source and _alike(x, site)]
+    """The access of the Op that `site` carries out: the kernel's has other iterators, and shares of a sum another target."""
+    there = [x for s in op.steps for x in (s.target, *loads(s.expr))]
+    found = [x for x in there if x.source == site.source and _alike(x, site)]
+    if all(t.name != site.source for t in op.tensors):
+        found += [x for x in there if _data(x) and _data(x) == _data(site)]
     return found[0] if found else site
+
+
+def _data(x: Load) -> list[str]:
+    """The tensors that say where `x` is."""
+    return [y.source for y in loads(x)[1:]]
 
 
 def _alike(a: Load, b: Load) -> bool:

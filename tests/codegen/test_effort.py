@@ -49,6 +49,15 @@ def test_tiles_and_what_they_leave_are_added_up():
     assert 10 * 100 * PLUS <= of(loop("m", "M", tiled, parallel=True)) <= 10 * 112 * PLUS
 
 
+def test_what_goes_over_another_size_counts_though_it_is_in_fewer_loops():
+    zeros = loop("a", 2, loop("i", "N", st(ld("y", "a", "i"), Const(0.0, F32))))
+    sums = loop("k", "M", st(ld("y", "m", "k"), ld("x", "m", "k")))
+    both = of(loop("m", 10, zeros, sums, parallel=True))
+    assert both == of(loop("m", 10, zeros, parallel=True)) + of(loop("m", 10, sums, parallel=True))
+    again = loop("k", "N", st(ld("y", "m", "k"), ld("x", "m", "k")))
+    assert of(loop("m", 10, zeros, again, parallel=True)) == of(loop("m", 10, zeros, parallel=True)), "as what a tile leaves"
+
+
 def test_of_two_branches_the_full_tiles_count():
     whole, rest = (lanes("v", 16, n, st(ld("y", "m", "v"), ld("x", "m", "v"))) for n in (None, A("N", -96)))
     assert of(loop("m", "M", If((A("N", -16),), (whole,), (rest,)), parallel=True)) == 10 * 16 * PLUS

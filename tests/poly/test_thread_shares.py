@@ -27,6 +27,8 @@ MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k
 DOTS = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
 COLUMNS = "op f(X: f32[K, N]) -> (Y: f32[N]) { Y[n] += X[k, n] }"
 ROWS = "op f(X: f32[M, K]) -> (Y: f32[M]) { Y[m] += X[m, k] }"
+COUNTS = "op f(at: i64[K], N: int) -> (Y: i64[N]) { Y[at[k]] += 1 }"
+PLACES = "op f(X: f32[K, M], at: i64[K], N: int) -> (Y: f32[N, M]) { Y[at[k], m] += X[k, m] }"
 BYTES = "op f(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }"
 
 
@@ -45,6 +47,9 @@ def middle(text: str, options: Options) -> Middle:
     (DOTS, 4, 4096, 4096, 0), (DOTS, 4, 7, 100000, 4096),       # each result is a piece of work
     (COLUMNS, 0, 32, 100000, 2048), (COLUMNS, 0, 1000, 20000, 2048), (COLUMNS, 0, 1000, 8192, 256), (COLUMNS, 0, 40000, 8192, 0),
     (ROWS, 1, 0, 10**6, 32768), (ROWS, 4, 0, 10**6, 0), (ROWS, 1, 0, 10**4, 0),
+    (COUNTS, 0, 10, 10**6, 16384), (COUNTS, 0, 4000, 10**6, 32768), (COUNTS, 0, 10, 50000, 0),
+    (COUNTS, 0, 100000, 10**6, 0),    # each share would set as many places to zero as it adds up
+    (PLACES, 64, 1000, 100000, 8192), (PLACES, 2048, 1000, 100000, 0),  # rows have strips enough
     (BYTES, 32, 32, 100000, 0),       # an instruction takes four steps at once, and never a part of these
 ])
 def test_sums_are_cut_where_threads_would_have_too_little_to_share(text: str, m: int, n: int, k: int, share: int) -> None:
@@ -61,6 +66,15 @@ def test_a_share_of_a_product_is_packed_as_by_one_thread() -> None:
     m = middle(MATMUL, Options(threads=True, shares=(("C", 512),)))
     assert first_failure(prove(m.scop, m.nest, m.context)) is None
     assert "right, fused" in m.chosen[0] and structure(m.nest.body).startswith("t:parallel(m_c:parallel(n_c(")
+
+
+@pytest.mark.parametrize("text", [
+    "op f(A: f32[B, M, K], X: f32[B, K, N]) -> (C: f32[B, M, N]) { C[b, m, n] += A[b, m, k] * X[b, k, n] }",
+    "op f(X: f32[K, B], at: i64[K], N: int) -> (C: f32[B, N]) { C[b, at[k]] += X[k, b] }"])
+def test_shares_are_for_threads_also_where_batches_could_be(text: str) -> None:
+    m = middle(text, Options(threads=True, shares=(("C", 512),)))
+    assert first_failure(prove(m.scop, m.nest, m.context)) is None
+    assert "t:parallel(" in structure(m.nest.body)
 
 
 @pytest.mark.parametrize(("text", "name", "options"), [
@@ -80,6 +94,41 @@ def test_a_share_as_long_as_its_vectors_is_rewritten_as_any_other() -> None:
     op = op_of(DOTS)
     made = compile_op(op, contiguous(op), V4, Options(threads=True, few=(("N", 4),), shares=(("C", 64),)))
     assert made.rung == "tuned" and made.final != made.nest and all(p.holds for p in made.proofs)
+
+
+@pytest.mark.parametrize("text", [MATMUL, DOTS, COLUMNS, ROWS, PLACES])
+def test_sums_in_shares_are_the_same_bits_on_any_number_of_threads(text: str) -> None:
+    f = polyop.op(text)
+    rng = np.random.default_rng(0)
+    shapes = {"A": (3, 5000), "B": (3, 5000) if text == DOTS else (5000, 33), "X": (2, 70000) if text == ROWS else (9000, 60)}
+    arrays = {t.name: rng.standard_normal(shapes[t.name]).astype(np.float32) for t in f.interface.tensors if t.name in shapes}
+    if text == PLACES:
+        arrays |= {"at": rng.integers(0, 20, 9000), "N": 20}
+    before = threads.get_num_threads()
+    try:
+        threads.set_num_threads(2)
+        want = [f(**arrays) for _ in range(3)][-1]  # what is cut has a kernel of its own when it is asked for again
+        for count in (3, 4, 7):
+            threads.set_num_threads(count)
+            for _ in range(3):
+                np.testing.assert_array_equal(f(**arrays), want)
+    finally:
+        threads.set_num_threads(before)
+
+
+def test_places_outside_are_told_in_the_words_of_the_text() -> None:
+    f = polyop.op(PLACES)
+    x, at = np.ones((9000, 60), np.float32), np.arange(9000) % 20
+    before = threads.get_num_threads()
+    try:
+        threads.set_num_threads(2)
+        for _ in range(3):
+            np.testing.assert_array_equal(f(x, at, N=20), 450)
+        at[4321] = 20
+        with pytest.raises(polyop.PolyopError, match=r"`Y\[at\[k\], m\]` writes outside `Y`, which has N = 20 rows"):
+            f(x, at, N=20)
+    finally:
+        threads.set_num_threads(before)
 
 
 @pytest.mark.parametrize("count", [2, 3])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from polyop.ir.loops import structure
 from polyop.ir.options import Layout, Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
@@ -58,6 +59,38 @@ def test_the_loop_over_shares_is_parallel_and_proved(name):
 def test_what_has_other_loops_to_share_or_nothing_to_cut_stays_whole(text):
     whole = op(text)
     assert cut_into_shares(whole) is whole
+
+
+PLACES = {
+    "counts": "op f(at: i64[M], N: int) -> (Y: i64[N]) { Y[at[m]] += 1 }",
+    "rows": "op f(X: f64[M, D], at: i64[M], N: int) -> (Y: f64[N, D]) { Y[at[m], d] += X[m, d] }",
+    "max": "op f(X: f64[M, D], at: i64[M], N: int) -> (Y: f64[D, N]) { Y[d, at[m]] max= X[m, d] }",
+    "two": "op f(X: f64[M], at: i64[M], N: int) -> (Y: f64[N, N]) { Y[at[m], at[m]] += X[m] }",
+    "where": "op f(X: f64[M], at: i64[M], N: int) -> (Y: f64[N, 1]) { Y[at[m], 0] += X[m] where m > 2, X[m] > 0 }",
+}
+
+
+@pytest.mark.parametrize("name", PLACES)
+def test_each_share_has_all_places_that_come_from_data(name):
+    whole = op(PLACES[name])
+    (found,) = sums(whole)
+    assert found.index == "m" and len(found.places) == (2 if name == "two" else 1)
+    cut = cut_into_shares(whole, {"Y": 4})
+    assert len(cut.steps) == 2
+    rng = np.random.default_rng(0)
+    for m, n in ((0, 3), (1, 1), (4, 3), (11, 5)):
+        sizes = {s: x for s, x in (("M", m), ("N", n), ("D", 3)) if s in whole.sizes}
+        arrays = {t.name: rng.integers(0, n, [sizes[str(e)] for e in t.shape]).astype(t.dtype.numpy) for t in whole.inputs}
+        np.testing.assert_array_equal(evaluate(cut, sizes, {}, arrays)["Y"], evaluate(whole, sizes, {}, arrays)["Y"])
+    scop = scop_of(cut_into_shares(whole, {"Y": 512}))
+    layout = Layout(tuple((t.name, len(t.shape) - 1) for t in scop.op.tensors if t.role != "temp"))
+    made = lower(scop, layout, target("x86:x86-64-v4"), Options(threads=True, shares=(("Y", 512),)), "tuned")
+    assert first_failure(prove(made.scop, made.nest, made.context)) is None
+    assert "t:parallel" in structure(made.nest.body)
+
+
+def test_what_two_steps_add_to_the_same_places_is_left_whole():
+    assert sums(op("op f(at: i64[M], N: int) -> (Y: i64[N]) {\n Y[at[m]] += 1\n Y[at[m]] += 2\n}")) == ()
 
 
 def test_a_sum_without_results_is_not_cut():

@@ -4,8 +4,9 @@ Where loops depend on each other, those inside are taken in the middle of those 
 
     for i in [0, N) { for j in [0, i) { Y[i, j] = 2 * X[i, j] } }        (N)*((floor((N - 1)/2))*(13))
 
-Of what stands in one loop only that counts which is in the most loops, tiles and what they leave alike; of two branches the one
-in which more is known, that of full tiles.
+Of what stands in one loop that counts which is in the most loops, tiles and what they leave alike, and of the rest what goes over
+sizes that these do not: sums to computed places, behind as many zeros. Of two branches it is the one in which more is known, that
+of full tiles.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from dataclasses import dataclass
 
 from polyop.codegen.vecmath.table import INSTRUCTIONS
 from polyop.ir.dots import product
-from polyop.ir.expr import Affine, Apply, Load, affine, evaluate, expr_names, loads, quasi, substitute, walk
+from polyop.ir.expr import Affine, Apply, Load, affine, evaluate, expr_names, loads, names, quasi, substitute, walk
 from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Space, Store
 
 MOVED = 4
@@ -47,6 +48,11 @@ class Effort:
     @property
     def rank(self) -> tuple[int, int]:
         return self.depth, self.known
+
+    @property
+    def sizes(self) -> frozenset[str]:
+        """What it depends on."""
+        return names(self.times).union(*(p.sizes for p in self.parts))
 
     def value(self, sizes: Mapping[str, int]) -> int:
         return max(0, evaluate(self.times, sizes)) * (self.cost + sum(p.value(sizes) for p in self.parts))
@@ -88,7 +94,9 @@ def _is_one_step(nest: LoopNest, n: For) -> bool:
 def _sum(nest: LoopNest, body: tuple[Node, ...], middle: Mapping[str, Affine], lockstep: tuple[str, ...]) -> Effort:
     found = [_of(nest, n, middle, lockstep) for n in body]
     depth = max((e.depth for e in found), default=0)
-    deep = [e for e in found if e.depth == depth]
+    deepest = [e for e in found if e.depth == depth]
+    over = frozenset[str]().union(*(e.sizes for e in deepest))
+    deep = [e for e in found if e in deepest or not e.sizes <= over]
     plain = sum(e.cost for e in deep if not e.parts and e.times == ONCE)
     parts = tuple(e for e in deep if e.parts or e.times != ONCE)
     known = max((e.known for e in deep), default=0)
