@@ -126,6 +126,15 @@ def in_one_kernel(op: Op, options: Options, target: Target) -> Form | None:
     return Form(made, note=f"{_folds(cut)} are computed in one pass, block by block, in one kernel", inside=partial)
 
 
+def in_row_shares(op: Op, options: Options, target: Target) -> Form | None:
+    """`op` with chains whose blocks are carried out at the same time, and then joined; None if it has none, or is not asked."""
+    if not options.split or options.numerics == "strict":
+        return None
+    cut = _cut(_read(op, options, target), options, target)
+    made = cascaded(cut, options.split, apart=True)
+    return Form(made, note=f"{_folds(cut)} are computed in one pass, in shares that are joined") if made is not cut else None
+
+
 def _folds(op: Op) -> str:
     return ", ".join(dict.fromkeys(f.result for c in chains_of(op) for f in c.folds))
 
@@ -141,7 +150,8 @@ def in_chunks(cut: Op, options: Options) -> Form | None:
 def attempts(op: Op, cut: Op, options: Options, target: Target) -> tuple[tuple[str, Callable[[], Form | None]], ...]:
     """What may be tried before `cut`, which `op` is as it stands: best first, by what a user reads of it, and how it is made."""
     if target.family != "x86":  # the host would start the kernels of each block, or tile
-        return (("one kernel", partial(in_one_kernel, op, options, target)), ("chunks", partial(in_chunks, cut, options)))
+        return (("shares of rows", partial(in_row_shares, op, options, target)),
+                ("one kernel", partial(in_one_kernel, op, options, target)), ("chunks", partial(in_chunks, cut, options)))
     return (("one pass", partial(in_one_pass, cut, options)), ("overlapped tiles", partial(in_tiles, cut, options)),
             ("blocks", partial(in_blocks, cut, options)))
 

@@ -64,6 +64,16 @@ def _attention(b: int, h: int, s: int, d: int, t: str, causal: bool) -> Case:
                 _bytes(q, q, q, q), {"scale": scale}, True, False)
 
 
+def _decode(b: int, h: int, n: int, d: int, t: str) -> Case:
+    q, k, scale = ((b, h, d), t), ((b, h, n, d), t), d**-0.5
+
+    def peer(torch: Any, q: Any, k: Any, v: Any) -> Any:
+        return torch.nn.functional.scaled_dot_product_attention(q[:, :, None], k, v, scale=scale)[:, :, 0]
+
+    return Case("attention", f"decode {b}x{h}x{n}x{d} {t}", "attention_decode", (q, k, k), peer, 4.0 * b * h * n * d,
+                _bytes(q, k, k, q), {"scale": scale, "used": n}, True, False)
+
+
 def _conv(b: int, c: int, w: int, k: int, r: int, t: str) -> Case:
     x, f, y = ((b, c, w, w), t), ((k, c, r, r), t), ((b, k, w, w), t)
     pad = r // 2
@@ -114,6 +124,7 @@ def cases(small: bool = False) -> list[Case]:
     out += [_batched(64 // k, 512 // k, 512 // k, 64, t) for t in ("float32", "bfloat16")]
     out += [_attention(4 // (k // 4 or 1), 16 // k, 2048 // k // k, 64, "bfloat16", c) for c in (False, True)]
     out += [_attention(1, 16 // k, 4096 // k // k, 128, "bfloat16", False)]
+    out += [_decode(b, 32 // k, v, 128, "bfloat16") for b in (1, 16)]
     out += [_conv(32 // k, 64 // k, 56 // k, 64 // k, 3, t) for t in ("float32", "bfloat16")]
     out += [_conv(32 // k, 256 // k, 14, 256 // k, 1, "bfloat16")]
     g = ((v,), "float32")
@@ -121,6 +132,7 @@ def cases(small: bool = False) -> list[Case]:
             _rows("norms", "rmsnorm", v, v, "float32", _rmsnorm, (g,)),
             _rows("softmax", "softmax", v, v, "float32", _softmax),
             _rows("softmax", "softmax", 256 // k, 65536 // k, "float32", _softmax),
+            _rows("softmax", "softmax", 4, n * v // 8, "float32", _softmax),
             _rows("softmax", "softmax", v, v, "bfloat16", _softmax),
             _rows("elementwise", "add", n, n, "float32", lambda torch, x, y: x + y, reads=2, flops=1),
             _rows("elementwise", "gelu", n, n, "bfloat16", _functional("gelu")),

@@ -52,6 +52,8 @@ class Options:
                for a GPU's blocks of threads, or for several threads
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
                strides that will do
+    split      elements of a share of a row, where reductions that need another one's result go over shares of it side by side,
+               since these calls have too few rows for a GPU's blocks of threads; 0: a row is one block's
     apart      whether scans of a GPU go over rows so few and long in these calls that several blocks share one
     held       (size, at most how much) of sizes of which a block of a GPU's threads keeps as many results of a row, or adds up as
                many products, in these calls
@@ -80,6 +82,7 @@ class Options:
     threads: bool = False
     tile: tuple[int, ...] = ()
     lines: tuple[tuple[int, ...], ...] = ()
+    split: int = 0
     apart: bool = False
     shares: tuple[tuple[str, int], ...] = ()
     huge: bool = False

@@ -122,7 +122,8 @@ class Fusion:
         if any(own.get(b) not in shell for b in self.shares[s.name]):
             self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: shares of a sum are for several threads")
             return False
-        if shell and set(written(s)) - {i for i in s.dims if own.get(i) in shell} and any(self.joins_shares(q) for q in d.stmts):
+        theirs = {c for q in d.stmts for i, c in self.classes[q.name].items() if i in written(q)}
+        if shell and not {own.get(i) for i in kept} <= theirs and any(self.joins_shares(q) for q in d.stmts):
             self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: few threads join shares")
             return False
         if lost:

@@ -166,10 +166,12 @@ def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) ->
     return 8 if any(x.dtype.bytes_ == 8 for s in along for x in (s.target, *loads(s.expr))) else 4
 
 
-def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset()) -> int:
+def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset(), once: bool = False) -> int:
     """How well accesses run along `loop`: unit strides count for it, others against, but for near ones; reductions weigh more.
 
     Tensors in `free` have no stride yet: they get the one that the lanes want.
+
+    once   whether a read counts once, and not as often as the text has it
     """
     total = 0
     for s in stmts:
@@ -177,7 +179,7 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         if loop not in own:
             continue
         weight = 3 if s.kind == UPDATE and set(s.dims) - written(s) else 1
-        for load in s.reads:
+        for load in dict.fromkeys(s.reads) if once else s.reads:
             if load.source in free:
                 continue
             step = stride(plan, s, unclamped(load, [i for i in s.dims if plan.classes[s.name].get(i) == loop]), loop)

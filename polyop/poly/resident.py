@@ -26,7 +26,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import affine
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
-from polyop.poly import blocktile, spread, staged, tilechoice
+from polyop.poly import blocktile, spread, spreadchoice, staged, tilechoice
 from polyop.poly.batches import Run
 from polyop.poly.blocktile import StagedStrategy
 from polyop.poly.build import Axes, Part, Plan
@@ -291,5 +291,5 @@ def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, held: I
           turns: Turns | None = None) -> Part:
     if s:
         return replace(staged.build(plan, c, outer, s, held, turns), chosen=(f"{c}: {s}",))
-    spreading = spread.choose(plan, c)[0]
+    spreading = spreadchoice.choose(plan, c)[0]
     return replace(spread.build(plan, c, outer, spreading), chosen=(f"{c}: {spreading}",))

@@ -1,4 +1,4 @@
-"""Strategy "spread", chosen and built: on a GPU, loops inside the shell are spread over the threads of a block.
+"""Strategy "spread", built: on a GPU, loops inside the shell are spread over the threads of a block.
 
     shell.. (parallel: a block each)  per group:
         kept.. ( start  reduced.. c_t ( c_v (threads) ( c_p (rows) ( update of this thread's part ) ) )  fold  finish )
@@ -6,8 +6,9 @@
 
 Threads run along what has unit stride, so a warp reads whole lines: along the loops inside, where these have it, with several
 rows of the shell side by side in one block if rows are known to be short; else along the shell, with a few threads for each
-point, which share the loops inside. A reduction is cut in two: a part for each thread, in a register, and a fold over the
-threads. What there is one of for each point of the shell is a register that all its threads have.
+point, which share the loops inside. Where the loop of a group is short, the threads that it leaves run across it, along another
+one. A reduction is cut in two: a part for each thread, in a register, and a fold over the threads. What there is one of for each
+point of the shell is a register that all its threads have.
 """
 
 from __future__ import annotations
@@ -17,126 +18,21 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Const, Load, affine
+from polyop.ir.expr import Affine, Const, Load, affine, substitute
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.homes import find_homes
-from polyop.poly.lanes import is_few, is_window, score
 from polyop.poly.nodes import Cluster, Group
-from polyop.poly.rows import init_of, is_taken_over, scatters
+from polyop.poly.rows import init_of, is_taken_over
 from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.spreadchoice import SpreadStrategy, longest_of
 from polyop.poly.strides import common_start, stride
 from polyop.poly.strips import MOST, WIDE
 from polyop.poly.tiles import Axis, Band, Coord, bands
 
-BLOCK = 256     # threads where nothing is known of a row's length
-EACH = 8        # iterations of a thread that are worth a thread
 COPIES = 4      # iterations of a thread that wait for memory at once
-SHORT = 16      # loops of less iterations are not spread
-FEWEST = 4      # threads of a row
-ACROSS = 8      # threads that share a point of the shell, where the shell has the unit stride
 SHARED = 16 << 10
 """Bytes of a row that is kept in shared memory."""
-
-
-@dataclass(frozen=True, slots=True)
-class SpreadStrategy:
-    """Where threads run.
-
-    inner    for each group, in order, the class that is spread over `many` threads, or None
-    beside   a class of the shell of which a block has `rows` values side by side, or None
-    near     how many threads that are neighbours differ in `beside`; the next ones along `inner`, and then in `beside` again
-    """
-
-    inner: tuple[str | None, ...]
-    many: int
-    beside: str | None
-    rows: int
-    near: int = 1
-
-    def __str__(self) -> str:
-        along = ", ".join(i or "-" for i in self.inner)
-        near = "" if self.near == 1 else ", side by side" if self.near == self.rows else f", {self.near} side by side"
-        beside = f", {self.rows} of {self.beside} in a block{near}" if self.beside else ""
-        return f"spread: threads {along} x {self.many}{beside}"
-
-
-def choose(plan: Plan, cluster: Cluster) -> tuple[SpreadStrategy, ...]:
-    """The strategy for `cluster`.
-
-    Raises  UnsupportedError, if no loop inside its shell is worth threads.
-    """
-    groups = [g for g in cluster.body if isinstance(g, Group)]
-    if len(groups) < len(cluster.body):
-        raise UnsupportedError("there is a recurrence inside")
-    tile = next((c for c in cluster.shell if c in plan.tiled), None)
-    if plan.block and tile:  # the rows of a block, side by side, and what is left of its threads along each of them
-        rows = plan.tiled[tile].step
-        inner = tuple(_best(plan, g)[0] or _longest(plan, g) for g in groups)
-        many = plan.block // rows
-        return (SpreadStrategy(inner, many, tile, rows, max(1, min(rows, plan.target.warp // many))),)
-    if any(scatters(plan, s, g.reduced) for g in groups for s in g.stmts):
-        raise UnsupportedError("where it writes is known only inside")
-    local = frozenset(s.target.source for s in cluster.stmts if plan.scop.op.tensor(s.target.source).role == "temp")
-    shell = {c: score(plan, cluster.stmts, c, local) for c in cluster.shell}
-    lane = max(shell, key=lambda c: shell[c], default=None)
-    found = [_best(plan, g) for g in groups]
-    if any(c for c, _ in found) and not (lane and shell[lane] >= sum(gain for _, gain in found) > 0):
-        inner = tuple(c for c, gain in found)
-        if any(gain > 0 for _, gain in found):
-            return (_along(plan, cluster, inner),)
-    if lane and shell[lane] > 0 and not cluster.is_contraction:
-        inner = tuple(_longest(plan, g) for g in groups)
-        if any(inner):
-            return (SpreadStrategy(inner, ACROSS, lane, plan.target.warp, plan.target.warp),)
-    raise UnsupportedError("no loop inside is long, and all of it in order")
-
-
-def _loops(plan: Plan, g: Group) -> list[str]:
-    """The loops of `g` that may be spread."""
-    strict = plan.options.numerics == "strict"
-    return [c for c in (*g.kept, *g.reduced) if not (strict and c in g.reduced) and not is_few(plan, g.stmts, c, SHORT)]
-
-
-def _best(plan: Plan, g: Group) -> tuple[str | None, int]:
-    """The loop of `g` that its accesses run along best, and how well they do."""
-    gains = {c: score(plan, g.stmts, c) // (2 if c in g.reduced and is_window(plan, g.stmts, c) else 1) for c in _loops(plan, g)}
-    best = max(gains, key=lambda c: gains[c], default=None)
-    return (best, gains[best]) if best and gains[best] > 0 else (None, 0)
-
-
-def _longest(plan: Plan, g: Group) -> str | None:
-    """The outermost loop of `g` whose length is not known, or else the longest one."""
-    loops = [c for c in _loops(plan, g) if not is_window(plan, g.stmts, c)]
-    return max(loops, key=lambda c: _extent(plan, g.stmts, c) or 1 << 30, default=None)
-
-
-def _extent(plan: Plan, stmts: Iterable[Stmt], loop: str) -> int:
-    """The most iterations of `loop` that are known or hinted at; 0, if some are not."""
-    hints = dict(plan.options.hints)
-    sizes = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
-    known = [e.const if e.is_constant else hints.get(e.name or "", 0) for e in sizes]
-    return max(known) if known and all(known) else 0
-
-
-def _along(plan: Plan, cluster: Cluster, inner: tuple[str | None, ...]) -> SpreadStrategy:
-    """Threads along `inner`: a block for a row, unless rows are known to be short, of which a block has several then."""
-    groups = [g for g in cluster.body if isinstance(g, Group)]
-    extents = [_extent(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c]
-    longest = max(extents) if all(extents) else 0
-    if not longest or _hands_on(cluster):
-        return SpreadStrategy(inner, BLOCK, None, 1)
-    many = min(4 * BLOCK // 2, max(FEWEST, 1 << (-(-longest // EACH) - 1).bit_length()))
-    rows = BLOCK // 2 // many
-    if rows > 1 and cluster.shell and not is_few(plan, cluster.stmts, cluster.shell[-1], rows):
-        return SpreadStrategy(inner, many, cluster.shell[-1], rows)
-    return SpreadStrategy(inner, max(many, plan.target.warp), None, 1)
-
-
-def _hands_on(cluster: Cluster) -> bool:
-    """Whether a row is written to memory and read again: the proof that the same threads do so knows one row in a block."""
-    written = {s.target.source for s in cluster.stmts if len(s.target.index) > len(cluster.shell)}
-    return any(x.source in written for s in cluster.stmts for x in s.reads)
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: SpreadStrategy) -> Part:
@@ -167,7 +63,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: SpreadStrategy) -> Part:
         weight = s.near * s.many
     writer = _Spread(b, s, axes, (*outer, *(c for c in axes if c not in outer)), beside)
     groups = [g for g in cluster.body if isinstance(g, Group)]
-    return b.part(bands(grid, *(x for g, c in zip(groups, s.inner, strict=True) for x in writer.group(g, c))))
+    across = s.across or (None,) * len(groups)
+    return b.part(bands(grid, *(x for g, c, a in zip(groups, s.inner, across, strict=True) for x in writer.group(g, c, a))))
 
 
 def _homes(plan: Plan, cluster: Cluster, outer: Axes, beside: tuple[Coord, ...]) -> dict[str, Home]:
@@ -215,24 +112,32 @@ class _Spread:
         groups = [g for g in self.b.cluster.body if isinstance(g, Group)]
         return tuple(s for g, lane in zip(groups, self.s.inner, strict=True) if lane == c for s in g.stmts)
 
-    def axis(self, stmts: tuple[Stmt, ...], c: str, axes: Axes) -> Axis:
-        """The class `c` over the threads: neighbours for each, if all of it reads and writes such, in one access.
+    def axis(self, stmts: tuple[Stmt, ...], c: str, axes: Axes, many: int) -> Axis:
+        """The class `c` over `many` threads: neighbours for each, if all of it reads and writes such, in one access.
 
         Else threads of one warp have neighbours, each in steps of all threads.
         """
-        extent = _extent(self.b.plan, stmts, c)
-        n = extent // self.s.many if extent else MOST
+        extent = longest_of(self.b.plan, stmts, c)
+        longest = extent // many if extent else MOST
         most = self.neighbours(stmts, c)
         copies = most or COPIES
-        while copies > max(1, n):
+        while copies > max(1, longest):
             copies //= 2
         each = copies if most else 1
-        t, v = Coord(f"{c}_t", self.s.many * copies), Coord(f"{c}_v", each, each * self.s.many)
-        p = (Coord(f"{c}_p", 1, each) if most else Coord(f"{c}_p", self.s.many, self.s.many * copies),) if copies > 1 else ()
-        self.b.kinds[v.name] = (Kind.THREADS, self.s.many)
+        n = "" if many == self.s.many else str(many)  # another group may have the class on all threads
+        t, v = Coord(f"{c}_t{n}", many * copies), Coord(f"{c}_v{n}", each, each * many)
+        p = (Coord(f"{c}_p{n}", 1, each) if most else Coord(f"{c}_p{n}", many, many * copies),) if copies > 1 else ()
+        self.b.kinds[v.name] = (Kind.THREADS, many)
         self.b.weights[v.name] = self.s.near
         self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
         return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes))
+
+    def rest(self, stmts: tuple[Stmt, ...], c: str, axes: Axes, many: int) -> Axis:
+        """The class `c` over the threads that those of a lane, which are `many`, leave."""
+        others = self.s.many // many
+        t, v = Coord(f"{c}_s", others), Coord(f"{c}_w{others}", 1, others)
+        self.b.kinds[v.name], self.b.weights[v.name] = (Kind.THREADS, others), many
+        return Axis((t, v), common_start(self.b.plan, stmts, c, axes))
 
     def neighbours(self, stmts: tuple[Stmt, ...], c: str) -> int:
         """How many elements that are neighbours along `c` one access moves; 0, if not all accesses of memory are such."""
@@ -241,22 +146,29 @@ class _Spread:
             return 0
         return min(MOST, WIDE // min(x.dtype.bytes_ for x, step in found if step))
 
-    def group(self, g: Group, lane: str | None) -> tuple[Band | str, ...]:
-        """The loops of one group. An init that its update's group takes over has been dropped by then."""
+    def group(self, g: Group, lane: str | None, across: tuple[str, int] | None) -> tuple[Band | str, ...]:
+        """The loops of one group, spread along `lane`, and maybe `across` it.
+
+        An init that its update's group takes over has been dropped by then.
+        """
         b = self.b
         stmts = tuple(s for s in g.stmts if not is_taken_over(b, s))
         if not stmts:
             return ()
-        kept = [c for c in g.kept if c != lane] + [c for c in g.kept if c == lane]
-        reduced = [c for c in g.reduced if c != lane] + [c for c in g.reduced if c == lane]
+        other, many = across or (None, self.s.many)
+        kept, reduced = (sorted(loops, key=lambda c: c in (lane, other)) for loops in (g.kept, g.reduced))
         inside = dict(self.axes)
-        own: tuple[Coord, ...] = ()
+        here: tuple[Coord, ...] = ()  # that have a sum each
+        own: tuple[Coord, ...] = ()   # that share it, or all
         for c in (*kept, *reduced):
             if c == lane:
-                inside[c] = self.axis(self.along(c), c, inside)
-                own = inside[c].coords[1:]
+                inside[c] = self.axis(self.along(c) if across is None else stmts, c, inside, many)
             else:
-                inside[c] = Axis((Coord(c),))
+                inside[c] = self.rest(stmts, c, inside, many) if c == other else Axis((Coord(c),))
+            if across and c in (lane, other) and c in kept:
+                here = inside[c].coords[1:]
+            elif c in (lane, other):
+                own = inside[c].coords[1:]
         every = (*self.loops, *kept, *reduced)
         before: list[Band | str] = []
         body: list[Band | str] = []
@@ -265,19 +177,19 @@ class _Spread:
 
         def summed() -> None:
             if sums:
-                body.append(self.leaf(sums[0], *own, also=sums[1:]))
+                body.append(self.leaf(sums[0], *here, *own, also=sums[1:]))
                 sums.clear()
 
         for s in stmts:
             if s.kind != UPDATE or not set(b.plan.classes[s.name].values()) & set(reduced):
                 summed()
-                body.append(self.leaf(b.compute(s, inside, every), *own))
-            elif lane in reduced:
-                sums.append(self.folded(s, inside, (*self.loops, *kept), every, own[0], before, after))
+                body.append(self.leaf(b.compute(s, inside, every), *here, *own))
+            elif lane in reduced or across:
+                sums.append(self.folded(s, inside, (*self.loops, *kept), every, here, own[0], before, after))
             else:
                 sums.append(self.accumulated(s, inside, (*self.loops, *kept), every, own, before, after))
         summed()
-        first = [own[0].name, *(c.name for c in own[1:])] if own else []
+        first = [c.name for c in (*here, *own)]
         outer_loops = [n for c in kept for n in inside[c].names if n not in first]
         inner_loops = [n for c in reduced for n in inside[c].names if n not in first]
         return bands(outer_loops, *before, *bands(inner_loops, *body), *after)
@@ -300,21 +212,29 @@ class _Spread:
         return (self.leaf(b.move(f"{s.name}_fill", s, axes, outside, at, _identity(s)), *inner),
                 self.leaf(b.move(f"{s.name}_join", s, axes, outside, home, at, s.reduce), *inner))
 
-    def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], v: Coord,
+    def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], here: tuple[Coord, ...], v: Coord,
                before: list[Band | str], after: list[Band | str]) -> str:
-        """A part for each thread, then a fold: `part[v] = identity; part[v] op= e; total op= part[v]; T = total`; the update."""
+        """A part for each thread, then a fold: `part[v] = identity; part[v] op= e; total op= part[v]; T = total`; the update.
+
+        here   the coordinates of this group of which each has a fold
+        """
         b = self.b
-        part = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_part", s.target, (*self.beside, v))
+        part = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_part", s.target, (*self.beside, *here, v))
         last: list[Band | str] = []
         if self.is_register(s):
             total = b.place(s, s.target, axes)
         else:
-            total = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_total", s.target, self.beside)
-            first, *last = self.started(s, axes, outside, total)
+            total = self.register(f"{b.plan.stems[s.target.source]}_{s.name}_total", s.target, (*self.beside, *here))
+            first, *last = self.started(s, axes, outside, total, *here)
             before.append(first)
         only = [f"0 <= {v.name} < {v.cap}"]
-        before.append(self.leaf(b.move(f"{s.name}_start", s, axes, outside, part, _identity(s), extra=(v,), only=only), v))
-        after.append(self.leaf(b.move(f"{s.name}_fold", s, axes, outside, total, part, s.reduce, (v,), only), v))
+        before.append(self.leaf(b.move(f"{s.name}_start", s, axes, outside, part, _identity(s), extra=(v,), only=only), *here, v))
+        # all threads meet in each fold: what a thread has of them it goes through in a plain loop
+        one = {c: replace(c, name=f"{c.name}_fold") for c in here if b.kinds[c.name][0] == Kind.ROWS}
+        by_one = {i: replace(a, coords=tuple(one.get(c, c) for c in a.coords)) for i, a in axes.items()}
+        into, mine = (_renamed(x, {c.name: n.name for c, n in one.items()}) for x in (total, part))
+        fold = b.move(f"{s.name}_fold", s, by_one, outside, into, mine, s.reduce, (v,), only)
+        after += bands([c.name for c in one.values()], self.leaf(fold, *(c for c in here if c not in one), v))
         after += last
         return b.compute(s, axes, every, target=part)
 
@@ -333,6 +253,11 @@ class _Spread:
     def is_register(self, s: Stmt) -> bool:
         home = self.b.homes.get(s.target.source)
         return home is not None and home.buffer.space == Space.REG
+
+
+def _renamed(x: Load, names: dict[str, str]) -> Load:
+    env = {a: affine(b) for a, b in names.items()}
+    return replace(x, index=tuple(substitute(p, env) for p in x.index if isinstance(p, Affine)))
 
 
 def _identity(s: Stmt) -> Const:

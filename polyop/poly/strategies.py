@@ -8,7 +8,21 @@ from functools import partial
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Node
-from polyop.poly import columns, contract, lanes, packed, rows, scanned, scattered, spread, squares, staged, strips, tilechoice
+from polyop.poly import (
+    columns,
+    contract,
+    lanes,
+    packed,
+    rows,
+    scanned,
+    scattered,
+    spread,
+    spreadchoice,
+    squares,
+    staged,
+    strips,
+    tilechoice,
+)
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster
@@ -68,7 +82,7 @@ def _staged(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
 
 
 def _spread(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
-    return [(str(s), partial(spread.build, plan, cluster, outer, s)) for s in spread.choose(plan, cluster)]
+    return [(str(s), partial(spread.build, plan, cluster, outer, s)) for s in spreadchoice.choose(plan, cluster)]
 
 
 def _squares(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:

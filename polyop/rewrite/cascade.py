@@ -88,11 +88,14 @@ ROLLED = 960
 NAN = float("nan")
 
 
-def cascaded(op: Op, block: int | None = None) -> Op:
-    """`op` with every chain of reductions in blocks of `block` elements; as many as suit the chain, if that is None."""
+def cascaded(op: Op, block: int | None = None, apart: bool = False) -> Op:
+    """`op` with every chain of reductions in blocks of `block` elements; as many as suit the chain, if that is None.
+
+    apart   whether all chains leave their blocks to the end, rolled ones too: blocks that are carried out at the same time
+    """
     done: frozenset[str] = frozenset()
     while not is_deep(op) and (chain := find_chain(op, done)):
-        op = _Cascade(op, chain, block or _length(chain)).cut()
+        op = _Cascade(op, chain, block or _length(chain), apart).cut()
         done |= {f.result for f in chain.folds}
     return op
 
@@ -119,6 +122,7 @@ class _Cascade:
     op: Op
     chain: Chain
     size: int
+    apart: bool
     tensors: list[Tensor] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     parts: dict[str, Blocked] = field(default_factory=dict)
@@ -131,7 +135,7 @@ class _Cascade:
                       *(i for s in op.steps for i in s.indices)}
         b, p = (fresh(f"{first.over}_{x}", self.taken) for x in ("b", "p"))
         self.cuts = Partition(b, p, self.size, first.extent)
-        self.rolled = is_rolled(self.chain)
+        self.rolled = is_rolled(self.chain) and not self.apart
 
     def cut(self) -> Op:
         """The operator with blocks in the place of the chain's last step."""
@@ -208,7 +212,7 @@ class _Cascade:
         kept = f.kept if monoid is None else needed(f, expr)
         found = self.blocked(f, suffix, expr.dtype if monoid else f.step.target.dtype, kept)
         where = self.cuts.elements(f.step, f.over)
-        if self.rolled:  # of no other block is it asked
+        if self.rolled or self.apart:  # of no other block is it asked
             where = (*where, *(w for w in self.filled(f) if w not in where))
         self.steps.append(Step(found.load(kept), monoid or f.step.reduce, expr, (*self.ranges(f, kept), self.cuts.inside), where))
         return found
@@ -378,6 +382,7 @@ class _Cascade:
             one = Const(1.0, f.step.target.dtype)
             self.parts[key] = self.part(f, one, "size", builtin_monoid("add", one.dtype))
         return self.parts[key].load(needed(f, Const(1.0, f.step.target.dtype)))
+
 
 def _factor(m: Powers, old: Expr, new: Expr, same: Expr, dtype: DType) -> Expr:
     """What takes powers about `old` to powers about `new`: 1 where they are the `same`, infinite or not."""

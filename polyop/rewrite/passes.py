@@ -11,6 +11,9 @@ result for each block. That pays where the tile has no room in this core's half 
 
 A search for the place of an extreme is so short that L3 hands over a row as fast as blocks of it begin and end: these pay where
 all rows come from memory.
+
+On a GPU a row is one block's of threads, and a few rows leave multiprocessors without work. Then blocks of a row are shares that
+run at the same time, and whose results are joined: of attention with a single query, for one, with its many keys.
 """
 
 from __future__ import annotations
@@ -44,6 +47,37 @@ class Pass:
     rolled: bool
     kept: tuple[str, ...] = ()
     rows: tuple[Affine, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """A chain of reductions whose blocks may be shares of their own.
+
+    results  what its reductions write
+    rows     the extents of its rows; `extent`: the elements of one
+    bytes_   of what is read for an element, of each of the channels `beside`, whose extents they are
+    """
+
+    results: tuple[str, ...]
+    rows: tuple[Affine, ...]
+    extent: Affine
+    bytes_: int
+    beside: tuple[str, ...]
+
+
+def find_splits(op: Op) -> tuple[Split, ...]:
+    """The chains of `op` that may be cut into shares: those whose elements are made for a single row."""
+    return tuple(_split(op, c) for c in chains_of(op) if not is_rolled(c) or _pass(op, c) is None)
+
+
+def _split(op: Op, chain: Chain) -> Split:
+    first, sizes = chain.firsts[0], set(op.sizes)
+    rows = op.tensor(first.result).shape
+    read = {x.source: x for f in chain.folds for x in loads(resolved(op, f.step.expr)) if f.over in expr_names(x)}
+    beside = (*_channels(chain), *(n for x in read.values() for n in _depths(op, x.source))) if is_rolled(chain) else ()
+    bytes_ = max(x.dtype.bytes_ for x in read.values()) if beside else sum(x.dtype.bytes_ for x in read.values())
+    beside = tuple(n for n in dict.fromkeys(beside) if n in sizes)
+    return Split(tuple(f.result for f in chain.folds), rows, first.extent, bytes_, beside)
 
 
 def find_passes(op: Op) -> tuple[Pass, ...]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite.chains import Chain, find_chains
-from polyop.rewrite.passes import Pass, find_passes
+from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_abreast, find_rows
@@ -76,6 +76,7 @@ class Questions:
     scans    the rows that scans go along
     abreast  (how many in each dimension beside, elements) of rows that scans go along by one addition or multiplication a step
     passes   reductions that need each other's results, and could be done in one pass
+    splits   those whose rows may be cut into shares
     chains   what hands over temporaries with rows to spare
     sums     reductions that may be cut into shares
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
@@ -98,6 +99,7 @@ class Questions:
     scans: tuple[Row, ...]
     abreast: tuple[tuple[tuple[Affine, ...], Affine], ...]
     passes: tuple[Pass, ...]
+    splits: tuple[Split, ...]
     chains: tuple[Chain, ...]
     sums: tuple[Sum, ...]
     lines: tuple[str, ...]
@@ -117,7 +119,7 @@ def questions(op: Op) -> Questions:
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
-                     find_rows(op), find_abreast(op), find_passes(op), find_chains(op), sums(op), lines(op))
+                     find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:

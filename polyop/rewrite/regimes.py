@@ -25,6 +25,8 @@ _PAGE = 4096
 WARP = 32
 PARTS = 8  # of a row that make it worth it to read it twice
 LINES = (32, 512)  # the shortest row that is told from shorter ones, and the longest of which a block has several
+SHARE_BYTES = 32 << 10  # of what is read for a share of a row, at least
+AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 ABREAST = 8  # rows: with six they take as long together as one after the other
@@ -75,10 +77,27 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1))))
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
     tiles, rows = block_tiles(q, sizes, target), (lines(known) if ones else q.lines)
+    rows = tuple(dict.fromkeys((*rows, *(n for x in q.splits for n in x.beside))))
+    split = row_shares(q, sizes) if options.numerics != "strict" else 0
+    whole = {name for x in q.splits for name in x.results} if split else set()
+    cut = tuple(x for x in (sums(known) if ones else q.sums) if x.target not in whole)
     return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines,
                    hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
-                   shares=block_shares(sums(known) if ones else q.sums, sizes, tiles), apart=rows_apart(q, sizes),
-                   held=held_sizes(q, sizes))
+                   shares=block_shares(cut, sizes, tiles), split=split, apart=rows_apart(q, sizes), held=held_sizes(q, sizes))
+
+
+def row_shares(q: Questions, sizes: Mapping[str, int]) -> int:
+    """Elements of a share of the rows over which chains of reductions go, where there are too few rows; 0 if there are not.
+
+    A share is worth a block of threads, and there are no more of them than keep all multiprocessors busy.
+    """
+    for x in q.splits:
+        rows, extent = max(1, prod(evaluate(e, sizes) for e in x.rows)), evaluate(x.extent, sizes)
+        bytes_ = x.bytes_ * max(1, sum(sizes[n] for n in x.beside))
+        shares = min(extent * bytes_ // SHARE_BYTES, AT_ONCE * BLOCKS // rows) if rows < BLOCKS else 0
+        if shares > 1:
+            return 1 << (-(-extent // shares) - 1).bit_length()
+    return 0
 
 
 def held_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
