@@ -15,6 +15,7 @@ from polyop.codegen.settle import settle
 from polyop.codegen.stream import stream_outputs
 from polyop.codegen.ties import untie
 from polyop.codegen.unguard import unguard
+from polyop.codegen.until import end_early
 from polyop.codegen.verify import verify
 from polyop.ir.loops import LoopNest
 from polyop.ir.options import Options
@@ -41,7 +42,7 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 
 def rewrites(nest: LoopNest, width: int) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
-    split = split_full_tiles(untie(unswitch(nest)), width)
+    split = split_full_tiles(untie(unswitch(end_early(nest))), width)
     return settle(fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(cut_ends(declamp(unguard(split)))))))))
 
 
