@@ -28,7 +28,7 @@ from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import contiguous, layout
-from polyop.runtime.loans import cost, everyday, lender
+from polyop.runtime.loans import Key, cost, everyday, lender
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.call import LaunchPlan
@@ -230,22 +230,30 @@ class Operator:
                 points: int) -> tuple[Kernel | Interpreted, Options]:
         """The kernel for a call that asks for `options`, and its own options: it may serve for one that is not there yet."""
         asked = layout(seen.op, seen.views, options.ones), options
-        if look is not None and asked not in merged.kernels:
-            usual = everyday(options, self.options)
-            found = lender((layout(seen.op, seen.views, usual.ones), usual), merged.kernels.keys())
-            other = merged.kernels.known(found)
-            if found is not None and isinstance(other, Kernel) and merged.loans.lends(asked, look, cost(seen, points)):
-                return other, found[1]
+        taken = self._lent(merged, seen, asked, look, points) or asked
         target = cpu.resolve(self.target)
         if target.family != "x86":
             raise UnsupportedError(f"`{self.interface.name}` is for {target.name}, and its arrays are on the CPU")
 
         def make() -> Kernel | Interpreted:
-            found = self._find(seen.op, *asked, target)
+            found = self._find(seen.op, *taken, target)
             assert isinstance(found, Kernel | Interpreted), "code for a GPU is none for this machine"
             return found
 
-        return merged.kernels.get(asked, make), options
+        return merged.kernels.get(taken, make), taken[1]
+
+    def _lent(self, merged: Merged, seen: Bound, asked: Key, look: Any, points: int) -> Key | None:
+        """What serves for `asked`, which is not there yet, in a call that looks like `look`; None if nothing does."""
+        if look is None:
+            return None
+        found, made = None, merged.kernels
+        if asked not in made:
+            usual = everyday(asked[1], self.options)
+            found = lender((layout(seen.op, seen.views, usual.ones), usual), made.keys(), self.options)
+        if found in (None, asked) or isinstance(made.known(found), Interpreted):
+            merged.loans.last = look
+            return None
+        return found if merged.loans.lends(asked, look, cost(seen, points)) else None
 
     def _find(self, op: Op, units: Layout, options: Options, target: Target) -> Kernel | GpuKernel | Interpreted:
         name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))

@@ -51,7 +51,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
     few += () if rows else tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS)
-    rows = 0 if strip and rows > 1 else rows
+    if strip and rows > 1:  # then a contraction is packed, to which its strip means nothing
+        rows, strip = 0, has_strip(q, sizes, False)
     height = 0 if rows or few else tile_height(q, sizes, target, short)
     if windows and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))

@@ -1,9 +1,9 @@
 """Kernels that serve for others: what few calls ask for is not compiled before it has cost about as much without.
 
 A kernel for all sizes of at least one is right for every call that asks for one of few rows, short rows, or other tiles; these
-are only faster. So a call of new sizes takes the kernel that is there. Sizes that come twice in a row or again and again, and
-calls that add up, are worth a kernel of their own. Which kernel a call gets follows from the calls before it alone, neither
-from the clock nor from what is in the cache.
+are only faster. So a call of new sizes takes the kernel that is there; it is made where calls are of a second sort. Sizes that
+come twice in a row or again and again, and calls that add up, are worth a kernel of their own. Which kernel a call gets follows
+from the calls before it alone, neither from the clock nor from what is in the cache.
 """
 
 from __future__ import annotations
@@ -41,11 +41,16 @@ def everyday(asked: Options, given: Options) -> Options:
                    shares=given.shares if asked.threads else asked.shares)
 
 
-def lender(usual: Key, made: Iterable[Key]) -> Key | None:
-    """Which of the kernels `made` may do what `usual` does: itself, or one whose tiles alone have another height."""
+def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:
+    """Which kernel may do what `usual` does: one of those `made`, itself or one whose tiles alone have another height.
+
+    Itself, too, where those made are of other sorts: calls of one sort need nothing else, but those of two are likely to be of
+    many, and `usual` serves for them all. None if there is neither. `given`: the options of the operator.
+    """
     units, options = usual
-    others = [k for k in made if k[0] == units and replace(k[1], height=options.height) == options]
-    return usual if usual in others else min(others, key=lambda k: k[1].height, default=None)
+    alike = [k for k in made if k[0] == units and everyday(k[1], given) == options]
+    others = [k for k in alike if replace(k[1], height=options.height) == options]
+    return usual if usual in others or alike and not others else min(others, key=lambda k: k[1].height, default=None)
 
 
 def cost(bound: Bound, points: int) -> float:
@@ -58,7 +63,8 @@ class Loans:
     """What one operator's kernels have done for others.
 
     spent   what was asked for -> nanoseconds
-    times   look -> calls; `last`: the look of the last one
+    times   look -> calls that another's kernel carried out
+    last    the look of the last call of a new look, whoever carried it out
     """
 
     spent: dict[Key, float] = field(default_factory=dict)

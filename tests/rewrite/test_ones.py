@@ -174,6 +174,11 @@ def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
     assert has_strip(q, {"K": 3, "M": 1, "N": 64}, True) and not has_strip(q, {"K": 3, "M": 64, "N": 64}, False)
 
 
+def test_a_strip_is_told_of_a_contraction_only_where_its_one_row_is_not_packed():
+    found = [regime(questions(MATMUL), {"K": 9, "M": m, "N": 64}, Options(), AVX512) for m in (1, 2, 8)]
+    assert [(x.rows, x.strip) for x in found] == [(1, True), (0, False), (0, False)]
+
+
 @given(st.fixed_dictionaries({x: st.integers(1, 70) for x in "KMN"}))
 def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     relu = instantiate(parse(Source("<test>", "op f(X: f32[K]) -> (Y: f32[K]) { Y[k] = relu(X[k]) }")), "f")

@@ -128,10 +128,35 @@ def test_the_sorts_of_calls_are_counted_apart():
 def test_who_lends_is_the_usual_kernel_or_one_of_other_tiles():
     usual = ROWS, USUAL
     tall = ROWS, replace(USUAL, height=8)
-    assert lender(usual, [tall, usual]) == usual
-    assert lender(usual, [tall]) == tall
-    assert lender(usual, [(COLUMNS, USUAL), (ROWS, replace(USUAL, rows=4)), (ROWS, replace(USUAL, short=1))]) is None
-    assert lender(usual, []) is None
+    assert lender(usual, [tall, usual], USUAL) == usual
+    assert lender(usual, [tall], USUAL) == tall
+    assert lender(usual, [], USUAL) is None
+
+
+def test_where_kernels_are_of_another_sort_the_usual_one_is_made_to_serve_for_all():
+    usual, few = (ROWS, USUAL), (ROWS, replace(USUAL, rows=4))
+    assert lender(usual, [(COLUMNS, USUAL), few, (ROWS, replace(USUAL, short=1))], USUAL) == usual
+    assert lender(usual, [(COLUMNS, USUAL), (ROWS, replace(USUAL, regime="any"))], USUAL) is None
+    assert lender(usual, [few, (ROWS, replace(USUAL, height=8))], USUAL) == (ROWS, replace(USUAL, height=8))
+
+
+def test_of_many_sorts_of_calls_the_first_one_and_the_usual_kernel_are_compiled():
+    f, seen = counted()
+    product(f, 3, 64, 128)
+    for n in range(2, 20):
+        product(f, 7, 64, n)
+        product(f, 5, n, 1)
+        product(f, 50, 64, 16 * n)
+    assert [o.rows for o in seen] == [4, 0] and everyday(seen[1], f.options) == seen[1]
+
+
+def test_calls_of_one_look_follow_each_other_only_if_no_other_new_one_comes_between():
+    f, seen = counted()
+    product(f, 96, 64, 128)
+    product(f, 3, 64, 128)
+    product(f, 97, 64, 128)
+    product(f, 3, 64, 128)
+    assert len(seen) == 1
 
 
 def test_what_a_kernel_counts_on_is_kept():
