@@ -310,7 +310,7 @@ def _load(made: Compiled) -> Kernel | GpuKernel:
         raise UnsupportedError(f"`{made.module.name}` for {made.module.target} has {made.notes[-1]}")
     if made.binary is None:
         raise _NoCodeError(made)
-    return store.loaded(made.binary, made.proofs, tuple(made.trace.items()), made.chosen + made.notes)
+    return store.loaded(made.binary, made.proofs, made.chosen + made.notes)
 
 
 def _roomy(f: Callable[[], T]) -> T:

@@ -155,11 +155,14 @@ def walk(e: Expr) -> Iterator[Expr]:
     while stack:
         top = stack.pop()
         yield top
-        stack.extend(reversed(children(top)))
+        if isinstance(top, Apply | Load):
+            stack.extend(reversed(children(top)))
 
 
 def loads(e: Expr) -> tuple[Load, ...]:
     """Every Load of `e` in reading order, also those inside computed positions (an outer one before its inner ones)."""
+    if isinstance(e, Load) and all(isinstance(p, Affine) for p in e.index):
+        return (e,)  # most reads are nothing else
     return tuple(x for x in walk(e) if isinstance(x, Load))
 
 

@@ -65,11 +65,12 @@ def find_chains(op: Op) -> tuple[Chain, ...]:
     """The chains of `op`, none of which has a tensor of another. What carries a recurrence is in none."""
     written = tuple(dict.fromkeys(s.target.source for s in reversed(op.steps)))
     free = [t for t in written if not _feeds_itself(op, t)]
+    readers = _readers(op)
     found: list[Chain] = []
     for end in free:
         taken = {t for c in found for t in c.rows}
         if end not in taken:
-            grown = (_Growing(op, frozenset(free) - taken, end, d).chain() for d in range(len(op.tensor(end).shape) - 1))
+            grown = (_Growing(op, readers, frozenset(free) - taken, end, d).chain() for d in range(len(op.tensor(end).shape) - 1))
             chain = next((c for c in grown if c and not all(c.rows[t.name].is_plain for t in c.handed)), None)
             found += [chain] if chain else []
     return tuple(found)
@@ -87,6 +88,15 @@ def _feeds_itself(op: Op, tensor: str) -> bool:
     return False
 
 
+def _readers(op: Op) -> Mapping[str, list[Step]]:
+    """The steps that read each tensor, in order."""
+    found: dict[str, list[Step]] = {}
+    for s in op.steps:
+        for name in dict.fromkeys(x.source for e in (s.expr, s.target) for x in loads(e) if x is not s.target):
+            found.setdefault(name, []).append(s)
+    return found
+
+
 def row_of(s: Step, r: Rows) -> Range | None:
     """The range of the index that counts rows of what `s` writes: `i` of `T[n, i + 1, j]`; None if there is none alone."""
     p = s.target.index[r.dim]
@@ -102,9 +112,13 @@ def row_of(s: Step, r: Rows) -> Range | None:
 
 @dataclass(eq=False)
 class _Growing:
-    """A chain that ends in the rows along dimension `dim` of `end`, taken backwards as far as it goes."""
+    """A chain that ends in the rows along dimension `dim` of `end`, taken backwards as far as it goes.
+
+    readers   the steps that read each tensor; free: the tensors that it may have
+    """
 
     op: Op
+    readers: Mapping[str, list[Step]]
     free: frozenset[str]
     end: str
     dim: int
@@ -128,7 +142,7 @@ class _Growing:
         terms = tuple(self.terms(t.name) for t in self.handed)
         if not all(names(e) <= set(self.op.sizes) for of in terms for e in of):
             return None
-        stored = tuple(t for t in self.handed if any(self.differ(t.name, s.target.source) for s in self.readers(t.name)))
+        stored = tuple(t for t in self.handed if any(self.differ(t.name, s.target.source) for s in self.readers.get(t.name, ())))
         contracts = any(_contracts(s) for t in self.rows for s in self.op.steps_of(t))
         return Chain(tuple(self.ends), tuple(self.handed), stored, self.extent, self.rows, terms,
                      min(map(self.batches, self.handed)), not contracts)
@@ -145,16 +159,12 @@ class _Growing:
 
         Not those along which a contraction would lose all rows or all columns of an operand: `d` of `X[n, c, i, j] * F[d, c]`.
         """
-        reads = [(s, x) for s in self.readers(t.name) for x in loads(s.expr) if x.source == t.name]
+        reads = [(s, x) for s in self.readers.get(t.name, ()) for x in loads(s.expr) if x.source == t.name]
         dim, found = self.rows[t.name].dim, 0
         while found < dim and all(x.index[found] == s.target.index[found] for s, x in reads) \
                 and all(_leaves(s, found, dim) for s in self.op.steps_of(t.name) if _contracts(s)):
             found += 1
         return found
-
-    def readers(self, tensor: str) -> list[Step]:
-        return [s for s in self.op.steps if any(x.source == tensor for e in (s.expr, s.target) for x in loads(e)
-                                                if x is not s.target)]
 
     def is_cut(self, tensor: str, r: Rows) -> bool:
         """Whether every step that writes `tensor` has an index for its rows alone."""
@@ -164,7 +174,7 @@ class _Growing:
         """Take in one more temporary that only steps of the chain read."""
         for t in self.op.temporaries:
             if t.name in self.free and t.name not in self.rows:
-                readers = self.readers(t.name)
+                readers = self.readers.get(t.name, [])
                 if readers and all(s.target.source in self.rows for s in readers):
                     for d, _ in enumerate(t.shape[:-1] or t.shape):
                         r = self.needed(t.name, d, readers)
@@ -177,7 +187,7 @@ class _Growing:
     def widen(self) -> bool:
         """Take in another end that reads a temporary of which all else is read here: the second of two gradients."""
         for t in self.op.temporaries:
-            readers = self.readers(t.name) if t.name in self.free and t.name not in self.rows else []
+            readers = self.readers.get(t.name, []) if t.name in self.free and t.name not in self.rows else []
             others = dict.fromkeys(s.target.source for s in readers if s.target.source not in self.rows)
             if len(others) < len({s.target.source for s in readers}):
                 for z in others:

@@ -79,7 +79,6 @@ class Prepared:
 class Kernel:
     """One compiled operator for one target and layout.
 
-    trace     (stage, text) of every stage it went through
     proofs    what was proved about its loops
     notes     how it was compiled: the strategies chosen, and what was refused and why
     entry     the code; it is linked into this process, and lives as long as the kernel
@@ -87,7 +86,6 @@ class Kernel:
 
     binary: Binary
     proofs: tuple[Proof, ...] = ()
-    trace: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     loaded: cpu.Loaded | None = field(default=None, repr=False)
     entry: Any = field(default=None, repr=False)
@@ -139,8 +137,7 @@ def _bits(value: np.generic) -> int:
     return int.from_bytes(value.tobytes().ljust(8, b"\0"), "little", signed=True)
 
 
-def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), trace: tuple[tuple[str, str], ...] = (),
-           notes: tuple[str, ...] = ()) -> Kernel:
+def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), notes: tuple[str, ...] = ()) -> Kernel:
     """`binary`, loaded and ready to be called.
 
     Raises UnsupportedError, if this machine cannot run it.
@@ -149,4 +146,4 @@ def kernel(binary: Binary, proofs: tuple[Proof, ...] = (), trace: tuple[tuple[st
     if not cpu.runs_here(t):
         raise UnsupportedError(f"{binary.name} was compiled for {binary.target}; this machine cannot run that")
     loaded = cpu.load(binary)
-    return Kernel(binary, proofs, trace, notes, loaded, _PROTOTYPE(loaded.addresses[binary.name]))
+    return Kernel(binary, proofs, notes, loaded, _PROTOTYPE(loaded.addresses[binary.name]))

@@ -71,17 +71,16 @@ os.register_at_fork(after_in_child=_after_fork)
 kernels: Memo[Kernel | GpuKernel] = Memo()
 
 
-def loaded(binary: Binary, proofs: tuple[Proof, ...], trace: tuple[tuple[str, str], ...],
-           notes: tuple[str, ...]) -> Kernel | GpuKernel:
+def loaded(binary: Binary, proofs: tuple[Proof, ...], notes: tuple[str, ...]) -> Kernel | GpuKernel:
     """What runs `binary`: code for this machine is linked now, code for a GPU when a call brings a device.
 
     Raises UnsupportedError, if this machine cannot run it.
     """
     if not binary.target.startswith(("cuda:", "hip:")):
-        return kernel(binary, proofs, trace, notes)
+        return kernel(binary, proofs, notes)
     with forks.IMPORTS:
         from polyop.runtime.gpu.kernel import GpuKernel
-    return GpuKernel(binary, proofs, trace, notes)
+    return GpuKernel(binary, proofs, notes)
 
 
 def find(key: str, make: Callable[[], Kernel | GpuKernel]) -> Kernel | GpuKernel:
@@ -103,7 +102,7 @@ def write(key: str, k: Kernel | GpuKernel) -> None:
     """Put `k` on disk."""
     header = {
         "name": k.binary.name, "target": k.binary.target, "signature": encode(k.binary.signature), "proofs": encode(k.proofs),
-        "trace": encode(k.trace), "notes": encode(k.notes), "launch": encode(k.binary.launch),
+        "notes": encode(k.notes), "launch": encode(k.binary.launch),
     }
     cache.write(key, header, k.binary.code)
 
@@ -119,9 +118,8 @@ def read(key: str) -> Kernel | GpuKernel | None:
         notes = tuple(map(_text, _list(header.get("notes"))))
         signature = decode(Signature, header.get("signature"))
         proofs = tuple(decode(Proof, p) for p in _list(header.get("proofs")))
-        trace = tuple((_text(stage), _text(text)) for stage, text in map(_pair, _list(header.get("trace"))))
         launch = tuple(map(_step, _list(header.get("launch"))))
-        return loaded(Binary(name, target, code, signature, launch), proofs, trace, notes)
+        return loaded(Binary(name, target, code, signature, launch), proofs, notes)
     except PolyopError as e:
         log.warning("ignoring the cached kernel %s: %s", key, e)
         return None
@@ -147,9 +145,3 @@ def _list(data: Any) -> list[Any]:
     if not isinstance(data, list):
         raise CodecError("codec: expected a list")
     return data
-
-
-def _pair(data: Any) -> tuple[Any, Any]:
-    if not isinstance(data, list) or len(data) != 2:
-        raise CodecError("codec: expected a pair")
-    return data[0], data[1]

@@ -114,8 +114,32 @@ def test_memory_is_used_again_only_when_nobody_holds_it():
     assert second is not third
 
 
+def addresses(*elems: int) -> list[int]:
+    """Where results of so many numbers lie, each given up before the next one."""
+    return [arrays.empty((n,), F32, "numpy")[1] for n in elems]
+
+
+def test_a_size_that_is_new_takes_a_free_block_that_is_at_most_twice_as_large():
+    blocks.release()
+    large, = addresses(1 << 20)
+    assert addresses((1 << 20) - 5000, 700_000, 600_000, 1 << 19) == [large] * 4
+    assert large not in addresses(1 << 18, 1000)
+    held = arrays.empty((1 << 20,), F32, "numpy")[0]
+    assert large not in addresses(900_000) and held is not None
+
+
+def test_sizes_that_come_again_get_a_block_of_their_own():
+    blocks.release()
+    large, = addresses(1 << 20)
+    first = addresses(*[900_000] * blocks.LOANS)
+    assert first == [large] * blocks.LOANS
+    own = addresses(900_000, 900_000)
+    assert own[0] == own[1] != large and addresses(1 << 20) == [large]
+
+
 def test_many_living_results_never_share_memory():
     living = [arrays.empty((1 + k % 40,), F32, "numpy")[0] for k in range(500)]
+    living += [arrays.empty((n * 4099,), F32, "numpy")[0] for k in range(4) for n in range(40, 8, -1)]
     for k, a in enumerate(living):
         a[:] = k
     assert all((a == k).all() for k, a in enumerate(living))

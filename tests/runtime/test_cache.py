@@ -22,7 +22,7 @@ NAME = cache.key("test")
 
 @pytest.fixture(scope="module")
 def saxpy():
-    return kernel(cpu.assemble(modules.saxpy(), cpu.host()), trace=(("source", "text"),), notes=("rows",))
+    return kernel(cpu.assemble(modules.saxpy(), cpu.host()), notes=("rows",))
 
 
 def works(k):
@@ -38,7 +38,7 @@ def the_file(own_cache):
 def test_a_kernel_comes_back_from_disk_as_it_was(saxpy):
     store.write(NAME, saxpy)
     found = store.read(NAME)
-    assert (found.binary, found.proofs, found.trace, found.notes) == (saxpy.binary, saxpy.proofs, saxpy.trace, saxpy.notes)
+    assert (found.binary, found.proofs, found.notes) == (saxpy.binary, saxpy.proofs, saxpy.notes)
     assert works(found)
 
 
@@ -97,7 +97,7 @@ def test_a_well_formed_file_with_a_foreign_header_is_ignored(saxpy, own_cache):
     store.write(NAME, saxpy)
     header, code = cache.read(NAME)
     for change in ({"name": 3}, {"signature": None}, {"signature": {"Popen": ["x"]}}, {"proofs": {}}, {"proofs": [1]},
-                   {"trace": [["a"]]}, {"trace": "ab"}, {"notes": [None]}, {"target": "x86:no-such"}, {"name": "other"}):
+                   {"notes": [None]}, {"target": "x86:no-such"}, {"name": "other"}):
         assert forged({**header, **change}, code) is None
     assert forged(header, b"not an object") is None
     assert forged({}, code) is None

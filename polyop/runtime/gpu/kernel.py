@@ -45,7 +45,6 @@ class GpuKernel:
 
     binary: Binary
     proofs: tuple[Proof, ...] = ()
-    trace: tuple[tuple[str, str], ...] = ()
     notes: tuple[str, ...] = ()
     loaded: dict[int, Loaded] = field(default_factory=dict, repr=False)
 
