@@ -50,7 +50,7 @@ def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:
     units, options = usual
     alike = [k for k in made if k[0] == units and everyday(k[1], given) == options]
     others = [k for k in alike if replace(k[1], height=options.height) == options]
-    return usual if usual in others or alike and not others else min(others, key=lambda k: k[1].height, default=None)
+    return usual if usual in others or (alike and not others) else min(others, key=lambda k: k[1].height, default=None)
 
 
 def cost(bound: Bound, points: int) -> float:
