@@ -25,6 +25,7 @@ _PER_CLASS = 16
 
 _classes: dict[int, list[ndarray]] = {}
 _loans: dict[int, int] = {}
+_last = 0  # the class that last looked for a block of another one
 _kept = 0  # bytes; approximate when threads meet, which the bound survives
 
 
@@ -93,15 +94,17 @@ def _borrowed(size: int, shape: tuple[int, ...], dtype: np.dtype) -> tuple[np.nd
     """An array upon a free block of a larger class, at most twice as large, for a class that has few calls so far.
 
     Where each call has another size, nearly every one would touch memory for the first time: two hundred of up to 32 MiB spent
-    more on page faults than on a row-wise operator. What comes again gets a block of its own.
+    more on page faults than on a row-wise operator. What comes twice in a row or again and again gets a block of its own.
     """
-    if size < LARGE or _loans.get(size, 0) >= LOANS:
+    global _last
+    times, comes_twice, _last = _loans.get(size, 0), size == _last, size
+    if size < LARGE or comes_twice or times >= LOANS:
         return None
     larger = rounded(size + 1)
     while larger <= 2 * size:
         found = _again(_classes.get(larger, []), size, shape, dtype)
         if found is not None:
-            _loans[size] = _loans.get(size, 0) + 1
+            _loans[size] = times + 1
             return found
         larger = rounded(larger + 1)
     return None

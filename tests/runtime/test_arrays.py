@@ -122,7 +122,7 @@ def addresses(*elems: int) -> list[int]:
 def test_a_size_that_is_new_takes_a_free_block_that_is_at_most_twice_as_large():
     blocks.release()
     large, = addresses(1 << 20)
-    assert addresses((1 << 20) - 5000, 700_000, 600_000, 1 << 19) == [large] * 4
+    assert addresses(1_000_000, 700_000, 600_000, 1 << 19) == [large] * 4
     assert large not in addresses(1 << 18, 1000)
     held = arrays.empty((1 << 20,), F32, "numpy")[0]
     assert large not in addresses(900_000) and held is not None
@@ -131,10 +131,10 @@ def test_a_size_that_is_new_takes_a_free_block_that_is_at_most_twice_as_large():
 def test_sizes_that_come_again_get_a_block_of_their_own():
     blocks.release()
     large, = addresses(1 << 20)
-    first = addresses(*[900_000] * blocks.LOANS)
-    assert first == [large] * blocks.LOANS
-    own = addresses(900_000, 900_000)
-    assert own[0] == own[1] != large and addresses(1 << 20) == [large]
+    first = addresses(*[900_000, 800_000] * blocks.LOANS)
+    assert first == [large] * 2 * blocks.LOANS
+    own = addresses(900_000, 800_000, 900_000, 700_000, 700_000)
+    assert own[0] == own[2] and own[1] == own[3] and len({*own, large}) == 4 and addresses(1 << 20) == [large]
 
 
 def test_many_living_results_never_share_memory():
