@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import cboxes, ccopy, cmatrix, cthreads, cunits, cwhole, cwide
+from polyop.codegen import cboxes, ccopy, cmatrix, croll, cthreads, cunits, cwhole, cwide
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
@@ -76,9 +76,10 @@ def _tile(inside: tuple[Node, ...], scope: Scope) -> list[str]:
     """What each thread of a nest of threads does; where one question tells that all is inside, with a copy that asks no more."""
     found = cwhole.copy(inside, scope)
     if found is None:
-        return body(inside, scope)
-    test, whole = found[0], _indented(found[1], replace(scope, whole=True))
-    return [f"if ({test}) {{", *whole, "} else {", *_indented(inside, scope), "}"]
+        stored = cwhole.chain(inside)[1]
+        return body(inside, replace(scope, most=croll.WHOLE) if stored and cthreads.is_memory(stored, scope) else scope)
+    test, whole = found[0], _indented(found[1], replace(scope, whole=True, most=croll.WHOLE))
+    return [f"if ({test}) {{", *whole, "} else {", *_indented(inside, replace(scope, most=croll.EDGE)), "}"]
 
 
 def _loop(n: For, scope: Scope) -> list[str]:
@@ -90,11 +91,12 @@ def _loop(n: For, scope: Scope) -> list[str]:
     if copy:
         return copy
     if n.kind in LOCKSTEP:
-        head = ["#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
-        inside = _indented(n.body, scope)
+        times, turned, ends = croll.rolled(n, scope) or ("", n.body, [])
+        head = [f"#pragma unroll{times}", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
+        inside = _indented(turned, scope)
         tests = bounded(n, scope.names)
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
-        plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), "}"]
+        plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), *ends, "}"]
         return (None if scope.block else cwide.run(n, scope, plain, body)) or [*plain, *cmatrix.order(n, scope)]
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
     if is_small and not n.upper.is_constant and _chooses_registers(n, scope):

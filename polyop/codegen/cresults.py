@@ -18,10 +18,10 @@ from dataclasses import replace
 from functools import cache
 from math import gcd
 
-from polyop.codegen import cwide
+from polyop.codegen import croll, cwide
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import bounded, condition, natural
-from polyop.codegen.cplace import side_by_side
+from polyop.codegen.cplace import offset, side_by_side
 from polyop.codegen.cscope import Held, Scope
 from polyop.ir.atoms import Fragment
 from polyop.ir.errors import UnsupportedError
@@ -32,6 +32,7 @@ Printed = Callable[[Store, Scope], list[str]]
 """The lines of one store."""
 
 _FIRST, _NEXT = "pop_s", "pop_e"  # the first register of neighbours, and which of them
+_TURN = "pop_g"  # the first of the registers of a turn, see croll.py
 
 
 def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, also: tuple[Affine, ...] = ()) -> list[str]:
@@ -49,8 +50,11 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
     inside = printed(s, scope)
     inside = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in inside), "}"] if tests else inside
-    lines = [*_place(h, "pop_r", scope), *inside]
-    plain = ["#pragma unroll", f"for (int pop_r = 0; pop_r < {h.fragment.regs}; ++pop_r) {{", *("    " + x for x in lines), "}"]
+    regs = h.fragment.regs
+    each, tiles = croll.registers(s, regs, 1, scope), _tiles(s, scope)
+    lines = [*_place(h, "pop_r" if each == regs else f"{_TURN} + pop_r", scope), *inside]
+    plain = ["#pragma unroll", f"for (int pop_r = 0; pop_r < {each}; ++pop_r) {{", *("    " + x for x in lines), "}"]
+    plain = croll.turns(plain, regs, each, _TURN, tiles)
     together = _together(loops, s, h, scope, printed) if scope.whole and not also else None
     return together or plain
 
@@ -110,5 +114,15 @@ def _together(loops: tuple[For, ...], s: Store, h: Held, scope: Scope, printed: 
     wide = cwide.run(rows, inner, [], one)
     if wide is None:
         return None
-    return ["#pragma unroll", f"for (int {_FIRST} = 0; {_FIRST} < {h.fragment.regs}; {_FIRST} += {rows.extent}) {{",
-            *("    " + x for x in (*_place(h, _FIRST, scope), *wide)), "}"]
+    regs = h.fragment.regs
+    each = croll.registers(s, regs, rows.extent or 1, scope)
+    place = _place(h, _FIRST if each == regs else f"{_TURN} + {_FIRST}", scope)
+    lines = ["#pragma unroll", f"for (int {_FIRST} = 0; {_FIRST} < {each}; {_FIRST} += {rows.extent}) {{",
+             *("    " + x for x in (*place, *wide)), "}"]
+    return croll.turns(lines, regs, each, _TURN, _tiles(s, scope))
+
+
+def _tiles(s: Store, scope: Scope) -> list[str]:
+    """The tiles in registers that `s` goes through."""
+    found = dict.fromkeys(x for x in (s.target, *loads(s.expr)) if x.source in scope.tiles.held)
+    return list(dict.fromkeys(f"{scope.names[x.source]}[{offset(x, {}, scope).c}]" for x in found))

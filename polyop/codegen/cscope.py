@@ -74,6 +74,7 @@ class Scope:
     steps     what the index of each loop is a multiple of
     counts    the C type of an index; what data say of a place is i64
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
+    most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
     """
 
     names: Mapping[str, str]
@@ -89,3 +90,4 @@ class Scope:
     steps: Mapping[str, int] = field(default_factory=dict)
     counts: str = "pop_i64"
     whole: bool = False
+    most: int = 0

@@ -22,7 +22,7 @@ def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]]
     tests = _of_results(inside, scope)
     if tests:
         return _said(tests), full(inside)
-    loops, s = _chain(inside)
+    loops, s = chain(inside)
     tests = _of_fetched(loops, s, scope) if s else None
     return (_said(tests), _unguarded(inside)) if tests else None
 
@@ -50,7 +50,7 @@ def _unguarded(inside: tuple[Node, ...]) -> tuple[Node, ...]:
 
 def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
     """What is asked; None, where `inside` is not one store of neighbours in several loops over rows and sides of tiles."""
-    loops, s = _chain(inside)
+    loops, s = chain(inside)
     if s is None or len(loops) < 2 or s.reduce is not None or s.later or scope.buffers[s.target.source].space == Space.REG:
         return None
     if any(not isinstance(p, Affine) for x in (s.target, *loads(s.expr)) for p in x.index):
@@ -84,7 +84,7 @@ def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(replace(new, upper=affine(new.end)) if isinstance(new := rebuild(n, full), For) else new for n in inside)
 
 
-def _chain(inside: tuple[Node, ...]) -> tuple[tuple[For, ...], Store | None]:
+def chain(inside: tuple[Node, ...]) -> tuple[tuple[For, ...], Store | None]:
     """The loops that stand directly in one another, and the one store in them, if that is all."""
     loops: list[For] = []
     while len(inside) == 1 and isinstance(n := inside[0], For) and n.kind in (Kind.ROWS, Kind.ATOM):

@@ -95,6 +95,32 @@ template <int GROUP> POP_FN pop_u32 pop_grouped(pop_u32 i, pop_u32 rows, pop_u32
     return (box + first + inside % high) * columns + inside / high;
 }
 
+// --- registers ------------------------------------------------------------------------------------------------------
+
+// Of COUNT slabs of SIZE registers each takes the place of the one before, and the first that of the last.
+template <int COUNT, int SIZE, class T> POP_FN void pop_turn(T* slabs) {
+    #pragma unroll
+    for (int i = 0; i < SIZE; ++i) {
+        const T first = slabs[i];
+        #pragma unroll
+        for (int k = 1; k < COUNT; ++k) slabs[(k - 1) * SIZE + i] = slabs[k * SIZE + i];
+        slabs[(COUNT - 1) * SIZE + i] = first;
+    }
+}
+// The same of tiles that matrix units hold.
+template <int COUNT, int SIZE, int REGS, class T> POP_FN void pop_turn(T (*slabs)[REGS]) {
+    #pragma unroll
+    for (int r = 0; r < REGS; ++r) {
+        #pragma unroll
+        for (int i = 0; i < SIZE; ++i) {
+            const T first = slabs[i][r];
+            #pragma unroll
+            for (int k = 1; k < COUNT; ++k) slabs[(k - 1) * SIZE + i][r] = slabs[k * SIZE + i][r];
+            slabs[(COUNT - 1) * SIZE + i][r] = first;
+        }
+    }
+}
+
 // --- shared memory --------------------------------------------------------------------------------------------------
 
 // POP_SHARED(bytes), at the head of a kernel, declares `pop_shared`: so many bytes that the threads of a block share. The
