@@ -6,14 +6,15 @@ nothing here takes a position where a name would do.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 import islpy as isl
 
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import InternalError, UnsupportedError
-from polyop.ir.expr import Apply, Const, Expr, Test
+from polyop.ir.expr import Affine, Apply, Const, Expr, Test
 
 P, IN, OUT = isl.dim_type.param, isl.dim_type.in_, isl.dim_type.out
 SET = isl.dim_type.set
@@ -48,6 +49,44 @@ def condition(e: Expr) -> str:
 def space_text(name: str, dims: Sequence[object]) -> str:
     """`S[i, j]`."""
     return f"{name}[{', '.join(map(str, dims))}]"
+
+
+@dataclass(frozen=True, eq=False)
+class Linear:
+    """Plain sums of names over the `space` `[sizes] -> { name[dims] }`, by isl's interface; `places` says which dimension a name is."""
+
+    space: isl.Space
+    places: Mapping[str, tuple[isl.dim_type, int]]
+
+    @staticmethod
+    def over(like: isl.Space, name: str, dims: Sequence[str]) -> Linear:
+        """The space of `dims` with the parameters of `like`."""
+        space = like.params().set_from_params().add_dims(SET, len(dims)).set_tuple_name(SET, name)
+        for i, d in enumerate(dims):
+            space = space.set_dim_name(SET, i, d)
+        sizes = {space.get_dim_name(P, i) or "": (P, i) for i in range(space.dim(P))}
+        return Linear(space, {**sizes, **{d: (IN, i) for i, d in enumerate(dims)}})
+
+    @property
+    def universe(self) -> isl.BasicSet:
+        return isl.BasicSet.universe(self.space)
+
+    def has(self, x: Affine) -> bool:
+        """Whether `x` is such a sum."""
+        return all(isinstance(a, str) and a in self.places for a, _ in x.terms)
+
+    def aff(self, x: Affine) -> isl.Aff:
+        out = isl.Aff.zero_on_domain_space(self.space).set_constant_val(isl.Val(x.const))
+        for atom, factor in x.terms:
+            out = out.set_coefficient_val(*self.places[str(atom)], isl.Val(factor))
+        return out
+
+    def point(self, space: isl.Space, index: Sequence[Affine]) -> isl.MultiAff:
+        """{ name[dims] -> [index] }, a point of `space`."""
+        parts = isl.AffList.alloc(isl.DEFAULT_CONTEXT, len(index))
+        for x in index:
+            parts = parts.add(self.aff(x))
+        return isl.MultiAff.from_aff_list(self.space.map_from_domain_and_range(space), parts)
 
 
 def pieces(m: isl.UnionMap) -> tuple[isl.Map, ...]:

@@ -16,7 +16,7 @@ from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Expr, Load, affine
 from polyop.ir.loops import Buffer, Kind, sign
 from polyop.ir.op import Monoid
-from polyop.poly.sets import conjunction, space_text
+from polyop.poly.sets import Linear, conjunction, space_text
 
 ZERO = Affine()
 
@@ -28,11 +28,6 @@ class Coord:
     name: str
     step: int = 1
     cap: int | None = None
-
-    def box(self) -> list[str]:
-        """What isl must know about it beside the iterators' own domain."""
-        out = [f"0 <= {self.name}" + (f" < {self.cap}" if self.cap else "")] if self.step > 1 or self.cap else []
-        return out + ([f"{self.name} mod {self.step} = 0"] if self.step > 1 else [])
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +130,28 @@ def coords_in(tree: Iterable[Band | str]) -> frozenset[str]:
 
 def instances(head: str, name: str, coords: tuple[Coord, ...], value: tuple[Affine, ...], within: isl.Set,
               only: Iterable[str] = ()) -> isl.Set:
-    """{ name[coords] : value(coords) in within, the box of each coordinate, and `only` }."""
-    text = [c.name for c in coords]
-    box = [b for c in coords for b in c.box()] + list(only)
-    at = space_text(within.get_tuple_name() or "point", value)
-    sums = isl.Map(f"{head}{{ {space_text(name, text)} -> {at} : {conjunction(box)} }}")
-    return sums.intersect_range(within).domain()
+    """{ name[coords] : value(coords) in within, the box of each coordinate, and `only` }.
+
+    By isl's interface, which takes a tenth of the time of a text with all coordinates.
+    """
+    only, text = tuple(only), space_text(name, [c.name for c in coords])
+    linear = Linear.over(within.get_space(), name, [c.name for c in coords])
+    if all(map(linear.has, value)):
+        inside = within.preimage_multi_aff(linear.point(within.get_space(), value))
+    else:
+        at = space_text(within.get_tuple_name() or "point", value)
+        inside = isl.Map(f"{head}{{ {text} -> {at} }}").intersect_range(within).domain()
+    box = linear.universe
+    for c in coords:
+        at_c = affine(c.name)
+        if c.step > 1 or c.cap:
+            box = box.add_constraint(isl.Constraint.inequality_from_aff(linear.aff(at_c)))
+        if c.cap:
+            box = box.add_constraint(isl.Constraint.inequality_from_aff(linear.aff(affine(c.cap - 1) - at_c)))
+        if c.step > 1:
+            box = box.intersect(linear.aff(at_c).mod_val(isl.Val(c.step)).zero_basic_set())
+    inside = inside.intersect(box.to_set())
+    return inside.intersect(isl.Set(f"{head}{{ {text} : {conjunction(only)} }}")) if only else inside
 
 
 @dataclass(frozen=True, eq=False)

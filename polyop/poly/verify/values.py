@@ -6,8 +6,9 @@ epoch gets a *label*, the element of the Scop's tensors whose value it holds (wh
     label { N -> Tensor[index] }
 
 Labels are found by following the flow for a few rounds and need no trust: every edge of the flow is then checked, which is
-an induction over time. A copy has the label of what it copies, an update goes into an epoch labelled with its target, a
-fold joins two epochs of one label. No transitive closure is needed.
+an induction over time; but for those that alone gave all executions of a store their labels. A copy has the label of what it
+copies, an update goes into an epoch labelled with its target, a fold joins two epochs of one label. No transitive closure is
+needed.
 
 A reduction may live in many epochs (partial sums, spilled accumulators, copies of the result). An epoch is *passed on*
 if it is folded, or copied into an epoch that is reduced into or passed on. All updates of `T[i]` are in the result if
@@ -22,6 +23,7 @@ nothing, the identity, or with what exactly one epoch passed on.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -35,6 +37,15 @@ from polyop.poly.verify.frame import IN, OUT
 from polyop.poly.verify.sites import Site
 
 ROUNDS = 6  # chunks, copies and folds that stand between a computing store and what its value is moved to
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled:
+    """{ N -> Tensor[index] or a constant }; whether all that is assigned has one; and the reads of `Values.says`."""
+
+    labels: isl.UnionMap
+    is_complete: bool
+    said: frozenset[str]
 
 
 @dataclass(frozen=True, eq=False)
@@ -56,41 +67,81 @@ class Values:
         """The sites that assign without computing."""
         return tuple(s for s in self.a.sites if s.store.origin is None and s.store.reduce is None)
 
-    @cached_property
+    @property
     def labels(self) -> isl.UnionMap:
         """{ N -> Tensor[index] or a constant }, as far as the flow tells."""
+        return self._labelled.labels
+
+    @cached_property
+    def _labelled(self) -> Labelled:
         known = union(self.a.context.get_space(), [
             self.a.wanted_place(s, self.a.stmt(s).target, s.frame).intersect_domain(s.domain)
             for s in self.a.sites if s.store.origin is not None and s.store.reduce is None])
         missing = {s.name: s.domain for s in self._moves}
+        said: set[str] = set()
         for r in self.a.reads:
             if r.role == Role.OWN and r.wanted is not None:
                 known = _more(known, missing, self.flow.base[r.frame.name].reverse().apply_range(r.wanted))
-        known = self._spread(known, missing)
+        added = {self.a.memory(s.store.target.source) for s in self.a.sites if s.store.reduce is not None}
+        # where something is added later, a constant begins a sum, and has the sum's label
+        known = self._constant([s for s in self._moves if self.a.memory(s.store.target.source) not in added], known, missing)
+        known = self._spread(known, missing, said)
+        known = self._constant(self._moves, known, missing)
+        known = self._spread(known, missing, said)
         for s in self._moves:
+            known = _guess(s, known, missing)
+        known = fewer(self._spread(known, missing, said))  # a triangle's came in many parts
+        return Labelled(known, not missing, frozenset(said))
+
+    def _constant(self, moves: Iterable[Site], known: isl.UnionMap, missing: dict[str, isl.Set]) -> isl.UnionMap:
+        """`known` and the constants that `moves` write."""
+        for s in moves:
             for c, domain in self.a.constants(s):
                 if s.name in missing:
                     fixed = s.frame.function(constant(c), ()).intersect_domain(domain)
                     known = _more(known, missing, isl.UnionMap.from_map(fixed))
-        known = self._spread(known, missing)
-        for s in self._moves:
-            known = _guess(s, known, missing)
-        return fewer(self._spread(known, missing))  # a triangle's came in many parts
+        return known
 
-    def _spread(self, known: isl.UnionMap, missing: dict[str, isl.Set]) -> isl.UnionMap:
-        """`known` and what follows from it: copies from their sources, partial results from where they are folded."""
+    def _spread(self, known: isl.UnionMap, missing: dict[str, isl.Set], said: set[str]) -> isl.UnionMap:
+        """`known` and what follows from it: copies from their sources, partial results from where they are folded.
+
+        said   the reads that gave all executions of their sites a label, to which more are added
+        """
         for _ in range(ROUNDS):
             before = known
             for r in self.a.reads:
                 if not missing:
                     return known
                 if r.role == Role.COPY and r.site is not None and r.site.name in missing:
-                    known = _more(known, missing, r.to_site.reverse().apply_range(self.found(r, known)))
+                    new, is_first = r.to_site.reverse().apply_range(self.found(r, known)), missing[r.site.name] is r.site.domain
+                    if is_first and self._says_all(r, missing):
+                        known = known.union(new)
+                        del missing[r.site.name]
+                    else:
+                        known = _more(known, missing, new)
+                    if is_first and r.site.name not in missing:
+                        said.add(r.frame.name)
                 elif r.role == Role.FOLD:
                     known = _more(known, missing, self.flow.base[r.frame.name].reverse().apply_range(self._joined(r, known)))
             if known is before:
                 break
         return known
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether every execution that assigns has a label: then so has what a read finds that was written."""
+        return self._labelled.is_complete
+
+    def says(self, r: Read) -> bool:
+        """Whether the labels of all executions of the copy `r` are those of what it finds, by which they were given."""
+        return r.frame.name in self._labelled.said
+
+    def _says_all(self, r: Read, missing: Mapping[str, isl.Set]) -> bool:
+        """Whether `r` reads in all executions of its site, and what it finds has a label in each of them."""
+        assert r.site is not None
+        sources = {m.get_tuple_name(OUT) for m in maps(self.flow.base[r.frame.name])}
+        reads = r.place.domain().set_tuple_name(r.site.name)
+        return not sources & missing.keys() and uninitialised(self, r) is None and bool(reads.is_equal(r.site.domain))
 
     def _own(self, site: Site | None) -> Read:
         return next(r for r in self.a.reads if r.role == Role.OWN and r.site is site)
@@ -161,10 +212,13 @@ def uninitialised(v: Values, r: Read) -> isl.Set | None:
 
 
 def wrong(v: Values, r: Read) -> tuple[isl.Set, isl.UnionMap, isl.UnionMap] | None:
-    """The executions of `r` that find another value than they should, with both labels."""
+    """The executions of `r` that find another value than they should, with both labels, of which each execution has one."""
+    if v.says(r):
+        return None
     found, wanted = v.found(r), v.expected(r)
     here, told = isl.UnionSet.from_set(r.place.domain()), found.domain()
-    if here.is_subset(told) and found.is_subset(wanted):  # which takes half as long as what is left of them
+    is_told = v.is_complete and uninitialised(v, r) is None
+    if (is_told or here.is_subset(told)) and found.is_subset(wanted):  # which takes half as long as what is left of them
         return None
     return maps_to_set(found.subtract(wanted).domain().union(here.subtract(told))), found, wanted
 
