@@ -53,7 +53,7 @@ def space_text(name: str, dims: Sequence[object]) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Linear:
-    """Plain sums of names over the `space` `[sizes] -> { name[dims] }`, by isl's interface; `places` says which dimension a name is."""
+    """Plain sums of names over the `space` `[sizes] -> { name[dims] }`, by isl's interface; `places`: the dimension of a name."""
 
     space: isl.Space
     places: Mapping[str, tuple[isl.dim_type, int]]
