@@ -80,8 +80,8 @@ def _cut(op: Op, options: Options, target: Target) -> Op:
     """`op` with known sizes put in, and its steps cut: on a GPU also reductions to one element, as many blocks have work."""
     strict = options.numerics == "strict"
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(op, options.known)), strict))
-    may_share = options.threads or target.family != "x86"
-    return cut_into_shares(cut, dict(options.shares)) if may_share and not strict else cut
+    on_cpu = target.family == "x86"
+    return cut if strict else cut_into_shares(cut, dict(options.shares), options.threads or not on_cpu, feeds=on_cpu)
 
 
 def in_tiles(cut: Op, options: Options) -> Form | None:

@@ -16,7 +16,7 @@ from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
-from polyop.rewrite.shares import lines, sums, thread_shares
+from polyop.rewrite.shares import fed_shares, lines, sums, thread_shares
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.upright import COLUMNS
 
@@ -58,8 +58,11 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
         height = least_waste(evaluate(q.slid[0], sizes))
     cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target))
     overlap = options.overlap or tile_rows(q.chains, sizes, target)
-    many = threads > 1 and not cascade and options.numerics != "strict"
-    shares = thread_shares(q.sums, sizes, few_rows(q, sizes)) if many else ()
+    may_cut = not cascade and options.numerics != "strict"
+    shares = fed_shares(q.sums, sizes, target.l2) if may_cut else ()
+    if may_cut and threads > 1:
+        rest = tuple(x for x in q.sums if x.target not in dict(shares))
+        shares += thread_shares(rest, sizes, few_rows(q, sizes))
     found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
                     overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                     shares=options.shares or shares,

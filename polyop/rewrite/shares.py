@@ -34,6 +34,7 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.rewrite.fed import Fed, Row, cut_with, fed_by, rows_in_cache
 from polyop.rewrite.names import fresh
 
 LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take longer than a thread takes to come
@@ -58,6 +59,7 @@ class Sum:
     in_line  whether results that are neighbours come of neighbours, which a warp reads together then
     mixed    whether what is read is smaller than the results: instructions for dot products take several steps at once then
     places   the extents of those dimensions of the target in which data says where a result is; these are not among `results`
+    row      what is read twice of a row, as it is for what feeds the sum
     """
 
     target: str
@@ -68,18 +70,21 @@ class Sum:
     in_line: bool
     mixed: bool
     places: tuple[Affine, ...] = ()
+    row: Row | None = None
 
 
-def cut_into_shares(op: Op, few: Mapping[str, int] | None = None) -> Op:
+def cut_into_shares(op: Op, few: Mapping[str, int] | None = None, alone: bool = True, feeds: bool = True) -> Op:
     """`op` with every reduction to one element, over a loop whose length is not known, in two steps. Sums change their order.
 
-    few   other reductions to cut, by their targets, and how many iterations a share has
+    few     other reductions to cut, by their targets, and how many iterations a share has
+    alone   whether those to one element are cut
+    feeds   whether what feeds a sum is cut with it, where rows are read twice for that (`fed.py`)
     """
-    tensors, steps = list(op.tensors), list[Step]()
+    tensors, steps, fed = list(op.tensors), list[Step](), list[tuple[Step, Fed, Range, Affine]]()
     taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
     wanted = {x.target: x.index for x in sums(op)} if few else {}
     for s in op.steps:
-        if _is_one_element(s):
+        if alone and _is_one_element(s):
             index, chunk = s.ranges[0].index, LONG if len(s.ranges) == 1 else ROWS
         elif few and s.reduce is not None and s.target.source in few and s.target.source in wanted:
             index, chunk = wanted[s.target.source], few[s.target.source]
@@ -91,7 +96,14 @@ def cut_into_shares(op: Op, few: Mapping[str, int] | None = None) -> Op:
         chosen = [e for e, p in zip(shape, s.target.index, strict=True) if _chooses(p)]
         tensors.append(Tensor(part.target.source, s.target.dtype, (total.ranges[0].upper, *chosen), "temp"))
         steps += [part, total]
-    return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(steps) > len(op.steps) else op
+        found = fed_by(op, s, index) if feeds else None
+        if found:
+            at = s.indices.index(index)
+            fed.append((part, found, part.ranges[1 + at], s.ranges[at].upper))
+    made = replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(steps) > len(op.steps) else op
+    for part, found, inside, extent in fed:
+        made = cut_with(made, part, found, part.ranges[0], inside, extent)
+    return made
 
 
 def _is_one_element(s: Step) -> bool:
@@ -159,7 +171,16 @@ def _sum(op: Op, s: Step) -> Sum | None:
     ends = [x.index[-1] for x in loads(s.expr) if last in expr_names(x) and x.index]
     in_line = bool(ends) and all(isinstance(p, Affine) and p.name == last for p in ends)
     mixed = any(x.dtype.bytes_ < s.target.dtype.bytes_ for x in loads(s.expr))
-    return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], tiled, in_line, mixed)
+    fed = fed_by(op, s, deep)
+    return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], tiled, in_line, mixed,
+               row=fed.row if fed else None)
+
+
+def fed_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], l2: int) -> tuple[tuple[str, int], ...]:
+    """The sums to cut because rows that are read twice then stay in the second cache; iterations of a share of each."""
+    chunks = {x.target: rows_in_cache(x.row, prod(evaluate(e, sizes) for e in x.results), evaluate(x.deep, sizes), sizes, l2)
+              for x in found if x.row}
+    return tuple((n, c) for n, c in chunks.items() if c)
 
 
 def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -> tuple[tuple[str, int], ...]:
