@@ -111,8 +111,8 @@ def bounded(f: For, names: Mapping[str, str]) -> list[str]:
 
 
 def below(f: For, bound: Affine) -> Affine:
-    """What is at least 0 where the index of `f` is below `bound`: x - d (i + 1), if that is x div d."""
-    match bound:
-        case Affine(terms=((Quasi(op="div", args=(x, Affine(terms=(), const=d))), 1),), const=c):
-            return x - (affine(f.index) + (1 - c)) * d
+    """What is at least 0 where the index of `f` is below `bound`: x + d r - d (i + 1), if that is x div d + r."""
+    match [t for t in bound.terms if isinstance(t[0], Quasi)]:
+        case [(Quasi(op="div", args=(x, Affine(terms=(), const=d))) as found, 1)]:
+            return x - (affine(f.index) + 1 - (bound - affine(found))) * d
     return bound - affine(f.index) - 1

@@ -23,6 +23,9 @@ def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]]
     if tests:
         return _said(tests), full(inside)
     loops, s = chain(inside)
+    tests = _of_sums(loops, s, scope) if s else None
+    if tests:
+        return _said(tests), full(inside)
     tests = _of_fetched(loops, s, scope) if s else None
     return (_said(tests), _unguarded(inside)) if tests else None
 
@@ -37,6 +40,18 @@ def _of_fetched(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | N
         return None
     lies = cwide.all_lie_well((s.expr,), loops[-1], scope)
     return None if lies is None else _least_of(s.expr.guard, loops, lies, scope)
+
+
+def _of_sums(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | None:
+    """What is asked before several rows of neighbours are added up in registers: all of them are on their way at once then."""
+    if len(loops) < 2 or s.reduce is None or scope.buffers[s.target.source].space != Space.REG:
+        return None
+    found = cwide.moved(loops[-1], scope) if all(f.kind == Kind.ROWS for f in loops) else None
+    lies = [cwide.all_lie_well(x, loops[-1], scope) for x in found[0]] if found else []
+    if not lies or None in lies:
+        return None
+    ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
+    return _least_of(ends, loops, [t for x in lies for t in x or ()], scope)
 
 
 def _unguarded(inside: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -103,7 +103,7 @@ class _Spread:
         also   what follows it in the same loops
         """
         threads = [c for c in inner if self.b.kinds[c.name][0] == Kind.THREADS]
-        own = [c for c in inner if c not in threads]
+        own = sorted((c for c in inner if c not in threads), key=lambda c: c.step == 1)  # neighbours are moved at once
         both = (*threads, *self.beside) if self.s.near == self.s.rows else (*self.beside, *threads)
         return bands([c.name for c in (*both, *own)], name, *also)[0]
 
@@ -135,9 +135,13 @@ class _Spread:
     def rest(self, stmts: tuple[Stmt, ...], c: str, axes: Axes, many: int) -> Axis:
         """The class `c` over the threads that those of a lane, which are `many`, leave."""
         others = self.s.many // many
-        t, v = Coord(f"{c}_s", others), Coord(f"{c}_w{others}", 1, others)
+        extent = longest_of(self.b.plan, stmts, c)
+        copies = min(COPIES, max(1, extent // others)) if extent else COPIES
+        t, v = Coord(f"{c}_s", others * copies), Coord(f"{c}_w{others}", 1, others)
+        p = (Coord(f"{c}_q{others}", others, others * copies),) if copies > 1 else ()
         self.b.kinds[v.name], self.b.weights[v.name] = (Kind.THREADS, others), many
-        return Axis((t, v), common_start(self.b.plan, stmts, c, axes))
+        self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
+        return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes))
 
     def neighbours(self, stmts: tuple[Stmt, ...], c: str) -> int:
         """How many elements that are neighbours along `c` one access moves; 0, if not all accesses of memory are such."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
@@ -67,6 +68,14 @@ def test_a_single_query_meets_shares_of_its_keys_in_one_launch_and_joins_them_in
     for k, (n, used, d, e) in enumerate(sizes):
         v = values(c, {"H": 2, "N": n, "D": d, "E": e, "used": used}, emulated.ORDERS[k % len(emulated.ORDERS)])
         np.testing.assert_allclose(v["O"], decode(v, used), rtol=2e-3, atol=2e-3)
+
+
+def test_a_thread_asks_once_whether_four_keys_are_there_and_then_loads_them_without_a_test() -> None:
+    c = compiled(DECODE, Options(split=256, hints=(("D", 64), ("E", 64))))
+    assert c.module is not None
+    found = re.search(r"if \((used >= [^\n]*)\) \{\n(.*?)\n *\} else \{", c.module.text, re.DOTALL)
+    assert found and "pop_is_wide<16>(K)" in found[1]
+    assert "for (int j_p_q32 = 0; j_p_q32 < 4; ++j_p_q32)" in found[2] and "if (" not in found[2]
 
 
 PLACE = "op place(X: f32[M, N]) -> (A: i64[M]) { A[m] argmax= X[m, n] }"

@@ -118,6 +118,7 @@ def test_a_call_on_a_gpu_gets_the_shares_that_its_sizes_want(cuda: FakeGpu) -> N
 
 def test_what_ties_results_or_feeds_itself_is_not_cut() -> None:
     for text in ("op tri(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] where n <= m }",
-                 "op window(X: f32[N, K]) -> (Y: f32[N - K + 1]) { Y[i] += X[i + k, k] }",
-                 "op at(X: f32[N], ids: i64[N]; M: int) -> (Y: f32[M]) { Y[ids[i]] += X[i] }"):
+                 "op window(X: f32[N, K]) -> (Y: f32[N - K + 1]) { Y[i] += X[i + k, k] }"):
         assert questions(compiled(text).op).sums == (), text
+    at = "op at(X: f32[N], ids: i64[N]; M: int) -> (Y: f32[M]) { Y[ids[i]] += X[i] }"  # a thread for each element as it is
+    assert picked(at, N=1 << 20, M=4)[1] == ()
