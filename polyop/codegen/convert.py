@@ -49,11 +49,39 @@ def round_to(x: V, t: DType, target: Target) -> V:
             return x.cast("fptrunc", "half").cast("fpext", "float")
         return _half_to_float(_float_to_half(x))
     if t == BF16:
-        bits = x.bits()
-        up = bits + (bits.lshr(16) & 1) + 0x7FFF
-        nan = x.cmp("uno", x).pick(bits | 0x400000, up)
-        return (nan & -65536).real()
+        return _to_brain(x, target).cast("zext", "i32").shl(16).real()
     return x
+
+
+def _to_brain(x: V, target: Target) -> V:
+    """The bits of an f32 rounded to bf16. The instruction for it takes numbers below 2^-126 for 0: these go another way."""
+    form = BRAINS.get(x.width)
+    if form is None or not all(map(target.has, form[1])):
+        return _brain_bits(x)
+    b, (bits, _) = x.b, form
+    small = b.call(f"<{x.width} x i1>", f"llvm.x86.avx512.fpclass.ps.{bits}", (x.type_, x.text), ("i32", DENORMAL))
+    some = b.do(f"icmp ne i{x.width} {b.do(f'bitcast <{x.width} x i1> {small} to i{x.width}')}, 0")
+    made = b.call(f"<{x.width} x bfloat>", f"llvm.x86.avx512bf16.cvtneps2bf16.{bits}", (x.type_, x.text))
+    quick = x.like(b.do(f"bitcast <{x.width} x bfloat> {made} to <{x.width} x i16>"), "i16")
+    slow, done, before = b.new_label(), b.new_label(), b.block
+    b.line(f"br i1 {some}, label %{slow}, label %{done}")
+    b.label(slow)
+    exact = _brain_bits(x)
+    b.line(f"br label %{done}")
+    b.label(done)
+    return quick.like(b.do(f"phi {quick.type_} [ {quick.text}, %{before} ], [ {exact.text}, %{slow} ]"))
+
+
+BRAINS = {16: ("512", ("avx512bf16",))}
+"""Elements of a vector -> how LLVM spells its size, and what the target must have, to round to bf16 in one instruction."""
+DENORMAL = "32"
+"""The class of `vfpclassps` for what is not 0, and below 2^-126."""
+
+
+def _brain_bits(x: V) -> V:
+    bits = x.bits()
+    up = bits + (bits.lshr(16) & 1) + 0x7FFF
+    return x.cmp("uno", x).pick(bits | 0x400000, up).lshr(16).cast("trunc", "i16")
 
 
 def _half_to_float(h: V) -> V:

@@ -101,7 +101,8 @@ def _float(fn: str, xs: list[V], t: DType, target: Target) -> V:
         case "sqrt":
             out = x.sqrt()
         case _ if fn in FLOAT:
-            out = FLOAT[fn](*xs)
+            digits = t.name if t in (F16, BF16) and x.flags else ""
+            out = FLOAT[fn](*(y.to_digits(digits) for y in xs)).to_digits("")
         case _:
             raise UnsupportedError(f"`{fn}` of {t}")
     return round_to(out, t, target)

@@ -7,7 +7,7 @@ from polyop.codegen.llvm.weight import vector_width
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, BOOL, DTYPES, F16, I16, I32, I64, U8, DType
 from polyop.ir.expr import Apply
-from tests.codegen.harness import RUNNABLE, V4, check, compiled, random_array
+from tests.codegen.harness import RUNNABLE, V4, WITH_BRAIN, check, compiled, random_array
 from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor
 
 I = A("i_c", "i_v")
@@ -193,7 +193,7 @@ def test_every_16_bit_float_goes_through_registers_unchanged(target):
         np.testing.assert_array_equal(z, a.astype(np.float32))
 
 
-@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("target", WITH_BRAIN, ids=lambda t: t.name)
 def test_rounding_to_16_bits_is_to_the_nearest_even(target):
     rng = np.random.default_rng(0)
     x = np.concatenate(

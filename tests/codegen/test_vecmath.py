@@ -4,8 +4,8 @@ import pytest
 
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.ir import scalars
-from polyop.ir.dtypes import F32, F64, DType
-from tests.codegen.harness import RUNNABLE, V3, V4, assembly, compiled
+from polyop.ir.dtypes import BF16, F16, F32, F64, DType
+from tests.codegen.harness import BRAIN, RUNNABLE, V3, V4, WITH_BRAIN, assembly, compiled
 from tests.codegen.nests import A, ap, ld, nest, st, strip, tensor
 
 BOUNDS = {
@@ -111,6 +111,43 @@ def test_a_function_keeps_its_stated_bound(fn, t, target):
     at, off = worst(y, want, t)
     bound = BOUNDS[fn] if target.vector_bytes >= 32 else WITHOUT_FMA.get((fn, t.name), BOUNDS[fn])
     assert off <= bound, f"{fn}({x[at]!r}) = {y[at]!r}, wanted {want[at]!r}: {off} ulp"
+
+
+@pytest.mark.parametrize("target", WITH_BRAIN, ids=lambda t: t.name)
+@pytest.mark.parametrize("t", (F16, BF16), ids=str)
+@pytest.mark.parametrize("fn", [n for n in sorted(FLOAT) if scalars.ARITY[n] == 1])
+def test_a_function_of_16_bits_is_right_to_two_thirds_of_the_last_place_for_all_numbers(fn, t, target):
+    x = np.arange(0, 65536, 5 if fn in EXACT else 1, dtype=np.uint16).view(t.numpy)
+    y = np.zeros_like(x)
+    compiled(unary(fn, t), target)({"N": len(x)}, {}, {"x": x, "y": y})
+    with np.errstate(all="ignore"):
+        want = reference(fn, x.astype(np.float64))
+        digits, least = (8, -133) if t == BF16 else (11, -24)
+        unit = np.maximum(2.0 ** (np.floor(np.log2(np.abs(want))) - digits + 1), np.longdouble(2.0) ** least)
+        rounded = want.astype(t.numpy)
+        off = np.abs(y.astype(np.longdouble) - want) / unit
+        same = (y == rounded) | (np.isnan(y) & np.isnan(rounded))
+    off = np.where(same, 0, np.where(np.isnan(off), np.inf, off))
+    at = int(np.argmax(off))
+    assert off[at] <= 2 / 3, f"{fn}({x[at]!r}) = {y[at]!r}, wanted {want[at]!r}: {off[at]} of the last place"
+
+
+@pytest.mark.parametrize("t", (F16, BF16), ids=str)
+def test_16_bits_are_found_without_division_unless_numerics_are_strict(t):
+    n = unary("sigmoid", t)
+    assert "vrcp14ps" in assembly(n, V4) and "vdivps" not in assembly(n, V4)
+    assert "vdivps" in assembly(n, V4, "strict") and "vrcp14ps" not in assembly(n, V4, "strict")
+
+
+def test_what_follows_a_function_of_16_bits_has_all_digits_again():
+    x = ap("cast", ap("exp", ld("x", A("i_c", "i_v"), t=BF16), t=BF16))
+    n = nest([tensor("x", "N", t=BF16), tensor("y", "N")], [strip("i", 16, "N", st(ld("y", A("i_c", "i_v")), ap("sigmoid", x)))])
+    assert "vdivps" in assembly(n, V4)
+
+
+def test_bf16_is_rounded_to_by_an_instruction_where_there_is_one():
+    assert "vcvtneps2bf16" in assembly(unary("exp", BF16), BRAIN)
+    assert "vcvtneps2bf16" not in assembly(unary("exp", BF16), V4)
 
 
 @pytest.mark.parametrize("fn", ("exp", "sigmoid", "gelu"))

@@ -3,6 +3,8 @@
     erf(x) = sign(x) (1 - 2^L(|x|)),            L(a) = log2 erfc(a)
     gelu(x) = max(x, 0) - u e^(-u^2 / 2) h(u),  u = |x|,  h(u) = e^(u^2 / 2) Phi(-u),  u h(u) = P(u) / Q(u)
 
+Of a 16-bit result    gelu(x) = max(x, 0) - u 2^M(u),  M(u) = log2 Phi(-u)
+
 All coefficients of P and Q are positive, so that nothing cancels. u^2 is exact, so that large arguments lose nothing.
 
 Source: Cody, "Rational Chebyshev approximations for the error function", 1969, for quotients of e^(x^2) erfc x.
@@ -10,8 +12,8 @@ Source: Cody, "Rational Chebyshev approximations for the error function", 1969, 
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.exponential import LN2, LN2_HI, LN2_LO, LOG2E, TAIL, exp_reduced, power_of_two, scale
-from polyop.codegen.vecmath.ops import V, in_halves, polynomial
+from polyop.codegen.vecmath.exponential import LN2, LN2_HI, LN2_LO, LOG2E, TAIL, exp2_reduced, exp_reduced, power_of_two, scale
+from polyop.codegen.vecmath.ops import V, in_halves, polynomial, row
 
 ERF = {
     "float": (0.12837916709551256, -0.37612342834472656, 0.11280316859483719, -0.026715055108070374, 0.004921761807054281,
@@ -47,7 +49,13 @@ Q = {
                9.307536361611391e-06, 2.993866570911662e-07),
 }
 """u h(u) = P(u) / Q(u) on [0, TAIL_IS_ZERO]; errors 2^-26.7 and 2^-57.6 of h, at the scale where rounding them harms least."""
-TAIL_IS_ZERO = {"float": 14.8, "double": 39.6}
+M = {
+    "f16": (-1.0000489950180054, -1.1503961086273193, -0.4607705771923065, -0.051595259457826614, 0.007345471531152725,
+            -0.0006361310370266438, 2.454479727020953e-05),
+    "bf16": (-1.000894546508789, -1.1419302225112915, -0.4743674397468567, -0.04366781562566757, 0.005276225507259369, -0.0003963649505749345, 1.648537909204606e-05, -2.882567571305117e-07),
+}
+"""log2 Phi(-u) on [0, TAIL_IS_ZERO]; errors 2^-14.8 and 2^-12.6 of Phi, in f32."""
+TAIL_IS_ZERO = {"float": 14.8, "double": 39.6, "f16": 5.75, "bf16": 13.6}
 """u e^(-u^2 / 2) h(u) is 0 here."""
 
 
@@ -64,7 +72,11 @@ def erf(x: V) -> V:
 
 
 def gelu(x: V) -> V:
-    u = x.abs().least(TAIL_IS_ZERO[x.element])
+    u = x.abs().least(row(TAIL_IS_ZERO, x))
+    if x.digits:
+        exponent = in_halves((u, u * u), M[x.digits])
+        n = exponent.rint()
+        return x.most(0.0) - scale(u * exp2_reduced(exponent - n), n)
     square = u * u
     n, power = _bell(u, square)
     powers = (u, square) if x.element == "float" else (u, square, square * square)

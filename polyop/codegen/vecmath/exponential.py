@@ -8,7 +8,7 @@ once, denormals included.
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.ops import V, polynomial
+from polyop.codegen.vecmath.ops import V, polynomial, row
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -21,8 +21,10 @@ TAIL = {
     "double": (0.5000000000000001, 0.16666666666666669, 0.04166666666662413, 0.008333333333330062, 0.0013888888917213717,
                0.00019841269863053618, 2.4801521295954376e-05, 2.7557268459997064e-06, 2.7620088445409746e-07,
                2.510038549551032e-08),
+    "f16": (0.5000511407852173, 0.16753514111042023, 0.041277747601270676),
+    "bf16": (0.503940999507904, 0.16662810742855072),
 }
-"""p(r) = (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2; errors 2^-26.7 and 2^-55.8 of e^r."""
+"""p(r) = (e^r - 1 - r) / r^2 on |r| <= ln 2 / 2; errors 2^-26.7, 2^-55.8, 2^-17.5 and 2^-13 of e^r."""
 
 HALF_TAIL = {t: tuple(2.0 * c * (-2.0) ** k for k, c in enumerate(cs)) for t, cs in TAIL.items()}
 """((e^-2r - 1) / 2 + r) / r^2 on |r| <= ln 2 / 4."""
@@ -54,6 +56,8 @@ def scale(x: V, n: V) -> V:
 def reduced(x: V) -> tuple[V, V]:
     """(n, r): x = n ln 2 + r."""
     n = (x * LOG2E).rint()
+    if x.digits:
+        return n, x - n * LN2
     return n, x - n * LN2_HI[x.element] - n * LN2_LO[x.element]
 
 
@@ -63,12 +67,17 @@ def clamped(x: V) -> V:
 
 def exp_tail(r: V) -> V:
     """e^r - 1 for |r| <= ln 2 / 2."""
-    return r * r * polynomial(r, TAIL[r.element]) + r
+    return r * r * polynomial(r, row(TAIL, r)) + r
 
 
 def exp_reduced(r: V) -> V:
     """e^r for |r| <= ln 2 / 2."""
-    return polynomial(r, (1.0, 1.0, *TAIL[r.element]))
+    return polynomial(r, (1.0, 1.0, *row(TAIL, r)))
+
+
+def exp2_reduced(f: V) -> V:
+    """2^f for |f| <= 1/2."""
+    return polynomial(f, tuple(c * LN2**k for k, c in enumerate((1.0, 1.0, *row(TAIL, f)))))
 
 
 def exp_scaled(x: V, shift: int) -> V:
@@ -135,8 +144,8 @@ def tanh(x: V) -> V:
     n = shifted.bits()
     p = (n.const(bias << shift) - n.shl(shift)).real()
     r = y - (shifted - magic) * (LN2 / 2.0)
-    h = r * r * polynomial(r, HALF_TAIL[x.element]) - r
-    return ((0.5 - p * 0.5 - p * h) / (0.5 + p * 0.5 + p * h)).copysign(x)
+    h = r * r * polynomial(r, row(HALF_TAIL, x)) - r
+    return (0.5 - p * 0.5 - p * h).over(0.5 + p * 0.5 + p * h).copysign(x)
 
 
 def _power_beside(n: V, x: V) -> V:
@@ -152,7 +161,7 @@ ENOUGH = {"float": 30.0, "double": 44.0}
 def sigmoid(x: V) -> V:
     """1 / (1 + e^-x) = 2^n / (2^n + e^-r), x = n ln 2 + r, which is e^x to the last denormal where x is small."""
     n, r = reduced(x.least(ENOUGH[x.element]).most(BOTTOM[x.element]))
-    return scale(1.0 / _power_beside(n, exp_reduced(-r)), n)
+    return scale(_power_beside(n, exp_reduced(-r)).inverse(), n)
 
 
 SILU_BOTTOM = {"float": -109.0, "double": -753.0}
@@ -163,5 +172,5 @@ def silu(x: V) -> V:
     """x sigmoid(x), scaled as a whole; NaN at -inf, as x sigmoid(x) is."""
     y = x.most(SILU_BOTTOM[x.element])
     n, r = reduced(y.least(ENOUGH[x.element]))
-    out = scale(y / _power_beside(n, exp_reduced(-r)), n)
+    out = scale(y.over(_power_beside(n, exp_reduced(-r))), n)
     return x.cmp("oeq", float("-inf")).pick(x.const(float("nan")), out)

@@ -5,8 +5,9 @@ Multiplications and additions carry `contract` where `flags` says so: the target
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TypeVar
 
 from polyop.codegen.llvm.builder import Builder
 from polyop.codegen.llvm.types import constant, suffix, vector
@@ -16,13 +17,17 @@ Number = float | int
 
 @dataclass(frozen=True, slots=True)
 class V:
-    """A scalar (width 1) or vector SSA value of `element`; "contract " or "" in `flags`."""
+    """A scalar (width 1) or vector SSA value of `element`; "contract " or "" in `flags`.
+
+    digits   "f16" or "bf16", if a function's result is rounded to that at once: it needs no more digits then
+    """
 
     b: Builder
     element: str
     width: int
     text: str
     flags: str = "contract "
+    digits: str = ""
 
     @property
     def type_(self) -> str:
@@ -33,7 +38,11 @@ class V:
         return self.element in ("float", "double")
 
     def like(self, text: str, element: str | None = None) -> V:
-        return V(self.b, element or self.element, self.width, text, self.flags)
+        return V(self.b, element or self.element, self.width, text, self.flags, self.digits)
+
+    def to_digits(self, digits: str) -> V:
+        """The same value, of which functions make so many digits; "" is all that its type has."""
+        return replace(self, digits=digits)
 
     def const(self, x: Number, element: str | None = None) -> V:
         """`x` in every lane."""
@@ -41,7 +50,7 @@ class V:
 
     def exact(self) -> V:
         """The same value, whose sums and products are never fused."""
-        return V(self.b, self.element, self.width, self.text, "")
+        return replace(self, flags="")
 
     def lift(self, x: V | Number) -> V:
         return x if isinstance(x, V) else self.const(x)
@@ -161,6 +170,19 @@ class V:
         vectors = tuple((x.type_, x.text) for x in (self, n, self))
         return self.like(self.b.call(self.type_, f"llvm.x86.avx512.mask.scalef.{kind}", *vectors, mask, *rounding))
 
+    def inverse(self) -> V:
+        """1 / self, where both are normal numbers: of 14 bits, if `digits` are fewer and one instruction finds it."""
+        kind = SCALING.get((self.element, self.width)) if self.digits and self.b.text.scales else None
+        if kind is None or self.element != "float":
+            return 1.0 / self
+        mask = f"i{max(8, self.width)}", "-1"
+        vectors = tuple((x.type_, x.text) for x in (self, self))
+        return self.like(self.b.call(self.type_, f"llvm.x86.avx512.rcp14.{kind}", *vectors, mask))
+
+    def over(self, other: V) -> V:
+        """self / other, where `inverse` may be taken of `other`."""
+        return self * other.inverse() if self.digits else self / other
+
     def cast(self, verb: str, element: str) -> V:
         if element == self.element:
             return self
@@ -170,6 +192,13 @@ class V:
 SCALING = {("float", 4): "ps.128", ("float", 8): "ps.256", ("float", 16): "ps.512",
            ("double", 2): "pd.128", ("double", 4): "pd.256", ("double", 8): "pd.512"}
 """How LLVM spells scalef for a vector of so many."""
+
+Row = TypeVar("Row")
+
+
+def row(table: Mapping[str, Row], x: V) -> Row:
+    """What `table` has for the digits that `x` is to have, else for its type."""
+    return table[x.digits if x.digits in table else x.element]
 
 
 def polynomial(x: V, coefficients: tuple[float, ...]) -> V:
