@@ -1,7 +1,7 @@
 """Scalar functions as IR on vectors: no library is called, and every function serves scalars and vectors of any width.
 
-f32 and f64 have their own coefficients; 16-bit floats are computed in f32 and rounded, with no
-more terms than that needs unless numerics are strict: right to 2/3 of their last place, for each number. NaN, infinities, signed zeros,
+f32 and f64 have their own coefficients; 16-bit floats are computed in f32 and rounded, with no more terms
+than that needs unless numerics are strict: right to 2/3 of their last place, for each number. NaN, infinities, signed zeros,
 denormal arguments and results and overflow are those of C99 Annex F, with or without FMA. Units: the last place of the exact
 result. `measured` is the greatest error seen over 120,000 points and the special values on all three targets; tests hold
 every function to `bound`.
