@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import cboxes, ccopy, cmatrix, croll, cthreads, cunits, cwhole, cwide
+from polyop.codegen import cboxes, ccopy, cmatrix, cpairs, croll, cthreads, cunits, cwhole, cwide
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
@@ -91,6 +91,8 @@ def _loop(n: For, scope: Scope) -> list[str]:
     if copy:
         return copy
     if n.kind in LOCKSTEP:
+        if scope.whole and (pairs := cpairs.of_rows(n, scope)):
+            return cpairs.lines(pairs, scope, lambda s, inner: _node(s, inner))
         times, turned, ends = croll.rolled(n, scope) or ("", n.body, [])
         head = [f"#pragma unroll{times}", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
         inside = _indented(turned, scope)

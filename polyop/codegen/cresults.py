@@ -7,29 +7,25 @@ together, and what lies along them is read together:
 
     for s < 4 by 2 { m = ..; n = ..; b[0] = c[s]; b[1] = c[s + 1]; pop_wide<2>(&C[m, n], b); }
 
-Lanes do not exchange results first: the four lanes that have a row of 8 columns write 32 bytes of it in f32, which is all that
-memory takes at once. Of 16-bit results it would take twice as many, which lie in the next tile.
+The four lanes that have a row of 8 columns write 32 bytes of it in f32, which is all that memory takes at once. Of 16-bit results
+it takes twice as many, which lie in the next tile: `cpairs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from math import gcd
 
-from polyop.codegen import croll, cwide
+from polyop.codegen import cpairs, croll, cwide
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import bounded, condition, natural
 from polyop.codegen.cplace import offset, side_by_side
-from polyop.codegen.cscope import Held, Scope
+from polyop.codegen.cscope import Held, Printed, Scope
 from polyop.ir.atoms import Fragment
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, affine, loads, place, substitute_expr
 from polyop.ir.loops import For, Kind, Node, Space, Store
-
-Printed = Callable[[Store, Scope], list[str]]
-"""The lines of one store."""
 
 _FIRST, _NEXT = "pop_s", "pop_e"  # the first register of neighbours, and which of them
 _TURN = "pop_g"  # the first of the registers of a turn, see croll.py
@@ -55,8 +51,10 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     lines = [*_place(h, "pop_r" if each == regs else f"{_TURN} + pop_r", scope), *inside]
     plain = ["#pragma unroll", f"for (int pop_r = 0; pop_r < {each}; ++pop_r) {{", *("    " + x for x in lines), "}"]
     plain = croll.turns(plain, regs, each, _TURN, tiles)
-    together = _together(loops, s, h, scope, printed) if scope.whole and not also else None
-    return together or plain
+    if not scope.whole or also:
+        return plain
+    pairs = cpairs.found(loops, s, scope)
+    return cpairs.lines(pairs, scope, printed) if pairs else _together(loops, s, h, scope, printed) or plain
 
 
 def _place(h: Held, register: str, scope: Scope) -> list[str]:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 from polyop.codegen.cdigits import Digits
 from polyop.ir.atoms import Atom, Fragment
 from polyop.ir.expr import Affine, Load
-from polyop.ir.loops import Buffer, For
+from polyop.ir.loops import Buffer, For, Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,3 +91,7 @@ class Scope:
     counts: str = "pop_i64"
     whole: bool = False
     most: int = 0
+
+
+Printed = Callable[[Store, Scope], list[str]]
+"""The lines of one store."""

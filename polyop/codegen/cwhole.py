@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from polyop.codegen import ccopy, cresults, cwide
+from polyop.codegen import ccopy, cpairs, cresults, cwide
 from polyop.codegen.cindex import below, condition
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, substitute
@@ -75,7 +75,10 @@ def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
     found = cwide.moved(*rows) if rows else None
     if not rows or not found or not found[1]:
         return None
-    lies = [cwide.all_lie_well(x, *rows) for x in (*found[0], *found[1])]
+    pairs = cpairs.found(loops, s, scope)
+    lies = [cwide.all_lie_well(x, *rows) for x in (found[0] if pairs else (*found[0], *found[1]))]
+    if pairs:
+        lies.append(cwide.all_lie_well(*cpairs.wide(pairs, scope)))
     if None in lies:
         return None
     ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]

@@ -29,7 +29,7 @@ _PROCESSORS = 3  # of the emulated device, so that blocks that stay take several
 COMPLETIONS = ("late", "early")
 """When asynchronous copies arrive: at the wait, or at once."""
 
-_WAITING = re.compile(r"__syncthreads|\bpop_\w*(barrier|shuffle|fold|scan|ldmatrix|mma|mfma|tile|named)")
+_WAITING = re.compile(r"__syncthreads|\bpop_\w*(barrier|shuffle|pairs|fold|scan|ldmatrix|mma|mfma|tile|named)")
 """Words of a text whose threads wait for each other, so that each needs a stack of its own."""
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -68,8 +69,8 @@ def test_results_are_right_inside_at_borders_and_wherever_rows_begin(where: str,
 
 
 @pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
-def test_stores_of_whole_tiles_are_as_wide_as_a_lane_has_neighbours() -> None:
-    for (where, t, out, turned), wide in zip(WAYS[:4], ("v2.f32", "v2.u16", "v4.f32", "v2.u16"), strict=True):
+def test_stores_of_whole_tiles_are_as_wide_as_a_lane_has_neighbours_and_fill_32_bytes() -> None:
+    for (where, t, out, turned), wide in zip(WAYS[:4], ("v2.f32", "v4.u16", "v4.f32", "v4.u16"), strict=True):
         module = compiled(where, t, out, turned).module
         assert module is not None
         text = ptx(module.text, target(where).arch)
@@ -81,3 +82,43 @@ def test_a_tile_that_the_whole_block_holds_is_written_by_all_its_lanes() -> None
     assert c.module is not None and "128 threads, groups of warps with 64 x 64" in c.chosen[0]
     last = c.module.text.split("pop_wgmma_hold")[1]
     assert "pop_s += 2" in last and "pop_n == 0" not in last
+
+
+def test_lanes_exchange_results_of_16_bits_alone() -> None:
+    for (where, t, out, turned), pairs in zip(WAYS, (False, True, False, True, False, False), strict=True):
+        module = compiled(where, t, out, turned).module
+        assert module is not None and ("pop_pairs(" in module.text) == pairs, (where, t, out)
+
+
+@pytest.mark.parametrize("order", emulated.ORDERS)
+def test_what_is_read_where_it_is_written_is_read_before_lanes_exchange_results(order: str) -> None:
+    text = """
+    op onto(A: f16[M, K], B: f16[K, N], inout C: f16[M, N]) {
+      t[m, n] += f32(A[m, k]) * f32(B[k, n])
+      C[m, n] = f16(f32(C[m, n]) + t[m, n])
+    }
+    """
+    operator, g = polyop.op(text), np.random.default_rng(5)
+    op = operator._op(operator.choice())
+    module = compile_op(op, contiguous(op), target("cuda:sm_80"), Options(tile=(64, 64))).module
+    assert module is not None and "pop_pairs(" in module.text
+    arrays = {x: g.integers(-3, 4, s).astype(np.float16) for x, s in (("A", (70, 9)), ("B", (9, 136)), ("C", (70, 136)))}
+    (result,) = (t.name for t in op.outputs)
+    arrays |= {t.name: arrays["C"].copy() for t in op.tensors if t.role != "temp" and t.name not in arrays}
+    want = arrays["A"].astype(np.float32) @ arrays["B"].astype(np.float32) + arrays["C"].astype(np.float32)
+    assert str(emulated.run(module, {"M": 70, "N": 136, "K": 9}, {}, arrays, order=order)) == "no fault found"
+    np.testing.assert_array_equal(arrays[result].astype(np.float32), want)
+
+
+def test_a_lane_that_takes_the_wrong_half_of_its_neighbour_shows() -> None:
+    module = compiled("cuda:sm_80", "f16", "f16").module
+    assert module is not None
+    g = np.random.default_rng(0)
+    for old, new in (("pop_pairs(pop_o);", ""), ("pop_t + (int)pop_lane() % 2", "pop_t + (int)pop_lane() / 2 % 2")):
+        assert old in module.text
+        arrays = {"A": g.integers(-3, 4, (64, 20)).astype(np.float16), "B": g.integers(-3, 4, (20, 64)).astype(np.float16),
+                  "b": np.zeros(64, np.float32), "R": np.zeros((64, 64), np.float32), "C": np.zeros((64, 64), np.float16)}
+        wrong = replace(module, text=module.text.replace(old, new))
+        emulated.run(wrong, {"M": 64, "N": 64, "K": 20}, {}, arrays, order="backward")
+        want = np.maximum(arrays["A"].astype(np.float32) @ arrays["B"].astype(np.float32), 0)
+        assert not np.array_equal(arrays["C"].astype(np.float32), want)

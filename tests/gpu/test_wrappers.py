@@ -42,6 +42,17 @@ def test_a_shuffle_exchanges_values_across_the_warp_of_the_target(target: str, o
     np.testing.assert_array_equal(arrays["Z"], x[lanes // warp * warp + 5])
 
 
+@pytest.mark.parametrize("target", ["cuda:sm_80", "hip:gfx90a"])
+def test_neighbours_exchange_pairs(target: str) -> None:
+    x = np.arange(512, dtype=np.uint16)
+    arrays = {"X": x, "Y": np.zeros(512, np.uint16)}
+    each = "for (int k = 0; k < 4; ++k)"
+    body = f"pop_u16 x[4]; {each} x[k] = X[4 * t + k]; pop_pairs(x); {each} Y[4 * t + k] = x[k];"
+    assert str(ran(body, arrays, block=128, target=target)) == "no fault found"
+    lanes = x.reshape(64, 2, 2, 2)  # two lanes, two pairs of each
+    np.testing.assert_array_equal(arrays["Y"].reshape(64, 2, 2, 2), lanes.transpose(0, 2, 1, 3))
+
+
 def test_a_sum_over_the_warp_takes_five_shuffles() -> None:
     arrays = {"X": f32(64), "Y": np.zeros(64, np.float32)}
     body = "float x = X[t]; for (unsigned m = 16; m; m /= 2) x += pop_shuffle_xor(x, m); Y[t] = x;"

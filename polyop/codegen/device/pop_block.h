@@ -84,6 +84,15 @@ template <class T> POP_FN T pop_shuffle(T x, pop_u32 lane) { return __shfl_sync(
 template <class T> POP_FN T pop_shuffle_xor(T x, pop_u32 mask) { return __shfl_xor_sync(0xffffffffu, x, (int)mask); }
 #endif
 
+// Lanes 2 i and 2 i + 1 have two pairs of 16 bits each: afterwards the first one has both first pairs, its neighbour both second ones.
+template <class T> POP_FN void pop_pairs(T (&x)[4]) {
+    static_assert(sizeof(T) == 2, "pairs are of 16 bits each");
+    const pop_u32 first = (pop_u32)x[0] | (pop_u32)x[1] << 16, second = (pop_u32)x[2] | (pop_u32)x[3] << 16;
+    const bool odd = pop_lane() % 2;
+    const pop_u32 other = pop_shuffle_xor(odd ? first : second, 1), low = odd ? other : first, high = odd ? second : other;
+    x[0] = (T)low, x[1] = (T)(low >> 16), x[2] = (T)high, x[3] = (T)(high >> 16);
+}
+
 // --- blocks ---------------------------------------------------------------------------------------------------------
 
 // The number, row by row, of block `i` of a box of `rows` x `columns` and of boxes like it, if GROUP rows at a time are gone

@@ -1,0 +1,142 @@
+"""Results of 16 bits that lanes exchange before they are stored, as C text: 32 bytes of a row at once, all that memory takes.
+
+Four lanes have a row of 8 columns, two neighbours each: 4 bytes. So lanes 2 i and 2 i + 1 share two such tiles, side by side:
+
+    before    lane 2 i      t: 0 1   t + 1: 0 1        lane 2 i + 1    t: 2 3   t + 1: 2 3          (from column 4 i on)
+    after                   t: 0 1 2 3                                 t + 1: 0 1 2 3
+
+    for t < 8 by 2 { for s < 4 by 2 { for e < 4 { o[e] = c[t + e / 2][s + e % 2]; }  pop_pairs(o);  pop_wide<4>(&C[m, n], o); } }
+
+An atom of many columns has such tiles in its registers, others are neighbours in a loop over rows of atoms. All lanes of a warp
+have the same answer to whether the whole tile is inside (`cwhole.py`), so all come to the exchange. What is read where it is
+written, of the same element, is read by one of two lanes before they exchange, and written by one of them behind that. Tiles
+whose text is so long that it is rolled up (`croll.py`) are stored without.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache
+
+from polyop.codegen import croll, cwide
+from polyop.codegen.cdigits import digits
+from polyop.codegen.cindex import natural
+from polyop.codegen.cplace import STORED, element, side_by_side
+from polyop.codegen.cscope import Held, Printed, Scope
+from polyop.ir.atoms import Fragment
+from polyop.ir.expr import Affine, Load, affine, loads, names, place, substitute_expr
+from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
+
+TILE, TOGETHER = 8, 4  # columns of a tile, and what a lane stores at once
+_OUT, _FIRST, _TILE, _HALF, _NEXT = "pop_o", "pop_s", "pop_t", "pop_h", "pop_e"
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A store of results in the loops over a tile's sides, that goes two tiles of 8 columns at a time.
+
+    held     the tile; along: the loop over neighbours
+    tiles    the loop that counts tiles of 8 columns; None: the atom's registers do
+    count    how many of them there are
+    """
+
+    store: Store
+    held: Held
+    along: str
+    tiles: For | None
+    count: int
+
+
+def found(loops: tuple[For, ...], s: Store, scope: Scope) -> Pairs | None:
+    """How `s`, in `loops` over rows of atoms and the sides of one, goes in pairs; None, if it does not."""
+    b = scope.buffers[s.target.source]
+    unit = side_by_side(b)
+    h = next((x for y in loads(s.expr) if (x := scope.tiles.held.get(y.source))), None)
+    if unit is None or h is None or b.space in (Space.REG, Space.SHARED) or s.target.dtype.bytes_ != 2:
+        return None
+    if s.atomic or s.later or s.reduce is not None:
+        return None
+    (along, extent), last = h.column[-1], s.target.index[unit]
+    if not _has_tiles(h.fragment, h.atom.warp) or not isinstance(last, Affine) or last.factor(along) != 1:
+        return None
+    most = croll.WHOLE // croll.of_one(s) // h.fragment.regs  # tiles that are written out
+    if extent % (2 * TILE) == 0:
+        return Pairs(s, h, along, None, h.fragment.regs // 4) if most else None
+    outer = [f for f in loops if f.kind == Kind.ROWS]
+    others = [p for d, p in enumerate(s.target.index) if d != unit and isinstance(p, Affine)]
+    if not outer or h.column != ((along, TILE),) or last.factor(outer[-1].index) != TILE or outer[-1].step != 1:
+        return None
+    if (outer[-1].extent or 1) % 2 or (outer[-1].extent or 1) > most or any(outer[-1].index in names(p) for p in others):
+        return None
+    return Pairs(s, h, along, outer[-1], outer[-1].extent or 0)
+
+
+def of_rows(n: For, scope: Scope) -> Pairs | None:
+    """The same for the rows of atoms `n`, where nothing but an atom stands in them; None, if its registers have the tiles."""
+    loops = [n]
+    while len(loops[-1].body) == 1 and isinstance(inside := loops[-1].body[0], For) and inside.kind == Kind.ATOM:
+        loops.append(inside)
+    s = loops[-1].body[0]
+    p = found(tuple(loops), s, scope) if len(loops) > 1 and len(loops[-1].body) == 1 and isinstance(s, Store) else None
+    return p if p and p.tiles else None
+
+
+@cache
+def _has_tiles(f: Fragment, warp: int) -> bool:
+    """Whether registers go by tiles of 8 columns and two rows, each a row's pair of neighbours.
+
+        { [lane, r] -> [row(lane / 4, r mod 4 / 2), 8 (r / 4) + 2 (lane mod 4) + r mod 2] }
+    """
+    return f.regs % 4 == 0 and all(
+        f.at(lane, r) == (f.at(lane - lane % 4, r % 4 // 2 * 2)[0], TILE * (r // 4) + 2 * (lane % 4) + r % 2)
+        for lane in range(warp) for r in range(f.regs))
+
+
+def wide(p: Pairs, scope: Scope) -> tuple[tuple[Load, ...], For, Scope]:
+    """What is stored at once, as neighbours along rows of a loop."""
+    env = {p.along: affine(p.along) + affine(_NEXT)}
+    rows = For(_NEXT, Affine(), affine(TOGETHER), (), kind=Kind.ROWS, extent=TOGETHER)
+    return (place(p.store.target, env),), rows, _named(p, scope, TOGETHER)
+
+
+def _named(p: Pairs, scope: Scope, step: int) -> Scope:
+    mine = {_NEXT: _NEXT, _HALF: _HALF, _OUT: _OUT}
+    out = Buffer(_OUT, p.store.target.dtype, ((affine(TOGETHER), 1),), Space.REG)
+    return replace(scope, names={**scope.names, **mine}, buffers={**scope.buffers, _OUT: out},
+                   steps={**scope.steps, p.along: step})
+
+
+def lines(p: Pairs, scope: Scope, printed: Printed) -> list[str]:
+    """The stores of all tiles."""
+    s, type_ = p.store, STORED[p.store.target.dtype.name]
+    env = {p.along: affine(p.along) + affine(_NEXT)}
+    mine = Load(_OUT, (affine(_HALF) * 2 + affine(_NEXT),), s.target.dtype)
+    new = replace(s, target=mine, expr=substitute_expr(s.expr, env))
+    rows = For(_NEXT, Affine(), affine(2), (new,), kind=Kind.ROWS, extent=2)
+    inner = _named(p, scope, 2)
+    base = "" if p.tiles else f"4 * ({_TILE} + {_HALF}) + "
+
+    def one(body: tuple[Node, ...], known: Scope) -> list[str]:
+        stores = (n for n in body if isinstance(n, Store))
+        return [f"const int pop_r = {base}{_FIRST} + {_NEXT};", *(x for n in stores for x in printed(n, known))]
+
+    plain = ["#pragma unroll", f"for (int {_NEXT} = 0; {_NEXT} < 2; ++{_NEXT}) {{",
+             *("    " + x for x in one((new,), inner)), "}"]
+    taken = [*_place(p, f"{_TILE} + {_HALF}", "2 * ((int)pop_lane() % 4)", scope), *(cwide.run(rows, inner, [], one) or plain)]
+    given = [*_place(p, f"{_TILE} + (int)pop_lane() % 2", "(int)pop_lane() % 4 / 2 * 4", scope),
+             f"pop_wide<{TOGETHER}>(&{element(s.target, {}, scope)}, {_OUT});"]
+    turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", "#pragma unroll",
+            f"for (int {_HALF} = 0; {_HALF} < 2; ++{_HALF}) {{", *("    " + x for x in taken), "}",
+            f"pop_pairs({_OUT});", "{", *("    " + x for x in given), "}"]
+    return ["#pragma unroll", f"for (int {_TILE} = 0; {_TILE} < {p.count}; {_TILE} += 2) {{", "    #pragma unroll",
+            f"    for (int {_FIRST} = 0; {_FIRST} < 4; {_FIRST} += 2) {{", *("        " + x for x in turn), "    }", "}"]
+
+
+def _place(p: Pairs, tile: str, beside: str, scope: Scope) -> list[str]:
+    """Where a lane is in a tile: in which row of it, and how far from its first column."""
+    h = p.held
+    lane = "(int)pop_lane()" if h.atom.warp == scope.tiles.warp else f"(int)(pop_thread() % {h.atom.warp})"
+    row = natural(h.fragment.row, {"lane": lane, "reg": _FIRST})
+    column = beside if p.tiles else f"{TILE} * ({tile}) + {beside}"
+    mine = [(p.tiles.index, tile)] if p.tiles else []
+    return [f"const int {scope.names[i]} = {at};" for i, at in (*mine, *digits(h.row, row), *digits(h.column, column))]
