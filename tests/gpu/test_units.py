@@ -318,7 +318,7 @@ def test_a_tile_that_does_not_lie_as_the_unit_reads_it_is_refused(row: Affine, c
     k = For("k", affine(0), affine(64), (), kind=Kind.ATOM, extent=64)
     scope = Scope({n: n for n in ("A_s", "m", "k", "i")}, {"A_s": buffer}, {}, steps={"i": 4})
     with pytest.raises(UnsupportedError, match=why):
-        cunits.product(ATOM, "c[0]", x, x, ("m", "n", k), scope)
+        cunits.product(ATOM, "c[0]", x, x, ((("m", 64),), (("n", 64),), k), scope)
 
 
 # --- the order of blocks ------------------------------------------------------------------------------------------------
