@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Expr, Load, Test, affine, expr_names, map_affine, names, substitute
+from polyop.ir.expr import Affine, Expr, Load, Test, affine, expr_names, loads, map_affine, map_loads, names, substitute
 from polyop.ir.op import Op, Range, Step
 from polyop.rewrite.bounds import never_negative
 
@@ -20,7 +20,34 @@ def fix_sizes(op: Op, sizes: Mapping[str, int]) -> Op:
         return op
     env = {s: affine(n) for s, n in sizes.items()}
     tensors = tuple(replace(t, shape=tuple(substitute(e, env) for e in t.shape)) for t in op.tensors)
-    return replace(assumed(op, sizes), tensors=tensors, steps=tuple(_fixed(s, env, _telling(op, s, env)) for s in op.steps))
+    steps = tuple(_fixed(s, env, _telling(op, s, env)) for s in op.steps)
+    return _narrowed(replace(assumed(op, sizes), tensors=tensors, steps=steps))
+
+
+def _narrowed(op: Op) -> Op:
+    """`op` with temporaries without the dimensions in which they have one element, which the text names by its number."""
+    def accesses(s: Step) -> tuple[Load, ...]:
+        return (s.target, *(x for e in (s.target, s.expr, *s.where) for x in loads(e)))
+
+    temps = {t.name: t for t in op.temporaries}
+    gone = {n: {d for d, e in enumerate(t.shape) if e == affine(1)} for n, t in temps.items()}
+    for x in (x for s in op.steps for x in accesses(s) if x.source in gone):
+        gone[x.source] -= {d for d, p in enumerate(x.index) if p != affine(0)}
+    if not any(gone.values()):
+        return op
+
+    def kept(x: Load) -> Load:
+        out = gone.get(x.source, set())
+        return replace(x, index=tuple(p for d, p in enumerate(x.index) if d not in out)) if out else x
+
+    def one(s: Step) -> Step:
+        target = kept(s.target)
+        target = replace(target, index=tuple(p if isinstance(p, Affine) else map_loads(p, kept) for p in target.index))
+        return replace(s, target=target, expr=map_loads(s.expr, kept), where=tuple(map_loads(w, kept) for w in s.where))
+
+    shapes = {n: tuple(e for d, e in enumerate(t.shape) if d not in gone[n]) for n, t in temps.items()}
+    tensors = tuple(replace(t, shape=shapes.get(t.name, t.shape)) for t in op.tensors)
+    return replace(op, tensors=tensors, steps=tuple(map(one, op.steps)))
 
 
 def assumed(op: Op, sizes: Mapping[str, int]) -> Op:

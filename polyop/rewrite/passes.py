@@ -36,10 +36,11 @@ TILE = 192  # rows that contractions which follow each other take at a time, see
 class Pass:
     """A chain of reductions: the elements along it, the bytes of one of them in all that is read, and whether it is rolled.
 
-    rows   of a chain that only searches, the extents of what it keeps; None of any other
-
-    kept   of a rolled chain, the sizes that its reductions keep and the first one does not, and those that its elements are sums
-           over: channels of values, and of keys
+    rows     of a chain that only searches, the extents of what it keeps; None of any other
+    kept     of a rolled chain, the sizes that its reductions keep and the first one does not, and those that its elements are
+             sums over: channels of values, and of keys
+    alone    of a rolled chain, the sizes that are its rows: with one of each it has none
+    places   of a rolled chain, the extents of all that its first reduction keeps; results: what its reductions write
     """
 
     extent: Affine
@@ -47,6 +48,9 @@ class Pass:
     rolled: bool
     kept: tuple[str, ...] = ()
     rows: tuple[Affine, ...] | None = None
+    alone: tuple[str, ...] = ()
+    places: tuple[Affine, ...] = ()
+    results: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +110,9 @@ def _pass(op: Op, chain: Chain) -> Pass | None:
         if not made or all(set(first.kept) <= x for x in others):
             return None
         kept = dict.fromkeys((*_channels(chain), *(n for x in made for n in _depths(op, x.source))))
-        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True, tuple(kept))
+        alone = [first.range(i).upper.name or "" for i in first.kept if any(i not in x for x in others)]
+        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True, tuple(kept), None, tuple(alone) if all(alone) else (),
+                    op.tensor(first.result).shape, tuple(f.result for f in chain.folds))
     rows = tuple(first.range(i).upper for i in first.kept) if all(isinstance(m, Picks) for m in chain.members) else None
     return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), False, rows=rows)
 

@@ -13,7 +13,7 @@ from polyop.ir.registers import SHORTEST, TALLEST, WINDOW, Turn, fitting_height,
 from polyop.ir.target import Target
 from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.passes import one_pass_pays
+from polyop.rewrite.passes import Pass, Split, find_passes, find_splits, one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
 from polyop.rewrite.shares import fed_shares, lines, sums, thread_shares
@@ -25,6 +25,7 @@ _PAGE = 4096
 WARP = 32
 PARTS = 8  # of a row that make it worth it to read it twice
 LINES = (32, 512)  # the shortest row that is told from shorter ones, and the longest of which a block has several
+ROWS = 64  # of attention, which a block has
 SHARE_BYTES = 32 << 10  # of what is read for a share of a row, at least
 AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
@@ -74,28 +75,39 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     """`options` for a call of these sizes on a GPU: what a block of threads has, so that all multiprocessors have blocks.
 
     A product of which one side is 1 is the sum of rows or columns that it is then, and no block has a tile of it. Where it feeds
-    another reduction it stays a product, since it would share loops with that one.
+    another reduction it stays a product, since it would share loops with that one; but attention of a single query does.
     """
     is_only = sum(s.reduce is not None for s in op.steps) == 1
     ones = (narrow_sizes(q, sizes) or (q.single if few_rows(q, sizes) == 1 else ())) if q.tile and is_only else ()
-    ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1))))
+    alone = [n for p in q.passes if all(sizes[n] == 1 for n in p.alone) for n in p.alone]
+    ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1), *alone)))
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
-    tiles, rows = block_tiles(q, sizes, target), (lines(known) if ones else q.lines)
-    rows = tuple(dict.fromkeys((*rows, *(n for x in q.splits for n in x.beside))))
-    split = row_shares(q, sizes) if options.numerics != "strict" else 0
-    whole = {name for x in q.splits for name in x.results} if split else set()
-    cut = tuple(x for x in (sums(known) if ones else q.sums) if x.target not in whole)
+    added, rows = (sums(known), lines(known)) if ones else (q.sums, q.lines)
+    passes, splits = (find_passes(known), find_splits(known)) if ones else (q.passes, q.splits)
+    tiles = block_tiles(q, sizes, target)
+    rows = tuple(dict.fromkeys((*rows, *(n for x in splits for n in x.beside))))
+    split = row_shares(splits, sizes) if options.numerics != "strict" else 0
+    whole = {n for x in splits if split for n in x.results} | {n for p in passes if fills_device(p, sizes) for n in p.results}
     return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines,
                    hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
-                   shares=block_shares(cut, sizes, tiles), split=split, apart=rows_apart(q, sizes), held=held_sizes(q, sizes))
+                   shares=block_shares(tuple(x for x in added if x.target not in whole), sizes, tiles), split=split,
+                   apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
 
 
-def row_shares(q: Questions, sizes: Mapping[str, int]) -> int:
+def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
+    """Whether a rolled chain has tiles of rows for half of the multiprocessors: one kernel then, whose sums stay whole."""
+    rows = [evaluate(e, sizes) for e in p.places]
+    if not p.rolled or not rows:
+        return False
+    return prod(rows[:-1]) * -(-rows[-1] // ROWS) >= BLOCKS // 2
+
+
+def row_shares(splits: tuple[Split, ...], sizes: Mapping[str, int]) -> int:
     """Elements of a share of the rows over which chains of reductions go, where there are too few rows; 0 if there are not.
 
     A share is worth a block of threads, and there are no more of them than keep all multiprocessors busy.
     """
-    for x in q.splits:
+    for x in splits:
         rows, extent = max(1, prod(evaluate(e, sizes) for e in x.rows)), evaluate(x.extent, sizes)
         bytes_ = x.bytes_ * max(1, sum(sizes[n] for n in x.beside))
         shares = min(extent * bytes_ // SHARE_BYTES, AT_ONCE * BLOCKS // rows) if rows < BLOCKS else 0
@@ -104,9 +116,9 @@ def row_shares(q: Questions, sizes: Mapping[str, int]) -> int:
     return 0
 
 
-def held_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+def held_sizes(passes: tuple[Pass, ...], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """The sizes that are as many results of a row, or products, as a block of threads has room for, and how many at most."""
-    found = dict.fromkeys(n for p in q.passes for n in p.kept if sizes[n] <= HELD[-1])
+    found = dict.fromkeys(n for p in passes for n in p.kept if sizes[n] <= HELD[-1])
     return tuple((n, next(m for m in HELD if sizes[n] <= m)) for n in found)
 
 

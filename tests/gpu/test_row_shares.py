@@ -13,9 +13,10 @@ from gpu_texts import Array, compiled, values
 import polyop
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import Options
+from polyop.ir.target import target
 from polyop.rewrite.blocktiles import BLOCKS
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import row_shares
+from polyop.rewrite.regimes import in_blocks, row_shares
 from polyop.runtime import cxx, emulated
 
 try:
@@ -111,7 +112,7 @@ def test_what_is_infinite_stays_what_the_text_says() -> None:
 
 
 def share(text: str, **sizes: int) -> int:
-    return row_shares(questions(compiled(text).op), sizes)
+    return row_shares(questions(compiled(text).op).splits, sizes)
 
 
 def test_calls_with_few_long_rows_get_shares_and_others_none() -> None:
@@ -122,6 +123,39 @@ def test_calls_with_few_long_rows_get_shares_and_others_none() -> None:
     assert share(DECODE, H=128, D=128, E=128, N=4096, used=4096) == 0
     assert share(SOFTMAX, M=2, N=1 << 20) == 8192
     assert share(SOFTMAX, M=2, N=1000) == share(SOFTMAX, M=4096, N=1 << 20) == 0
+
+
+ATTENTION = """
+op attention(Q: f32[H, S, D], K: f32[H, N, D], V: f32[H, N, E]) -> (O: f32[H, S, E]) {
+  s[h, i, j] += Q[h, i, d] * K[h, j, d]; m[h, i] max= s[h, i, j]; e[h, i, j] = exp(s[h, i, j] - m[h, i])
+  z[h, i] += e[h, i, j]; o[h, i, v] += e[h, i, j] * V[h, j, v]; O[h, i, v] = o[h, i, v] / z[h, i]
+}
+"""
+
+
+def asked(text: str, **sizes: int) -> Options:
+    op = compiled(text).op
+    return in_blocks(op, questions(op), sizes, Options(), target("cuda:sm_90a"))
+
+
+def test_attention_of_one_row_has_none_and_so_gets_shares_and_of_many_it_stays_one_kernel() -> None:
+    one = asked(ATTENTION, H=32, S=1, N=4096, D=128, E=128)
+    assert (one.ones, one.split, one.held, one.shares) == (("S",), 256, (), ())
+    many = asked(ATTENTION, H=32, S=128, N=4096, D=128, E=128)
+    assert (many.ones, many.split, many.shares) == ((), 0, ()) and dict(many.held) == {"D": 128, "E": 128}
+    few = asked(ATTENTION, H=32, S=2, N=4096, D=128, E=128)
+    assert few.split == 0 and [t for t, _ in few.shares] == ["o"]  # one kernel would leave three quarters of a device idle
+
+
+def test_attention_of_one_row_computes_what_the_text_says() -> None:
+    for where in ("cuda:sm_80", "hip:gfx1100"):
+        c = compiled(ATTENTION, Options(ones=("S",), split=64, hints=(("D", 32), ("E", 32))), where)
+        assert c.rung == "tuned" and c.module is not None and len(c.module.launch) == 2
+        for n in (1, 64, 131):
+            v = values(c, {"H": 2, "S": 1, "N": n, "D": 20, "E": 24}, "shuffled")
+            q, k, x = (v[t].astype(np.float64) for t in "QKV")
+            want = softmax(np.einsum("hid,hjd->hij", q, k).reshape(2, n)).reshape(2, 1, n) @ x
+            np.testing.assert_allclose(v["O"], want, rtol=1e-4, atol=1e-4)
 
 
 def test_a_call_with_few_long_rows_is_in_shares(cuda: FakeGpu) -> None:

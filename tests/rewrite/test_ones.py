@@ -45,6 +45,17 @@ def test_the_result_is_the_same():
         np.testing.assert_array_equal(got, evaluate(MATMUL, at, {}, cut)["C"])
 
 
+def test_temporaries_lose_what_has_one_element():
+    op = instantiate(parse(Source("<test>", """op f(A: f32[S, N], at: i64[N]) -> (Y: f32[S, N]) {
+        t[i, j] = A[i, j] + 1
+        top[i] max= t[i, j]
+        Y[i, j] = t[i, at[j]] - top[i]
+    }""")), "f")
+    fixed, arrays = fix_sizes(op, {"S": 1}), {"A": np.float32([[3, 1, 2]]), "at": np.array([2, 0, 1])}
+    assert {t.name: len(t.shape) for t in fixed.temporaries} == {"t": 1, "top": 0}
+    np.testing.assert_array_equal(evaluate(fixed, {"S": 1, "N": 3}, {}, arrays)["Y"], [[-1, 0, -2]])
+
+
 def test_a_sum_of_which_no_element_is_left_has_a_value_as_before():
     text = """op f(p: f32[S, N], g: f32[S]) -> (O: f32[S]) {
         z[i] += p[i, j] where j <= i + N - S
