@@ -66,7 +66,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     for k in kernels(steps):
         args = _arguments(k, nest, signature)
         threads = [cthreads.threads_of(p.body) for p in k.parts]
-        block = max(t or (dialect.block if p.axes else 1) for t, p in zip(threads, k.parts, strict=True))
+        # points with a thread each take blocks of any size, those with a block each have it told by their digits
+        block = max(threads) or max(dialect.block if p.axes else 1 for p in k.parts)
         for together, p in zip(threads, k.parts, strict=True):
             require_whole_warps(p.body, together, scope)
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
