@@ -106,6 +106,8 @@ class _Writer:
 
     def kernel(self, body: tuple[Node, ...]) -> tuple[Node, ...]:
         """The body of a kernel, whose barriers are handed ones if nothing but copies needs any."""
+        if not any(isinstance(n, For) and n.kind in (Kind.THREADS, Kind.ATOM) for n in walk(body)):
+            return body  # one thread; a tile of a matrix unit is a whole warp's, also where a block has no other
         waiting, after = self.block(body, {})
         all_stores = stores(body)
         copied = {self.memory(x) for s in all_stores if s.later for x in loads(s.expr)}
@@ -125,8 +127,6 @@ class _Writer:
 
     def block(self, body: tuple[Node, ...], pending: _Pending) -> tuple[tuple[Node, ...], _Pending]:
         """`body` with barriers, after what is pending; and what is pending then."""
-        if not pending and not any(isinstance(n, For) and n.kind in (Kind.THREADS, Kind.ATOM) for n in walk(body)):
-            return body, pending  # one thread; a tile of a matrix unit is a whole warp's, also where a block has no other
         out: list[Node] = []
         for n in body:
             match n:

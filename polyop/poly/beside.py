@@ -84,11 +84,14 @@ class _Joined:
         found: list[list[_Kernel]] = []
 
         def flush() -> None:
-            out.extend(x for group in found for x in self.joined(group))
+            for group in found:
+                body = self.joined(group)
+                follows = out and not is_parallel(out[-1]) and not is_parallel(body[0])  # and would be one with that
+                out.extend((self.once(affine(1), body),) if follows else body)
             found.clear()
 
-        for step in _steps(body):
-            if _is_parallel(step[0]) and not _is_kernel(step):
+        for step in host_steps(body):
+            if is_parallel(step[0]) and not is_kernel(step):
                 flush()
                 out.append(rebuild(step[0], self.host))
             else:
@@ -106,17 +109,22 @@ class _Joined:
         return (abreast([self.as_loops(k.body) for k in group], self.name("part")),)
 
     def as_loops(self, body: Body) -> Body:
-        """A kernel without tests around it.
+        """A kernel without tests around it; one of a single thread as a point of blocks that have a thread each.
 
             if t >= 0 { for i (parallel) { S } }   becomes   for once in [0, min(t + 1, 1)) (parallel) { for i (parallel) { S } }
         """
         first = body[0]
-        if not isinstance(first, If) or not _is_parallel(first):
+        if not any(isinstance(n, For) and n.kind in (Kind.PARALLEL, Kind.THREADS, Kind.ATOM) for n in walk(body)):
+            return (self.once(affine(1), body),)
+        if not isinstance(first, If) or not is_parallel(first):
             return body
         inside = self.as_loops(first.then)
         for t in reversed(first.tests):
-            inside = (For(self.name("once"), Affine(), quasi("min", t + 1, affine(1)), inside, kind=Kind.PARALLEL),)
+            inside = (self.once(quasi("min", t + 1, affine(1)), inside),)
         return inside
+
+    def once(self, upper: Affine, body: Body) -> For:
+        return For(self.name("once"), Affine(), upper, body, kind=Kind.PARALLEL)
 
     def name(self, base: str) -> str:
         found = new_name(base, lambda name: name not in self.taken)
@@ -139,12 +147,12 @@ class _Joined:
         return _Kernel(body, reads, writes, used, frozenset(n.index for n in loops), threads, sum(map(_elements, shared)))
 
 
-def _steps(body: Body) -> list[Body]:
+def host_steps(body: Body) -> list[Body]:
     """What a host does one after the other: each node that has loops over blocks, and what stands between two of them."""
     out: list[Body] = []
     alone: Body = ()
     for n in body:
-        if _is_parallel(n):
+        if is_parallel(n):
             out += [alone, (n,)] if alone else [(n,)]
             alone = ()
         else:
@@ -162,18 +170,18 @@ def _place(found: list[list[_Kernel]], k: _Kernel) -> None:
     found.append([k])
 
 
-def _is_parallel(n: Node) -> bool:
+def is_parallel(n: Node) -> bool:
     """Whether there are loops over blocks in `n`."""
     return any(isinstance(x, For) and x.kind == Kind.PARALLEL for x in walk((n,)))
 
 
-def _is_kernel(body: Body) -> bool:
+def is_kernel(body: Body) -> bool:
     """Whether `body` is one kernel, with tests of sizes around it or not."""
     match body:
         case (For(kind=Kind.PARALLEL),):
             return True
         case (If(then=then, other=()),):
-            return _is_kernel(then)
+            return is_kernel(then)
     return False
 
 

@@ -17,6 +17,7 @@ import islpy as isl
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Affine, affine, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import COUNTED, LOCKSTEP, For, If, Kind, Node, Store
+from polyop.poly.asked import LostError, asked, numbering
 from polyop.poly.isl_ast import E, N, cases, end, index, rescale, statements
 from polyop.poly.sets import IN, OUT, SET, P
 from polyop.poly.tiles import Band, TileProgram, order
@@ -30,7 +31,10 @@ def generate(p: TileProgram, head: str) -> tuple[Node, ...]:
     schedule = order(p, head)
     maps = schedule.schedule.get_map_list()
     times = {m.get_tuple_name(IN) or "": m for m in (maps.get_at(i) for i in range(maps.n_map()))}
-    return _Writer(p, schedule.times, schedule.steps).sequence(Part(times, p.tree, 0, p.context), _Around({}, {}))
+    try:
+        return _Writer(p, schedule.times, schedule.steps).sequence(Part(times, p.tree, 0, p.context), _Around({}, {}))
+    except LostError as lost:
+        return generate(asked(p, lost, head), head)
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,6 +109,7 @@ class _Writer:
         self.times, self.steps = dict(times), steps
         self.kinds = {c: (kind, extent) for c, kind, extent in p.kinds}
         self.weights = dict(p.weights)
+        self.numbering = {s.name: numbering(s, self.kinds, p.buffers) for s in p.stmts} if p.weights else {}
         self.inside: dict[str, Part] = {}
 
     def sequence(self, p: Part, w: _Around) -> tuple[Node, ...]:
@@ -222,6 +227,9 @@ class _Writer:
     def store(self, n: isl.AstNode, w: _Around) -> Node:
         call = n.user_get_expr()
         s = self.stmts[call.get_op_arg(0).get_id().get_name()]
+        lost = tuple(c for c in self.numbering.get(s.name, ()) if c.name not in w.coord.values())
+        if lost:
+            raise LostError(s, lost)
         counts = (index(call.get_op_arg(i), w.env) for i in range(1, call.get_op_n_arg()))
         scale = self.scale(w)
         instance = tuple(rescale(x * c.step, scale) for c, x in zip(s.coords, counts, strict=True))

@@ -83,6 +83,8 @@ def index(e: isl.AstExpr, env: dict[str, Affine]) -> Affine:
     if e.get_type() == K.id:
         name = e.get_id().get_name()
         return env.get(name, affine(name))
+    if e.get_op_type() in (E.cond, E.select):
+        return _chosen(e, env)
     a = [index(e.get_op_arg(i), env) for i in range(e.get_op_n_arg())]
     match e.get_op_type():
         case E.add:
@@ -104,6 +106,16 @@ def index(e: isl.AstExpr, env: dict[str, Affine]) -> Affine:
         case E.pdiv_r | E.zdiv_r:
             return quasi("mod", *a)
     raise UnsupportedError(f"isl wrote an operator that indices do not have: {e.get_op_type()}")
+
+
+def _chosen(e: isl.AstExpr, env: dict[str, Affine]) -> Affine:
+    """`t >= 0 ? x : y` for values that are a constant apart: { y + (x - y) min(max(t + 1, 0), 1) }."""
+    found = cases(e.get_op_arg(0), env)
+    x, y = (index(e.get_op_arg(i), env) for i in (1, 2))
+    if len(found) != 1 or len(found[0]) != 1 or not (x - y).is_constant:
+        raise UnsupportedError(f"isl chose a value by a condition: {e.to_C_str()}")
+    holds = quasi("min", quasi("max", found[0][0] + 1, affine(0)), affine(1))
+    return y + holds * (x - y).const
 
 
 def cases(e: isl.AstExpr, env: dict[str, Affine]) -> list[Test]:

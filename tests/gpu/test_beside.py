@@ -58,6 +58,24 @@ op p(X: f16[S, D], A: f16[D, E], B: f16[D, E], C: f16[D, E], z: f32[S]) -> (Q: f
   y[s]     = exp(z[s])
 }
 """
+SHORT_ROWS = """
+op s(x: f32[R, 100], w: f32[N]) -> (y: f32[R], v: f32[N]) {
+  y[r] += x[r, i]
+  v[i] = exp(w[i])
+}
+"""
+ONE_THREAD = """
+op s(x: f32[N, N], z: f32[L]) -> (y: f32[N], s: f32) {
+  y[j] += x[j, i] * x[i, i]  where i >= j, i < 2, j >= 1
+  s += z[i]
+}
+"""
+TWO_KERNELS = """
+op s(B: f32[M], z: f32[L], N: int) -> (at: i64[N], s: f32) {
+  s += z[i]
+  at[i] argmax= (B[j] else 0)  where j in 0:N, i < 2
+}
+"""
 SUMS = "op s(X: f32[N], Z: f32[M], W: f32[N]) -> (s: f32, t: f32, u: f32) { s += X[i]; t max= W[i]; u += Z[j] }"
 STEPS = """
 op r(x: f32[N], z: f32[N]; T: int) -> (A: f32[T, N], B: f32[T, N]) {
@@ -65,6 +83,33 @@ op r(x: f32[N], z: f32[N]; T: int) -> (A: f32[T, N], B: f32[T, N]) {
   B[t, i] = t == 0 ? z[i] : B[t - 1, i] - A[t - 1, N - 1 - i]
 }
 """
+
+
+@pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
+def test_a_block_has_the_threads_that_share_its_points_though_others_join_it(on: str) -> None:
+    c = compiled(SHORT_ROWS, on=on)
+    assert c.rung == "tuned" and c.module
+    (launch,) = launches(c.module.launch)
+    assert "8 of r in a block" in c.chosen[0] + c.chosen[1] and launch.more and launch.block == 128
+    for r, n in ((1, 1), (8, 128), (9, 129), (33, 257)):
+        a = values(c, {"R": r, "N": n})
+        np.testing.assert_allclose(a["y"], a["x"].sum(1), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(a["v"], np.exp(a["w"]), rtol=1e-6)
+
+
+@pytest.mark.parametrize("text", [ONE_THREAD, TWO_KERNELS])
+def test_what_has_no_loop_over_blocks_stays_a_kernel_of_its_own(text: str) -> None:
+    c = compiled(text, Options(hints=(("N", 8),)), "hip:gfx942")
+    assert c.rung == "tuned" and c.proofs
+    for n in (1, 2, 9):
+        a = values(c, {"N": n, "L": 70, "M": 5} if text == TWO_KERNELS else {"N": n, "L": 70})
+        np.testing.assert_allclose(a["s"], a["z"].sum(), rtol=1e-4, atol=1e-4)
+        if text == ONE_THREAD:
+            want = [a["x"][1, 1] ** 2 if j == 1 else 0 for j in range(n)]
+            np.testing.assert_allclose(a["y"], want, rtol=1e-5)
+        else:
+            row = np.append(a["B"], np.zeros(n))[:n]
+            assert a["at"].tolist() == [row.argmax()] * min(n, 2) + [-1] * max(0, n - 2)
 
 
 def counts(text: str, on: str = "cuda:sm_80", options: Options | None = None) -> list[int]:

@@ -106,3 +106,39 @@ def test_a_single_row_has_whole_warps_however_short_it_is() -> None:
     c = compiled("op total(x: f32[N]) -> (y: f32[1]) { t[i] = exp(exp(exp(exp(exp(x[i]))))); y[j] += t[i] * t[N - 1 - i] }",
                  Options(hints=(("N", 32),)))
     assert c.rung == "tuned", c.notes
+
+
+@pytest.mark.parametrize(("where", "holds"), [
+    ("i < 2, j >= 1", lambda i, j: (i < 2) & (j >= 1)),
+    ("i / 2 == j", lambda i, j: i // 2 == j),
+    ("i >= j, i < 2", lambda i, j: (i >= j) & (i < 2)),
+    ("i == 3", lambda i, j: i == 3),
+])
+@pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
+def test_a_condition_that_leaves_work_to_one_thread_of_several_is_asked_by_all(where: str, holds: Callable, on: str) -> None:
+    c = compiled(f"op s(x: f32[N, N]) -> (y: f32[N]) {{ y[j] += x[j, i]  where i in 0:N, j in 0:N, {where} }}", on=on)
+    assert c.rung == "tuned"
+    for n in (1, 2, 5, 33):
+        a = values(c, {"N": n})
+        j, i = np.indices((n, n))
+        np.testing.assert_allclose(a["y"], np.where(holds(i, j), a["x"], 0).sum(1), rtol=1e-5, atol=1e-5)
+
+
+def test_what_the_first_thread_writes_in_a_loop_is_read_by_all_behind_a_barrier() -> None:
+    c = compiled("""op s(A: i32[N, N], C: i32[M]) -> (at: i64[M, N]) {
+        t[i, j] ^= A[i, k]  where j in 0:N
+        at[k, j] argmax= (t[j, max(j - 2, 2 - j)] else 0) + (C[(j - i) / 2] else 0)  where j in 0:N, i in 0:M, k in 0:M }""")
+    assert c.rung == "tuned" and c.nest and "spread: threads j, -, " in str(c.chosen)
+    assert "at_top_row is read after other threads wrote it" in str(c.nest)
+    assert values(c, {"N": 5, "M": 3})["at"].shape == (3, 5)
+
+
+def test_a_loop_over_blocks_that_conditions_cut_is_two_kernels_with_registers_of_their_own() -> None:
+    c = compiled("""op s(A: f32[N], B: f32[M]) -> (T: f32[N]) {
+        T[j] += A[i] * B[k]  where j in 0:N, i in 0:N, k in 0:M, k + j >= 2, j != i, i / 2 == k }""")
+    assert c.rung != "interpreter" and c.proofs
+    for n, m in ((1, 1), (2, 3), (7, 4), (33, 9)):
+        a = values(c, {"N": n, "M": m})
+        j, i, k = np.indices((n, n, m))
+        terms = np.where((k + j >= 2) & (j != i) & (i // 2 == k), a["A"][i] * a["B"][k], 0)
+        np.testing.assert_allclose(a["T"], terms.sum((1, 2)), rtol=1e-4, atol=1e-4)

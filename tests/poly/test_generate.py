@@ -69,3 +69,10 @@ def test_an_item_that_may_not_run_is_written_with_its_neighbours():
     part = generate.Part(maps, ("A", "B"), 0, context)
     assert [part.only((s,)).runs_always for s in ("A", "B")] == [False, True]
     assert not part.only(()).runs_always
+
+
+def test_a_value_that_isl_chooses_by_a_condition_is_a_sum_with_that_condition():
+    """{ i = j div 2, j - i < 2 } has the points i = 0 for j <= 1, and i = 1 for j = 2."""
+    op = op_of("op f(X: i64[N]) -> (T: i64[N]) { T[j] += X[i]  where i in 0:N, j in 0:N, j / 2 == i, j - i < 2 }")
+    made = middle.lower(middle.scop_of(op), contiguous(op), target("x86:x86-64-v4"), Options(), "distributed")
+    assert first_failure(prove(made.scop, made.nest, made.context)) is None

@@ -1,0 +1,60 @@
+"""LoopNest -> LoopNest: each kernel has registers and shared memory of its own.
+
+Conditions may cut a loop over blocks, as { j != 2 } does, and then each piece is a kernel with the same statements:
+
+    for j in [0, 2) (parallel) { acc = 0; .. }    for j in [3, N) (parallel) { acc = 0; .. }
+
+What a kernel keeps for itself ends with it, so the second one gets names of its own. Nothing here is trusted: that each element
+is written before it is read is proved of what comes out.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyop.ir.expr import Load, loads, map_loads
+from polyop.ir.loops import Buffer, LoopNest, Node, Space, Store, rebuild, stores
+from polyop.poly.beside import Body, host_steps, is_kernel, is_parallel
+from polyop.poly.labels import new_name
+
+
+def owned(nest: LoopNest) -> LoopNest:
+    """`nest`, in which no two kernels use the same registers, shared memory or memory of threads."""
+    own = {b.name: b for b in nest.buffers if b.space in (Space.REG, Space.SHARED) or b.private}
+    taken = {*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers)}
+    seen = set[str]()
+    more: list[Buffer] = []
+
+    def kernel(body: Body) -> Body:
+        used = dict.fromkeys(x.source for s in stores(body) for e in (s.target, s.expr) for x in loads(e) if x.source in own)
+        names = dict[str, str]()
+        for name in used:
+            if name in seen:
+                names[name] = new_name(name, lambda n: n not in taken)
+                taken.add(names[name])
+                more.append(replace(own[name], name=names[name]))
+        seen.update(used)
+        return _renamed(body, names) if names else body
+
+    def host(body: Body) -> Body:
+        out: Body = ()
+        for step in host_steps(body):
+            out += (rebuild(step[0], host),) if is_parallel(step[0]) and not is_kernel(step) else kernel(step)
+        return out
+
+    body = host(nest.body)
+    return replace(nest, body=body, buffers=(*nest.buffers, *more)) if more else nest
+
+
+def _renamed(body: Body, names: dict[str, str]) -> Body:
+    def load(x: Load) -> Load:
+        return replace(x, source=names.get(x.source, x.source))
+
+    def one(n: Node) -> Node:
+        if not isinstance(n, Store):
+            return rebuild(n, lambda inner: tuple(map(one, inner)))
+        target = map_loads(n.target, load)
+        assert isinstance(target, Load)
+        return replace(n, target=target, expr=map_loads(n.expr, load))
+
+    return tuple(map(one, body))
