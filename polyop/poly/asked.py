@@ -43,7 +43,7 @@ def asked(p: TileProgram, lost: LostError, head: str) -> TileProgram:
     """
     s = lost.stmt
     dims = [c.name for c in s.coords]
-    box = conjunction(b for c in lost.coords for b in c.box())
+    box = conjunction(f"0 <= {c.name} < {c.cap} and {c.name} mod {c.step} = 0" for c in lost.coords)
     free = s.domain
     for c in lost.coords:
         free = free.eliminate(SET, dims.index(c.name), 1)
