@@ -1,16 +1,16 @@
 """The tile of a product's results that a block of a GPU's threads has in calls of some sizes, and the shares of long sums.
 
 There are blocks for all multiprocessors where the sizes allow it. Rows, and columns, may run over several indices, which are not
-one in memory: of an image, lines and pixels. A tile has then as many values of each as leave the least of it empty:
+one in memory: of an image, lines and pixels. A tile has then as many values of each as leave little of it empty:
 
-    images of 14 x 14     128 x 1 x 1  128 pixels of one column: full, if there are 128 images
-                          1 x 1 x 128  one line, 11 % full         4 x 2 x 16  two lines of four images, 88 % full
+    32 images of 14 x 14     1 x 1 x 128  one line, 11 % full     4 x 2 x 16  two lines of four images, 88 % full
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from math import prod
 
 from polyop.ir.atoms import ROWS as ATOMS
@@ -24,8 +24,8 @@ WIDEST = 256
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
 SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
 MOST = 3  # indices of a side of which a tile has several values
-DEAR = 16  # a side with one more of them costs as much as tiles of which such a part is empty
-NEIGHBOURS = 16  # that a tile has at least of what lies side by side in memory: 32 bytes of two each
+NEARLY = 9 / 8  # as few tiles
+LEAST, NEIGHBOURS = 8, 16  # of the last index; and where that runs along memory: 32 bytes of two each
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,8 +49,8 @@ def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target) -> Tiles
     """
     if q.tile is None or q.sides is None:
         return Tiles()
-    extents = [[evaluate(e, sizes) for e in side] for side in (q.sides.rows, q.sides.columns)]
-    least = [NEIGHBOURS if near else 1 for near in (q.sides.is_near, True)]
+    extents = [tuple(evaluate(e, sizes) for e in side) for side in (q.sides.rows, q.sides.columns)]
+    least = [NEIGHBOURS if near else LEAST for near in (q.sides.is_near, True)]
     sides = [next((t for t in TILES if prod(e) > t // 2), TILES[-1]) for e in extents]
     mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
     shares = _most_shares(mine, sizes) if mine else 1
@@ -77,14 +77,18 @@ def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target) -> Tiles
     return Tiles(() if sides == usual and not any(lines) else tuple(sides), lines if any(lines) else (), blocks)
 
 
-def split(extents: Sequence[int], side: int, least: int) -> tuple[int, ...]:
+@lru_cache(1024)
+def split(extents: tuple[int, ...], side: int, least: int) -> tuple[int, ...]:
     """How many values of each index a `side` of a tile has, powers of 2, so that few tiles have all of them.
 
-    least   how many of the last one at least, if there are as many; of tiles alike, those with more of it are better
+    Of ways that need about as few, `NEARLY`, the one with most of the last index, so that calls of many sizes share kernels.
+
+    least   how many of the last one at least, if there are as many
     """
-    found = [n for n in _products(side, len(extents)) if n[-1] >= min(least, side, _power(extents[-1]))
-             and all(k <= _power(e) for k, e in zip(n[:-1], extents, strict=False))]
-    return min(found, key=lambda n: (_tiles(extents, n) * (DEAR + sum(k > 1 for k in n[:-1])), *(-k for k in reversed(n))))
+    ways = [n for n in _products(side, len(extents)) if n[-1] >= min(least, side, _power(extents[-1]))
+            and all(k <= _power(e) for k, e in zip(n[:-1], extents, strict=False))]
+    most = min(_tiles(extents, n) for n in ways) * NEARLY
+    return max((n for n in ways if _tiles(extents, n) <= most), key=lambda n: n[::-1])
 
 
 def _products(side: int, count: int) -> Iterator[tuple[int, ...]]:

@@ -78,8 +78,8 @@ IMAGES = "op conv(X: f16[B, H, W, C], F: f16[3, 3, C, K]) -> (Y: f16[B, H - 2, W
 
 
 @pytest.mark.parametrize(("images", "pixels", "sides", "lines"), [
-    (32, 56, (), ((16, 1, 8), ())), (1, 56, (64, 64), ((1, 8, 8), ())), (32, 14, (64, 128), ((32, 1, 2), ())),
-    (256, 7, (), ((128, 1, 1), ())), (9, 7, (32, 32), ((1, 4, 8), ())), (1, 128, (), ()), (8, 28, (64, 128), ((4, 4, 4), ())),
+    (32, 56, (), ((2, 8, 8), ())), (1, 56, (64, 64), ((1, 8, 8), ())), (32, 14, (64, 128), ((2, 2, 16), ())),
+    (256, 7, (), ((16, 1, 8), ())), (9, 7, (32, 32), ((1, 4, 8), ())), (1, 128, (), ()), (8, 28, (64, 128), ((1, 2, 32), ())),
 ])
 def test_small_images_share_tiles(images: int, pixels: int, sides: tuple[int, ...], lines: tuple[tuple[int, ...], ...]) -> None:
     op = polyop.op(IMAGES)
@@ -92,12 +92,12 @@ def test_small_images_share_tiles(images: int, pixels: int, sides: tuple[int, ..
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=5), st.sampled_from(TILES), st.sampled_from((1, 16)))
-def test_a_side_is_split_so_that_no_other_way_leaves_less_of_it_empty(extents: list[int], side: int, least: int) -> None:
+def test_a_side_is_split_so_that_no_other_way_leaves_much_less_of_it_empty(extents: list[int], side: int, least: int) -> None:
     def tiles(n: Sequence[int]) -> int:
         return prod(-(-e // k) for e, k in zip(extents, n, strict=True))
 
-    found = split(extents, side, least)
+    found = split(tuple(extents), side, least)
     assert prod(found) == side and found[-1] >= min(least, side, extents[-1])
     alone = (*(1 for _ in extents[1:]), side)
-    assert tiles(found) <= tiles(alone)  # the tile of one index is one of them
+    assert 8 * tiles(found) <= 9 * tiles(alone)  # the tile of one index is one of them
     assert sum(n > 1 for n in found) <= 3
