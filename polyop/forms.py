@@ -12,7 +12,7 @@ from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.blocks import cut_into_blocks
-from polyop.rewrite.cascade import cascaded, is_rolled
+from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.ones import fix_sizes
@@ -119,7 +119,7 @@ def in_one_kernel(op: Op, options: Options, target: Target) -> Form | None:
     Nothing of it is computed again: what a chain goes by is stored in the block.
     """
     cut = _cut(_read(op, options, target), options, target)
-    if options.numerics == "strict" or not any(is_rolled(c) for c in chains_of(cut)):
+    if options.numerics == "strict" or not any(c.is_rolled for c in chains_of(cut)):
         return None
     made = cascaded(cut, ELEMENTS)
     partial = frozenset(t.name for t in made.temporaries if any(e.name is None and not e.is_constant for e in t.shape))

@@ -74,6 +74,11 @@ class Chain:
     def folds(self) -> tuple[Fold, ...]:
         return (*self.firsts, *(m.fold for m in self.members))
 
+    @property
+    def is_rolled(self) -> bool:
+        """Whether some reduction of the chain keeps more than the first one."""
+        return any(len(f.kept) > len(self.firsts[0].kept) for f in self.folds)
+
 
 def find_chain(op: Op, done: frozenset[str] = frozenset()) -> Chain | None:
     """The first chain of `op`, in text order, of none of the results `done`; None, if there is none."""

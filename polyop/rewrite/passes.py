@@ -25,7 +25,6 @@ from dataclasses import dataclass
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op
 from polyop.ir.target import Target
-from polyop.rewrite.cascade import is_rolled
 from polyop.rewrite.dependent import Chain, Picks, Powers, chains_of
 from polyop.rewrite.folds import resolved
 
@@ -71,14 +70,14 @@ class Split:
 
 def find_splits(op: Op) -> tuple[Split, ...]:
     """The chains of `op` that may be cut into shares: those whose elements are made for a single row."""
-    return tuple(_split(op, c) for c in chains_of(op) if not is_rolled(c) or _pass(op, c) is None)
+    return tuple(_split(op, c) for c in chains_of(op) if not c.is_rolled or _pass(op, c) is None)
 
 
 def _split(op: Op, chain: Chain) -> Split:
     first, sizes = chain.firsts[0], set(op.sizes)
     rows = op.tensor(first.result).shape
     read = {x.source: x for f in chain.folds for x in loads(resolved(op, f.step.expr)) if f.over in expr_names(x)}
-    beside = (*_channels(chain), *(n for x in read.values() for n in _depths(op, x.source))) if is_rolled(chain) else ()
+    beside = (*_channels(chain), *(n for x in read.values() for n in _depths(op, x.source))) if chain.is_rolled else ()
     bytes_ = max(x.dtype.bytes_ for x in read.values()) if beside else sum(x.dtype.bytes_ for x in read.values())
     beside = tuple(n for n in dict.fromkeys(beside) if n in sizes)
     return Split(tuple(f.result for f in chain.folds), rows, first.extent, bytes_, beside)
@@ -104,7 +103,7 @@ def _pass(op: Op, chain: Chain) -> Pass | None:
     """None for a rolled chain that has no rows, as attention of a single query: what it hands over is a row then."""
     first = chain.firsts[0]
     elements = {x.source: x for x in loads(resolved(op, first.step.expr)) if first.over in expr_names(x)}
-    if is_rolled(chain):
+    if chain.is_rolled:
         made = [x for x in elements.values() if any(s.reduce for s in op.steps_of(x.source))]
         others = [expr_names(x) for m in chain.members for x in loads(m.fold.step.expr) if m.fold.over in expr_names(x)]
         if not made or all(set(first.kept) <= x for x in others):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
-from polyop.rewrite.cascade import cascaded, is_rolled
+from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.dependent import find_chain
 from tests.rewrite.ops import library, op, shape_of
 
@@ -137,8 +137,8 @@ def test_all_that_is_read_of_blocks_is_written(name):
 
 
 def test_only_what_keeps_more_than_the_maximum_is_rolled():
-    assert is_rolled(find_chain(library("attention", "attention")))
-    assert not is_rolled(find_chain(library("softmax", "softmax")))
+    assert find_chain(library("attention", "attention")).is_rolled
+    assert not find_chain(library("softmax", "softmax")).is_rolled
 
 
 OTHER_RANGE = "op f(X: f32[N, C]) -> (Z: f32[N]) { top[n] max= X[n, c]\n Z[n] += exp(X[n, c] - top[n]) where c in 1:C }"
