@@ -14,6 +14,7 @@ from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.dependent import chains_of
+from polyop.rewrite.factors import taken_out
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.operands import rounded_apart
@@ -64,7 +65,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     """
     near = _read(op, options, target)
     if options.rung == "tuned" and target.family == "x86":
-        near = cut_at_turns(columns_upright(near, dict(options.few)))
+        near = cut_at_turns(columns_upright(taken_out(near) if options.factors else near, dict(options.few)))
     elif options.rung == "tuned":
         near = thin(computed_again(near, AGAIN))
     return _cut(near, options, target)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite.chains import Chain, find_chains
+from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
@@ -79,6 +80,7 @@ class Questions:
     splits   those whose rows may be cut into shares
     chains   what hands over temporaries with rows to spare
     sums     reductions that may be cut into shares
+    inner    those of which factors may be taken out
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
 
@@ -102,6 +104,7 @@ class Questions:
     splits: tuple[Split, ...]
     chains: tuple[Chain, ...]
     sums: tuple[Sum, ...]
+    inner: tuple[Inner, ...]
     lines: tuple[str, ...]
 
 
@@ -119,7 +122,8 @@ def questions(op: Op) -> Questions:
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
-                     find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op), lines(op))
+                     find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
+                     find_inner(op), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:

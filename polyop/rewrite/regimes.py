@@ -12,6 +12,8 @@ from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import SHORTEST, TALLEST, WINDOW, Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
+from polyop.rewrite.factors import Inner
+from polyop.rewrite.factors import pays as factors_out
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.passes import Pass, Split, find_passes, find_splits, one_pass_pays
 from polyop.rewrite.positions import BOUND
@@ -60,13 +62,18 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target))
     overlap = options.overlap or tile_rows(q.chains, sizes, target)
     may_cut = not cascade and options.numerics != "strict"
-    shares = fed_shares(q.sums, sizes, target.l2) if may_cut else ()
+    factors = options.factors or (options.numerics != "strict" and factors_out(q.inner, sizes))
+    whole = {x.step.target.source for x in q.inner} if factors else set()
+    if factors and len(q.inner) == 1 and not rows and not few:  # tiles are the inner sum's, which is a product of matrices
+        height, short = inner_height(q.inner[0], sizes, target), 0
+    sums_ = tuple(x for x in q.sums if x.target not in whole)
+    shares = fed_shares(sums_, sizes, target.l2) if may_cut else ()
     if may_cut and threads > 1:
-        rest = tuple(x for x in q.sums if x.target not in dict(shares))
+        rest = tuple(x for x in sums_ if x.target not in dict(shares))
         shares += thread_shares(rest, sizes, few_rows(q, sizes))
     found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
                     overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
-                    shares=options.shares or shares,
+                    shares=options.shares or shares, factors=factors,
                     paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
     return options if found == options else found
 
@@ -197,6 +204,12 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     return fitting_height(target, target.lanes(bytes_), *((along, down) if short == TURNED else (down, along)))
 
 
+def inner_height(x: Inner, sizes: Mapping[str, int], target: Target) -> int:
+    """How many rows the register tiles of a sum have whose factors were taken out, as of any product."""
+    down, along = (evaluate(x.extent(i), sizes) for i in x.kept[-2:])
+    return fitting_height(target, target.lanes(x.step.target.dtype.bytes_), down, along)
+
+
 def least_waste(rows: int) -> int:
     """How many rows of one vector go together in a window, so that the fewest are missing: 7 of 7, 14 and 28."""
     return min(range(SHORTEST, TALLEST + 1), key=lambda h: (-(-rows // h) * h, -h))
@@ -241,6 +254,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append(f"where {' or '.join(q.far)} is more than {BOUND}")
     if q.passes:
         out.append("in which rows that reductions go over again and again exceed a cache")
+    if q.inner:
+        out.append("in which a sum from which factors may be taken out is long")
     if q.chains:
         out.append("in which what steps hand over with rows to spare exceeds L2")
     if q.abreast:

@@ -1,0 +1,92 @@
+"""Factors that do without an index of a sum stand outside of the sum over it."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyop
+from polyop.ir.options import Options
+from polyop.ir.reference import evaluate
+from polyop.ir.target import target
+from polyop.poly.wellformed import check
+from polyop.rewrite.factors import COLUMNS, DEPTH, MOST, find_inner, taken_out
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import regime
+from polyop.runtime.loans import everyday
+from tests.rewrite.ops import library, op
+
+V4 = target("x86:x86-64-v4")
+TEXTS = {
+    "three factors": """op f(X: f32[I, J, K], B: f32[J, R], C: f32[K, R]) -> (Y: f32[I, R]) {
+        Y[i, r] += X[i, j, k] * B[j, r] * C[k, r] }""",
+    "in another order": """op f(X: f32[K, I, J], B: f32[J, R], C: f32[K, R]) -> (Y: f32[I, R]) {
+        Y[i, r] += C[k, r] * (B[j, r] * X[k, i, j]) }""",
+    "four factors": """op f(X: f64[I, J, K], B: f64[J, R], C: f64[K, R], D: f64[J]) -> (Y: f64[I, R]) {
+        Y[i, r] += X[i, j, k] * B[j, r] * C[k, r] * D[j] }""",
+    "used again": """op f(X: f32[I, J, K], B: f32[J, R], C: f32[K, R]) -> (Z: f32[I, R]) {
+        Y[i, r] += X[i, j, k] * B[j, r] * C[k, r]
+        Z[i, r] = Y[i, r] * 2 }""",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_the_sum_is_that_of_the_text(name, data):
+    o = op(TEXTS[name])
+    made = taken_out(o)
+    sizes = {n: data.draw(st.integers(0, 4), n) for n in o.sizes}
+    rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
+    arrays = {t.name: rng.standard_normal([sizes[e.name] for e in t.shape]).astype(t.dtype.numpy) for t in o.inputs}
+    want, got = (evaluate(x, sizes, {}, arrays, wide=True) for x in (o, made))
+    for n, x in want.items():
+        np.testing.assert_allclose(got[n], x, rtol=1e-11, atol=1e-11)
+
+
+def test_what_is_left_inside_is_a_product_of_two():
+    made = taken_out(op(TEXTS["three factors"]))
+    assert [str(s).split("  where")[0] for s in made.steps] == [
+        "Y_inner[i, j, r] += (X[i, j, k] * C[k, r])", "Y[i, r] += (Y_inner[i, j, r] * B[j, r])"]
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_all_of_the_inner_sum_that_is_read_is_written(name):
+    check(taken_out(op(TEXTS[name])))
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[I, K], C: f32[K, R]) -> (Y: f32[I, R]) { Y[i, r] += X[i, k] * C[k, r] }",                          # two factors
+    "op f(X: f32[I, K], B: f32[K, R], C: f32[K, R]) -> (Y: f32[I, R]) { Y[i, r] += X[i, k] * B[k, r] * C[k, r] }",  # one index
+    "op f(X: i32[I, J, K], B: i32[J, R], C: i32[K, R]) -> (Y: i32[I, R]) { Y[i, r] += X[i, j, k] * B[j, r] * C[k, r] }",
+    "op f(X: f32[I, J, K], B: f32[J, R], C: f32[K, R]) -> (Y: f32[I, R]) { Y[i, r] += X[i, j, k] * (B[j, r] + C[k, r]) }",
+    """op f(X: f32[I, J, K], B: f32[J, R], C: f32[K, R]) -> (Y: f32[I, R]) {
+        Y[i, r] += X[i, j, k] * B[j, r] * C[k, r] where k <= j }""",
+])
+def test_what_has_no_factor_to_take_out_stays_as_it_is(text):
+    o = op(text)
+    assert find_inner(o) == () and taken_out(o) is o
+
+
+def test_factors_are_taken_out_where_the_inner_sum_is_long():
+    q, sizes = questions(library("linalg", "mttkrp")), {"I": 99, "J": 99, "K": DEPTH, "R": COLUMNS}
+    assert regime(q, sizes, Options(), V4).factors
+    assert regime(q, sizes | {"R": MOST * DEPTH}, Options(), V4).factors
+    assert not regime(q, sizes | {"R": MOST * DEPTH + 1}, Options(), V4).factors
+    assert not regime(q, sizes | {"K": DEPTH - 1}, Options(), V4).factors
+    assert not regime(q, sizes | {"R": COLUMNS - 1}, Options(), V4).factors
+    assert not regime(q, sizes, Options(numerics="strict"), V4).factors
+    assert not regime(q, sizes, Options(special=False), V4).factors
+
+
+def test_a_call_may_borrow_a_kernel_whose_factors_stay_inside():
+    assert everyday(Options(factors=True), Options()) == Options()
+
+
+def test_a_kernel_with_factors_outside_computes_the_same():
+    f = polyop.op(TEXTS["three factors"], options=Options(factors=True))
+    rng = np.random.default_rng(1)
+    x, b, c = (rng.standard_normal(s).astype(np.float32) for s in ((5, 17, 40), (17, 19), (40, 19)))
+    np.testing.assert_allclose(f(x, b, c), np.einsum("ijk,jr,kr->ir", x, b, c), rtol=1e-4, atol=1e-4)
