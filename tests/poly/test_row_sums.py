@@ -1,0 +1,81 @@
+"""Sums of rows, and rows that are copied."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.ir.loops import structure
+from polyop.ir.options import Options
+
+from .middles import CASES, middle, proved, run
+
+SUMS = {
+    "sum": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }", lambda x: x.sum(0)),
+    "most": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] max= X[n, b] }", lambda x: x.max(0)),
+    "mean": ("op f(X: f32[N, B]) -> (S: f32[B]) { t[b] += X[n, b]; S[b] = t[b] / N }", lambda x: x.mean(0)),
+    "weighted": ("op f(X: f32[N, B]) -> (S: f32[B]) { t[b] += X[n, 0] * X[n, b]; S[b] = relu(t[b]) + 1 }",
+                 lambda x: np.maximum(x[:, 0] @ x, 0) + 1),
+}
+
+
+@pytest.mark.parametrize("name", SUMS)
+@pytest.mark.parametrize("numerics", ["fast", "strict"])
+def test_sums_of_rows_add_up_a_few_rows_at_a_time_over_long_runs(name, numerics):
+    text, expected = SUMS[name]
+    m = middle(text, "tuned", Options(numerics=numerics))
+    assert proved(m) and structure(m.nest.body).startswith("b_c:parallel(n_c(b_r(b_v:lanes(")
+    for sizes in ({"N": 19, "B": 70}, {"N": 8, "B": 1}, {"N": 1, "B": 64}, {"N": 7, "B": 65}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, expected(arrays["X"]), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_from_anywhere_are_added_up_in_registers_many_elements_at_a_time():
+    m = middle("op f(ids: i64[L], E: f32[V, D]) -> (S: f32[D]) { S[d] += E[ids[l], d] }", "tuned")
+    assert proved(m) and "lanes 128" in str(m.nest) and "l_c" not in structure(m.nest.body)
+
+
+@pytest.mark.parametrize("body", ["S[b] += X[n, b] where n <= b", "S[b] += X[b, n]", "S[b] += X[n, b]; S[b] += X[b, n]"])
+def test_what_is_no_plain_sum_of_rows_keeps_its_strategy(body):
+    m = middle(f"op f(X: f32[B, B]) -> (S: f32[B]) {{ {body} }}", "tuned")
+    assert proved(m) and "n_c" not in structure(m.nest.body)
+
+
+@pytest.mark.parametrize("name", ["triangle", "triangle t", "lower", "band"])
+def test_a_contraction_over_a_triangle_is_packed_too(name):
+    assert "packed" in middle(CASES[name][0], "tuned").chosen[0]
+
+
+def test_rows_that_are_copied_several_times_are_copied_again_while_they_are_near():
+    made = polyop.op("op f(X: f32[M, N]) -> (Y: f32[M, 3*N]) { Y[i, j] = X[i, j % N] }").compile()
+    assert made.trace["schedule"].strip() == "[i : j(S0) j2(S1) j3(S2)]"
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[N]) -> (Y: f32[3*N]) { Y[j] = X[j % N] }",                                              # one row alone
+    "op f(X: f32[M, N], Z: f32[M, N]) -> (Y: f32[2, M, N]) { Y[0, i, j] = X[i, j]; Y[1, i, j] = Z[i, j] }",  # other rows
+    "op f(X: f32[M, N]) -> (Y: f32[2, N, M]) { Y[0, j, i] = X[i, j]; Y[1, j, i] = X[i, j] }",            # turned
+])
+def test_what_is_no_row_that_is_copied_again_has_loops_of_its_own(text):
+    assert len(polyop.op(text).compile().trace["schedule"].splitlines()) > 1
+
+
+@pytest.mark.parametrize(("beside", "clusters"), [(1, 1), (8, 1), (9, 3)])
+def test_the_few_elements_beside_rows_that_are_copied_are_written_with_them(beside, clusters):
+    made = polyop.op(f"""op f(X: f32[M, N]) -> (Y: f32[M, N + {2 * beside}]) {{
+        Y[i, j] = (X[i, j - {beside}] else 7) }}""").compile()
+    assert "lanes" in made.trace["final"]
+    assert len(made.trace["schedule"].splitlines()) == clusters
+
+
+def test_what_is_computed_from_several_elements_keeps_loops_apart_from_those_of_its_edges():
+    made = polyop.op("""op f(X: f32[M, N]) -> (Y: f32[M, N]) {
+        Y[i, j] = 1 <= j < N - 1 ? X[i, j - 1] + X[i, j + 1] : X[i, j] }""").compile()
+    assert len(made.trace["schedule"].splitlines()) == 3
+
+
+@pytest.mark.parametrize(("body", "lanes"), [("Y[i] and= X[i, j]", 256), ("Y[i] and= X[i, j] and Z[i, j] > 0", 64)])
+def test_rows_of_bytes_alone_have_four_vectors_of_bytes_at_a_time(body, lanes):
+    made = polyop.op(f"op f(X: bool[M, N], Z: f32[M, N]) -> (Y: bool[M]) {{ {body} }}").compile()
+    assert f"(lanes {lanes})" in made.trace["loops"]

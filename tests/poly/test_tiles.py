@@ -1,0 +1,203 @@
+"""Contractions in register tiles: what is packed, where lanes run, and what few rows or columns change."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from polyop.ir.loops import structure, walk
+from polyop.ir.options import SHORT, TURNED, Options
+
+from .middles import CASES, CONV, HEAT, MATMUL, SOFTMAX, TWICE_NCHW, middle, nchw, proved, run
+
+
+def test_threads_take_rows_behind_a_block_of_columns_that_each_packs_for_itself():
+    found = structure(middle(CONV, "tuned", Options(threads=True)).nest.body)
+    packed, _, rows = found.partition("(S0_right)")
+    assert "k_c:parallel(c_c(" in packed and rows.count(":parallel(") >= 2
+
+
+def test_without_blocks_of_columns_threads_pack_behind_the_rows_they_take():
+    text = "op f(A: f32[M, K], B: f32[K, 5]) -> (C: f32[M, 5]) { C[m, n] += A[m, k] * B[k, n] }"
+    m = middle(text, "tuned", Options(threads=True))
+    assert proved(m)
+    assert structure(m.nest.body).index("m_c:parallel(") < structure(m.nest.body).index("S0_right")
+
+
+def test_tiles_of_several_short_rows_are_packed_as_they_go_by_each_of_several_threads():
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(threads=True, short=SHORT))
+    assert proved(m) and "fused" in m.chosen[0]
+    assert structure(m.nest.body).startswith("p_c:parallel(q_c:parallel(k_c:parallel(")
+    arrays, got = run(m, {"C": 3, "H": 14, "W": 9, "K": 200})
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
+
+
+def test_a_matmul_is_packed_into_register_tiles_by_the_schedule_alone():
+    m = middle(MATMUL, "tuned")
+    assert structure(m.nest.body) == (
+        "m_c:parallel(k_c(n_c(m_r(n_r(n_v:lanes(if(m_p:rows(S0_fill) | m_p:rows(C_init)) "
+        "k_p(if(S0_right) m_p:rows(S0)) m_p:rows(S0_finish)))))))")
+
+
+def test_a_row_reduction_runs_along_the_unit_stride_wherever_that_is():
+    last = structure(middle(SOFTMAX, "tuned").nest.body)
+    first = structure(middle(SOFTMAX, "tuned", units={"X": 0, "Y": 0}).nest.body)
+    assert last.startswith("r:parallel(") and "c_v:lanes" in last
+    assert first.startswith("r_t:parallel(r_v:lanes(")
+
+
+@pytest.mark.parametrize("body", [
+    "Y[r] argmax= X[r, c]",
+    "n[r] += X[r, c]; Y[r] = i64(n[r]) / 3",
+    "s[r] += X[r, c]; v[r] += (X[r, c] - s[r]) * (X[r, c] - s[r]); Y[r] = i64(v[r])"])
+def test_what_lies_in_registers_never_makes_up_for_a_tensor_read_from_places_apart(body):
+    m = middle(f"op f(X: f32[R, C]) -> (Y: i64[R]) {{ {body} }}", "tuned")
+    assert "c_v:lanes" in structure(m.nest.body) and "r_v" not in structure(m.nest.body) and proved(m)
+
+
+def test_a_temporary_of_a_recurrence_keeps_only_the_steps_that_are_read():
+    m = middle(HEAT, "tuned")
+    assert m.has_folds and proved(m)
+    assert str(m.nest.buffer("A").dims[0][0]) == "2"
+    assert str(middle(HEAT, "tuned", fold=False).nest.buffer("A").dims[0][0]) == "steps + 1"
+
+
+def test_a_fold_that_would_lose_a_value_is_refused_by_the_checker():
+    m = middle(HEAT.replace("A[t-1, i] +", "(A[t-2, i] else A[t-1, i]) +"), "tuned")
+    kept = int(str(m.nest.buffer("A").dims[0][0]))
+    assert kept == 3 and proved(m)
+
+
+def test_lanes_leave_a_short_result_for_a_longer_loop_if_asked_to():
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(short=TURNED))
+    assert proved(m) and "k_v:lanes" in structure(m.nest.body)
+    arrays, got = run(m, {"C": 3, "H": 4, "W": 3, "K": 18})
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
+
+
+def test_partial_sums_of_a_result_whose_lanes_lie_apart_stand_aside_with_lanes_last():
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(short=TURNED, height=7))
+    assert proved(m) and [str(e) for e, _ in m.nest.buffer("Y_S0_sum").dims] == ["H", "W", "K"]
+    arrays, got = run(m, {"C": 130, "H": 1, "W": 9, "K": 3})
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("step", [1, 2])
+def test_an_operand_whose_lanes_are_picked_is_packed_before_the_tiles_and_not_in_them(step):
+    m = middle(f"""op f(X: f32[C, L], F: f32[K, C, 3]) -> (Y: f32[K, (L - 3)/{step} + 1]) where L >= 3 {{
+        Y[k, p] += X[c, {step}*p + r] * F[k, c, r] }}""", "tuned")
+    assert proved(m) and ("right, fused" in m.chosen[0]) == (step == 1) and m.nest.buffer("Y_S0_right")
+    arrays, got = run(m, {"C": 5, "K": 7, "L": 140})
+    x = np.lib.stride_tricks.sliding_window_view(arrays["X"], 3, 1)[:, ::step]
+    np.testing.assert_allclose(got, np.einsum("cpr,kcr->kp", x, arrays["F"]), rtol=1e-4, atol=1e-4)
+
+
+def test_sums_that_add_to_what_is_there_begin_with_it_also_where_their_lanes_lie_apart():
+    m = middle(TWICE_NCHW, "tuned", Options(short=TURNED, height=7))
+    assert proved(m) and "S1_start" in structure(m.nest.body) and "k_v:lanes" in structure(m.nest.body)
+    for c in (2, 150):
+        arrays, got = run(m, {"C": c, "H": 1, "W": 9, "K": 3})
+        both = {"X": np.concatenate([arrays["X"], arrays["Z"]]), "F": np.concatenate([arrays["F"], arrays["G"]], 1)}
+        np.testing.assert_allclose(got, nchw(both), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", ["matmul", "conv"])
+@pytest.mark.parametrize("height", [4, 7, 8])
+def test_a_tile_has_as_many_rows_as_it_is_told(name, height):
+    text, expected, sizes = CASES[name]
+    m = middle(text, "tuned", Options(height=height))
+    assert proved(m) and f"x {height}, lanes" in m.chosen[0]
+    for s in sizes:
+        arrays, got = run(m, s)
+        np.testing.assert_allclose(got, expected(arrays, s), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("shape", [(3, 4, 3, 18), (17, 7, 7, 6), (2, 5, 16, 13), (1, 3, 2, 1)])
+def test_a_tile_takes_several_values_of_another_column_where_the_lanes_are_few(shape):
+    text, expected, _ = CASES["nchw"]
+    m = middle(text, "tuned", Options(short=SHORT))
+    assert proved(m) and "p_p:rows" in structure(m.nest.body) and "q_v:lanes" in structure(m.nest.body)
+    arrays, got = run(m, dict(zip("CHWK", shape, strict=True)))
+    np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "half", "whole"), [(1, 512, 1024), (4, 128, 768), (8, 64, 384)])
+def test_threads_take_a_page_of_a_row_at_a_time_where_there_is_one_for_each(rows, half, whole):
+    def run_of(options):
+        nest = middle(MATMUL, "tuned", options).nest
+        return next(n.step for n in walk(nest.body) if getattr(n, "index", None) == "n_c")
+    assert [run_of(Options(rows=rows, threads=True, paged=p)) for p in (False, True)] == [half, whole]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 4, 8])
+@pytest.mark.parametrize("strip", [False, True])
+def test_a_product_with_few_rows_reads_its_right_operand_in_place(rows, strip):
+    m = middle(MATMUL, "tuned", Options(rows=rows, strip=strip))
+    assert proved(m) and "right" not in str(m.nest) and ("k_c" in structure(m.nest.body)) != strip
+    for sizes in ({"M": rows, "N": 300, "K": 19}, {"M": rows + 3, "N": 17, "K": 8}, {"M": 1, "N": 1, "K": 1}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+def test_a_row_times_columns_that_lie_along_the_contraction_is_many_dot_products():
+    text = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
+    one, more = (middle(text, "tuned", Options(rows=rows)) for rows in (1, 0))
+    assert proved(one) and "k_v:lanes" in structure(one.nest.body) and "n_v:lanes" in structure(more.nest.body)
+
+
+@pytest.mark.parametrize("text", ["C[m, n] += A[m, k] * B[n, k]", "c[m, n] += A[m, k] * B[n, k]\nC[m, n] = 2 * c[m, n]",
+                                  "C[m, n] max= A[m, k] * B[n, k]"])
+@pytest.mark.parametrize("rows", [2, 4])
+def test_a_few_rows_of_dot_products_share_what_they_are_multiplied_with(text, rows):
+    m = middle(f"op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) {{ {text} }}", "tuned", Options(rows=rows))
+    assert proved(m) and f"rows m x {rows}" in m.chosen[0] and "m_p:rows(" in structure(m.nest.body)
+    for sizes in ({"M": rows, "N": 5, "K": 130}, {"M": rows + 3, "N": 3, "K": 19}, {"M": 1, "N": 1, "K": 1}):
+        arrays, got = run(m, sizes)
+        products = arrays["A"][:, None] * arrays["B"]
+        want = products.max(-1) if "max=" in text else products.sum(-1) * (2 if "2 *" in text else 1)
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+def test_eight_rows_by_columns_are_a_tile_of_eight_rows():
+    m = middle("op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", "tuned", Options(rows=8))
+    assert proved(m) and "packed: rows m x 8" in m.chosen[0] and "packs right" in m.chosen[0]
+
+
+@pytest.mark.parametrize("step", [1, 2, 4, 5])
+def test_a_window_in_small_steps_along_rows_is_read_in_place(step):
+    m = middle(f"""op f(X: f32[C, W], F: f32[K, C, S]) -> (Y: f32[K, W - {step}*S + {step}]) where S >= 1, W >= {step}*S
+        {{ Y[k, q] += X[c, q + {step}*s] * F[k, c, s] }}""", "tuned", Options(short=TURNED))
+    assert proved(m) and ("packs right" in m.chosen[0]) == (step <= 4) and ("packs left and right" in m.chosen[0]) == (step > 4)
+    arrays, got = run(m, {"C": 5, "K": 20, "S": 3, "W": 40})
+    shifted = np.stack([arrays["X"][:, step * s : step * s + got.shape[1]] for s in range(3)], -1)
+    np.testing.assert_allclose(got, np.einsum("cqs,kcs->kq", shifted, arrays["F"]), rtol=1e-4, atol=1e-4)
+
+
+def test_every_other_element_of_filters_that_lie_apart_is_copied():
+    m = middle("""op f(X: f32[C, W], F: f32[C, K, R]) -> (Y: f32[K, W - 1]) where R >= 3, W >= 2
+        { Y[k, q] += X[c, q + s] * F[c, k, 2*s] where s in 0:2 }""", "tuned")
+    assert proved(m) and "packs left and right" in m.chosen[0]
+
+
+def test_a_sum_of_rows_may_have_a_dimension_of_one():
+    m = middle("op f(A: f32[K], B: f32[K, N]) -> (C: f32[1, N]) { C[0, n] += A[k] * B[k, n] }", "tuned")
+    assert proved(m) and "no rows" in m.chosen[0]
+    arrays, got = run(m, {"K": 19, "N": 300})
+    np.testing.assert_allclose(got[0], arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_added_to_dot_products_once_does_not_decide_where_lanes_run():
+    m = middle("op f(x: f32[K], W: f32[N, K], b: f32[N]) -> (y: f32[N]) { y[n] += x[k] * W[n, k]\ny[n] += b[n] }", "tuned")
+    assert proved(m) and "k_v:lanes" in structure(m.nest.body)
+
+
+def test_few_columns_of_dot_products_share_a_row():
+    m = middle("op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", "tuned",
+               Options(few=(("N", 4),)))
+    assert proved(m) and "rows n x 4" in m.chosen[0] and "k_v:lanes" in structure(m.nest.body)
+    for sizes in ({"M": 9, "N": 4, "K": 130}, {"M": 3, "N": 2, "K": 19}, {"M": 2, "N": 7, "K": 70}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"] @ arrays["B"].T, rtol=1e-4, atol=1e-4)
