@@ -50,7 +50,7 @@ class Options:
     lines      of how many values of each row, and of each column, in the order in which it is written, the tile of such a block
                has its rows and columns: 16 rows are 2 x 8 pixels. () where it has them of one alone
     shares     (tensor, iterations of a share) of reductions that are cut into shares, since these calls have too few results
-               for a GPU's blocks of threads, or for several threads
+               for a GPU's blocks of threads, or for several threads, or read rows twice
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
                strides that will do
     split      elements of a share of a row, where reductions that need another one's result go over shares of it side by side,

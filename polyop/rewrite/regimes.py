@@ -254,6 +254,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append(f"where {' or '.join(q.far)} is more than {BOUND}")
     if q.passes:
         out.append("in which rows that reductions go over again and again exceed a cache")
+    if any(x.row for x in q.sums):
+        out.append("in which rows that are read twice, for themselves and for a sum over them, exceed L2")
     if q.inner:
         out.append("in which a sum from which factors may be taken out is long")
     if q.chains:

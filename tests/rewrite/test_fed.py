@@ -12,7 +12,7 @@ from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.verify import first_failure, prove
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import kinds, regime
 from polyop.rewrite.shares import cut_into_shares, sums
 from tests.rewrite.ops import op
 
@@ -92,3 +92,7 @@ def test_rows_that_are_read_twice_stay_in_the_second_cache(m, n, share):
     assert regime(q, sizes, Options(numerics="strict"), V4, 1).shares == ()
     if share:
         assert regime(q, sizes, Options(), V4, 2).shares == wanted
+
+
+def test_explain_says_which_calls_have_rows_in_a_cache():
+    assert any("read twice" in k for k in kinds(op(ATAX))) and not any("read twice" in k for k in kinds(op(WHOLE["columns"])))
