@@ -41,6 +41,9 @@ def value_of(s: State, e: Expr, active: Active = ()) -> Value:
             if key not in s.loaded:
                 s.loaded[key] = load_value(s, e, active), active
             return s.loaded[key][0]
+        case Apply() if e in s.steady:
+            text = s.steady[e]
+            return Value(e.dtype, NONE, False, lambda p, v: text)
         case Apply(fn="select", args=(c, a, b), dtype=t):
             return _select(s, c, a, b, t, active)
         case Apply(fn="and" | "or", args=(a, b), dtype=t) if a.dtype == BOOL:

@@ -17,6 +17,7 @@ from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
+from polyop.codegen.llvm.steady import compute_ahead
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int
@@ -193,7 +194,8 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
 def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
     lower, written = emit_tiles(s, n, lower, upper, branch), {x.target.source for x in stores(n.body)}
-    offsets = open_offsets(s, n)
+    offsets, keep = open_offsets(s, n), s.steady
+    compute_ahead(s, n)
     entering = dict(s.regs)
     keys = sorted(k for k in entering if k[0] in written)
 
@@ -204,6 +206,7 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
     ends = go_round(s, lower, upper, n.step, [(register_type(s, k), entering[k]) for k in keys], iteration)
     s.regs = {**entering, **dict(zip(keys, ends, strict=True))}
+    s.steady = keep
     close_offsets(s, offsets)
 
 

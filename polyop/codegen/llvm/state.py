@@ -11,7 +11,7 @@ from polyop.codegen.llvm.lifetime import Lives
 from polyop.codegen.llvm.types import Int
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Load, bounds
+from polyop.ir.expr import Affine, Expr, Load, bounds
 from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space
 from polyop.ir.target import Target
 
@@ -108,6 +108,7 @@ class State:
     regs    register buffers; stored: what was just stored, by place, good until the block ends
     streams whether some store bypasses the caches; past: whether those being written do, where it is known already
     trips   which trips of the next loop are asked for, if not all
+    steady  what was computed before the loop around, since nothing in it changes
     loaded  the loads of the store being written, by load and the ids of the conditions beside it, which keeps them alive
     """
 
@@ -129,6 +130,7 @@ class State:
     regs: dict[RegKey, str] = field(default_factory=dict)
     stored: dict[tuple[Load, tuple[int, ...], int], str] = field(default_factory=dict)
     loaded: dict[tuple[object, ...], tuple[Value, Active]] = field(default_factory=dict)
+    steady: dict[Expr, str] = field(default_factory=dict)
     streams: bool = False
     past: bool = False
     checks: bool = False
