@@ -61,6 +61,11 @@ def _headers() -> dict[str, bytes]:
     return {p.name: p.read_bytes() for p in sorted(DEVICE.glob("*.h"))}
 
 
+def _room(size: int) -> bytes:
+    """Bytes that a C function may fill with `size` of them: never a single one, as that is the one that all of Python has."""
+    return b" " * (size + 2)
+
+
 def compiled(module: Module, numerics: str = "fast") -> tuple[bytes, str]:
     """The cubin, made anew, and what NVRTC says besides: warnings, its own and those of the assembler behind it.
 
@@ -78,13 +83,14 @@ def compiled(module: Module, numerics: str = "fast") -> tuple[bytes, str]:
     program = done(nvrtc.nvrtcCreateProgram(module.text.encode(), module.name.encode(), len(names), texts, names))
     try:
         (code,) = nvrtc.nvrtcCompileProgram(program, len(options), [o.encode() for o in options])
-        log = b" " * done(nvrtc.nvrtcGetProgramLogSize(program))
+        log = _room(done(nvrtc.nvrtcGetProgramLogSize(program)))
         done(nvrtc.nvrtcGetProgramLog(program, log))
         said = log.decode().strip("\0 \n")
         if int(code):
             raise InternalError(f"nvrtc refuses {module.name} for {module.target}:\n{said}")
-        cubin: bytes = b" " * done(nvrtc.nvrtcGetCUBINSize(program))
+        size: int = done(nvrtc.nvrtcGetCUBINSize(program))
+        cubin = _room(size)
         done(nvrtc.nvrtcGetCUBIN(program, cubin))
-        return cubin, said
+        return cubin[:size], said
     finally:
         done(nvrtc.nvrtcDestroyProgram(program))

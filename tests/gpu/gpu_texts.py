@@ -40,7 +40,7 @@ def ptx(text: str, arch: str) -> str:
     program = library.nvrtcCreateProgram(text.encode(), b"k", len(names), list(headers.values()), names)[1]
     options = [f"--gpu-architecture={arch}".encode(), b"--std=c++17"]
     (code,) = library.nvrtcCompileProgram(program, len(options), options)
-    log = b" " * library.nvrtcGetProgramLogSize(program)[1]
+    log = b" " * (library.nvrtcGetProgramLogSize(program)[1] + 2)
     library.nvrtcGetProgramLog(program, log)
     said = log.decode().strip("\0 \n")
     assert not int(code) and not said, said

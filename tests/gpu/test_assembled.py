@@ -35,6 +35,13 @@ def test_nvrtc_accepts_the_text_for_sm_90a(name: str) -> None:
     assert is_elf(nvrtc.assemble(cuda.emit(NESTS[name], target("cuda:sm_90a"), Options()), "strict").code)
 
 
+@needs_nvrtc
+def test_nvrtc_writes_an_empty_log_into_no_byte_that_all_of_python_has() -> None:
+    before = [bytes([i]) for i in range(256)]
+    nvrtc.compiled(cuda.emit(NESTS["heat"], target("cuda:sm_80"), Options()))
+    assert [int.from_bytes(b, "big") for b in before] == list(range(256))
+
+
 @needs_amdgcn
 @pytest.mark.parametrize("name", NESTS)
 def test_amdgcn_accepts_the_text_for_gfx942(name: str) -> None:

@@ -228,7 +228,7 @@ def said(text: str) -> tuple[int, str]:
     program = library.nvrtcCreateProgram(text.encode(), b"k", len(names), list(headers.values()), names)[1]
     options = [b"--gpu-architecture=sm_90a", b"--std=c++17", b"--ptxas-options=-v"]
     (code,) = library.nvrtcCompileProgram(program, len(options), options)
-    log = b" " * library.nvrtcGetProgramLogSize(program)[1]
+    log = b" " * (library.nvrtcGetProgramLogSize(program)[1] + 2)
     library.nvrtcGetProgramLog(program, log)
     ptx = b" " * library.nvrtcGetPTXSize(program)[1]
     library.nvrtcGetPTX(program, ptx)
