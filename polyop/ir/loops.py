@@ -258,9 +258,12 @@ def children(n: Node) -> tuple[Node, ...]:
 
 def walk(body: tuple[Node, ...]) -> Iterator[Node]:
     """Every node, parents first."""
-    for n in body:
+    todo = list(reversed(body))
+    while todo:
+        n = todo.pop()
         yield n
-        yield from walk(children(n))
+        if isinstance(n, For | If | IfData):
+            todo += reversed(children(n))
 
 
 def has_loop(body: tuple[Node, ...]) -> bool:

@@ -6,7 +6,8 @@ exist is never read, and may hold anything. A buffer lives in the innermost body
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 from polyop.ir.expr import Affine, Load, expr_names, loads, names
 from polyop.ir.loops import LOCKSTEP, For, If, IfData, LoopNest, Node, Space, Store, children, walk
@@ -18,16 +19,20 @@ class Lives:
 
     unborn    those of which it is open in which body further inside they live
     blended   those that live here, and whose stores must keep what they do not reach
+    used      the buffers that a node of the nest reads or writes, by the node's id: asked of each at every depth above it
+    nest      the nest, whose nodes keep their ids for as long as it lives
     """
 
     unborn: frozenset[str] = frozenset()
     blended: frozenset[str] = frozenset()
+    used: Mapping[int, frozenset[str]] = field(default_factory=dict, repr=False)
+    nest: LoopNest | None = field(default=None, repr=False)
 
     def inside(self, body: tuple[Node, ...]) -> Lives:
         """What is known in `body`, if nothing else stands at this place."""
         if not self.unborn:
             return self
-        used = [(n, _used(n) & self.unborn) for n in body]
+        used = [(n, (self.used[id(n)] if id(n) in self.used else _used(n)) & self.unborn) for n in body]
         unborn, blended = set[str](), set(self.blended)
         for name in self.unborn:
             users = tuple(n for n, found in used if name in found)
@@ -35,18 +40,31 @@ class Lives:
                 unborn.add(name)
             elif not _uniform(users, name):
                 blended.add(name)
-        return Lives(frozenset(unborn), frozenset(blended))
+        return Lives(frozenset(unborn), frozenset(blended), self.used, self.nest)
 
 
 def lives_of(nest: LoopNest) -> Lives:
     """What is known around everything."""
-    return Lives(frozenset(b.name for b in nest.buffers if b.space == Space.REG))
+    used: dict[int, frozenset[str]] = {}
+    for n in reversed(tuple(walk(nest.body))):  # what is inside a node stands behind it
+        inside = (used[id(c)] for c in children(n)) if not isinstance(n, Store) else ()
+        used[id(n)] = _own(n).union(*inside)
+    return Lives(frozenset(b.name for b in nest.buffers if b.space == Space.REG), used=used, nest=nest)
 
 
 def _used(n: Node) -> frozenset[str]:
     """The buffers that `n` reads or writes."""
-    stored = {x.source for s in walk((n,)) if isinstance(s, Store) for x in _places(s)}
-    return frozenset(stored | {x.source for c in walk((n,)) if isinstance(c, IfData) for x in loads(c.test)})
+    return frozenset[str]().union(*map(_own, walk((n,))))
+
+
+def _own(n: Node) -> frozenset[str]:
+    """Those of `n` itself, without what is inside."""
+    match n:
+        case Store():
+            return frozenset(x.source for x in _places(n))
+        case IfData(test=test):
+            return frozenset(x.source for x in loads(test))
+    return frozenset()
 
 
 def _places(s: Store) -> tuple[Load, ...]:
