@@ -23,6 +23,7 @@ from polyop.bench.measure import Settings, bind, measure
 from polyop.bench.peers import Peer, chosen, reason
 from polyop.bench.sweep import swept
 from polyop.ir.errors import UnsupportedError
+from polyop.program import op
 
 BENCH = str(Path(__file__).parents[1] / "bench")
 MACHINE = Machine("some", "some", 1, 100.0, (Level(1 << 19, 100.0, 100.0), Level(1 << 28, 10.0, 8.0)))
@@ -217,6 +218,22 @@ def test_a_sweep_counts_compiling_and_is_alone_without_torch():
                   lambda t, x: 3 * x)
     found = swept(sweep, ())
     assert found.verdict == "alone" and found.times["polyop"].median > 1 and found.limit is None
+
+
+def test_a_sweep_whose_kernels_are_kept_loads_them_from_disk_and_compiles_nothing(monkeypatch):
+    made = []
+    monkeypatch.setattr("polyop.bench.sweep.op", lambda text: _counted(op(text), made))
+    sweep = Sweep("some", "two", "op swept_kept(X: f32[N]) -> (Y: f32[N]) { Y[i] = 5 * X[i] }", ({"N": 3}, {"N": 7}),
+                  lambda t, x: 5 * x)
+    assert swept(replace(sweep, kept=True), ()).verdict == "alone" and made.count("swept_kept") == 1
+    assert [s.kept for s in GROUPS["cached"]()] == [True] * len(list(GROUPS["dynamic"]()))
+
+
+def _counted(f, made):
+    """`f`, which writes down the name of what it compiles."""
+    real = f._compile
+    f._compile = lambda o, *rest: made.append(o.name) or real(o, *rest)
+    return f
 
 
 # --- peers ---------------------------------------------------------------------------------------------------------------

@@ -97,6 +97,7 @@ class Sweep:
 
     definition  its text: an operator that nothing else in the process compiles
     sizes       of each call; `torch` as in a Case
+    kept        whether an earlier process has left the kernels on disk: then loading them counts
     """
 
     group: str
@@ -106,3 +107,4 @@ class Sweep:
     torch: Same
     tolerance: float = 1e-4
     quick: bool = False
+    kept: bool = False

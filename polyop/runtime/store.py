@@ -55,6 +55,10 @@ class Memo(Generic[V]):
         """What there are values for, in the order in which they were made."""
         return tuple(self._values)
 
+    def clear(self) -> None:
+        """Forget all values, which live on for whoever has them."""
+        self._values.clear()
+
     def forget_locks(self) -> None:
         self._guard = threading.Lock()
         self._locks = {}
@@ -96,6 +100,11 @@ def find(key: str, make: Callable[[], Kernel | GpuKernel]) -> Kernel | GpuKernel
                 write(key, found)
             return found
     return kernels.get(key, produce)
+
+
+def forget() -> None:
+    """Forget the kernels of this process: new operators read them from disk, as another process would."""
+    kernels.clear()
 
 
 def write(key: str, k: Kernel | GpuKernel) -> None:

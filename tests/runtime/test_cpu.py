@@ -108,7 +108,7 @@ def test_the_switches_of_llvm_are_put_back_even_after_a_mistake(monkeypatch):
     assert seen == ["-disable-lsr=true", "-disable-lsr=false"]
 
 
-@pytest.mark.parametrize(("lines", "switches"), [(1, 0), (2000, 2), (20_000, 4)])
+@pytest.mark.parametrize(("lines", "switches"), [(1, 4), (20_000, 6)])
 def test_the_longer_a_kernel_the_fewer_passes_compile_it(monkeypatch, lines, switches):
     seen = []
     monkeypatch.setattr(cpu_passes.llvm, "set_option", lambda _, text: seen.append(text))

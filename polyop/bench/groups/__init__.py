@@ -13,11 +13,11 @@ from polyop.bench.groups.moves import calls, moves, permutes
 from polyop.bench.groups.networks import attention, layers, recurrent, rows
 from polyop.bench.groups.numerics import algebra, semirings, stencils
 from polyop.bench.groups.quoted import quoted
-from polyop.bench.groups.sweeps import dynamic
+from polyop.bench.groups.sweeps import cached, dynamic
 
 GROUPS: dict[str, Callable[[], Iterator[Case | Sweep]]] = {f.__name__: f for f in (
     matmul, skinny, batched, contractions, precision, conv, odd_conv, images, attention, layers, rows, elementwise, reductions,
-    scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, quoted)}
+    scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, cached, quoted)}
 
 APART = ("quoted",)
 """Those that are measured only when they are named."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,12 @@ def dynamic() -> Iterator[Sweep]:
         for which, shapes, label in (("small", small, "small shapes"), ("large", large, f"shapes of up to {most}")):
             own = f"op dynamic_{which}{text}"  # what has been compiled under a name is not compiled again
             yield Sweep("dynamic", f"{name}, {SHAPES} {label}", own, shapes, torch, tolerance=1e-3 if "norm" in name else 1e-4)
+
+
+def cached() -> Iterator[Sweep]:
+    """The same with the kernels on disk: what a program finds that ran before on this machine."""
+    for s in dynamic():
+        yield replace(s, group="cached", definition=s.definition.replace("op dynamic_", "op cached_"), kept=True)
 
 
 _OPERATORS: dict[str, tuple[str, Callable[..., Any]]] = {
