@@ -10,7 +10,8 @@ becomes
 A border is as wide as the window is: all other tiles then read without looking. On the border an innermost loop whose steps all
 ask the same is asked about once: for most steps of a window no row of the tile is outside, and images of 14 x 14 have no other
 tiles. What lanes decide differently stays, since most tiles reach over the border along their lanes. Asking for that in each step
-instead was worth 10 to 25 % for windows in steps of two, cost 5 to 15 % elsewhere, and twice the code.
+instead was worth 10 to 25 % for windows in steps of two, cost 5 to 15 % elsewhere, and twice the code. So does a tile that looks
+in one of two ways alone, as the first of many does that copy an operand.
 """
 
 from __future__ import annotations
@@ -38,12 +39,29 @@ def unguard(nest: LoopNest) -> LoopNest:
 def _tile(n: For) -> Node:
     """The tile `n`, with a test before it if there is something to ask."""
     inside = [f for f in (n, *walk(n.body)) if isinstance(f, For)]
-    if all(f.kind in LOCKSTEP for f in inside) or any(f.kind == Kind.ROWS and not f.is_full for f in inside):
+    if all(f.kind in LOCKSTEP for f in inside) or any(f.kind == Kind.ROWS and not f.is_full for f in inside) or _is_seldom(n):
         return n
     own = {f.index for f in inside}
     asked = [(t, {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}) for t, ends in _tests(n, {})]
     varying = {t for t, free in asked if names(t) & (own - free.keys())}
     return _asked(n, [(t, free) for t, free in asked if t not in varying])
+
+
+def _is_seldom(n: Node) -> bool:
+    """Whether guards stand in one way alone of a test whose other way has loops, too: the first tile of many copies an operand.
+
+    What looks there costs that tile little, and all others would be written twice for it.
+    """
+    match n:
+        case If(then=then, other=other) if _loops(then) and _loops(other):
+            return not all(any(_tests(c, {}) for c in way) for way in (then, other))
+        case Store():
+            return not any(x.guard for x in loads(n.expr))
+    return all(map(_is_seldom, children(n)))
+
+
+def _loops(body: Body) -> bool:
+    return any(isinstance(f, For) and f.kind not in LOCKSTEP for f in walk(body))
 
 
 def _asked(n: For, asked: list[tuple[Affine, Ends]]) -> Node:

@@ -83,6 +83,23 @@ def test_a_tile_with_rows_missing_is_left_alone():
     assert "if" not in structure(unguard(n).body)
 
 
+def first_tile(both: bool) -> LoopNest:
+    """Tiles that add up guarded rows of X, where k is not 0 of rows in a copy, which are guarded if `both`."""
+    at = A("p", "r", -1)
+    acc, lane = ld("acc", "q_v"), A("q_c", "q_v")
+    guarded, copied = (loop("r", 3, nests.st(acc, x, "add")) for x in (
+        ld("X", at, lane, guard=(at, A("N", -1) - at)), ld("Z", "r", lane, guard=(at,) if both else ())))
+    tile = lanes("q_v", LANES, None, nests.st(acc, Const(0.0, F32)), nests.when([A((-1, "k"))], [guarded], [copied]),
+                 nests.st(ld("Y", "k", "p", lane), acc))
+    inside = loop("p", "N", loop("k", 4, loop("q_c", LANES, tile, step=LANES)))
+    return nest([tensor("X", "N", LANES), tensor("Z", 3, LANES), tensor("Y", 4, "N", LANES), reg("acc", LANES)], [inside])
+
+
+def test_a_tile_that_looks_in_one_of_two_ways_alone_is_not_written_twice():
+    once, always = first_tile(False), first_tile(True)
+    assert unguard(once) == once and unguard(always) != always
+
+
 def test_a_tile_without_steps_is_left_alone():
     x = ld("X", A("p", -1), A("q_c", "q_v"), guard=(A("p", -1),))
     tile = lanes("q_v", LANES, None, nests.st(ld("Y", "p", A("q_c", "q_v")), x))
