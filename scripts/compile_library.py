@@ -1,7 +1,8 @@
 """Compile every operator of the library for GPUs, with NVRTC and amdgcn's clang: all of it is accepted, and nothing is spilled.
 
     python scripts/compile_library.py [TARGET ..] [FILE ..]       cuda:sm_80 softmax; without words, five targets and all files
-    python scripts/compile_library.py --times [..]                each operator alone, and seconds of a processor that it takes
+    python scripts/compile_library.py --times [..]                each operator alone, f32 and f16, and attention in one kernel:
+                                                                  seconds of a processor that it takes
 
 Exits with 0 if so, 1 if not, 2 if there is no compiler for a target. Takes some minutes for each target; the tests
 compile each operator for one of them, and a dozen for all.
@@ -11,6 +12,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -18,9 +20,10 @@ from types import ModuleType
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "gpu")]
 
-from gpu_operators import CASES, FILES, IDS, OWN, Call, in_turn, together  # noqa: E402
+from gpu_operators import CASES, FILES, IDS, OWN, calls, in_turn, made, together, typed  # noqa: E402
 
-from polyop.ir.module import Binary  # noqa: E402
+import polyop  # noqa: E402
+from polyop.ir.module import Binary, Module  # noqa: E402
 from polyop.runtime import amdgcn, nvrtc  # noqa: E402
 from polyop.runtime.usage import usage  # noqa: E402
 
@@ -29,6 +32,12 @@ TARGETS = ("cuda:sm_80", "cuda:sm_90a", "hip:gfx90a", "hip:gfx942", "hip:gfx1100
 
 LIMIT, WORST = 1.0, 12
 """Seconds that generating and compiling a kernel may take; how many of the slowest operators are shown."""
+
+ONE_KERNEL = "op a(Q: f16[B, H, S, {d}], K: f16[B, H, {t}, {d}], V: f16[B, H, {t}, {d}]) -> (O: f16[B, H, S, {d}]) " \
+             "{{ O = {name}(Q, K, V, scale=0.125) }}"
+"""Attention whose channels are known."""
+
+ATTENTION = (("attention", "T"), ("attention_causal", "S"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +63,26 @@ def spent() -> float:
     return t.user + t.system + t.children_user + t.children_system
 
 
-def took(call: Call, name: str, tool: ModuleType) -> Took:
+def took(name: str, m: Module, generated: float, tool: ModuleType) -> Took:
     """One operator, compiled anew."""
     start = spent()
-    code, _ = tool.compiled(call.module)
-    seconds, m = spent() - start, call.module
-    return Took(name, call.seconds, seconds, len(usage(Binary(m.name, m.target, code, m.signature))))
+    code, _ = tool.compiled(m)
+    seconds = spent() - start
+    return Took(name, generated, seconds, len(usage(Binary(m.name, m.target, code, m.signature))))
+
+
+def all_of(files: list[str], target: str) -> Iterator[tuple[str, Module, float]]:
+    """Operators of the library, in each of their types that GPUs are asked for, and the seconds that their texts took."""
+    for name in OWN:
+        file, case = CASES[IDS.index(name)]
+        for dtype in typed(case) if file in files else ():
+            call = calls(name, dtype, target, turn=0)[0]
+            yield f"{name} {dtype}", call.module, call.seconds
+    for name, keys in ATTENTION if "attention" in files else ():
+        for d in (64, 128):
+            operator = polyop.op(ONE_KERNEL.format(name=name, d=d, t=keys))
+            _, module, seconds = made(operator._op(operator.choice()), target, "any")
+            yield f"{name}, {d} channels, f16", module, seconds
 
 
 def times(targets: list[str], files: list[str]) -> int:
@@ -68,10 +91,8 @@ def times(targets: list[str], files: list[str]) -> int:
         if tool.unavailable():
             print(f"{target}: {tool.unavailable()}")
             return 2
-        mine = [k for k, name in enumerate(OWN) if CASES[IDS.index(name)][0] in files]
-        in_turn(mine[0], target)  # what is made once for all of them
-        found = sorted((took(in_turn(k, target), f"{OWN[k]} {in_turn(k, target).dtype}", tool) for k in mine),
-                       key=lambda x: -x.each)
+        in_turn(0, target)  # what is made once for all of them
+        found = sorted((took(name, m, seconds, tool) for name, m, seconds in all_of(files, target)), key=lambda x: -x.each)
         middle = found[len(found) // 2]
         print(f"{target}: {len(found)} operators, median {middle.each:.2f} s a kernel, "
               f"{sum(x.each > LIMIT for x in found)} of more than {LIMIT:.0f} s")

@@ -30,8 +30,8 @@ from polyop.ir.scalars import UNARY_FLOAT
 EDGE, WHOLE = 32, 256
 """How long the text of a tile may be, in elements that are stored and no more: where a tensor ends, and where it does not."""
 
-TOGETHER = 16
-"""Registers of one tile of a matrix unit for a turn."""
+LEAST, MOST = 8, 16
+"""Registers of one tile of a matrix unit for a turn: fewer would be moved too often."""
 
 _FUNCTION, _DIVISION = 8, 4  # elements that are as long as a function of a float, or a division
 
@@ -115,7 +115,9 @@ def _at_first(n: Node, i: str, turned: frozenset[str]) -> Node:
 
 def registers(s: Store, regs: int, step: int, scope: Scope) -> int:
     """How many of the `regs` registers of a unit's tile, which `s` stores `step` at a time, a turn has: all, if that is short."""
-    return regs if not scope.most or regs * of_one(s) <= scope.most else max(step, min(regs, TOGETHER))
+    if not scope.most or regs * of_one(s) <= scope.most:
+        return regs
+    return max(step, min(regs, MOST if MOST * of_one(s) <= scope.most else LEAST))
 
 
 def turns(lines: list[str], regs: int, each: int, counted: str, held: Iterable[str]) -> list[str]:

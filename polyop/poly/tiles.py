@@ -138,9 +138,10 @@ def instances(head: str, name: str, coords: tuple[Coord, ...], value: tuple[Affi
     linear = Linear.over(within.get_space(), name, [c.name for c in coords])
     if all(map(linear.has, value)):
         inside = within.preimage_multi_aff(linear.point(within.get_space(), value))
-    else:
+        inside = inside.intersect(isl.Set(f"{head}{{ {text} : {conjunction(only)} }}")) if only else inside
+    else:  # names that are no coordinates stand for some value, of which `only` may say more
         at = space_text(within.get_tuple_name() or "point", value)
-        inside = isl.Map(f"{head}{{ {text} -> {at} }}").intersect_range(within).domain()
+        inside = isl.Map(f"{head}{{ {text} -> {at} : {conjunction(only)} }}").intersect_range(within).domain()
     box = linear.universe
     for c in coords:
         at_c = affine(c.name)
@@ -150,8 +151,7 @@ def instances(head: str, name: str, coords: tuple[Coord, ...], value: tuple[Affi
             box = box.add_constraint(isl.Constraint.inequality_from_aff(linear.aff(affine(c.cap - 1) - at_c)))
         if c.step > 1:
             box = box.intersect(linear.aff(at_c).mod_val(isl.Val(c.step)).zero_basic_set())
-    inside = inside.intersect(box.to_set())
-    return inside.intersect(isl.Set(f"{head}{{ {text} : {conjunction(only)} }}")) if only else inside
+    return inside.intersect(box.to_set())
 
 
 @dataclass(frozen=True, eq=False)

@@ -73,6 +73,11 @@ def with_one_text(found: list[Call]) -> list[Call]:
     return [replace(c, module=replace(c.module, text=text)) for c in found]
 
 
+def typed(case: Case) -> tuple[str, ...]:
+    """f32 and f16, as far as the case has them; its first type, if it has neither."""
+    return tuple(t for t in ("f32", "f16") if t in case.dtypes) or case.dtypes[:1]
+
+
 def in_turn(k: int, target_name: str) -> Call:
     """A call of operator `k`: from one to the next f32 and f16 take turns, if it has both, and so do small sizes."""
     dtypes = CASES[IDS.index(OWN[k])][1].dtypes
@@ -96,14 +101,15 @@ def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int
             arrays[t.name] = np.zeros([evaluate(e, call.sizes) for e in t.shape], t.dtype.numpy)
         for source, result in op.updates:
             arrays[result][...] = arrays[source]
-        rung, module, seconds = _made(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
+        rung, module, seconds = made(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
         outputs = tuple(t.name for t in op.outputs)
         out.append(Call(case, dtype, given, rung, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs, seconds))
     return out
 
 
 @cache
-def _made(op: Any, target_name: str, regime: str) -> tuple[str, Module, float]:
+def made(op: Any, target_name: str, regime: str) -> tuple[str, Module, float]:
+    """The rung on which `op` was compiled, its module, and the seconds that took."""
     start = time.thread_time()
     found = compile_op(op, contiguous(op), target(target_name), Options(regime=regime))
     assert found.module is not None, f"{op.name} has no text for {target_name}"
