@@ -13,7 +13,8 @@ I_C, I_P = Coord("i_c", step=8), Coord("i_p", cap=8)
 
 def test_coordinates_are_in_their_boxes_and_their_sums_in_the_domain() -> None:
     found = instances("[N] -> ", "S", (I_C, I_P, Coord("j")), (affine("i_c") + affine("i_p"), affine("j")), WITHIN)
-    assert found.is_equal(isl.Set("[N] -> { S[c, p, j] : c >= 0 and c mod 8 = 0 and 0 <= p < 8 and c + p < N and 0 <= j <= c + p }"))
+    tiles = isl.Set("[N] -> { S[c, p, j] : c >= 0 and c mod 8 = 0 and 0 <= p < 8 and c + p < N and 0 <= j <= c + p }")
+    assert found.is_equal(tiles)
 
 
 def test_conditions_on_coordinates_hold_too() -> None:
