@@ -14,7 +14,7 @@ from polyop.ir.dtypes import DType
 from polyop.ir.errors import CallError, UnsupportedError, fail
 from polyop.ir.interface import Choice, Interface
 from polyop.ir.op import Op
-from polyop.ir.options import Layout, Options
+from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import Known, Merged, fresh_results, seen_as
@@ -51,7 +51,7 @@ class Operator:
     def __init__(self, interface: Interface, instantiate: Instantiate, compile_: Compile, options: Options | None = None,
                  target: str = "x86") -> None:
         self.interface = interface
-        self.options = options or Options()
+        self.options = options_of(options)
         self.target = target
         self._instantiate = instantiate
         self._compile = compile_
@@ -275,14 +275,15 @@ class Operator:
         Raises UserError, if there is nothing of such a name.
         """
         t = cpu.resolve(target or self.target)
+        options = self.options if options is None else options_of(options)
         op = self._op(self.choice(dtypes, consts, rank))
         if units is None:
             op = flatten(op, chains(op)).op  # as calls with contiguous arrays do
-        made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options or self.options))
+        made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options))
         text = made.module.text if made.module else ""
         caller = self
-        if target not in (None, self.target) or options not in (None, self.options):
-            caller = Operator(self.interface, self._instantiate, self._compile, options or self.options, target or self.target)
+        if target not in (None, self.target) or options != self.options:
+            caller = Operator(self.interface, self._instantiate, self._compile, options, target or self.target)
         notes = made.chosen + made.notes
         return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, notes, made.binary)
 

@@ -16,7 +16,7 @@ from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import fail
 from polyop.ir.op import Op
-from polyop.ir.options import Layout, Options
+from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.span import Source
 from polyop.ir.target import Target
 from polyop.operator import Operator
@@ -67,7 +67,7 @@ def op(text: str, name: str | None = None, *, options: Options | None = None) ->
             what = "defines no operator" if not names else f"defines {', '.join(names)}"
             raise fail("E101", f"the text {what}; expected exactly one", hint="give a `name`, or use `polyop.load`")
         name = names[0]
-    return operator(program, name, options or Options())
+    return operator(program, name, options_of(options))
 
 
 def load(path: str | Path, *, options: Options | None = None) -> Operators:
@@ -77,8 +77,8 @@ def load(path: str | Path, *, options: Options | None = None) -> Operators:
     """
     file = Path(path)
     if not file.suffix and not file.exists() and f"{file}.pop" in standard.texts():
-        return Operators(standard.program(f"{file}.pop"), options or Options())
-    return Operators(parse(read(file)), options or Options())
+        return Operators(standard.program(f"{file}.pop"), options_of(options))
+    return Operators(parse(read(file)), options_of(options))
 
 
 def read(file: Path) -> Source:
@@ -105,7 +105,7 @@ def library(name: str, *, options: Options | None = None) -> Operator:
     """An operator of the standard library."""
     if name not in standard.index():
         raise fail("E201", f"the library has no operator `{name}`" + did_you_mean(name, list(standard.index())))
-    return operator(standard.program(standard.index()[name]), name, options or Options())
+    return operator(standard.program(standard.index()[name]), name, options_of(options))
 
 
 def operator(program: syntax.Program, name: str, options: Options) -> Operator:

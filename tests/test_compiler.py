@@ -201,6 +201,13 @@ def test_an_option_that_does_not_exist_is_refused(wrong):
         Options(**wrong)
 
 
+@pytest.mark.parametrize("wrong", ["strict", {"numerics": "strict"}, {}])
+def test_options_that_are_none_are_refused_where_they_are_given(wrong):
+    for give in (lambda: polyop.op(MATMUL, options=wrong), lambda: polyop.op(MATMUL).compile(options=wrong)):
+        with pytest.raises(UserError, match=r"error\[E902\]: `options` is a (str|dict); expected polyop.Options"):
+            give()
+
+
 def test_a_wrong_operator_is_refused_before_anything_is_scheduled():
     op = op_of("op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = X[i] where i >= 1 }")
     with pytest.raises(UserError, match="not written in full"):

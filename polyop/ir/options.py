@@ -103,6 +103,16 @@ class Options:
         return dict(self.windows) | dict.fromkeys(self.ones, 1)
 
 
+def options_of(given: Options | None) -> Options:
+    """What a user gave as options; the ordinary ones, if that is None.
+
+    Raises UserError E902, if it is no Options.
+    """
+    if not isinstance(given, Options | None):
+        raise fail("E902", f"`options` is a {type(given).__name__}; expected polyop.Options")
+    return Options() if given is None else given
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """How the caller's tensors lie in memory: for each, the dimension whose stride is 1, or None.
