@@ -19,6 +19,8 @@ from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.strides import stride
 
 BATCH, ROW, COLUMN, CONTRACTED = "batch", "row", "column", "contracted"
+LONG = 64
+"""Rows in a number that is known which are worth cutting: each may be a page, of which the first level of a TLB has as many."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -135,8 +137,9 @@ def is_window(u: Stmt, iterator: str) -> bool:
 
 
 def is_long(u: Stmt, iterator: str) -> bool:
-    """Whether `iterator` is worth cutting: how often it runs is not known, or it counts the elements of a block."""
-    return not u.extent(iterator).is_constant or any(
+    """Whether `iterator` is worth cutting: it runs often, or nobody knows how often, or it counts the elements of a block."""
+    extent = u.extent(iterator)
+    return not extent.is_constant or extent.const >= LONG or any(
         isinstance(p, Affine) and blocks_of(p, iterator, u) for x in u.reads for p in x.index)
 
 

@@ -61,6 +61,12 @@ def test_what_is_no_row_that_is_copied_again_has_loops_of_its_own(text):
     assert len(polyop.op(text).compile().trace["schedule"].splitlines()) > 1
 
 
+@pytest.mark.parametrize(("rows", "strategy"), [("N", "packed: no rows"), ("64", "packed: no rows"), ("8", "rows")])
+def test_a_few_rows_at_a_time_are_added_up_whether_their_number_is_known_or_not(rows, strategy):
+    made = polyop.op(f"op f(X: f32[{rows}, C]) -> (Y: f32[C]) {{ Y[c] += X[n, c] }}").compile()
+    assert f": {strategy}" in made.notes[0]
+
+
 @pytest.mark.parametrize(("beside", "clusters"), [(1, 1), (8, 1), (9, 3)])
 def test_the_few_elements_beside_rows_that_are_copied_are_written_with_them(beside, clusters):
     made = polyop.op(f"""op f(X: f32[M, N]) -> (Y: f32[M, N + {2 * beside}]) {{
