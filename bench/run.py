@@ -25,7 +25,7 @@ def measured(book: core.Book) -> list[str]:
     intel = ["", "PyTorch's matrix products are MKL's, which is slower on AMD than on Intel; NumPy's are OpenBLAS's."]
     return [f"Measured by `bench/run.py` on an {core.limits(book.machine)}; beside {peers}: how many times as fast polyop is, as "
             "a geometric mean over the cases of a group, over the faster of the two in each case and over each of them. "
-            "In `dynamic` compiling counts: up to two hundred shapes, each once.", "",
+            "In `dynamic` compiling counts: up to two hundred shapes, each once; in `cached` the kernels are on disk.", "",
             *core.table(*core.summary(book)), *(intel if "AMD" in book.machine.name and "torch" in book.versions else [])]
 
 
