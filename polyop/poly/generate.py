@@ -175,9 +175,17 @@ class _Writer:
             case N.for_:
                 return self.loop(n, w)
             case N.user:
-                part = self.inside.get(n.user_get_expr().get_op_arg(0).get_id().get_name())
-                return self.sequence(part, w) if part else (self.store(n, w),)
+                call = n.user_get_expr()
+                part = self.inside.get(call.get_op_arg(0).get_id().get_name())
+                return self.sequence(part, self.within(part, call, w)) if part else (self.store(n, w),)
         raise InternalError(f"generate: unexpected AST node {n.get_type()}")
+
+    def within(self, part: Part, call: isl.AstExpr, w: _Around) -> _Around:
+        """`w` with the places around `part` for which isl has no loop, since it knows their one value: { k div 2 }."""
+        depth = call.get_op_n_arg() - 1
+        found = {iterator(part.at - depth + i): index(call.get_op_arg(i + 1), w.env) for i in range(depth)}
+        fixed = {name: x for name, x in found.items() if name not in w.coord and name not in w.env and x != affine(name)}
+        return replace(w, env=w.env | fixed) if fixed else w
 
     def scale(self, w: _Around) -> dict[str, tuple[str, int]]:
         return {i: (c, self.steps.get(c, 1)) for i, c in w.coord.items()}

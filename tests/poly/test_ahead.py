@@ -13,7 +13,7 @@ from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
 from polyop.runtime.layout import contiguous
 
-from .test_middle import op_of
+from .middles import op_of
 
 HEAD = "op f(U: f32[H, H], h: f32[B, H], X: f32[L, B, H]) -> (Y: f32[L, B, H]) {\n    z: f32[L, B, H]\n"
 BY_COLUMNS = HEAD + """

@@ -16,7 +16,7 @@ from polyop.program import operator
 from polyop.runtime.layout import contiguous
 from polyop.standard import index, program
 
-from .test_middle import op_of
+from .middles import op_of
 
 NAMES = ("relu", "softmax", "matmul", "bmm", "conv2d", "attention_causal", "lstm", "cumsum", "jacobi2d", "pad_circular")
 """Chains, sequences with and without tests, packed tiles, recurrences, statements that never run."""
@@ -69,6 +69,15 @@ def test_an_item_that_may_not_run_is_written_with_its_neighbours():
     part = generate.Part(maps, ("A", "B"), 0, context)
     assert [part.only((s,)).runs_always for s in ("A", "B")] == [False, True]
     assert not part.only(()).runs_always
+
+
+def test_a_loop_around_others_of_which_isl_knows_the_value_is_that_value():
+    """{ i = floor(k / 2) } is no loop of isl's, and the loops over j stand in it: they are asked for apart."""
+    op = op_of("op f(A: i64[M, N]) -> (T: i64[M, M]) { T[k, i] += A[i, j]  where i in 0:M, j in 0:N, k in 0:M, k / 2 == i }")
+    for rung in ("default", "distributed"):
+        made = middle.lower(middle.scop_of(op), contiguous(op), target("x86:x86-64-v4"), Options(), rung)
+        assert first_failure(prove(made.scop, made.nest, made.context)) is None
+        assert "floor((k)/2)" in str(made.nest) or "floor((k2)/2)" in str(made.nest)
 
 
 def test_a_value_that_isl_chooses_by_a_condition_is_a_sum_with_that_condition():

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyop.ir.errors import UnsupportedError
+from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Kind, structure, walk
 from polyop.ir.options import Options
 from polyop.poly.sets import quota
@@ -75,6 +75,13 @@ def test_a_recurrence_without_an_order_along_single_loops_is_refused_with_a_reas
     for rung in RUNGS:
         with pytest.raises(UnsupportedError, match="no order along single iterators"):
             middle(text, rung)
+
+
+def test_a_text_that_isl_cannot_read_is_no_quota_that_ran_out():
+    with pytest.raises(InternalError, match="syntax error"), quota(1000, "reading"):
+        isl.Set("{ [i] : i < j }")
+    with pytest.raises(UnsupportedError, match="more than 3 isl operations"), quota(3, "reading"):
+        isl.Set("[N] -> { [i, j] : 0 <= i, j < N and exists k : j = 2k }")
 
 
 def test_a_quota_that_runs_out_is_reported_and_isl_goes_on():

@@ -17,7 +17,7 @@ from polyop.poly.skew import STEPS
 from polyop.poly.verify import first_failure, prove
 from polyop.runtime.layout import contiguous
 
-from .test_middle import op_of
+from .middles import op_of
 
 HEAD = "op f(X: f32[M, N]; steps: int) -> (Y: f32[M, N]) {\n    A: f32[steps + 1, M, N]\n    A[0, i, j] = X[i, j]\n"
 TAIL = "  where t >= 1\n    Y[i, j] = A[steps, i, j] }"
