@@ -142,6 +142,12 @@ def number(value: Any, name: str, wanted: DType | None) -> np.ndarray:
         return np.asarray(value).astype(wanted.numpy)
 
 
+def converted(name: str, value: Any, dtype: DType) -> str:
+    """How the caller's own library converts `value`, in words to paste."""
+    is_torch = type(value).__module__.partition(".")[0] == "torch"
+    return f"{name}.to(torch.{dtype.numpy})" if is_torch else f"{name}.astype('{dtype.numpy}')"
+
+
 def shown(value: Any) -> str:
     """`value` in a message; Python refuses to write out very long integers."""
     return f"an integer of {value.bit_length()} bits" if isinstance(value, int) and value.bit_length() > 80 else repr(value)

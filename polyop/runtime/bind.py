@@ -131,14 +131,15 @@ def _input(t: Tensor, value: Any) -> View:
     if t.shape and isinstance(value, bool | int | float):
         raise refuse("E608", f"`{t.name}` is {arrays.shown(value)}; expected an array of {_count(len(t.shape), 'dimension')}")
     v = arrays.view(value, t.name, t.dtype if not t.shape else None)
-    _dtype(t, v.dtype)
+    _dtype(t, v.dtype, value)
     _rank(t, v.shape)
     return v
 
 
-def _dtype(t: Tensor, got: DType) -> None:
+def _dtype(t: Tensor, got: DType, value: Any) -> None:
     if got != t.dtype:
-        raise refuse("E602", f"`{t.name}` is {t.dtype}, got {got}", f"convert it first: {t.name}.astype({t.dtype.numpy})")
+        hint = f"convert it first: {arrays.converted(t.name, value, t.dtype)}"
+        raise refuse("E602", f"`{t.name}` is {t.dtype}, got {got}", hint)
 
 
 def _rank(t: Tensor, shape: tuple[int, ...]) -> None:

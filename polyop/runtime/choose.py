@@ -60,7 +60,7 @@ def choose(interface: Interface, values: Mapping[str, Any]) -> Choice:
             continue
         v = arrays.view(values[p.name], p.name, None if p.dtype in known else DTYPES.get(p.dtype))
         if p.dtype in known:
-            _agree(found, p, v.dtype)
+            _agree(found, p, v.dtype, values[p.name])
         if "..." in p.dims:
             rest = _rest(rest, p, v.shape)
     for p in interface.parameters:
@@ -82,11 +82,11 @@ def members(classes: tuple[str, ...]) -> tuple[DType, ...]:
     return tuple(dict.fromkeys(t for c in classes for t in (CLASSES[c] if c in CLASSES else (DTYPES[c],))))
 
 
-def _agree(found: dict[str, tuple[DType, str]], p: Parameter, got: DType) -> None:
+def _agree(found: dict[str, tuple[DType, str]], p: Parameter, got: DType, value: Any) -> None:
     first, where = found.setdefault(p.dtype, (got, p.name))
     if first != got:
         raise refuse("E602", f"`{p.dtype}` is {first} in `{where}` and {got} in `{p.name}`",
-                     f"convert one: {p.name}.astype({first.numpy})")
+                     f"convert one: {arrays.converted(p.name, value, first)}")
 
 
 Rest = tuple[int, Parameter, tuple[int, ...]]  # how many dimensions, and the parameter and shape that say so

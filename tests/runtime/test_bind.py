@@ -50,7 +50,7 @@ def test_sizes_that_disagree_name_both_places():
 
 
 def test_a_wrong_dtype_names_the_cast():
-    assert message(MATMUL, A=f32(2, 3), B=np.ones((3, 4))) == "E602: `B` is f32, got f64 | convert it first: B.astype(float32)"
+    assert message(MATMUL, A=f32(2, 3), B=np.ones((3, 4))) == "E602: `B` is f32, got f64 | convert it first: B.astype('float32')"
 
 
 def test_a_wrong_rank_shows_the_dimensions():
@@ -141,7 +141,7 @@ def test_a_tensor_of_rank_0_may_be_a_number():
     bound = bind(op, {"s": 1.5})
     assert bound.views["s"].dtype == BF16 and as_numpy(bound.views["s"])[()] == ml_dtypes.bfloat16(1.5)
     assert bound.value.shape == ()
-    assert message(op, s=np.float64(2)) == "E602: `s` is bf16, got f64 | convert it first: s.astype(bfloat16)"
+    assert message(op, s=np.float64(2)) == "E602: `s` is bf16, got f64 | convert it first: s.astype('bfloat16')"
 
 
 # --- out -----------------------------------------------------------------------------------------------------------

@@ -184,7 +184,7 @@ def test_dtypes_and_rank_are_read_off_the_arguments():
 
 def test_choices_that_contradict_are_told():
     x, g = np.ones((2, 4), np.float32), np.ones(4, np.float32)
-    assert message(chosen, x, g.astype(np.float64)) == "E602: `T` is f32 in `X` and f64 in `g` | convert one: g.astype(float32)"
+    assert message(chosen, x, g.astype(np.float64)) == "E602: `T` is f32 in `X` and f64 in `g` | convert one: g.astype('float32')"
     assert message(chosen, x.astype(np.int32), g.astype(np.int32)) == "E602: `X` is i32, but `T` is one of f16, bf16, f32, f64"
     assert message(chosen, np.float32(1), g) == "E603: `X` has at least 1 dimension [..., D], got 0: shape ()"
     assert message(chosen, x, g, n=2.5) == "E609: `n` is an integer and fixed when the operator is compiled, got 2.5"
