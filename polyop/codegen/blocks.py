@@ -1,6 +1,7 @@
 """LoopNest -> LoopNest for kernels whose blocks have threads that work together, before they are printed.
 
     counted   rows are counted one by one
+    unasked   what nobody reads is written to registers without a question, see `unread.py`
     own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
     asked     what all elements of a unit's tile answer alike is asked before the loops over them, and before loops that hold
               nothing else
@@ -14,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Load, affine, bounds, loads, map_loads, names, place, quasi, substitute, substitute_expr
+from polyop.codegen.unread import unasked
+from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, map_loads, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import (
     COUNTED,
     Buffer,
@@ -41,7 +43,7 @@ def prepared(nest: LoopNest) -> LoopNest:
     """`nest` as it is printed; itself, if no block has threads that work together."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest
-    return split(filled(asked(own(counted(nest)))))
+    return split(filled(asked(own(counted(unasked(nest))))))
 
 
 def counted(nest: LoopNest) -> LoopNest:
@@ -207,7 +209,9 @@ def _only_registers(nest: LoopNest, s: Store, row: str, most: Mapping[str, int])
 
 def _adds_zeros(nest: LoopNest, s: Store, n: For, most: Mapping[str, int]) -> bool:
     """Whether the rows `n` are steps of a sum that a matrix unit adds up: it reads zeros beyond its end, which is proved."""
-    is_product = s.reduce is not None and any(x is s for x, loops in placed(n.body, Kind.ATOM) if loops)
+    used = {i for p in s.target.index if isinstance(p, Affine) for i in names(p)}
+    contracted = (x is s and any(f.index not in used for f in loops) for x, loops in placed(n.body, Kind.ATOM))
+    is_product = s.reduce is not None and any(contracted)
     chosen = any(isinstance(p, Affine) and n.index in names(p) for p in s.target.index)
     return is_product and not chosen and all(_inside(nest, x, n.index, most) for x in loads(s.expr))
 
@@ -248,11 +252,21 @@ def _highest(x: Affine, most: Mapping[str, int]) -> int | None:
         if isinstance(a, str):
             top = most.get(a)
         else:
-            top = a.args[1].const - 1 if a.op == "mod" and a.args[1].is_constant else None
+            top = _top(a, most)
         if f < 0 or top is None:
             return None
         total += f * top
     return total if x.const >= 0 else None
+
+
+def _top(a: Quasi, most: Mapping[str, int]) -> int | None:
+    """The greatest value of a remainder, or of a quotient of what is never negative."""
+    if not a.args[1].is_constant or a.op not in ("mod", "div"):
+        return None
+    inner = _highest(a.args[0], most)
+    if a.op == "mod":
+        return a.args[1].const - 1 if inner is None else min(inner, a.args[1].const - 1)
+    return None if inner is None else inner // a.args[1].const
 
 
 def split(nest: LoopNest) -> LoopNest:

@@ -10,20 +10,20 @@ sides of a tile (Kind.ATOM) are therefore none in a kernel:
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.codegen import cunits
+from polyop.codegen import clanes, cunits
 from polyop.codegen.cdigits import digits, extent, step
 from polyop.codegen.cindex import natural
 from polyop.codegen.cplace import STORED, offset, slot_counts
-from polyop.codegen.cresults import spread
-from polyop.codegen.cscope import Held, Scope, Tiles
-from polyop.ir.atoms import Fragment, atoms_for
+from polyop.codegen.cresults import fold, spread
+from polyop.codegen.cscope import Held, Rows, Scope, Tiles
+from polyop.ir.atoms import Atom, Fragment, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, expr_names, loads, names
+from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names, substitute
 from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store, placed, stores
 from polyop.ir.target import Target
 
@@ -38,8 +38,9 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
     """
     held: dict[str, Held] = {}
     products: dict[str, tuple[str, str, str]] = {}
+    made: list[tuple[Load, Held]] = []
     for s, loops in placed(nest.body, Kind.ATOM):
-        if s.reduce is None or not loops:
+        if s.reduce is None or not loops or isinstance(s.expr, Load):  # which is a fold
             continue
         sides = {f.index: f.extent or 0 for f in loops}
         found = factors(s.expr)
@@ -54,21 +55,46 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
         k = tuple((i, sides[i]) for i in rest)
         if len(m) + len(n) != len(kept):
             raise UnsupportedError(f"`{s.target}` has a side of both tiles")
-        spaces = {nest.buffer(x.source).space for x in (a, b)}
-        reads = spaces == {Space.SHARED}  # the unit itself does
+        shared = tuple(nest.buffer(x.source).space == Space.SHARED for x in (a, b))  # the unit itself reads that
         fitting = [x for x in atoms_for(target, a.dtype, b.dtype, s.target.dtype)
-                   if (x.m, x.n) == (extent(m), extent(n)) and (not x.a_map, not x.b_map) == (reads, reads)
-                   and (x.k == extent(k) or (reads and extent(k) % x.k == 0))]
+                   if (x.m, x.n) == (extent(m), extent(n)) and (not x.a_map, not x.b_map) == shared
+                   and (x.k == extent(k) or (shared[1] and extent(k) % x.k == 0))]
         if not fitting:
             raise UnsupportedError(f"{target.name} has no matrix unit for {a.dtype}[{extent(m)}, {extent(k)}]")
         atom = fitting[0]
         roles = [(s.target, Held(atom, atom.c_map, m, n))]
         roles += [(x, Held(atom, f, *at)) for x, f, at in ((a, atom.a_map, (m, k)), (b, atom.b_map, (k, n))) if f]
+        made += [r for r in roles if _is_piece(*r)]
+        roles = [r for r in roles if not _is_piece(*r)]
         for x, h in roles:
             if nest.buffer(x.source).space != Space.REG or held.setdefault(x.source, h) != h:
                 raise UnsupportedError(f"{x.source} is no tile of one kind in registers")
         products[s.stmt] = (s.target.source, a.source, b.source)
-    return Tiles(_beside(nest, held), products, target.warp, squares=target.family == "cuda")
+    held = _beside(nest, held)
+    _require_pieces(made, held)
+    rows = clanes.find_rows(nest, held, {x.source for x, _ in made})
+    for s, loops in placed(nest.body, Kind.ATOM):
+        mine = held.get(s.target.source)
+        if loops and s.stmt not in products and (mine is None or mine.fragment is mine.atom.c_map):
+            clanes.require_own(s, loops, held, rows)
+    return Tiles(held, rows, products, target.warp, squares=target.family == "cuda")
+
+
+def _is_piece(x: Load, h: Held) -> bool:
+    """Whether an operand lies in registers as something else than a tile of its own."""
+    if h.fragment is h.atom.a_map and h.atom.b_map is None:
+        return True
+    return any(isinstance(p, Affine) and p.name is None and names(p) & h.loops for p in x.index)
+
+
+def _require_pieces(made: Iterable[tuple[Load, Held]], held: Mapping[str, Held]) -> None:
+    """Raises  UnsupportedError, if lanes do not hold those operands in the registers of results."""
+    for x, h in made:
+        of = held.get(x.source)
+        if of is None or of.fragment is not of.atom.c_map or of.row != h.row or of.atom.warp != h.atom.warp:
+            raise UnsupportedError(f"{x.source} is no tile of results")
+        for first in range(0, extent(h.column), h.atom.k):
+            clanes.pieces(h.fragment, of.fragment, of.atom.n, h.atom.warp, first)
 
 
 def _beside(nest: LoopNest, held: dict[str, Held]) -> dict[str, Held]:
@@ -81,10 +107,10 @@ def _beside(nest: LoopNest, held: dict[str, Held]) -> dict[str, Held]:
     return more if len(more) == len(held) else _beside(nest, more)
 
 
-def declared(b: Buffer, h: Held, c: str) -> str:
+def declared(b: Buffer, h: Held | Rows, c: str) -> str:
     """The registers of a buffer that holds tiles: `float acc[32][4];`."""
     count = prod(n.const for n in slot_counts(b))
-    if h.fragment is h.atom.c_map:
+    if isinstance(h, Rows) or h.fragment is h.atom.c_map:
         return f"{STORED[b.dtype.name]} {c}[{count}][{h.fragment.regs}];"
     alone = words(b, h.fragment) == 1 or b.dtype.bytes_ > _WORD  # an atom takes a single number as it is
     return f"{STORED[b.dtype.name] if alone else 'pop_u32'} {c}[{count}][{words(b, h.fragment)}];"
@@ -115,6 +141,8 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
     if len(body) != 1 or not isinstance(body[0], Store):
         raise UnsupportedError(f"{n.index} is a side of a tile, and there is more than one statement in it")
     s = body[0]
+    if s.target.source in scope.tiles.rows and s.reduce is not None:
+        return fold(tuple(loops), s, scope, tests)
     if s.stmt in scope.tiles.products:
         of_c = scope.tiles.held[s.target.source]
         # elements of the result that a test leaves out are nobody's; terms of a sum that it leaves out must not be added
@@ -142,11 +170,30 @@ def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
         a, b = b, a
     h = scope.tiles.held[s.target.source]
     atom = h.atom
+    (k,) = (f for f in loops if f.index not in h.loops)
+    left = scope.tiles.held.get(a.source)
+    made = [_words_of(a, left, atom, k.index, at, scope) for at in range(0, k.end, atom.k)] if left and (
+        left.fragment is not atom.a_map) else []
     if cunits.reads_shared(s, scope):
-        (k,) = (f for f in loops if f.index not in h.loops)
-        return cunits.product(atom, _at(s.target, scope), a, b, (h.row, h.column, k), scope)
+        return cunits.product(atom, _at(s.target, scope), a, b, (h.row, h.column, k), scope, made)
+    if made:
+        end = "[0]" if words(scope.buffers[b.source], scope.tiles.held[b.source].fragment) == 1 else ""
+        return ["{", f"    const pop_u32 pop_a[{len(made[0])}] = {{{', '.join(made[0])}}};",
+                f"    {atom.wrapper}({_at(s.target, scope)}, pop_a, {_at(b, scope)}{end});", "}"]
     ends = ["[0]" if words(scope.buffers[x.source], scope.tiles.held[x.source].fragment) == 1 else "" for x in (a, b)]
     return [f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"]
+
+
+def _words_of(a: Load, of: Held, atom: Atom, k: str, first: int, scope: Scope) -> list[str]:
+    """The registers of a left operand made of elements of results, two of 16 bits in each, from `first` on along the sum."""
+    assert atom.a_map
+    if a.dtype.bytes_ != _WORD // 2:
+        raise UnsupportedError(f"{a.dtype} is made of no results")
+    found = []
+    for piece in clanes.pieces(atom.a_map, of.fragment, of.atom.n, atom.warp, first):
+        at = Load(a.source, tuple(substitute(p, {k: affine(piece.column)}) for p in a.index if isinstance(p, Affine)), a.dtype)
+        found.append(f"{_at(at, scope)}[{piece.reg}]")
+    return [f"pop_pair({x}, {y})" for x, y in zip(found[::2], found[1::2], strict=True)]
 
 
 def order(n: For, scope: Scope) -> list[str]:

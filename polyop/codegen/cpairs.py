@@ -21,6 +21,7 @@ from functools import cache
 from polyop.codegen import croll, cwide
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import natural
+from polyop.codegen.clanes import on_elements
 from polyop.codegen.cplace import STORED, element, side_by_side
 from polyop.codegen.cscope import Held, Printed, Scope
 from polyop.ir.atoms import Fragment
@@ -102,7 +103,7 @@ def wide(p: Pairs, scope: Scope) -> tuple[tuple[Load, ...], For, Scope]:
 def _named(p: Pairs, scope: Scope, step: int) -> Scope:
     mine = {_NEXT: _NEXT, _HALF: _HALF, _OUT: _OUT}
     out = Buffer(_OUT, p.store.target.dtype, ((affine(TOGETHER), 1),), Space.REG)
-    return replace(scope, names={**scope.names, **mine}, buffers={**scope.buffers, _OUT: out},
+    return replace(on_elements(p.store, scope), names={**scope.names, **mine}, buffers={**scope.buffers, _OUT: out},
                    steps={**scope.steps, p.along: step})
 
 

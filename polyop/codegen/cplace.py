@@ -105,6 +105,8 @@ def element(load: Load, values: Mapping[int, Text], scope: Scope) -> str:
     b, name = scope.buffers[load.source], scope.names[load.source]
     if load.source in scope.tiles.held:
         return f"{name}[{offset(load, values, scope).c}][pop_r]"
+    if load.source in scope.tiles.rows:
+        return f"{name}[{offset(load, values, scope).c}][{scope.row}]"
     return name if b.space == Space.REG and not b.dims else f"{name}[{offset(load, values, scope).c}]"
 
 

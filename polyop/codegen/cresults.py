@@ -13,18 +13,21 @@ it takes twice as many, which lie in the next tile: `cpairs.py`.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from functools import cache
 from math import gcd
 
 from polyop.codegen import cpairs, croll, cwide
 from polyop.codegen.cdigits import digits
-from polyop.codegen.cindex import bounded, condition, natural
-from polyop.codegen.cplace import offset, side_by_side
-from polyop.codegen.cscope import Held, Printed, Scope
+from polyop.codegen.cexpr import combined
+from polyop.codegen.cindex import Text, bounded, condition, natural
+from polyop.codegen.clanes import of_row, on_elements
+from polyop.codegen.cplace import element, narrowed, offset, side_by_side, value_type, widened
+from polyop.codegen.cscope import Held, Printed, Rows, Scope
 from polyop.ir.atoms import Fragment
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, affine, loads, place, substitute_expr
+from polyop.ir.expr import Affine, Load, affine, loads, names, place, substitute_expr
 from polyop.ir.loops import For, Kind, Node, Space, Store
 
 _FIRST, _NEXT = "pop_s", "pop_e"  # the first register of neighbours, and which of them
@@ -37,9 +40,13 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     also   tests beside those of the `loops` over the tile's sides
     """
     held = {h for x in (s.target, *loads(s.expr)) if (h := scope.tiles.held.get(x.source))}
+    rows = {r for x in (s.target, *loads(s.expr)) if (r := scope.tiles.rows.get(x.source))}
+    if not held and len(rows) == 1:
+        return _of_rows(next(iter(rows)), loops, s, scope, printed, also)
     if len(held) != 1:
         raise UnsupportedError(f"`{s.target}` is written by a warp, and no tile says by which lane")
     h = next(iter(held))
+    scope = on_elements(s, scope)
     if h.fragment is not h.atom.c_map or {f.index for f in loops} != h.loops:
         raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
     is_own = not loads(s.expr) and s.target.source in scope.tiles.held  # elements beyond the bounds are nobody's
@@ -47,7 +54,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     inside = printed(s, scope)
     inside = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in inside), "}"] if tests else inside
     regs = h.fragment.regs
-    each, tiles = croll.registers(s, regs, 1, scope), _tiles(s, scope)
+    each, tiles = _each(s, regs, 1, rows, scope), _tiles(s, scope)
     lines = [*_place(h, "pop_r" if each == regs else f"{_TURN} + pop_r", scope), *inside]
     plain = ["#pragma unroll", f"for (int pop_r = 0; pop_r < {each}; ++pop_r) {{", *("    " + x for x in lines), "}"]
     plain = croll.turns(plain, regs, each, _TURN, tiles)
@@ -57,10 +64,63 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     return cpairs.lines(pairs, scope, printed) if pairs else _together(loops, s, h, scope, printed) or plain
 
 
+def _each(s: Store, regs: int, count: int, rows: Iterable[Rows], scope: Scope) -> int:
+    """The registers of a turn where the text is rolled up: all rows of a tile, as these do not move; else all there are."""
+    each = croll.registers(s, regs, count, scope)
+    return regs if any(each % (r.every * r.fragment.regs) for r in rows) else each
+
+
+def _of_rows(r: Rows, loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, also: tuple[Affine, ...]) -> list[str]:
+    """A store of a value for each row on all lanes that have the row."""
+    if {f.index for f in loops} != {r.row}:
+        raise UnsupportedError(f"`{s.target}` does not go through the rows of a tile")
+    tests = [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
+    inside = printed(s, scope)
+    inside = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in inside), "}"] if tests else inside
+    return ["#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
+            *("    " + x for x in (_row(r, scope), *inside)), "}"]
+
+
+def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...]) -> list[str]:
+    """`row op= element` over the elements of each row: of those that a lane has, then of all lanes that have the row.
+
+    All lanes take part, and write what they have of rows inside the bounds.
+    """
+    assert s.reduce is not None and isinstance(s.expr, Load)
+    r, h, t = scope.tiles.rows[s.target.source], scope.tiles.held[s.expr.source], s.target.dtype
+    columns = {i for i, _ in h.column}
+    cut = any(f.index in columns and not f.is_full for f in loops) or any(columns & names(x) for x in also)
+    if {f.index for f in loops} != h.loops or cut:
+        raise UnsupportedError(f"`{s.target}` is no fold of whole rows")
+    tests = [*(x for f in loops for x in bounded(f, scope.names)), *(condition(x, scope.names) for x in also)]
+    kind = value_type(t)
+    both = combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
+    part = f"{scope.names[s.expr.source]}[{offset(s.expr, {}, scope).c}]"
+    mine = [widened(f"{part}[{x} + {r.every} * pop_r]", t) for x in of_row(h, r)]
+    place_ = element(s.target, {}, scope)
+    result = combined(s.reduce, t, Text(widened(place_, t)), Text("pop_v"), scope)
+    write = f"{place_} = {narrowed(result.c, t)};"
+    lines = [_row(r, scope), f"const auto pop_f = [](const {kind} pop_a, const {kind} pop_b) {{ return ({kind})({both.c}); }};",
+             f"{kind} pop_v = {mine[0]};", *(f"pop_v = pop_f(pop_v, {x});" for x in mine[1:]),
+             f"pop_v = pop_fold_lanes<{r.over}, {r.step}>(pop_v, pop_f);",
+             f"if ({' && '.join(tests)}) {write}" if tests else write]
+    return [f"// {s.stmt}", "#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
+            *("    " + x for x in lines), "}"]
+
+
+def _lane(warp: int, scope: Scope) -> str:
+    """The number of a lane among those that hold a tile together."""
+    return "(int)pop_lane()" if warp == scope.tiles.warp else f"(int)(pop_thread() % {warp})"
+
+
+def _row(r: Rows, scope: Scope) -> str:
+    """Which row a register of this lane is for."""
+    return f"const int {scope.names[r.row]} = {natural(r.fragment.row, {'lane': _lane(r.warp, scope), 'reg': 'pop_r'})};"
+
+
 def _place(h: Held, register: str, scope: Scope) -> list[str]:
     """Where in its tile a register of this lane lies."""
-    lane = "(int)pop_lane()" if h.atom.warp == scope.tiles.warp else f"(int)(pop_thread() % {h.atom.warp})"
-    env = {"lane": lane, "reg": register}
+    env = {"lane": _lane(h.atom.warp, scope), "reg": register}
     found = (*digits(h.row, natural(h.fragment.row, env)), *digits(h.column, natural(h.fragment.column, env)))
     return [f"const int {scope.names[i]} = {at};" for i, at in found]
 
@@ -113,7 +173,8 @@ def _together(loops: tuple[For, ...], s: Store, h: Held, scope: Scope, printed: 
     if wide is None:
         return None
     regs = h.fragment.regs
-    each = croll.registers(s, regs, rows.extent or 1, scope)
+    of_rows = [r for x in loads(s.expr) if (r := scope.tiles.rows.get(x.source))]
+    each = _each(s, regs, rows.extent or 1, of_rows, scope)
     place = _place(h, _FIRST if each == regs else f"{_TURN} + {_FIRST}", scope)
     lines = ["#pragma unroll", f"for (int {_FIRST} = 0; {_FIRST} < {each}; {_FIRST} += {rows.extent}) {{",
              *("    " + x for x in (*place, *wide)), "}"]

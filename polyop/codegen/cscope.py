@@ -27,16 +27,34 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
+class Rows:
+    """Registers with one value for each row of a tile: all lanes have it that hold elements of the row, see `clanes.py`.
+
+    fragment   { [lane, reg] -> [row, 0] }; row: the loop over the tile's rows
+    every      registers of the tile's elements from one row to the next
+    over       lanes that share a row, whose numbers differ by multiples of `step`
+    """
+
+    fragment: Fragment
+    row: str
+    warp: int
+    every: int
+    over: int
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
 class Tiles:
     """What the lanes of a warp hold together in a nest: tiles of a matrix unit.
 
-    held       the registers that hold them
+    held       the registers that hold them; rows: those that hold values of their rows
     products   the statements that multiply them, as (c, a, b)
     warp       lanes that hold one
     squares    whether these can load squares of 8 lines from shared memory together
     """
 
     held: Mapping[str, Held] = field(default_factory=dict)
+    rows: Mapping[str, Rows] = field(default_factory=dict)
     products: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
     warp: int = 1
     squares: bool = False
@@ -75,6 +93,7 @@ class Scope:
     counts    the C type of an index; what data say of a place is i64
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
     most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
+    row       the C text of the register of a row, see `Rows`
     """
 
     names: Mapping[str, str]
@@ -91,6 +110,7 @@ class Scope:
     counts: str = "pop_i64"
     whole: bool = False
     most: int = 0
+    row: str = "pop_r"
 
 
 Printed = Callable[[Store, Scope], list[str]]

@@ -214,8 +214,8 @@ def _buffers(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
         if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):
             continue
         c, counts = scope.names[b.name], slot_counts(b)
-        if b.name in scope.tiles.held:
-            out.append(cmatrix.declared(b, scope.tiles.held[b.name], c))
+        if tile := scope.tiles.held.get(b.name) or scope.tiles.rows.get(b.name):
+            out.append(cmatrix.declared(b, tile, c))
             continue
         if b.space == Space.WORK:
             named = [(d, s) for d, s in enumerate(strides(b, c)) if isinstance(s, str)]

@@ -10,6 +10,7 @@ or n's); of the latter a panel takes as many bytes as it has lines, which is the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import gcd, prod
 
 from polyop.codegen.cdigits import Digits, step
@@ -25,23 +26,28 @@ LINE = 128
 """Bytes of a swizzled line."""
 
 _ROWS = 8  # after which the pattern of a swizzle repeats
+_MADE = "const pop_u32"  # how the registers of an operand are declared
 
 
 def reads_shared(s: Store, scope: Scope) -> bool:
-    """Whether `s` is a product whose operands lie in shared memory."""
-    return s.stmt in scope.tiles.products and scope.buffers[scope.tiles.products[s.stmt][1]].space == Space.SHARED
+    """Whether `s` is a product whose right operand lies in shared memory."""
+    return s.stmt in scope.tiles.products and scope.buffers[scope.tiles.products[s.stmt][2]].space == Space.SHARED
 
 
-def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[Digits, Digits, For], scope: Scope) -> list[str]:
+def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[Digits, Digits, For], scope: Scope,
+            made: Sequence[Sequence[str]] = ()) -> list[str]:
     """The calls for a tile of `a` and one of `b`, whose sides m, n and k the loops `sides` count: one for each atom along k.
+
+    made    the registers of `a` for each of them, if it lies there
 
     Raises  UnsupportedError, if a tile does not lie as the unit reads it.
     """
     m, n, k = sides
-    lines = []
-    for at in range(0, k.end, atom.k):
-        one, two = _operand(a, m, k.index, at, atom.m, atom, scope), _operand(b, n, k.index, at, atom.n, atom, scope)
-        lines.append(f"{atom.wrapper}<{one[0]}, {two[0]}>({c}, {one[1]}, {two[1]}, true);")
+    lines = [f"{_MADE} pop_a{t}[{len(x)}] = {{{', '.join(x)}}};" for t, x in enumerate(made)]
+    for t, at in enumerate(range(0, k.end, atom.k)):
+        across, left = ("", f"pop_a{t}") if made else _operand(a, m, k.index, at, atom.m, atom, scope)
+        also, right = _operand(b, n, k.index, at, atom.n, atom, scope)
+        lines.append(f"{atom.wrapper}<{across}{', ' * (not made)}{also}>({c}, {left}, {right}, true);")
     return lines
 
 
@@ -80,7 +86,9 @@ def group(inside: tuple[Node, ...], lines: list[str], scope: Scope) -> list[str]
         return lines
     if not all(reads_shared(s, scope) for s in mine):
         raise UnsupportedError("beside products that go on while their threads do there are other statements")
-    return ["pop_wgmma_fence();", *lines, "pop_wgmma_commit();"]
+    made = [x for x in lines if x.strip().startswith(_MADE)]  # what is in registers is made before
+    return ["{", *made, "pop_wgmma_fence();", *(x for x in lines if x not in made), "pop_wgmma_commit();", "}"] if made else [
+        "pop_wgmma_fence();", *lines, "pop_wgmma_commit();"]
 
 
 def started(n: Node, scope: Scope) -> frozenset[str]:
@@ -129,8 +137,9 @@ def lanes(inside: tuple[Node, ...], scope: Scope) -> int:
     """How many threads share a tile in one nest of threads: those that carry out its atom; 1, if there is none."""
     if not any(isinstance(n, For) and n.kind == Kind.ATOM for n in walk(inside)):
         return 1
-    found = {x.source for s in stores(inside) for x in (s.target, *loads(s.expr))} & scope.tiles.held.keys()
-    return max((scope.tiles.held[x].atom.warp for x in found), default=scope.tiles.warp)
+    found = {x.source for s in stores(inside) for x in (s.target, *loads(s.expr))}
+    warps = [scope.tiles.held[x].atom.warp for x in found & scope.tiles.held.keys()]
+    return max(*warps, *(scope.tiles.rows[x].warp for x in found & scope.tiles.rows.keys()), 0) or scope.tiles.warp
 
 
 def steps(body: tuple[Node, ...]) -> dict[str, int]:

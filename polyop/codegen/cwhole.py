@@ -19,7 +19,7 @@ from polyop.ir.loops import For, Kind, Node, Space, Store, rebuild
 
 def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
     """What is asked, and `inside` as it is where that is so; None, where nothing is, or there is no tile of neighbours."""
-    tests = _of_results(inside, scope)
+    tests = _of_results(inside, scope) or _of_elements(inside, scope)
     if tests:
         return _said(tests), full(inside)
     loops, s = chain(inside)
@@ -83,6 +83,18 @@ def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
         return None
     ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
     return _least_of(ends, loops, [t for x in lies for t in x or ()], scope)
+
+
+def _of_elements(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
+    """What is asked before elements that lanes hold become others, not all of which there are."""
+    loops, s = chain(inside)
+    held = scope.tiles.held.get(s.target.source) if s else None
+    if s is None or held is None or held.fragment is not held.atom.c_map or s.stmt in scope.tiles.products or not loads(s.expr):
+        return None
+    if any(scope.buffers[x.source].space != Space.REG for x in loads(s.expr)):
+        return None
+    ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
+    return _least_of(ends, loops, [], scope) if ends else None
 
 
 def _least_of(ends: Iterable[Affine], loops: tuple[For, ...], also: list[str], scope: Scope) -> list[str] | None:

@@ -64,7 +64,7 @@ class StagedStrategy:
     @property
     def reads_shared(self) -> bool:
         """Whether the matrix unit reads the staged tiles itself."""
-        return self.atom is not None and self.atom.a_map is None and self.atom.b_map is None
+        return self.atom is not None and self.atom.b_map is None
 
     @property
     def threads(self) -> int:
@@ -96,6 +96,29 @@ def by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy 
     if plain.rows % atom.m or columns != atom.n or columns * atom.b.bytes_ < SWIZZLE:
         return None
     return replace(plain, columns=columns, deep=SWIZZLE // atom.a.bytes_, high=atom.m, wide=atom.n, atom=atom)
+
+
+def reached(extent: Affine, tile: int, mine: int) -> int:
+    """The side of a block's `tile`, halved while results of a constant `extent` leave the warps of one half without any."""
+    while extent.is_constant and extent.const <= tile // 2 and mine < tile:
+        tile //= 2
+    return tile
+
+
+def by_rows(s: StagedStrategy, kept: bool) -> StagedStrategy | None:
+    """`s` with whole rows of results for a warp; None if no lanes hold these, or they would take too many registers.
+
+    kept   whether as many results are kept from turn to turn
+    """
+    if s.atom is None or s.cuts or s.joined or s.lines or s.rows % s.atom.m or s.columns % s.atom.n:
+        return None
+    if s.reads_shared and s.columns > s.atom.n:
+        return None
+    if reached(s.what.update.extent(s.row), s.rows, s.atom.m) < s.rows:  # some warps would have none
+        return None
+    results = s.atom.m * s.columns // s.atom.warp if kept else 0
+    new = replace(s, high=s.atom.m, wide=s.columns)
+    return new if new.registers + results <= HELD else None
 
 
 def by_warps(plain: StagedStrategy, atom: Atom, cut: tuple[Affine, ...], line: int, target: Target) -> StagedStrategy:

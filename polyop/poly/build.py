@@ -123,14 +123,20 @@ class Home:
 
     dropped  its dimensions that run along loops around: one element at a time exists
     locked   coordinates of lock-step loops around, which index copies of it
+    turn     a class of serial loop: beside this turn's value that of the turn before is kept, first the one and then the other
     """
 
     buffer: Buffer
     dropped: tuple[bool, ...]
     locked: tuple[str, ...]
+    turn: str = ""
 
     def place(self, load: Load, s: Stmt, plan: Plan, axes: Axes) -> Load:
         index = tuple(p for p, gone in zip(load.index, self.dropped, strict=True) if not gone)
+        if self.turn:  # behind the loop the last turn's value is read
+            now = next((i for i, c in plan.classes[s.name].items() if c == self.turn), "")
+            back = [-p.const for p in load.index if now and isinstance(p, Affine) and p.terms == affine(now).terms]
+            index = (*index, affine(max(back, default=0)))
         return Load(self.buffer.name, (*index, *(affine(c) for c in self.locked)), load.dtype, load.guard, load.span)
 
 

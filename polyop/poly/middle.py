@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 import islpy as isl
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.loops import LoopNest, Node
+from polyop.ir.expr import loads
+from polyop.ir.loops import LoopNest, Node, Space
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
@@ -102,8 +103,10 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
             written.append(_written(plan, node, rung, storage, skew))
     own = {b.name: b for w in written for b in w.program.buffers}
     op = op_scop.op
+    used = {x.source for w in written for s in w.program.stmts for e in (s.target, s.expr) for x in loads(e)}
+    kept = tuple(b for b in storage.buffers(plan) if b.space != Space.SHARED or b.name in used)
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
-    plain = LoopNest(op.name, op.sizes, scalars, (*storage.buffers(plan), *own.values()),
+    plain = LoopNest(op.name, op.sizes, scalars, (*kept, *own.values()),
                      tuple(n for w in written for n in w.nodes), tuple(in_place(op).items()))
     nest = with_barriers(with_atomics(owned(plain))) if target.warp else plain
     nest = side_by_side(nest, target.boxes) if target.warp and rung == "tuned" else nest

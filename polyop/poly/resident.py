@@ -17,6 +17,7 @@ Source: Dao et al., "FlashAttention", 2022, for what is kept where.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
@@ -26,15 +27,17 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import affine
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
-from polyop.poly import blocktile, spread, spreadchoice, staged, tilechoice
+from polyop.poly import blocktile, fragments, spread, spreadchoice, staged, tilechoice
 from polyop.poly.batches import Run
 from polyop.poly.blocktile import StagedStrategy
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.edges import Edge
 from polyop.poly.fold import Folds, Tile, kept_along, tile_coord
+from polyop.poly.fragments import Fragments
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster, Group, Node, Resident, Schedule, Serial
 from polyop.poly.scop import MAP, UPDATE, Scop
+from polyop.poly.staged import Cells
 from polyop.poly.staging import Turns
 from polyop.poly.strides import serial_axis
 from polyop.poly.tiles import Axis, Coord, bands
@@ -222,31 +225,43 @@ def build(plan: Plan, node: Resident, found: Kept, temporaries: Iterable[Buffer]
     outer = {c: Axis((Coord(c),)) for c in node.loops}
     serial = next(n for n in node.body if isinstance(n, Serial))
     turn = {**outer, serial.loop: serial_axis(plan, serial)}
-    for strategies, without_unit in _strategies(plan, _clusters(serial), turn):
+    for strategies, f, without_unit in _ways(plan, node, serial, turn, found.held):
         if why and without_unit:  # memory is no reason to
             continue
         for slots in (2, 1) if plan.target.copies else (1,):
-            part = _built(plan, node, found, strategies, outer, turn, slots)
-            refused = _too_large(plan.target, (*temporaries, *part.buffers), slots)
+            part = _built(plan, node, found, strategies, f, outer, turn, slots)
+            refused = _too_large(plan.target, (*(() if f else temporaries), *part.buffers), slots)
             if not refused:
                 return part
             why = why or refused
     raise UnsupportedError(why or "contractions have blocks of different threads")
 
 
-def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, outer: Axes, turn: Axes, slots: int) -> Part:
+def _ways(plan: Plan, node: Resident, serial: Serial, turn: Axes, held: frozenset[str]
+          ) -> Iterator[tuple[Strategies, Fragments | None, bool]]:
+    """How contractions are tiled; with registers for what is between them first, where there are some."""
+    for strategies, without_unit in _strategies(plan, _clusters(serial), turn):
+        if whole := fragments.by_rows(strategies, plan.target):
+            with suppress(UnsupportedError):
+                yield whole, fragments.fragments(plan, node, serial, whole, held), False
+        yield strategies, None, without_unit
+
+
+def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, f: Fragments | None, outer: Axes, turn: Axes,
+           slots: int) -> Part:
     serial = next(n for n in node.body if isinstance(n, Serial))
     first, inner = plan.tiled[node.tile[0]], _clusters(serial)
     last = next(s for s in reversed(strategies) if s)
     plan = replace(plan, block=last.threads)
     begins = next(s for s in strategies if s)  # what others copy is on its way while this one adds up
-    parts = [_part(plan, c, turn, s, found.held if s is last else (), Turns(serial.loop, slots, int(s is begins or slots > 1)))
+    parts = [_part(plan, c, turn, s, f, found.held if s is last else (), Turns(serial.loop, slots, int(s is begins or slots > 1)))
              for c, s in zip(inner, strategies, strict=True)]
     after = []
     for c in node.body:
         if isinstance(c, Cluster):
-            column = next((k for k in c.shell if k not in plan.tiled), None)
-            after.append(staged.follow(plan, c, outer, last, column, found.held) if column else _part(plan, c, outer, None))
+            column, cells = next((k for k in c.shell if k not in plan.tiled), None), f.cells if f else Cells()
+            after.append(staged.follow(plan, c, outer, last, column, found.held, cells) if column
+                         else _part(plan, c, outer, None, f))
     turns = bands((serial.loop,), *(t for p in parts for t in p.early), *(t for p in parts for t in p.tree))
     tree = bands((*node.loops, first.name), *(t for p in parts for t in p.once), *turns, *(t for p in after for t in p.tree))
     every = (*parts, *after)
@@ -287,9 +302,11 @@ def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterato
             yield all_, any(has and s and not s.atom for s, has in zip(all_, units, strict=True))
 
 
-def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, held: Iterable[str] = (),
+def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, f: Fragments | None, held: Iterable[str] = (),
           turns: Turns | None = None) -> Part:
     if s:
-        return replace(staged.build(plan, c, outer, s, held, turns), chosen=(f"{c}: {s}",))
+        return replace(staged.build(plan, c, outer, s, held, turns, f.cells if f else None), chosen=(f"{c}: {s}",))
+    if f:
+        return replace(fragments.build(plan, c, outer, f), chosen=(f"{c}: on the registers of results",))
     spreading = spreadchoice.choose(plan, c)[0]
     return replace(spread.build(plan, c, outer, spreading), chosen=(f"{c}: {spreading}",))

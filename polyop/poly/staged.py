@@ -26,11 +26,11 @@ Source: CUTLASS, "Efficient GEMM in CUDA", for the hierarchy of tiles.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Const, Load, affine, map_loads, place, substitute, substitute_expr
+from polyop.ir.expr import Affine, Const, Load, affine, map_loads, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.blocktile import SHARED, SWIZZLE, StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
@@ -39,8 +39,8 @@ from polyop.poly.cutatoms import one_by_one, parted
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, iterators_of
-from polyop.poly.scop import INIT, MAP, everywhere
-from polyop.poly.sides import cut
+from polyop.poly.scop import INIT, MAP, Stmt, everywhere
+from polyop.poly.sides import SideCut, cut
 from polyop.poly.staging import Staging, Turns, slot_bytes, with_slots
 from polyop.poly.strides import lower_bound
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
@@ -48,28 +48,49 @@ from polyop.poly.turns import stage_in_turns
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str] = (),
-          turns: Turns | None = None) -> Part:
+          turns: Turns | None = None, cells: Cells | None = None) -> Part:
     """The part of the tile program that `s` stands for, inside the loops `outer`.
 
     held    temporaries that the next turn of the loop around, or other clusters of the block, use too, and that its threads keep
             in registers as they keep results: `Part.once` makes room for them
     turns   how tiles are staged in the turns of that loop
+    cells   what lanes keep of other clusters as they keep results
     """
-    writer = _Staged(plan, cluster, outer, s, frozenset(held), turns)
+    writer = _Staged(plan, cluster, outer, s, frozenset(held), turns, cells or Cells())
     part = writer.build()
     room = tuple(writer.begun(t, turns.loop if turns else "") for t in held)
     return replace(part, once=(*room, *part.once), stmts=tuple(writer.b.stmts))
 
 
+@dataclass(frozen=True, eq=False)
+class Cells:
+    """What the lanes of a warp keep from cluster to cluster as they keep a unit's results: see `fragments.py`.
+
+    rows    how the names of the rows' coordinates begin, which are those of all clusters then; "": each has its own
+    across  how the columns are cut
+    homes   the registers of temporaries, of which one is for each row, or for each element
+    """
+
+    rows: str = ""
+    across: SideCut | None = None
+    homes: Mapping[str, Home] = field(default_factory=dict)
+
+
+def sides_of(plan: Plan, s: StagedStrategy, rows: str = "") -> tuple[SideCut, SideCut]:
+    """How the rows and the columns of the results of `s` are cut; `rows`: as in `Cells`."""
+    own, a = plan.classes[s.what.update.name], s.atom
+    down = cut(s.down, {**own, s.row: rows} if rows else own, s.high, a.m if a else 0, plan.tiled.get(own[s.row]))
+    return down, cut(s.across, own, s.wide, a.n if a else 0)
+
+
 class _Staged:
     def __init__(self, plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: frozenset[str],
-                 turns: Turns | None) -> None:
-        self.plan, self.cluster, self.outer, self.s, self.held = plan, cluster, outer, s, held
+                 turns: Turns | None, cells: Cells) -> None:
+        self.plan, self.cluster, self.outer, self.s, self.held, self.cells = plan, cluster, outer, s, held, cells
         self.c, self.u = s.what, s.what.update
         q = self.own = plan.classes[self.u.name]
         a = s.atom
-        self.down = cut(s.down, q, s.high, a.m if a else 0, plan.tiled.get(q[s.row]))
-        self.across = cut(s.across, q, s.wide, a.n if a else 0)
+        self.down, self.across = sides_of(plan, s, cells.rows)
         self.chunk = Coord(f"{q[s.depth]}_c", s.deep)
         d = q[s.depth]
         loaded = a and not s.reads_shared
@@ -83,7 +104,7 @@ class _Staged:
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()
-        self.b = Builder(plan, cluster, self.homes, frozenset(q[i] for i in chains))
+        self.b = Builder(plan, cluster, {**cells.homes, **self.homes}, frozenset(q[i] for i in chains))
         for h in self.homes.values():
             self.b.buffer(h.buffer)
         # squares of 16-bit elements are turned on the way to registers
@@ -116,7 +137,7 @@ class _Staged:
             for s, load in uses(self.cluster, tensor) if tensor not in self.held else ():
                 if any(not aligned(self.plan, s, load, d, around) for d in range(len(t.shape))):
                     raise UnsupportedError(f"{tensor} has more than an element for each result")
-            homes[tensor] = _held_home(self.plan, tensor, locked)
+            homes[tensor] = held_home(self.plan, tensor, locked)
         return homes
 
     def begun(self, tensor: str, turn: str) -> Band | str:
@@ -159,6 +180,8 @@ class _Staged:
         in_tiles = dict(staged)
         if s.atom and not s.reads_shared:
             for side, load in (("left", self.c.lefts[0]), ("right", self.c.rights[0])):
+                if load.source in self.cells.homes:
+                    continue
                 tree, at = self.load(side, load, staged[place(load, values)])
                 loaded.append(tree)
                 staged[place(load, values)] = at
@@ -191,9 +214,30 @@ class _Staged:
         return replace(self.b.part(bands(grid, *inside)), once=_around(grid, once), early=_around(grid, early))
 
     def copies(self, n: int, load: Load) -> Copies:
-        """The copies of an operand."""
+        """The copies of an operand; of one in registers there are none."""
+        if load.source in self.cells.homes:
+            return Copies((), (), (), self.piece(self.cells.homes[load.source]))
         in_turns = self.staging.around and load.source not in self.plan.inside
         return (stage_in_turns if in_turns else stage)(self.b, self.staging, n, load)
+
+    def piece(self, home: Home) -> Load:
+        """Where a step finds its left operand in registers that lie as other results, whose columns are this sum's depth.
+
+            { [j_o, j_p] -> [j_q, j'] : j_q + j' = j_o + j_p and 0 <= j' < n }, where an atom of those has n columns
+        """
+        across = self.cells.across
+        if self.s.atom is None or across is None or len(across.atom) != 1:
+            raise UnsupportedError(f"{home.buffer.name} lies with the lanes of a unit, and no unit reads it")
+        n, k, at = across.atom[0].cap or 1, self.steps[-1].cap or 1, affine(self.steps[-1].name)
+        first = affine(self.steps[0].name) if len(self.steps) > 1 else Affine()
+        if n % k and k % n:
+            raise UnsupportedError(f"a step of {k} does not go by results of {n} columns")
+        many, few = affine(n), n < k
+        whole = first + quasi("div", at, many) * n if few else first if n == k else quasi("div", first, many) * n
+        rest = quasi("mod", at, many) if few else at if n == k else (quasi("mod", first, many) if across.rows else first) + at
+        of = dict.fromkeys(names_of(across.threads), Affine()) | dict.fromkeys(names_of(across.rows), whole)
+        of[across.atom[0].name] = rest
+        return Load(home.buffer.name, tuple(of.get(c, affine(c)) for c in home.locked), home.buffer.dtype)
 
     def load(self, side: str, load: Load, staged: Load) -> tuple[Band | str, Load]:
         """The loops that bring one step's atoms of an operand from shared memory to registers; where the product finds them."""
@@ -219,7 +263,7 @@ class _Staged:
         init = next((x for x in self.cluster.stmts if x.kind == INIT and x.target.source == u.target.source), None)
         follow = [x for x in self.cluster.stmts if x.kind == MAP]
         locked = self.locked
-        name = f"{self.plan.stems[u.target.source]}_{u.name}_acc"
+        name = acc_name(plan, u)
         self.b.buffers.pop(f"{self.plan.stems[u.target.source]}_reg", None)
         self.b.buffer(Buffer(name, u.target.dtype, tuple((affine(c.cap or 1), c.step) for c in locked), Space.REG))
         self.acc = Load(name, tuple(affine(c.name) for c in locked), u.target.dtype)
@@ -230,7 +274,7 @@ class _Staged:
         else:
             before = [self.b.move(f"{u.name}_fill", u, self.axes, loops, self.acc, home)]
         after = []
-        if not is_local(plan, self.cluster, u.target.source):
+        if not is_local(plan, self.cluster, u.target.source) and u.target.source not in self.cells.homes:
             after.append(self.b.move(f"{u.name}_finish", u, self.axes, loops, home, self.acc))
         for x in follow:
             around = [*self.outer, *(k for i in x.dims if (k := plan.classes[x.name][i]) not in self.outer)]
@@ -239,20 +283,23 @@ class _Staged:
         return before, after
 
 
-def follow(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, column: str, held: Iterable[str]) -> Part:
+def acc_name(plan: Plan, u: Stmt) -> str:
+    """The registers in which `u` adds up."""
+    return f"{plan.stems[u.target.source]}_{u.name}_acc"
+
+
+def follow(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, column: str, held: Iterable[str], cells: Cells) -> Part:
     """The part for a cluster without reductions, whose points a block's threads have as they have the results of `s`.
 
     column   its class that runs along the columns; `held`: the temporaries that are in the threads' registers
     """
     a = s.atom
     row = next(c for c in cluster.shell if c in plan.tiled)
-    own = plan.classes[s.what.update.name]
-    down = cut(s.down, own, s.high, a.m if a else 0, plan.tiled[row])
-    across = cut(s.across, own, s.wide, a.n if a else 0)
+    down, across = sides_of(plan, s, cells.rows)
     axes = {**outer, row: Axis(down.of[s.row]), column: Axis(across.of[s.column])}
     threads, rows, atoms = (*down.threads, *across.threads), (*down.rows, *across.rows), (*down.atom, *across.atom)
-    homes = {t: _held_home(plan, t, (*threads, *rows, *atoms)) for t in held}
-    b = Builder(plan, cluster, homes)
+    homes = {t: held_home(plan, t, (*threads, *rows, *atoms)) for t in held}
+    b = Builder(plan, cluster, {**cells.homes, **homes})
     b.over_rows(rows)
     b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in atoms}
     b.over_threads(threads, a.warp if a else 1)
@@ -264,7 +311,7 @@ def _around(grid: Iterable[str], trees: Sequence[Band | str]) -> tuple[Band | st
     return bands(grid, *trees) if trees else ()
 
 
-def _held_home(plan: Plan, tensor: str, locked: tuple[Coord, ...]) -> Home:
+def held_home(plan: Plan, tensor: str, locked: tuple[Coord, ...]) -> Home:
     """A register for each result of a thread."""
     t = plan.scop.op.tensor(tensor)
     dims = tuple((affine(c.cap or 1), c.step) for c in locked)

@@ -11,7 +11,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, names
 from polyop.ir.expr import Test as Tests
 from polyop.poly import cutatoms
-from polyop.poly.blocktile import SWIZZLE, StagedStrategy, by_group, by_warps, joined, kept_by_groups, kept_by_warps
+from polyop.poly.blocktile import SWIZZLE, StagedStrategy, by_group, by_warps, joined, kept_by_groups, kept_by_warps, reached
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, written_order
@@ -134,19 +134,12 @@ def _warps(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...], cut: tupl
         return ()  # an operand that the unit reads where it lies, in the block's memory, ends within an atom
     # of what goes through registers, all that lanes wait for is fetched at once
     s = by_warps(plain, atom, cut, LINE if target.copies else SWIZZLE, target)
-    s = s if len(s.across) > 1 else replace(s, columns=_reached(columns, s.columns, s.wide))
+    s = s if len(s.across) > 1 else replace(s, columns=reached(columns, s.columns, s.wide))
     if plan.tiled:
-        s = replace(s, high=s.rows) if _reached(rows, s.rows, s.high) < s.rows else s
+        s = replace(s, high=s.rows) if reached(rows, s.rows, s.high) < s.rows else s
         return kept_by_warps(s, columns, plan.at_most(depth), atom.k if target.copies else s.deep, target.copies)
-    s = s if len(s.down) > 1 else replace(s, rows=_reached(rows, s.rows, s.high))
+    s = s if len(s.down) > 1 else replace(s, rows=reached(rows, s.rows, s.high))
     return (s if target.copies or cut else joined(s),)
-
-
-def _reached(extent: Affine, tile: int, mine: int) -> int:
-    """The side of a block's `tile`, halved while results of a constant `extent` leave the warps of one half without any."""
-    while extent.is_constant and extent.const <= tile // 2 and mine < tile:
-        tile //= 2
-    return tile
 
 
 def _tiled_row(plan: Plan, c: Contraction, column: str) -> tuple[str, str]:

@@ -151,9 +151,10 @@ def test_depths_of_at_most_so_much_are_one_tile():
 def test_units_that_read_shared_memory_take_both_products_and_boxes_what_they_read(channels):
     made = attention("cuda:sm_90a", "f16", channels, depth=channels)
     assert made.module.text.count("pop_wgmma_m64n64k16_f16<0, 0>") == channels // 16  # scores
-    assert made.module.text.count(f"pop_wgmma_m64n{channels}k16_f16<0, 1>") == 4  # values, across the sum
+    assert made.module.text.count(f"pop_wgmma_m64n{channels}k16_f16_a<1>") == 4  # values, across the sum; weights in registers
     assert made.module.text.count("pop_ring_load") == 5 * channels // 64
-    assert {b.swizzle for b in made.nest.buffers if b.name in ("p_block_f16", "Q_S0_tile0", "K_S0_tile1", "V_S9_tile1")} == {128}
+    shared = {b.name: b.swizzle for b in made.nest.buffers if b.space == Space.SHARED}
+    assert shared == dict.fromkeys(("Q_S0_tile0", "K_S0_tile1", "V_S9_tile1"), 128)
     for sizes in SIZES:
         for order in ("forward", "shuffled"):
             report, error = run(made, "f16", channels, (*sizes[:2], channels), order=order)
@@ -168,13 +169,12 @@ def test_depths_that_no_line_of_a_unit_ends_with_are_right():
         assert not report.findings and error < 4e-3, depth
 
 
-def test_rows_in_shared_memory_are_moved_by_16_bytes_and_meet_in_pairs_of_lanes_at_most():
-    made = attention("cuda:sm_90a", "f16", 64, depth=64)
+def test_rows_in_shared_memory_are_moved_by_16_bytes_and_no_lanes_meet():
+    made = attention("hip:gfx942", "f16", 64, depth=64)
     given, _ = arrays("f16", 64, (64, 128, 64))
     traffic = emulated.run(made.module, {"B": 2, "S": 64, "N": 128}, {}, given, banks=True).traffic
     mine = [t for t in traffic if "pop_wide" in t.code]
-    assert len(mine) >= 6 and all(t.cycles <= 2 * t.phases for t in mine)
-    assert sum(t.cycles for t in mine) <= 4 * 960  # 64 rows of 64 keys, four times; one by one they took 5,376
+    assert len(mine) >= 6 and all(t.cycles == t.phases for t in mine)
 
 
 @pytest.mark.parametrize("where", ["cuda:sm_80", "cuda:sm_90a"])
@@ -198,14 +198,15 @@ BARRIER = re.compile(r"pop_(copies|units)_barrier<\d>\((pop_arriving)?\);")
 SAFE = "p_block_f16 is written again"  # between powers, and zeros where there are none: by their names they could meet
 
 
-@pytest.mark.parametrize(("depth", "pending"), [(0, [0, 0, 1, 2, 3, 4, 5]), (64, [0, 1, 2, 3, 4, 5])])
-def test_barriers_are_few_and_leave_the_next_tiles_on_their_way(depth, pending):
-    text = attention("cuda:sm_80", "f16", 64, depth=depth).module.text
+@pytest.mark.parametrize(("where", "depth", "pending"), [("cuda:sm_80", 0, [0, 0]), ("cuda:sm_80", 64, [0]),
+                                                         ("cuda:sm_90a", 64, [0, 0])])
+def test_barriers_are_few_and_leave_the_next_tiles_on_their_way(where, depth, pending):
+    text = attention(where, "f16", 64, depth=depth).module.text
     assert [int(x[0][x[0].index("<") + 1]) for x in BARRIER.finditer(text)] == pending
 
 
 @pytest.mark.parametrize(("where", "depth", "at"), [
-    *(("cuda:sm_80", 0, k) for k in range(7)), *((w, 64, k) for w in ("cuda:sm_80", "cuda:sm_90a") for k in range(6))])
+    *(("cuda:sm_80", 0, k) for k in range(2)), ("cuda:sm_80", 64, 0), ("cuda:sm_90a", 64, 1)])
 def test_each_barrier_left_out_is_found(where, depth, at):
     made = attention(where, "f16", 64, depth=depth)
     x = [*BARRIER.finditer(made.module.text)][at]

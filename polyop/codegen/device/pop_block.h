@@ -209,6 +209,12 @@ template <> struct pop_exchange<false> {
     template <class T> POP_FN T with(T x, pop_u32 mask) { return (T)pop_shuffle_xor((int)x, mask); }
 };
 
+// `x` of OVER lanes of a warp whose numbers differ by multiples of STEP, joined by `f`, for all of them; powers of 2.
+template <unsigned OVER, unsigned STEP, class T, class F> POP_FN T pop_fold_lanes(T x, F f) {
+    for (pop_u32 s = STEP; s < OVER * STEP; s *= 2) x = f(x, pop_exchange<(sizeof(T) >= 4)>::with(x, s));
+    return x;
+}
+
 // `x` of OVER threads of a block of BLOCK, whose numbers differ by multiples of STEP, joined by `f`, for all of them: by shuffles
 // inside a warp, then through shared memory. OVER and STEP are powers of 2; all threads of the block call this together.
 template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN T pop_fold(T x, F f) {

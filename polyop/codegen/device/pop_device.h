@@ -124,6 +124,10 @@ template <class T> POP_FN T pop_mod(T a, T b) {
 }
 template <class T> POP_FN T pop_max(T a, T b) { return a >= b || a != a ? a : b; }
 template <class T> POP_FN T pop_min(T a, T b) { return a <= b || a != a ? a : b; }
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)  // one instruction; else they are three
+POP_FN float pop_max(float a, float b) { float r; asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+POP_FN float pop_min(float a, float b) { float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
+#endif
 template <class T> POP_FN T pop_relu(T a) { return pop_max(a, (T)0); }
 template <class T> POP_FN T pop_abs(T a) { return a < 0 ? pop_neg(a) : a; }
 template <class T> POP_FN T pop_sign(T a) { return a != a ? a : (T)((a > 0) - (a < 0)); }

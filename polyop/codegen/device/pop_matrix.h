@@ -49,6 +49,19 @@ POP_FN pop_u32 pop_tf32(float x) {
 }
 #endif
 
+// --- operands made of results ---------------------------------------------------------------------------------------
+
+// Two elements of 16 bits in one register, the first one lowest. Of two that are rounded just before one instruction makes both.
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)
+POP_FN pop_u32 pop_pair(pop_u16 first, pop_u16 second) {
+    pop_u32 both;
+    asm("mov.b32 %0, {%1, %2};" : "=r"(both) : "h"(first), "h"(second));
+    return both;
+}
+#else
+POP_FN pop_u32 pop_pair(pop_u16 first, pop_u16 second) { return (pop_u32)first | (pop_u32)second << 16; }
+#endif
+
 // --- products -------------------------------------------------------------------------------------------------------
 
 #if defined(POP_EMULATOR)

@@ -242,10 +242,13 @@ class Accesses:
         yield from self._beyond(site)
 
     def _beyond(self, site: Site) -> Iterator[Read]:
-        """What a matrix unit reads beyond the end of a sum, since it takes whole tiles and all rows of them: zeros, or else."""
-        if not any(x.loop.kind == Kind.ATOM for x in site.around):
-            return
+        """What a matrix unit reads beyond the end of a sum, since it takes whole tiles and all rows of them: zeros, or else.
+
+        A side of its tile is the sum's then. Else lanes take elements one by one, each of which they ask for.
+        """
         kept = frozenset[str]().union(*(names(p) for p in site.store.target.index if isinstance(p, Affine)))
+        if not any(x.loop.kind == Kind.ATOM and x.loop.index not in kept for x in site.around):
+            return
         for i, around in enumerate(site.around):
             loop = around.loop
             if loop.kind not in (Kind.ATOM, Kind.ROWS) or loop.index in kept or loop.is_full:

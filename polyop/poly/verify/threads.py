@@ -50,11 +50,14 @@ def misnumbered(nest: LoopNest) -> str | None:
 
 
 def strayed(a: Accesses) -> str | None:
-    """The first register that one thread writes and another reads as its own."""
+    """The first register that one thread writes and another reads as its own.
+
+    Which lane of a warp has an element of a matrix unit's tile is no digit: of the lanes the printer asks (`codegen/clanes.py`).
+    """
     found: dict[str, tuple[dict[int, Digit], Load]] = {}
     uses = [(s, x, x is s.store.target) for s in a.sites for x in _registers(a, s)]
     for s, x, writes in uses:
-        loops = {f.index: f for f in chain(s)}
+        loops = {f.index: f for f in chain(s) if f.kind == Kind.THREADS}
         owners = {d: digit(loops[p.name]) for d, p in enumerate(x.index) if isinstance(p, Affine) and p.name in loops}
         mixed = [p for d, p in enumerate(x.index) if d not in owners and isinstance(p, Affine) and names(p) & loops.keys()]
         if mixed:
@@ -63,7 +66,8 @@ def strayed(a: Accesses) -> str | None:
         if owners != known:
             return f"`{x}` and `{first}` lie with different threads"
         # a fold leaves its result with all threads, and so does a scan
-        if writes and s.store.reduce is None and len(owners) < len(loops) and not is_step(a, s):
+        used = {n for p in x.index if isinstance(p, Affine) for n in names(p)}
+        if writes and s.store.reduce is None and any(f.index not in used for f in chain(s)) and not is_step(a, s):
             return f"`{x}` is written for some of the loops over threads around it"
     return None
 
