@@ -11,7 +11,7 @@ and a fold over the lanes that share a row:
     i_w (threads: a warp) ( part[i_p, j_p] = -inf   j_q ( part[i_p, j_p] max= s[j_q, i_p, j_p] )   top[i_p] max= part[i_p, j_p] )
 
 What the next contraction reads by rows and along j is a tile of its left operand where it is, if the lanes that hold it have
-what they take of an operand: that is a relation in a relation (`holds_operand`). Of what the next turn needs, too, two are kept.
+what they take of an operand: that is a relation in a relation (`fragmentunits.py`). Of what the next turn needs, too, two are kept.
 
 Source: Dao, "FlashAttention-2", 2023, for warps that have whole rows.
 """
@@ -21,45 +21,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-import islpy as isl
-
-from polyop.ir.atoms import Atom, Fragment, atoms_for
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.ir.target import Target
-from polyop.poly import blocktile
 from polyop.poly.blocktile import StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.edges import single
+from polyop.poly.fragmentunits import Strategies, holds_operand
 from polyop.poly.nodes import Cluster, Group, Resident, Serial
 from polyop.poly.scop import UPDATE, Stmt, everywhere
 from polyop.poly.sides import SideCut
 from polyop.poly.staged import Cells, acc_name, names_of, sides_of
 from polyop.poly.strides import common_start
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band
-
-Strategies = tuple[StagedStrategy | None, ...]
-
-
-def by_rows(strategies: Strategies, target: Target) -> Strategies | None:
-    """`strategies` in which a warp has whole rows of each contraction's results; None if that is not so of some.
-
-    All but the first one read results, so of units that read shared memory they have those that take the left operand otherwise.
-    """
-    first, *_, last = (n for n, s in enumerate(strategies) if s)
-    found = [blocktile.by_rows(s, n == last) if s else None for n, s in enumerate(strategies)]
-    found = [_from_registers(s, target) if s and n > first and s.reads_shared else s for n, s in enumerate(found)]
-    return tuple(found) if all((x is None) == (s is None) for x, s in zip(found, strategies, strict=True)) else None
-
-
-def _from_registers(s: StagedStrategy, target: Target) -> StagedStrategy | None:
-    """`s` with the same unit, whose left operand is in registers; None if there is none."""
-    a = s.atom
-    assert a
-    alike = (x for x in atoms_for(target, a.a, a.b, a.c) if (x.m, x.n, x.k, x.b_map) == (a.m, a.n, a.k, a.b_map) and x.a_map)
-    found = next(alike, None)
-    return replace(s, atom=found) if found else None
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,27 +93,6 @@ def fragments(plan: Plan, node: Resident, serial: Serial, strategies: Strategies
                     raise UnsupportedError(f"lanes do not hold {x} as an operand")
                 operands.add(x.source)
     return replace(made, cells=Cells(stem, across, homes), operands=frozenset(operands))
-
-
-def holds_operand(results: Atom, product: Atom) -> bool:
-    """Whether a lane holds, of elements that lie as `results` do, all that `product` takes from it as its left operand.
-
-    { lane -> [row, k] } of the operand is in { lane -> [row, k] : k = column + n c } of the results, atom by atom
-    """
-    if product.a_map is None or product.a.bytes_ != 2 or results.warp != product.warp or results.m != product.m:
-        return False
-    if results.n % product.k and product.k % results.n:
-        return False
-    wanted, have = _held(product.a_map, product.warp), _held(results.c_map, results.warp)
-    most = max(results.n, product.k)
-    along = isl.Map(f"{{ [row, column] -> [row, k] : exists (c : k = column + {results.n} c) and 0 <= k < {most} }}")
-    return bool(wanted.is_subset(have.apply_range(along)))
-
-
-def _held(f: Fragment, warp: int) -> isl.Map:
-    """{ [lane] -> [row, column] }, which are the elements that a lane holds."""
-    places = isl.Map(f"{{ [lane, reg] -> [{f.row}, {f.column}] : 0 <= lane < {warp} and 0 <= reg < {f.regs} }}")
-    return places.project_out(isl.dim_type.in_, 1, 1)
 
 
 def _coords(side: SideCut) -> tuple[Coord, ...]:

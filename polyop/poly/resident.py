@@ -27,7 +27,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import affine
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
-from polyop.poly import blocktile, fragments, spread, spreadchoice, staged, tilechoice
+from polyop.poly import blocktile, fragments, fragmentunits, spread, spreadchoice, staged, tilechoice
 from polyop.poly.batches import Run
 from polyop.poly.blocktile import StagedStrategy
 from polyop.poly.build import Axes, Part, Plan
@@ -241,7 +241,7 @@ def _ways(plan: Plan, node: Resident, serial: Serial, turn: Axes, held: frozense
           ) -> Iterator[tuple[Strategies, Fragments | None, bool]]:
     """How contractions are tiled; with registers for what is between them first, where there are some."""
     for strategies, without_unit in _strategies(plan, _clusters(serial), turn):
-        if whole := fragments.by_rows(strategies, plan.target):
+        if whole := fragmentunits.by_rows(strategies, plan.target):
             with suppress(UnsupportedError):
                 yield whole, fragments.fragments(plan, node, serial, whole, held), False
         yield strategies, None, without_unit

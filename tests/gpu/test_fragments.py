@@ -14,7 +14,7 @@ from polyop.ir.atoms import ROWS, Atom, Fragment
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import affine
 from polyop.ir.loops import Barrier, Space, walk
-from polyop.poly.fragments import holds_operand
+from polyop.poly.fragmentunits import holds_operand
 from tests.gpu.test_resident import attention, run
 
 ATOMS = {a.name: a for a in ROWS}
