@@ -11,7 +11,7 @@ and a fold over the lanes that share a row:
     i_w (threads: a warp) ( part[i_p, j_p] = -inf   j_q ( part[i_p, j_p] max= s[j_q, i_p, j_p] )   top[i_p] max= part[i_p, j_p] )
 
 What the next contraction reads by rows and along j is a tile of its left operand where it is, if the lanes that hold it have
-what they take of an operand: that is a relation in a relation (`fragmentunits.py`). Of what the next turn needs, too, two are kept.
+what they take of an operand, one relation in another (`fragmentunits.py`). Of what the next turn needs, too, two are kept.
 
 Source: Dao, "FlashAttention-2", 2023, for warps that have whole rows.
 """
