@@ -16,13 +16,15 @@ from polyop.bench import GROUPS, PEERS, cases, cells, fill, from_json, markdown,
 from polyop.bench import machine as machines
 from polyop.bench import measure as measuring
 from polyop.bench.book import Book, Row
-from polyop.bench.case import Case, Sweep, library
+from polyop.bench.case import Case, Sweep, library, text
 from polyop.bench.clock import ROUNDS, SHORTEST, WARM, Timing, interleaved, timing
 from polyop.bench.machine import Level, Machine
 from polyop.bench.measure import Settings, bind, measure
 from polyop.bench.peers import Peer, chosen, reason
 from polyop.bench.sweep import swept
+from polyop.dsl.check import instantiate
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import evaluate
 from polyop.program import op
 
 BENCH = str(Path(__file__).parents[1] / "bench")
@@ -236,6 +238,14 @@ def _counted(f, made):
     return f
 
 
+def test_kernels_for_all_sizes_are_compared_with_the_same_text_whose_sizes_are_numbers():
+    for case in GROUPS["fixed"]():
+        dynamic, known = (instantiate(p, p.ops[0].name, library=standard.LIBRARY) for p in (case.program, text(case.fixed)[0]))
+        assert set(dynamic.sizes) == set(case.given) and not known.sizes, case.label
+        found = [[evaluate(e, case.given) for e in t.shape] for o in (dynamic, known) for t in (*o.inputs, *o.outputs)]
+        assert found[: len(found) // 2] == found[len(found) // 2 :], case.label
+
+
 # --- peers ---------------------------------------------------------------------------------------------------------------
 
 
@@ -263,6 +273,7 @@ PEER_CASES = {
     "jax": Case("p", "c", *library("add"), {"dim0": 9}, rank=1, array=lambda xp, a, b: xp.add(a, b)),
     "onnx": next(c for c in cases(["reductions"], "small") if c.onnx and c.onnx.constants),
     "numba": next(c for c in cases(["semirings"], "small") if c.loops),
+    "fixed": next(iter(cases(["fixed"], "small"))),
 }
 
 

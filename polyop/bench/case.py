@@ -37,6 +37,7 @@ class Case:
     einsum         the equation, for all who know einsum and are not given anything else
     loops          a function in plain Python that numba compiles
     onnx           a node for onnxruntime
+    fixed          the operator's text with its sizes as numbers
     flops          where the count of the operator's own steps is not what anybody would count; multiply-adds count twice
     tolerance      of the difference to a peer, as a part of the greatest element
     cold           whether every call gets other copies of the inputs, so that they come from memory
@@ -56,6 +57,7 @@ class Case:
     einsum: str = ""
     loops: Same | None = None
     onnx: Node | None = None
+    fixed: str = ""
     flops: float | None = None
     tolerance: float = 1e-4
     cold: bool = False

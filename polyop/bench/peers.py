@@ -15,6 +15,7 @@ import numpy as np
 from polyop.bench import process
 from polyop.bench.case import Case, Node, Same
 from polyop.ir.errors import UnsupportedError
+from polyop.program import op
 
 Array = Any
 Function = Callable[..., Any]
@@ -124,6 +125,13 @@ def _compiled(case: Case, inputs: Sequence[Array], threads: int) -> Function:
     return made
 
 
+# --- polyop itself, where sizes are numbers ------------------------------------------------------------------------------
+
+
+def _fixed(case: Case, inputs: Sequence[Array], threads: int) -> Function:
+    return op(case.fixed)
+
+
 # --- JAX and ONNX ------------------------------------------------------------------------------------------------------
 
 
@@ -178,6 +186,7 @@ PEERS = (
     Peer("jax", ("jax",), _jax_ready, lambda c: bool(c.array or c.einsum), _jax,
          lambda x: importlib.import_module("jax.numpy").asarray(x), compiles=True),
     Peer("onnx", ("onnxruntime", "onnx"), _nothing, lambda c: bool(c.onnx or c.einsum), _onnx),
+    Peer("fixed", ("polyop",), _nothing, lambda c: bool(c.fixed), _fixed, compiles=True),
     Peer("numba", ("numba",), _nothing, lambda c: c.loops is not None, _numba, compiles=True, patient=True),
 )
 

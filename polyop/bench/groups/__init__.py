@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from polyop.bench.case import Case, Sweep
 from polyop.bench.groups.convolutions import conv, odd_conv
 from polyop.bench.groups.elements import elementwise, reductions, scans
+from polyop.bench.groups.fixed import fixed
 from polyop.bench.groups.images import images
 from polyop.bench.groups.matrices import batched, contractions, matmul, precision, skinny
 from polyop.bench.groups.moves import calls, moves, permutes
@@ -17,9 +18,9 @@ from polyop.bench.groups.sweeps import cached, dynamic
 
 GROUPS: dict[str, Callable[[], Iterator[Case | Sweep]]] = {f.__name__: f for f in (
     matmul, skinny, batched, contractions, precision, conv, odd_conv, images, attention, layers, rows, elementwise, reductions,
-    scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, cached, quoted)}
+    scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, cached, fixed, quoted)}
 
-APART = ("quoted",)
+APART = ("fixed", "quoted")
 """Those that are measured only when they are named."""
 
 
