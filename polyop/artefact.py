@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any, Protocol
 
 from polyop.ir.deep import with_room
@@ -41,6 +42,7 @@ class Artefact:
     """A compiled operator to look at; it needs no device until it is called.
 
     operator  what a call goes to: an `Operator`
+    merged    the sizes of dimensions that the kernel sees as one, by the name of their product
     Notes     `trace[stage]` is the text of a stage, `source` that of the last one.
     """
 
@@ -53,6 +55,7 @@ class Artefact:
     proofs: tuple[Proof, ...]
     notes: tuple[str, ...]
     binary: Binary | None
+    merged: Mapping[str, tuple[str, ...]]
 
     def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
         """Run on arguments, compiled for this target and with these options.
@@ -63,4 +66,6 @@ class Artefact:
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> str:
         """Loops, fusion, work, memory and proofs; with `sizes`, the formulas are also worked out for them."""
-        return with_room(lambda: explain(self, sizes))
+        given = dict(sizes or {})
+        products = {n: prod(given[m] for m in group) for n, group in self.merged.items() if given.keys() >= {*group}}
+        return with_room(lambda: explain(self, given | products))

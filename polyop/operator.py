@@ -277,15 +277,18 @@ class Operator:
         t = cpu.resolve(target or self.target)
         options = self.options if options is None else options_of(options)
         op = self._op(self.choice(dtypes, consts, rank))
+        merged: Mapping[str, tuple[str, ...]] = {}
         if units is None:
-            op = flatten(op, chains(op)).op  # as calls with contiguous arrays do
+            flat = flatten(op, chains(op))  # as calls with contiguous arrays do
+            op, merged = flat.op, flat.sizes
         made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options))
         text = made.module.text if made.module else ""
         caller = self
         if target not in (None, self.target) or options != self.options:
             caller = Operator(self.interface, self._instantiate, self._compile, options, target or self.target)
         notes = made.chosen + made.notes
-        return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, notes, made.binary)
+        return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, notes, made.binary,
+                        merged)
 
     def choice(self, dtypes: Mapping[str, str | DType] | None = None, consts: Mapping[str, Any] | None = None,
                rank: int | None = None) -> Choice:

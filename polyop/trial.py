@@ -123,15 +123,7 @@ def _wrong(name: str, wanted: str, got: object, hint: str = "") -> UserError:
 
 def _sizes(op: Op, interface: Interface, known: Given, default: int) -> tuple[dict[str, int], dict[str, int]]:
     """Every size of `op`, and those that nobody gave."""
-    sizes: dict[str, int] = {}
-    for name, value in known.rest.items():
-        if name not in op.sizes:
-            own = [*op.sizes, *(p.name for p in interface.parameters), *(n for n, _ in interface.variables)]
-            raise fail("E910", f"`{interface.name}` has no size or parameter `{name}`" + did_you_mean(name, own),
-                       hint=str(interface))
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            raise _wrong(name, "a size, an integer of at least 0", value)
-        sizes[name] = value
+    sizes = given_sizes(op, interface, known)
     for p in interface.tensors:
         if p.name in known.arrays:
             for d, (extent, n) in enumerate(zip(op.tensor(p.name_in_op).shape, known.arrays[p.name].shape, strict=False)):
@@ -150,6 +142,18 @@ def _sizes(op: Op, interface: Interface, known: Given, default: int) -> tuple[di
         if name not in sizes:
             sizes[name] = assumed[name] = default
     return sizes, assumed
+
+
+def given_sizes(op: Op, interface: Interface, known: Given) -> dict[str, int]:
+    """The sizes of `op` that the user gave. Raises UserError E910, if what is left of his names is none, or no size."""
+    for name, value in known.rest.items():
+        if name not in op.sizes:
+            own = [*op.sizes, *(p.name for p in interface.parameters), *(n for n, _ in interface.variables)]
+            raise fail("E910", f"`{interface.name}` has no size or parameter `{name}`" + did_you_mean(name, own),
+                       hint=str(interface))
+        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+            raise _wrong(name, "a size, an integer of at least 0", value)
+    return dict(known.rest)
 
 
 def shape(t: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -247,6 +248,18 @@ def test_a_value_that_cannot_be_is_refused_with_the_reason(call, file, text, say
     assert status == 1 and (says in err or ("T=i32" in text and "T" in err)), err
 
 
+@pytest.mark.parametrize("command", ["explain", "check"])
+def test_what_only_looks_refuses_names_of_nothing_too(call, file, command):
+    status, _, err = call(command, file, "bump", "-D", "M=3")
+    assert status == 1 and "size or parameter `M`" in err
+    assert call("explain", file, "bump", "-D", "N=-3")[0] == 1
+
+
+def test_explain_works_formulas_out_where_dimensions_are_one(call, tmp_path):
+    (tmp_path / "f.pop").write_text("op f(X: f32[M, N]) -> (Y: f32[M, N]) { Y[i, j] = 2 * X[i, j] }")
+    assert "4*M_N bytes of results  = 60" in call("explain", str(tmp_path / "f.pop"), "-D", "M=3", "-D", "N=5")[1]
+
+
 def test_an_unmet_condition_names_the_operator_and_the_sizes(call, file):
     status, _, err = call("run", file, "scaled", "-D", "n=2", "-D", "steps=0")
     assert status == 1 and "steps" in err
@@ -290,7 +303,7 @@ def test_a_results_folder_that_cannot_be_made_is_reported(call, tmp_path):
 
 
 def test_a_bug_gets_one_line_that_says_so(call, monkeypatch):
-    monkeypatch.setattr(sys.modules["polyop.cli.run"], "trial", lambda *_: 1 // 0)
+    monkeypatch.setattr("polyop.cli.run.trial", lambda *_: 1 // 0)
     status, _, err = call("run", "relu")
     assert status == 1 and "a bug of polyop" in err and "ZeroDivisionError" in err
 
@@ -300,6 +313,21 @@ def test_a_reader_that_stops_early_is_no_error(tmp_path):
     shell = f"{sys.executable} -m polyop.cli library linalg | head -1"
     done = subprocess.run(["bash", "-c", shell], capture_output=True, text=True, env=env)
     assert "Traceback" not in done.stderr and done.stdout.startswith("#")
+
+
+@pytest.mark.parametrize("closed", ["<&-", "</dev/null >&-", "</dev/null 2>&-"])
+def test_a_stream_that_is_closed_is_an_empty_one(closed):
+    done = subprocess.run(["bash", "-c", f"{sys.executable} -m polyop.cli check - {closed}"], capture_output=True, text=True)
+    assert done.returncode == 0 and not done.stderr and done.stdout in ("", "<stdin> defines no operator\n")
+
+
+def test_who_stops_a_command_while_it_starts_gets_one_line(capsys, monkeypatch):
+    def stopped(*_):
+        raise KeyboardInterrupt
+    monkeypatch.setitem(sys.modules, "polyop.cli.commands", SimpleNamespace(answer=stopped))
+    with pytest.raises(SystemExit) as exited:
+        cli.main([])
+    assert exited.value.code == 130 and capsys.readouterr().err == "stopped\n"
 
 
 def test_a_program_may_come_through_a_pipe_for_every_command(call, monkeypatch):

@@ -22,7 +22,6 @@ from polyop.ir.interface import Interface
 from polyop.ir.target import ROWS, Target
 from polyop.poly.wellformed import check as well_formed
 from polyop.rehearsal import device_for
-from polyop.report.explain import explain as explained
 from polyop.runtime import amdgcn, cache, cpu, nvrtc
 from polyop.runtime.gpu import chips, driver
 from polyop.trace import STAGES
@@ -38,21 +37,25 @@ def check(file: str, names: tuple[str, ...], given: dict[str, Any], rank: int | 
     """Say what is inferred about operators: sizes, ranges, shapes, dtypes, conditions; prove that they make sense."""
     text = source(file)
     wrong = 0
+    known: set[str] = set()
     for name in names:
         meant(text, file, name)
     for name in names or [o.name for o in text.ops]:
         try:
-            _checked(text, name, given, rank)
+            known |= _checked(text, name, given, rank)
         except UserError as error:
             report(error.diagnostic)
             wrong += 1
+    for name in given.keys() - known if not wrong else ():
+        raise fail("E910", f"nothing in {text.source.name} has a size or parameter `{name}`" + did_you_mean(name, sorted(known)))
     if not names and not text.ops:
         OUT.print(f"{text.source.name} defines no operator")
     if wrong:
         raise click.exceptions.Exit(1)
 
 
-def _checked(text: syntax.Program, name: str, given: dict[str, Any], rank: int | None) -> None:
+def _checked(text: syntax.Program, name: str, given: dict[str, Any], rank: int | None) -> set[str]:
+    """Print what is inferred about an operator; the names that it gives a meaning."""
     interface = interface_of(text, name)
     known = sort(interface, {n: v for n, v in given.items() if n in _names(interface)})
     consts = {p.name: 1 for p in interface.consts if p.required and p.dtype == "i64"} | known.consts
@@ -66,6 +69,7 @@ def _checked(text: syntax.Program, name: str, given: dict[str, Any], rank: int |
         report(d)
     with_room(lambda: well_formed(op))
     OUT.print(Text("  proved for all sizes: reads and writes inside, results written once and in full, an order exists", "green"))
+    return _names(interface) | {*op.sizes}
 
 
 def _names(interface: Interface) -> set[str]:
@@ -110,10 +114,10 @@ def show(file: str, name: str | None, stage: str | None, given: dict[str, Any], 
 @RUNG
 def explain(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str,
          rung: str) -> None:
-    """Say why a kernel is the way it is: loops, fusion, work, memory, proofs. Sizes given with -D are put into the formulas."""
+    """Say why a kernel is the way it is: loops, fusion, work, memory, proofs. With all sizes given, formulas are worked out."""
     made = ready(file, name, given, rank, target, numerics, rung)
-    sizes = {n: v for n, v in given.items() if n in made.op.sizes and isinstance(v, int) and not isinstance(v, bool)}
-    for line in with_room(lambda: explained(made, sizes)).splitlines():
+    sizes = {n: v for n, v in given.items() if isinstance(v, int) and not isinstance(v, bool)}
+    for line in made.explain(sizes).splitlines():
         style = "bold" if line and not line.startswith(" ") else "red" if line.startswith("  FAILS") else ""
         OUT.print(Text(line, style))
 

@@ -22,7 +22,7 @@ from polyop.ir.options import RUNGS, Options
 from polyop.outcome import Called
 from polyop.rehearsal import OnDevice, Rehearsal, device_for
 from polyop.runtime import cpu
-from polyop.trial import sort
+from polyop.trial import given_sizes, sort
 
 
 def opened(file: str, name: str | None) -> tuple[syntax.Program, str]:
@@ -126,6 +126,8 @@ def ready(file: str, name: str | None, given: dict[str, Any], rank: int | None, 
     text, name = opened(file, name)
     operator = program.operator(text, name, Options(numerics=numerics, rung=rung))
     known = sort(operator.interface, given)
+    meant_by = operator.choice(known.dtypes, known.consts, rank)
+    given_sizes(program.maker(text, name)(dict(meant_by.dtypes), dict(meant_by.consts), meant_by.rest), operator.interface, known)
     with ERR.status(f"compiling {name} for {target}"):
         return operator.compile(target, known.dtypes, known.consts, rank)
 

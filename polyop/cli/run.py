@@ -45,6 +45,8 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
     call = trial(operator.interface, program.maker(text, name), given, rank, seed)
     if call.assumed:
         OUT.print(Text(f"not given, so assumed: {', '.join(f'{n} = {v}' for n, v in call.assumed.items())}", "dim"))
+    if out is not None:
+        out.mkdir(parents=True, exist_ok=True)  # better now than after minutes
     start = time.perf_counter()
     with ERR.status(f"compiling and running {name}"):
         results = operator(**call.arguments)
@@ -94,7 +96,6 @@ def _timing(operator: Called, call: Trial) -> None:
 
 
 def _save(results: Iterable[tuple[str, Any]], folder: Path) -> None:
-    folder.mkdir(parents=True, exist_ok=True)
     for name, value in results:
         a = np.asarray(value)
         if a.dtype.kind == "V":  # bf16: a .npy file would not remember what it is
