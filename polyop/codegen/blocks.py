@@ -16,7 +16,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyop.codegen.unread import unasked
-from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, map_loads, names, place, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import (
     COUNTED,
     Buffer,
@@ -29,6 +29,7 @@ from polyop.ir.loops import (
     Store,
     children,
     has_loop,
+    map_accesses,
     placed,
     rebuild,
     stores,
@@ -102,17 +103,10 @@ def own(nest: LoopNest) -> LoopNest:
         drop = gone.get(x.source)
         return replace(x, index=tuple(p for d, p in enumerate(x.index) if d not in drop)) if drop else x
 
-    def one(n: Node) -> Node:
-        if isinstance(n, Store):
-            target = map_loads(n.target, kept)
-            assert isinstance(target, Load)
-            return replace(n, target=target, expr=map_loads(n.expr, kept))
-        return rebuild(n, lambda body: tuple(map(one, body)))
-
     def shrunk(b: Buffer) -> Buffer:
         return replace(b, dims=tuple(x for d, x in enumerate(b.dims) if d not in gone.get(b.name, frozenset())))
 
-    return replace(nest, buffers=tuple(map(shrunk, nest.buffers)), body=tuple(map(one, nest.body)))
+    return replace(nest, buffers=tuple(map(shrunk, nest.buffers)), body=map_accesses(nest.body, kept))
 
 
 def asked(nest: LoopNest) -> LoopNest:

@@ -93,8 +93,9 @@ def _loop(n: For, scope: Scope) -> list[str]:
     if n.kind in LOCKSTEP:
         if scope.whole and (pairs := cpairs.of_rows(n, scope)):
             return cpairs.lines(pairs, scope, lambda s, inner: _node(s, inner))
-        times, turned, ends = croll.rolled(n, scope) or ("", n.body, [])
-        head = [f"#pragma unroll{times}", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
+        rolled = croll.rolled(n, scope)
+        turned, ends = rolled or (n.body, [])
+        head = ["#pragma unroll 1" if rolled else "#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
         inside = _indented(turned, scope)
         tests = bounded(n, scope.names)
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []

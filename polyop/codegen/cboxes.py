@@ -20,6 +20,7 @@ from polyop.codegen.croles import COPYING
 from polyop.codegen.cscope import Box, Scope
 from polyop.codegen.cthreads import NUMBER
 from polyop.codegen.cunits import LINE
+from polyop.codegen.nested import one_store
 from polyop.ir.expr import Affine, Load, affine, is_computed, names, substitute
 from polyop.ir.loops import Barrier, Buffer, For, Kind, Node, Space, Store, walk
 from polyop.ir.module import Boxes
@@ -102,15 +103,8 @@ def start(r: Ring) -> list[str]:
 
 def _copied(n: For) -> tuple[tuple[For, ...], Store | None]:
     """The loops of a nest that only copies, and its statement."""
-    loops = [n]
-    while len(loops[-1].body) == 1:
-        inside = loops[-1].body[0]
-        if isinstance(inside, Store):
-            return tuple(loops), inside if inside.later else None
-        if not isinstance(inside, For) or inside.kind not in (Kind.THREADS, Kind.ROWS):
-            break
-        loops.append(inside)
-    return tuple(loops), None
+    loops, s = one_store(n.body, Kind.THREADS, Kind.ROWS)
+    return (n, *loops), s if s and s.later else None
 
 
 def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \

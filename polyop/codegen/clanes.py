@@ -125,6 +125,11 @@ def pieces(operand: Fragment, results: Fragment, columns: int, warp: int, first:
     return tuple(found)
 
 
+def lane_of(warp: int, scope: Scope) -> str:
+    """The number of a lane among the `warp` that hold a tile together, in C."""
+    return "(int)pop_lane()" if warp == scope.tiles.warp else f"(int)(pop_thread() % {warp})"
+
+
 def row_register(r: Rows, register: str) -> Affine:
     """The register of a row, for the register of an element of it."""
     return quasi("mod", quasi("div", affine(register), affine(r.every)), affine(r.fragment.regs))

@@ -20,6 +20,7 @@ from polyop.codegen.cindex import natural
 from polyop.codegen.cplace import STORED, offset, slot_counts
 from polyop.codegen.cresults import fold, spread
 from polyop.codegen.cscope import Held, Rows, Scope, Tiles
+from polyop.codegen.nested import nested
 from polyop.ir.atoms import Atom, Fragment, atoms_for
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
@@ -130,31 +131,27 @@ def words(b: Buffer, f: Fragment) -> int:
 
 def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> list[str]:
     """The lines of loops over a tile; `printed`: those of one store."""
-    loops = [n]
-    while len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.ATOM:
-        n = n.body[0]
-        loops.append(n)
+    loops, body = nested((n,), Kind.ATOM)
     tests: tuple[Affine, ...] = ()
-    body = n.body
     while len(body) == 1 and isinstance(body[0], If) and not body[0].other:
         tests, body = (*tests, *body[0].tests), body[0].then
     if len(body) != 1 or not isinstance(body[0], Store):
         raise UnsupportedError(f"{n.index} is a side of a tile, and there is more than one statement in it")
     s = body[0]
     if s.target.source in scope.tiles.rows and s.reduce is not None:
-        return fold(tuple(loops), s, scope, tests)
+        return fold(loops, s, scope, tests)
     if s.stmt in scope.tiles.products:
         of_c = scope.tiles.held[s.target.source]
         # elements of the result that a test leaves out are nobody's; terms of a sum that it leaves out must not be added
         if any(f.index in names(t) for t in tests for f in loops if f.index not in of_c.loops):
             raise UnsupportedError(f"`{s.target}` leaves out terms of a sum that a matrix unit adds")
-        return _product(s, tuple(loops), scope)
+        return _product(s, loops, scope)
     if tests:
-        return spread(tuple(loops), s, scope, printed, tests)
+        return spread(loops, s, scope, printed, tests)
     h = scope.tiles.held.get(s.target.source)
     if h and h.fragment is not h.atom.c_map:
         return _loaded(s, h, scope)
-    return spread(tuple(loops), s, scope, printed)
+    return spread(loops, s, scope, printed)
 
 
 def _at(x: Load, scope: Scope) -> str:

@@ -21,9 +21,10 @@ from functools import cache
 from polyop.codegen import croll, cwide
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import natural
-from polyop.codegen.clanes import on_elements
+from polyop.codegen.clanes import lane_of, on_elements
 from polyop.codegen.cplace import STORED, element, side_by_side
 from polyop.codegen.cscope import Held, Printed, Scope
+from polyop.codegen.nested import one_store
 from polyop.ir.atoms import Fragment
 from polyop.ir.expr import Affine, Load, affine, loads, names, place, substitute_expr
 from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
@@ -74,11 +75,8 @@ def found(loops: tuple[For, ...], s: Store, scope: Scope) -> Pairs | None:
 
 def of_rows(n: For, scope: Scope) -> Pairs | None:
     """The same for the rows of atoms `n`, where nothing but an atom stands in them; None, if its registers have the tiles."""
-    loops = [n]
-    while len(loops[-1].body) == 1 and isinstance(inside := loops[-1].body[0], For) and inside.kind == Kind.ATOM:
-        loops.append(inside)
-    s = loops[-1].body[0]
-    p = found(tuple(loops), s, scope) if len(loops) > 1 and len(loops[-1].body) == 1 and isinstance(s, Store) else None
+    atoms, s = one_store(n.body, Kind.ATOM)
+    p = found((n, *atoms), s, scope) if atoms and s else None
     return p if p and p.tiles else None
 
 
@@ -136,8 +134,7 @@ def lines(p: Pairs, scope: Scope, printed: Printed) -> list[str]:
 def _place(p: Pairs, tile: str, beside: str, scope: Scope) -> list[str]:
     """Where a lane is in a tile: in which row of it, and how far from its first column."""
     h = p.held
-    lane = "(int)pop_lane()" if h.atom.warp == scope.tiles.warp else f"(int)(pop_thread() % {h.atom.warp})"
-    row = natural(h.fragment.row, {"lane": lane, "reg": _FIRST})
+    row = natural(h.fragment.row, {"lane": lane_of(h.atom.warp, scope), "reg": _FIRST})
     column = beside if p.tiles else f"{TILE} * ({tile}) + {beside}"
     mine = [(p.tiles.index, tile)] if p.tiles else []
     return [f"const int {scope.names[i]} = {at};" for i, at in (*mine, *digits(h.row, row), *digits(h.column, column))]

@@ -22,7 +22,7 @@ from polyop.codegen import cpairs, croll, cwide
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cexpr import combined
 from polyop.codegen.cindex import Text, bounded, condition, natural
-from polyop.codegen.clanes import of_row, on_elements
+from polyop.codegen.clanes import lane_of, of_row, on_elements
 from polyop.codegen.cplace import element, narrowed, offset, side_by_side, value_type, widened
 from polyop.codegen.cscope import Held, Printed, Rows, Scope
 from polyop.ir.atoms import Fragment
@@ -50,9 +50,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     if h.fragment is not h.atom.c_map or {f.index for f in loops} != h.loops:
         raise UnsupportedError(f"`{s.target}` does not go through the results of a tile")
     is_own = not loads(s.expr) and s.target.source in scope.tiles.held  # elements beyond the bounds are nobody's
-    tests = [] if is_own else [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
-    inside = printed(s, scope)
-    inside = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in inside), "}"] if tests else inside
+    inside = printed(s, scope) if is_own else _tested(loops, also, printed(s, scope), scope)
     regs = h.fragment.regs
     each, tiles = _each(s, regs, 1, rows, scope), _tiles(s, scope)
     lines = [*_place(h, "pop_r" if each == regs else f"{_TURN} + pop_r", scope), *inside]
@@ -62,6 +60,12 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
         return plain
     pairs = cpairs.found(loops, s, scope)
     return cpairs.lines(pairs, scope, printed) if pairs else _together(loops, s, h, scope, printed) or plain
+
+
+def _tested(loops: tuple[For, ...], also: tuple[Affine, ...], lines: list[str], scope: Scope) -> list[str]:
+    """`lines` where an element is inside the bounds of `loops` and what is asked `also` holds."""
+    tests = [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
+    return [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
 
 
 def _each(s: Store, regs: int, count: int, rows: Iterable[Rows], scope: Scope) -> int:
@@ -74,9 +78,7 @@ def _of_rows(r: Rows, loops: tuple[For, ...], s: Store, scope: Scope, printed: P
     """A store of a value for each row on all lanes that have the row."""
     if {f.index for f in loops} != {r.row}:
         raise UnsupportedError(f"`{s.target}` does not go through the rows of a tile")
-    tests = [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
-    inside = printed(s, scope)
-    inside = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in inside), "}"] if tests else inside
+    inside = _tested(loops, also, printed(s, scope), scope)
     return ["#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
             *("    " + x for x in (_row(r, scope), *inside)), "}"]
 
@@ -92,35 +94,29 @@ def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...
     cut = any(f.index in columns and not f.is_full for f in loops) or any(columns & names(x) for x in also)
     if {f.index for f in loops} != h.loops or cut:
         raise UnsupportedError(f"`{s.target}` is no fold of whole rows")
-    tests = [*(x for f in loops for x in bounded(f, scope.names)), *(condition(x, scope.names) for x in also)]
     kind = value_type(t)
     both = combined(s.reduce, t, Text("pop_a"), Text("pop_b"), scope)
     part = f"{scope.names[s.expr.source]}[{offset(s.expr, {}, scope).c}]"
     mine = [widened(f"{part}[{x} + {r.every} * pop_r]", t) for x in of_row(h, r)]
     place_ = element(s.target, {}, scope)
     result = combined(s.reduce, t, Text(widened(place_, t)), Text("pop_v"), scope)
-    write = f"{place_} = {narrowed(result.c, t)};"
+    write = _tested(loops, also, [f"{place_} = {narrowed(result.c, t)};"], scope)
     lines = [_row(r, scope), f"const auto pop_f = [](const {kind} pop_a, const {kind} pop_b) {{ return ({kind})({both.c}); }};",
              f"{kind} pop_v = {mine[0]};", *(f"pop_v = pop_f(pop_v, {x});" for x in mine[1:]),
              f"pop_v = pop_fold_lanes<{r.over}, {r.step}>(pop_v, pop_f);",
-             f"if ({' && '.join(tests)}) {write}" if tests else write]
+             *write]
     return [f"// {s.stmt}", "#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
             *("    " + x for x in lines), "}"]
 
 
-def _lane(warp: int, scope: Scope) -> str:
-    """The number of a lane among those that hold a tile together."""
-    return "(int)pop_lane()" if warp == scope.tiles.warp else f"(int)(pop_thread() % {warp})"
-
-
 def _row(r: Rows, scope: Scope) -> str:
     """Which row a register of this lane is for."""
-    return f"const int {scope.names[r.row]} = {natural(r.fragment.row, {'lane': _lane(r.warp, scope), 'reg': 'pop_r'})};"
+    return f"const int {scope.names[r.row]} = {natural(r.fragment.row, {'lane': lane_of(r.warp, scope), 'reg': 'pop_r'})};"
 
 
 def _place(h: Held, register: str, scope: Scope) -> list[str]:
     """Where in its tile a register of this lane lies."""
-    env = {"lane": _lane(h.atom.warp, scope), "reg": register}
+    env = {"lane": lane_of(h.atom.warp, scope), "reg": register}
     found = (*digits(h.row, natural(h.fragment.row, env)), *digits(h.column, natural(h.fragment.column, env)))
     return [f"const int {scope.names[i]} = {at};" for i, at in found]
 

@@ -22,9 +22,9 @@ from math import prod
 
 from polyop.codegen.cplace import offset, slot_counts
 from polyop.codegen.cscope import Scope
-from polyop.ir.expr import Affine, Apply, Load, affine, loads, map_loads, names, quasi, substitute
+from polyop.ir.expr import Affine, Apply, Load, affine, loads, names, quasi, substitute
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import For, If, Kind, Node, Space, Store, rebuild, stores, walk
+from polyop.ir.loops import For, If, Kind, Node, Space, Store, map_accesses, stores, walk
 from polyop.ir.scalars import UNARY_FLOAT
 
 EDGE, WHOLE = 32, 256
@@ -65,8 +65,8 @@ def of_one(s: Store) -> int:
     return 1 + _FUNCTION * sum(f in UNARY_FLOAT for f in fns) + _DIVISION * sum(f in ("div", "mod", "pow") for f in fns)
 
 
-def rolled(n: For, scope: Scope) -> tuple[str, tuple[Node, ...], list[str]] | None:
-    """How often the loop over rows `n` is unrolled, what each turn is, and what ends it; None, if it is to be written out."""
+def rolled(n: For, scope: Scope) -> tuple[tuple[Node, ...], list[str]] | None:
+    """What each turn of the loop over rows `n` is, and what ends it; None, if it is to be written out."""
     if not scope.most or weight((n,), scope) <= scope.most or not any(isinstance(x, For) for x in walk(n.body)):
         return None
     found: dict[str, _Slabs | None] = {}
@@ -81,7 +81,7 @@ def rolled(n: For, scope: Scope) -> tuple[str, tuple[Node, ...], list[str]] | No
     for b, t in turned.items():
         at = offset(t.first, {}, scope)
         ends.append(f"    pop_turn<{n.extent}, {t.size}>({scope.names[b]}{'' if at.c == '0' else f' + {at.at(13)}'});")
-    return " 1", tuple(_at_first(b, n.index, frozenset(turned)) for b in n.body), ends
+    return _at_first(n.body, n.index, frozenset(turned)), ends
 
 
 def _slabs(x: Load, n: For, scope: Scope) -> _Slabs | None:
@@ -100,17 +100,13 @@ def _slabs(x: Load, n: For, scope: Scope) -> _Slabs | None:
     return _Slabs(first, prod(counts[d + 1:]) if is_plain else 0)
 
 
-def _at_first(n: Node, i: str, turned: frozenset[str]) -> Node:
-    """`n` with the registers of the first turn."""
+def _at_first(body: tuple[Node, ...], i: str, turned: frozenset[str]) -> tuple[Node, ...]:
+    """`body` with the registers of the first turn."""
     def one(x: Load) -> Load:
         index = tuple(substitute(p, {i: Affine()}) if isinstance(p, Affine) else p for p in x.index)
         return replace(x, index=index) if x.source in turned else x
 
-    if isinstance(n, Store):
-        target = map_loads(n.target, one)
-        assert isinstance(target, Load)
-        return replace(n, target=target, expr=map_loads(n.expr, one))
-    return rebuild(n, lambda body: tuple(_at_first(x, i, turned) for x in body))
+    return map_accesses(body, one)
 
 
 def registers(s: Store, regs: int, step: int, scope: Scope) -> int:

@@ -15,6 +15,7 @@ from polyop.codegen.cexpr import combined, expression, of_dtype
 from polyop.codegen.cindex import Text, bounded, condition
 from polyop.codegen.cplace import STORED, element, narrowed, slot_counts, value_type, widened
 from polyop.codegen.cscope import Scope
+from polyop.codegen.nested import nested
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, names
 from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store, stores, walk
@@ -69,11 +70,7 @@ def shared_lines(buffers: Sequence[Buffer], scope: Scope) -> list[str]:
 
 def chain(n: For) -> tuple[tuple[For, ...], tuple[Node, ...]]:
     """The loops over threads that stand directly in one another from `n`, and what is inside."""
-    loops = [n]
-    while len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.THREADS:
-        n = n.body[0]
-        loops.append(n)
-    return tuple(loops), n.body
+    return nested((n,), Kind.THREADS)
 
 
 def nest(n: For, scope: Scope, block: int, lanes: int, printed: Callable[[tuple[Node, ...]], list[str]]) -> list[str]:

@@ -13,6 +13,7 @@ from dataclasses import replace
 from polyop.codegen import ccopy, cpairs, cresults, cwide
 from polyop.codegen.cindex import below, condition
 from polyop.codegen.cscope import Scope
+from polyop.codegen.nested import one_store
 from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, substitute
 from polyop.ir.loops import For, Kind, Node, Space, Store, rebuild
 
@@ -115,12 +116,8 @@ def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:
 
 
 def chain(inside: tuple[Node, ...]) -> tuple[tuple[For, ...], Store | None]:
-    """The loops that stand directly in one another, and the one store in them, if that is all."""
-    loops: list[For] = []
-    while len(inside) == 1 and isinstance(n := inside[0], For) and n.kind in (Kind.ROWS, Kind.ATOM):
-        loops.append(n)
-        inside = n.body
-    return tuple(loops), inside[0] if len(inside) == 1 and isinstance(inside[0], Store) else None
+    """The loops over rows and sides of tiles that stand directly in one another, and the one store in them, if that is all."""
+    return one_store(inside, Kind.ROWS, Kind.ATOM)
 
 
 def _least(x: Affine, loops: tuple[For, ...]) -> Affine | None:

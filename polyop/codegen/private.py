@@ -10,8 +10,8 @@ from dataclasses import replace
 
 from polyop.codegen.split import Choice, KernelNest, Loop, Part, Start, Step, kernels, used
 from polyop.ir.errors import UnsupportedError, assert_never
-from polyop.ir.expr import Affine, Load, affine, map_loads, names, quasi
-from polyop.ir.loops import Buffer, LoopNest, Node, Store, rebuild
+from polyop.ir.expr import Affine, Load, affine, names, quasi
+from polyop.ir.loops import Buffer, LoopNest, Node, map_accesses
 
 
 def shared(nest: LoopNest, steps: tuple[Step, ...]) -> tuple[LoopNest, tuple[Step, ...]]:
@@ -65,10 +65,4 @@ def _body(body: tuple[Node, ...], private: frozenset[str], thread: tuple[Affine,
     def moved(x: Load) -> Load:
         return replace(x, index=(*thread, *x.index)) if x.source in private else x
 
-    def one(n: Node) -> Node:
-        if isinstance(n, Store):
-            target = map_loads(n.target, moved)
-            assert isinstance(target, Load)
-            return replace(n, target=target, expr=map_loads(n.expr, moved))
-        return rebuild(n, lambda inner: tuple(map(one, inner)))
-    return tuple(map(one, body))
+    return map_accesses(body, moved)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from polyop.codegen.nested import one_store
 from polyop.ir.expr import Affine, Load, affine, bounds, loads, names
 from polyop.ir.loops import For, If, Kind, LoopNest, Node, Space, Store, children, rebuild
 
@@ -52,12 +53,13 @@ def unasked(nest: LoopNest) -> LoopNest:
         here = (*loops, n)
         new = rebuild(n, lambda body: tuple(full(x, here) for x in body))
         assert isinstance(new, For)
-        s = _alone(n)
-        if s is None or n.is_full or n.kind not in _OWN or not _of_atoms(n):
+        inner, s = one_store(n.body, *_OWN)
+        around = (*here, *inner)
+        # of the elements of tiles that lanes hold: `n` is a side of one, or has such sides in it
+        if s is None or n.is_full or n.kind not in _OWN or not any(f.kind == Kind.ATOM for f in (n, *inner)):
             return new
         if s.target.source not in registers or any(x.source not in registers for x in loads(s.expr)):
             return new
-        around = (*here, *_inner(n))
         conditions = [b - affine(n.index) for b in bounds(n.upper) if b != affine(n.end)]
         fixed = not loads(s.expr)
         plain = all(_is_own(c, s.target, around, uses[s.target.source], fixed) for c in conditions)
@@ -81,27 +83,6 @@ def _stores(body: Sequence[Node], loops: tuple[For, ...], known: frozenset[Affin
                 yield from _stores(n.other, loops, known)
             case _:
                 yield from _stores(children(n), loops, known)
-
-
-def _alone(n: For) -> Store | None:
-    """The one store in `n` and loops like it, if that is all."""
-    inside: tuple[Node, ...] = n.body
-    while len(inside) == 1 and isinstance(x := inside[0], For) and x.kind in _OWN:
-        inside = x.body
-    return inside[0] if len(inside) == 1 and isinstance(inside[0], Store) else None
-
-
-def _inner(n: For) -> tuple[For, ...]:
-    out: list[For] = []
-    while len(n.body) == 1 and isinstance(x := n.body[0], For):
-        out.append(x)
-        n = x
-    return tuple(out)
-
-
-def _of_atoms(n: For) -> bool:
-    """Whether `n` goes over the elements of tiles that lanes hold: it is a side of one, or has such sides in it."""
-    return any(f.kind == Kind.ATOM for f in (n, *_inner(n)))
 
 
 def _is_own(c: Affine, x: Load, around: Sequence[For], uses: Sequence[_Use], fixed: bool) -> bool:

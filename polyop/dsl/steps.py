@@ -27,7 +27,7 @@ from polyop.ir.expr import (
     names,
     substitute_expr,
 )
-from polyop.ir.op import Range, Step, Tensor
+from polyop.ir.op import Range, Step, Tensor, map_step
 from polyop.ir.span import Span
 
 
@@ -139,12 +139,9 @@ def renamed(step: Step, names_: Mapping[str, str]) -> Step:
     """`step` with iterators renamed."""
     def f(x: Affine) -> Affine:
         return rename(x, names_)
-    target = map_affine(step.target, f)
-    assert isinstance(target, Load)
+
     ranges = tuple(Range(names_.get(r.index, r.index), f(r.lower), f(r.upper)) for r in step.ranges)
-    return replace(
-        step, target=target, expr=map_affine(step.expr, f), ranges=ranges, where=tuple(map_affine(c, f) for c in step.where)
-    )
+    return replace(map_step(step, lambda e: map_affine(e, f)), ranges=ranges)
 
 
 def arrange(left: Sequence[str], rest: Sequence[str], box: Box) -> tuple[tuple[Range, ...], list[Expr]]:

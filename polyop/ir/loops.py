@@ -20,7 +20,7 @@ from enum import Enum
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError, assert_never
-from polyop.ir.expr import Affine, Expr, Load
+from polyop.ir.expr import Affine, Expr, Load, map_loads
 from polyop.ir.op import Monoid
 
 
@@ -250,6 +250,17 @@ def rebuild(n: Node, f: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
         case If(then=a, other=b) | IfData(then=a, other=b):
             return replace(n, then=f(a), other=f(b))
     return n
+
+
+def map_accesses(body: tuple[Node, ...], f: Callable[[Load], Load]) -> tuple[Node, ...]:
+    """`body` with `f` applied to each Load that a store writes or reads, innermost first."""
+    def one(n: Node) -> Node:
+        if not isinstance(n, Store):
+            return rebuild(n, lambda inner: map_accesses(inner, f))
+        target = map_loads(n.target, f)
+        assert isinstance(target, Load)
+        return replace(n, target=target, expr=map_loads(n.expr, f))
+    return tuple(map(one, body))
 
 
 def children(n: Node) -> tuple[Node, ...]:

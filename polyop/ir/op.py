@@ -7,8 +7,8 @@ or by several steps of one reduction.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
@@ -114,6 +114,13 @@ class Step:
         symbol = sign.get(self.reduce.name if self.reduce else None) or f"{self.reduce}="
         conditions = [*map(str, self.ranges), *map(str, self.where)]
         return f"{self.target} {symbol} {self.expr}  where {', '.join(conditions)}"
+
+
+def map_step(s: Step, f: Callable[[Expr], Expr]) -> Step:
+    """`s` with `f` applied to its target, which must stay a Load, to its value and to its conditions; its ranges stay."""
+    target = f(s.target)
+    assert isinstance(target, Load)
+    return replace(s, target=target, expr=f(s.expr), where=tuple(map(f, s.where)))
 
 
 @dataclass(frozen=True, slots=True)

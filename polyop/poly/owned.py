@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyop.ir.expr import Load, loads, map_loads
-from polyop.ir.loops import Buffer, LoopNest, Node, Space, Store, rebuild, stores
+from polyop.ir.expr import Load, loads
+from polyop.ir.loops import Buffer, LoopNest, Space, map_accesses, rebuild, stores
 from polyop.poly.beside import Body, host_steps, is_kernel, is_parallel
 from polyop.poly.labels import new_name
 
@@ -50,11 +50,4 @@ def _renamed(body: Body, names: dict[str, str]) -> Body:
     def load(x: Load) -> Load:
         return replace(x, source=names.get(x.source, x.source))
 
-    def one(n: Node) -> Node:
-        if not isinstance(n, Store):
-            return rebuild(n, lambda inner: tuple(map(one, inner)))
-        target = map_loads(n.target, load)
-        assert isinstance(target, Load)
-        return replace(n, target=target, expr=map_loads(n.expr, load))
-
-    return tuple(map(one, body))
+    return map_accesses(body, load)

@@ -13,7 +13,7 @@ from polyop.ir.expr import Affine, Const, Expr, Load, Test, affine, expr_names, 
 from polyop.ir.op import Monoid, Op, Range, Step, Tensor
 from polyop.rewrite.dependent import Chain
 from polyop.rewrite.folds import Fold, plain_indices, reads, resolved
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.partition import Blocked, Partition, filled, has_any, is_followed, last_filled, needed
 from polyop.rewrite.words import select
 
@@ -39,8 +39,7 @@ class InBlocks:
 
     def __post_init__(self) -> None:
         op, first = self.op, self.chain.firsts[0]
-        self.taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params),
-                      *(i for s in op.steps for i in s.indices)}
+        self.taken = all_names(op)
         b, p = (fresh(f"{first.over}_{x}", self.taken) for x in ("b", "p"))
         self.cuts = Partition(b, p, self.size, first.extent)
         self.rolled = self.chain.is_rolled and not self.apart

@@ -47,7 +47,7 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.triangles import Piece, Triangle, find_triangle, joined, plain_indices, tests_of
 
 BLOCK = 32
@@ -76,8 +76,7 @@ class _Blocks:
 
     def __post_init__(self) -> None:
         op, t = self.op, self.t
-        self.taken = {*op.sizes, *(x.name for x in op.tensors), *(x.name for x in op.params),
-                      *(i for s in op.steps for i in s.indices)}
+        self.taken = all_names(op)
         self.b, self.p, self.q = (fresh(f"{t.turn}_{x}", self.taken) for x in ("b", "p", "q"))
         self.first = affine(self.b) * BLOCK
         self.now = self.first + affine(self.p)

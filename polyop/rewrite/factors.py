@@ -17,7 +17,8 @@ from math import prod
 
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate, names
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.rewrite.names import fresh
+from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.names import all_names, fresh
 
 DEPTH = 32
 """Terms of the inner sum that make it worth it to write it down."""
@@ -56,13 +57,13 @@ def pays(found: Sequence[Inner], sizes: Mapping[str, int]) -> bool:
 
     return bool(found) and all(
         count(x, (x.over,)) >= DEPTH and count(x, x.kept[-1:]) >= COLUMNS
-        and count(x, x.kept) <= MOST * max(count(x, _indices(y) or ()) for y in x.inside) for x in found)
+        and count(x, x.kept) <= MOST * max(count(x, plain_indices(y) or ()) for y in x.inside) for x in found)
 
 
 def taken_out(op: Op) -> Op:
     """`op` with such factors outside of the sums."""
     found = {id(x.step): x for x in find_inner(op)}
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    taken = all_names(op)
     tensors, steps = list(op.tensors), list[Step]()
     for s in op.steps:
         x = found.get(id(s))
@@ -80,22 +81,22 @@ def taken_out(op: Op) -> Op:
 
 def _inner(op: Op, s: Step) -> Inner | None:
     """Of the index that lies last in memory, in a plain sum of products whose ranges are boxes from 0 on."""
-    kept = _indices(s.target)
+    kept = plain_indices(s.target)
     reads = _factors(s.expr, s)
     if s.reduce is None or s.reduce.name != "add" or not s.target.dtype.is_float or s.where or not kept or len(reads) < 3:
         return None
     if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
         return None
-    places = [_indices(x) for x in reads]
+    places = [plain_indices(x) for x in reads]
     summed = [i for i in s.indices if i not in kept]
     if None in places or len(summed) < 2:
         return None
     for over in reversed(summed):
         inside = tuple(x for x, at in zip(reads, places, strict=True) if at and over in at)
         outside = tuple(x for x in reads if x not in inside)
-        has = {i for x in inside for i in _indices(x) or ()}
+        has = {i for x in inside for i in plain_indices(x) or ()}
         beside = [i for i in (*kept[:-1], *summed, kept[-1]) if i in has and i != over]
-        apart = [x for x in inside if kept[-1] not in (_indices(x) or ())]
+        apart = [x for x in inside if kept[-1] not in (plain_indices(x) or ())]
         if outside and len(inside) == 2 and len(apart) == 1 and any(i in has for i in summed if i != over):
             return Inner(s, over, inside, outside, tuple(beside))
     return None
@@ -110,14 +111,6 @@ def _factors(e: Expr, s: Step) -> tuple[Load, ...]:
             left, right = _factors(a, s), _factors(b, s)
             return (*left, *right) if left and right else ()
     return ()
-
-
-def _indices(x: Expr) -> tuple[str, ...] | None:
-    """The names that are the positions of `x`, all different; None, if they are more than that."""
-    if not isinstance(x, Load):
-        return None
-    found = [p.name for p in x.index if isinstance(p, Affine) and p.name]
-    return tuple(found) if len(found) == len(x.index) == len(set(found)) else None
 
 
 def _product(xs: Sequence[Load]) -> Expr:

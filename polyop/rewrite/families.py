@@ -18,8 +18,8 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Load, Quasi, Test, affine, is_computed, loads, map_affine, quasi, substitute
-from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.expr import Affine, Quasi, Test, affine, is_computed, loads, map_affine, quasi, substitute
+from polyop.ir.op import Op, Step, Tensor, map_step
 from polyop.rewrite.names import fresh
 
 Vector = tuple[int, ...]
@@ -77,10 +77,8 @@ def _stands_alone(op: Op, s: Step) -> bool:
 def _mapped(t: Tensor, s: Step, f: Callable[[Affine], Affine]) -> tuple[Tensor, Step]:
     """`f` applied to every index expression, in one order."""
     t = replace(t, shape=tuple(map(f, t.shape)))
-    target, expr = map_affine(s.target, f), map_affine(s.expr, f)
-    assert isinstance(target, Load)
     ranges = tuple(replace(r, lower=f(r.lower), upper=f(r.upper)) for r in s.ranges)
-    return t, replace(s, target=target, expr=expr, ranges=ranges, where=tuple(map_affine(w, f) for w in s.where))
+    return t, replace(map_step(s, lambda e: map_affine(e, f)), ranges=ranges)
 
 
 def _affines(t: Tensor, s: Step) -> list[Affine]:

@@ -30,7 +30,7 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 
 PART = 4  # of the second cache that the rows of a share may fill: with half, 4096 x 4096 took 3.3 instead of 2.6 ms
 FEWEST, MOST = 8, 512  # rows of a share
@@ -134,7 +134,7 @@ def _reads(s: Step) -> tuple[Load, ...]:
 def cut_with(op: Op, part: Step, fed: Fed, shares: Range, inside: Range, extent: Affine) -> Op:
     """`op` with what feeds its step `part`, the shares of a sum, in the same shares: `inside` each of `shares`."""
     at = affine(shares.index) * inside.upper.const + affine(inside.index)
-    taken = {t.name for t in op.tensors} | {i for s in op.steps for i in s.indices}
+    taken = all_names(op)
     own = {n: fresh(n, taken) for n in fed.rows}
 
     def apart(x: Load) -> Load:

@@ -16,7 +16,7 @@ from math import prod
 
 from polyop.ir.expr import Affine, Expr, Load, Number, Test, affine, expr_names, is_computed, map_loads, names, walk
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 
 Group = tuple[str, ...]
 """Sizes of neighbouring dimensions, outermost first."""
@@ -144,7 +144,7 @@ def _joined(op: Op, a: str, b: str) -> tuple[Op, str] | None:
     """`op` with dimensions of sizes a, b as one, and that one's size; None if something in it tells them apart."""
     if any({a, b} & expr_names(f) for f in op.facts) or {a, b} & {p.name for p in op.params}:
         return None
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(i for s in op.steps for i in s.indices), *(p.name for p in op.params)}
+    taken = all_names(op)
     both = fresh(f"{a}_{b}", taken)
     merged: dict[str, tuple[int, ...]] = {}
     tensors = []

@@ -9,7 +9,7 @@ from polyop.ir.deep import with_room
 from polyop.ir.dtypes import I64
 from polyop.ir.errors import InternalError, UnsupportedError, UserError, fail
 from polyop.ir.expr import Affine, Expr, Load, Scalar, affine, expr_names, map_affine, names, rebuild, substitute
-from polyop.ir.op import Op, Param, Range, Step, Tensor
+from polyop.ir.op import Op, Param, Range, Step, Tensor, map_step
 from polyop.rewrite.measure import is_deep
 from polyop.rewrite.names import fresh
 from polyop.rewrite.unify import Shape, unify
@@ -135,10 +135,8 @@ class _Composition:
             return self.renamed(k, map_affine(x, f))
 
         def work() -> Step:
-            target = e(s.target)
-            assert isinstance(target, Load)
             ranges = tuple(Range(letters[r.index], f(r.lower), f(r.upper)) for r in s.ranges)
-            return replace(s, target=target, expr=e(s.expr), ranges=ranges, where=tuple(map(e, s.where)))
+            return replace(map_step(s, e), ranges=ranges)
         return with_room(work) if is_deep(self.parts[k].op) else work()
 
     def renamed(self, k: int, e: Expr) -> Expr:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Expr, Load, Test, affine, expr_names, loads, map_affine, map_loads, names, substitute
-from polyop.ir.op import Op, Range, Step
+from polyop.ir.op import Op, Range, Step, map_step
 from polyop.rewrite.bounds import never_negative
 
 
@@ -89,9 +89,4 @@ def _fixed(s: Step, env: Mapping[str, Affine], keep: frozenset[str] = frozenset(
         else:
             kept.append(Range(r.index, lower, upper))
 
-    def within(e: Expr) -> Expr:
-        return map_affine(e, lambda x: substitute(x, known))
-
-    target = within(s.target)
-    assert isinstance(target, Load)
-    return replace(s, target=target, expr=within(s.expr), ranges=tuple(kept), where=tuple(map(within, s.where)))
+    return replace(map_step(s, lambda e: map_affine(e, lambda x: substitute(x, known))), ranges=tuple(kept))

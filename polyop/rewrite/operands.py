@@ -16,7 +16,7 @@ from polyop.ir.expr import Apply, Expr, Load, expr_names, names
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices, replaced
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 
 
 def rounded_apart(op: Op, target: Target) -> Op:
@@ -24,7 +24,7 @@ def rounded_apart(op: Op, target: Target) -> Op:
 
     Not where the target has no instruction for sums of such products: then it is a conversion more.
     """
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    taken = all_names(op)
     tensors, steps = list(op.tensors), list[Step]()
     for s in op.steps:
         factors = s.expr.args if s.reduce and isinstance(s.expr, Apply) and s.expr.fn == "mul" else ()

@@ -25,7 +25,7 @@ from polyop.ir.expr import Affine, Expr, Load, Test, affine, map_loads, place, q
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.bounds import never_negative
 from polyop.rewrite.chains import Chain, Rows, find_chains, row_of
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 
 
 def cut_into_tiles(op: Op, tile: int) -> Recomputed | None:
@@ -33,7 +33,7 @@ def cut_into_tiles(op: Op, tile: int) -> Recomputed | None:
     chains = find_chains(op)
     if not chains or not tile:
         return None
-    taken = {*op.sizes, *(x.name for x in op.tensors), *(x.name for x in op.params), *(i for s in op.steps for i in s.indices)}
+    taken = all_names(op)
     cuts = [_Tiles(op, c, tile, taken) for c in chains]
     by_tensor = {t: cut for cut in cuts for t in cut.chain.rows}
     steps: list[tuple[Step, Origin]] = []

@@ -38,7 +38,7 @@ from polyop.ir.expr import (
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.bounds import never_negative
 from polyop.rewrite.measure import is_deep
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 
 LARGEST = 4
 """The largest divisor of a condition that is cut along."""
@@ -63,7 +63,7 @@ def cut_into_residues(op: Op, in_order: bool = False) -> Op:
 
 def _cut_up(op: Op, in_order: bool) -> Op:
     tensors, steps = list(op.tensors), list[Step]()
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    taken = all_names(op)
     for s in op.steps:
         cut = _cut(op, _one_by_one(s)) if not in_order or s is op.steps_of(s.target.source)[0] else None
         if cut is None:

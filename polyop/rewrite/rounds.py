@@ -11,8 +11,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Apply, Expr, Load, Number, affine, is_computed, names, rebuild, substitute_expr, walk
-from polyop.ir.op import Op, Range, Step
-from polyop.rewrite.names import fresh
+from polyop.ir.op import Op, Range, Step, map_step
+from polyop.rewrite.names import all_names, fresh
 
 MOST = 16
 """Rounds of one step, along all its indices together; an index that would give more is left whole."""
@@ -20,7 +20,7 @@ MOST = 16
 
 def cut_into_rounds(op: Op) -> Op:
     """`op` with every `=` step cut whose reads divide an index by a size that its range is a few times as long as."""
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(i for s in op.steps for i in s.indices), *(p.name for p in op.params)}
+    taken = all_names(op)
     return replace(op, steps=tuple(piece for s in op.steps for piece in _rounds(s, fresh("at", set(taken)))))
 
 
@@ -63,7 +63,5 @@ def _round(s: Step, r: Range, size: str, k: int, inside: str) -> Step:
     def moved(e: Expr) -> Expr:
         return substitute_expr(substitute_expr(divided(e), there), back)
 
-    target = moved(s.target)
-    assert isinstance(target, Load)
     ranges = tuple(replace(x, upper=affine(size)) if x is r else x for x in s.ranges)
-    return replace(s, target=target, expr=moved(s.expr), ranges=ranges, where=tuple(map(moved, s.where)))
+    return replace(map_step(s, moved), ranges=ranges)

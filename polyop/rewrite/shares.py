@@ -35,7 +35,7 @@ from polyop.ir.expr import (
 )
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.fed import Fed, Row, cut_with, fed_by, rows_in_cache
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 
 LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take longer than a thread takes to come
 ROWS = 64     # iterations of the outermost of several loops
@@ -81,7 +81,7 @@ def cut_into_shares(op: Op, few: Mapping[str, int] | None = None, alone: bool = 
     feeds   whether what feeds a sum is cut with it, where rows are read twice for that (`fed.py`)
     """
     tensors, steps, fed = list(op.tensors), list[Step](), list[tuple[Step, Fed, Range, Affine]]()
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    taken = all_names(op)
     wanted = {x.target: x.index for x in sums(op)} if few else {}
     for s in op.steps:
         if alone and _is_one_element(s):

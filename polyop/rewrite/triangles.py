@@ -24,6 +24,7 @@ from polyop.ir.expr import (
     loads,
     map_loads,
     names,
+    place,
     substitute,
     substitute_expr,
 )
@@ -215,10 +216,8 @@ def _fixed(f: Step, e: Expr, tests: tuple[Affine, ...], turn: str, region: tuple
                 if abs(t.factor(i)) == 1:
                     env = {i: (affine(i) * t.factor(i) - t) * t.factor(i)}
                     ranges = tuple(r for r in f.ranges if r.index != i)
-                    target = substitute_expr(f.target, env)
-                    assert isinstance(target, Load)
                     left = tuple(dict.fromkeys(x for x in (substitute(x, env) for x in tests) if x.terms or x.const < 0))
-                    inside = replace(f, target=target, ranges=ranges)
+                    inside = replace(f, target=place(f.target, env), ranges=ranges)
                     return _fixed(inside, _settled(substitute_expr(free, env)), left, turn, region)
     return Piece(replace(f, expr=free), tests, region)
 
@@ -244,8 +243,7 @@ def _renamed(p: Piece, old: str, new: str) -> Piece:
     """`p` with its index `old` called `new`, as the update calls it."""
     env: Mapping[str, Affine] = {old: affine(new)}
     s = p.step
-    target = substitute_expr(s.target, env)
-    assert isinstance(target, Load)
+    target = place(s.target, env)
     ranges = tuple(replace(r, index=new if r.index == old else r.index) for r in s.ranges)
     tests, region = (tuple(substitute(t, env) for t in some) for some in (p.tests, p.region))
     return Piece(replace(s, target=target, expr=substitute_expr(s.expr, env), ranges=ranges), tests, region)

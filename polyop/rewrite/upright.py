@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, Expr, Load, expr_names, loads, map_loads
 from polyop.ir.op import Op, Step, Tensor
-from polyop.rewrite.names import fresh
+from polyop.rewrite.names import all_names, fresh
 
 COLUMNS = 4
 
@@ -21,7 +21,7 @@ COLUMNS = 4
 def columns_upright(op: Op, few: Mapping[str, int]) -> Op:
     """`op` with such copies for the products whose columns are as many as one of the sizes `few`, which are at most `COLUMNS`."""
     tensors, steps = list(op.tensors), list[Step]()
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    taken = all_names(op)
     for s in op.steps:
         lying = upright(op, s)
         last = s.target.index[-1] if s.target.index else None
