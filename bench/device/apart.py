@@ -41,5 +41,7 @@ def _stage(index: int) -> speed.Stage:
     if not torch.cuda.is_available():
         raise UnsupportedError("this torch sees no GPU")
     torch.cuda.set_device(index)
+    torch.backends.cudnn.benchmark = True  # else convolutions take the first algorithm that does
+    torch.backends.cudnn.allow_tf32 = False  # as matrix products have it: f32 means f32
     l2 = int(getattr(torch.cuda.get_device_properties(index), "L2_cache_size", 64 << 20))
     return speed.Stage(torch, f"cuda:{index}", clock.Events(torch), l2)

@@ -16,7 +16,7 @@ class Case:
     """One operator at one size.
 
     op       of the library; inputs: (shape, dtype) of each tensor; also: its other arguments
-    peer     what torch does: of torch and the tensors
+    peer     what torch does: of torch and the tensors; others: other ways in which it does that on some devices
     flops    operations, and `bytes_` read and written at least
     matrix   whether the operations are ones of matrix units
     fused    whether torch.compile is asked too
@@ -32,6 +32,7 @@ class Case:
     also: Mapping[str, Any] = field(default_factory=dict)
     matrix: bool = False
     fused: bool = True
+    others: tuple[Callable[..., Any], ...] = ()
 
 
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}
@@ -61,7 +62,18 @@ def _attention(b: int, h: int, s: int, d: int, t: str, causal: bool) -> Case:
         return torch.nn.functional.scaled_dot_product_attention(q, k, v, is_causal=causal, scale=scale)
 
     return Case("attention", f"{b}x{h}x{s}x{d} {t}{' causal' if causal else ''}", op, (q, q, q), peer, flops * b * h * s * s * d,
-                _bytes(q, q, q, q), {"scale": scale}, True, False)
+                _bytes(q, q, q, q), {"scale": scale}, True, False, _of_libraries(causal, scale))
+
+
+def _of_libraries(causal: bool, scale: float) -> tuple[Callable[..., Any], ...]:
+    """FlashAttention and cuDNN's attention; which of them torch takes by itself depends on its version, and may be the slower."""
+    def flash(torch: Any, q: Any, k: Any, v: Any) -> Any:
+        return torch.ops.aten._scaled_dot_product_flash_attention(q, k, v, 0.0, causal, scale=scale)[0]
+
+    def cudnn(torch: Any, q: Any, k: Any, v: Any) -> Any:
+        return torch.ops.aten._scaled_dot_product_cudnn_attention(q, k, v, None, False, 0.0, causal, scale=scale)[0]
+
+    return flash, cudnn
 
 
 def _decode(b: int, h: int, n: int, d: int, t: str) -> Case:

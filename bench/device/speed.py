@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -11,6 +11,9 @@ from typing import Any
 import polyop
 from bench.device.cases import SIZES, Case
 from bench.device.clock import Call, Clock, timed
+
+Ways = Sequence[Callable[..., Any]] | str
+"""To run a case, each of its tensors; or why nobody can."""
 
 _SETS = 64                                                      # of arrays, at most
 _WRONG = {"float32": 1e-4, "bfloat16": 2e-2, "float16": 4e-3}   # of the norm of what float64 says
@@ -90,48 +93,62 @@ def _measured(case: Case, stage: Stage, budget_ms: float, compiled: bool) -> Row
     torch, operator = stage.torch, polyop.library(case.op)
     sets = arrays(case, stage)
     ours: Callable[..., Any] = partial(operator, **case.also)
-    want, most, said = case.peer(torch, *(x.double() for x in sets[0])), _WRONG[case.inputs[0][1]], ""
+    want, most = case.peer(torch, *(x.double() for x in sets[0])), _WRONG[case.inputs[0][1]]
     error = _error(ours(*sets[0]), want)
-    calls: dict[str, Call] = {"polyop": lambda k: ours(*sets[k]), "torch": lambda k: case.peer(torch, *sets[k])}
-    if compiled and case.fused:
-        inductor = torch.compile(lambda *a: case.peer(torch, *a), dynamic=False)
-        calls["torch.compile"] = lambda k: inductor(*sets[k])
-    if compiled:
-        found, said = _triton(case, stage, sets, want, most)
-        calls |= {"triton": found} if found else {}
+    calls: dict[str, Call] = {"polyop": lambda k: ours(*sets[k])}
+    reasons = []
+    for name, ways in _peers(case, stage, sets[0], compiled):
+        found, reason = _fastest(ways, stage, sets, want, most)
+        calls |= {name: found} if found else {}
+        reasons += [f"{name}: {reason}"] if reason else []
     del want  # of twice or four times the bytes
     times = timed(list(calls.values()), len(sets), stage.clock, budget_ms)
     ms = dict(zip(calls, times, strict=True))
     seconds = ms["polyop"] / 1e3
     row = Row(case.group, case.name, ms, case.bytes_ / seconds / 1e9, case.flops / seconds / 1e12,
               case.bytes_ / seconds / stage.copy, case.flops / seconds / stage.peak, error)
-    return replace(row, said=said, wrong="" if error <= most else f"off by {error:.1e} of the norm")
+    return replace(row, said="; ".join(reasons), wrong="" if error <= most else f"off by {error:.1e} of the norm")
 
 
-def _triton(case: Case, stage: Stage, sets: list[list[Any]], want: Any, most: float) -> tuple[Call | None, str]:
-    """The fastest of the right ways in which Triton runs `case`; without one, why."""
+def _peers(case: Case, stage: Stage, given: list[Any], compiled: bool) -> Iterator[tuple[str, Ways]]:
+    """Who runs `case` too, and in which ways; instead of ways, why there are none."""
+    torch = stage.torch
+    yield "torch", [partial(way, torch) for way in (case.peer, *case.others)]
+    if compiled and case.fused:
+        torch.compiler.reset()  # it takes all cases for one function, and leaves one be that was compiled eight times
+        yield "torch.compile", [torch.compile(lambda *a: case.peer(torch, *a), dynamic=False)]
+    if compiled:
+        yield "triton", _triton(case, stage, given)
+
+
+def _triton(case: Case, stage: Stage, given: list[Any]) -> Ways:
     if stage.device == "cpu":
-        return None, "Triton has no code for a CPU"
+        return "it has no code for a CPU"
     try:
         from bench.device import triton_peers
     except ImportError as error:
-        return None, f"Triton is not installed: {error}"
-    reasons, found = ["Triton has no kernel for it"], list[tuple[float, Call]]()
-    for way in triton_peers.ways(case.op, tuple(sets[0])):
-        run = partial(way, **case.also)
+        return f"it is not installed: {error}"
+    return [partial(way, **case.also) for way in triton_peers.ways(case.op, tuple(given))] or "it has no kernel for it"
 
+
+def _fastest(ways: Ways, stage: Stage, sets: list[list[Any]], want: Any, most: float) -> tuple[Call | None, str]:
+    """The fastest of those that are right; without one, why."""
+    if isinstance(ways, str):
+        return None, ways
+    reason, found = "", list[tuple[float, Call]]()
+    for run in ways:
         def call(k: int, run: Callable[..., Any] = run) -> Any:
             return run(*sets[k])
 
         try:
             error = _error(call(0), want)
             if error <= most:
-                found.append((min(stage.clock.ms(call, 3, len(sets)) for _ in range(3)), call))
+                found.append((min(stage.clock.ms(call, 3, len(sets)) for _ in range(3)) if len(ways) > 1 else 0.0, call))
             else:
-                reasons.append(f"Triton is off by {error:.1e} of the norm")
-        except Exception as refused:  # too many resources: another way may do
-            reasons.append(f"Triton: {_brief(refused)}")
-    return (min(found, key=lambda x: x[0])[1], "") if found else (None, reasons[-1])
+                reason = f"off by {error:.1e} of the norm"
+        except Exception as refused:  # too many resources, no compiler: another way may do
+            reason = _brief(refused)
+    return (min(found, key=lambda x: x[0])[1], "") if found else (None, reason)
 
 
 def arrays(case: Case, stage: Stage) -> list[list[Any]]:

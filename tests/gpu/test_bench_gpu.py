@@ -6,6 +6,7 @@ import json
 import sys
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -143,7 +144,39 @@ def test_a_case_that_cannot_be_measured_says_why(stage: speed.Stage) -> None:
 
 def test_a_peer_that_cannot_take_part_is_told(stage: speed.Stage) -> None:
     case = next(c for c in cases.cases(small=True) if c.group == "conv")
-    assert speed.measured(case, stage, 0.1, compiled=True).said == "Triton has no code for a CPU"
+    assert speed.measured(case, stage, 0.1, compiled=True).said == "triton: it has no code for a CPU"
+
+
+def test_a_compiler_that_refuses_leaves_the_others_be(stage: speed.Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(f: Any, dynamic: bool) -> Any:
+        raise RuntimeError("no working triton")
+
+    monkeypatch.setattr(stage.torch, "compile", lambda f, dynamic: partial(refuses, f, dynamic))
+    row = speed.measured(next(c for c in cases.cases(small=True) if c.fused), stage, 0.1, compiled=True)
+    assert set(row.ms) == {"polyop", "torch"} and row.wrong == ""
+    assert row.said.startswith("torch.compile: ") and "triton: it has no code for a CPU" in row.said
+
+
+def test_torch_compiles_each_case_however_many_there_are(stage: speed.Stage, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch, made = stage.torch, list[Any]()
+    counted = partial(torch.compile, backend=lambda graph, given: made.append(graph) or graph.forward)
+    monkeypatch.setattr(torch, "compile", counted)
+    case = next(c for c in cases.cases(small=True) if c.op == "silu")
+    for k in range(10):  # of one function torch compiles eight variants, and then carries it out as it is
+        x = torch.ones(k + 2)
+        (ways,) = (ways for name, ways in speed._peers(case, stage, [x], True) if name == "torch.compile")
+        assert torch.equal(ways[0](x), torch.nn.functional.silu(x)) and len(made) == k + 1
+
+
+def test_what_torch_does_is_the_fastest_of_its_ways_that_are_right(stage: speed.Stage) -> None:
+    case = next(c for c in cases.cases(small=True) if c.group == "attention" and c.others)
+
+    def slow(torch: Any, *given: Any) -> Any:
+        time.sleep(0.2)
+        return case.peer(torch, *given)
+
+    row = speed.measured(replace(case, peer=slow, others=(case.peer, lambda torch, q, k, v: 0 * q)), stage, 0.1, compiled=False)
+    assert row.wrong == row.said == "" and row.ms["torch"] < 200
 
 
 def test_the_fastest_right_way_of_triton_is_measured(stage: speed.Stage, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -166,7 +199,7 @@ def test_the_fastest_right_way_of_triton_is_measured(stage: speed.Stage, monkeyp
     assert set(row.ms) == {"polyop", "torch", "triton"} and row.said == "" and row.ms["triton"] < 500
     del ways[2:]
     row = speed.measured(replace(case, fused=False), on, 0.1, compiled=True)
-    assert row.wrong == "" and row.said == "Triton: RuntimeError: out of resource: shared memory"
+    assert row.wrong == "" and row.said == "triton: RuntimeError: out of resource: shared memory"
 
 
 # --- processes that may die ---------------------------------------------------------------------------------------------------
