@@ -110,7 +110,7 @@ def _varied(plan: CallPlan, values: Sequence[Any], look: bytes, info: bytes) -> 
     made = words.plan[:8 * HEAD - 8] + address.to_bytes(8, "little") + words.plan[8 * HEAD:]
     trial = ctypes.create_string_buffer(made, len(made))
     if _SIZES(address)(look, trial):
-        return None  # this very call is none for it: its result is large, or empty
+        return None  # this very call is none for it: its result is empty
     if trial.raw != made:
         raise InternalError("entry: sizes are not what binding makes of them")
     return made, *words.objects, loaded

@@ -14,7 +14,7 @@ import numpy as np
 from polyop.ir.dtypes import BOOL, F32, F64, DType
 from polyop.runtime import arrays, blocks
 from polyop.runtime.call import CallPlan
-from polyop.runtime.entry_sizes import HEAD, Places
+from polyop.runtime.entry_sizes import HEAD, LARGEST, Fresh, Places
 from polyop.runtime.kernel import arena
 
 PLACES = 64        # most values of a call, and most results
@@ -24,7 +24,7 @@ _TINY = 1 << 12    # bytes of a tensor that is worth keeping as a pattern
 _ROW = 1 << 9      # most slots
 _FIRST = 2         # objects of a record stand behind its look and its plan
 _EXACT = 1 << 53   # all integers up to here are doubles
-_NUMPY, _CALL, _LIKE, _TENSOR, _KEPT, _WRAPPED = range(6)  # how a result comes about
+_NUMPY, _CALL, _LIKE, _TENSOR, _KEPT, _WRAPPED, _SIZED = range(7)  # how a result comes about
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -49,7 +49,8 @@ def record(plan: CallPlan, values: Sequence[Any], outline: bool = False) -> Word
         return None
     if outline and plan.fresh and plan.kind not in ("numpy", "torch"):
         return None
-    new = [_result(plan, k, objects, outline) for k in range(len(plan.fresh))]
+    ways = [_ways(plan, k, objects) for k in range(len(plan.fresh))] if outline else []
+    new = [_of_any_size(plan, k, *w) for k, w in enumerate(ways)] or [_result(plan, k, objects) for k in range(len(plan.fresh))]
     arrays_ = [(position, slot, mask) for position, slot, _, mask in plan.places]
     written = [(position, slot, first, last, len(others), *(w for o in others for w in o))
                for position, slot, _, first, last, others in plan.written]
@@ -70,7 +71,7 @@ def record(plan: CallPlan, values: Sequence[Any], outline: bool = False) -> Word
     starts = _starts(sections, HEAD + len(row))
     parts = [w for section in sections for part in section for w in part]
     return Words(_words(head) + packed + _words(parts), tuple(objects),
-                 Places(starts[1], starts[3], starts[4]))
+                 Places(starts[1], tuple(Fresh(at, *w) for at, w in zip(starts[3], ways, strict=False)), starts[4]))
 
 
 def _starts(sections: Sequence[Sequence[Sequence[int]]], at: int) -> list[tuple[int, ...]]:
@@ -110,15 +111,34 @@ def _how(dtype: DType, value: Any) -> int | None:
     return (0 if isinstance(value, float | np.floating) else 2) + (dtype == F32)
 
 
-def _result(plan: CallPlan, k: int, objects: list[Any], outline: bool) -> tuple[int, ...]:
+def _ways(plan: CallPlan, k: int, objects: list[Any]) -> tuple[tuple[int, int], tuple[int, int]]:
+    """How a result of any size comes about if it is small, and if it is large, each with which object; these are put last."""
+    _, _, dtype, _, plain = plan.fresh[k]
+    if plan.kind == "numpy":
+        how, thing = _NUMPY, plain
+    else:
+        how, thing = _TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
+    at = _FIRST + len(objects)
+    objects += (thing, partial(arrays.empty, dtype=dtype, kind=plan.kind))
+    return (how, at), (_SIZED, at + 1)
+
+
+def _of_any_size(plan: CallPlan, k: int, small: tuple[int, int], large: tuple[int, int]) -> tuple[int, ...]:
+    """As `_result`, in one of two ways."""
+    slot, shape, dtype, *_ = plan.fresh[k]
+    bytes_ = prod(shape) * dtype.bytes_
+    return slot, *(small if bytes_ < LARGEST else large), bytes_ + blocks.ALIGN, len(shape), *shape
+
+
+def _result(plan: CallPlan, k: int, objects: list[Any]) -> tuple[int, ...]:
     """Slot, how, which object, bytes (of a kept block: at which multiples it begins), rank, extents; the object is put last."""
     slot, shape, dtype, size, plain = plan.fresh[k]
     bytes_ = prod(shape) * dtype.bytes_
     room = bytes_ + blocks.ALIGN
     thing: Any
-    if plan.kind == "numpy" and (outline or bytes_ <= SMALL):
+    if plan.kind == "numpy" and bytes_ <= SMALL:
         how, thing = _NUMPY, plain
-    elif plan.kind == "torch" and (outline or _TINY < bytes_ < arrays.OWN):
+    elif plan.kind == "torch" and _TINY < bytes_ < arrays.OWN:
         how, thing = _TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
     elif plan.kind == "torch" and bytes_ < arrays.OWN:
         how, thing = _LIKE, arrays.empty(shape, dtype, "torch")[0]

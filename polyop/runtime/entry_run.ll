@@ -10,8 +10,8 @@
 ;   written    value, slot, first and last byte from the address, others; for each of these: slot, first, last
 ;   numbers    value, slot, how (see @number), least, greatest
 ;   new        slot, how (0 a NumPy array, 1 a call that gives an array and its address, 2 like a tensor, 3 a tensor, 4 a NumPy
-;              array upon a kept block, 5 a tensor upon such an array), which of the record, bytes (4 and 5: at which multiples
-;              it begins), rank, extents
+;              array upon a kept block, 5 a tensor upon such an array, 6 a call that gives an array of
+;              these extents and its address), which of the record, bytes (4 and 5: at which multiples it begins), rank, extents
 ;   work       slot, distance
 ;   results    the number of a new one, or ~value
 define internal ptr @run(ptr %record, ptr %plan, ptr %values, ptr %at) {
@@ -169,7 +169,8 @@ fresh.one:
                                           i64 2, label %fresh.torch
                                           i64 3, label %fresh.shaped
                                           i64 4, label %fresh.kept
-                                          i64 5, label %fresh.kept ]
+                                          i64 5, label %fresh.kept
+                                          i64 6, label %fresh.sized ]
 fresh.numpy:
   %f.bytes.at = getelementptr i64, ptr %pf, i64 3
   %array = call ptr @empty(ptr %means, i64 %f.rank, ptr %f.dims, ptr %f.bytes.at)
@@ -210,10 +211,15 @@ fresh.data:
   br label %fresh.put
 fresh.call:
   %means.call = phi ptr [ %means, %fresh.one ], [ %maker, %fresh.make ]
-  %pair = call ptr @PyObject_VectorcallDict(ptr %means.call, ptr null, i64 0, ptr null)
-  %pair.lost = icmp eq ptr %pair, null
+  %pair.call = call ptr @PyObject_VectorcallDict(ptr %means.call, ptr null, i64 0, ptr null)
+  %pair.lost = icmp eq ptr %pair.call, null
   br i1 %pair.lost, label %sorry, label %fresh.pair
+fresh.sized:
+  %pair.sized = call ptr @shaped(ptr %means, i64 %f.rank, ptr %f.dims, ptr null)
+  %sized.lost = icmp eq ptr %pair.sized, null
+  br i1 %sized.lost, label %sorry, label %fresh.pair
 fresh.pair:
+  %pair = phi ptr [ %pair.call, %fresh.call ], [ %pair.sized, %fresh.sized ]
   %first = call ptr @PyTuple_GetItem(ptr %pair, i64 0)
   %place = call ptr @PyTuple_GetItem(ptr %pair, i64 1)
   %place.address = call ptr @PyLong_AsVoidPtr(ptr %place)
@@ -229,7 +235,8 @@ fresh.torch:
   %similar.lost = icmp eq ptr %like.one, null
   br i1 %similar.lost, label %sorry, label %fresh.tensor
 fresh.shaped:
-  %shaped = call ptr @tensor(ptr %means, i64 %f.rank, ptr %f.dims)
+  %torch.empty = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 22)
+  %shaped = call ptr @shaped(ptr %torch.empty, i64 %f.rank, ptr %f.dims, ptr %means)
   %shaped.lost = icmp eq ptr %shaped, null
   br i1 %shaped.lost, label %sorry, label %fresh.tensor
 fresh.tensor:
@@ -346,7 +353,7 @@ give.next:
   br label %give.head
 
 sorry:
-  %so.far = phi i64 [ %f, %fresh.numpy ], [ %f, %fresh.upon ], [ %f, %fresh.wrap ], [ %f, %fresh.call ], [ %f, %fresh.torch ], [ %f, %fresh.strange ],
+  %so.far = phi i64 [ %f, %fresh.numpy ], [ %f, %fresh.upon ], [ %f, %fresh.wrap ], [ %f, %fresh.call ], [ %f, %fresh.sized ], [ %f, %fresh.torch ], [ %f, %fresh.strange ],
                     [ %f, %fresh.shaped ], [ %f, %work.arena ], [ %f, %work.ask ], [ %f, %give.many ]
   call void @PyErr_Clear()
   br label %drop
@@ -544,8 +551,8 @@ none:
   ret ptr null
 }
 
-; A new tensor; or null, and an error is set. %keywords are what `torch.empty` is given beside extents.
-define internal ptr @tensor(ptr %keywords, i64 %rank, ptr %extents) {
+; What %call makes of a tuple of extents and %keywords (or null, for none); or null, and an error is set.
+define internal ptr @shaped(ptr %call, i64 %rank, ptr %extents, ptr %keywords) {
 entry:
   %cell = alloca ptr
   %shape = call ptr @PyTuple_New(i64 %rank)
@@ -567,8 +574,7 @@ put:
   br label %head
 make:
   store ptr %shape, ptr %cell
-  %empty = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 22)
-  %made = call ptr @PyObject_VectorcallDict(ptr %empty, ptr %cell, i64 1, ptr %keywords)
+  %made = call ptr @PyObject_VectorcallDict(ptr %call, ptr %cell, i64 1, ptr %keywords)
   call void @Py_DecRef(ptr %shape)
   ret ptr %made
 drop:

@@ -2,7 +2,8 @@
 
 The function gets the look of the call, in which shapes and strides stand, and a copy of the plan of another call with the same
 outline. It does what binding does (bind.py) for all that depends on sizes, and returns 0; or not 0, if this call needs the
-way through Python: sizes that contradict, a fact that does not hold, a result that is empty or large.
+way through Python: sizes that contradict, a fact that does not hold, a result that is empty. Results of LARGEST bytes and more
+lie upon blocks that are used again, for which the plan has another way.
 
 Kernels may assume of sizes that all are at least 1, and that those in `Options.ones` are 1 (ir/options.py); an outline shows
 both. They may see dimensions as one that lie one after the other (`CallPlan.runs`), which is tested here. All else that sizes and
@@ -21,7 +22,7 @@ from polyop.runtime import blocks
 from polyop.runtime.call import CallPlan
 
 NAME = "polyop_sizes"
-LARGEST = 1 << 20   # bytes of a result that is allocated here
+LARGEST = 1 << 20   # bytes of a result that the C library, or torch, is asked for
 HEAD = 12           # words of a plan before its row
 MEMORY = 3          # which of them says the bytes of work memory
 _MOST = 1 << 31     # no extent, and no count of elements, is larger
@@ -44,11 +45,20 @@ class Array:
 
 
 @dataclass(frozen=True, slots=True)
+class Fresh:
+    """A new result: its first word in a plan, and how it comes about and of which object (both are words), small or large."""
+
+    at: int
+    small: tuple[int, int]
+    large: tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
 class Places:
-    """Where in a plan is what: the first word of each written array, of each new result and of each work buffer."""
+    """Where in a plan is what: the first word of each written array, each new result, the first word of each work buffer."""
 
     written: tuple[int, ...]
-    fresh: tuple[int, ...]
+    fresh: tuple[Fresh, ...]
     work: tuple[int, ...]
 
 
@@ -265,17 +275,21 @@ def _written(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mappi
 
 
 def _fresh(t: _Text, plan: CallPlan, known: Mapping[str, str], places: Places) -> None:
-    """Extents and bytes of new results."""
+    """Extents and bytes of new results, and how they come about."""
     by_slot = _by_slot(plan)
-    for (slot, *_), at in zip(plan.fresh, places.fresh, strict=True):
+    for (slot, *_), f in zip(plan.fresh, places.fresh, strict=True):
         x = plan.op.tensor(by_slot[slot])
         extents = [_value(t, e, known) for e in x.shape]
         for d, n in enumerate(extents):
             t.need(t.test("sge", n, 1))
-            t.store(n, at + 5 + d)
-        bytes_ = t.op("mul", t.product(extents), x.dtype.bytes_)
-        t.need(t.test("sle", bytes_, LARGEST))
-        t.store(t.op("add", bytes_, blocks.ALIGN), at + 3)
+            t.store(n, f.at + 5 + d)
+        elems = t.product(extents)
+        t.need(t.test("slt", elems, _MOST))
+        bytes_ = t.op("mul", elems, x.dtype.bytes_)
+        is_small = t.test("slt", bytes_, LARGEST)
+        for k, (small, large) in enumerate(zip(f.small, f.large, strict=True), 1):
+            t.store(t.new(f"select i1 {is_small}, i64 {small}, i64 {large}"), f.at + k)
+        t.store(t.op("add", bytes_, blocks.ALIGN), f.at + 3)
 
 
 def _by_slot(plan: CallPlan) -> dict[int, str]:

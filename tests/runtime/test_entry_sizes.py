@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyop
-from polyop.runtime import entry, entry_sizes
+from polyop.runtime import blocks, entry, entry_sizes
 from tests.runtime.calling import f32, outcome, python_calls
 
 TEXTS = {
@@ -176,12 +176,16 @@ def test_a_written_array_may_lie_in_any_order(caplog):
     assert not caplog.text
 
 
-def test_results_too_large_for_it_are_no_bug(caplog):
-    f = polyop.op(TEXTS["add"])
+def test_large_results_of_new_sizes_lie_upon_blocks_and_are_bound_by_no_python(caplog):
+    f, threshold = polyop.op(TEXTS["add"]), entry_sizes.LARGEST // 4
     with caplog.at_level(logging.ERROR, "polyop"):
-        for n in range(500_000, 500_009):
+        for n in range(threshold - 20, threshold + 20, 2):
             assert f(f32(n), f32(n))[-1] == 2 * np.float32(n - 1)
-    assert not caplog.text
+    x = f32(threshold + 31)
+    large = python_calls(lambda: f(x, x))
+    assert "fill" in large and "_general" not in large and not caplog.text
+    assert not python_calls(lambda: f(x[:-42], x[:-42]))
+    assert f(x, x).ctypes.data % blocks.PAGE == 0
 
 
 def test_code_that_does_not_reproduce_its_plan_is_not_used(monkeypatch, caplog):
