@@ -109,6 +109,11 @@ class Step:
     def indices(self) -> tuple[str, ...]:
         return tuple(r.index for r in self.ranges)
 
+    @property
+    def reads(self) -> tuple[Load, ...]:
+        """What is read: in the value, and where positions of the target are computed."""
+        return (*loads(self.expr), *loads(self.target)[1:])
+
     def __str__(self) -> str:
         sign = {None: "=", "add": "+=", "mul": "*=", "bitand": "&=", "bitor": "|=", "bitxor": "^="}
         symbol = sign.get(self.reduce.name if self.reduce else None) or f"{self.reduce}="
@@ -171,7 +176,7 @@ class Op:
         found, size = set(tensors), -1
         while len(found) > size:
             size = len(found)
-            found |= {s.target.source for s in self.steps if any(x.source in found for x in loads(s.expr))}
+            found |= {s.target.source for s in self.steps if any(x.source in found for x in s.reads)}
         return frozenset(found)
 
     def __str__(self) -> str:

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Expr, Load, affine, loads, map_loads, names, place
+from polyop.ir.integers import power_of_two
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.build import Axes, Builder, Home, Part, Plan, coords_of
 from polyop.poly.nodes import Cluster
@@ -57,10 +58,10 @@ def choose(plan: Plan, cluster: Cluster) -> ScanStrategy | None:
     beside = next((c for c in cluster.shell if stride(plan, p.whole, p.whole.target, c) in (1, -1)), None)
     if beside:
         i = next(i for i, c in own.items() if c == beside)
-        across = plan.target.warp if not (few := _known(plan, p.whole.extent(i))) else min(plan.target.warp, _power(few))
+        across = plan.target.warp if not (few := _known(plan, p.whole.extent(i))) else min(plan.target.warp, power_of_two(few))
         return ScanStrategy(p, extent.const, ACROSS * plan.target.warp // across, beside, across)
     known = _length(plan, p)
-    many = THREADS if not known else min(2 * THREADS, max(plan.target.warp, _power(-(-known // extent.const))))
+    many = THREADS if not known else min(2 * THREADS, max(plan.target.warp, power_of_two(-(-known // extent.const))))
     return ScanStrategy(p, extent.const, many)
 
 
@@ -75,11 +76,6 @@ def _length(plan: Plan, p: Pieces) -> int:
 def _known(plan: Plan, extent: Affine) -> int:
     """An extent, if it is known or hinted at, else 0."""
     return extent.const if extent.is_constant else dict(plan.options.hints).get(extent.name or "", 0)
-
-
-def _power(n: int) -> int:
-    """The least power of 2 that is at least `n`."""
-    return 1 << (n - 1).bit_length()
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: ScanStrategy) -> Part:

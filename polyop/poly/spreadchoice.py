@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.integers import power_of_two
 from polyop.poly.build import Plan
 from polyop.poly.lanes import is_few, is_window, score
 from polyop.poly.nodes import Cluster, Group
@@ -111,7 +112,7 @@ def _along(plan: Plan, cluster: Cluster, inner: tuple[str | None, ...]) -> Sprea
     if not longest or _hands_on(cluster):
         across = tuple(_across(plan, g, c) for g, c in zip(groups, inner, strict=True))
         return SpreadStrategy(inner, BLOCK, None, 1, across=across)
-    many = min(4 * BLOCK // 2, max(FEWEST, 1 << (-(-longest // EACH) - 1).bit_length()))
+    many = min(4 * BLOCK // 2, _threads(longest))
     rows = BLOCK // 2 // many
     if rows > 1 and cluster.shell and not is_few(plan, cluster.stmts, cluster.shell[-1], rows):
         return SpreadStrategy(inner, many, cluster.shell[-1], rows)
@@ -124,10 +125,15 @@ def _across(plan: Plan, g: Group, lane: str | None) -> tuple[str, int] | None:
     One of the two is a sum's: what its threads have is folded. { s[j] += Q[d] K[j, d] }, { o[v] += p[j] V[j, v] }
     """
     extent = longest_of(plan, g.stmts, lane) if lane else 0
-    many = max(FEWEST, 1 << (-(-extent // EACH) - 1).bit_length())
+    many = _threads(extent)
     others = [c for c in _loops(plan, g) if (c in g.reduced) != (lane in g.reduced) and not is_window(plan, g.stmts, c)]
     longest = max(others, key=lambda c: longest_of(plan, g.stmts, c) or 1 << 30, default=None)
     return (longest, many) if extent and longest and many <= BLOCK // FEWEST else None
+
+
+def _threads(extent: int) -> int:
+    """Threads along so many iterations, each of which has some."""
+    return max(FEWEST, power_of_two(-(-extent // EACH)))
 
 
 def _hands_on(cluster: Cluster) -> bool:

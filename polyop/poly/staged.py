@@ -137,7 +137,7 @@ class _Staged:
             for s, load in uses(self.cluster, tensor) if tensor not in self.held else ():
                 if any(not aligned(self.plan, s, load, d, around) for d in range(len(t.shape))):
                     raise UnsupportedError(f"{tensor} has more than an element for each result")
-            homes[tensor] = held_home(self.plan, tensor, locked)
+            homes[tensor] = _held_home(self.plan, tensor, locked)
         return homes
 
     def begun(self, tensor: str, turn: str) -> Band | str:
@@ -298,7 +298,7 @@ def follow(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, column:
     down, across = sides_of(plan, s, cells.rows)
     axes = {**outer, row: Axis(down.of[s.row]), column: Axis(across.of[s.column])}
     threads, rows, atoms = (*down.threads, *across.threads), (*down.rows, *across.rows), (*down.atom, *across.atom)
-    homes = {t: held_home(plan, t, (*threads, *rows, *atoms)) for t in held}
+    homes = {t: _held_home(plan, t, (*threads, *rows, *atoms)) for t in held}
     b = Builder(plan, cluster, {**cells.homes, **homes})
     b.over_rows(rows)
     b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in atoms}
@@ -311,7 +311,7 @@ def _around(grid: Iterable[str], trees: Sequence[Band | str]) -> tuple[Band | st
     return bands(grid, *trees) if trees else ()
 
 
-def held_home(plan: Plan, tensor: str, locked: tuple[Coord, ...]) -> Home:
+def _held_home(plan: Plan, tensor: str, locked: tuple[Coord, ...]) -> Home:
     """A register for each result of a thread."""
     t = plan.scop.op.tensor(tensor)
     dims = tuple((affine(c.cap or 1), c.step) for c in locked)

@@ -114,13 +114,12 @@ def _groups(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...]) -> tuple
     if _fitting(plan, u, plain.depth, 2 * SWIZZLE) * operands[0].dtype.bytes_ < SWIZZLE:
         return ()
     columns = plain.columns if plan.options.tile or plan.tiled else _fitting(plan, u, plain.column, WIDEST)
-    found = [by_group(plain, x, columns) for x in atoms if x.a_map is None and x.b_map is None]
-    found = [s for s in found if s]
+    found = tuple(s for x in atoms if x.a_map is None and x.b_map is None and (s := by_group(plain, x, columns)))
     if not plan.tiled:
-        return tuple(s for s in found if s)
+        return found
     most = plan.at_most(u.extent(plain.depth))
     inside = any(x.source in plan.inside for x in operands)
-    return tuple(y for s in found if s and not (inside and most % s.deep) for y in kept_by_groups(s, most))
+    return tuple(y for s in found if not (inside and most % s.deep) for y in kept_by_groups(s, most))
 
 
 def _warps(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...], cut: tuple[Affine, ...]) -> tuple[StagedStrategy, ...]:

@@ -15,6 +15,7 @@ from math import prod
 
 from polyop.ir.atoms import ROWS as ATOMS
 from polyop.ir.expr import evaluate
+from polyop.ir.integers import power_of_two
 from polyop.ir.target import Target
 from polyop.rewrite.questions import Questions
 from polyop.rewrite.shares import Sum
@@ -85,8 +86,8 @@ def split(extents: tuple[int, ...], side: int, least: int) -> tuple[int, ...]:
 
     least   how many of the last one at least, if there are as many
     """
-    ways = [n for n in _products(side, len(extents)) if n[-1] >= min(least, side, _power(extents[-1]))
-            and all(k <= _power(e) for k, e in zip(n[:-1], extents, strict=False))]
+    ways = [n for n in _products(side, len(extents)) if n[-1] >= min(least, side, power_of_two(extents[-1]))
+            and all(k <= power_of_two(e) for k, e in zip(n[:-1], extents, strict=False))]
     most = min(_tiles(extents, n) for n in ways) * NEARLY
     return max((n for n in ways if _tiles(extents, n) <= most), key=lambda n: n[::-1])
 
@@ -100,11 +101,6 @@ def _products(side: int, count: int) -> Iterator[tuple[int, ...]]:
     else:
         for k in range(side.bit_length()):
             yield from ((1 << k, *n) for n in _products(side >> k, count - 1))
-
-
-def _power(n: int) -> int:
-    """The least power of 2 that is no less."""
-    return 1 << (n - 1).bit_length()
 
 
 def _tiles(extents: Sequence[int], sides: Sequence[int]) -> int:
@@ -137,5 +133,5 @@ def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tiles: Tiles) 
             blocks = -(-results // 32) if x.in_line else results
         most = min(_most_shares(x, sizes), BLOCKS // max(1, blocks))
         if most > 1:
-            found.append((x.target, 1 << (-(-evaluate(x.deep, sizes) // most) - 1).bit_length()))
+            found.append((x.target, power_of_two(-(-evaluate(x.deep, sizes) // most))))
     return tuple(found)

@@ -75,7 +75,7 @@ def _candidates(op: Op, s: Step, r: Range) -> dict[str, tuple[str, int]]:
     ways = [(s, r.index)]
     while ways:
         q, k = ways.pop()
-        for x in _reads(q):
+        for x in q.reads:
             own = [w for w in op.steps if w.target.source == x.source]
             d = next((d for d, p in enumerate(x.index) if p == affine(k)), None)
             if d is None or len(own) != 1 or x.source in found or op.tensor(x.source).role != "temp":
@@ -92,11 +92,11 @@ def _closed(op: Op, s: Step, index: str, rows: dict[str, tuple[str, int]]) -> di
     """Those of `rows` that `s` and each other alone read, each at its own row."""
     while True:
         own = {id(s): index} | {id(_writer(op, n)): i for n, (i, _) in rows.items()}
-        lost = {x.source for q in op.steps for x in (*_reads(q), *loads(q.target)[1:])
+        lost = {x.source for q in op.steps for x in q.reads
                 if x.source in rows and not _is_row(x, rows[x.source][1], own.get(id(q)))}
         lost |= {n for n, (i, d) in rows.items() if not _is_row(_writer(op, n).target, d, i)}
         after = op.follow_from(set(rows)) - rows.keys()
-        lost |= {n for n in rows if any(x.source in after for x in _reads(_writer(op, n)))}
+        lost |= {n for n in rows if any(x.source in after for x in _writer(op, n).reads)}
         if not lost:
             return rows
         rows = {n: x for n, x in rows.items() if n not in lost}
@@ -125,10 +125,6 @@ def _read_twice(op: Op, s: Step, index: str, q: Step, own: str) -> Row | None:
 def _adds_up(q: Step, row: tuple[Position, ...]) -> bool:
     kept = {i for p in q.target.index if isinstance(p, Affine) for i in names(p)}
     return all(isinstance(p, Affine) and names(p) & set(q.indices) and not names(p) & kept for p in row)
-
-
-def _reads(s: Step) -> tuple[Load, ...]:
-    return tuple(x for e in (s.expr, *s.where) for x in loads(e))
 
 
 def cut_with(op: Op, part: Step, fed: Fed, shares: Range, inside: Range, extent: Affine) -> Op:

@@ -18,9 +18,9 @@ run at the same time, and whose results are joined: of attention with a single q
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op
@@ -32,24 +32,34 @@ TILE = 192  # rows that contractions which follow each other take at a time, see
 
 
 @dataclass(frozen=True, slots=True)
-class Pass:
-    """A chain of reductions: the elements along it, the bytes of one of them in all that is read, and whether it is rolled.
+class Rolled:
+    """What a chain has whose elements are made for it and not read, as attention's are.
 
-    rows     of a chain that only searches, the extents of what it keeps; None of any other
-    kept     of a rolled chain, the sizes that its reductions keep and the first one does not, and those that its elements are
-             sums over: channels of values, and of keys
-    alone    of a rolled chain, the sizes that are its rows: with one of each it has none
-    places   of a rolled chain, the extents of all that its first reduction keeps; results: what its reductions write
+    kept     the sizes that its reductions keep and the first one does not, and those that its elements are sums over: channels
+             of values, and of keys
+    alone    the sizes that are its rows: with one of each it has none
+    results  what its reductions write
+    """
+
+    kept: tuple[str, ...]
+    alone: tuple[str, ...]
+    results: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """A chain of reductions.
+
+    extent   the elements along it; bytes_: of one of them in all that is read
+    rows     the extents of what its first reduction keeps
+    search   whether it only looks for places
     """
 
     extent: Affine
     bytes_: int
-    rolled: bool
-    kept: tuple[str, ...] = ()
-    rows: tuple[Affine, ...] | None = None
-    alone: tuple[str, ...] = ()
-    places: tuple[Affine, ...] = ()
-    results: tuple[str, ...] = ()
+    rows: tuple[Affine, ...]
+    search: bool = False
+    rolled: Rolled | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +102,7 @@ def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Ta
     """Whether one of `passes` goes over more than its cache holds in a call of these sizes."""
     def pays(p: Pass) -> bool:
         row = evaluate(p.extent, sizes) * p.bytes_
-        if p.rows is not None and row * math.prod(evaluate(e, sizes) for e in p.rows) <= target.l3 // 2:
+        if p.search and row * prod(evaluate(e, sizes) for e in p.rows) <= target.l3 // 2:
             return False
         return row * TILE > target.l3 // 2 if p.rolled else row > target.l2
 
@@ -102,6 +112,7 @@ def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Ta
 def _pass(op: Op, chain: Chain) -> Pass | None:
     """None for a rolled chain that has no rows, as attention of a single query: what it hands over is a row then."""
     first = chain.firsts[0]
+    rows = op.tensor(first.result).shape
     elements = {x.source: x for x in loads(resolved(op, first.step.expr)) if first.over in expr_names(x)}
     if chain.is_rolled:
         made = [x for x in elements.values() if any(s.reduce for s in op.steps_of(x.source))]
@@ -110,10 +121,10 @@ def _pass(op: Op, chain: Chain) -> Pass | None:
             return None
         kept = dict.fromkeys((*_channels(chain), *(n for x in made for n in _depths(op, x.source))))
         alone = [first.range(i).upper.name or "" for i in first.kept if any(i not in x for x in others)]
-        return Pass(first.extent, max(x.dtype.bytes_ for x in made), True, tuple(kept), None, tuple(alone) if all(alone) else (),
-                    op.tensor(first.result).shape, tuple(f.result for f in chain.folds))
-    rows = tuple(first.range(i).upper for i in first.kept) if all(isinstance(m, Picks) for m in chain.members) else None
-    return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), False, rows=rows)
+        rolled = Rolled(tuple(kept), tuple(alone) if all(alone) else (), tuple(f.result for f in chain.folds))
+        return Pass(first.extent, max(x.dtype.bytes_ for x in made), rows, rolled=rolled)
+    search = all(isinstance(m, Picks) for m in chain.members)
+    return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), rows, search)
 
 
 def _depths(op: Op, tensor: str) -> tuple[str, ...]:

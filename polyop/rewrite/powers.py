@@ -107,8 +107,8 @@ def repair(c: InBlocks, m: Powers) -> Blocked:
         old = c.before(first, state, new)
         made = c.parts[key] = c.blocked(first, "repair", state.dtype)
         same = Apply("or", (equal(old, new), is_nan(new)), BOOL)  # NaN is for what a mask keeps alone: the end sees to it
-        c.steps.append(Step(made.load(first.kept), None, _factor(m, old, new, same, state.dtype),
-                               c.ranges(first), c.filled(first)))
+        times = _factor(m, old, new, same, state.dtype)
+        c.steps.append(Step(made.load(first.kept), None, times, c.ranges(first), c.filled(first)))
     return c.parts[key]
 
 

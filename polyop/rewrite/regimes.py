@@ -7,6 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from polyop.ir.expr import evaluate
+from polyop.ir.integers import power_of_two
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import SHORTEST, TALLEST, WINDOW, Turn, fitting_height, turning_pays
@@ -86,7 +87,7 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     """
     is_only = sum(s.reduce is not None for s in op.steps) == 1
     ones = (narrow_sizes(q, sizes) or (q.single if few_rows(q, sizes) == 1 else ())) if q.tile and is_only else ()
-    alone = [n for p in q.passes if all(sizes[n] == 1 for n in p.alone) for n in p.alone]
+    alone = [n for p in q.passes if p.rolled and all(sizes[n] == 1 for n in p.rolled.alone) for n in p.rolled.alone]
     ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1), *alone)))
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
     added, rows = (sums(known), lines(known)) if ones else (q.sums, q.lines)
@@ -94,7 +95,8 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     tiles = block_tiles(q, sizes, target)
     rows = tuple(dict.fromkeys((*rows, *(n for x in splits for n in x.beside))))
     split = row_shares(splits, sizes) if options.numerics != "strict" else 0
-    whole = {n for x in splits if split for n in x.results} | {n for p in passes if fills_device(p, sizes) for n in p.results}
+    whole = {n for x in splits if split for n in x.results}
+    whole |= {n for p in passes if p.rolled and fills_device(p, sizes) for n in p.rolled.results}
     return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines,
                    hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
                    shares=block_shares(tuple(x for x in added if x.target not in whole), sizes, tiles), split=split,
@@ -102,11 +104,9 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
 
 
 def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
-    """Whether a rolled chain has tiles of rows for half of the multiprocessors: one kernel then, whose sums stay whole."""
-    rows = [evaluate(e, sizes) for e in p.places]
-    if not p.rolled or not rows:
-        return False
-    return prod(rows[:-1]) * -(-rows[-1] // ROWS) >= BLOCKS // 2
+    """Whether a chain has tiles of rows for half of the multiprocessors: one kernel then, whose sums stay whole."""
+    rows = [evaluate(e, sizes) for e in p.rows]
+    return bool(rows) and prod(rows[:-1]) * -(-rows[-1] // ROWS) >= BLOCKS // 2
 
 
 def row_shares(splits: tuple[Split, ...], sizes: Mapping[str, int]) -> int:
@@ -119,13 +119,13 @@ def row_shares(splits: tuple[Split, ...], sizes: Mapping[str, int]) -> int:
         bytes_ = x.bytes_ * max(1, sum(sizes[n] for n in x.beside))
         shares = min(extent * bytes_ // SHARE_BYTES, AT_ONCE * BLOCKS // rows) if rows < BLOCKS else 0
         if shares > 1:
-            return 1 << (-(-extent // shares) - 1).bit_length()
+            return power_of_two(-(-extent // shares))
     return 0
 
 
 def held_sizes(passes: tuple[Pass, ...], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
     """The sizes that are as many results of a row, or products, as a block of threads has room for, and how many at most."""
-    found = dict.fromkeys(n for p in passes for n in p.kept if sizes[n] <= HELD[-1])
+    found = dict.fromkeys(n for p in passes if p.rolled for n in p.rolled.kept if sizes[n] <= HELD[-1])
     return tuple((n, next(m for m in HELD if sizes[n] <= m)) for n in found)
 
 
@@ -145,7 +145,7 @@ def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
 
 def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Hints, for sizes that are not `known`, of rows so short that a block of threads has several: at most twice as long."""
-    return tuple((n, max(LINES[0], 1 << (sizes[n] - 1).bit_length())) for n in found if sizes[n] <= LINES[1] and n not in known)
+    return tuple((n, max(LINES[0], power_of_two(sizes[n]))) for n in found if sizes[n] <= LINES[1] and n not in known)
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

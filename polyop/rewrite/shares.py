@@ -252,12 +252,5 @@ def _stands_alone(s: Step, i: str) -> bool:
 
 def _feeds_itself(op: Op, s: Step) -> bool:
     """Whether what `s` reads follows from what it computes."""
-    found, size = {s.target.source}, 0
-    while len(found) > size:
-        size = len(found)
-        found |= {x.target.source for x in op.steps if any(y.source in found for y in _reads(x))}
-    return any(x.source in found for x in _reads(s))
-
-
-def _reads(s: Step) -> tuple[Load, ...]:
-    return tuple(x for e in (s.expr, *s.where) for x in loads(e)) + loads(s.target)[1:]
+    found = op.follow_from({s.target.source})
+    return any(x.source in found for x in s.reads)

@@ -15,6 +15,7 @@ from polyop.codegen.llvm.repeat import only_if, points, row_exists
 from polyop.codegen.llvm.state import State, Value
 from polyop.codegen.llvm.types import Int, iota, shuffle_mask, vector
 from polyop.ir.expr import Affine
+from polyop.ir.integers import power_of_two
 from polyop.ir.loops import Store
 
 
@@ -32,7 +33,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
     if axis is None:
         return False
     s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
-    height = min(s.width, 1 << (axis.extent - 1).bit_length())
+    height = min(s.width, power_of_two(axis.extent))
     t = vector(place.element, s.width)
     others = tuple(a for a in s.rows if a is not axis)
     for point in points(s, place.rows.union(x.rows) - {axis.index}):
