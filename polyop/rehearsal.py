@@ -23,6 +23,7 @@ from polyop.operator import Operator
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import arrays, choose, emulated, outside
+from polyop.runtime.banks import Traffic
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.gpu import chips, driver
 from polyop.runtime.gpu.driver import Device
@@ -34,13 +35,17 @@ from polyop.runtime.layout import contiguous
 
 @dataclass(frozen=True, eq=False)
 class Rehearsal:
-    """An operator that is called like any other, with all arguments by name, and runs as `target` would run it."""
+    """An operator that is called like any other, with all arguments by name, and runs as `target` would run it.
+
+    thorough   whether in every order; told: what is then called with the shared memory's traffic of each call
+    """
 
     interface: Interface
     make: Callable[[Choice], Op]
     target: Target
     options: Options
     thorough: bool = False
+    told: Callable[[tuple[Traffic, ...]], object] | None = None
 
     @property
     def ways(self) -> tuple[tuple[str, str], ...]:
@@ -79,11 +84,14 @@ class Rehearsal:
         given = {b.name: arrays.as_numpy(bound.views[b.name]) for b in module.signature.tensors}
         for order, completion in self.ways:
             copies = {n: a.copy() for n, a in given.items()}
-            report = emulated.run(module, bound.sizes, bound.scalars, copies, order=order, completion=completion)
+            counted = self.told is not None and (order, completion) == self.ways[-1]  # of all, the last has aligned rows
+            report = emulated.run(module, bound.sizes, bound.scalars, copies, order=order, completion=completion, banks=counted)
             if report.findings:
                 raise InternalError(f"emulator: {op.name} for {self.target.name}, threads {order}: {report}")
             if report.site is not None:
                 raise outside.report(bound, report.site)
+            if counted and self.told:
+                self.told(report.traffic)
         for name in {n for launch in launches(module.launch) for n in launch.writes} & given.keys():
             given[name][...] = copies[name]
         return bound.value

@@ -14,6 +14,7 @@ import pytest
 from polyop import cli, standard
 from polyop.ir.errors import UnsupportedError
 from polyop.runtime import cxx
+from polyop.runtime.banks import Traffic, in_words
 from polyop.trace import STAGES
 
 PROGRAM = """
@@ -372,6 +373,18 @@ def test_for_a_gpu_an_operator_runs_on_the_emulator_and_is_checked(call, file):
             status, out, err = call("run", *arguments, "--target", target, "--emulate", "--check")
             where = f"on the emulator of {target} in {orders} orders, which saw no fault"
             assert status == 0 and where in " ".join(out.split()) and "\nright" in out, err
+            assert out.count("shared memory takes") + out.count("shared memory is not used") == 1
+
+
+@pytest.mark.usefixtures("compiler")
+def test_lanes_that_meet_in_a_bank_are_told_by_line_of_the_text(call, tmp_path):
+    (tmp_path / "t.pop").write_text("op turned(X: f32[M, N]) -> (Y: f32[N, M]) { Y[n, m] = X[m, n] }")
+    turned = ["run", str(tmp_path / "t.pop"), "-D", "M=40", "-D", "N=40", "--target", "cuda:sm_80", "--emulate"]
+    assert "no lanes meet in a bank" in call(*turned, "--check")[1] and "shared memory" not in call(*turned)[1]
+    rows = [Traffic(k, f"a{k}", False, 1, 2, 2 + k) for k in range(8)]
+    assert in_words(tuple(rows)).splitlines() == [
+        "shared memory takes 44 cycles: 64% of them lost as lanes meet in a bank",
+        *(f"  line {k}: read x1, {1 + k / 2:.2f} ways: `a{k}`" for k in (7, 6, 5, 4, 3)), "  and 2 more lines"]
 
 
 @pytest.mark.usefixtures("compiler")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from polyop.ir.options import RUNGS, Options
 from polyop.outcome import Called
 from polyop.rehearsal import OnDevice, Rehearsal, device_for
 from polyop.runtime import cpu
+from polyop.runtime.banks import Traffic
 from polyop.trial import given_sizes, sort
 
 
@@ -62,10 +64,10 @@ def source(file: str) -> syntax.Program:
 
 
 def called(given: syntax.Program, name: str, target: str, emulate: bool = False, thorough: bool = False,
-           numerics: str = "fast") -> Called:
+           numerics: str = "fast", told: Callable[[tuple[Traffic, ...]], object] | None = None) -> Called:
     """What runs the operator `name` as `target` would: for a GPU that is not here, and with `emulate`, the emulator.
 
-    thorough   whether the emulator tries all orders of threads
+    thorough   whether the emulator tries all orders of threads; told: what is then called with the traffic of shared memory
     """
     asked = Options(numerics=numerics)
     operator, t, make = program.operator(given, name, asked), cpu.resolve(target), program.maker(given, name)
@@ -77,7 +79,7 @@ def called(given: syntax.Program, name: str, target: str, emulate: bool = False,
     device = None if emulate else device_for(t)
     if device is not None:
         return OnDevice(operator, device)
-    return Rehearsal(operator.interface, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), t, asked, thorough)
+    return Rehearsal(operator.interface, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), t, asked, thorough, told)
 
 
 def defined(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> dict[str, Any]:

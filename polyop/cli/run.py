@@ -19,6 +19,7 @@ from polyop.ir.errors import fail
 from polyop.outcome import Called, compared
 from polyop.report.work import work
 from polyop.runtime import cpu, threads
+from polyop.runtime.banks import Traffic, in_words
 from polyop.trial import Trial, trial
 
 
@@ -41,7 +42,8 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
     is_for_gpu = cpu.resolve(target).family != "x86"
     if is_for_gpu and timed:
         raise fail("E914", f"`--time` says nothing about {target}: arrays are copied to and fro here; see bench/gpu.py")
-    operator = called(text, name, target, emulate, checked, numerics)
+    traffic: list[tuple[Traffic, ...]] = []
+    operator = called(text, name, target, emulate, checked, numerics, traffic.append if checked else None)
     call = trial(operator.interface, program.maker(text, name), given, rank, seed)
     if call.assumed:
         OUT.print(Text(f"not given, so assumed: {', '.join(f'{n} = {v}' for n, v in call.assumed.items())}", "dim"))
@@ -56,6 +58,8 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
     _summary(named)
     where = f", {operator}" if is_for_gpu else ""
     OUT.print(f"first call {seconds(first)}, compiling or loading included{where}")
+    for found in traffic:
+        OUT.print(Text(in_words(found)))
     if timed:
         _timing(operator, call)
     if out is not None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from polyop.ir.module import Module
 
+_TOLD = 5  # lines with conflicts that a user is told of
+
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
@@ -34,6 +36,15 @@ class Traffic:
     def __str__(self) -> str:
         how = f"{self.cycles / self.phases:.2f} ways" if self.conflicts else "no conflicts"
         return f"line {self.line}: {'write' if self.write else 'read'} x{self.accesses}, {how}: `{self.code}`"
+
+
+def in_words(found: tuple[Traffic, ...]) -> str:
+    """What a user is told of a run: how long shared memory takes, and the lines in which lanes meet, the longest first."""
+    cycles, lost = sum(t.cycles for t in found), sum(t.conflicts for t in found)
+    meets = sorted((t for t in found if t.conflicts), key=lambda t: -t.conflicts)
+    lines = [f"  {t}" for t in meets[:_TOLD]] + ([f"  and {len(meets) - _TOLD} more lines"] if len(meets) > _TOLD else [])
+    how = f"{lost / cycles:.0%} of them lost as lanes meet in a bank" if lost else "no lanes meet in a bank"
+    return "\n".join([f"shared memory takes {cycles:,} cycles: {how}", *lines]) if found else "shared memory is not used"
 
 
 class _Counted(ctypes.Structure):
