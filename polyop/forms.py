@@ -21,6 +21,7 @@ from polyop.rewrite.operands import rounded_apart
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
+from polyop.rewrite.raised import raised
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.scans import cut_scans
@@ -65,7 +66,9 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     """
     near = _read(op, options, target)
     if options.rung == "tuned" and target.family == "x86":
-        near = cut_at_turns(columns_upright(taken_out(near) if options.factors else near, dict(options.few)))
+        near = taken_out(near) if options.factors else near
+        near = raised(near) if options.raised else near
+        near = cut_at_turns(columns_upright(near, dict(options.few)))
     elif options.rung == "tuned":
         near = thin(computed_again(near, AGAIN))
     return _cut(near, options, target)

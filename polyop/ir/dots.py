@@ -5,7 +5,8 @@ Sums of integers are taken modulo 2^32, so an instruction that multiplies a sign
     a b  =  (a + 128) b - 128 b       of two signed bytes: the left one is unsigned once its top bit is flipped
     a b  =  (a - 128) b + 128 b       of two unsigned ones: it is signed then
 
-What is left over is the same for all rows of a tile: one more dot product a column, with the byte 0x80 in the left one's place.
+What is left over is the same for all rows: one more dot product for each column of a tile, with the byte 0x80 in the left one's
+place, or a sum of columns that the text has beside a sum of products of which one factor is raised (`rewrite/raised.py`).
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyop.ir.dtypes import BF16, F32, I8, I16, I32, U8, U32, DType
-from polyop.ir.expr import Apply, Expr, Load
+from polyop.ir.expr import Apply, Const, Expr, Load
 from polyop.ir.target import Target
 
 
@@ -44,12 +45,14 @@ class Dot:
     """How a product of a left and a right operand is carried out.
 
     swapped  the right operand is the instruction's first
-    flipped  the left operand's top bits are flipped, and what that adds is taken off again
+    flipped  the operand whose top bits are flipped: `LEFT`, `RIGHT` or none
+    owes     whether what that adds is taken off again; else the text means what it adds
     """
 
     instruction: Instruction
     swapped: bool = False
-    flipped: bool = False
+    flipped: str = ""
+    owes: bool = False
 
     @property
     def steps(self) -> int:
@@ -65,21 +68,27 @@ WORDS = Instruction("vpdpwssd", "llvm.x86.avx512.vpdpwssd", "i16", (I32, U32), (
 BRAINS = Instruction("vdpbf16ps", "llvm.x86.avx512bf16.dpbf16ps", "bfloat", (F32,), (BF16, BF16), 2, _BF16)
 ROWS = (BYTES, WORDS, BRAINS)
 
+LEFT, RIGHT = "left", "right"
+TOP = 128  # what flipping its top bit adds to a signed byte, and takes off an unsigned one
+RAISES = {"add": I8, "sub": U8}
+"""What raises a byte of which type by `TOP`, its top bit flipped."""
 
-def dot(t: Target, bytes_: int, total: DType, left: DType, right: DType, strict: bool) -> Dot | None:
+
+def dot(t: Target, bytes_: int, total: DType, left: DType, right: DType, strict: bool, raised: str = "") -> Dot | None:
     """How vectors of `bytes_` add products of `left` and `right` to `total` on this target, if an instruction does.
 
-    Notes   `vdpbf16ps` rounds to even only, and takes numbers below 2^-126 for 0: not where numerics are strict.
+    Notes   The text raises the operand `raised`, if any: of two bytes alike.
+            `vdpbf16ps` rounds to even only, and takes numbers below 2^-126 for 0: not where numerics are strict.
     """
     for row in ROWS:
         if total not in row.sums or not row.runs_on(t, bytes_) or (strict and total.is_float):
             continue
-        if (left, right) == row.sides:
+        if (left, right) == row.sides and not raised:
             return Dot(row)
-        if (right, left) == row.sides:
+        if (right, left) == row.sides and not raised:
             return Dot(row, swapped=True)
         if row is BYTES and left == right and left in row.sides:
-            return Dot(row, swapped=right == U8, flipped=True)
+            return Dot(row, swapped=(right == U8) == (raised != RIGHT), flipped=raised or LEFT, owes=not raised)
     return None
 
 
@@ -126,9 +135,38 @@ def factors(e: Expr) -> tuple[Load, Load] | None:
     return None
 
 
-def product(e: Expr) -> tuple[Load, Load] | None:
-    """a and b, where `e` is the product of these two, each widened."""
+@dataclass(frozen=True, slots=True)
+class Product:
+    """The product of `a` and `b`, each widened; a byte `raised` among them has `TOP` added if it is signed, else taken off."""
+
+    a: Load
+    b: Load
+    raised: Load | None = None
+
+    def side(self, right: Load) -> str:
+        """Which operand is raised, where `right` stands on the right; "" if none is."""
+        return "" if self.raised is None else RIGHT if self.raised == right else LEFT
+
+
+def product(e: Expr) -> Product | None:
+    """What `e` is the product of, if it is one."""
+    if not isinstance(e, Apply) or e.fn != "mul":
+        return None
+    match tuple(map(_widened, e.args)):
+        case ((a, False), (b, False)):
+            return Product(a, b)
+        case ((a, True), (b, False)) if a.dtype == b.dtype:
+            return Product(a, b, a)
+        case ((a, False), (b, True)) if a.dtype == b.dtype:
+            return Product(a, b, b)
+    return None
+
+
+def _widened(e: Expr) -> tuple[Load, bool] | None:
+    """What `e` is, widened, and whether that is raised."""
     match e:
-        case Apply(fn="mul", args=(Apply(fn="cast", args=(Load() as a,)), Apply(fn="cast", args=(Load() as b,)))):
-            return a, b
+        case Apply(fn="cast", args=(Load() as x,)):
+            return x, False
+        case Apply(fn=fn, args=(Apply(fn="cast", args=(Load() as x,)), Const(value=128))) if x.dtype == RAISES.get(fn):
+            return x, True
     return None

@@ -43,6 +43,8 @@ class Options:
     paged      whether threads take a page of each row at a time where rows are added up, since in these calls all get some
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     factors    whether factors that do without an index of a sum are taken out of the sum over it, which is long in these calls
+    raised     whether of two bytes of one sort that are multiplied one is raised by 128, since the target multiplies unsigned by
+               signed ones, and enough rows share the sums of columns that are taken off in these calls
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether loops are cut so that several threads have work
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
@@ -80,6 +82,7 @@ class Options:
     paged: bool = False
     abreast: bool = False
     factors: bool = False
+    raised: bool = False
     cascade: bool = False
     threads: bool = False
     tile: tuple[int, ...] = ()

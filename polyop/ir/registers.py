@@ -33,7 +33,7 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
 
     Raises  UnsupportedError, if there is none.
     """
-    kept, more = (2, 3) if d and d.flipped else (1, 3) if d and d.steps == 2 else (1, 1)
+    kept, more = (2, 3) if d and d.owes else (1, 3) if d and (d.steps == 2 or d.flipped) else (1, 1)
     legal = [(r, v) for v in range(1, most + 1) for r in (range(height, height + 1) if height else range(1, t.registers))
              if (r + kept) * v * second + more <= t.registers and r * v * second >= t.fma_chains]
     if not legal:
@@ -47,7 +47,7 @@ def matrix_tile(t: Target, d: Dot) -> Tile:
 
     Raises  UnsupportedError, if the target has too few registers.
     """
-    kept, more = (2, 3) if d.flipped else (1, 3)
+    kept, more = (2, 3) if d.owes else (1, 3)
     rows = min(TILE, (t.registers - more) // 2 - kept)
     if rows < 1:
         raise UnsupportedError(f"no tile of sums fits {t.registers} vector registers")

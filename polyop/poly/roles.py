@@ -109,7 +109,8 @@ def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
     factors = product(u.expr)
     if factors is None or u.reduce is None or u.reduce.name != "add" or len(c.lefts) + len(c.rights) != 2 or u.where:
         return None
-    if set(factors) != {c.lefts[0], c.rights[0]} or any(x.guard for x in factors) or plan.lane_bytes != 4:
+    both = (factors.a, factors.b)
+    if set(both) != {c.lefts[0], c.rights[0]} or any(x.guard for x in both) or plan.lane_bytes != 4:
         return None
     extent = u.extent(depth)
     if depth not in iterators_of(c.lefts[0]) or not set(c.having(CONTRACTED)) <= iterators_of(c.rights[0]):
@@ -117,7 +118,7 @@ def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
     if not names(extent) <= set(plan.scop.op.sizes):
         return None
     found = dot(plan.target, plan.target.vector_bytes, u.target.dtype, c.lefts[0].dtype, c.rights[0].dtype,
-                plan.options.numerics == "strict")
+                plan.options.numerics == "strict", factors.side(c.rights[0]))
     return None if found is None or (extent.is_constant and extent.const < found.steps) else found
 
 

@@ -10,6 +10,7 @@ from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
 from polyop.rewrite.positions import bounding
+from polyop.rewrite.raised import Alike, find_alike
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_abreast, find_rows
 from polyop.rewrite.shares import Sum, lines, sums
@@ -81,6 +82,7 @@ class Questions:
     chains   what hands over temporaries with rows to spare
     sums     reductions that may be cut into shares
     inner    those of which factors may be taken out
+    alike    those of products of bytes of one sort
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
 
@@ -105,6 +107,7 @@ class Questions:
     chains: tuple[Chain, ...]
     sums: tuple[Sum, ...]
     inner: tuple[Inner, ...]
+    alike: tuple[Alike, ...]
     lines: tuple[str, ...]
 
 
@@ -123,7 +126,7 @@ def questions(op: Op) -> Questions:
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
                      find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
-                     find_inner(op), lines(op))
+                     find_inner(op), find_alike(op), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:

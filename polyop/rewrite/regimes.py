@@ -19,6 +19,8 @@ from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.passes import Pass, Split, find_passes, find_splits, one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
+from polyop.rewrite.raised import ROWS as MANY
+from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.shares import fed_shares, lines, sums, thread_shares
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.upright import COLUMNS
@@ -75,6 +77,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
                     overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                     shares=options.shares or shares, factors=factors,
+                    raised=options.raised or raising_pays(q.alike, sizes, target),
                     paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
     return options if found == options else found
 
@@ -258,6 +261,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which rows that are read twice, for themselves and for a sum over them, exceed L2")
     if q.inner:
         out.append("in which a sum from which factors may be taken out is long")
+    if q.alike:
+        out.append(f"in which {MANY} rows or more are products of bytes of one sort, and the target has none for these")
     if q.chains:
         out.append("in which what steps hand over with rows to spare exceeds L2")
     if q.abreast:

@@ -162,11 +162,29 @@ def test_what_an_instruction_adds_up_and_in_which_order():
         found = dot(t, t.vector_bytes, total, left, right, strict)
         return found and (found.instruction.name, found.swapped, found.flipped)
 
-    assert of(U8, I8) == ("vpdpbusd", False, False) and of(I8, U8) == ("vpdpbusd", True, False)
-    assert of(I8, I8) == ("vpdpbusd", False, True) and of(U8, U8, U32) == ("vpdpbusd", True, True)
-    assert of(I16, I16) == ("vpdpwssd", False, False) and of(BF16, BF16, F32) == ("vdpbf16ps", False, False)
+    assert of(U8, I8) == ("vpdpbusd", False, "") and of(I8, U8) == ("vpdpbusd", True, "")
+    assert of(I8, I8) == ("vpdpbusd", False, "left") and of(U8, U8, U32) == ("vpdpbusd", True, "left")
+    assert of(I16, I16) == ("vpdpwssd", False, "") and of(BF16, BF16, F32) == ("vdpbf16ps", False, "")
     assert of(I8, I8, I64) is None and of(I8, I16) is None and of(F32, F32, F32) is None
     assert of(I8, I8, t=V4) is None and of(BF16, BF16, F32, strict=True) is None and of(BF16, BF16, F32, t=SHORT) is None
+
+
+@on_vnni
+@pytest.mark.parametrize(("byte", "text", "form"), [
+    ("i8", "(i32(A[m, k]) + 128) * i32(B[k, n])", "left"), ("i8", "i32(A[m, k]) * (i32(B[k, n]) + 128)", "right"),
+    ("u8", "(i32(A[m, k]) - 128) * i32(B[k, n])", "left"), ("u8", "i32(A[m, k]) * (i32(B[k, n]) - 128)", "right")])
+def test_a_byte_that_the_text_raises_has_its_top_bit_flipped_and_nothing_is_taken_off(byte, text, form):
+    whole = f"op f(A: {byte}[M, K], B: {byte}[K, N]) -> (C: i32[M, N]) {{ C[m, n] += {text} }}"
+    op = instantiate(parse(Source("<test>", whole)), "f")
+    made = compile_op(op, contiguous(op), VNNI, Options())
+    assert all(p.holds for p in made.proofs) and "vpdpbusd" in made.module.text
+    rng, up = np.random.default_rng(5), 128 if byte == "i8" else -128
+    for m, n, k in ((13, 33, 67), (29, 65, 1031), (1, 16, 3)):
+        a, b = extremes(rng, byte, (m, k), False), extremes(rng, byte, (k, n), False)
+        c = np.full((m, n), 77, np.int32)
+        load(made.module, VNNI)({"M": m, "N": n, "K": k}, {}, {"A": a, "B": b, "C": c})
+        wide = a.astype(np.int32) + up * (form == "left"), b.astype(np.int32) + up * (form == "right")
+        np.testing.assert_array_equal(c, wide[0] @ wide[1])
 
 
 def test_a_condition_on_some_steps_of_a_lane_keeps_the_plain_products():

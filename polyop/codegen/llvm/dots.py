@@ -16,7 +16,7 @@ from polyop.codegen.llvm.registers import key_of, register_axes
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.state import Axis, Point, RegKey, Shared, State
 from polyop.codegen.llvm.types import alignment, constant, vector
-from polyop.ir.dots import Dot, dot, product
+from polyop.ir.dots import LEFT, RIGHT, Dot, Product, dot, product
 from polyop.ir.expr import Affine, Load, affine, names
 from polyop.ir.loops import For, If, IfData, Kind, Node, Space, Store
 
@@ -29,12 +29,12 @@ def dot_of(shared: Shared, n: Store) -> Dot | None:
     if factors is None or n.reduce is None or n.reduce.name != "add" or shared.nest.buffer(n.target.source).space != Space.REG:
         return None
     left, right = sided(n, factors)
-    return dot(shared.target, shared.width * 4, n.target.dtype, left.dtype, right.dtype, shared.strict)
+    return dot(shared.target, shared.width * 4, n.target.dtype, left.dtype, right.dtype, shared.strict, factors.side(right))
 
 
-def sided(n: Store, factors: tuple[Load, Load]) -> tuple[Load, Load]:
+def sided(n: Store, factors: Product) -> tuple[Load, Load]:
     """(what is the same for all lanes, what is not): the one with more of the target's lanes stands on the right."""
-    a, b = factors
+    a, b = factors.a, factors.b
     last = _names(n.target.index[-1:])
     return (b, a) if last & _names(a.index) and not last & _names(b.index) else (a, b)
 
@@ -93,7 +93,7 @@ def store_dots(s: State, n: Store, o: Operands) -> None:
     rows, _ = register_axes(s, n.target)
     lefts: dict[tuple[int, ...], str] = {}
     rights = [_right(s, o, v) for v in range(s.vectors())]
-    offset = [_surplus(s, n.target.source, o, x, v) for v, x in enumerate(rights)] if o.dot.flipped else []
+    offset = [_surplus(s, n.target.source, o, x, v) for v, x in enumerate(rights)] if o.dot.owes else []
     for point in points(s, rows):
         at = tuple(point[a] for a in sorted(o.left.rows - {o.fine.index}))
         if at not in lefts:
@@ -106,16 +106,21 @@ def store_dots(s: State, n: Store, o: Operands) -> None:
 
 def _right(s: State, o: Operands, v: int) -> str:
     p = gep(s, o.right.element, o.right.base(dict.fromkeys(s.axes, 0), None), v * s.width * o.dot.steps)
-    return s.b.do(f"load {_type(s, o)}, ptr {p}, align {alignment(o.right.element)}")
+    if o.dot.flipped != RIGHT:
+        return s.b.do(f"load {_type(s, o)}, ptr {p}, align {alignment(o.right.element)}")
+    return _bits(s, o, _flip(s, s.b.do(f"load {vector('i32', s.width)}, ptr {p}, align {alignment(o.right.element)}")))
 
 
 def _left(s: State, o: Operands, point: Point) -> str:
     """The steps of a lane, in all lanes."""
     p = o.left.base({**point, o.fine.index: 0}, None)
     x = splat(s, s.b.do(f"load i32, ptr {p}, align {alignment(o.left.element)}"), "i32")
-    if o.dot.flipped:
-        x = s.b.do(f"xor {vector('i32', s.width)} {x}, {constant(TOP, 'i32', s.width)}")
-    return _bits(s, o, x)
+    return _bits(s, o, _flip(s, x) if o.dot.flipped == LEFT else x)
+
+
+def _flip(s: State, x: str) -> str:
+    """The top bit of each byte of `x`."""
+    return s.b.do(f"xor {vector('i32', s.width)} {x}, {constant(TOP, 'i32', s.width)}")
 
 
 def _type(s: State, o: Operands) -> str:
@@ -132,7 +137,7 @@ def _multiply(s: State, o: Operands, total: str, left: str, right: str) -> str:
     return s.b.call(sums, f"{o.dot.instruction.intrinsic}.{s.width * 32}", (sums, total), (t, first), (t, second))
 
 
-# --- what a flipped operand adds
+# --- what a flipped operand adds, where the text does not mean it
 
 
 def _offset_key(buffer: str, v: int) -> RegKey:
@@ -166,7 +171,7 @@ def open_offsets(s: State, n: For) -> tuple[str, ...]:
 
 
 def _flipped(shared: Shared, body: tuple[Node, ...], in_full: bool) -> list[str]:
-    """The targets of stores in full rows loops whose products have a flipped operand; none if there are loops inside."""
+    """The targets of stores in full rows loops whose products add too much; none if there are loops inside."""
     out: list[str] = []
     for n in body:
         match n:
@@ -174,7 +179,7 @@ def _flipped(shared: Shared, body: tuple[Node, ...], in_full: bool) -> list[str]
                 out += _flipped(shared, n.body, n.is_full)
             case For() | If() | IfData():
                 return []
-            case Store() if in_full and (found := dot_of(shared, n)) is not None and found.flipped:
+            case Store() if in_full and (found := dot_of(shared, n)) is not None and found.owes:
                 out.append(n.target.source)
     return out
 

@@ -62,6 +62,8 @@ def _tiles(s: State, n: For) -> _Tiles | None:
     factors = product(store.expr)
     if factors is None or s.lanes is None or s.rows or not (row.is_full and fine.is_full) or (row.extent or 0) > TILE:
         return None
+    if factors.raised is not None:
+        return None
     left, right = sided(store, factors)
     found = matrix(s.shared.target, store.target.dtype, left.dtype, right.dtype)
     if found is None or (s.shared.strict and store.target.dtype.is_float) or n.step != fine.extent:

@@ -1,0 +1,119 @@
+"""Products of two bytes of one sort, for instructions that multiply unsigned by signed ones: one of the two is raised by 128.
+
+    C[m, n] += i32(A[m, k]) * i32(B[k, n])     becomes     S[n] += i32(B[k, n]);  T[m, n] += (i32(A[m, k]) + 128) * i32(B[k, n])
+                                                           C[m, n] = T[m, n] - 128 * S[n]
+
+Raising flips the top bit (`ir/dots.py`). Where the text does not, dot products find S again for each tile of rows, beside its own
+sums. A sum of columns has no such instruction: it takes about `8 / M` of the time of the product, for M rows, which must be many.
+Sums of integers are taken modulo 2^32, so all of this is exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyop.ir.dots import BYTES, RAISES, TOP, dot, matrix, product
+from polyop.ir.expr import Affine, Apply, Const, Load, affine, evaluate, expr_names, names
+from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.target import Target
+from polyop.rewrite.names import fresh
+
+ROWS = 128
+"""Rows that share a sum of columns which make it worth it to find it on its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alike:
+    """A sum of products of two bytes of one sort: of `left`, which has rows, and of `right`, which ends in the result's columns.
+
+    rows   the extents of what is kept and `right` does without
+    """
+
+    step: Step
+    left: Load
+    right: Load
+    rows: tuple[Affine, ...]
+
+
+def find_alike(op: Op) -> tuple[Alike, ...]:
+    """The sums of `op` that may be of raised bytes."""
+    return tuple(x for x in (_alike(op, s) for s in op.steps) if x)
+
+
+def pays(found: Sequence[Alike], sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether `target` has an instruction for raised bytes, none for bytes as they are, and each sum has rows enough for it."""
+    def needs(x: Alike) -> bool:
+        total, byte = x.step.target.dtype, x.left.dtype
+        d = dot(target, target.vector_bytes, total, byte, byte, strict=True)
+        return d is not None and d.owes and matrix(target, total, byte, byte) is None
+
+    return bool(found) and all(needs(x) and prod(evaluate(e, sizes) for e in x.rows) >= ROWS for x in found)
+
+
+def raised(op: Op) -> Op:
+    """`op` with such sums of raised bytes, and sums of columns beside them."""
+    found = {id(x.step): x for x in find_alike(op)}
+    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
+    tensors, steps = list(op.tensors), list[Step]()
+    for s in op.steps:
+        x = found.get(id(s))
+        if x is None:
+            steps.append(s)
+            continue
+        names_ = fresh(f"{x.right.source}_sums", taken), fresh(f"{s.target.source}_raised", taken)
+        sums, whole = (Tensor(n, s.target.dtype, tuple(_extents(s)[i] for i in kept), "temp")
+                       for n, kept in zip(names_, (_columns(x), _kept(s)), strict=True))
+        tensors += [sums, whole]
+        steps += _steps(x, sums.name, whole.name)
+    return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if found else op
+
+
+def _steps(x: Alike, sums: str, whole: str) -> tuple[Step, Step, Step]:
+    """The sums of columns, those of raised products, and what the text says, made of both."""
+    s, kept, columns = x.step, _kept(x.step), _columns(x)
+    total = s.target.dtype
+    up = next(fn for fn, t in RAISES.items() if t == x.left.dtype)
+    down = "sub" if up == "add" else "add"
+    top, left, right = Const(TOP, total), *(Apply("cast", (y,), total) for y in (x.left, x.right))
+    of_columns, of_all = (Load(n, tuple(map(affine, at)), total) for n, at in ((sums, columns), (whole, kept)))
+    beside = set(kept) - set(columns)
+    return (replace(s, target=of_columns, expr=right, ranges=tuple(r for r in s.ranges if r.index not in beside)),
+            replace(s, target=of_all, expr=Apply("mul", (Apply(up, (left, top), total), right), total)),
+            replace(s, reduce=None, expr=Apply(down, (of_all, Apply("mul", (top, of_columns), total)), total),
+                    ranges=tuple(r for r in s.ranges if r.index in kept)))
+
+
+def _alike(op: Op, s: Step) -> Alike | None:
+    """Where nothing but this step writes its result, all is read at every point, and ranges are boxes from 0 on."""
+    kept, factors = _kept(s), product(s.expr)
+    if s.reduce is None or s.reduce.name != "add" or s.where or len(op.steps_of(s.target.source)) != 1:
+        return None
+    if factors is None or factors.raised or not kept or factors.a.dtype != factors.b.dtype or factors.a.guard or factors.b.guard:
+        return None
+    if factors.a.dtype not in RAISES.values() or s.target.dtype not in BYTES.sums:
+        return None
+    if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
+        return None
+    having = [x for x in (factors.a, factors.b) if kept[-1] in expr_names(x)]
+    others = [x for x in (factors.a, factors.b) if x not in having]
+    if len(having) != 1 or len(others) != 1 or not set(s.indices) - set(kept) <= expr_names(having[0]):
+        return None
+    rows = [i for i in kept if i not in expr_names(having[0])]
+    return Alike(s, others[0], having[0], tuple(_extents(s)[i] for i in rows)) if rows else None
+
+
+def _extents(s: Step) -> dict[str, Affine]:
+    return {r.index: r.upper for r in s.ranges}
+
+
+def _columns(x: Alike) -> tuple[str, ...]:
+    """The indices of the result that its right operand has."""
+    return tuple(i for i in _kept(x.step) if i in expr_names(x.right))
+
+
+def _kept(s: Step) -> tuple[str, ...]:
+    """The indices that are the positions of the target of `s`; () if these are more than that."""
+    found = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.indices]
+    return tuple(n for n in found if n) if len(found) == len(s.target.index) == len(set(found)) else ()
