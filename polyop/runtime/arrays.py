@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -181,14 +182,28 @@ def _torch_view(t: Any, name: str) -> View:
     dtype = torch_dtype(t.dtype)
     if dtype is None:
         raise refuse("E602", f"`{name}` has dtype {str(t.dtype)[6:]}; expected one of {', '.join(DTYPES)}")
-    if t.data_ptr() % dtype.bytes_:
+    at = _torch_address(t, name)
+    if at % dtype.bytes_:
         raise refuse("E608", f"`{name}` is not aligned to its elements of {dtype.bytes_} bytes", f"{name}.clone()")
     if t.device.type == "cpu":
-        return View(t.data_ptr(), tuple(t.shape), t.stride(), dtype, True, t, "torch")
+        return View(at, tuple(t.shape), t.stride(), dtype, True, t, "torch")
     with forks.IMPORTS:
         from polyop.runtime.gpu import home
     kind = home.torch_home(t)
-    return View(t.data_ptr(), tuple(t.shape), t.stride(), dtype, True, t, kind, None, kind.device)
+    return View(at, tuple(t.shape), t.stride(), dtype, True, t, kind, None, kind.device)
+
+
+def _torch_address(t: Any, name: str) -> int:
+    """Where the first element of `t` lies.
+
+    Raises CallError, if not all elements lie in memory: fake tensors, those of a `vmap`, those whose storage was freed.
+    """
+    with suppress(Exception):  # a subclass may run anybody's code here
+        if type(t).__torch_dispatch__ is sys.modules["torch"].Tensor.__torch_dispatch__:
+            last = t.storage_offset() + sum((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)) + 1
+            if not t.numel() or (t.data_ptr() and last * t.element_size() <= t.untyped_storage().nbytes()):
+                return int(t.data_ptr())
+    raise refuse("E608", f"`{name}` has no memory for its elements, as tensors that are traced, or whose storage was freed")
 
 
 def torch_dtype(t: Any) -> DType | None:

@@ -165,8 +165,11 @@ class CallPlan:
         row = self.row.copy()
         for position, slot, is_torch, mask in self.places:
             v = values[position]
-            at = v.data_ptr() if is_torch else address(v)
-            if at & mask:
+            try:
+                at = v.data_ptr() if is_torch else address(v)
+            except RuntimeError:  # a tensor without memory
+                return LONG
+            if at & mask or not at:
                 return LONG
             row[slot] = at
         if self.written and not self._may_write(values, row):

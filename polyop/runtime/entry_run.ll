@@ -62,7 +62,9 @@ arrays.one:
   %address = load i64, ptr %a.at
   %low = and i64 %address, %a.mask
   %aligned = icmp eq i64 %low, 0
-  br i1 %aligned, label %arrays.put, label %no
+  %is.there = icmp ne i64 %address, 0
+  %a.good = and i1 %aligned, %is.there
+  br i1 %a.good, label %arrays.put, label %no
 arrays.put:
   %a.to = getelementptr i64, ptr %row, i64 %a.slot
   store i64 %address, ptr %a.to

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import subprocess
+import sys
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -193,6 +194,20 @@ class Tensor:
 
     def get_device(self) -> int:
         return self.index
+
+    __torch_dispatch__ = None  # which subclasses with tensors of their own have
+
+    def numel(self) -> int:
+        return self.array.size
+
+    def element_size(self) -> int:
+        return self.array.itemsize
+
+    def storage_offset(self) -> int:
+        return 0
+
+    def untyped_storage(self) -> SimpleNamespace:
+        return SimpleNamespace(nbytes=lambda: sys.maxsize)
 
     def is_conj(self) -> bool:
         return False

@@ -5,6 +5,7 @@ import sys
 import pytest
 
 import polyop
+from polyop.runtime import arrays
 from tests.runtime import operators
 from tests.runtime.calling import f32, outcome, python_calls, warm
 
@@ -56,13 +57,21 @@ def test_tensors_that_are_not_plain_memory_are_refused_as_before(saxpy):
     x = torch.ones(4)
     warm(saxpy, x, x)
     negative = torch.view_as_complex(torch.ones(4, 2)).conj().imag
+    fake_mode = pytest.importorskip("torch._subclasses.fake_tensor").FakeTensorMode()
+    freed, cut, fake = torch.ones(4), torch.ones(4), fake_mode.from_tensor(x)
+    freed.untyped_storage().resize_(0)
+    cut.untyped_storage().resize_(8)
     for _ in range(2):
         for strange in (negative, x.clone().requires_grad_(), x.to_sparse(), x.to("meta"), x.double(), torch.ones(5), x[::2],
-                        torch.nn.Parameter(x)):
+                        torch.nn.Parameter(x), freed, fake):
             mine, wanted = outcome(saxpy, strange, x), outcome(saxpy._general, strange, x)
             assert mine == wanted and issubclass(mine[0], Exception)
-    with pytest.raises((polyop.CallError, RuntimeError)):
-        torch.vmap(lambda v: saxpy(v, v))(torch.ones(3, 4))
+        with pytest.raises(polyop.CallError, match="no memory"):
+            torch.vmap(lambda v: saxpy(v, v))(torch.ones(3, 4))
+        with pytest.raises(polyop.CallError, match="no memory"):
+            saxpy(x, x, out=freed)
+    with pytest.raises(polyop.CallError, match="no memory"):
+        arrays.view(cut, "x")
     assert torch.equal(saxpy(x, x), 2 * x)
 
 

@@ -95,8 +95,11 @@ class LaunchPlan:
             self.word.look()
         row = self.row.copy()
         for position, slot, read, mask in self.places:
-            at = read(values[position])
-            if at & mask:
+            try:
+                at = read(values[position])
+            except RuntimeError:  # a tensor without memory
+                return LONG
+            if at & mask or not at:
                 return LONG
             row[slot] = at
         for slot, first, last, others in self.written:
