@@ -45,15 +45,16 @@ class Operator:
     """One operator of a program, for every dtype, rank, constant, size and layout that it allows.
 
     Called with arrays it returns arrays of the same kind; with `out=` it writes into those. `options` and `target` hold for
-    all calls.
+    all calls. `again` makes an equal one in another process, given its arguments, options and target.
     """
 
     def __init__(self, interface: Interface, instantiate: Instantiate, compile_: Compile, options: Options | None = None,
-                 target: str = "x86") -> None:
+                 target: str = "x86", again: tuple[Callable[..., Operator], tuple[Any, ...]] | None = None) -> None:
         self.interface = interface
         self.options = options_of(options)
         self.target = target
         self._instantiate = instantiate
+        self._again = again
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
         self._known: store.Memo[Known] = store.Memo()
@@ -77,6 +78,19 @@ class Operator:
 
     def __repr__(self) -> str:
         return f"<polyop {self.interface}>"
+
+    def __copy__(self) -> Operator:
+        return self
+
+    def __deepcopy__(self, _: Any) -> Operator:
+        return self  # as functions do; what it compiled serves all copies of a model
+
+    def __reduce__(self) -> tuple[Callable[..., Operator], tuple[Any, ...]]:
+        """How another process makes this operator again: from its text. Its kernels are there, in the cache."""
+        if self._again is None:
+            raise TypeError(f"{self!r} has no text of its own, so it cannot be pickled")
+        make, arguments = self._again
+        return make, (*arguments, self.options, self.target)
 
     def __call__(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
         """Run on arguments.
@@ -285,7 +299,7 @@ class Operator:
         text = made.module.text if made.module else ""
         caller = self
         if target not in (None, self.target) or options != self.options:
-            caller = Operator(self.interface, self._instantiate, self._compile, options, target or self.target)
+            caller = Operator(self.interface, self._instantiate, self._compile, options, target or self.target, self._again)
         notes = made.chosen + made.notes
         return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, notes, made.binary,
                         merged)

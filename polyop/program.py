@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -108,10 +109,17 @@ def library(name: str, *, options: Options | None = None) -> Operator:
     return operator(standard.program(standard.index()[name]), name, options_of(options))
 
 
-def operator(program: syntax.Program, name: str, options: Options) -> Operator:
+def operator(program: syntax.Program, name: str, options: Options, target: str = "x86") -> Operator:
     """The Operator for one definition; it is instantiated, and compiled, when it is called."""
     make = maker(program, name)
-    return Operator(interface(program, name), lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), compiled, options)
+    return Operator(interface(program, name), lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), compiled, options, target,
+                    (again, (program.source.name, program.source.text, name)))
+
+
+@lru_cache(maxsize=256)
+def again(file: str, text: str, name: str, options: Options, target: str) -> Operator:
+    """The Operator that another process pickled: one for all that it sends."""
+    return operator(parse(Source(file, text)), name, options, target)
 
 
 def maker(program: syntax.Program, name: str) -> Callable[[Mapping[str, DType], Mapping[str, Any], int | None], Op]:

@@ -1,7 +1,9 @@
 """What strangers write: operators that are not in the library, against plain NumPy, and uses that nobody planned."""
 
 import array
+import copy
 import os
+import pickle
 import threading
 import time
 
@@ -10,6 +12,7 @@ import pytest
 
 import polyop
 from polyop import compiler
+from polyop.graph.network import operator
 from polyop.ir import reference
 
 # --- processes -----------------------------------------------------------------------------------------------------------
@@ -59,6 +62,18 @@ def test_a_child_compiles_though_another_thread_was_compiling_when_it_was_forked
         stop.set()
         thread.join()
     assert codes == [0, 0, 0]
+
+
+def test_an_operator_can_be_sent_to_another_process_and_copies_of_a_model_share_it():
+    strict = polyop.Options(numerics="strict")
+    for f in (polyop.op("op f(X: f32[N]) -> (Y: f32[N]) { Y[i] = 2 * X[i] }", options=strict), polyop.library("relu")):
+        sent = pickle.loads(pickle.dumps(f))
+        assert sent is pickle.loads(pickle.dumps(f)) and sent is not f
+        assert (str(sent.interface), sent.options, sent.target) == (str(f.interface), f.options, f.target)
+        assert (sent(np.ones(3, np.float32)) == f(np.ones(3, np.float32))).all()
+        assert copy.deepcopy({"op": f})["op"] is f is copy.copy(f)
+    with pytest.raises(TypeError, match="no text of its own"):
+        pickle.dumps(operator(sent.compile().op))
 
 
 # --- arguments -----------------------------------------------------------------------------------------------------------

@@ -70,10 +70,9 @@ def called(given: syntax.Program, name: str, target: str, emulate: bool = False,
     thorough   whether the emulator tries all orders of threads; told: what is then called with the traffic of shared memory
     """
     asked = Options(numerics=numerics)
-    operator, t, make = program.operator(given, name, asked), cpu.resolve(target), program.maker(given, name)
+    operator, t, make = program.operator(given, name, asked, target), cpu.resolve(target), program.maker(given, name)
     if t.family == "x86" and emulate:
         raise fail("E914", f"`--emulate` is for GPUs; {target} runs here, or not at all")
-    operator.target = target
     if t.family == "x86":
         return operator
     device = None if emulate else device_for(t)
