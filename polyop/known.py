@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
 
 from polyop.ir.op import Op
+from polyop.ir.options import Options
+from polyop.ir.target import Target
 from polyop.rewrite.flatten import Flat, Group, allowed, flatten, in_arrays
 from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
-from polyop.runtime.loans import Loans
+from polyop.runtime.layout import layout
+from polyop.runtime.loans import Key, Loans
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.kernel import GpuKernel
@@ -61,6 +66,16 @@ def seen_as(bound: Bound, flat: Flat) -> Bound:
         views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory, v.device)
     sizes = {n: prod(bound.sizes[x] for x in group) for n, group in flat.sizes.items()}
     return Bound(flat.op, bound.sizes | sizes, bound.scalars, views, bound.results, bound.sources, bound.home)
+
+
+def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:
+    """What finds the kernel for a call on a GPU of the sort `t`; `given`: the options of the operator."""
+    options = replace(given, special=False)
+    if min(seen.sizes.values(), default=1) == 0:
+        options = replace(options, regime="any")
+    elif given.special:
+        options = in_blocks(seen.op, merged.questions, seen.sizes, options, t)
+    return layout(seen.op, seen.views, options.ones), options
 
 
 def fresh_results(bound: Bound, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,11 +17,11 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
-from polyop.known import Known, Merged, fresh_results, seen_as
+from polyop.known import Known, Merged, fresh_results, on_gpu, seen_as
 from polyop.rewrite.flatten import chains, flatten
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import Questions
-from polyop.rewrite.regimes import in_blocks, regime
+from polyop.rewrite.regimes import regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
@@ -215,11 +215,7 @@ class Operator:
         if t.family not in ("x86", device.family):
             raise UnsupportedError(f"`{self.interface.name}` is for {t.name}, and its arrays are on {device}")
         t = native(device) if t.family == "x86" else t
-        options = replace(self.options, special=False)
-        positive = min(seen.sizes.values(), default=1) > 0
-        if positive and self.options.special:
-            options = in_blocks(seen.op, merged.questions, seen.sizes, options, t)
-        units = layout(seen.op, seen.views, options.ones)
+        units, options = on_gpu(merged, seen, self.options, t)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
         if isinstance(k, GpuKernel) and not fits(k.binary.launch, seen.sizes, {n: v.strides for n, v in seen.views.items()}):
             options = replace(options, huge=True)

@@ -19,9 +19,8 @@ from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
+from polyop.known import Known, on_gpu, seen_as
 from polyop.operator import Operator
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import arrays, choose, emulated, outside
 from polyop.runtime.banks import Traffic
 from polyop.runtime.bind import Bound, bind
@@ -30,7 +29,6 @@ from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.memory import put
 from polyop.runtime.gpu.status import synchronize
 from polyop.runtime.launching import fits
-from polyop.runtime.layout import contiguous
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,23 +71,23 @@ class Rehearsal:
         return self._run(op, bound)
 
     def _run(self, op: Op, bound: Bound) -> Any:
-        options = replace(self.options, regime="any")
-        if all(n > 0 for n in bound.sizes.values()):
-            options = in_blocks(op, questions(op), bound.sizes, replace(self.options, special=False), self.target)
-        module = compile_op(op, contiguous(op), self.target, options).module
-        if module and not fits(module.launch, bound.sizes, {n: v.strides for n, v in bound.views.items()}):
-            module = compile_op(op, contiguous(op), self.target, replace(options, huge=True)).module
+        merged = Known(op).merged(bound)
+        seen = seen_as(bound, merged.flat)
+        units, options = on_gpu(merged, seen, self.options, self.target)
+        module = compile_op(seen.op, units, self.target, options).module
+        if module and not fits(module.launch, seen.sizes, {n: v.strides for n, v in seen.views.items()}):
+            module = compile_op(seen.op, units, self.target, replace(options, huge=True)).module
         if module is None:
             raise UnsupportedError(f"`{op.name}` has no loops for {self.target.name}: it is evaluated element by element")
-        given = {b.name: arrays.as_numpy(bound.views[b.name]) for b in module.signature.tensors}
+        given = {b.name: arrays.as_numpy(seen.views[b.name]) for b in module.signature.tensors}
         for order, completion in self.ways:
             copies = {n: a.copy() for n, a in given.items()}
             counted = self.told is not None and (order, completion) == self.ways[-1]  # of all, the last has aligned rows
-            report = emulated.run(module, bound.sizes, bound.scalars, copies, order=order, completion=completion, banks=counted)
+            report = emulated.run(module, seen.sizes, seen.scalars, copies, order=order, completion=completion, banks=counted)
             if report.findings:
                 raise InternalError(f"emulator: {op.name} for {self.target.name}, threads {order}: {report}")
             if report.site is not None:
-                raise outside.report(bound, report.site)
+                raise outside.report(seen, report.site)
             if counted and self.told:
                 self.told(report.traffic)
         for name in {n for launch in launches(module.launch) for n in launch.writes} & given.keys():

@@ -173,6 +173,12 @@ def test_empty_arrays_start_nothing(gpu: FakeGpu) -> None:
     assert z.shape == (0,) and not gpu.launches
 
 
+def test_a_size_of_0_gets_a_kernel_that_counts_on_no_element(gpu: FakeGpu) -> None:
+    first = polyop.op("op first(X: f32[M, D]) -> (Y: f32[M]) { Y[m] = (X[m, 0] else 7) }")
+    for d, want in ((0, 7), (3, 1), (0, 7)):
+        np.testing.assert_array_equal(first(put(np.ones((5, d), np.float32), Device(gpu.family, 0))).numpy(), want)
+
+
 # --- devices -------------------------------------------------------------------------------------------------------------
 
 
