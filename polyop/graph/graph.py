@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -74,6 +74,8 @@ def trace(outputs: Mapping[str, Value] | Sequence[Value]) -> Graph:
     Raises  UserError E705 (nothing binds a size, or a fact cannot hold), E706 (two inputs of one name, no output, an
             output that is no result).
     """
+    if not isinstance(outputs, Iterable):
+        raise fail("E706", f"an output is the result of an operator, got {type(outputs).__name__}")
     given = list(outputs.values()) if isinstance(outputs, Mapping) else list(outputs)
     if not given:
         raise fail("E706", "a graph has at least one output")

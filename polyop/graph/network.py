@@ -89,12 +89,17 @@ class Network:
         shared = f"{len(self.slots.of)} tensors between kernels, in {self.slots.count} pieces of memory"
         return f"{self.clustering}\n{shared}"
 
+    def __deepcopy__(self, _: Any) -> Network:
+        return self  # as an operator does
+
     def __call__(self, inputs: Mapping[str, Any]) -> Any:
         """The outputs, for inputs by name; in the form in which the outputs were asked for.
 
         Raises  UserError E709 for inputs that are missing or unknown; CallError E60x, if one does not fit.
         """
         wanted = dict(self.graph.inputs)
+        if not isinstance(inputs, Mapping):
+            raise fail("E709", f"inputs are given by name, in a dict; got {type(inputs).__name__}")
         unknown = [n for n in inputs if n not in wanted]
         missing = [n for n in wanted if n not in inputs]
         if unknown or missing:

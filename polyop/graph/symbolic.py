@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from polyop.graph.types import Element, TensorType, extent, tensor_type
+from polyop.graph.types import Element, TensorType, extent, is_name, tensor_type
 from polyop.ir.dtypes import DTYPES, DType
 from polyop.ir.errors import fail
 from polyop.ir.expr import Affine, Const, Expr, map_affine, substitute
@@ -65,10 +65,11 @@ class Node:
 def input(name: str, type_: TensorType | Element) -> Value:
     """An input of a graph: `input("x", f32["B", "D"])`.
 
-    Raises  UserError E701, if the type is none.
+    Raises  UserError E701, if the type is none, or the name cannot be one.
     """
     t = tensor_type(type_)
-    extent(name)  # names of inputs look like names of sizes
+    if not isinstance(name, str) or not is_name(name):
+        raise fail("E701", f"an input is called by a name, got {name!r}")
     return Value(name, t.dtype, t.shape)
 
 

@@ -39,6 +39,11 @@ class Element:
         return TensorType(self.dtype, tuple(map(extent, dims if isinstance(dims, tuple) else (dims,))))
 
 
+def is_name(text: str) -> bool:
+    """Whether an input or a size may be called so."""
+    return _NAME.fullmatch(text) is not None
+
+
 def extent(x: Any) -> Affine:
     """An extent as an index expression.
 
@@ -47,7 +52,7 @@ def extent(x: Any) -> Affine:
     match x:
         case Affine():
             return x
-        case str() if _NAME.fullmatch(x):
+        case str() if is_name(x):
             return affine(x)
         case int() if not isinstance(x, bool) and x >= 0:
             return affine(x)

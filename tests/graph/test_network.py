@@ -58,7 +58,8 @@ def test_an_array_among_the_arguments_is_a_constant_of_the_graph():
 
 
 @pytest.mark.parametrize("inputs, text", [
-    ({"x": 1}, "the input `y` is not given"), ({"x": 1, "y": 1, "z": 1}, "there is no input `z`"),
+    ([1, 2], "inputs are given by name, in a dict; got list"), ({"x": 1}, "the input `y` is not given"),
+    ({"x": 1, "y": 1, "z": 1}, "there is no input `z`"),
 ])
 def test_inputs_that_are_missing_or_unknown_are_named(inputs, text):
     with pytest.raises(UserError, match=rf"error\[E709\]: {text}"):
