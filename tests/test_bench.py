@@ -92,7 +92,10 @@ def test_after_a_rest_something_long_is_called_once_before_the_clock_runs():
 
 def test_after_a_rest_something_short_is_called_for_a_while_before_the_clock_runs_and_while_it_does():
     called: list[float] = []
-    short = lambda: called.append(time.perf_counter()) or time.sleep(2 * SHORTEST)  # noqa: E731
+
+    def short() -> None:
+        called.append(time.perf_counter())
+        time.sleep(2 * SHORTEST)
     (found,) = interleaved([short], 0.001, rest=lambda: time.sleep(2 * WARM))
     rounds = [k for k in range(3, len(called)) if called[k] - called[k - 1] > 2 * WARM]
     assert len(rounds) >= ROUNDS - 1 and found.samples > 2 * ROUNDS

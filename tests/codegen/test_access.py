@@ -322,8 +322,10 @@ def test_scattered_updates_of_one_place_all_arrive_in_order(reduce, t, target):
 
 @each_target
 def test_a_guard_reads_zero_outside_and_touches_nothing(target):
+    def inside(p):
+        return p, A("N", -1) - p
+
     before, after = A(I, -3), A(I, 2)
-    inside = lambda p: (p, A("N", -1) - p)  # noqa: E731
     e = ap("add", ld("x", "m", before, guard=inside(before)), ld("x", A("m", 1), after, guard=(*inside(after), A(1, (-1, "m")))))
     n = nest([tensor("x", 3, "N"), tensor("y", 3, "N")], [loop("m", 3, strip("i", 32, "N", st(ld("y", "m", I), e)))])
     check_all(n, target)

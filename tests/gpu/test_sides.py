@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from fake_gpu import FakeGpu, Interface
@@ -59,11 +61,11 @@ def tiles(text: str, lines: tuple[tuple[int, ...], ...], where: str, dtype: str 
     return c
 
 
-def is_right(c: Compiled, sizes: dict[str, int], order: str, want: object) -> None:
+def is_right(c: Compiled, sizes: dict[str, int], order: str, want: Callable[[dict[str, np.ndarray]], np.ndarray]) -> None:
     v = values(c, sizes, order)
     found = v["Y"].astype(np.float64)
     loose = 1e-4 if v["Y"].dtype == np.float32 else 2e-2
-    np.testing.assert_allclose(found, want(v), rtol=loose, atol=loose)  # type: ignore[operator]
+    np.testing.assert_allclose(found, want(v), rtol=loose, atol=loose)
 
 
 @pytest.mark.parametrize(("where", "k"), [(w, (n + m) % len(PIXELS)) for n, w in enumerate(WHERE) for m in (0, 2)])

@@ -109,8 +109,13 @@ def contractions(draw):
 @given(contractions(), st.integers(0, 1))
 def test_any_contraction_is_proved_and_right(equation, which):
     left, right, out = equation
-    dims = lambda labels: f"[{', '.join(x.upper() for x in labels)}]" if labels else ""  # noqa: E731
-    at = lambda labels: f"[{', '.join(labels)}]" if labels else ""  # noqa: E731
+
+    def at(labels):
+        return f"[{', '.join(labels)}]" if labels else ""
+
+    def dims(labels):
+        return at(labels).upper()
+
     head = f"op f(X: f32{dims(left)}, Y: f32{dims(right)}) -> (Z: f32{dims(out)})"
     m = middle(f"{head} {{ Z{at(out)} += X{at(left)} * Y{at(right)} }}", RUNGS[which])
     assert proved(m)
