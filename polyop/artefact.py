@@ -43,6 +43,7 @@ class Artefact:
 
     operator  what a call goes to: an `Operator`
     merged    the sizes of dimensions that the kernel sees as one, by the name of their product
+    calls     the sizes of the calls whose kernel this is; empty: of all that have no kernel of their own
     Notes     `trace[stage]` is the text of a stage, `source` that of the last one.
     """
 
@@ -56,6 +57,7 @@ class Artefact:
     notes: tuple[str, ...]
     binary: Binary | None
     merged: Mapping[str, tuple[str, ...]]
+    calls: Mapping[str, int]
 
     def __call__(self, *args: Any, out: Any = None, **keywords: Any) -> Any:
         """Run on arguments, compiled for this target and with these options.
@@ -66,6 +68,6 @@ class Artefact:
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> str:
         """Loops, fusion, work, memory and proofs; with `sizes`, the formulas are also worked out for them."""
-        given = dict(sizes or {})
+        given = {**self.calls, **(sizes or {})}
         products = {n: prod(given[m] for m in group) for n, group in self.merged.items() if given.keys() >= {*group}}
         return with_room(lambda: explain(self, given | products))

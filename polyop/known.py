@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING
@@ -10,7 +11,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.rewrite.flatten import Flat, Group, allowed, flatten, in_arrays
-from polyop.rewrite.questions import questions
+from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
@@ -70,12 +71,16 @@ def seen_as(bound: Bound, flat: Flat) -> Bound:
 
 def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:
     """What finds the kernel for a call on a GPU of the sort `t`; `given`: the options of the operator."""
-    options = replace(given, special=False)
-    if min(seen.sizes.values(), default=1) == 0:
-        options = replace(options, regime="any")
-    elif given.special:
-        options = in_blocks(seen.op, merged.questions, seen.sizes, options, t)
+    options = blocks(seen.op, merged.questions, seen.sizes, given, t)
     return layout(seen.op, seen.views, options.ones), options
+
+
+def blocks(op: Op, q: Questions, sizes: Mapping[str, int], given: Options, t: Target) -> Options:
+    """The options of the kernel for calls of such sizes on a GPU."""
+    options = replace(given, special=False)
+    if min(sizes.values(), default=1) == 0:
+        return replace(options, regime="any")
+    return in_blocks(op, q, sizes, options, t) if given.special else options
 
 
 def fresh_results(bound: Bound, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -17,10 +18,10 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
-from polyop.known import Known, Merged, fresh_results, on_gpu, seen_as
+from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
 from polyop.rewrite.flatten import chains, flatten
 from polyop.rewrite.ones import assumed
-from polyop.rewrite.questions import Questions
+from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
@@ -276,11 +277,12 @@ class Operator:
 
     def compile(self, target: str | None = None, dtypes: Mapping[str, str | DType] | None = None,
                 consts: Mapping[str, Any] | None = None, rank: int | None = None, options: Options | None = None,
-                units: Layout | None = None) -> Artefact:
+                units: Layout | None = None, sizes: Mapping[str, int] | None = None) -> Artefact:
         """Compile without arguments, for contiguous arrays unless `units` says otherwise.
 
         dtypes   of dtype variables; if one is not given: f32, else i32, else the first that it may be
         rank     how many dimensions `...` stands for; 1 if it is not given
+        sizes    all sizes of a call on a GPU, whose kernel is wanted; else it is the one for all that have none of their own
 
         Raises UserError, if there is nothing of such a name.
         """
@@ -291,14 +293,19 @@ class Operator:
         if units is None:
             flat = flatten(op, chains(op))  # as calls with contiguous arrays do
             op, merged = flat.op, flat.sizes
-        made = _roomy(lambda: self._compile(op, units or contiguous(op), t, options))
+        asked = options
+        if sizes is not None and t.family != "x86":
+            known = {**sizes, **{n: prod(sizes[m] for m in group) for n, group in merged.items()}}
+            asked = blocks(op, questions(op), known, options, t)
+        units = units or contiguous(op, asked.ones)
+        made = _roomy(lambda: self._compile(op, units, t, asked))
         text = made.module.text if made.module else ""
         caller = self
         if target not in (None, self.target) or options != self.options:
             caller = Operator(self.interface, self._instantiate, self._compile, options, target or self.target, self._again)
         notes = made.chosen + made.notes
-        return Artefact(caller, op, t, units or contiguous(op), text, made.trace, made.proofs, notes, made.binary,
-                        merged)
+        calls = sizes if asked != options and sizes is not None else {}
+        return Artefact(caller, op, t, units, text, made.trace, made.proofs, notes, made.binary, merged, calls)
 
     def choice(self, dtypes: Mapping[str, str | DType] | None = None, consts: Mapping[str, Any] | None = None,
                rank: int | None = None) -> Choice:

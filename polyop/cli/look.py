@@ -87,7 +87,7 @@ def _names(interface: Interface) -> set[str]:
 @RUNG
 def show(file: str, name: str | None, stage: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str,
          rung: str) -> None:
-    """Print what a stage of the compiler made of an operator."""
+    """Print what a stage of the compiler made of an operator; for a GPU, with all sizes given, as for such a call."""
     made = ready(file, name, given, rank, target, numerics, rung)
     if stage is None:
         table = Table("stage", "lines", "ms", box=None, header_style="bold")
@@ -114,7 +114,10 @@ def show(file: str, name: str | None, stage: str | None, given: dict[str, Any], 
 @RUNG
 def explain(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str,
          rung: str) -> None:
-    """Say why a kernel is the way it is: loops, fusion, work, memory, proofs. With all sizes given, formulas are worked out."""
+    """Say why a kernel is the way it is: loops, fusion, work, memory, proofs.
+
+    With all sizes given, formulas are worked out, and for a GPU the kernel is the one that such a call gets.
+    """
     made = ready(file, name, given, rank, target, numerics, rung)
     sizes = {n: v for n, v in given.items() if isinstance(v, int) and not isinstance(v, bool)}
     for line in made.explain(sizes).splitlines():

@@ -123,14 +123,15 @@ def _array(name: str, path: Path) -> Any:
 
 def ready(file: str, name: str | None, given: dict[str, Any], rank: int | None, target: str, numerics: str,
           rung: str = "tuned") -> Artefact:
-    """An operator, compiled for contiguous arguments."""
+    """An operator, compiled for contiguous arguments; with all sizes given, on a GPU, as for calls of these."""
     text, name = opened(file, name)
     operator = program.operator(text, name, Options(numerics=numerics, rung=rung))
     known = sort(operator.interface, given)
     meant_by = operator.choice(known.dtypes, known.consts, rank)
-    given_sizes(program.maker(text, name)(dict(meant_by.dtypes), dict(meant_by.consts), meant_by.rest), operator.interface, known)
+    op = program.maker(text, name)(dict(meant_by.dtypes), dict(meant_by.consts), meant_by.rest)
+    sizes = given_sizes(op, operator.interface, known) | {n: v for n, v in known.values.items() if n in op.sizes}
     with ERR.status(f"compiling {name} for {target}"):
-        return operator.compile(target, known.dtypes, known.consts, rank)
+        return operator.compile(target, known.dtypes, known.consts, rank, sizes=sizes if sizes.keys() >= {*op.sizes} else None)
 
 
 FILE = click.argument("file")

@@ -13,14 +13,14 @@ from polyop.ir.options import Layout
 from polyop.ir.target import Target
 from polyop.ir.words import users_words
 from polyop.report.work import Count, work
-from polyop.rewrite.regimes import kinds
+from polyop.rewrite.regimes import kinds, kinds_on_gpus
 from polyop.runtime.usage import usage
 
 _LINES = 80  # of loops that are shown
 
 
 class Explained(Protocol):
-    """What is known about a compiled operator; `trace` has the text of each stage."""
+    """What is known about a compiled operator; `trace` has the text of each stage, `calls` the sizes it is for, if not all."""
 
     @property
     def op(self) -> Op: ...
@@ -28,6 +28,8 @@ class Explained(Protocol):
     def target(self) -> Target: ...
     @property
     def layout(self) -> Layout: ...
+    @property
+    def calls(self) -> Mapping[str, int]: ...
     @property
     def trace(self) -> Mapping[str, str]: ...
     @property
@@ -65,12 +67,14 @@ def _operator(made: Explained) -> Iterator[str]:
     units = [f"{n} (dimension {d})" for n, d in made.layout.units if d is not None]
     free = [n for n, d in made.layout.units if d is None]
     yield f"target {made.target.name}; every size stays a variable"
+    if made.calls:
+        yield f"what calls with {', '.join(f'{n} = {v}' for n, v in made.calls.items())} get, and others of their sort"
     if units:
         yield f"unit stride in {', '.join(units)}; all other strides are run-time values"
     if free:
         yield f"no unit stride in {', '.join(free)}"
     yield "a kernel of their own, when they first come, get calls with another dtype, const or order of strides, and calls"
-    yield from (f"  {kind}" for kind in kinds(op))
+    yield from (f"  {kind}" for kind in (kinds(op) if made.target.family == "x86" else kinds_on_gpus(op)))
 
 
 def _binary(binary: Binary | None) -> Iterator[str]:

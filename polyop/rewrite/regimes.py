@@ -236,8 +236,27 @@ def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, t
                if also_contractions or not contracts)
 
 
+def kinds_on_gpus(op: Op) -> tuple[str, ...]:
+    """The sorts of calls that get a kernel of their own on a GPU, in words: see `in_blocks`."""
+    q = questions(op)
+    out = ["with an empty size"] if op.sizes else []
+    out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
+    if q.tile:
+        out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
+    if q.sums:
+        out.append("in which sums are long and their results few")
+    kept = dict.fromkeys(n for p in q.passes if p.rolled for n in p.rolled.kept)
+    if kept:
+        out.append(f"where {' or '.join(kept)} is at most {', '.join(map(str, HELD))}")
+    if q.splits or q.scans:
+        out.append("in which rows are few and long")
+    if q.lines:
+        out.append(f"where {' or '.join(q.lines)} is at most {LINES[1]}")
+    return (*out, "in which a place in memory takes more than 32 bits")
+
+
 def kinds(op: Op) -> tuple[str, ...]:
-    """The sorts of calls that get a kernel of their own, in words."""
+    """The sorts of calls that get a kernel of their own on a CPU, in words: see `regime`."""
     q = questions(op)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in (*q.narrow, *q.windows)]

@@ -30,11 +30,16 @@ def layout(op: Op, views: Mapping[str, View], ones: tuple[str, ...] = ()) -> Lay
 
 
 def _unit(t: Tensor, v: View, ones: tuple[str, ...]) -> int | None:
-    kept = [d for d, e in enumerate(t.shape) if e.name not in ones] or list(range(len(t.shape)))
+    kept = _counted(t, ones)
     found = unit(tuple(v.shape[d] for d in kept), tuple(v.strides[d] for d in kept))
     return None if found is None else kept[found]
 
 
-def contiguous(op: Op) -> Layout:
-    """The Layout in which every array is contiguous in C's order."""
-    return Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))
+def _counted(t: Tensor, ones: tuple[str, ...]) -> list[int]:
+    """The dimensions of `t` without those of a size in `ones`, or all if nothing is left."""
+    return [d for d, e in enumerate(t.shape) if e.name not in ones] or list(range(len(t.shape)))
+
+
+def contiguous(op: Op, ones: tuple[str, ...] = ()) -> Layout:
+    """The Layout in which every array is contiguous in C's order; dimensions of a size in `ones` do not count."""
+    return Layout(tuple((t.name, _counted(t, ones)[-1] if t.shape else None) for t in op.tensors if t.role != "temp"))

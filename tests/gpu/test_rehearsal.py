@@ -11,8 +11,11 @@ from polyop.cli.look import targets
 from polyop.cli.named import called
 from polyop.dsl.parse import parse
 from polyop.ir.errors import CallError, InternalError
+from polyop.ir.module import Module
+from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.ir.target import target
+from polyop.program import operator
 from polyop.rehearsal import OnDevice, Rehearsal, device_for
 from polyop.runtime import emulated
 from polyop.runtime.emulated import Report
@@ -21,6 +24,9 @@ from polyop.runtime.gpu.driver import Device
 TEXT = parse(Source("t", """
 op both(X: f32[N]; a: f32) -> (Y: f32[N], Z: f32[N]) { Y[i] = a * X[i]; Z[i] = X[i] + a }
 op gather(E: f32[V], ids: i32[N]) -> (Y: f32[N]) { Y[i] = E[ids[i]] }
+op products(A: f16[B, H, M, K], W: f16[B, H, K, N]) -> (C: f32[B, H, M, N]) {
+  C[b, h, m, n] += f32(A[b, h, m, k]) * f32(W[b, h, k, n])
+}
 op bump(inout X: f32[N]) { X[i] = X[i] + 1 }
 """))
 X = np.arange(5, dtype=np.float32)
@@ -89,3 +95,19 @@ def test_a_fault_in_one_order_is_one_of_the_call(monkeypatch: pytest.MonkeyPatch
     called(TEXT, "bump", "cuda:sm_80")(X=X.copy())
     with pytest.raises(InternalError, match="threads shuffled: race in k"):
         called(TEXT, "bump", "cuda:sm_80", thorough=True)(X=X.copy())
+
+
+@pytest.mark.parametrize("sizes", [(2, 3, 40, 70, 33), (1, 1, 5, 3000, 1)])
+def test_what_is_shown_of_a_call_is_the_very_text_that_it_runs(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
+    texts: list[str] = []
+
+    def run(module: Module, *_: object, **__: object) -> Report:
+        texts.append(module.text)
+        return Report(None, ())
+
+    monkeypatch.setattr(emulated, "run", run)
+    b, h, m, k, n = sizes
+    arrays = {"A": np.zeros((b, h, m, k), np.float16), "W": np.zeros((b, h, k, n), np.float16)}
+    called(TEXT, "products", "cuda:sm_80", emulate=True)(**arrays)
+    shown = operator(TEXT, "products", Options()).compile("cuda:sm_80", sizes=dict(zip("BHMKN", sizes, strict=True)))
+    assert texts == [shown.source] and f"calls with B = {b}, H = {h}" in shown.explain()
