@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import cboxes, ccopy, cmatrix, cpairs, croll, cthreads, cunits, cwhole, cwide
+from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, cthreads, cunits, cwhole, cwide
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
@@ -111,7 +111,9 @@ def _loop(n: For, scope: Scope) -> list[str]:
     few = is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step
     head = [*(once or ([_unrolled(n)] if few else [])),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
-    return [*head, *_indented(n.body, scope, turn=True), "}"]
+    asked = canew.anew(n, scope.anew) if scope.block else ()
+    again = [f"    pop_anew({', '.join(scope.names[x] for x in asked)});"] if asked else []
+    return [*head, *again, *_indented(n.body, scope, turn=True), "}"]
 
 
 def _chooses_registers(n: For, scope: Scope) -> bool:

@@ -65,7 +65,8 @@ class Points:
             at = f"{at} % {counts[d]}" if d else at
             at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
             lower = index(a.loop.lower, scope.names).at(12)
-            out.append(f"const {scope.counts} {name} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
+            const = "" if a.loop.index in scope.anew else "const "
+            out.append(f"{const}{scope.counts} {name} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
             if not a.exact:
                 out.append(f"if ({name} >= {index(a.loop.upper, scope.names).c}) {leave};")
         return out

@@ -94,6 +94,7 @@ class Scope:
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
     most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
     row       the C text of the register of a row, see `Rows`
+    anew      a block's coordinates, and sizes, about which turns of loops ask anew (`canew.py`)
     """
 
     names: Mapping[str, str]
@@ -111,6 +112,7 @@ class Scope:
     whole: bool = False
     most: int = 0
     row: str = "pop_r"
+    anew: frozenset[str] = frozenset()
 
 
 Printed = Callable[[Store, Scope], list[str]]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from dataclasses import dataclass, replace
 
-from polyop.codegen import cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
+from polyop.codegen import canew, cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cbody import body
 from polyop.codegen.cboxes import Ring
@@ -81,13 +81,20 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         first, *more = (Blocks(tuple(a.count for a in p.axes), 1 if t else None) for t, p in zip(threads, k.parts, strict=True))
         launch[k.name] = Launch(scope.names[k.name], first.extents, size, args, changed, bytes_, first.points,
                                 far.get(k.name, ()), told, bool(roles), tuple(more))
-        inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes)
-                       for t, p in zip(threads, k.parts, strict=True))
+        inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
+                               anew=_anew(p, nest, t, target)) for t, p in zip(threads, k.parts, strict=True))
         head = dialect.kernel.format(block=size)
         lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
         does = without_unused(_text(k, nest, inside, bytes_, ring, roles, len(told)))
         texts += ["", *lines, "{", *("    " + x for x in does), "}"]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
+
+
+def _anew(p: Part, nest: LoopNest, block: int, target: Target) -> frozenset[str]:
+    """The coordinates of a block of threads, and sizes, about which turns of its loops ask anew."""
+    if not block or not target.answers:
+        return frozenset()
+    return canew.all_anew(p.body, frozenset((*nest.sizes, *(a.loop.index for a in p.axes))))
 
 
 def _barrier(p: Part, nest: LoopNest, scope: Scope, boxes: bool) -> str:

@@ -54,6 +54,7 @@ class Target:
     multi          what its multiprocessors have; None on a CPU
     copies         whether copies to the shared memory of a block go on by themselves
     boxes          whether an engine copies boxes of tensors there
+    answers        whether what lanes answer to a question lies in scalar registers, a bit for each lane
     """
 
     name: str
@@ -73,6 +74,7 @@ class Target:
     multi: Multiprocessor | None = None
     copies: bool = False
     boxes: bool = False
+    answers: bool = False
 
     def lanes(self, bytes_: int) -> int:
         """How many elements of `bytes_` each fit into a vector register."""
@@ -103,9 +105,9 @@ ROWS = (
     Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255, multi=_HOPPER, copies=True, boxes=True),
     Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255, multi=_HOPPER, copies=True, boxes=True),
     # https://llvm.org/docs/AMDGPUUsage.html: processors
-    Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256, multi=_CDNA),
-    Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256, multi=_CDNA),
-    Target("hip:gfx1100", "hip", "gfx1100", warp=32, registers=256, multi=_RDNA),
+    Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256, multi=_CDNA, answers=True),
+    Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256, multi=_CDNA, answers=True),
+    Target("hip:gfx1100", "hip", "gfx1100", warp=32, registers=256, multi=_RDNA, answers=True),
 )
 BY_NAME = {t.name: t for t in ROWS}
 

@@ -153,12 +153,20 @@ def test_triangular_products_meet_nothing_beside_the_triangle(where):
 
 
 @pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
-@pytest.mark.parametrize("where", ["hip:gfx942", "hip:gfx1100"])
-def test_atoms_that_are_cut_leave_registers_enough(where):
+@pytest.mark.parametrize(("where", "channels"), [("hip:gfx942", "D"), ("hip:gfx1100", "128"), ("hip:gfx90a", "D")])
+def test_atoms_that_are_cut_leave_registers_enough(where, channels):
     text = "op a(Q: T, K: T, V: T) -> (O: T) { O = attention_causal(Q, K, V, scale=0.125) }"
-    operator = polyop.op(text.replace(" T", " f16[B, H, S, 128]"))
+    operator = polyop.op(text.replace(" T", f" f16[B, H, S, {channels}]"))
     op = operator._op(operator.choice())
-    made = compile_op(op, contiguous(op), target(where), Options())
+    made = compile_op(op, contiguous(op), target(where), Options(held=(("D", 128),) if channels == "D" else ()))
     assert made.rung == "tuned" and made.module is not None
     (kernel,) = usage(amdgcn.assemble(made.module))
     assert kernel.local == 0, kernel
+
+
+def test_turns_of_many_steps_ask_anew_where_answers_take_scalars():
+    assert "pop_anew(" not in attention(CAUSAL, "cuda:sm_80", "f16", 64).module.text
+    text = attention(CAUSAL, "hip:gfx942", "f16", 64).module.text
+    turn = text[text.index("for (int j_b = "):].splitlines()
+    assert turn[1].strip() == "pop_anew(D, N, S, i_o);" and text.count("pop_anew(") == 1  # not in the turns along D
+    assert "const int b =" in text and "\n    int i_o =" in text

@@ -106,6 +106,16 @@ template <int GROUP> POP_FN pop_u32 pop_grouped(pop_u32 i, pop_u32 rows, pop_u32
 
 // --- registers ------------------------------------------------------------------------------------------------------
 
+// What is known of numbers that a whole block has is forgotten: what is asked about them is asked here, and not ahead of a loop.
+template <class T> POP_FN void pop_forget(T& x) {
+#if defined(__HIP__) && !defined(POP_EMULATOR)
+    asm volatile("" : "+s"(x));
+#else
+    (void)x;
+#endif
+}
+template <class... T> POP_FN void pop_anew(T&... numbers) { (pop_forget(numbers), ...); }
+
 // Of COUNT slabs of SIZE registers each takes the place of the one before, and the first that of the last.
 template <int COUNT, int SIZE, class T> POP_FN void pop_turn(T* slabs) {
     #pragma unroll
