@@ -189,7 +189,7 @@ class Operator:
         result = k.carry_out(prepared, seen)
         if key is None or replace(served, height=options.height) != options:
             return result, None
-        made = call.plan(assumed(op, dict(served.windows)), k, prepared, bound, merged.runs, names, values + outs, points)
+        made = call.plan(assumed(op, dict(served.fixed)), k, prepared, bound, merged.runs, names, values + outs, points)
         return result, self._remembered(key, made) if served == options else made
 
     def _remembered(self, key: Any, made: P | None) -> P | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place
 from polyop.ir.loops import (
@@ -32,6 +33,9 @@ from polyop.ir.loops import (
 
 Body = tuple[Node, ...]
 
+BRIEF = 256
+"""Columns times steps of a tile, if these are known, in whose time nothing comes from another cache."""
+
 ALONG = 2048
 """Bytes between what is read and what is prefetched further on in the same row."""
 
@@ -41,7 +45,8 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
     space = {b.name: b.space for b in nest.buffers}
 
     def go(body: Body) -> Body:
-        return tuple(opened(n) if isinstance(n, For) and _is_full_tile(n) else rebuild(n, go) for n in body)
+        return tuple(opened(n) if isinstance(n, For) and _is_full_tile(n) and not _is_brief(n) else rebuild(n, go)
+                     for n in body)
 
     def opened(n: For) -> For:
         outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
@@ -102,6 +107,13 @@ def _row_stores(body: Body, around: tuple[For, ...] = ()) -> Iterator[tuple[Load
 
 def _is_full_tile(n: For) -> bool:
     return n.kind == Kind.LANES and has_loop(n.body)
+
+
+def _is_brief(n: For) -> bool:
+    """Whether `n` is known to have so few columns and steps that nothing comes in time."""
+    inside = [f for f in walk((n,)) if isinstance(f, For) and f.kind != Kind.ROWS]
+    trips = [f.upper - f.lower for f in inside]
+    return all(t.is_constant for t in trips) and prod(max(1, t.const) for t in trips) <= BRIEF
 
 
 def _scope(n: For, lanes: str, used: frozenset[str]) -> frozenset[str]:

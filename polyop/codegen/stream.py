@@ -10,6 +10,8 @@ from dataclasses import replace
 from polyop.ir.expr import Affine, loads
 from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, rebuild, stores
 
+LINE = 64  # bytes
+
 
 def stream_outputs(nest: LoopNest) -> LoopNest:
     """`nest` with `stream` set on plain vector stores into tensors that it only writes, each element by one statement."""
@@ -25,7 +27,13 @@ def stream_outputs(nest: LoopNest) -> LoopNest:
     def one(n: Node, in_lanes: bool) -> Node:
         if isinstance(n, Store):
             return replace(n, stream=True) if in_lanes and n.target.source in tensors else n
-        return rebuild(n, lambda body: go(body, in_lanes or (isinstance(n, For) and n.kind == Kind.LANES)))
+        return rebuild(n, lambda body: go(body, in_lanes or (isinstance(n, For) and n.kind == Kind.LANES and not _is_short(n))))
 
     return replace(nest, body=go(nest.body, False))
+
+
+def _is_short(n: For) -> bool:
+    """Whether lanes `n` are known to be fewer than a line of 4-byte elements has: to ask takes longer than to write them."""
+    trips = n.upper - n.lower
+    return trips.is_constant and trips.const * 4 < LINE
 

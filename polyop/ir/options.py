@@ -29,7 +29,8 @@ class Options:
                ask for it again. Without it one kernel serves all sizes of at least 1, and the same call has the same bits, always
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
     ones       sizes that are 1 in the calls the kernel is for
-    windows    (size, value) of small windows along rows of the result, which are written out: 3 of a convolution of 3 x 3
+    fixed      (size, value) of small windows along rows of the result, which are written out: 3 of a convolution of 3 x 3; and of
+               all sizes of products so small that loops around them take longer than they do
     short      what becomes of lanes along what has unit stride in a contraction's result: they are many enough (0), so few that a
                tile takes more of another column (`SHORT`), or left empty too often, so that lanes run along what is a row
                otherwise (`TURNED`)
@@ -71,7 +72,7 @@ class Options:
     special: bool = True
     regime: str = "positive"
     ones: tuple[str, ...] = ()
-    windows: tuple[tuple[str, int], ...] = ()
+    fixed: tuple[tuple[str, int], ...] = ()
     short: int = 0
     rows: int = 0
     few: tuple[tuple[str, int], ...] = ()
@@ -103,7 +104,7 @@ class Options:
     @property
     def known(self) -> dict[str, int]:
         """The sizes that are numbers in the calls the kernel is for."""
-        return dict(self.windows) | dict.fromkeys(self.ones, 1)
+        return dict(self.fixed) | dict.fromkeys(self.ones, 1)
 
 
 def options_of(given: Options | None) -> Options:

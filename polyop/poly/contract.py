@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from math import lcm
+from math import lcm, prod
 
 from polyop.ir.target import NEAR
 from polyop.poly.ahead import is_settled
@@ -20,6 +20,7 @@ CHUNK = 8  # of rows of the right operand that are read side by side, where they
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
 DOTS_MOST = 4  # rows that are dot products in place: 8 long ones come from L2 again for each column
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
+LITTLE = 8  # that part of L1 may be a right operand that is read where it lies
 ALL, TILES = "of all loops", "of all tiles"
 
 
@@ -141,12 +142,23 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
         return () if any(x.unit(r, (c.lane,)) is None for r in c.rights) else (plain,)
     own = plan.classes[c.update.name]
     around = frozenset(i for i in c.update.dims if own[i] in outer)
+    if _is_little(x, tile) and not ahead and not pack_left:
+        return (replace(plain, columns=min(columns, c.update.extent(c.lane).const)),)
     chunk = None if begins_late(c.update, x.depth) or ends_early(c.update, x.depth, around) else kc
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
     # Where threads take some rows each, none of these is the first for all of them
     fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind
     return (replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
                     fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else ""),)
+
+
+def _is_little(x: Reads, tile: RegisterTile) -> bool:
+    """Whether two tiles at most use what a batch reads on the right, known to be so little that L1 holds it as it lies."""
+    u, c = x.what.update, x.what
+    rows, read = u.extent(x.row), [u.extent(i) for i in (*c.having(COLUMN), *c.having(CONTRACTED))]
+    if tile.dot or len(c.having(ROW)) > 1 or x.unit(x.right, (c.lane,)) is None or not all(e.is_constant for e in (rows, *read)):
+        return False
+    return rows.const <= 2 * tile.rows and prod(e.const for e in read) * x.right.dtype.bytes_ <= x.plan.target.l1 // LITTLE
 
 
 def _is_cut(x: Reads, tile: RegisterTile, nc: int) -> bool:

@@ -93,7 +93,7 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         rows = transposed(plan, cluster, lane)
         by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, 1 if is_turned_back(plan, cluster, lane) else 4, lanes)
         copies = min(4, (plan.target.registers - 2) // 4 - 1)  # of four vectors of sums, and four of what they share
-        if plan.options.windows and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
+        if plan.options.fixed and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
             by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
         shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
         if rows:

@@ -83,6 +83,7 @@ class Questions:
     sums     reductions that may be cut into shares
     inner    those of which factors may be taken out
     alike    those of products of bytes of one sort
+    little   the extents of rows, columns and depth of contractions that are done again and again, for batches
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
 
@@ -108,6 +109,7 @@ class Questions:
     sums: tuple[Sum, ...]
     inner: tuple[Inner, ...]
     alike: tuple[Alike, ...]
+    little: tuple[Affine, ...]
     lines: tuple[str, ...]
 
 
@@ -126,7 +128,7 @@ def questions(op: Op) -> Questions:
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
                      find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
-                     find_inner(op), find_alike(op), lines(op))
+                     find_inner(op), find_alike(op), _little(op, contractions), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:
@@ -249,6 +251,19 @@ def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine,
     if not rows or not names(extents[last]) <= set(op.sizes):
         return None
     return extents[rows[-1]], extents[last], s.target.dtype.bytes_
+
+
+def _little(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, ...]:
+    """Those of all contractions, if each is a number or a size, and no windows are among them; () if one has no batches."""
+    found = dict[Affine, None]()
+    for s, _ in contractions:
+        batch = frozenset.intersection(*map(expr_names, (s.target, *loads(s.expr))))
+        extents = {r.index: r.upper - r.lower for r in s.ranges if r.index not in batch}
+        plain = all(e.is_constant or e.name in op.sizes for e in extents.values())
+        if not plain or len(extents) == len(s.ranges) or s.where or any(_is_window(s, i) for i in extents):
+            return ()
+        found |= dict.fromkeys(extents.values())
+    return tuple(found)
 
 
 def _sides(op: Op, contractions: list[tuple[Step, str]]) -> Sides | None:

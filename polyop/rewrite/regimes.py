@@ -35,6 +35,7 @@ SHARE_BYTES = 32 << 10  # of what is read for a share of a row, at least
 AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
+LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
 ABREAST = 8  # rows: with six they take as long together as one after the other
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -74,7 +75,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     if may_cut and threads > 1:
         rest = tuple(x for x in sums_ if x.target not in dict(shares))
         shares += thread_shares(rest, sizes, few_rows(q, sizes))
-    found = replace(options, ones=ones, windows=windows, short=short, rows=rows, few=few, height=height, strip=strip,
+    fixed = windows + little_sizes(q, sizes, ones)
+    found = replace(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, strip=strip,
                     overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                     shares=options.shares or shares, factors=factors,
                     raised=options.raised or raising_pays(q.alike, sizes, target),
@@ -154,6 +156,13 @@ def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterabl
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
     """The sizes that are 1 in a call and would leave lanes with one element, where another loop could have them."""
     return tuple(n for n in q.narrow if sizes[n] == 1)
+
+
+def little_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """(size, value) of products so small that loops around them, whose ends are not known, take longer than they do."""
+    if any(evaluate(e, sizes) > LITTLE for e in q.little):
+        return ()
+    return tuple((e.name, sizes[e.name]) for e in q.little if e.name and e.name not in known)
 
 
 def shortness(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
@@ -280,6 +289,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which rows that are read twice, for themselves and for a sum over them, exceed L2")
     if q.inner:
         out.append("in which a sum from which factors may be taken out is long")
+    if q.little:
+        out.append(f"of each product whose {', '.join(map(str, q.little))} are all at most {LITTLE}")
     if q.alike:
         out.append(f"in which {MANY} rows or more are products of bytes of one sort, and the target has none for these")
     if q.chains:

@@ -35,7 +35,7 @@ def everyday(asked: Options, given: Options) -> Options:
 
     Notes   What else `asked` says decides what a kernel may count on, so it stays.
     """
-    return replace(asked, ones=given.ones, windows=given.windows, short=given.short, rows=given.rows, few=given.few,
+    return replace(asked, ones=given.ones, fixed=given.fixed, short=given.short, rows=given.rows, few=given.few,
                    height=given.height, strip=given.strip, overlap=given.overlap, paged=given.paged,
                    abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised)
 

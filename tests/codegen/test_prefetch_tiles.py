@@ -34,5 +34,16 @@ def test_behind_a_loop_of_few_steps_come_the_next_places_of_its_rows(t, place):
     assert early(rows_added_up(least(8, "K"), N, t)) == [place]
 
 
+def test_tiles_that_are_known_to_be_brief_ask_for_nothing():
+    def product(columns, steps):
+        acc = ld("acc", "n_v")
+        added = loop("k", steps, st(acc, ld("X", "b", "k", "n_v"), "add"))
+        body = lanes("n_v", columns, None, added, st(ld("Y", "b", "n_v"), acc))
+        buffers = [tensor("X", "B", "K", "N"), tensor("Y", "B", "N"), reg("acc", columns)]
+        return nest(buffers, [loop("b", "B", body)], sizes=("B", "K", "N"))
+
+    assert early(product(16, 16)) == [] and early(product(16, 17)) == early(product(16, "K")) == ["X[b, k + 8, n_v]"]
+
+
 def test_where_rows_end_with_the_lanes_the_next_rows_come():
     assert early(rows_added_up(least(8, "K"), A("n_v"))) == ["X[k + 8, n_v]"]

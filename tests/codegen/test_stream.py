@@ -33,3 +33,8 @@ def test_an_output_that_is_read_again_is_not():
 
 def test_a_scalar_store_is_not():
     assert streamed("op f(X: f32[M, N]) -> (S: f32[M]) { S[m] += X[m, n] }") == set()
+
+
+def test_rows_that_are_known_to_be_shorter_than_a_line_are_not():
+    text = "op f(X: f32[M, {n}]) -> (Y: f32[M, {n}]) {{ Y[m, n] = X[m, n] * 2 }}"
+    assert [streamed(text.format(n=n)) for n in (15, 16)] == [set(), {"Y"}]

@@ -139,13 +139,30 @@ def test_lanes_run_along_rows_where_columns_are_few_and_the_left_operand_lies_so
     assert "more rows" in " ".join(kinds(upright)) and not questions(MATMUL).upright
 
 
+def test_the_sizes_of_little_products_are_known_where_there_are_many_of_them():
+    def known(text, **sizes):
+        op = instantiate(parse(Source("<test>", f"op f{text}")), "f")
+        return dict(regime(questions(op), sizes, Options(), AVX512).fixed)
+
+    many = "(A: f32[B, M, K], W: f32[B, K, N]) -> (C: f32[B, M, N]) { C[b, m, n] += A[b, m, k] * W[b, k, n] }"
+    assert known(many, B=99, M=4, N=16, K=3) == {"M": 4, "N": 16, "K": 3} and known(many, B=9, M=4, N=17, K=3) == {}
+    some = "(A: f32[B, M, 5], W: f32[B, 5, N]) -> (C: f32[B, M, N]) { C[b, m, n] += A[b, m, k] * W[b, k, n] }"
+    assert known(some, B=99, M=4, N=16) == {"M": 4, "N": 16}
+    one = "(A: f32[M, K], W: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * W[k, n] }"
+    assert known(one, M=4, N=16, K=3) == {}
+    window = "(X: f32[B, M], W: f32[B, K, N]) -> (C: f32[B, M, N]) { C[b, m, n] += (X[b, m - k] else 0) * W[b, k, n] }"
+    assert known(window, B=99, M=4, N=16, K=3) == {}
+    op = instantiate(parse(Source("<test>", f"op f{many}")), "f")
+    assert "of each product whose M, N, K are all at most 16" in " ".join(kinds(op))
+
+
 def test_small_windows_along_rows_of_the_result_are_known():
     depthwise = instantiate(parse(Source("<test>", """
     op f(X: f32[C, H, W], F: f32[C, R, S]) -> (Y: f32[C, H - R + 1, W - S + 1]) where H >= R, W >= S {
         Y[c, p, q] += X[c, p + r, q + s] * F[c, r, s] }""")), "f")
     sizes = {"C": 64, "H": 30, "W": 30}
     for r, s, found in ((3, 5, (("R", 3),)), (8, 8, (("R", 8),)), (9, 3, ()), (1, 3, ())):
-        assert regime(questions(depthwise), sizes | {"R": r, "S": s}, Options(), AVX512).windows == found
+        assert regime(questions(depthwise), sizes | {"R": r, "S": s}, Options(), AVX512).fixed == found
     assert "where R is one of 2 to 8" in kinds(depthwise)
     last = instantiate(parse(Source("<test>", """
     op f(X: f32[H, W, C], F: f32[R, S, C]) -> (Y: f32[H - R + 1, W - S + 1, C]) where H >= R, W >= S {
