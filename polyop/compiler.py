@@ -16,6 +16,7 @@ from functools import partial
 from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
+from polyop.codegen.ctext import with_claims
 from polyop.forms import Form, attempts, before_scop, rounded, why_in_several
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
@@ -190,6 +191,9 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     rec.text("loops", whole(made, [m.middle.nest for m in made]))
     rec.text("proofs", "\n".join(map(str, proofs)))
     module = rec.stage("source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
+    if a.target.warp and proofs:
+        sizes = "all sizes" if a.options.regime == "any" else "all sizes of at least 1"
+        module = with_claims(module, (p.claim for p in proofs if p.holds), sizes)
     rec.text("final", final)
     rec.text("source", module)
     binary = rec.stage("assemble", cpu.assemble, module, a.target) if a.target.family == "x86" else None

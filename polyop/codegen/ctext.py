@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from polyop.codegen import canew, cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
@@ -97,6 +98,13 @@ def _anew(p: Part, nest: LoopNest, block: int, target: Target) -> frozenset[str]
     return canew.all_anew(p.body, frozenset((*nest.sizes, *(a.loop.index for a in p.axes))))
 
 
+def with_claims(made: Module, claims: Iterable[str], sizes: str) -> Module:
+    """The module, with what was proved of its loops for all `sizes` told behind the first line."""
+    first, rest = made.text.split("\n", 1)
+    said = textwrap.wrap(f"proved of its loops, for {sizes} at once: {'; '.join(claims)}", _WIDEST)
+    return replace(made, text="\n".join([first, *(f"// {x}" for x in said), rest]))
+
+
 def _barrier(p: Part, nest: LoopNest, scope: Scope, boxes: bool) -> str:
     """What a barrier waits for: threads, copies, what matrix units read themselves; not for what is fetched ahead."""
     mine = stores(p.body)
@@ -173,7 +181,8 @@ def _text(k: KernelNest, nest: LoopNest, scopes: tuple[Scope, ...], bytes_: int,
         return [*shared, *beside(axes, scopes, inside, frozenset(nest.sizes))]
     (at,), (part,), (scope,) = axes, k.parts, scopes
     if ring and roles:
-        return [*at.counts(scope), *cthreads.number(scope), *shared, *cthreads.shared_lines(_shared(part, nest), scope),
+        views = cthreads.shared_lines(_shared(part, nest), part.body, scope)
+        return [*at.counts(scope), *cthreads.number(scope), *shared, *views,
                 *_in_roles(part, nest, scope, at, ring, roles, maps)]
     return [*at.counts(scope), *cthreads.number(scope), *at.start(scope), *shared, *_inside(part, nest, scope, ring)]
 
@@ -185,7 +194,7 @@ def _inside(p: Part, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[st
     end += [f"pop_ring_end<{ring.count - 1}>(pop_arriving);"] if ring else []
     start = cboxes.start(ring) if ring else []
     until = until or (len(p.body) if ring else 0)
-    shared = cthreads.shared_lines(_shared(p, nest), scope)
+    shared = cthreads.shared_lines(_shared(p, nest), p.body, scope)
     return [*shared, *_buffers(p, nest, scope), *start, *body(p.body[:until], scope), *end, *body(p.body[until:], scope)]
 
 

@@ -17,7 +17,7 @@ from polyop.codegen.cplace import STORED, element, narrowed, slot_counts, value_
 from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import nested
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Const, names
+from polyop.ir.expr import Affine, Const, loads, names
 from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store, stores, walk
 
 NUMBER = "pop_n"
@@ -57,15 +57,24 @@ def count(b: Buffer) -> int:
     return prod(n.const for n in counts)
 
 
-def shared_lines(buffers: Sequence[Buffer], scope: Scope) -> list[str]:
-    """The declarations of what a block shares, in `pop_shared`."""
+def shared_lines(buffers: Sequence[Buffer], body: tuple[Node, ...], scope: Scope) -> list[str]:
+    """The declarations of what a block shares as it does `body`, in `pop_shared`."""
     offsets, _ = shared_offsets(buffers)
     out = []
     for b in buffers:
         c, kind = scope.names[b.name], STORED[b.dtype.name]
-        out += [f"POP_SHARED_VIEW({c}, {kind}, {offsets[b.name]}, {count(b)});",
+        out += [f"// {c}: {_content(b, body, scope)}", f"POP_SHARED_VIEW({c}, {kind}, {offsets[b.name]}, {count(b)});",
                 f"{kind}* const {c} = ({kind}*)(pop_shared + {offsets[b.name]});"]
     return out
+
+
+def _content(b: Buffer, body: tuple[Node, ...], scope: Scope) -> str:
+    """What a reader is told of a buffer that a block shares: whose elements it has, and how they lie."""
+    mine = [s for s in stores(body) if s.target.source == b.name]
+    copied = dict.fromkeys(x.source for s in mine for x in loads(s.expr) if scope.buffers[x.source].space == Space.TENSOR)
+    what = f"a tile of {' and '.join(copied)}" if copied else f"written by {', '.join(dict.fromkeys(s.stmt for s in mine))}"
+    extents = " x ".join(str(n) for n in slot_counts(b))
+    return f"{what}, {extents}" + (f", in swizzled lines of {b.swizzle} bytes" if b.swizzle else "")
 
 
 def chain(n: For) -> tuple[tuple[For, ...], tuple[Node, ...]]:

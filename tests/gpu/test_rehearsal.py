@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pytest
 from click.testing import CliRunner
@@ -111,3 +113,5 @@ def test_what_is_shown_of_a_call_is_the_very_text_that_it_runs(sizes: tuple[int,
     called(TEXT, "products", "cuda:sm_80", emulate=True)(**arrays)
     shown = operator(TEXT, "products", Options()).compile("cuda:sm_80", sizes=dict(zip("BHMKN", sizes, strict=True)))
     assert texts == [shown.source] and f"calls with B = {b}, H = {h}" in shown.explain()
+    assert "\n// proved of its loops, for all sizes of at least 1 at once: the nest makes sense" in shown.source
+    assert n == 1 or re.search(r"// A_S0_tile0: a tile of A, \d x \d+ x \d+", shown.source)
