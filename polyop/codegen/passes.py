@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
 from polyop.codegen.ties import has_ties
 from polyop.ir.expr import Affine, affine, bounds, names
@@ -45,7 +46,8 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
 
     A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four, and so that rows have
     no bounds where only lanes are missing. That ladder is left out where the body, written for every copy of rows and
-    vectors, has more than `copies` stores. Runs stay as they are: the emitter cuts them where addresses are aligned.
+    vectors, has more than `copies` stores, and where the emitter takes vectors one by one (`is_in_pieces`). Runs stay as they
+    are: the emitter cuts them where addresses are aligned.
     """
     def go(body: Body) -> Body:
         return tuple(one(n) for n in body)
@@ -117,7 +119,7 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
     if not tests:
         return None
     edge: Node = n
-    if _size(n, width) <= copies and not has_ties(n):
+    if not is_in_pieces(n, width) and _size(n, width) <= copies and not has_ties(n):
         lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
         edge = _narrower(n, lanes, width, n)
         rows = _full([x for x in partial if x.kind == Kind.ROWS])

@@ -304,9 +304,30 @@ def test_a_test_leaves_the_loop_that_it_does_not_depend_on():
     assert structure(unswitch(n).body) == "m(if(k(s s) | k(s)))"
 
 
-def test_an_edge_takes_only_the_vectors_it_needs():
-    n = nest([tensor("x", "N")], [strip("i", 48, "N", st(ld("x", I), Const(1.0, F32)))])
+def test_an_edge_whose_lanes_meet_takes_only_the_vectors_it_needs():
+    n = nest([tensor("x", "N"), tensor("y")], [strip("i", 48, "N", st(ld("y"), ld("x", I), "add"))])
     assert structure(split_full_tiles(n, 16).body) == "i_c(if(i_v:lanes(s) | if(i_v:lanes(s) | if(i_v:lanes(s) | i_v:lanes(s)))))"
+
+
+def sums_of_rows():
+    """Rows whose partial sums are in registers, and what is written of each."""
+    part, i = ld("part", "i_v"), ld("x", "m", I)
+    row = [lanes("i_v", 64, None, st(part, Const(0.0, F32))), st(ld("total"), Const(0.0, F32)),
+           strip("i", 64, "N", st(ld("e", I), ap("mul", i, i)), st(part, ld("e", I), "add")),
+           lanes("i_v", 64, None, st(ld("total"), part, "add")), st(ld("y", "m"), ld("total"))]
+    return nest([tensor("x", "M", "N"), tensor("y", "M"), work("e", "N", pad=64), reg("part", 64), reg("total")],
+                [loop("m", "M", *row)], sizes=("M", "N"))
+
+
+@each_target
+def test_an_edge_is_written_vector_by_vector(target):
+    n = split_full_tiles(sums_of_rows(), target.lanes(4))
+    edge = "if(i_v:lanes(s s) | i_v:lanes(s s))"
+    assert structure(n.body) == f"m(i_v:lanes(s) s i_c({edge}) i_v:lanes(s) s)"
+    k, text = compiled(n, target), emit(n, target, Options()).text
+    assert sum("call" in x and "masked.load" in x for x in text.splitlines()) == 64 // target.lanes(4)
+    for size in (1, 4, 8, 15, 16, 17, 31, 33, 48, 49, 63, 64, 65, 110):
+        check(n, {"M": 3, "N": size}, target, kernel=k)
 
 
 def test_an_edge_of_whole_vectors_that_may_bypass_the_caches_has_no_bounds():

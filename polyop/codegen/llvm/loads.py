@@ -99,7 +99,7 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
 def one_for_all(s: State, e: Load, place: Place, conditions: Active, point: Point) -> str:
     """The element at a place that is the same for all lanes, in every lane; it is read if some lane of some vector needs it."""
     b, total = s.b, ""
-    for v in range(s.vectors()):
+    for v in s.pieces():
         some = needed(s, conditions, point, v)
         total = b.do(f"or <{s.width} x i1> {total}, {some}") if total else some
     any_ = b.do(f"icmp ne i{s.width} {b.do(f'bitcast <{s.width} x i1> {total} to i{s.width}')}, 0")

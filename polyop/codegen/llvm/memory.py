@@ -54,8 +54,8 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
             else:
                 news, masks = lanes_of(s, x, point, conditions)
                 with only_if(s, exists):
-                    for v, new in enumerate(news):
-                        _scatter(s, n, place, new, masks[v], point, v)
+                    for v, new, mask in zip(s.pieces(), news, masks, strict=True):
+                        _scatter(s, n, place, new, mask, point, v)
 
 
 def _read_scalar(s: State, place: Place, p: str) -> V:
@@ -84,9 +84,9 @@ def _fold_to_memory(s: State, n: Store, x: Value, place: Place, conditions: Acti
 
 def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Active, point: Point, exists: str | None) -> None:
     """Consecutive lanes to consecutive elements, forwards or backwards."""
-    vectors, forwards = range(s.vectors()), place.stride == 1
+    vectors, forwards = s.pieces(), place.stride == 1
     there = [lane_mask(s, place, v, write=True) if forwards else existing(s, v) for v in vectors]
-    masks = [s.b.both(there[v], lanes_part(s, conditions, point, v), s.width) for v in vectors]
+    masks = [s.b.both(x, lanes_part(s, conditions, point, v), s.width) for v, x in zip(vectors, there, strict=True)]
     if n.stream and n.reduce is None and forwards and exists is None and all(m is None for m in masks):
         _stream(s, x, place, point)
         return
@@ -95,7 +95,7 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
             operand(s, x, point, v, True)
     p = place.base(point, None)
     with only_if(s, exists):
-        for v, mask in enumerate(masks):
+        for v, mask in zip(vectors, masks, strict=True):
             new = operand(s, x, point, v, True)
             q = gep(s, place.element, p, v * s.width if forwards else -(v * s.width + s.width - 1))
             if n.reduce is not None:

@@ -22,6 +22,7 @@ from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int
 from polyop.codegen.llvm.windows import arranged, is_window, write_out
+from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
@@ -73,25 +74,35 @@ def _axis(s: State, n: For) -> None:
     _refuse_lockstep(s, n)
     if n.kind == Kind.LANES and s.lanes is not None:
         raise UnsupportedError(f"lanes {n.index} inside lanes {s.lanes.index}")
-    assert n.extent is not None
-    extent = n.extent
-
-    def inside() -> None:
-        valid = None if n.is_full else index(s, n.upper, {})
-        keep = s.tile_depth
-        if not s.axes:
-            s.tile_depth = len(s.b.zones) - 1
-        s.open_axis(Axis(n.index, n.kind, extent, valid, n.upper))
-        emit_nodes(s, n.body)
-        s.close_axis(n.index)
-        s.tile_depth = keep
-
+    emit = partial(_piece, s, n, 0) if not s.axes and is_in_pieces(n, s.width) else partial(_inside, s, n, None)
     if n.is_full or is_positive(n.upper, s.loops, s.tests):
-        inside()
+        emit()
         return
     keep, s.tests = s.tests, (*s.tests, n.upper - 1)
-    branch(s, s.b.compare("sge", index(s, n.upper, {}), 1), inside, lambda: None)
+    branch(s, s.b.compare("sge", index(s, n.upper, {}), 1), emit, lambda: None)
     s.tests = keep
+
+
+def _inside(s: State, n: For, piece: int | None) -> None:
+    """The body of a lock-step loop, for all vectors of its lanes or for one."""
+    assert n.extent is not None
+    valid = None if n.is_full else index(s, n.upper, {})
+    keep = s.tile_depth
+    if not s.axes:
+        s.tile_depth = len(s.b.zones) - 1
+    s.open_axis(Axis(n.index, n.kind, n.extent, valid, n.upper, piece))
+    emit_nodes(s, n.body)
+    s.close_axis(n.index)
+    s.tile_depth = keep
+
+
+def _piece(s: State, n: For, v: int) -> None:
+    """Vector `v` of the lanes `n`, and the next ones if they have lanes."""
+    assert n.extent is not None
+    _inside(s, n, v)
+    end = (v + 1) * s.width
+    if end < n.extent:
+        branch(s, s.b.compare("sgt", index(s, n.upper, {}), end), _arm(s, partial(_piece, s, n, v + 1)), lambda: None)
 
 
 def branch(s: State, test: str, then: Callable[[], None], other: Callable[[], None]) -> None:
@@ -216,7 +227,7 @@ BY = Emitters(_loop, _plain_loop, branch)
 def _prefetch(s: State, n: Prefetch) -> None:
     """One hint for each vector, or each copy of the rows."""
     place = locate(s, n.place, computed_positions(s, n.place, ()))
-    lanes = range(s.vectors()) if place.stride == 1 else range(1)
+    lanes = s.pieces() if place.stride == 1 else range(1)
     for point in points(s, place.rows):
         for v in lanes:
             p = gep(s, place.element, place.base(point, None), v * s.width)

@@ -65,8 +65,8 @@ def as_scalar(s: State, n: Store, text: str) -> V:
 
 def lanes_of(s: State, x: Value, point: Point, conditions: Active) -> tuple[list[V], list[str | None]]:
     """The vectors of `x`, and for each the mask of lanes that exist and for which the conditions hold."""
-    xs = [operand(s, x, point, v, True) for v in range(s.vectors())]
-    return xs, [s.b.both(existing(s, v), lanes_part(s, conditions, point, v), s.width) for v in range(s.vectors())]
+    xs = [operand(s, x, point, v, True) for v in s.pieces()]
+    return xs, [s.b.both(existing(s, v), lanes_part(s, conditions, point, v), s.width) for v in s.pieces()]
 
 
 def across(s: State, n: Store, x: Value, point: Point, conditions: Active, old: V | None) -> V:

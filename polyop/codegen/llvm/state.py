@@ -24,13 +24,17 @@ RegKey = tuple[str, tuple[int, ...], int]
 
 @dataclass(frozen=True, slots=True)
 class Axis:
-    """A lock-step loop that is open: `valid` is the count of its iterations, or None if all `extent` exist."""
+    """A lock-step loop that is open: `valid` is the count of its iterations, or None if all `extent` exist.
+
+    piece   the one vector of lanes that is being written, or None if all are
+    """
 
     index: str
     kind: Kind
     extent: int
     valid: Int | None
     upper: Affine
+    piece: int | None = None
 
 
 @dataclass(slots=True)
@@ -160,6 +164,12 @@ class State:
     def vectors(self) -> int:
         """How many vectors the open lanes axis takes."""
         return -(-self.lanes.extent // self.width) if self.lanes else 1
+
+    def pieces(self) -> range:
+        """Which of them are being written."""
+        if self.lanes is None or self.lanes.piece is None:
+            return range(self.vectors())
+        return range(self.lanes.piece, self.lanes.piece + 1)
 
     def label(self, name: str) -> None:
         self.b.label(name)

@@ -62,7 +62,7 @@ def _to_register(s: State, n: Store, x: Value) -> None:
             new = across(s, n, x, point, s.active, old)
             s.regs[key] = _kept(s, key, exists, new.text)
             continue
-        update_register(s, n, x, point, range(s.vectors() if lanes else 1))
+        update_register(s, n, x, point, s.pieces() if lanes else range(1))
 
 
 def update_register(s: State, n: Store, x: Value, point: Point, vectors: Iterable[int]) -> None:
