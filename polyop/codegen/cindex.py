@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polyop.ir.expr import Affine, Quasi, affine, bounds
+from polyop.ir.expr import Affine, Quasi, affine, bounds, names, substitute
 from polyop.ir.loops import For
 
 ATOM, UNARY, CHOICE = 100, 15, 3
@@ -116,3 +116,11 @@ def below(f: For, bound: Affine) -> Affine:
         case [(Quasi(op="div", args=(x, Affine(terms=(), const=d))) as found, 1)]:
             return x - (affine(f.index) + 1 - (bound - affine(found))) * d
     return bound - affine(f.index) - 1
+
+
+def least(x: Affine, loops: Sequence[For]) -> Affine | None:
+    """The least that `x` is in full `loops`; None, if that is not plain to see."""
+    mine = {f.index: f for f in loops}
+    if any(isinstance(a, Quasi) and names(affine(a)) & mine.keys() for a, _ in x.terms):
+        return None
+    return substitute(x, {i: affine(f.end - f.step if x.factor(i) < 0 else 0) for i, f in mine.items()})

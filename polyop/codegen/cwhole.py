@@ -11,10 +11,10 @@ from collections.abc import Iterable
 from dataclasses import replace
 
 from polyop.codegen import ccopy, cpairs, cresults, cwide
-from polyop.codegen.cindex import below, condition
+from polyop.codegen.cindex import below, condition, least
 from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import one_store
-from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, substitute
+from polyop.ir.expr import Affine, Load, affine, bounds, loads
 from polyop.ir.loops import For, Kind, Node, Space, Store, rebuild
 
 
@@ -100,14 +100,14 @@ def _of_elements(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
 
 def _least_of(ends: Iterable[Affine], loops: tuple[For, ...], also: list[str], scope: Scope) -> list[str] | None:
     """The tests that none of `ends` is negative in full loops, and what is asked `also`; None, if that is not plain to see."""
-    inner = [_least(x, loops) for x in ends]
+    inner = [least(x, loops) for x in ends]
     if None in inner:
         return None
-    least: dict[Affine, int] = {}  # of two that differ by a constant one never counts
+    lowest: dict[Affine, int] = {}  # of two that differ by a constant one never counts
     for x in inner:
         if x is not None:
-            least[x - x.const] = min(x.const, least.get(x - x.const, x.const))
-    return [condition(terms + c, scope.names) for terms, c in least.items()] + also
+            lowest[x - x.const] = min(x.const, lowest.get(x - x.const, x.const))
+    return [condition(terms + c, scope.names) for terms, c in lowest.items()] + also
 
 
 def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:
@@ -118,11 +118,3 @@ def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:
 def chain(inside: tuple[Node, ...]) -> tuple[tuple[For, ...], Store | None]:
     """The loops over rows and sides of tiles that stand directly in one another, and the one store in them, if that is all."""
     return one_store(inside, Kind.ROWS, Kind.ATOM)
-
-
-def _least(x: Affine, loops: tuple[For, ...]) -> Affine | None:
-    """The least that `x` is in full loops; None, if that is not plain to see."""
-    mine = {f.index: f for f in loops}
-    if any(isinstance(a, Quasi) and names(affine(a)) & mine.keys() for a, _ in x.terms):
-        return None
-    return substitute(x, {i: affine(f.end - f.step if x.factor(i) < 0 else 0) for i, f in mine.items()})

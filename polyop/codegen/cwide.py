@@ -6,9 +6,10 @@
         pop_wide<4>(a, &X[i]);  4 times: b[p] = f(a[p]);  pop_wide<4>(&Y[i], b);
     } else { the loop as it is }
 
-The loop runs in lock step, so all may be read before the first is written. Where things lie is asked as the kernel runs: the
-same text serves every view, and on contiguous tensors all threads answer alike. Accesses in steps that leave nothing out
-together, X[2 i] and X[2 i + 1], are neighbours, too (`ir/residues.py`).
+The loop runs in lock step, so all may be read before the first is written. A condition of each row, `p <= i`, is asked of the
+last one, or the first. Where things lie is asked as the kernel runs: the same text serves every view, and on contiguous tensors
+all threads answer alike. Accesses in steps that leave nothing out together, X[2 i] and X[2 i + 1], are neighbours, too
+(`ir/residues.py`).
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from polyop.codegen.cexpr import expression
-from polyop.codegen.cindex import below, condition, index, multiple
+from polyop.codegen.cindex import below, condition, index, least, multiple
 from polyop.codegen.cplace import STORED, computed, offset, side_by_side, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
-from polyop.ir.loops import Buffer, For, Kind, Node, Space, Store
+from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store
 from polyop.ir.residues import Run, runs_of
 
 BYTES = 16  # that one instruction moves at most
@@ -53,8 +54,9 @@ def moved(n: For, scope: Scope) -> tuple[tuple[Run, ...], tuple[Run, ...]] | Non
 
 def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
     """The lines of the loop `n` over rows, `plain` being those of each row alone; None, if no neighbours are read or written."""
+    asked, n = _asked(n)
     found = moved(n, scope)
-    if found is None or not n.extent:
+    if found is None or not n.extent or asked is None:
         return None
     (wide, outs), stores = found, [s for s in n.body if isinstance(s, Store)]
     sides = [(r, f"pop_a{k}") for k, r in enumerate(wide)], [(r, f"pop_b{k or ''}") for k, r in enumerate(outs)]
@@ -72,6 +74,7 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
               for k, (r, p, at) in enumerate(places) if not scope.buffers[r[0].source].swizzle]
     end = {n.index: affine(n.extent - 1)}
     tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
+    tests += [condition(x, scope.names) for x in asked]
     tests += [f"pop_is_inside({p}_at)" for r, p, _ in places if _is_searched(r[0])]
     tests += [f"pop_is_wide<{_bytes(r, n)}>({p})" for r, p, _ in places if not scope.whole and not _is_shared(r[0], scope)]
     first, lines = lines, []
@@ -91,6 +94,15 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
         plain = ["#pragma unroll 1" if x == "#pragma unroll" else x for x in plain]  # seldom run, so it had better be short
     either = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "} else {", *("    " + x for x in plain), "}"]
     return ["{", *("    " + x for x in (*first, *either)), "}"]
+
+
+def _asked(n: For) -> tuple[list[Affine] | None, For]:
+    """What is >= 0 if a test around all that `n` does holds in each row, and the loop without it; None, if that is not plain."""
+    match n.body:
+        case (If(tests=tests, then=then, other=()),):
+            ends = [least(x, (n,)) for x in tests]
+            return None if None in ends else [x for x in ends if x is not None], replace(n, body=then)
+    return [], n
 
 
 def _moves(r: Run, registers: str, pointer: str, n: For, scope: Scope, back: bool = False) -> list[str]:

@@ -170,3 +170,12 @@ def test_turns_of_many_steps_ask_anew_where_answers_take_scalars():
     turn = text[text.index("for (int j_b = "):].splitlines()
     assert turn[1].strip() == "pop_anew(D, N, S, i_o);" and text.count("pop_anew(") == 1  # not in the turns along D
     assert "const int b =" in text and "\n    int i_o =" in text
+
+
+def test_rows_below_the_diagonal_are_moved_by_16_bytes_in_shared_memory():
+    made = attention(CAUSAL, "hip:gfx942", "f16", 64)
+    given = arrays("f16", 64, (128, 128, 0), False) | {"O": np.zeros((2, 128, 64), np.float16)}
+    sizes = {"B": 2, "S": 128, "N": 128, "D": 3, "w": 0}
+    traffic = emulated.run(made.module, {n: sizes[n] for n in made.op.sizes}, {}, given, banks=True).traffic
+    wide = [t for t in traffic if "pop_wide" in t.code and "s[pop_folded" in t.code]
+    assert len([t for t in wide if not t.write]) == 7 and not any(t.conflicts for t in wide)
