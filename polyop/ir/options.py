@@ -46,6 +46,7 @@ class Options:
     factors    whether factors that do without an index of a sum are taken out of the sum over it, which is long in these calls
     raised     whether of two bytes of one sort that are multiplied one is raised by 128, since the target multiplies unsigned by
                signed ones, and enough rows share the sums of columns that are taken off in these calls
+    lent       whether rows of temporaries are so long in these calls that they lie in those of a result that takes them
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether loops are cut so that several threads have work
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
@@ -84,6 +85,7 @@ class Options:
     abreast: bool = False
     factors: bool = False
     raised: bool = False
+    lent: bool = False
     cascade: bool = False
     threads: bool = False
     tile: tuple[int, ...] = ()

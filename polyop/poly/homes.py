@@ -8,8 +8,8 @@ from polyop.ir.expr import Affine, Load, affine
 from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Home, Plan
 from polyop.poly.edges import single
-from polyop.poly.nodes import Cluster
-from polyop.poly.scop import Stmt
+from polyop.poly.nodes import Cluster, Group
+from polyop.poly.scop import MAP, Stmt
 
 
 def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
@@ -21,7 +21,10 @@ def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
 
 def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tuple[tuple[str, int], ...],
                pad: int) -> dict[str, Home]:
-    """A home for each temporary that only `cluster` uses: registers if it has one element per point, else a private row."""
+    """A home for each temporary that only `cluster` uses: registers if it has one element per point, else a private row.
+
+    Or the row of a result, if one takes it and `Options.lent` says so.
+    """
     homes: dict[str, Home] = {}
     around = set(outer) | set(cluster.shell)
     for tensor in dict.fromkeys(s.target.source for s in cluster.stmts):
@@ -29,6 +32,10 @@ def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tup
         if not is_local(plan, cluster, tensor):
             continue
         dropped = tuple(all(aligned(plan, s, load, d, around) for s, load in uses(cluster, tensor)) for d in range(len(t.shape)))
+        lender = _lender(plan, cluster, tensor) if plan.options.lent and not locked else None
+        if lender and not all(dropped):
+            homes[tensor] = Home(_of_call(plan, lender), (False,) * len(t.shape), ())
+            continue
         kept = tuple((e, 1) for e, gone in zip(t.shape, dropped, strict=True) if not gone)
         extra = tuple((affine(e), 1) for _, e in locked)
         stem = plan.stems[tensor]
@@ -38,6 +45,24 @@ def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tup
             buffer = Buffer(f"{stem}_reg", t.dtype, extra, Space.REG)
         homes[tensor] = Home(buffer, dropped, tuple(c for c, _ in locked))
     return homes
+
+
+def _lender(plan: Plan, cluster: Cluster, tensor: str) -> str | None:
+    """The result in whose elements those of `tensor` may lie until it is written: nobody reads it, nobody else writes it, each of
+    its elements is made of the one in its place, and all others that read `tensor` have done so in loops before.
+    """
+    op, t = plan.scop.op, plan.scop.op.tensor(tensor)
+    if not all(isinstance(g, Group) for g in cluster.body):
+        return None
+    *before, last = [s for s in cluster.stmts if any(x.source == tensor for x in s.reads)]
+    result = op.tensor(last.target.source)
+    if (result.role, result.dtype, result.shape) != ("out", t.dtype, t.shape) or any(o == result.name for _, o in op.updates):
+        return None
+    if last.kind != MAP or plan.scop.users(result.name) != (last,) or len(plan.scop.writers(tensor)) != 1:
+        return None
+    here = {s.name: n for n, g in enumerate(cluster.body) if isinstance(g, Group) for s in g.stmts}
+    early = all(here[s.name] < here[last.name] for s in before)
+    return result.name if early and all(x.index == last.target.index for x in last.reads if x.source == tensor) else None
 
 
 def uses(cluster: Cluster, tensor: str) -> list[tuple[Stmt, Load]]:
@@ -55,6 +80,11 @@ def aligned(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:
     return i is not None and plan.classes[s.name].get(i) in around
 
 
+def _of_call(plan: Plan, tensor: str) -> Buffer:
+    t = plan.scop.op.tensor(tensor)
+    return Buffer(t.name, t.dtype, tuple((e, 1) for e in t.shape), Space.TENSOR, unit=plan.layout.unit(t.name))
+
+
 def global_buffers(plan: Plan, local: Iterable[str]) -> tuple[Buffer, ...]:
     """The tensors of the call, and work space for the temporaries that are used by more than one cluster."""
     op, gone = plan.scop.op, set(local)
@@ -62,7 +92,7 @@ def global_buffers(plan: Plan, local: Iterable[str]) -> tuple[Buffer, ...]:
     for t in op.tensors:
         dims = tuple((e, 1) for e in t.shape)
         if t.role != "temp":
-            out.append(Buffer(t.name, t.dtype, dims, Space.TENSOR, unit=plan.layout.unit(t.name)))
+            out.append(_of_call(plan, t.name))
         elif t.name not in gone:
             out.append(Buffer(t.name, t.dtype, dims, Space.WORK))
     return tuple(out)

@@ -60,7 +60,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     inside = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
     b = Builder(plan, cluster, homes, frozenset((strategy.lane, *inside)) if strategy.lane and strategy.apart else frozenset())
     for h in homes.values():
-        b.buffer(h.buffer)
+        if h.buffer.space != Space.TENSOR:
+            b.buffer(h.buffer)
     for c, extent in locked:
         b.kinds[c] = (Kind.LANES if c.endswith("_v") else Kind.ROWS, extent)
     loops = tuple(outer) + tuple(order)

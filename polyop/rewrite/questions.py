@@ -83,6 +83,7 @@ class Questions:
     sums     reductions that may be cut into shares
     inner    those of which factors may be taken out
     alike    those of products of bytes of one sort
+    kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
@@ -109,6 +110,7 @@ class Questions:
     sums: tuple[Sum, ...]
     inner: tuple[Inner, ...]
     alike: tuple[Alike, ...]
+    kept: tuple[tuple[tuple[Affine, ...], int], ...]
     little: tuple[Affine, ...]
     lines: tuple[str, ...]
 
@@ -128,7 +130,7 @@ def questions(op: Op) -> Questions:
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
                      find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
-                     find_inner(op), find_alike(op), _little(op, contractions), lines(op))
+                     find_inner(op), find_alike(op), _kept(op), _little(op, contractions), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:
@@ -251,6 +253,22 @@ def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine,
     if not rows or not names(extents[last]) <= set(op.sizes):
         return None
     return extents[rows[-1]], extents[last], s.target.dtype.bytes_
+
+
+def _kept(op: Op) -> tuple[tuple[tuple[Affine, ...], int], ...]:
+    """Those that are written by one step, and whose result is."""
+    found = []
+    for s in op.steps:
+        if s.reduce is not None or op.tensor(s.target.source).role != "out" or len(op.steps_of(s.target.source)) != 1:
+            continue
+        for t in {x.source: op.tensor(x.source) for x in loads(s.expr) if x.index == s.target.index}.values():
+            sums = [r for r in op.steps if r.reduce is not None and any(x.source == t.name for x in loads(r.expr))]
+            over = {i for r in sums for i in set(r.indices) - expr_names(r.target)}
+            row = {p: e for r in sums for x in loads(r.expr) if x.source == t.name
+                   for p, e in zip(x.index, t.shape, strict=True) if isinstance(p, Affine) and p.name in over}
+            if row and t.role == "temp" and t.dtype == s.target.dtype and len(op.steps_of(t.name)) == 1:
+                found.append((tuple(row.values()), t.dtype.bytes_))
+    return tuple(found)
 
 
 def _little(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, ...]:

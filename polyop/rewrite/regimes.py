@@ -35,6 +35,7 @@ SHARE_BYTES = 32 << 10  # of what is read for a share of a row, at least
 AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
+LONG = 8  # that part of L1
 LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
 ABREAST = 8  # rows: with six they take as long together as one after the other
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
@@ -80,6 +81,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                     overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                     shares=options.shares or shares, factors=factors,
                     raised=options.raised or raising_pays(q.alike, sizes, target),
+                    lent=options.lent or has_long_rows(q, sizes, target),
                     paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
     return options if found == options else found
 
@@ -239,6 +241,11 @@ def runs_abreast(q: Questions, sizes: Mapping[str, int], target: Target) -> bool
                for rows, extent in q.abreast)
 
 
+def has_long_rows(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether rows of temporaries leave L1, where those of results would be written beside them."""
+    return any(prod(evaluate(e, sizes) for e in row) * bytes_ > target.l1 // LONG for row, bytes_ in q.kept)
+
+
 def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, threads: int) -> bool:
     """Whether rows that are summed have a page for each thread: runs of less leave every other page to somebody else."""
     return any(evaluate(extent, sizes) * bytes_ >= threads * _PAGE for extent, bytes_, contracts in q.strips
@@ -289,6 +296,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which rows that are read twice, for themselves and for a sum over them, exceed L2")
     if q.inner:
         out.append("in which a sum from which factors may be taken out is long")
+    if q.kept:
+        out.append("in which rows that are kept before they become a result are long")
     if q.little:
         out.append(f"of each product whose {', '.join(map(str, q.little))} are all at most {LITTLE}")
     if q.alike:

@@ -149,6 +149,28 @@ def test_what_two_tiles_of_a_little_product_use_is_read_in_place_in_no_more_lane
     assert proved(m) and ("right" in str(m.nest)) == copies and ("(lanes 7)" in str(m.nest)) != copies
 
 
+def test_long_rows_of_a_temporary_lie_in_the_result_that_is_made_of_them():
+    m = middle(SOFTMAX, "tuned", Options(lent=True))
+    assert proved(m) and "_row" not in str(m.nest) and "_row" in str(middle(SOFTMAX, "tuned").nest)
+    arrays, got = run(m, dict.fromkeys(m.scop.op.sizes, 70))
+    e = np.exp(arrays["X"] - arrays["X"].max(1, keepdims=True))
+    np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-4)
+
+
+@pytest.mark.parametrize(("result", "last"), [
+    ("Y: f32[M, N]", "Y[m, n] = t[m, n] * s[m] + t[m, N - 1 - n]"),    # of an element that is another one then
+    ("Y: f32[N, M]", "Y[n, m] = t[m, n] * s[m]"),                      # in another place
+    ("Y: f64[M, N]", "Y[m, n] = f64(t[m, n] * s[m])"),                 # of another size
+    ("Y: f32[M, N], Z: f32[M, N]", "Y[m, n] = t[m, n] * s[m]; Z[m, n] = Y[m, n] + t[m, n]"),  # that is read, and too late
+    ("inout Y: f32[M, N]", "Y[m, n] = t[m, n] * s[m] + Y[m, n]"),      # that held something else
+])
+def test_no_other_result_has_room_for_them(result, last):
+    given, made = (f", {result}", "") if "inout" in result else ("", f" -> ({result})")
+    text = f"op f(X: f32[M, N]{given}){made} {{ t[m, n] = exp(X[m, n]); s[m] += t[m, n]; {last} }}"
+    m = middle(text, "tuned", Options(lent=True))
+    assert proved(m) and "t_row" in str(m.nest)
+
+
 def test_a_row_times_columns_that_lie_along_the_contraction_is_many_dot_products():
     text = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
     one, more = (middle(text, "tuned", Options(rows=rows)) for rows in (1, 0))

@@ -19,7 +19,7 @@ from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import few_rows, has_strip, kinds, narrow_sizes, regime, shortness
+from polyop.rewrite.regimes import LONG, few_rows, has_strip, kinds, narrow_sizes, regime, shortness
 from polyop.runtime.layout import contiguous
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
@@ -154,6 +154,14 @@ def test_the_sizes_of_little_products_are_known_where_there_are_many_of_them():
     assert known(window, B=99, M=4, N=16, K=3) == {}
     op = instantiate(parse(Source("<test>", f"op f{many}")), "f")
     assert "of each product whose M, N, K are all at most 16" in " ".join(kinds(op))
+
+
+def test_rows_that_leave_the_first_cache_lie_in_the_results_made_of_them():
+    op = instantiate(parse(Source("<test>", """
+    op f(X: f32[R, C]) -> (Y: f32[R, C]) { e[r, c] = exp(X[r, c]); s[r] += e[r, c]; Y[r, c] = e[r, c] / s[r] }""")), "f")
+    longest = AVX512.l1 // LONG // 4
+    assert [regime(questions(op), {"R": 9, "C": c}, Options(), AVX512).lent for c in (longest, longest + 1)] == [False, True]
+    assert "in which rows that are kept before they become a result are long" in kinds(op)
 
 
 def test_small_windows_along_rows_of_the_result_are_known():
