@@ -60,7 +60,7 @@ def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: O
     alone = replace(nest, body=body)
     width = vector_width(alone, target)
     strict = options.numerics == "strict"
-    shared = Shared(nest, target, strict, width, slots_of(nest), heavy_functions(alone, width))
+    shared = Shared(nest, target, strict, options.threads, width, slots_of(nest), heavy_functions(alone, width))
     s = State(b, shared, "%args", "%status", 0, lives_of(nest))
     before(s)
     emit_nodes(s, body)

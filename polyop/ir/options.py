@@ -48,7 +48,7 @@ class Options:
                signed ones, and enough rows share the sums of columns that are taken off in these calls
     lent       whether rows of temporaries are so long in these calls that they lie in those of a result that takes them
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
-    threads    whether loops are cut so that several threads have work
+    threads    whether several threads run the kernel: loops are then cut so that all have work, and else none is shared out
     tile       rows and columns of a contraction's result for a block of a GPU's threads, where as many as usual would leave
                too few blocks for these calls; () elsewhere
     lines      of how many values of each row, and of each column, in the order in which it is written, the tile of such a block

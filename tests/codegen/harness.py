@@ -92,12 +92,12 @@ def parsed(module: Module, target: Target) -> tuple[llvm.ModuleRef, llvm.TargetM
 
 def assembled(nest: LoopNest, target: Target) -> bytes:
     """The ELF object of a nest."""
-    ref, tm = parsed(emit(nest, target, Options()), target)
+    ref, tm = parsed(emit(nest, target, Options(threads=True)), target)
     return tm.emit_object(ref)
 
 
 def assembly(nest: LoopNest, target: Target, numerics: str = "fast") -> str:
-    ref, tm = parsed(emit(nest, target, Options(numerics)), target)
+    ref, tm = parsed(emit(nest, target, Options(numerics, threads=True)), target)
     return tm.emit_assembly(ref)
 
 
@@ -112,7 +112,7 @@ def load(module: Module, target: Target, functions: dict[str, int] | None = None
 
 
 def compiled(nest: LoopNest, target: Target = V4, numerics: str = "fast") -> Loaded:
-    return load(emit(nest, target, Options(numerics)), target)
+    return load(emit(nest, target, Options(numerics, threads=True)), target)
 
 
 def random_array(rng: np.random.Generator, t: DType, shape: tuple[int, ...]) -> np.ndarray:

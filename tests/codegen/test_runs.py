@@ -189,7 +189,7 @@ def test_parts_of_a_run_that_threads_share_end_where_it_ends(target):
     several = replace(copy(ld("X", "m", I), target=ld("Y", "m", I)), kind=Kind.PARALLEL)
     matrices = [tensor("X", "M", "N"), tensor("Y", "M", "N")]
     for n in (nest([X, Y], [row]), nest(matrices, [loop("m", "M", several, parallel=True)], ("M", "N"))):
-        kernel = load(emit(n, made, Options()), made)
+        kernel = load(emit(n, made, Options(threads=True)), made)
         for length in LENGTHS:
             check(n, {"M": 3, "N": length}, made, kernel=kernel, parallel=pool.address, threads=3)
     assert pool.calls

@@ -18,7 +18,7 @@ from polyop.ir.expr import Const, affine, quasi
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, structure, walk
 from polyop.ir.options import Options
-from tests.codegen.harness import RUNNABLE, V3, V4, assembled, check, compiled, make_arrays
+from tests.codegen.harness import RUNNABLE, V3, V4, assembled, check, compiled, load, make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, when, work
 from tests.codegen.test_x86 import matmul
 
@@ -73,6 +73,15 @@ def test_a_parallel_loop_runs_through_the_callback_if_there_are_threads(target):
             check(n, {"M": m, "N": c}, kernel=k, parallel=pool.address, threads=threads)
             assert pool.calls == ([(1, m, 2)] if threads > 1 and m > 3 else [])
         check(n, {"M": m, "N": c}, kernel=k)
+
+
+def test_a_kernel_for_one_thread_shares_nothing_out():
+    n = nest([tensor("x", "N"), tensor("y", "N")], [loop("i", "N", st(ld("y", "i"), ld("x", "i")), parallel=True)])
+    shared, alone = (emit(n, V4, Options(threads=t)).text for t in (True, False))
+    assert shared.count("define") == 2 and alone.count("define") == 1
+    pool = Pool()
+    check(n, {"N": 1000}, kernel=load(emit(n, V4, Options()), V4), parallel=pool.address, threads=3)
+    assert not pool.calls
 
 
 @each_target

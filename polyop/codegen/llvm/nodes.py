@@ -37,7 +37,7 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
         match n:
             case For(kind=Kind.ROWS | Kind.LANES):
                 _axis(s, n)
-            case For(kind=Kind.PARALLEL) if not s.outlined and not s.axes and not shares_registers(s, n):
+            case For(kind=Kind.PARALLEL) if s.shared.threads and not s.outlined and not s.axes and not shares_registers(s, n):
                 parallel_loop(s, n, BY)
             case For(kind=Kind.SERIAL) if s.trips is not None:
                 _plain_loop(s, n, index(s, n.lower, {}), index(s, n.upper, {}))

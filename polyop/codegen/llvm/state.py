@@ -89,11 +89,12 @@ class Trips:
 
 @dataclass(slots=True)
 class Shared:
-    """What all functions of a module have in common."""
+    """What all functions of a module have in common; `threads`: whether several may run it."""
 
     nest: LoopNest
     target: Target
     strict: bool
+    threads: bool
     width: int
     slots: dict[str, int]
     heavy: frozenset[tuple[str, str]]
