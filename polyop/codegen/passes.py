@@ -44,10 +44,10 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
         for p in [0, min(6, M - m)) (rows 6) { S }   becomes
         if M - m - 6 >= 0 { for p in [0, 6) (rows 6) { S } } else { for p in [0, min(6, M - m)) (rows 6) { S } }
 
-    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four, and so that rows have
-    no bounds where only lanes are missing. That ladder is left out where the body, written for every copy of rows and
-    vectors, has more than `copies` stores, and where the emitter takes vectors one by one (`is_in_pieces`). Runs stay as they
-    are: the emitter cuts them where addresses are aligned.
+    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Rows are asked for before
+    that. This ladder is left out where the body, written for every copy of rows and vectors, has more than `copies` stores, and
+    where the emitter takes vectors one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where addresses are
+    aligned.
     """
     def go(body: Body) -> Body:
         return tuple(one(n) for n in body)
@@ -123,13 +123,10 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
         lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
         edge = _narrower(n, lanes, width, n)
         rows = _full([x for x in partial if x.kind == Kind.ROWS])
-        if lanes and rows:
+        if lanes and rows:  # loops around are cut where rows are missing: nothing else asks for these
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
-            if all(p.extent == width for p in partial) and not has_loop(n.body):
-                # squares: the loop around is then cut where rows are missing
-                return If(rows, (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
-            edge = If(rows, (few,), (edge,))
+            return If(rows, (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
     return If(tests, (_filled(n, LOCKSTEP, steady),), (edge,))
 
 

@@ -10,7 +10,7 @@ from polyop.ir.target import Target
 
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WORDS_FAR = 3  # the same for products of words, of which a block of as many bytes is used half as often (8 x 3 beats 12 x 2)
-SHORTEST, TALLEST = 5, 8  # rows of a tile that is made to fit: fewer use each vector too little, more have too many addresses
+SHORTEST, TALLEST = 4, 8  # rows of a tile that is made to fit: fewer use each vector too little, more have too many addresses
 WINDOW = 8  # steps of a window at most that are written out for rows which share what they read
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 PAGE = 8  # units of `time` to store an element on a page of its own
@@ -39,7 +39,7 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
     if not legal:
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
     far = 1 if d is None else WORDS_FAR if d.steps == 2 else FAR
-    return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, far))
+    return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, far, t.fma_chains))
 
 
 def matrix_tile(t: Target, d: Dot) -> Tile:
@@ -54,16 +54,16 @@ def matrix_tile(t: Target, d: Dot) -> Tile:
     return rows, 2
 
 
-def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1) -> float:
+def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1, chains: int = 0) -> float:
     """What a step of the depth takes for `rows` and `columns`, in cycles that start one load or half a multiply-add.
 
-    A last tile that is not whole has as few vectors as hold what is left, but all its rows. Without extents: for one element
-    of a whole tile.
+    A last tile that is not whole has as few vectors as hold what is left, but all its rows; fewer sums than `chains` wait for
+    themselves, so that they take as long as so many. Without extents: for one element of a whole tile.
     """
     r, v = tile
 
     def one(vectors: int) -> float:
-        return 2 * r * vectors * second + r + vectors * second * far
+        return 2 * max(r * vectors * second, chains) + r + vectors * second * far
 
     down = -(-rows // r) if rows else 1 / r
     whole, rest = divmod(-(-columns // lanes), v) if columns else (1, 0)
@@ -100,28 +100,32 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     own = register_tile(t, lanes)
     together = x.columns <= lanes  # a tile takes rows of the result together
     empty = -(-x.across // own[1]) * own[1] / x.across if together else 1.0
-    straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes) / own[1] * empty
+    straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes, chains=t.fma_chains) / own[1] * empty
     straight += (WINDOWED if x.windowed and together else 1) * x.columns
     fits = fitting_height(t, lanes, x.columns, x.rows)
-    turned = time(register_tile(t, lanes, x.columns, x.rows, height=fits) if fits else own, lanes, x.columns, x.rows)
+    turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)
     turned += (WINDOWED if x.windowed else 2) * x.rows / x.beside + (1 + PAGE * x.page) * x.rows * x.columns / x.depth
     return turned < DOUBT * straight
 
 
-def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int = 0) -> int:
+def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int = 0, known: bool = False) -> int:
     """The rows of a tile that `rows` x `columns` leave less empty than the target's own one; 0 if none is worth it.
 
-    Of those with so many `vectors`, if that is not 0.
+    Of those with so many `vectors`, if that is not 0; `known`: with as many as suit these extents, which the kernel knows.
 
     Raises  UnsupportedError, if the target has no tile at all.
     """
-    best = time(register_tile(t, lanes), lanes, rows, columns) * WORTH
-    found = 0
-    for height in range(min(SHORTEST - (vectors > 0), rows), TALLEST + 1):
+    down, along = (rows, columns) if known else (None, None)
+
+    def taken(tile: Tile) -> float:
+        return time(tile, lanes, rows, columns, chains=t.fma_chains)
+
+    best, found = taken(register_tile(t, lanes, down, along)) * WORTH, 0  # a lower tile reads what is packed more often
+    for height in range(TALLEST, min(SHORTEST, rows) - 1, -1):
         try:
-            tile = register_tile(t, lanes, rows, columns, height=height)
+            tile = register_tile(t, lanes, down, along, height=height)
         except UnsupportedError:
             continue
-        if time(tile, lanes, rows, columns) < best and vectors in (0, tile[1]):
-            best, found = time(tile, lanes, rows, columns), height
+        if taken(tile) < best and vectors in (0, tile[1]):
+            best, found = taken(tile) * WORTH, height
     return found

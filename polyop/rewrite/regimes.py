@@ -10,7 +10,7 @@ from polyop.ir.expr import evaluate
 from polyop.ir.integers import power_of_two
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
-from polyop.ir.registers import SHORTEST, TALLEST, WINDOW, Turn, fitting_height, turning_pays
+from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.factors import Inner
@@ -37,6 +37,7 @@ HELD = (32, 64, 128, 256)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 LONG = 8  # that part of L1
 LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
+LEAST = 5  # rows of one vector that go together in a window
 ABREAST = 8  # rows: with six they take as long together as one after the other
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -215,7 +216,8 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     down, along = evaluate(rows, sizes), evaluate(columns, sizes)
     if short == SHORT:  # a vector of each of some rows of the result
         return fitting_height(target, 1, down, evaluate(q.short[0].beside[-1], sizes), 4) if q.short[0].beside else 0
-    return fitting_height(target, target.lanes(bytes_), *((along, down) if short == TURNED else (down, along)))
+    known = rows.is_constant and columns.is_constant
+    return fitting_height(target, target.lanes(bytes_), *((along, down) if short == TURNED else (down, along)), known=known)
 
 
 def inner_height(x: Inner, sizes: Mapping[str, int], target: Target) -> int:
@@ -226,7 +228,7 @@ def inner_height(x: Inner, sizes: Mapping[str, int], target: Target) -> int:
 
 def least_waste(rows: int) -> int:
     """How many rows of one vector go together in a window, so that the fewest are missing: 7 of 7, 14 and 28."""
-    return min(range(SHORTEST, TALLEST + 1), key=lambda h: (-(-rows // h) * h, -h))
+    return min(range(LEAST, TALLEST + 1), key=lambda h: (-(-rows // h) * h, -h))
 
 
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:

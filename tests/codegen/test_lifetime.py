@@ -47,3 +47,17 @@ def test_a_register_that_chooses_where_to_write_is_in_use():
     n = nest([tensor("X", "M"), tensor("Y", "M"), reg("at")], [row], ("M",))
     around = lives_of(n).inside(n.body)
     assert around.unborn == {"at"} and not around.inside(row.body).unborn
+
+
+def test_loops_side_by_side_that_begin_with_writing_it_have_lives_of_their_own():
+    full, rest = loop("r", "M", FIRST, lanes("i_v", 32, None, st(PART, X, "add")), LAST), loop("q", "M", FIRST, SUM, LAST)
+    n = nest(BUFFERS, [full, rest], ("M", "N"))
+    around = lives_of(n).inside(n.body)
+    assert around.unborn == {"part"} and not around.blended
+    assert not around.inside(full.body).blended and around.inside(rest.body).blended == {"part"}
+
+
+def test_what_the_loop_before_has_left_is_the_same_life():
+    first, then = loop("r", "M", FIRST, LAST), loop("q", "M", SUM, LAST)
+    n = nest(BUFFERS, [first, then], ("M", "N"))
+    assert lives_of(n).inside(n.body).blended == {"part"}

@@ -339,6 +339,12 @@ def test_an_edge_is_written_vector_by_vector(target):
         check(n, {"M": 3, "N": size}, target, kernel=k)
 
 
+def test_missing_rows_are_asked_for_before_missing_lanes():
+    n = nest([tensor("x", "M", "N")], [strip("i", 32, "N", rows("p", 4, least(4, A("M")), st(ld("x", "p", I), Const(1.0, F32))))])
+    full, few = "i_v:lanes(p:rows(s))", "if(i_v:lanes(p:rows(s)) | i_v:lanes(p:rows(s)))"
+    assert structure(unswitch(split_full_tiles(n, 16)).body) == f"if(i_c(if({full} | {few})) | i_c({few}))"
+
+
 def test_an_edge_of_whole_vectors_that_may_bypass_the_caches_has_no_bounds():
     copy = st(ld("Y", I), ld("X", I, guard=(A("i_c", (1, "i_v")),)), stream=True)
     n = nest([tensor("X", "N"), tensor("Y", "N")], [strip("i", 64, "N", copy)])

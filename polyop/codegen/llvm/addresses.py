@@ -179,7 +179,7 @@ def _scaled(s: State, position: Affine, step: Int, unit: int) -> list[tuple[Atom
         elif isinstance(a, str) and a in s.axes:
             raise InternalError(f"emit: {a} runs in steps of 1 through a dimension with unit {unit}")
         else:
-            x = s.b.floor_div(atom_value(s, a, {}), unit)
+            x = s.b.whole_div(atom_value(s, a, {}), unit)
             out.append(("", s.b.mul(s.b.mul(x, f), step)))
     return out
 

@@ -197,6 +197,10 @@ class Builder:
         below = self.compare("slt", self.sub(x, self.mul(q, d)), 0)
         return self.add(q, self.pure(f"sext i1 {below} to i64", below))
 
+    def whole_div(self, x: Int, d: int) -> Int:
+        """x / d, where d > 0 divides x."""
+        return x // d if isinstance(x, int) else self.pure(f"sdiv exact i64 {x}, {d}", x)
+
     def both(self, a: str | None, b: str | None, width: int = 1) -> str | None:
         """The conjunction of two conditions (None is always true)."""
         if a is None or b is None:

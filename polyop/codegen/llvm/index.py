@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from polyop.codegen.llvm.builder import IMPURE
+from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.state import Axis, Point, State
 from polyop.codegen.llvm.types import Int, constant, iota, vector
 from polyop.ir.errors import InternalError
@@ -38,7 +39,7 @@ def atom_value(s: State, a: Atom, point: Point) -> Int:
     x, d = index(s, a.args[0], point), a.args[1].const
     if a.op == "mod" and d & (d - 1) == 0 and isinstance(x, str):
         return s.b.pure(f"and i64 {x}, {d - 1}", x)
-    q = s.b.floor_div(x, d, s.nonnegative(a.args[0]))
+    q = s.b.floor_div(x, d, d & (d - 1) != 0 and (s.nonnegative(a.args[0]) or is_positive(a.args[0] + 1, s.loops, s.tests)))
     return q if a.op == "div" else s.b.sub(x, s.b.mul(q, d))
 
 

@@ -1,7 +1,8 @@
 """Which stores to register buffers must keep the old value where a row or lane does not exist.
 
 If every loop that indexes a buffer has the same upper bound for as long as the buffer lives, a row or lane that does not
-exist is never read, and may hold anything. A buffer lives in the innermost body that has all its uses.
+exist is never read, and may hold anything. A buffer lives in the innermost body that has all its uses. Where loops side by side,
+such as those over full tiles and over the rest, each begin with writing it, it has a life in each.
 """
 
 from __future__ import annotations
@@ -32,15 +33,38 @@ class Lives:
         """What is known in `body`, if nothing else stands at this place."""
         if not self.unborn:
             return self
-        used = [(n, (self.used[id(n)] if id(n) in self.used else _used(n)) & self.unborn) for n in body]
+        used = [(n, self._used(n) & self.unborn) for n in body]
         unborn, blended = set[str](), set(self.blended)
         for name in self.unborn:
             users = tuple(n for n, found in used if name in found)
-            if len(users) == 1 and isinstance(users[0], For | If | IfData):
+            alone = len(users) == 1 and isinstance(users[0], For | If | IfData)
+            if alone or (users and all(self._has_own(n, name) for n in users)):
                 unborn.add(name)
             elif not _uniform(users, name):
                 blended.add(name)
         return Lives(frozenset(unborn), frozenset(blended), self.used, self.nest)
+
+    def _used(self, n: Node) -> frozenset[str]:
+        return self.used[id(n)] if id(n) in self.used else _used(n)
+
+    def _has_own(self, n: Node, name: str) -> bool:
+        """Whether the buffer has a life in `n`, whatever it holds before."""
+        return isinstance(n, For) and n.kind not in LOCKSTEP and self._begins(n, name)
+
+    def _begins(self, n: Node, name: str) -> bool:
+        """Whether what `n` does with the buffer begins with writing it, in whichever way through `n`."""
+        match n:
+            case Store(target=target, reduce=None):
+                return target.source == name and not any(x.source == name for x in _places(n)[1:])
+            case For(body=body):
+                return self._first_begins(body, name)
+            case If(then=then, other=other):
+                return self._first_begins(then, name) and self._first_begins(other, name)
+        return False
+
+    def _first_begins(self, body: tuple[Node, ...], name: str) -> bool:
+        first = next((n for n in body if name in self._used(n)), None)
+        return first is not None and self._begins(first, name)
 
 
 def lives_of(nest: LoopNest) -> Lives:

@@ -210,8 +210,10 @@ class State:
                     return True
                 loop = next((f for f in reversed(self.loops) if f.index == a), None)
                 return loop is not None and self.nonnegative(loop.lower)
-            args = getattr(a, "args", ())
-            return getattr(a, "op", "") == "mod" or all(self.nonnegative(y) for y in args if not y.is_constant or y.const < 0)
+            args, op = getattr(a, "args", ()), getattr(a, "op", "")
+            if op == "max":
+                return any(map(self.nonnegative, args))
+            return op == "mod" or all(self.nonnegative(y) for y in args if not y.is_constant or y.const < 0)
         return x.const >= 0 and all(f > 0 and atom(a) for a, f in x.terms)
 
 
