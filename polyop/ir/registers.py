@@ -34,7 +34,10 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
     Raises  UnsupportedError, if there is none.
     """
     kept, more = (2, 3) if d and d.owes else (1, 3) if d and (d.steps == 2 or d.flipped) else (1, 1)
-    legal = [(r, v) for v in range(1, most + 1) for r in (range(height, height + 1) if height else range(1, t.registers))
+    single = max(TALLEST, t.fma_chains) + 1  # of one vector, more rows than chains gain nothing beside their addresses
+    tall = t.registers if second > 1 or d else single
+    legal = [(r, v) for v in range(1, most + 1)
+             for r in (range(height, height + 1) if height else range(1, t.registers if v > 1 else tall))
              if (r + kept) * v * second + more <= t.registers and r * v * second >= t.fma_chains]
     if not legal:
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")

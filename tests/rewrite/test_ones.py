@@ -289,7 +289,7 @@ def test_a_tile_of_another_height_is_for_rows_that_it_fills():
 def test_a_tile_of_few_sums_waits_for_itself():
     assert time((6, 4), 16, 100, 77, chains=8) == 17 * (48 + 10 + 16 + 7)
     assert fitting_height(AVX512, 16, 100, 77) == 8 and fitting_height(AVX512, 16, 100, 77, known=True) == 0
-    assert register_tile(AVX512, 16, 100, 77) == (5, 3)
+    assert register_tile(AVX512, 16, 100, 77) == (5, 3) and register_tile(AVX512, 16, 16, 16) == (8, 1)
 
 
 @given(st.integers(9, 300), st.integers(1, 600))
