@@ -20,6 +20,8 @@ from polyop.ir.target import target
 from polyop.poly.barriers import with_barriers
 from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove
+from polyop.poly.verify.accesses import Accesses
+from polyop.poly.verify.threads import crossed
 from polyop.runtime.layout import contiguous
 
 TEXTS = {
@@ -316,6 +318,26 @@ def test_copies_of_what_a_kernel_writes_itself_have_barriers_for_all_threads(siz
     c = compile_op(op, contiguous(op), target(where), Options())
     assert c.rung == "tuned" and c.nest is not None, c.notes
     assert {b.handed for b in barriers(c.nest)} == {False}
+
+
+@pytest.mark.parametrize("sizes", ["L, B, H", "L, 16, 64"])
+def test_lanes_of_a_unit_read_what_an_earlier_turn_wrote_and_not_what_this_one_does(sizes: str) -> None:
+    columns = sizes.rpartition(" ")[2]
+    operator = polyop.op(f"op r(X: f16[{sizes}], U: f16[{columns}, {columns}]) -> (Y: f16[{sizes}]) {{\n"
+                         "  z[t, b, j] += f32((Y[t-1, b, k] else 0)) * f32(U[j, k])\n"
+                         "  Y[t, b, j] = f16(tanh(z[t, b, j]) + f32((Y[t-1, b, j] else 0))) }")
+    op = operator._op(operator.choice())
+    c = compile_op(op, contiguous(op), target("cuda:sm_80"), Options())
+    assert c.rung == "tuned" and c.nest is not None, c.notes
+    (last,) = (s for s in stores(c.nest.body) if s.target.source == "Y")
+
+    def this_turn(x: Load) -> Load:
+        return replace(x, index=(last.target.index[0], *x.index[1:-1], x.index[-1] + 8)) if x.source == "Y" else x
+
+    wrong = changed(c.nest, lambda n: replace(n, expr=map_loads(n.expr, this_turn)) if n is last else n)
+    scop = extract(op)
+    assert crossed(Accesses(scop, c.nest, scop.context)) is None
+    assert "is written and used again" in (crossed(Accesses(scop, wrong, scop.context)) or "")
 
 
 def test_handed_barriers_do_not_order_what_threads_themselves_write() -> None:

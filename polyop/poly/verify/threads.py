@@ -10,6 +10,7 @@ What threads exchange from one nest to the next is the matter of `barriers.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import dropwhile
 
 from polyop.ir.expr import Affine, Load, loads, names
 from polyop.ir.loops import For, Kind, LoopNest, Space, walk
@@ -89,10 +90,22 @@ def crossed(a: Accesses) -> str | None:
             written = a.memory(s.store.target.source)
             # a store that reads just what it replaces does so on one lane
             others = [x for t in inside for x in (*loads(t.store.expr), *([t.store.target] if t is not s else []))
-                      if t is not s or s.store.later or x.index != s.store.target.index]
+                      if s.store.later or not (_is_apart(x, s) or (t is s and x.index == s.store.target.index))]
             if a.buffers[s.store.target.source].space != Space.REG and any(a.memory(x.source) == written for x in others):
                 return f"`{s.store.target}` is written and used again in one nest of threads, without a barrier between them"
     return None
+
+
+def _is_apart(x: Load, s: Site) -> bool:
+    """Whether `x` is another element than `s` writes, whoever has it: so many further along what all threads share.
+
+        { H[t, b, j] } written, { H[t - 1, b, j] } read, in a turn of a loop over t around the nest
+    """
+    inside = {a.loop.index for a in dropwhile(lambda a: a.loop.kind not in DIGITS, s.around)}
+    target = s.store.target
+    pairs = ((p, q) for p, q in zip(x.index, target.index, strict=True) if isinstance(p, Affine) and isinstance(q, Affine)) \
+        if x.source == target.source else ()
+    return any((p - q).is_constant and p != q and not names(p) & inside for p, q in pairs)
 
 
 def _registers(a: Accesses, s: Site) -> Iterator[Load]:
