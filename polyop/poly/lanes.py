@@ -31,6 +31,7 @@ class RowStrategy:
     rows      a class of the shell that runs in lock step too, `row_extent` at a time, or None
     also      another one around these, and how many at a time
     vectors   vector registers' worth of lanes in one pass
+    around    blocks of lanes stand around those of rows: what a window reads for one of them, filters too, stays in L1
     apart     conditions between the lanes and the loops inside them stand as tests, since those loops run in step
     """
 
@@ -41,6 +42,7 @@ class RowStrategy:
     vectors: int
     lanes: int
     apart: bool = False
+    around: bool = False
     also: tuple[str, int] | None = None
 
     def __str__(self) -> str:
@@ -99,7 +101,7 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         if rows:
             out.append(replace(by_shell, rows=rows, row_extent=lanes, vectors=1))
         if shared:
-            out.append(replace(by_shell, rows=shared, row_extent=copies))
+            out.append(replace(by_shell, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
         out.append(by_shell)
         if is_tied(plan, cluster, lane):
             out.append(replace(by_shell, apart=True))
@@ -257,6 +259,18 @@ def sharing(plan: Plan, cluster: Cluster, lane: str) -> str | None:
         if c != lane and c in own.values() and any(not uses(x, c) and any(uses(x, i) for i in inside) for x in s.reads):
             return c
     return None
+
+
+def is_line(plan: Plan, cluster: Cluster, lane: str, rows: str) -> bool:
+    """Whether a window slides along `rows` in one line of an image after another, and `lane` goes through its channels.
+
+    Lines are short, so that blocks of channels may go along one each: { Y[p, q, c] += X[p + r, q + s, c] * F[r, s, c] }.
+    """
+    s, = (s for s in cluster.stmts if s.kind == UPDATE)
+    own = plan.classes[s.name]
+    slides = {own[i] for x in s.reads for p in x.index if isinstance(p, Affine) and len(names(p) & set(s.dims)) > 1
+              for i in names(p) & set(s.dims)}
+    return rows in slides and lane not in slides and any(c in slides for c in cluster.shell if c != rows)
 
 
 def is_tied(plan: Plan, cluster: Cluster, lane: str) -> bool:

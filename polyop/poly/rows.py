@@ -68,6 +68,9 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
     body = writer.items(cluster.body, axes, loops)
     serial = [n for c in order for n in axes[c].names if n not in b.kinds and n not in around]
+    if strategy.around:
+        blocks = f"{strategy.lane}_t"
+        serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(blocks)))
     lanes = [f"{strategy.lane}_v"] if strategy.lane else [f"{c}_p" for c in (also, strategy.rows) if c]
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point

@@ -72,3 +72,15 @@ def test_where_a_result_begins_late_rows_are_copied_one_after_the_other():
     made = middle("op f(A: f32[K, N], B: f32[L, N]) -> (Y: f32[K + L, N]) { Y[i, n] = A[i, n]; Y[K + i, n] = B[i, n] }")
     assert [x for x in made.chosen if "lanes n" in x] == list(made.chosen) and len(made.chosen) == 2
     assert str(made.nest).index("for i2") < str(made.nest).index("for n2_t")
+
+
+@pytest.mark.parametrize(("text", "around"), [
+    ("(X: f32[H, W, C], F: f32[3, 3, C]) -> (Y: f32[H, W, C]) { Y[p, q, c] += (X[p + r, q + s, c] else 0) * F[r, s, c] }", True),
+    ("(X: f32[W, C], F: f32[3, C]) -> (Y: f32[W, C]) { Y[q, c] += (X[q + s - 1, c] else 0) * F[s, c] }", False),  # one line, long
+    ("(X: f32[C, H, W], F: f32[C, 3, 3]) -> (Y: f32[C, H, W]) { Y[c, p, q] += (X[c, p + r, q + s] else 0) * F[c, r, s] }", False)])
+def test_blocks_of_channels_go_along_one_line_of_an_image_after_another(text, around):
+    made = middle(f"op f{text}")
+    (chosen,) = made.chosen
+    lane, rows = ("c", "q") if "lanes c" in chosen else ("q", "p")
+    assert f"rows {rows} x 4" in chosen and first_failure(prove(made.scop, made.nest, made.context)) is None
+    assert (str(made.nest).index(f"for {lane}_t") < str(made.nest).index(f"for {rows}_s")) == around
