@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 from polyop.ir.expr import Affine, Load, affine
 from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Home, Plan
 from polyop.poly.edges import single
-from polyop.poly.nodes import Cluster, Group
+from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import MAP, Stmt
 
 
 def is_local(plan: Plan, cluster: Cluster, tensor: str) -> bool:
-    """Whether every statement that writes or reads the temporary `tensor` is in `cluster`."""
+    """Whether `cluster` alone writes and reads the temporary `tensor`, and each iteration of the loops around it for itself.
+
+    What the next turn of a recurrence around the cluster reads would be gone with the thread that wrote it.
+    """
     if plan.scop.op.tensor(tensor).role != "temp" or tensor in plan.inside:
         return False
-    return set(plan.scop.users(tensor)) <= set(cluster.stmts)
+    return set(plan.scop.users(tensor)) <= set(cluster.stmts) and not _is_handed_on(plan, cluster, tensor)
+
+
+def _is_handed_on(plan: Plan, cluster: Cluster, tensor: str) -> bool:
+    """Whether `tensor` has a dimension that runs along a loop around `cluster`, and in which some use is at another place."""
+    own = {*cluster.shell, *_loops(cluster.body)}
+    for d in range(len(plan.scop.op.tensor(tensor).shape)):
+        at = [_class(plan, s, load, d) for s, load in uses(cluster, tensor)]
+        if any(c and c not in own for c, _ in at) and any(c is None or c in own or step for c, step in at):
+            return True
+    return False
+
+
+def _loops(body: Iterable[Node]) -> Iterator[str]:
+    for x in body:
+        if isinstance(x, Group):
+            yield from (*x.kept, *x.reduced)
+        elif isinstance(x, Serial):
+            yield x.loop
+            yield from _loops(x.body)
 
 
 def find_homes(plan: Plan, cluster: Cluster, outer: tuple[str, ...], locked: tuple[tuple[str, int], ...],
@@ -73,11 +95,15 @@ def uses(cluster: Cluster, tensor: str) -> list[tuple[Stmt, Load]]:
 
 def aligned(plan: Plan, s: Stmt, load: Load, d: int, around: set[str]) -> bool:
     """Whether position `d` of `load` is just an iterator whose loop is around the whole cluster."""
+    c, step = _class(plan, s, load, d)
+    return not step and c in around
+
+
+def _class(plan: Plan, s: Stmt, load: Load, d: int) -> tuple[str | None, int]:
+    """The loop along which position `d` of `load` runs, and how far beside it; none, if it is no iterator alone."""
     p = load.index[d]
-    if not isinstance(p, Affine) or p.const:
-        return False
-    i = single(p, s.dims)
-    return i is not None and plan.classes[s.name].get(i) in around
+    i = single(p, s.dims) if isinstance(p, Affine) else None
+    return (plan.classes[s.name].get(i), p.const) if i is not None and isinstance(p, Affine) else (None, 0)
 
 
 def _of_call(plan: Plan, tensor: str) -> Buffer:

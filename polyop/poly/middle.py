@@ -29,7 +29,7 @@ from polyop.poly.edges import edges
 from polyop.poly.generate import generate
 from polyop.poly.nodes import Cluster, Resident, Schedule, Serial
 from polyop.poly.nodes import Node as Scheduled
-from polyop.poly.owned import owned
+from polyop.poly.owned import by_threads, owned
 from polyop.poly.resident import build, resident
 from polyop.poly.scans import gathered
 from polyop.poly.schedule import schedule
@@ -108,7 +108,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     scalars = tuple((p.name, p.dtype) for p in op.params if not p.is_size)
     plain = LoopNest(op.name, op.sizes, scalars, (*kept, *own.values()),
                      tuple(n for w in written for n in w.nodes), tuple(in_place(op).items()))
-    nest = with_barriers(with_atomics(owned(plain))) if target.warp else plain
+    nest = with_barriers(with_atomics(owned(plain))) if target.warp else by_threads(plain)
     nest = side_by_side(nest, target.boxes) if target.warp and rung == "tuned" else nest
     return Middle(op_scop, context, found, tuple(w.program for w in written), nest, tuple(c for w in written for c in w.chosen),
                   (*found.notes, *storage.notes(), *(n for w in written for n in w.notes)), not storage.is_plain,

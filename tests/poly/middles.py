@@ -36,6 +36,17 @@ SCAN = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { Y[r, c] = (Y[r, c-1] else 0) + X[
 BACKWARDS = "op f(X: f32[R, C]) -> (Y: f32[R, C]) { Y[r, c] = (Y[r, c+1] else 0) + X[r, c] }"
 ELMAN = """op f(X: f32[T, B, D], U: f32[D, D]) -> (H: f32[T, B, D]) {
     Z[t, b, j] += (H[t-1, b, k] else 0) * U[k, j]; H[t, b, j] = X[t, b, j] - Z[t, b, j] }"""
+LEAPFROG = """op f(A: f32[T, N]) -> (Y: f32[T, N]) {
+    P: f32[T, N]; Q: f32[T, N]
+    P[t, i] = (Q[t-1, i-1] else 2) + A[t, i]
+    Q[t, i] = 0.5 * P[t, i]
+    Y[t, i] = P[t, i] }"""
+UNREAD = """op f(A: f32[T, N]) -> (Y: f32[T, N]) {
+    P: f32[T, N]
+    P[t, i] = (P[t-2, i-1] else 2) + A[t, i]
+    Y[t, i] = A[t, i] }"""
+APART = "op f(A: f32[K], B: f32[N]) -> (y: f32) { y max= sum[k](A[k] * B[n]) where n in 0:N, n != 1 }"
+APART_INSIDE = "op f(A: f32[4, N], B: f32[N, N]) -> (C: f32[4, N]) { C[k, j] += A[k, i] * B[i, j] where i != j, 2*i <= k }"
 HEAT = """op f(X: f32[N]; steps: int) -> (Y: f32[N]) {
     A: f32[steps + 1, N]
     A[0, i] = X[i]
@@ -87,6 +98,14 @@ def elman(a):
     return np.array(out)
 
 
+def leapfrog(a):
+    out = a["A"].copy()
+    for t in range(len(out)):
+        out[t, 0] += 2
+        out[t, 1:] += 0.5 * out[t - 1, :-1] if t else 2
+    return out
+
+
 def heat(a, steps):
     x = a["X"]
     for _ in range(steps):
@@ -122,6 +141,11 @@ CASES = {
     "scan": (SCAN, lambda a, s: np.cumsum(a["X"], 1), ({"R": 3, "C": 17},)),
     "backwards": (BACKWARDS, lambda a, s: np.cumsum(a["X"][:, ::-1], 1)[:, ::-1], ({"R": 3, "C": 17},)),
     "elman": (ELMAN, lambda a, s: elman(a), ({"T": 4, "B": 7, "D": 5}, {"T": 1, "B": 1, "D": 1})),
+    "leapfrog": (LEAPFROG, lambda a, s: leapfrog(a), ({"T": 5, "N": 19},)),
+    "unread": (UNREAD, lambda a, s: a["A"], ({"T": 5, "N": 19},)),
+    "apart": (APART, lambda a, s: np.delete(a["A"].sum() * a["B"], 1).max(), ({"N": 5, "K": 19},)),
+    "apart inside": (APART_INSIDE, lambda a, s: (a["A"] * (2 * np.arange(s["N"]) <= np.c_[:4])) @ (a["B"] * (1 - np.eye(s["N"]))),
+                     ({"N": 5}, {"N": 1})),
     "heat": (HEAT, lambda a, s: heat(a, s["steps"]), ({"N": 70, "steps": 4}, {"N": 1, "steps": 1}, {"N": 2, "steps": 3})),
     "triangle": (TRIANGLE, lambda a, s: np.tril(a["L"]) @ a["B"], ({"N": 9, "M": 20},)),
     "triangle t": (TRIANGLE.replace("L[i, k]", "L[k, i]"), lambda a, s: np.tril(a["L"].T) @ a["B"], ({"N": 9, "M": 20},)),

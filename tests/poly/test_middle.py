@@ -51,7 +51,7 @@ def test_the_regime_any_serves_sizes_of_zero(name, rung):
         np.testing.assert_allclose(got, expected(arrays, sizes), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", ["matmul", "conv", "elman"])
+@pytest.mark.parametrize("name", ["matmul", "conv", "elman", "apart", "apart inside"])
 def test_loops_cut_for_threads_are_proved_too(name):
     m = middle(CASES[name][0], "tuned", Options(threads=True))
     assert proved(m)
