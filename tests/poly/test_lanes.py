@@ -76,8 +76,8 @@ def test_where_a_result_begins_late_rows_are_copied_one_after_the_other():
 
 @pytest.mark.parametrize(("text", "around"), [
     ("(X: f32[H, W, C], F: f32[3, 3, C]) -> (Y: f32[H, W, C]) { Y[p, q, c] += (X[p + r, q + s, c] else 0) * F[r, s, c] }", True),
-    ("(X: f32[W, C], F: f32[3, C]) -> (Y: f32[W, C]) { Y[q, c] += (X[q + s - 1, c] else 0) * F[s, c] }", False),  # one line, long
-    ("(X: f32[C, H, W], F: f32[C, 3, 3]) -> (Y: f32[C, H, W]) { Y[c, p, q] += (X[c, p + r, q + s] else 0) * F[c, r, s] }", False)])
+    ("(X: f32[W, C], F: f32[3, C]) -> (Y: f32[W, C]) { Y[q, c] += (X[q + s - 1, c] else 0) * F[s, c] }", False),  # long
+    ("(X: f32[C, H, W], F: f32[C, 3, 3]) -> (Y: f32[C, H, W]) { Y[c, p, q] += (X[c, p+r, q+s] else 0) * F[c, r, s] }", False)])
 def test_blocks_of_channels_go_along_one_line_of_an_image_after_another(text, around):
     made = middle(f"op f{text}")
     (chosen,) = made.chosen
