@@ -89,11 +89,17 @@ class _Around:
     env     iterator of a loop that isl dropped -> its value
     coord   iterator of isl -> our coordinate, of which it counts the steps
     locked  the coordinates that run in lock step
+    one     what the text of one statement is about, see `ONE`
     """
 
     env: dict[str, Affine]
     coord: dict[str, str]
     locked: frozenset[str] = frozenset()
+    one: str = ""
+
+
+ONE = "#one"
+"""A statement that is written alone: of those that run at the same times, one after the other, isl writes the loops once."""
 
 
 def iterator(at: int) -> str:
@@ -111,6 +117,7 @@ class _Writer:
         self.weights = dict(p.weights)
         self.numbering = {s.name: numbering(s, self.kinds, p.buffers) for s in p.stmts} if p.weights else {}
         self.inside: dict[str, Part] = {}
+        self.written: dict[tuple[int, int], list[tuple[isl.Map, isl.Set, isl.AstNode]]] = {}
 
     def sequence(self, p: Part, w: _Around) -> tuple[Node, ...]:
         """Items in order. One that always runs is written alone; others may share tests with their neighbours.
@@ -142,6 +149,9 @@ class _Writer:
         depth = len(coords)
         ranges = [m.range().project_out(SET, depth, m.dim(OUT) - depth) for m in p.times.values()]
         outer = reduce(isl.Set.union, ranges).coalesce()
+        if self.weights and outer.n_basic_set() > 1 and all(c not in self.kinds for c in coords):
+            # turns in which little happens, such as the first copy, are turns like others: no copy of all that is in the loop
+            outer = outer.simple_hull().to_set()
         if outer.n_basic_set() != 1 or outer.dim(isl.dim_type.div):
             return self.by_isl(p, w)
         name = f"#inside {len(self.inside)}"
@@ -158,12 +168,29 @@ class _Writer:
         if not p.times:
             return ()
         times = _without_ends(tuple(p.times.values()))
+        if len(times) > 1:
+            return self.body(self.ast(p, times), w)
+        alone = times[0].set_tuple_name(IN, ONE)
+        alike = self.written.setdefault((p.at, hash(alone)), [])
+        found = next((n for m, c, n in alike if m.plain_is_equal(alone) and c.plain_is_equal(p.context)), None)
+        if found is None:
+            found = self.ast(p, (alone,))
+            alike.append((alone, p.context, found))
+        return self.body(found, replace(w, one=next(iter(p.times))))
+
+    def ast(self, p: Part, times: tuple[isl.Map, ...]) -> isl.AstNode:
+        """The loops of `times` inside the part's."""
         depth = times[0].dim(OUT)
         ids = isl.IdList.alloc(isl.DEFAULT_CONTEXT, depth)
         for i in range(depth):
             ids = ids.add(isl.Id(iterator(p.at + i)))
         schedule = reduce(isl.UnionMap.union, map(isl.UnionMap.from_map, times))
-        return self.body(isl.AstBuild.from_context(p.context).set_iterators(ids).node_from_schedule_map(schedule), w)
+        return isl.AstBuild.from_context(p.context).set_iterators(ids).node_from_schedule_map(schedule)
+
+    def name_of(self, call: isl.AstExpr, w: _Around) -> str:
+        """The statement, or stand-in, that runs."""
+        name: str = call.get_op_arg(0).get_id().get_name()
+        return w.one if name == ONE else name
 
     def body(self, n: isl.AstNode, w: _Around) -> tuple[Node, ...]:
         match n.get_type():
@@ -176,7 +203,7 @@ class _Writer:
                 return self.loop(n, w)
             case N.user:
                 call = n.user_get_expr()
-                part = self.inside.get(call.get_op_arg(0).get_id().get_name())
+                part = self.inside.get(self.name_of(call, w))
                 return self.sequence(part, self.within(part, call, w)) if part else (self.store(n, w),)
         raise InternalError(f"generate: unexpected AST node {n.get_type()}")
 
@@ -202,7 +229,7 @@ class _Writer:
     def loop(self, n: isl.AstNode, w: _Around) -> tuple[Node, ...]:
         name = n.for_get_iterator().get_id().get_name()
         lower = index(n.for_get_init(), w.env)
-        found = {self.times[s][int(name[1:])] for s in statements(n)}
+        found = {self.times[w.one if s == ONE else s][int(name[1:])] for s in statements(n)}
         if len(found) != 1:
             raise InternalError(f"generate: one loop for several coordinates: {sorted(found)}")
         c = found.pop()
@@ -234,7 +261,7 @@ class _Writer:
 
     def store(self, n: isl.AstNode, w: _Around) -> Node:
         call = n.user_get_expr()
-        s = self.stmts[call.get_op_arg(0).get_id().get_name()]
+        s = self.stmts[self.name_of(call, w)]
         lost = tuple(c for c in self.numbering.get(s.name, ()) if c.name not in w.coord.values())
         if lost:
             raise LostError(s, lost)
