@@ -16,9 +16,10 @@ from polyop.codegen.cindex import conditions, index, multiple
 from polyop.codegen.cplace import element, moved, side_by_side, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, is_computed, loads, names, quasi, substitute
-from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, stores, walk
+from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, children, stores, walk
 
 _ASYNCHRONOUS = 4  # bytes of the least copy that goes on by itself
+_SHORT = 4  # statements in a turn of a sum beside copies: both operands are loaded and multiplied
 _PUT, _TAKE, _WHOLE = "pop_put_run", "pop_take_run", "pop_wide"
 
 
@@ -124,3 +125,39 @@ def _lies_along(x: Load, v: str, scope: Scope) -> bool:
     return unit is not None and all(isinstance(p, Affine) and (p.factor(v) == 1 if d == unit else v not in names(p))
                                     and not any(v in names(affine(a)) for a, _ in p.terms if not isinstance(a, str))
                                     for d, p in enumerate(x.index))
+
+
+def are_left(body: tuple[Node, ...], going: bool = False) -> bool:
+    """Whether copies may be on their way behind `body`, where some are before it if they are `going`: a loop may have no turn."""
+    for n in body:
+        match n:
+            case Store(later=True):
+                going = True
+            case Barrier(pending=0):
+                going = False
+            case For(body=inside):
+                going = going or are_left(inside)
+            case If(then=then, other=other):
+                going = are_left(then, going) or are_left(other, going)
+    return going
+
+
+def by_rows(body: tuple[Node, ...]) -> frozenset[str]:
+    """The copies that arrive later and whose rows are a loop of the machine code, too: written out they would be most of it.
+
+    Not those between the products of a short turn, among which they are spread out.
+    """
+    found = set[str]()
+
+    def go(nodes: tuple[Node, ...], others: int) -> None:
+        for n in nodes:
+            match n:
+                case Store(later=True) if not 0 < others <= _SHORT:
+                    found.add(n.stmt)
+                case For(kind=Kind.SERIAL):
+                    go(n.body, sum(not s.later for s in stores(n.body)))
+                case _:
+                    go(children(n), others)
+
+    go(body, 0)
+    return frozenset(found)

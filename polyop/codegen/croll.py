@@ -12,6 +12,9 @@ No loop can count registers, so each turn moves the next ones to where the text 
 places. That takes a move for each register and turn, so what is short, and what stores whole tiles and no more, is written
 out. Compilers take as long as their text has instructions: `silu` of 128 results, once for whole tiles and once for those that
 end inside, was most of a kernel.
+
+Copies that go on by themselves need no registers, so a loop over their rows is one as it is: there a thread asks for them one by
+one in any case (`ccopy.by_rows`).
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
+from polyop.codegen import ccopy
 from polyop.codegen.cplace import offset, slot_counts
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Apply, Load, affine, loads, names, quasi, substitute
@@ -67,6 +71,8 @@ def of_one(s: Store) -> int:
 
 def rolled(n: For, scope: Scope) -> tuple[tuple[Node, ...], list[str]] | None:
     """What each turn of the loop over rows `n` is, and what ends it; None, if it is to be written out."""
+    if _is_copy(n, scope):
+        return n.body, []
     if not scope.most or weight((n,), scope) <= scope.most or not any(isinstance(x, For) for x in walk(n.body)):
         return None
     found: dict[str, _Slabs | None] = {}
@@ -82,6 +88,14 @@ def rolled(n: For, scope: Scope) -> tuple[tuple[Node, ...], list[str]] | None:
         at = offset(t.first, {}, scope)
         ends.append(f"    pop_turn<{n.extent}, {t.size}>({scope.names[b]}{'' if at.c == '0' else f' + {at.at(13)}'});")
     return _at_first(n.body, n.index, frozenset(turned)), ends
+
+
+def _is_copy(n: For, scope: Scope) -> bool:
+    """Whether `n` goes over the rows of such copies."""
+    match n.body:
+        case (For() as inside,) if n.kind == Kind.ROWS and {s.stmt for s in stores(n.body)} <= scope.copies:
+            return ccopy.run(inside, scope) is not None
+    return False
 
 
 def _slabs(x: Load, n: For, scope: Scope) -> _Slabs | None:

@@ -49,6 +49,7 @@ class Tiles:
 
     held       the registers that hold them; rows: those that hold values of their rows
     products   the statements that multiply them, as (c, a, b)
+    handed     those by which one lane's element of each row becomes all lanes': the column in which it lies
     warp       lanes that hold one
     squares    whether these can load squares of 8 lines from shared memory together
     """
@@ -56,6 +57,7 @@ class Tiles:
     held: Mapping[str, Held] = field(default_factory=dict)
     rows: Mapping[str, Rows] = field(default_factory=dict)
     products: Mapping[str, tuple[str, str, str]] = field(default_factory=dict)
+    handed: Mapping[str, Affine] = field(default_factory=dict)
     warp: int = 1
     squares: bool = False
 
@@ -88,7 +90,7 @@ class Scope:
     tiles     what is done by matrix units
     barrier   the C statement that a barrier of the kernel is; `{}`: how many groups of copies it leaves on their way
     producer  the number of the first of the threads that do nothing but copy, where the text is theirs; else 0
-    boxes     the copies that an engine may do, by statement
+    boxes     the copies that an engine may do, by statement; copies: those whose rows are a loop
     steps     what the index of each loop is a multiple of
     counts    the C type of an index; what data say of a place is i64
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
@@ -107,6 +109,7 @@ class Scope:
     barrier: str = "pop_barrier();"
     producer: int = 0
     boxes: Mapping[str, Box] = field(default_factory=dict)
+    copies: frozenset[str] = frozenset()
     steps: Mapping[str, int] = field(default_factory=dict)
     counts: str = "pop_i64"
     whole: bool = False

@@ -83,6 +83,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         launch[k.name] = Launch(scope.names[k.name], first.extents, size, args, changed, bytes_, first.points,
                                 far.get(k.name, ()), told, bool(roles), tuple(more))
         inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
+                               copies=ccopy.by_rows(p.body),
                                anew=_anew(p, nest, t, target)) for t, p in zip(threads, k.parts, strict=True))
         head = dialect.kernel.format(block=size)
         lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
@@ -189,7 +190,8 @@ def _text(k: KernelNest, nest: LoopNest, scopes: tuple[Scope, ...], bytes_: int,
 
 def _inside(p: Part, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[str]:
     """What one thread does at its point."""
-    until = max((i + 1 for i, n in enumerate(p.body) if any(isinstance(x, Barrier) and x.pending for x in walk((n,)))), default=0)
+    met = [i + 1 for i, n in enumerate(p.body) if any(isinstance(x, Barrier) for x in walk((n,)))]
+    until = max(met) if met and ccopy.are_left(p.body) else 0
     end = ["pop_copies_end();  // those of turns that a short sum does not have"] if until else []
     end += [f"pop_ring_end<{ring.count - 1}>(pop_arriving);"] if ring else []
     start = cboxes.start(ring) if ring else []
