@@ -1,6 +1,7 @@
 """LoopNest -> LoopNest for kernels whose blocks have threads that work together, before they are printed.
 
     counted   rows are counted one by one
+    implied   bounds that follow from what else is asked are not, see `implied.py`
     unasked   what nobody reads is written to registers without a question, see `unread.py`
     own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
     asked     what all elements of a unit's tile answer alike is asked before the loops over them, and before loops that hold
@@ -15,7 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.codegen.unread import unasked
+from polyop.codegen.implied import without_implied
+from polyop.codegen.unread import going_on, unasked
 from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import (
     COUNTED,
@@ -44,7 +46,7 @@ def prepared(nest: LoopNest) -> LoopNest:
     """`nest` as it is printed; itself, if no block has threads that work together."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest
-    return split(filled(asked(own(counted(unasked(nest))))))
+    return split(filled(asked(own(counted(unasked(without_implied(nest, going_on(nest))))))))
 
 
 def counted(nest: LoopNest) -> LoopNest:
@@ -114,6 +116,8 @@ def asked(nest: LoopNest) -> LoopNest:
 
         for k in [0, 16) { for m (atom) { if t(k_o) >= 0 and u(k, m) >= 0 { S } } }
         if t(k_o) >= 0 { for k in [0, 16) { for m (atom) { if u(k, m) >= 0 { S } } } }
+
+    Of several tiles in a loop, what they all ask is asked so.
     """
     def one(n: Node) -> Node:
         if not isinstance(n, For) or n.kind == Kind.THREADS:
@@ -121,17 +125,23 @@ def asked(nest: LoopNest) -> LoopNest:
         if n.kind != Kind.ATOM:
             n = replace(n, body=tuple(map(one, n.body)))
         loops, inside = _tile_loops(n)
-        match inside:
-            case (If(tests=tests, then=then, other=()),) if n.kind == Kind.ATOM or _is_tile(then):
-                before = tuple(t for t in tests if not names(t) & {f.index for f in loops})
-                rest = tuple(t for t in tests if t not in before)
-                alone: Body = (If(rest, then),) if rest else then
-                for f in reversed(loops):
-                    alone = (replace(f, body=alone),)
-                return If(before, alone) if before else n
-        return n
+        alike = [x for x in inside if isinstance(x, If) and not x.other and (n.kind == Kind.ATOM or _is_tile(x.then))]
+        if not alike or len(alike) < len(inside):
+            return n
+        here = {f.index for f in loops}
+        before = tuple(t for t in alike[0].tests if not names(t) & here and all(t in x.tests for x in alike))
+        alone: Body = tuple(y for x in alike for y in _without(x, before))
+        for f in reversed(loops):
+            alone = (replace(f, body=alone),)
+        return If(before, alone) if before else n
 
     return replace(nest, body=tuple(map(one, nest.body)))
+
+
+def _without(n: If, known: tuple[Affine, ...]) -> Body:
+    """What is in `n`, behind those of its tests that are not `known` to hold."""
+    rest = tuple(t for t in n.tests if t not in known)
+    return (If(rest, n.then),) if rest else n.then
 
 
 def _tile_loops(n: For) -> tuple[tuple[For, ...], Body]:

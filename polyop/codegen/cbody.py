@@ -117,15 +117,16 @@ def _loop(n: For, scope: Scope) -> list[str]:
 
 
 def _chooses_registers(n: For, scope: Scope) -> bool:
-    """Whether the index of `n` chooses registers, which a number that is known must do."""
-    return any(n.index in names(p) for s in stores(n.body) for x in (s.target, *loads(s.expr)) for p in x.index
+    """Whether the index of `n` chooses registers, which a number that is known must do, unless lanes hand them on."""
+    return any(n.index in names(p) for s in stores(n.body) if s.stmt not in scope.tiles.handed
+               for x in (s.target, *loads(s.expr)) for p in x.index
                if isinstance(p, Affine) and scope.buffers[x.source].space == Space.REG)
 
 
 def _adds_terms(n: For, scope: Scope) -> bool:
     """Whether `n` adds up terms in a unit's results one by one: of these there are enough beside each other, and few atoms."""
     return any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(n.body)) and all(
-        s.reduce is not None and s.stmt not in scope.tiles.products for s in stores(n.body))
+        s.stmt in scope.tiles.handed or (s.reduce is not None and s.stmt not in scope.tiles.products) for s in stores(n.body))
 
 
 def _unrolled(n: For) -> str:

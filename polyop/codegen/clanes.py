@@ -145,6 +145,29 @@ def on_elements(s: Store, scope: Scope) -> Scope:
     return scope
 
 
+@cache
+def side_by_side(h: Held) -> int:
+    """How many neighbours in a row each lane has, n of `over` lanes: column k is element k mod n + n floor(k / (n over)) of those
+    that lane floor(k / n) mod over has of the row.
+
+    Raises  UnsupportedError, if it is not so.
+    """
+    r = rows_of(h)
+    mine = of_row(h, r)
+    columns = len(mine) * r.over
+
+    def lies(near: int, lane: int, k: int) -> bool:
+        first = lane - lane // r.step % r.over * r.step
+        owner, e = first + k // near % r.over * r.step, mine[k % near + k // (near * r.over) * near]
+        return all(h.fragment.at(owner, e + row * r.every) == (h.fragment.at(lane, row * r.every)[0], k)
+                   for row in range(r.fragment.regs))
+
+    for near in (n for n in range(1, len(mine) + 1) if len(mine) % n == 0):
+        if all(lies(near, lane, k) for lane in range(r.warp) for k in range(columns)):
+            return near
+    raise UnsupportedError(f"{h.atom.name} leaves the columns of a row to lanes in no order")
+
+
 def of_row(h: Held, r: Rows) -> tuple[int, ...]:
     """The registers of the elements that a lane has of its first row; of the next one they are `every` further on."""
     return tuple(x for x in range(h.fragment.regs) if evaluate(row_register(r, "reg"), {"reg": x}) == 0)

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.codegen import clanes, cunits
+from polyop.codegen import chanded, clanes, cunits
 from polyop.codegen.cdigits import digits, extent, step
 from polyop.codegen.cindex import natural
 from polyop.codegen.cplace import STORED, offset, slot_counts
@@ -74,11 +74,12 @@ def find_tiles(nest: LoopNest, target: Target) -> Tiles:
     held = _beside(nest, held)
     _require_pieces(made, held)
     rows = clanes.find_rows(nest, held, {x.source for x, _ in made})
+    handed = chanded.find(nest, held, rows)
     for s, loops in placed(nest.body, Kind.ATOM):
         mine = held.get(s.target.source)
-        if loops and s.stmt not in products and (mine is None or mine.fragment is mine.atom.c_map):
+        if loops and s.stmt not in {*products, *handed} and (mine is None or mine.fragment is mine.atom.c_map):
             clanes.require_own(s, loops, held, rows)
-    return Tiles(held, rows, products, target.warp, squares=target.family == "cuda")
+    return Tiles(held, rows, products, handed, target.warp, squares=target.family == "cuda")
 
 
 def _is_piece(x: Load, h: Held) -> bool:
@@ -140,6 +141,8 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
     s = body[0]
     if s.target.source in scope.tiles.rows and s.reduce is not None:
         return fold(loops, s, scope, tests)
+    if s.stmt in scope.tiles.handed:
+        return chanded.lines(loops, s, scope, tests)
     if s.stmt in scope.tiles.products:
         of_c = scope.tiles.held[s.target.source]
         # elements of the result that a test leaves out are nobody's; terms of a sum that it leaves out must not be added

@@ -80,7 +80,7 @@ def _of_rows(r: Rows, loops: tuple[For, ...], s: Store, scope: Scope, printed: P
         raise UnsupportedError(f"`{s.target}` does not go through the rows of a tile")
     inside = _tested(loops, also, printed(s, scope), scope)
     return ["#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
-            *("    " + x for x in (_row(r, scope), *inside)), "}"]
+            *("    " + x for x in (place_of_row(r, scope), *inside)), "}"]
 
 
 def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...]) -> list[str]:
@@ -101,7 +101,8 @@ def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...
     place_ = element(s.target, {}, scope)
     result = combined(s.reduce, t, Text(widened(place_, t)), Text("pop_v"), scope)
     write = _tested(loops, also, [f"{place_} = {narrowed(result.c, t)};"], scope)
-    lines = [_row(r, scope), f"const auto pop_f = [](const {kind} pop_a, const {kind} pop_b) {{ return ({kind})({both.c}); }};",
+    lines = [place_of_row(r, scope),
+             f"const auto pop_f = [](const {kind} pop_a, const {kind} pop_b) {{ return ({kind})({both.c}); }};",
              f"{kind} pop_v = {mine[0]};", *(f"pop_v = pop_f(pop_v, {x});" for x in mine[1:]),
              f"pop_v = pop_fold_lanes<{r.over}, {r.step}>(pop_v, pop_f);",
              *write]
@@ -109,7 +110,7 @@ def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...
             *("    " + x for x in lines), "}"]
 
 
-def _row(r: Rows, scope: Scope) -> str:
+def place_of_row(r: Rows, scope: Scope) -> str:
     """Which row a register of this lane is for."""
     return f"const int {scope.names[r.row]} = {natural(r.fragment.row, {'lane': lane_of(r.warp, scope), 'reg': 'pop_r'})};"
 

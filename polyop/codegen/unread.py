@@ -7,18 +7,21 @@ A use stands under `M - i - p > 0` if a loop around it says so, or one whose ind
 otherwise. What the bound speaks of must be the element's own place, and what a serial loop around changes: then the element
 must be written anew in each turn before anything else uses it, so that no turn finds what another one left.
 
+A test of a condition, { j <= i }, is a bound of that kind. It goes by the same rule, and bounds before it do, where all that is
+read goes on to registers: what goes to memory is tested there, and compilers do what comes before behind that test, too.
+
 A sum is no exception: what is added to beyond the bounds is nobody's, too. What is read must be in registers, of which all may be
 read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.codegen.nested import one_store
+from polyop.codegen.nested import nested
 from polyop.ir.expr import Affine, Load, affine, bounds, loads, names
-from polyop.ir.loops import For, If, Kind, LoopNest, Node, Space, Store, children, rebuild
+from polyop.ir.loops import For, If, Kind, LoopNest, Node, Space, Store, children, rebuild, stores
 
 _OWN = (Kind.THREADS, Kind.ROWS, Kind.ATOM)
 
@@ -34,7 +37,7 @@ class _Use:
 
 
 def unasked(nest: LoopNest) -> LoopNest:
-    """`nest` without bounds of loops over threads and tiles beyond which nobody reads what they write."""
+    """`nest` without bounds of loops over threads and tiles, and tests in them, beyond which nobody reads what they write."""
     if not any(f.kind == Kind.ATOM for _, loops, _ in _stores(nest.body, (), frozenset()) for f in loops):
         return nest
     uses: dict[str, list[_Use]] = {}
@@ -46,26 +49,40 @@ def unasked(nest: LoopNest) -> LoopNest:
         if s.reduce is None:
             uses.setdefault(s.target.source, []).append(_Use(s.target, loops, known, True))
     registers = {b.name for b in nest.buffers if b.space == Space.REG}
+    inner = going_on(nest)
 
-    def full(n: Node, loops: tuple[For, ...]) -> Node:
-        if not isinstance(n, For):
-            return rebuild(n, lambda body: tuple(full(x, loops) for x in body))
-        here = (*loops, n)
-        new = rebuild(n, lambda body: tuple(full(x, here) for x in body))
-        assert isinstance(new, For)
-        inner, s = one_store(n.body, *_OWN)
-        around = (*here, *inner)
-        # of the elements of tiles that lanes hold: `n` is a side of one, or has such sides in it
-        if s is None or n.is_full or n.kind not in _OWN or not any(f.kind == Kind.ATOM for f in (n, *inner)):
-            return new
-        if s.target.source not in registers or any(x.source not in registers for x in loads(s.expr)):
-            return new
-        conditions = [b - affine(n.index) for b in bounds(n.upper) if b != affine(n.end)]
-        fixed = not loads(s.expr)
-        plain = all(_is_own(c, s.target, around, uses[s.target.source], fixed) for c in conditions)
-        return replace(new, upper=affine(n.end)) if plain else new
+    def is_own(c: Affine, s: Store, around: tuple[For, ...]) -> bool:
+        places = {x.source for x in (s.target, *loads(s.expr))}
+        return places <= registers and _is_own(c, s.target, around, uses[s.target.source], not loads(s.expr))
 
-    return replace(nest, body=tuple(full(n, ()) for n in nest.body))
+    def full(n: Node, loops: tuple[For, ...]) -> tuple[Node, ...]:
+        match n:
+            case If(tests=tests, then=(Store() as s,), other=()) if s.target.source in inner and any(
+                    f.kind == Kind.ATOM for f in loops):
+                # what all lanes answer alike spares them the work
+                sides = {f.index for f in loops if f.kind in (Kind.ROWS, Kind.ATOM)}
+                rest = tuple(t for t in tests if not names(t) & sides or not is_own(t + 1, s, loops))
+                return (replace(n, tests=rest),) if rest else (s,)
+            case For():
+                here = (*loops, n)
+                new = replace(n, body=tuple(y for x in n.body for y in full(x, here)))
+                inside, alone = _alone(n, inner)
+                # of the elements of tiles that lanes hold: `n` is a side of one, or has such sides in it
+                if alone is None or n.is_full or n.kind not in _OWN or not any(f.kind == Kind.ATOM for f in (n, *inside)):
+                    return (new,)
+                conditions = [b - affine(n.index) for b in bounds(n.upper) if b != affine(n.end)]
+                plain = all(is_own(c, alone, (*here, *inside)) for c in conditions)
+                return (replace(new, upper=affine(n.end)),) if plain else (new,)
+        return (rebuild(n, lambda body: tuple(y for x in body for y in full(x, loops))),)
+
+    return replace(nest, body=tuple(y for n in nest.body for y in full(n, ())))
+
+
+def going_on(nest: LoopNest) -> frozenset[str]:
+    """The registers that are read to write registers, and for nothing else."""
+    registers = {b.name for b in nest.buffers if b.space == Space.REG}
+    read = {x.source for s in stores(nest.body) if s.target.source not in registers for x in loads(s.expr)}
+    return frozenset(registers - read)
 
 
 def _stores(body: Sequence[Node], loops: tuple[For, ...], known: frozenset[Affine]
@@ -83,6 +100,17 @@ def _stores(body: Sequence[Node], loops: tuple[For, ...], known: frozenset[Affin
                 yield from _stores(n.other, loops, known)
             case _:
                 yield from _stores(children(n), loops, known)
+
+
+def _alone(n: For, inner: Container[str]) -> tuple[tuple[For, ...], Store | None]:
+    """The loops in `n` and the one store in them, if that is all but tests before what writes `inner` registers."""
+    loops, inside = nested(n.body, *_OWN)
+    match inside:
+        case (Store() as s,):
+            return loops, s
+        case (If(then=(Store() as s,), other=()),) if s.target.source in inner:
+            return loops, s
+    return loops, None
 
 
 def _is_own(c: Affine, x: Load, around: Sequence[For], uses: Sequence[_Use], fixed: bool) -> bool:

@@ -110,7 +110,7 @@ def by_rows(s: StagedStrategy, kept: bool) -> StagedStrategy | None:
 
     kept   whether as many results are kept from turn to turn
     """
-    if s.atom is None or s.cuts or s.joined or s.lines or s.rows % s.atom.m or s.columns % s.atom.n:
+    if s.atom is None or s.joined or s.lines or s.rows % s.atom.m or s.columns % s.atom.n:
         return None
     if s.reads_shared and s.columns > s.atom.n:
         return None

@@ -13,15 +13,17 @@ Which of these an atom is follows from its place alone, so all lanes of a warp a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Expr, Load, Quasi, affine, names, place, substitute, substitute_expr
+from polyop.ir.expr import Affine, Expr, Load, Quasi, affine, map_loads, names, place, substitute, substitute_expr
 from polyop.ir.expr import Test as Tests
+from polyop.ir.loops import Buffer, Space
 from polyop.poly.roles import iterators_of
 from polyop.poly.scop import Stmt
-from polyop.poly.tiles import Coord, TileStmt
+from polyop.poly.sides import SideCut
+from polyop.poly.tiles import Band, Coord, TileStmt, band
 
 
 def ends(u: Stmt, depth: str, operands: Sequence[Load]) -> tuple[Affine, ...]:
@@ -61,6 +63,60 @@ def parted(s: TileStmt, tests: Sequence[Affine], atom: Sequence[Coord], step: Co
                            lift=tuple(substitute(x, at) for x in s.lift), target=place(s.target, at),
                            expr=substitute_expr(alone, at), tests=asked))
     return tuple(out)
+
+
+@dataclass(frozen=True, eq=False)
+class Apart:
+    """A product's statements, of atoms that are whole and of terms of the others, and what these have of registers and loops.
+
+    beside   the loops over terms in one step of the sum, in which they stand beside the product
+    behind   those that have the steps for themselves: what chooses registers is written out for each step, and terms need not be
+    """
+
+    stmts: tuple[TileStmt, ...]
+    buffers: tuple[Buffer, ...] = ()
+    beside: tuple[Band | str, ...] = ()
+    behind: tuple[Band | str, ...] = ()
+
+
+def apart(s: TileStmt, tests: Sequence[Affine], sides: tuple[SideCut, SideCut], step: Coord, terms: Expr,
+          held: Load | None) -> Apart:
+    """The product `s` by atoms that none of `tests` cuts, and the `terms` of the others one by one.
+
+    sides   how rows and columns are cut; `step`: the side of an atom along the sum
+    held    the left operand, where it is made of other results: each lane then has elements of its own, and hands a row's on
+
+        { p'[i] = p[i, j] }  before  { o[i, v] += p'[i] * V[j, v] : j <= i }
+    """
+    down, across = sides
+    atoms, term = (*down.atom, *across.atom), one_by_one(step)
+    rows, row = (*down.rows, *across.rows), (*down.rows, *down.atom)
+    if held is None:
+        found = parted(s, tests, (*atoms, step), step, terms)
+        return Apart(found, beside=tuple(band([c.name for c in (*rows, term, *atoms)], x.name) for x in found[1:]))
+    chosen = (*down.threads, *across.threads, *row)
+    buffer = Buffer(f"{held.source}_{s.name}_row", held.dtype, tuple((affine(c.cap or 1), c.step) for c in chosen), Space.REG)
+    to = Load(buffer.name, tuple(affine(c.name) for c in chosen), held.dtype)
+    first, *cut = parted(s, tests, (*atoms, step), step, map_loads(terms, lambda x: to if x == held else x))
+    operand = place(held, {step.name: affine(term.name)})
+    before = [_handed(x, (*across.rows, *across.atom), (*atoms, term), to, operand) for x in cut]
+    trees = (band([term.name], band([c.name for c in row], x.name), band([c.name for c in (*rows, *atoms)], y.name))
+             for x, y in zip(before, cut, strict=True))
+    return Apart((first, *cut, *before), (buffer,), behind=tuple(trees))
+
+
+def _handed(x: TileStmt, columns: Sequence[Coord], inside: Sequence[Coord], to: Load, operand: Load) -> TileStmt:
+    """What the terms `x` take of an operand for each row, whatever the `columns`.
+
+    inside   the coordinates of an atom: lanes hand on what they have in any case, as no test may tell them apart
+    """
+    gone, named = {c.name for c in columns}, {c.name for c in inside}
+    domain = x.domain
+    for d in reversed([d for d, c in enumerate(x.coords) if c.name in gone]):
+        domain = domain.project_out(isl.dim_type.set, d, 1)
+    name, coords = f"{x.name}_row", tuple(c for c in x.coords if c.name not in gone)
+    tests = tuple(t for t in x.tests if not names(t) & (gone | named))
+    return TileStmt(name, coords, domain.set_tuple_name(name), None, (), to, None, operand, tests)
 
 
 def one_by_one(step: Coord) -> Coord:

@@ -197,8 +197,9 @@ class _Writer:
         if len(columns) > 1:
             raise UnsupportedError(f"{' and '.join(columns)} are two columns")
         axes = dict(self.axes)
+        around = {c: x for c, x in self.axes.items() if c != self.row}  # what a row sees does not move the unit's columns
         for c in columns:
-            axes[c] = Axis(_coords(self.f.across), common_start(self.plan, g.stmts, c, self.axes))
+            axes[c] = Axis(_coords(self.f.across), common_start(self.plan, g.stmts, c, around))
         every = (*self.loops, *columns)
         out: list[Band | str] = []
         for s in g.stmts:

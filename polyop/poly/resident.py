@@ -239,12 +239,13 @@ def build(plan: Plan, node: Resident, found: Kept, temporaries: Iterable[Buffer]
 
 def _ways(plan: Plan, node: Resident, serial: Serial, turn: Axes, held: frozenset[str]
           ) -> Iterator[tuple[Strategies, Fragments | None, bool]]:
-    """How contractions are tiled; with registers for what is between them first, where there are some."""
-    for strategies, without_unit in _strategies(plan, _clusters(serial), turn):
+    """How contractions are tiled; with registers for what is between them first, where some units leave it there."""
+    every = tuple(_strategies(plan, _clusters(serial), turn))
+    for strategies, _ in every:
         if whole := fragmentunits.by_rows(strategies, plan.target):
             with suppress(UnsupportedError):
                 yield whole, fragments.fragments(plan, node, serial, whole, held), False
-        yield strategies, None, without_unit
+    yield from ((strategies, None, without_unit) for strategies, without_unit in every)
 
 
 def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, f: Fragments | None, outer: Axes, turn: Axes,

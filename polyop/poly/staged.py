@@ -35,7 +35,7 @@ from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.blocktile import SHARED, SWIZZLE, StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
 from polyop.poly.copier import Copies, stage
-from polyop.poly.cutatoms import one_by_one, parted
+from polyop.poly.cutatoms import apart
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, iterators_of
@@ -190,16 +190,12 @@ class _Staged:
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
         if s.reads_shared and not self.staging.around and self.staging.ahead < self.staging.slots - 1:
             self.b.stmts[-1] = replace(self.b.stmts[-1], lasting=True)
-        if s.cuts:
-            asked = [substitute(t, values) for t in s.cuts]
-            alone = map_loads(substitute_expr(u.expr, values), lambda x: in_tiles.get(x, x))
-            self.b.stmts[-1:] = parted(self.b.stmts[-1], asked, (*self.atoms, self.steps[-1]), self.steps[-1], alone)
+        beside, behind = self.apart(in_tiles) if s.cuts else ((), ())
         threads, rows, results = names_of(self.threads), names_of(self.rows), names_of((*self.threads, *self.rows, *self.atoms))
         if s.atom:  # the last step is its own
             product = band((*rows, *names_of((*self.atoms, self.steps[-1]))), u.name)
-            terms = names_of((*self.rows, one_by_one(self.steps[-1]), *self.atoms))
-            apart = (band(terms, x.name) for x in self.b.stmts[-len(s.cuts):]) if s.cuts else ()
-            update = band((*threads, *names_of(self.steps[:-1])), *loaded, product, *apart)
+            steps = names_of(self.steps[:-1])
+            update = band(threads, *bands(steps, *loaded, product, *beside), *(x for t in behind for x in bands(steps, t)))
         else:
             update = band((*threads, *names_of(self.steps), *rows), u.name)
         zeros, copied = [t for x in copies.values() for t in x.zeros], [t for x in copies.values() for t in x.first]
@@ -212,6 +208,21 @@ class _Staged:
         inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after), *last)
         once, early = ([t for x in copies.values() for t in x.once], [t for x in copies.values() for t in x.early])
         return replace(self.b.part(bands(grid, *inside)), once=_around(grid, once), early=_around(grid, early))
+
+    def apart(self, in_tiles: Mapping[Load, Load]) -> tuple[tuple[Band | str, ...], tuple[Band | str, ...]]:
+        """The last statement as those of whole atoms, and of terms of atoms that a condition cuts: their loops, see `Apart`.
+
+        in_tiles   where the operands lie before they are loaded for the unit
+        """
+        values, left = self.plan.values(self.u, self.axes), self.c.lefts[0]
+        terms = map_loads(substitute_expr(self.u.expr, values), lambda x: in_tiles.get(x, x))
+        held = in_tiles[place(left, values)] if left.source in self.cells.homes else None
+        asked = [substitute(t, values) for t in self.s.cuts]
+        found = apart(self.b.stmts.pop(), asked, (self.down, self.across), self.steps[-1], terms, held)
+        self.b.stmts += found.stmts
+        for x in found.buffers:
+            self.b.buffer(x)
+        return found.beside, found.behind
 
     def copies(self, n: int, load: Load) -> Copies:
         """The copies of an operand; of one in registers there are none."""

@@ -7,14 +7,17 @@ from itertools import product
 
 import pytest
 
-from polyop.codegen.clanes import pieces, rows_of
+from polyop.codegen.clanes import of_row, pieces, rows_of, side_by_side
 from polyop.codegen.cscope import Held
+from polyop.codegen.implied import without_implied
 from polyop.codegen.unread import unasked
 from polyop.ir.atoms import ROWS, Atom, Fragment
+from polyop.ir.dtypes import F32
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import affine
-from polyop.ir.loops import Barrier, Space, walk
+from polyop.ir.expr import Affine, Const, Load, affine, quasi
+from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Space, Store, walk
 from polyop.poly.fragmentunits import holds_operand
+from tests.gpu import test_keys_of_rows as seen
 from tests.gpu.test_resident import attention, run
 
 ATOMS = {a.name: a for a in ROWS}
@@ -44,6 +47,13 @@ def test_threads_wait_for_copies_and_for_nothing_else():
     assert barrier.handed
 
 
+@pytest.mark.parametrize("keys", ["j <= i", "i - w < j <= i", "i - w < j < i + w", "j <= i, j < w"])
+def test_rows_that_see_some_keys_have_their_scores_in_registers_and_one_loop(keys):
+    made = seen.attention(keys, "cuda:sm_80", "f16", 64)
+    assert {b.name.partition("_")[0] for b in made.nest.buffers if b.space == Space.SHARED} == {"Q", "K", "V"}
+    assert sum(isinstance(n, For) and n.index == "j_b" for n in walk(made.nest.body)) == 1
+
+
 PLANTED = {"no lane asks the others": ("pop_v = pop_fold_lanes<4, 1>(pop_v, pop_f);", ""),
            "a lane asks those with other rows": ("pop_fold_lanes<4, 1>", "pop_fold_lanes<4, 4>"),
            "a row has the value of another one": ("[((pop_r / 2) % 2)]", "[((pop_r / 2 + 1) % 2)]"),
@@ -62,6 +72,24 @@ def test_a_planted_fault_is_seen_in_the_values(fault):
     assert report.findings or not error < 4e-3
 
 
+TERMS = {"an element is that of another lane": ("pop_from(pop_mine, (int)pop_lane() / 4 * 4 + ((j_p4_s % 8) / 2))", "pop_mine"),
+         "it is that of the next column": ("pop_chosen<16>(((j_p4_s % 8) % 2)", "pop_chosen<16>(1 - ((j_p4_s % 8) % 2)"),
+         "it is that of another tile": ("return p_block_f16_reg[(pop_c / 2)]", "return p_block_f16_reg[(pop_c / 2) ^ 1]"),
+         "it is that of another row": ("[pop_c % 2 + 2 * pop_r]", "[pop_c % 2 + 2 - 2 * pop_r]"),
+         "the atom on the diagonal is left out": ("64 * j_b + j_p4_o + 14 >= i_o + i_w", "64 * j_b + j_p4_o > i_o + i_w"),
+         "terms behind the diagonal are added": ("i_o + i_p + i_w >= 64 * j_b + j_p4_o + j_p4_s", "true")}
+
+
+@pytest.mark.parametrize("fault", TERMS)
+def test_a_fault_in_the_terms_of_an_atom_that_is_cut_is_seen_in_the_values(fault):
+    made = seen.attention("j <= i", "cuda:sm_80", "f16", 64)
+    before, after = TERMS[fault]
+    assert before in made.module.text
+    broken = replace(made, module=replace(made.module, text=made.module.text.replace(before, after)))
+    with pytest.raises(AssertionError, match=r"Not equal to tolerance|findings"):
+        assert not seen.run(broken, "j <= i", "f16", 64, (65, 97, 0), strange=True).findings
+
+
 @pytest.mark.parametrize("a", UNITS, ids=lambda a: a.name)
 def test_the_lanes_that_share_a_row_are_those_that_hold_elements_of_it(a):
     h = held(a)
@@ -72,6 +100,14 @@ def test_the_lanes_that_share_a_row_are_those_that_hold_elements_of_it(a):
     for row, lanes in holding.items():
         first = min(lanes)
         assert lanes == {first + r.step * k for k in range(r.over)}, row
+
+
+@pytest.mark.parametrize("a", UNITS, ids=lambda a: a.name)
+def test_a_column_of_a_row_lies_with_one_of_the_lanes_that_have_the_row(a):
+    r, near, mine = rows_of(held(a)), side_by_side(held(a)), of_row(held(a), rows_of(held(a)))
+    for lane, reg, row, column in a.c_map.places(a.warp):
+        owner, e = column // near % r.over, column % near + column // (near * r.over) * near
+        assert lane // r.step % r.over == owner and reg == mine[e] + reg // r.every % r.fragment.regs * r.every, (row, column)
 
 
 def test_rows_that_lanes_have_in_no_order_are_refused():
@@ -108,3 +144,26 @@ def test_registers_are_asked_about_where_somebody_reads_what_lies_beyond():
     assert len(powers) == 1 and "min(" not in powers[0]
     rounded = [x for x in new.split("for i_w") if "p_block_f16_reg[" in x and "] = f16(p_block_reg" in x]
     assert len(rounded) == 1 and "min(8, " in rounded[0]  # the unit reads zeros beyond these
+
+
+def test_what_a_condition_bounds_is_computed_for_all_elements_if_nobody_reads_the_others():
+    text = str(unasked(seen.attention("j <= i", "cuda:sm_80", "f16", 64).nest)).split("for i_w")
+    (powers,) = [x for x in text if "p_block_reg[" in x and "] = exp(" in x]
+    (sums,) = [x for x in text if "z_part_S5_part[" in x and "+= p_block_reg" in x]
+    assert "if " not in powers and "if i_o + i_p + i_w - 64*j_b" in sums
+    (handed,) = [x for x in text if "S9_row[" in x and "+=" in x]
+    assert "if i_o + i_w - 64*j_b - j_p4_o + 15 >= 0" in handed.partition("_S9_row[")[0]  # which spares a warp the work
+
+
+@pytest.mark.parametrize(("columns", "gone"), [("S", True), ("N", False)])
+def test_bounds_that_another_bound_and_a_test_imply_are_not_asked(columns, gone):
+    """{ j <= i and i < S } is { j < S }, and not { j < N }."""
+    i, j = affine("i_o") + affine("i"), affine("j_o") + affine("j")
+    store = Store("s", (), None, (), Load("r", (affine("i"), affine("j")), F32), None, Const(0.0, F32))
+    inner = For("j", Affine(), quasi("min", affine(8), affine(columns) - affine("j_o")), (If((i - j,), (store,)),),
+                kind=Kind.ATOM, extent=8)
+    outer = replace(inner, index="i", upper=quasi("min", affine(16), affine("S") - affine("i_o")), body=(inner,), extent=16)
+    nest = LoopNest("n", ("S", "N", "i_o", "j_o"), (), (), (outer,))
+    (new,) = without_implied(nest, {"r"}).body
+    assert new.upper == outer.upper and new.body[0].upper == (affine(8) if gone else inner.upper)
+    assert without_implied(nest, {"q"}) == nest

@@ -120,6 +120,7 @@ def test_each_row_has_the_keys_of_the_text_and_what_lies_beside_them_is_not_met(
 
 @pytest.mark.parametrize("seen, where", [
     (CAUSAL, "cuda:sm_80"), ("i - w < j <= i", "cuda:sm_80"), ("j <= i + N - S", "cuda:sm_80"), ("j <= 2*i", "cuda:sm_80"),
+    ("i - w < j < i + w", "cuda:sm_80"), ("j <= i, j < w", "cuda:sm_80"),
     (CAUSAL, "cuda:sm_90a"), (CAUSAL, "hip:gfx942"), ("i - w < j < i + w", "hip:gfx942"), (CAUSAL, "hip:gfx1100")])
 def test_units_multiply_the_atoms_that_no_condition_cuts(seen, where):
     made = attention(seen, where, "f16", 64)

@@ -116,6 +116,14 @@ template <class T> POP_FN void pop_forget(T& x) {
 }
 template <class... T> POP_FN void pop_anew(T&... numbers) { (pop_forget(numbers), ...); }
 
+// The `i`-th of COUNT values, `f(0)` to `f(COUNT - 1)`, in registers, which have no numbers that a thread computes.
+template <int COUNT, class F> POP_FN auto pop_chosen(int i, F f) -> decltype(f(0)) {
+    auto x = f(0);
+    #pragma unroll
+    for (int k = 1; k < COUNT; ++k) x = i == k ? f(k) : x;
+    return x;
+}
+
 // Of COUNT slabs of SIZE registers each takes the place of the one before, and the first that of the last.
 template <int COUNT, int SIZE, class T> POP_FN void pop_turn(T* slabs) {
     #pragma unroll

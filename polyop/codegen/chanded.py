@@ -1,0 +1,108 @@
+"""What one lane holds of each row of a unit's results, for all lanes that have the row, as C text.
+
+    for i (atom) { row[i] = p[j div 8, i, j mod 8] }       j is a loop around, so all lanes of a warp are at one j
+
+    for r < 2 { row[r] = pop_from(the register of p in which column j mod 8 lies, the lane of this row that has it); }
+
+Registers have no numbers that a kernel computes, so the lane that has it chooses among all that it may be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from polyop.codegen import clanes
+from polyop.codegen.cindex import bounded, condition, index, natural
+from polyop.codegen.clanes import lane_of, of_row
+from polyop.codegen.cplace import STORED, element, offset, slot_counts
+from polyop.codegen.cresults import place_of_row
+from polyop.codegen.cscope import Held, Rows, Scope
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Load, affine, loads, names, quasi
+from polyop.ir.loops import For, Kind, LoopNest, Store, placed
+
+_TILE = "pop_tile"  # which tile of several
+
+
+def find(nest: LoopNest, held: Mapping[str, Held], rows: Mapping[str, Rows]) -> dict[str, Affine]:
+    """The statements that do so, and the column of each.
+
+    Raises  UnsupportedError, if lanes hold the rows of the one otherwise than those of the other.
+    """
+    found: dict[str, Affine] = {}
+    for s, loops in placed(nest.body, Kind.ATOM):
+        x, r = s.expr, rows.get(s.target.source)
+        h = held.get(x.source) if isinstance(x, Load) else None
+        if r is None or h is None or not isinstance(x, Load) or s.reduce is not None:
+            continue
+        if h.fragment is not h.atom.c_map or clanes.rows_of(h) != r or [f.index for f in loops] != [r.row]:
+            raise UnsupportedError(f"`{s.target}` is handed on by lanes that do not have the row")
+        clanes.side_by_side(h)
+        at = _column(nest, x.source, h)
+        position = x.index[at]
+        if not isinstance(position, Affine) or r.row in names(position):
+            raise UnsupportedError(f"`{x}` is no column")
+        found[s.stmt] = position
+    return found
+
+
+def _column(nest: LoopNest, buffer: str, h: Held) -> int:
+    """The dimension of the registers `buffer` that its columns are."""
+    for s, _ in placed(nest.body, Kind.ATOM):
+        for x in (s.target, *loads(s.expr)):
+            for d, p in enumerate(x.index if x.source == buffer else ()):
+                if len(h.column) == 1 and p == affine(h.column[0][0]):
+                    return d
+    raise UnsupportedError(f"{buffer} is nowhere gone through")
+
+
+def lines(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...]) -> list[str]:
+    """The text of such a statement; `also`: tests beside the bounds of its loop. All lanes of a warp take part."""
+    x, r = s.expr, scope.tiles.rows[s.target.source]
+    assert isinstance(x, Load)
+    h, column = scope.tiles.held[x.source], scope.tiles.handed[s.stmt]
+    tests = [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
+    tile, count, one = _tiles(x, scope)
+    # { column -> [the element of those that a lane has of the row, the lane of those that have it] }, see `side_by_side`
+    near, mine = clanes.side_by_side(h), of_row(h, r)
+    e, owner = quasi("mod", column, affine(near)), quasi("div", column, affine(near))
+    if near < len(mine):
+        e, owner = e + quasi("div", column, affine(near * r.over)) * near, quasi("mod", owner, affine(r.over))
+    register = natural(_register(mine, near), {"c": "pop_c"})
+    inner = replace(scope, names={**scope.names, _TILE: f"(pop_c / {len(mine)})"})
+    value = f"{scope.names[x.source]}[{offset(one, {}, inner).c}][{register} + {r.every} * pop_r]"
+    me = lane_of(r.warp, scope)
+    first = f"{me} / {r.over} * {r.over}" if r.step == 1 else f"{me} - {me} / {r.step} % {r.over} * {r.step}"
+    kind, write = STORED[x.dtype.name], f"{element(s.target, {}, scope)} = pop_v;"
+    inside = [f"const {kind} pop_mine = pop_chosen<{count * len(mine)}>({index(tile * len(mine) + e, scope.names).c}, "
+              f"[&](const int pop_c) {{ return {value}; }});",
+              f"const {kind} pop_v = pop_from(pop_mine, {first} + {index(owner * r.step, scope.names).at(13)});",
+              *([place_of_row(r, scope), f"if ({' && '.join(tests)}) {write}"] if tests else [write])]
+    return [f"// {s.stmt}", "#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
+            *("    " + y for y in inside), "}"]
+
+
+def _register(mine: tuple[int, ...], near: int) -> Affine:
+    """The register of element c mod n of the n that a lane has of its first row."""
+    e = quasi("mod", affine("c"), affine(len(mine)))
+    if mine == tuple(range(len(mine))):
+        return e
+    if any(reg != k % near + k // near * mine[near] for k, reg in enumerate(mine)):
+        raise UnsupportedError("a lane's elements of a row lie in no order")
+    return quasi("mod", e, affine(near)) + quasi("div", e, affine(near)) * mine[near]
+
+
+def _tiles(x: Load, scope: Scope) -> tuple[Affine, int, Load]:
+    """Which of several tiles `x` is of, how many there are, and `x` in tile `pop_tile`."""
+    b = scope.buffers[x.source]
+    places = [p for p in x.index if isinstance(p, Affine)]
+    slots = [quasi("div", p, affine(unit)) for p, (_, unit) in zip(places, b.dims, strict=True)]
+    several = [d for d, n in enumerate(slot_counts(b)) if not (slots[d].is_constant or n == affine(1))]
+    if len(several) > 1:
+        raise UnsupportedError(f"`{x}` chooses among tiles in two ways")
+    if not several:
+        return Affine(), 1, x
+    d = several[0]
+    one = Load(x.source, (*places[:d], affine(_TILE) * b.dims[d][1], *places[d + 1:]), x.dtype)
+    return slots[d], slot_counts(b)[d].const, one
