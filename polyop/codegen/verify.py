@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from polyop.codegen.llvm.weight import vector_width
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
-from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, LoopNest, Node, Prefetch, Space, Store, stores, walk
+from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, LoopNest, Node, Prefetch, Space, Store, children, stores, walk
 from polyop.ir.target import Target
 
 
@@ -17,10 +19,19 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
     _scopes(nest, nest.body, frozenset(nest.sizes), frozenset(), frozenset(), bool(target.warp))
     _whole_registers(nest)
     width = vector_width(nest, target)
-    for n in walk(nest.body):
-        if isinstance(n, For) and n.kind in LOCKSTEP and (need := pressure(nest, n, width)) > target.registers:
+    for n in _tiles(nest.body):
+        if (need := pressure(nest, n, width)) > target.registers:
             raise UnsupportedError(f"the tile at {n.index} keeps {need} vectors live; {target.name} has {target.registers}")
     return nest
+
+
+def _tiles(body: tuple[Node, ...]) -> Iterator[For]:
+    """The outermost lock-step loops: those inside have fewer copies of fewer stores, and so need no more registers."""
+    for n in body:
+        if isinstance(n, For) and n.kind in LOCKSTEP:
+            yield n
+        else:
+            yield from _tiles(children(n))
 
 
 def _scopes(nest: LoopNest, body: tuple[Node, ...], scope: frozenset[str], rows: frozenset[str], lanes: frozenset[str],
