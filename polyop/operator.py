@@ -29,7 +29,7 @@ from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import contiguous, layout
-from polyop.runtime.loans import Key, cost, everyday, lender
+from polyop.runtime.loans import LIKE, Key, cost, everyday, is_like, lender
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.call import LaunchPlan
@@ -264,7 +264,8 @@ class Operator:
         if found in (None, asked) or isinstance(made.known(found), Interpreted):
             merged.loans.last = look
             return None
-        return found if merged.loans.lends(asked, look, cost(seen, points)) else None
+        price = cost(seen, points) / (LIKE if is_like(found[1], asked[1]) else 1)
+        return found if merged.loans.lends(asked, look, price) else None
 
     def _find(self, op: Op, units: Layout, options: Options, target: Target) -> Kernel | GpuKernel | Interpreted:
         name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))

@@ -7,7 +7,22 @@ from collections.abc import Iterator
 from polyop.codegen.llvm.weight import vector_width
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
-from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, LoopNest, Node, Prefetch, Space, Store, children, stores, walk
+from polyop.ir.loops import (
+    LOCKSTEP,
+    Barrier,
+    For,
+    If,
+    IfData,
+    Kind,
+    LoopNest,
+    Node,
+    Prefetch,
+    Space,
+    Store,
+    children,
+    stores,
+    walk,
+)
 from polyop.ir.target import Target
 
 

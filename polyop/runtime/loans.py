@@ -20,6 +20,9 @@ MOST = 5e8
 takes about a third of that; that it saves as much is assumed, not measured.
 """
 
+LIKE = 4
+"""How many times as long calls must take before they get a kernel that is like the one that serves: it saves that much less."""
+
 TIMES = 3
 """How often calls of one look take another's kernel, if others come between them; else once."""
 
@@ -41,15 +44,22 @@ def everyday(asked: Options, given: Options) -> Options:
 
 
 def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:
-    """Which kernel may do what `usual` does: one of those `made`, itself or one whose tiles alone have another height.
+    """Which kernel may do what `usual` does: one of those `made`, itself or one that takes about as long.
 
     Itself, too, where those made are of other sorts: calls of one sort need nothing else, but those of two are likely to be of
     many, and `usual` serves for them all. None if there is neither. `given`: the options of the operator.
     """
     units, options = usual
     alike = [k for k in made if k[0] == units and everyday(k[1], given) == options]
-    others = [k for k in alike if replace(k[1], height=options.height) == options]
-    return usual if usual in others or (alike and not others) else min(others, key=lambda k: k[1].height, default=None)
+    others = [k for k in alike if is_like(k[1], options)]
+    if usual in others or (alike and not others):
+        return usual
+    return min(others, key=lambda k: (k[1].height, k[1].lent), default=None)
+
+
+def is_like(served: Options, asked: Options) -> bool:
+    """Whether kernels differ in the height of tiles alone, and in where long rows of temporaries lie: in little time."""
+    return replace(served, height=asked.height, lent=asked.lent) == asked
 
 
 def cost(bound: Bound, points: int) -> float:

@@ -106,6 +106,16 @@ def test_sizes_that_add_up_get_a_kernel_of_their_own(monkeypatch):
     assert [o.rows for o in seen] == [0, 4]
 
 
+def test_a_kernel_that_is_like_the_one_that_serves_must_be_wanted_longer(monkeypatch):
+    monkeypatch.setattr("polyop.runtime.loans.MOST", 4e5)
+    f, seen = counted("op f(X: f32[R, C]) -> (Y: f32[R, C]) { Y = softmax(X) }")
+    f(np.ones((40, 50), np.float32))
+    for calls, made in ((range(1, 8), [False]), (range(8, 16), [False, True])):
+        for n in calls:
+            f(np.ones((20 + n, 2000 + 64 * n), np.float32))
+        assert [o.lent for o in seen] == made
+
+
 def test_what_is_lent_depends_on_earlier_calls_alone():
     one, two = Loans(), Loans()
     asked = [(ROWS, replace(USUAL, rows=r)) for r in (1, 4, 8)]
