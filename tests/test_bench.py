@@ -474,10 +474,9 @@ def script(monkeypatch):
 def test_the_summary_goes_into_the_readme(script, tmp_path, monkeypatch, capsys):
     run = script("run")
     monkeypatch.setattr(run, "README", tmp_path / "README.md")
-    monkeypatch.setattr(run, "PEERS", ("numpy",))
     monkeypatch.setitem(GROUPS, "calls", lambda: iter([add()]))
     run.README.write_text("<!-- measured -->\n<!-- end -->\n")
-    assert run.main(["calls", "--readme", "--seconds", "0.001"]) == 0
+    assert run.main(["--group", "calls", "--readme", "--seconds", "0.001"]) == 0
     assert "| some | 1 |" in run.README.read_text() and "add 100" in capsys.readouterr().out
 
 
