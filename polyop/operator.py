@@ -187,7 +187,7 @@ class Operator:
             return k(seen, count), None
         prepared = k.prepare(seen, count)
         result = k.carry_out(prepared, seen)
-        if key is None or replace(served, height=options.height) != options:
+        if key is None or (served != options and replace(served, height=options.height) != options):
             return result, None
         made = call.plan(assumed(op, dict(served.fixed)), k, prepared, bound, merged.runs, names, values + outs, points)
         return result, self._remembered(key, made) if served == options else made

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from polyop.ir.expr import evaluate
 from polyop.ir.integers import power_of_two
@@ -78,13 +79,18 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
         rest = tuple(x for x in sums_ if x.target not in dict(shares))
         shares += thread_shares(rest, sizes, few_rows(q, sizes))
     fixed = windows + little_sizes(q, sizes, ones)
-    found = replace(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, strip=strip,
-                    overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
-                    shares=options.shares or shares, factors=factors,
-                    raised=options.raised or raising_pays(q.alike, sizes, target),
-                    lent=options.lent or has_long_rows(q, sizes, target),
-                    paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
-    return options if found == options else found
+    return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, strip=strip,
+                 overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
+                 shares=options.shares or shares, factors=factors,
+                 raised=options.raised or raising_pays(q.alike, sizes, target),
+                 lent=options.lent or has_long_rows(q, sizes, target),
+                 paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
+
+
+def _with(options: Options, **fields: Any) -> Options:
+    """`options` with these values; itself, if it has them all, as most calls find: a copy costs more than asking."""
+    new = {n: x for n, x in fields.items() if getattr(options, n) != x}
+    return replace(options, **new) if new else options
 
 
 def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:

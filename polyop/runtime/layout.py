@@ -30,6 +30,8 @@ def layout(op: Op, views: Mapping[str, View], ones: tuple[str, ...] = ()) -> Lay
 
 
 def _unit(t: Tensor, v: View, ones: tuple[str, ...]) -> int | None:
+    if not ones:
+        return unit(v.shape, v.strides)
     kept = _counted(t, ones)
     found = unit(tuple(v.shape[d] for d in kept), tuple(v.strides[d] for d in kept))
     return None if found is None else kept[found]
