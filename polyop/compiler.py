@@ -91,11 +91,12 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     with _ISL:
         asked.rec.stage("check", check, op)
         made = _climbed_down(asked)
-    if made:
-        return made
+        if made:
+            return made
+        trace = asked.rec.trace()
     asked.notes.append("no loops could be generated: calls are interpreted, which is slow")
     LOG.warning("%s runs in the interpreter: %s", op.name, "; ".join(asked.notes))
-    return Compiled(op, layout, target, asked.options, "interpreter", asked.rec.trace(), notes=tuple(asked.notes))
+    return Compiled(op, layout, target, asked.options, "interpreter", trace, notes=tuple(asked.notes))
 
 
 def _climbed_down(a: _Asked) -> Compiled | None:
@@ -154,7 +155,7 @@ def _on_rung(a: _Asked, rung: str, job: Job) -> Compiled | None:
 
 def _tried(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled | Way | None:
     """The kernel; or, if there is none so, the next way to try on this rung."""
-    a.rec.text("scop", "\n".join(str(j.scop) for j in jobs))
+    a.rec.text("scop", *(j.scop for j in jobs))
     try:
         return _noted(a, f"on rung {rung}", lambda: _kernel(a, rung, way, jobs))
     except NotProvedError as error:
@@ -186,10 +187,10 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     finals = [m.final for m in made]
     nest, final = whole(made, [m.nest for m in made]), whole(made, finals)
     proofs = together([m.proofs for m in made])
-    rec.text("schedule", "\n".join(str(m.middle.schedule) for m in made))
-    rec.text("tiles", "\n\n".join(str(p) for m in made for p in m.middle.programs))
+    rec.text("schedule", *(m.middle.schedule for m in made))
+    rec.text("tiles", *(p for m in made for p in m.middle.programs), between="\n\n")
     rec.text("loops", whole(made, [m.middle.nest for m in made]))
-    rec.text("proofs", "\n".join(map(str, proofs)))
+    rec.text("proofs", *proofs)
     module = rec.stage("source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
     if a.target.warp and proofs:
         sizes = "all sizes" if a.options.regime == "any" else "all sizes of at least 1"

@@ -79,7 +79,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
         _require_tiles(middle.nest, job.tiled.made)
     _require_inside(middle.nest, job.inside)
     rec.text("schedule", middle.schedule)
-    rec.text("tiles", "\n\n".join(map(str, middle.programs)))
+    rec.text("tiles", *middle.programs, between="\n\n")
     rec.text("loops", middle.nest)
     on_cpu = target.family == "x86"
     nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
@@ -88,7 +88,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     nest, proofs = rec.stage("proofs", _proved, middle, nest, job.layout)
     if job.tiled:
         proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)
-    rec.text("proofs", "\n".join(map(str, proofs)))
+    rec.text("proofs", *proofs)
     failed = first_failure(proofs)
     if failed:
         raise NotProvedError(failed, middle)

@@ -39,7 +39,7 @@ class Recorder:
     """Collects a Trace while a pipeline runs."""
 
     def __init__(self) -> None:
-        self.texts: dict[str, str] = {}
+        self.made: dict[str, tuple[str, tuple[object, ...]]] = {}
         self.ms: dict[str, float] = {}
 
     def stage(self, name: str, f: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
@@ -50,8 +50,9 @@ class Recorder:
         finally:
             self.ms[name] = self.ms.get(name, 0.0) + 1e3 * (time.perf_counter() - start)
 
-    def text(self, name: str, value: object) -> None:
-        self.texts[name] = str(value)
+    def text(self, name: str, *values: object, between: str = "\n") -> None:
+        """What a stage has made; printed at the end, if nothing has come in its place."""
+        self.made[name] = between, values
 
     def trace(self) -> Trace:
-        return Trace(tuple(self.texts.items()), tuple(self.ms.items()))
+        return Trace(tuple((n, between.join(map(str, x))) for n, (between, x) in self.made.items()), tuple(self.ms.items()))
