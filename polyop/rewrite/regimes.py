@@ -307,7 +307,8 @@ def kinds(op: Op) -> tuple[str, ...]:
     if q.kept:
         out.append("in which rows that are kept before they become a result are long")
     if q.little:
-        out.append(f"of each product whose {', '.join(map(str, q.little))} are all at most {LITTLE}")
+        those = " and ".join(e.name for e in q.little if e.name)
+        out += [f"where {those} are all at most {LITTLE}, one for each"] if those else []
     if q.alike:
         out.append(f"in which {MANY} rows or more are products of bytes of one sort, and the target has none for these")
     if q.chains:

@@ -153,7 +153,7 @@ def test_the_sizes_of_little_products_are_known_where_there_are_many_of_them():
     window = "(X: f32[B, M], W: f32[B, K, N]) -> (C: f32[B, M, N]) { C[b, m, n] += (X[b, m - k] else 0) * W[b, k, n] }"
     assert known(window, B=99, M=4, N=16, K=3) == {}
     op = instantiate(parse(Source("<test>", f"op f{many}")), "f")
-    assert "of each product whose M, N, K are all at most 16" in " ".join(kinds(op))
+    assert "where M and N and K are all at most 16, one for each" in " ".join(kinds(op))
 
 
 def test_rows_that_leave_the_first_cache_lie_in_the_results_made_of_them():
