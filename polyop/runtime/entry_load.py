@@ -100,11 +100,11 @@ def text() -> str:
     return found
 
 
-def assembled(name: str, code: str, symbols: tuple[str, ...]) -> cpu.Loaded:
-    """Code of this machine, from the cache if it is there."""
+def assembled(name: str, code: str, symbols: tuple[str, ...], level: int = 2) -> cpu.Loaded:
+    """Code of this machine, from the cache if it is there; `level`: how hard LLVM tries."""
     module = Module(name, "x86:host", code, Signature(name, (), (), (), ()))
-    key = cache.key("entry", cpu.VERSION, code, str(cpu.host()))
-    return cpu.link(cache.remember_code(key, lambda: cpu.assemble(module, cpu.host()).code), symbols)
+    key = cache.key("entry", cpu.VERSION, code, str(cpu.host()), str(level))
+    return cpu.link(cache.remember_code(key, lambda: cpu.assemble(module, cpu.host(), level).code), symbols)
 
 
 def _numpy_api() -> Any:
