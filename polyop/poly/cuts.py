@@ -8,7 +8,8 @@ a thread has a square: it reads rows of it, and writes columns.
     write                                      for z, v { for u { tile[fast, slow] = register[u, v] } }
 
 The lanes that write together (128 bytes of them) are eight along the fast way, and as many along the slow one as fill 16 bytes:
-in a tile whose lines are swizzled by both digits of their number no two of them meet in a bank.
+in a tile whose lines are swizzled by both digits of their number no two of them meet in a bank. A tile with room for fewer along
+the fast way has lanes further along its lines instead (`_strewn`), at such a distance that the swizzle takes them elsewhere.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from math import gcd, prod
 from polyop.poly.tiles import Coord
 
 LANES = 8  # of 16 bytes each: what shared memory takes at once
+PLACE = 16  # bytes of such a lane
 LEAST = 8  # bytes of a column of a square
 
 
@@ -73,17 +75,40 @@ def squares(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple
     here = gcd(tile[fast] // across, threads)
     near, down = gcd(here, LANES), gcd(tile[slow] // high, threads // here)
     v, x = Coord(f"{q}_v{n}", 1, across), Coord(f"{q}_x{n}", across, near * across)
-    u, t = Coord(f"{p}_u{n}", 1, high), Coord(f"{p}_x{n}", high, down * high)
+    u = Coord(f"{p}_u{n}", 1, high)
+    steps = _strewn(f"{p}_x{n}", high, down * high, PLACE // bytes_, _apart(across, near))
     far = _rest(Coord(f"{q}_y{n}", near * across, here * across))
     right, below = _rest(Coord(f"{q}_z{n}", here * across, tile[fast])), _rest(Coord(f"{p}_z{n}", down * high, tile[slow]))
-    inside = {fast: (*right, *far, x, v), slow: (*below, t, u)}
-    loops: tuple[Coord, ...] = (*far, t, x)
+    inside = {fast: (*right, *far, x, v), slow: (*below, *sorted(steps, key=lambda c: -c.step), u)}
+    loops: tuple[Coord, ...] = (*far, *steps, x)
     left = threads // here // down
     for i in reversed([i for i in tile if i not in ways]):
         each, left = gcd(tile[i], left), left // gcd(tile[i], left)
         mine, outside = Coord(f"{own[i]}_x{n}", 1, each), _rest(Coord(f"{own[i]}_z{n}", each, tile[i]))
         inside[i], loops, right = (*outside, mine), (mine, *loops), (*outside, *right)
     return Cut(inside, loops, (*right, *below, u, v), (*right, *below, v, u))
+
+
+def _apart(across: int, near: int) -> int:
+    """How many places along a line are between lanes, so that with `near` lanes, each `across` lines further, they fill one.
+
+    Lane x writes to place e xor (y mod 8) xor floor(y / 8), with y = across x, where it means place e; 0 if no distance does.
+    """
+    taken = {(across * x % LANES) ^ (across * x // LANES % LANES) for x in range(near)}
+    return next((d for d in (1, 2, 4) if len({p ^ d * k % LANES for p in taken for k in range(LANES // near)}) == LANES), 0) \
+        if near < LANES else 0
+
+
+def _strewn(name: str, high: int, end: int, place: int, apart: int) -> tuple[Coord, ...]:
+    """Steps of `high` to `end` by threads, the fastest ones last: those in a place first, then those `apart` places further.
+
+    place  elements of one
+    """
+    line = LANES * place
+    if not apart or end % line or place % high:
+        return (Coord(name, high, end),)
+    near, far = Coord(name, high, place), Coord(f"{name}s", apart * place, line)
+    return tuple(x for c in (Coord(f"{name}l", line, end), Coord(f"{name}m", place, apart * place), far, near) for x in _rest(c))
 
 
 def _rest(c: Coord) -> tuple[Coord, ...]:

@@ -16,6 +16,7 @@ from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.module import Module, launches
+from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 from polyop.runtime.layout import contiguous
@@ -39,7 +40,7 @@ SIZES = ((1, 1, 1), (5, 3, 7), (129, 33, 65), (16, 16, 8), (70, 64, 130))
 
 
 @cache
-def product(where: str, dtype: str, order: str = "nn") -> Compiled:
+def product(where: str, dtype: str, order: str = "nn", tile: tuple[int, ...] = ()) -> Compiled:
     a = {"n": "A[m,k]", "t": "A[k,m]"}[order[0]]
     b = {"n": "B[k,n]", "t": "B[n,k]"}[order[1]]
     rows = {"n": "M, K", "t": "K, M"}[order[0]]
@@ -49,7 +50,7 @@ def product(where: str, dtype: str, order: str = "nn") -> Compiled:
             f"{{ C[m,n] += {cast.format(a)} * {cast.format(b)} }}")
     operator = polyop.op(text)
     op = operator._op(operator.choice())
-    return compile_op(op, contiguous(op), target(where))
+    return compile_op(op, contiguous(op), target(where), Options(tile=tile))
 
 
 def arrays(dtype: str, order: str, sizes: tuple[int, int, int]) -> tuple[dict[str, np.ndarray], np.ndarray]:

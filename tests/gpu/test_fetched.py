@@ -71,13 +71,15 @@ def test_several_blocks_fit_on_a_multiprocessor_and_nothing_is_spilled(where: st
 UNITS = [(where, dtype) for where in MACHINES for dtype in ("f16", "f32", "f64") if dtype == "f16" or where != "hip:gfx1100"]
 
 
-@pytest.mark.parametrize("lies", ["nn", "nt", "tn"])
+@pytest.mark.parametrize(("lies", "tile"), [("nn", ()), ("nt", ()), ("tn", ()), ("nn", (32, 32)), ("nn", (32, 16)),
+                                            ("tn", (16, 64))])
 @pytest.mark.parametrize(("where", "dtype"), UNITS)
-def test_lanes_meet_in_no_bank_whichever_way_operands_lie(where: str, dtype: str, lies: str) -> None:
-    module = product(where, dtype, lies).module
+def test_lanes_meet_in_no_bank_whichever_way_operands_lie(where: str, dtype: str, lies: str, tile: tuple[int, ...]) -> None:
+    module = product(where, dtype, lies, tile).module
     assert module is not None
-    given, want = arrays(dtype, lies, (128, 64, 128))
-    report = emulated.run(module, {"M": 128, "K": 64, "N": 128}, {}, given, banks=True)
+    m, n = (64, 64) if tile else (128, 128)
+    given, want = arrays(dtype, lies, (m, 64, n))
+    report = emulated.run(module, {"M": m, "K": 64, "N": n}, {}, given, banks=True)
     assert report.traffic and not [str(t) for t in report.traffic if t.conflicts]
     assert np.array_equal(given["C"], want)
 
