@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from polyop.codegen.llvm.builder import Builder, Text
 from polyop.codegen.llvm.chains import together
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Const
 from tests.codegen.harness import RUNNABLE, check, compiled
-from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor, work
+from tests.codegen.nests import A, ap, ld, least, loop, nest, rows, st, strip, tensor, when, work
 from tests.codegen.test_structure import Pool
 
 I = A("i_c", "i_v")
@@ -64,3 +65,23 @@ def test_each_thread_makes_the_copy_that_its_part_needs(target):
         assert pool.calls == ([(0, b * m, grain)] if b * m > grain else [])
         check(n, {"B": b, "M": m, "N": 17}, kernel=k)
     check(n, {"B": 0, "M": 5, "N": 17}, kernel=k, parallel=pool.address, threads=3)
+
+
+@pytest.mark.parametrize("counted,rare,alone", [(2, True, True), (2, False, False), (0, True, False)])
+def test_edges_of_a_counted_loop_compute_for_themselves_what_the_loop_around_changes(counted, rare, alone):
+    b = Builder(Text(), depth={"%i": 1, "%j": 2}, counted=counted)
+    around = []
+    b.zones += [around, []]
+    with b.arm(rare):
+        first = b.add("%i", 1)
+    assert bool(around) != alone and (b.add("%i", 1) == first) != alone
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_edges_of_counted_loops_are_written_right(target):
+    tile = strip("i", 16, "N", rows("p", 4, least(4, A("M", (-1, "m"))), st(ld("y", "b", A("m", "p"), I), ld("x", "b", I))))
+    columns = loop("i_c", "N", when([A("M", -4, (-1, "m"))], [tile.body[0]], [tile.body[0]]), step=16, parallel=True)
+    n = nest([X, Y], [loop("b", "B", loop("m", "M", columns, step=4, parallel=True), parallel=True)], sizes=("B", "M", "N"))
+    k, pool = compiled(n, target), Pool()
+    for size in ({"B": 1, "M": 9, "N": 5}, {"B": 2, "M": 4, "N": 40}, {"B": 3, "M": 3, "N": 16}):
+        check(n, size, kernel=k, parallel=pool.address, threads=3)

@@ -49,7 +49,11 @@ class Text:
 
 @dataclass(slots=True)
 class Builder:
-    """One function in the making."""
+    """One function in the making.
+
+    counted  the depth of the innermost loop whose iterations are counted through with those around, 0 elsewhere
+    rare     that of the way in it which is open and seldom taken, 0 elsewhere
+    """
 
     text: Text
     code: Code = field(default_factory=list)
@@ -60,6 +64,8 @@ class Builder:
     block: str = "entry"
     reads: dict[str, str] | None = None
     arms: dict[int, list[str]] = field(default_factory=dict)
+    counted: int = 0
+    rare: int = 0
 
     def __post_init__(self) -> None:
         entry: Code = []
@@ -96,17 +102,20 @@ class Builder:
         self.reads = None
 
     @contextmanager
-    def arm(self) -> Iterator[None]:
+    def arm(self, rare: bool = False) -> Iterator[None]:
         """Inside, which is one of two ways in the innermost loop, what changes in each iteration is computed for this way alone.
 
         There are up to a dozen ways for the full tiles and the edges of a loop; all their pointers took as long as a small tile.
+        Of a loop that is counted with the one around, and so may be short, a `rare` way also computes what that changes.
         """
         zone: Code = []
         self.code.append(zone)
         self.zones.append(zone)
-        at = len(self.zones) - 1
+        at, keep = len(self.zones) - 1, self.rare
         self.arms[at] = []
+        self.rare = at if rare and at == self.counted + 1 else keep
         yield
+        self.rare = keep
         for text in self.arms.pop(at):
             del self.memo[text]
         self.zones.pop()
@@ -121,6 +130,7 @@ class Builder:
             level = max((self.depth.get(o, 0) for o in operands if isinstance(o, str)), default=0)
             if level == IMPURE:
                 return self.do(text)
+            level = self.rare if 0 < self.rare - 2 == level else level
             while level and level + 1 in self.arms:
                 level += 1
             known = self.memo[text] = self.fresh()

@@ -149,15 +149,18 @@ def _if(s: State, n: If) -> None:
         emit_nodes(s, n.then)
         s.tests = keep_tests
 
-    branch(s, total or "true", _arm(s, then), _arm(s, lambda: emit_nodes(s, n.other)))
+    branch(s, total or "true", _arm(s, then), _arm(s, lambda: emit_nodes(s, n.other), rare=True))
 
 
-def _arm(s: State, body: Callable[[], None]) -> Callable[[], None]:
-    """`body` with what it alone needs computed in it; not inside tiles, where both ways share rows and lanes."""
+def _arm(s: State, body: Callable[[], None], rare: bool = False) -> Callable[[], None]:
+    """`body` with what it alone needs computed in it; not inside tiles, where both ways share rows and lanes.
+
+    rare   whether it is the way of edges: full tiles are asked for first
+    """
     def alone() -> None:
         masks = s.masks
         s.masks = dict(masks)
-        with s.b.arm():
+        with s.b.arm(rare):
             body()
         s.masks = masks
 

@@ -126,7 +126,9 @@ def part_of(s: State, n: For, t: Trips, by: Emitters) -> None:
     lower = index(s, n.lower, {})
     s.trips = None
     if not t.inside:
+        b.counted = len(b.zones)
         by.loop(s, n, b.add(lower, b.mul(t.lower, n.step)), b.add(lower, b.mul(t.upper, n.step)))
+        b.counted = 0
         return
     inside = b.extreme("max", _count(s, t.inside), 1)
     first = b.pure(f"udiv i64 {t.lower}, {inside}", t.lower, inside)
