@@ -7,6 +7,9 @@ for each lane and lies in scalar registers (`Target.answers`), these are too few
 vector registers, where reading one takes longer than asking again. If a block's coordinates, and the sizes that they are compared
 with, may be others at the beginning of each turn, nobody asks about them ahead of it.
 
+So it is with addresses, which have vector registers: where a thread has no others to move them to (`Target.spare`), its number is
+taken for a new one as well.
+
 Loops whose turns fill tiles and use them once are left alone: they ask little, and run most.
 """
 

@@ -113,6 +113,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     asked = canew.anew(n, scope.anew) if scope.block else ()
     again = [f"    pop_anew({', '.join(scope.names[x] for x in asked)});"] if asked else []
+    again += [f"    {cthreads.NUMBER} = pop_again({cthreads.NUMBER});"] if asked and scope.found else []
     return [*head, *again, *_indented(n.body, scope, turn=True), "}"]
 
 

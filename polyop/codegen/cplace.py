@@ -80,7 +80,9 @@ def offset(load: Load, values: Mapping[int, Text], scope: Scope) -> Text:
             parts.append(f"pop_position({values[d].c}, {extent}, {stride}, pop_status, {site})")
             continue
         slot = quasi("div", position, affine(b.dims[d][1]))
-        if isinstance(stride, int):
+        if b.turned and d == len(b.dims) - 2:
+            parts.append(f"pop_turned({index(slot, scope.names).c}) * {stride}")
+        elif isinstance(stride, int):
             plain = plain + slot * stride
         elif slot != Affine():
             parts.append(stride if slot == Affine(const=1) else f"{index(slot, scope.names).at(13)} * {stride}")

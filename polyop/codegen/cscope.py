@@ -97,6 +97,7 @@ class Scope:
     most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
     row       the C text of the register of a row, see `Rows`
     anew      a block's coordinates, and sizes, about which turns of loops ask anew (`canew.py`)
+    found     whether these turns find anew what depends on a thread's number, too
     """
 
     names: Mapping[str, str]
@@ -116,6 +117,7 @@ class Scope:
     most: int = 0
     row: str = "pop_r"
     anew: frozenset[str] = frozenset()
+    found: bool = False
 
 
 Printed = Callable[[Store, Scope], list[str]]

@@ -83,8 +83,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         launch[k.name] = Launch(scope.names[k.name], first.extents, size, args, changed, bytes_, first.points,
                                 far.get(k.name, ()), told, bool(roles), tuple(more))
         inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
-                               copies=ccopy.by_rows(p.body),
-                               anew=_anew(p, nest, t, target)) for t, p in zip(threads, k.parts, strict=True))
+                               copies=ccopy.by_rows(p.body), anew=x, found=bool(x) and not target.spare)
+                       for t, p in zip(threads, k.parts, strict=True) for x in (_anew(p, nest, t, target),))
         head = dialect.kernel.format(block=size)
         lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
         does = without_unused(_text(k, nest, inside, bytes_, ring, roles, len(told)))

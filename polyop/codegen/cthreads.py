@@ -32,7 +32,7 @@ def threads_of(body: Sequence[Node]) -> int:
 
 def number(scope: Scope) -> list[str]:
     """The declaration of that number, where threads of a block work together."""
-    return [f"const pop_u32 {NUMBER} = pop_thread();"] if scope.block else []
+    return [f"{'' if scope.found else 'const '}pop_u32 {NUMBER} = pop_thread();"] if scope.block else []
 
 
 def shared_offsets(buffers: Sequence[Buffer]) -> tuple[dict[str, int], int]:
@@ -74,7 +74,8 @@ def _content(b: Buffer, body: tuple[Node, ...], scope: Scope) -> str:
     copied = dict.fromkeys(x.source for s in mine for x in loads(s.expr) if scope.buffers[x.source].space == Space.TENSOR)
     what = f"a tile of {' and '.join(copied)}" if copied else f"written by {', '.join(dict.fromkeys(s.stmt for s in mine))}"
     extents = " x ".join(str(n) for n in slot_counts(b))
-    return f"{what}, {extents}" + (f", in swizzled lines of {b.swizzle} bytes" if b.swizzle else "")
+    lies = f", in swizzled lines of {b.swizzle} bytes" if b.swizzle else ", eight rows turned" if b.turned else ""
+    return f"{what}, {extents}{lies}"
 
 
 def chain(n: For) -> tuple[tuple[For, ...], tuple[Node, ...]]:

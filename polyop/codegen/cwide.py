@@ -180,7 +180,8 @@ def _lies_well_in_shared(r: Run, n: For, scope: Scope) -> bool:
         return len(r) == 1 and b.swizzle // 8 >= _bytes(r, n) and multiple(places[-1], scope.steps) % each == 0
     steps = strides(b, scope.names[b.name])
     flat = sum((p * k for p, k in zip(places, steps, strict=True) if isinstance(k, int)), Affine())
-    return all(isinstance(k, int) for k in steps) and multiple(flat, scope.steps) % each == 0
+    any_row = b.turned and (not isinstance(steps[-2], int) or steps[-2] % each)  # a row's number says nothing of its place
+    return all(isinstance(k, int) for k in steps) and not any_row and multiple(flat, scope.steps) % each == 0
 
 
 def _is_moved(bytes_: int) -> bool:

@@ -67,6 +67,8 @@ class Buffer:
              is one to one on whole lines; an eighth of a line stays whole
     folded   of a swizzle: the row's next digit takes part too, (y xor floor(y / 8)) mod 8, so that eight rows of a column that
              are 2, 4 or 8 apart lie in different banks as well
+    turned   for shared memory: of each eight rows, 4 c + 2 b + a in the dimension before the last one lies where 4 a + 2 b + c
+             would, so that neighbours are four lines apart
     """
 
     name: str
@@ -78,6 +80,7 @@ class Buffer:
     private: bool = False
     swizzle: int = 0
     folded: bool = False
+    turned: bool = False
 
     def __post_init__(self) -> None:
         if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
@@ -85,13 +88,22 @@ class Buffer:
             raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
         if self.folded and not self.swizzle:
             raise InternalError(f"buffer {self.name}: no swizzle to fold")
+        if self.turned and (self.space != Space.SHARED or self.swizzle or len(self.dims) < 2 or self.dims[-2][1] != 1
+                            or self.dims[-2][0].const % 8):
+            raise InternalError(f"buffer {self.name}: no eights of rows to turn")
 
     def __str__(self) -> str:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
         notes = [f"unit {self.unit}"] if self.unit is not None else []
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
         notes += [f"swizzle {self.swizzle}{' folded' * self.folded}"] if self.swizzle else []
+        notes += ["turned"] * self.turned
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def turned(row: int) -> int:
+    """Where the row lies of a buffer whose rows are `turned`: 8 k + 4 c + 2 b + a at 8 k + 4 a + 2 b + c."""
+    return row // 8 * 8 + row % 2 * 4 + row // 2 % 2 * 2 + row // 4 % 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,6 +55,7 @@ class Target:
     copies         whether copies to the shared memory of a block go on by themselves
     boxes          whether an engine copies boxes of tensors there
     answers        whether what lanes answer to a question lies in scalar registers, a bit for each lane
+    spare          whether a thread has registers beside those that it computes with, which take what these have no room for
     """
 
     name: str
@@ -75,6 +76,7 @@ class Target:
     copies: bool = False
     boxes: bool = False
     answers: bool = False
+    spare: bool = False
 
     def lanes(self, bytes_: int) -> int:
         """How many elements of `bytes_` each fit into a vector register."""
@@ -105,8 +107,8 @@ ROWS = (
     Target("cuda:sm_90", "cuda", "sm_90", warp=32, registers=255, multi=_HOPPER, copies=True, boxes=True),
     Target("cuda:sm_90a", "cuda", "sm_90a", warp=32, registers=255, multi=_HOPPER, copies=True, boxes=True),
     # https://llvm.org/docs/AMDGPUUsage.html: processors
-    Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256, multi=_CDNA, answers=True),
-    Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256, multi=_CDNA, answers=True),
+    Target("hip:gfx90a", "hip", "gfx90a", warp=64, registers=256, multi=_CDNA, answers=True, spare=True),
+    Target("hip:gfx942", "hip", "gfx942", warp=64, registers=256, multi=_CDNA, answers=True, spare=True),
     Target("hip:gfx1100", "hip", "gfx1100", warp=32, registers=256, multi=_RDNA, answers=True),
 )
 BY_NAME = {t.name: t for t in ROWS}

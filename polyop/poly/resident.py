@@ -18,13 +18,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from itertools import product
 from math import prod
 
-from polyop.ir.atoms import atoms_for
+from polyop.ir.atoms import Atom, atoms_for
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import affine
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import Target
 from polyop.poly import blocktile, fragments, fragmentunits, spread, spreadchoice, staged, tilechoice
@@ -36,16 +35,13 @@ from polyop.poly.fold import Folds, Tile, kept_along, tile_coord
 from polyop.poly.fragments import Fragments
 from polyop.poly.homes import aligned, is_local, uses
 from polyop.poly.nodes import Cluster, Group, Node, Resident, Schedule, Serial
-from polyop.poly.scop import MAP, UPDATE, Scop
+from polyop.poly.scop import MAP, UPDATE, Scop, Stmt
 from polyop.poly.staged import Cells
 from polyop.poly.staging import Turns
 from polyop.poly.strides import serial_axis
 from polyop.poly.tiles import Axis, Coord, bands
 
 ROWS = 64
-CROSSED = 64  # lanes of warps in which four lanes read 16 bytes each together with four that are further on
-PADDED, PAD = 32, 16
-"""Rows of so many elements get so many bytes more: those of 16 bytes each in eight rows lie in different banks then."""
 
 
 def resident(found: Schedule, scop: Scop, deps: Sequence[Edge]) -> Schedule:
@@ -122,11 +118,13 @@ class Kept:
     """Temporaries of a block: how much of each is kept in shared memory (`inside`), and those kept in registers (`held`).
 
     units   those in shared memory that a matrix unit may read there itself
+    made    those that a unit of the target writes there from its registers, if it has such units
     """
 
     inside: Folds
     held: frozenset[str]
     units: frozenset[str] = frozenset()
+    made: Mapping[str, Atom] = field(default_factory=dict)
 
 
 def kept(plan: Plan, schedule: Schedule, node: Resident) -> Kept:
@@ -155,33 +153,16 @@ def kept(plan: Plan, schedule: Schedule, node: Resident) -> Kept:
             elif not extent.is_constant:
                 raise UnsupportedError(f"a block would keep {extent} elements of {tensor}")
         inside[tensor] = found
-    return Kept(inside, held, frozenset(t for c in clusters if c.is_contraction for t in _for_units(plan, c) if t in inside))
+    products = [(u, _atoms(plan, u)) for c in clusters if c.is_contraction for u in c.stmts if u.kind == UPDATE]
+    units = {x.source for u, atoms in products for x in u.reads if any(a.a_map is None and a.b_map is None for a in atoms)}
+    made = {u.target.source: next(iter(atoms)) for u, atoms in products if atoms}
+    return Kept(inside, held, frozenset(units & inside.keys()), {t: a for t, a in made.items() if t in inside})
 
 
-def _for_units(plan: Plan, c: Cluster) -> frozenset[str]:
-    """What the contraction reads that a matrix unit of the target multiplies where it lies in shared memory."""
-    u = next(s for s in c.stmts if s.kind == UPDATE)
+def _atoms(plan: Plan, u: Stmt) -> tuple[Atom, ...]:
+    """The matrix units of the target for an update."""
     found = tuple(dict.fromkeys(u.reads))
-    atoms = atoms_for(plan.target, found[0].dtype, found[1].dtype, u.target.dtype) if len(found) == 2 else ()
-    return frozenset(x.source for x in found if any(a.a_map is None and a.b_map is None for a in atoms))
-
-
-def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool, target: Target) -> Buffer:
-    """`b`, of which so much is kept, in shared memory: of a tile all of it, also where a tensor has fewer rows.
-
-    Of a dimension of which there is one nothing is left. Rows are longer than they must be, so that neighbours in a column lie in
-    different banks; whole lines are swizzled of what a matrix unit may read (`by_unit`), and where warps have 64 lanes: those
-    that read together there are no eight neighbours (runtime/emulator/pop_emu_banks.h).
-    """
-    left = [(d, dim) for d, dim in enumerate(b.dims) if kept.get(d) != 1]
-    dims = tuple((affine(k.step), 1) if isinstance(k := kept.get(d), Tile) else dim for d, dim in left)
-    new = replace(b, dims=dims, space=Space.SHARED, private=False)
-    lines = len(dims) > 1 and dims[-1][0].const * b.dtype.bytes_ % blocktile.SWIZZLE == 0 and dims[-2][0].const % 8 == 0
-    if lines and (by_unit or target.warp == CROSSED):
-        return replace(new, swizzle=blocktile.SWIZZLE, folded=not by_unit)
-    if len(dims) > 1 and dims[-1][0].const >= PADDED:
-        return replace(new, dims=(*dims[:-1], (dims[-1][0] + PAD // b.dtype.bytes_, 1)))
-    return new
+    return atoms_for(plan.target, found[0].dtype, found[1].dtype, u.target.dtype) if len(found) == 2 else ()
 
 
 def _clusters(node: Resident | Serial) -> tuple[Cluster, ...]:

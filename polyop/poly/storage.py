@@ -12,8 +12,9 @@ from polyop.ir.loops import Buffer
 from polyop.poly.build import Plan
 from polyop.poly.fold import Folds, find_batches, find_folds, find_reuse, folded, folded_buffer, reused
 from polyop.poly.homes import global_buffers, is_local
+from polyop.poly.lines import in_block
 from polyop.poly.nodes import Cluster, Node, Resident, Schedule, Serial, Shared
-from polyop.poly.resident import Kept, in_block, kept
+from polyop.poly.resident import Kept, kept
 from polyop.poly.tiles import TileProgram
 
 
@@ -63,8 +64,10 @@ class Storage:
         """The tensors of the call, and work space for the temporaries without a home, as far as they are kept."""
         found = (folded_buffer(b, self.kept, self.batches) for b in global_buffers(plan, (*self.local, *self.reuse)))
         units = frozenset(t for k in self.blocks.values() for t in k.units)
+        made = {t: a for k in self.blocks.values() for t, a in k.made.items()}
         inside = self.inside
-        return tuple(in_block(b, inside[b.name], b.name in units, plan.target) if b.name in inside else b for b in found)
+        return tuple(in_block(b, inside[b.name], b.name in units, made.get(b.name), plan.target) if b.name in inside else b
+                     for b in found)
 
 
 def find_storage(plan: Plan, schedule: Schedule, fold: bool) -> Storage:

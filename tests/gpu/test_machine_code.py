@@ -57,12 +57,10 @@ def test_attention_reads_and_loads_16_bytes_and_multiplies_by_units(where: str, 
 
 @pytest.mark.parametrize(("where", "dtype"), [("hip:gfx90a", "f32"), ("hip:gfx942", "f16"), ("hip:gfx1100", "f16")])
 def test_lanes_meet_in_no_bank_in_attention(where: str, dtype: str) -> None:
-    """But in one place of RDNA, where a warp writes two rows of scores at a time: see docs/gpu.md."""
     made = attention(where, dtype, 64)
     given, _ = arrays(dtype, 64, (64, 128, 64))
     sizes = {"B": 2, "S": 64, "N": 128, "D": 64}
     assert made.module is not None
     report = emulated.run(made.module, {n: sizes[n] for n in made.op.sizes}, {}, given, banks=True)
-    met = [t for t in report.traffic if t.conflicts]
     assert report.traffic and not report.findings and np.isfinite(given["O"].astype(np.float32)).all()
-    assert not met if where != "hip:gfx1100" else len(met) == 1 and met[0].write and "S0_acc" in met[0].code
+    assert not [t for t in report.traffic if t.conflicts]

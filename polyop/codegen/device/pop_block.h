@@ -124,6 +124,14 @@ template <int COUNT, class F> POP_FN auto pop_chosen(int i, F f) -> decltype(f(0
     return x;
 }
 
+// The number of a thread, of which that is forgotten as well.
+POP_FN pop_u32 pop_again(pop_u32 n) {
+#if defined(__HIP__) && !defined(POP_EMULATOR)
+    asm volatile("" : "+v"(n));
+#endif
+    return n;
+}
+
 // Of COUNT slabs of SIZE registers each takes the place of the one before, and the first that of the last.
 template <int COUNT, int SIZE, class T> POP_FN void pop_turn(T* slabs) {
     #pragma unroll
@@ -181,6 +189,9 @@ template <int ROWS, int LINE> POP_FN int pop_folded(int y, int x) {
     const unsigned row = y, column = x;
     return (int)(LINE * (ROWS * (column / LINE) + row) + (column % LINE ^ LINE / 8 * ((row ^ row / 8) % 8)));
 }
+
+// Where a row lies of a buffer in which eight rows change places: 4 c + 2 b + a where 4 a + 2 b + c would.
+POP_FN int pop_turned(int y) { return (y & ~5) | (y & 1) << 2 | (y >> 2 & 1); }
 
 // --- moves ----------------------------------------------------------------------------------------------------------
 
