@@ -116,20 +116,20 @@ template <class T> POP_FN void pop_forget(T& x) {
 }
 template <class... T> POP_FN void pop_anew(T&... numbers) { (pop_forget(numbers), ...); }
 
-// The `i`-th of COUNT values, `f(0)` to `f(COUNT - 1)`, in registers, which have no numbers that a thread computes.
-template <int COUNT, class F> POP_FN auto pop_chosen(int i, F f) -> decltype(f(0)) {
-    auto x = f(0);
-    #pragma unroll
-    for (int k = 1; k < COUNT; ++k) x = i == k ? f(k) : x;
-    return x;
-}
-
 // The number of a thread, of which that is forgotten as well.
 POP_FN pop_u32 pop_again(pop_u32 n) {
 #if defined(__HIP__) && !defined(POP_EMULATOR)
     asm volatile("" : "+v"(n));
 #endif
     return n;
+}
+
+// The `i`-th of COUNT values, `f(0)` to `f(COUNT - 1)`, in registers, which have no numbers that a thread computes.
+template <int COUNT, class F> POP_FN auto pop_chosen(int i, F f) -> decltype(f(0)) {
+    auto x = f(0);
+    #pragma unroll
+    for (int k = 1; k < COUNT; ++k) x = i == k ? f(k) : x;
+    return x;
 }
 
 // Of COUNT slabs of SIZE registers each takes the place of the one before, and the first that of the last.
