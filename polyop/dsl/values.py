@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from polyop.ir.casts import passes_through
 from polyop.ir.dtypes import BOOL, I64, DType, promote
 from polyop.ir.errors import fail
 from polyop.ir.expr import Affine, Apply, Const, Expr, Number, Quasi, affine, quasi
@@ -121,6 +122,8 @@ def cast(e: Expr, t: DType) -> Expr:
                 0 <= x.value <= SMALL for x in (a, b)):
             yes, no = (Const(float(x.value) if t.is_float else x.value, t) for x in (a, b))
             return Apply("select", (c, yes, no), t)
+        case Apply(fn="cast", args=(x,)) if passes_through(x.dtype, e.dtype, t):
+            return cast(x, t)  # as of u8 * i8, which is i16, in a sum of i32
     return e if e.dtype == t else Apply("cast", (e,), t)
 
 

@@ -11,10 +11,10 @@ import math
 from typing import Any
 
 from polyop.ir import scalars
+from polyop.ir.casts import passes_through
 from polyop.ir.dtypes import BF16, BOOL, F16, I64, DType
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Apply, Const, Expr, Number, Test
-from polyop.rewrite.casts import passes_through
 
 
 def apply_laws(e: Expr) -> Expr:

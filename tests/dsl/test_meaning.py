@@ -187,6 +187,11 @@ def test_sixteen_bits_are_summed_in_thirty_two_and_products_too():
     assert compute("op f(X: i8[N]) -> (Y: i32) { Y += X[i] * X[i] }", {"X": np.full(3, 100)}) == 30000
 
 
+def test_unlike_bytes_are_multiplied_in_the_accumulators_dtype_at_once():
+    made = op("op f(A: u8[N], B: i8[N]) -> (Y: i32) { Y += A[i] * B[i] }")  # which instructions for dot products need
+    assert str(made.steps[0].expr) == "(i32(A[i]) * i32(B[i]))"
+
+
 def test_the_accumulator_of_an_output_can_be_chosen():
     made = op("op f(X: f32[N]) -> (Y: f32) { Y: f64 [] += X[i] }")
     assert [str(s.expr.dtype) for s in made.steps] == ["f64", "f32"]

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop.ir import scalars
+from polyop.ir.casts import lossless, passes_through
 from polyop.ir.dtypes import BF16, BOOL, DTYPES, F16, F32, F64, I8, I32, I64, U8
 from polyop.ir.expr import Affine, Apply, Const, Load, Number, Scalar, affine, quasi
 from polyop.ir.expr import Test as Holds
 from polyop.ir.op import Range
 from polyop.rewrite.algebra import apply_laws
 from polyop.rewrite.bounds import never_negative
-from polyop.rewrite.casts import lossless, passes_through
 from polyop.rewrite.simplify import Known, simplify, simplify_expr
 from tests.rewrite.ops import assert_same, op
 
