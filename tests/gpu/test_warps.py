@@ -16,6 +16,7 @@ from polyop.ir.loops import For, Kind, LoopNest, Node, Space, rebuild, walk
 from polyop.ir.module import Module
 from polyop.ir.options import Options
 from polyop.ir.target import target
+from polyop.runtime import nvrtc
 
 
 def printed(made: LoopNest, on: str = "cuda:sm_80") -> Module:
@@ -45,6 +46,12 @@ def test_threads_that_fold_are_whole_warps_of_the_target(on: str, extent: int, b
         return
     with pytest.raises(InternalError, match="no whole number of warps"):
         printed(total(extent, beside), on)
+
+
+@pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
+@pytest.mark.parametrize(("extent", "beside"), [(2, 16), (16, 2), (32, 1), (128, 1)])
+def test_a_fold_of_any_number_of_threads_compiles_without_a_word(extent: int, beside: int) -> None:
+    assert nvrtc.compiled(printed(total(extent, beside), "cuda:sm_80"))[1] == ""
 
 
 PRODUCT = "op mm(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) }"

@@ -257,7 +257,7 @@ template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN
         pop_barrier();
         const pop_u32 first = n / (OVER * STEP) * (OVER * STEP / stride) * beside + n % beside;
         x = parts[first];
-        for (pop_u32 s = 1; s < OVER * STEP / stride; ++s) x = f(x, parts[first + s * beside]);
+        for (pop_u32 s = 1; s * stride < OVER * STEP; ++s) x = f(x, parts[first + s * beside]);
         pop_barrier();  // the next fold writes there
     }
     return x;
