@@ -14,7 +14,18 @@ from polyop.poly.blocking import RegisterTile, block_of_columns, columns_in_l2, 
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Cluster
 from polyop.poly.reads import Reads, is_close, reads_of
-from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, begins_late, classify, ends_early, iterators_of
+from polyop.poly.roles import (
+    BATCH,
+    COLUMN,
+    CONTRACTED,
+    ROW,
+    Contraction,
+    begins_late,
+    classify,
+    ends_early,
+    is_movable,
+    iterators_of,
+)
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
@@ -179,7 +190,8 @@ def _packs_left(x: Reads, tile: RegisterTile) -> bool:
     far = NEAR + 1 if is_close(x) and not tile.dot else 2
     dense = any(x.spacing(x.left, i) in range(1, far) for i in ((x.depth,) if tile.dot else c.having(CONTRACTED)))
     in_place = x.plan.splits(c.update) and len(c.having(ROW)) > 1 and is_close(x)
-    return len(c.lefts) == 1 and x.depth in iterators_of(x.left) and not dense and not in_place
+    movable = len(c.lefts) == 1 and is_movable(c.update, x.left)
+    return movable and x.depth in iterators_of(x.left) and not dense and not in_place
 
 
 def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:

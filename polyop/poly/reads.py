@@ -9,7 +9,7 @@ from math import prod
 from polyop.ir.expr import Affine, Load
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
-from polyop.poly.roles import CONTRACTED, ROW, Contraction, is_window, iterators_of, stands_alone, written_order
+from polyop.poly.roles import CONTRACTED, ROW, Contraction, is_movable, is_window, iterators_of, stands_alone, written_order
 from polyop.poly.strides import spacing, stride
 
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
@@ -51,7 +51,8 @@ class Reads:
     @property
     def is_one(self) -> bool:
         """Whether all that stands on the right is one operand that has everything contracted, and so may be copied."""
-        return len(self.what.rights) == 1 and set(self.what.having(CONTRACTED)) <= iterators_of(self.right)
+        return (len(self.what.rights) == 1 and set(self.what.having(CONTRACTED)) <= iterators_of(self.right)
+                and is_movable(self.what.update, self.right))
 
     def few(self, iterator: str, more: int) -> int:
         """How often `iterator` runs at most in each turn of a recurrence, as an option says; else `more`."""

@@ -86,6 +86,11 @@ def iterators_of(load: Load) -> frozenset[str]:
     return frozenset[str]().union(*(names(p) for p in load.index if isinstance(p, Affine)))
 
 
+def is_movable(u: Stmt, load: Load) -> bool:
+    """Whether a copy of what `load` reads can be made over its own iterators: what guards it asks for no others of `u`."""
+    return frozenset[str]().union(*map(names, load.guard)) & {*u.dims} <= iterators_of(load)
+
+
 def begins_late(u: Stmt, depth: str) -> bool:
     """Whether rows or columns begin to add up at places of their own: { k >= i }.
 

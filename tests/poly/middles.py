@@ -60,6 +60,8 @@ LOWER = """op f(A: f32[N, K]) -> (C: f32[N, N]) {
 BAND = "op f(A: f32[N, N], B: f32[N, M]) -> (C: f32[N, M]) { C[i, j] += A[i, k] * B[k, j] where i - 3 < k <= i + 1 }"
 BESIDE = "op f(A: f32[I, K, B], M: f32[J, K]) -> (C: f32[J, B, I]) { C[j, b, a] += A[a, k, b] * M[j, k] }"
 TRANSPOSE = "op f(X: f32[R, C]) -> (Y: f32[C, R]) { Y[c, r] = X[r, c] }"
+ELSEWHERE = """op f(A: f32[M, K], B: f32[N, N]) -> (C: f32[M, N]) {
+    C[m, n] max= (m != k ? A[m, k] : (B[n - k, n] else 2)) where k in 0:K, n in 0:N }"""
 MAXPLUS = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] max= A[m, k] + B[k, n] }"
 
 
@@ -104,6 +106,11 @@ def leapfrog(a):
         out[t, 0] += 2
         out[t, 1:] += 0.5 * out[t - 1, :-1] if t else 2
     return out
+
+
+def elsewhere(a):
+    m, n = np.indices((len(a["A"]), len(a["B"])))
+    return np.maximum(np.where(n >= m, a["B"][n - m, n], 2), np.where(np.eye(*a["A"].shape), -9, a["A"]).max(1)[:, None])
 
 
 def heat(a, steps):
@@ -153,6 +160,7 @@ CASES = {
     "band": (BAND, lambda a, s: np.triu(np.tril(a["A"], 1), -2) @ a["B"], ({"N": 21, "M": 17}, {"N": 2, "M": 1})),
     "beside": (BESIDE, lambda a, s: np.einsum("akb,jk->jba", a["A"], a["M"]), ({"I": 17, "K": 3, "B": 18, "J": 7},)),
     "transpose": (TRANSPOSE, lambda a, s: a["X"].T, ({"R": 17, "C": 35}, {"R": 1, "C": 1})),
+    "elsewhere": (ELSEWHERE, lambda a, s: elsewhere(a), ({"M": 7, "N": 70, "K": 9},)),
     "maxplus": (MAXPLUS, lambda a, s: (a["A"][:, :, None] + a["B"]).max(1), ({"M": 7, "N": 17, "K": 3},)),
 }
 
