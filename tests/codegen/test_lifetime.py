@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import pytest
+
 from polyop.codegen.llvm.lifetime import lives_of
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Const
-from polyop.ir.loops import For
+from polyop.ir.loops import For, If
 from tests.codegen.nests import A, lanes, ld, loop, nest, reg, st, strip, tensor
 
 PART, X = ld("part", "i_v"), ld("X", A("i_c", "i_v"))
@@ -61,3 +63,26 @@ def test_what_the_loop_before_has_left_is_the_same_life():
     first, then = loop("r", "M", FIRST, LAST), loop("q", "M", SUM, LAST)
     n = nest(BUFFERS, [first, then], ("M", "N"))
     assert lives_of(n).inside(n.body).blended == {"part"}
+
+
+def under(test, *inside):
+    return loop("r", "M", FIRST, loop("k", "K", lanes("i_v", 32, None, If((test,), (st(PART, X, "add"),)))), *inside)
+
+
+def read_under(test):
+    return lanes("i_v", 32, None, If((test,), (st(ld("Y", "r", "i_v"), PART),)))
+
+
+R_LESS_V, K_LESS_V = A("r") - A("i_v"), A("k") - A("i_v")
+
+
+@pytest.mark.parametrize(("test", "last", "ignored"), [
+    (R_LESS_V, read_under(R_LESS_V), True),        # the other triangle is never read
+    (R_LESS_V, LAST, False),                       # it is
+    (R_LESS_V, read_under(R_LESS_V - 1), False),   # another one is not
+    (K_LESS_V, read_under(K_LESS_V), False),       # which it is differs from turn to turn
+])
+def test_sums_need_not_ask_a_test_under_which_alone_they_are_read(test, last, ignored):
+    row = under(test, last)
+    n = nest(BUFFERS, [row], ("K", "M", "N"))
+    assert ((test,) in lives_of(n).inside(n.body).inside(row.body).ignored["part"]) == ignored

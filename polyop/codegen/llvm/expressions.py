@@ -16,7 +16,7 @@ from polyop.codegen.vecmath.ops import V
 from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
 from polyop.ir.dtypes import BOOL, I64, DType
 from polyop.ir.errors import assert_never
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, walk
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, affine, names, substitute, walk
 from polyop.ir.loops import Space
 
 NONE: frozenset[str] = frozenset()
@@ -196,11 +196,35 @@ def computed_positions(s: State, load: Load, active: Active) -> tuple[Value | No
 def conditions_of(s: State, load: Load, active: Active) -> Active:
     """What must hold for `load` to be read: its guard, and those of `active` on which its place may rely."""
     computed = any(not isinstance(p, Affine) for p in load.index)
-    needed = tuple(c for c in (*s.active, *active) if c.affine or computed)
+    needed = tuple({id(c): c for c in (*s.active, *active) if c.affine or computed}.values())
+    if len(needed) == 1 and not computed:  # of two, each may hold for a lane of its own
+        needed = (_enough(s, load, needed[0]),)
     # what all lanes decide alike moves a pointer, only the rest makes a mask, which then does not depend on as many rows
     alike = tuple(t for t in load.guard if lane_factor(s, t) == 0)
     apart = tuple(t for t in load.guard if t not in alike)
     return (*needed, *(Condition(test_value(s, tests), True) for tests in (alike, apart) if tests))
+
+
+def _enough(s: State, load: Load, c: Condition) -> Condition:
+    """What must hold for `load` to lie inside its buffer where `c` holds for some row and lane: that, instead of `c` for each.
+
+    Its place differs between lanes alone, of which the buffer has room for all, so it lies inside for all if it does for one.
+    What else is read for a lane is not used, since whatever is done under `c` is done where it holds.
+    """
+    buffer, lanes = s.nest.buffer(load.source), s.lanes
+    if len(c.tests) != 1 or not all(isinstance(a, str) for a, _ in c.tests[0].terms):
+        return c
+    if lanes is None or buffer.space != Space.WORK or not load.dtype.is_float or load.guard:
+        return c
+    used = names(c.tests[0]) & s.axes.keys()
+    at = [d for d, p in enumerate(load.index) if isinstance(p, Affine) and names(p) & used]
+    if len(at) != 1 or load.index[at[0]] != affine(lanes.index):
+        return c
+    extent, unit = buffer.dims[at[0]]
+    if unit != 1 or not extent.is_constant or extent.const < s.vectors() * s.width:
+        return c
+    most = substitute(c.tests[0], {n: s.axes[n].upper - 1 if c.tests[0].factor(n) > 0 else affine(0) for n in used})
+    return Condition(test_value(s, (most,)), True)
 
 
 def load_value(s: State, e: Load, active: Active) -> Value:

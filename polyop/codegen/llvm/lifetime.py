@@ -1,8 +1,10 @@
-"""Which stores to register buffers must keep the old value where a row or lane does not exist.
+"""Which stores to register buffers must keep the old value where a row or lane does not exist, or a test fails.
 
 If every loop that indexes a buffer has the same upper bound for as long as the buffer lives, a row or lane that does not
-exist is never read, and may hold anything. A buffer lives in the innermost body that has all its uses. Where loops side by side,
-such as those over full tiles and over the rest, each begin with writing it, it has a life in each.
+exist is never read, and may hold anything. So may an element that is read under a test alone, where that fails: of a tile
+that the diagonal of a triangle cuts, sums of the other triangle are computed and not stored. A buffer lives in the innermost
+body that has all its uses. Where loops side by side, such as those over full tiles and over the rest, each begin with writing
+it, it has a life in each.
 """
 
 from __future__ import annotations
@@ -13,6 +15,8 @@ from dataclasses import dataclass, field
 from polyop.ir.expr import Affine, Load, expr_names, loads, names
 from polyop.ir.loops import LOCKSTEP, For, If, IfData, LoopNest, Node, Space, Store, children, walk
 
+Tests = tuple[Affine, ...]
+
 
 @dataclass(frozen=True, slots=True)
 class Lives:
@@ -20,12 +24,16 @@ class Lives:
 
     unborn    those of which it is open in which body further inside they live
     blended   those that live here, and whose stores must keep what they do not reach
+    ignored   buffer that lives here -> tests of Ifs that its stores need not ask
+    lockstep  the indices of all rows and lanes
     used      the buffers that a node of the nest reads or writes, by the node's id: asked of each at every depth above it
     nest      the nest, whose nodes keep their ids for as long as it lives
     """
 
     unborn: frozenset[str] = frozenset()
     blended: frozenset[str] = frozenset()
+    ignored: Mapping[str, frozenset[Tests]] = field(default_factory=dict)
+    lockstep: frozenset[str] = frozenset()
     used: Mapping[int, frozenset[str]] = field(default_factory=dict, repr=False)
     nest: LoopNest | None = field(default=None, repr=False)
 
@@ -34,15 +42,17 @@ class Lives:
         if not self.unborn:
             return self
         used = [(n, self._used(n) & self.unborn) for n in body]
-        unborn, blended = set[str](), set(self.blended)
+        unborn, blended, ignored = set[str](), set(self.blended), dict(self.ignored)
         for name in self.unborn:
             users = tuple(n for n, found in used if name in found)
             alone = len(users) == 1 and isinstance(users[0], For | If | IfData)
             if alone or (users and all(self._has_own(n, name) for n in users)):
                 unborn.add(name)
-            elif not _uniform(users, name):
+                continue
+            if not _uniform(users, name):
                 blended.add(name)
-        return Lives(frozenset(unborn), frozenset(blended), self.used, self.nest)
+            ignored[name] = _around_reads(users, name, self.lockstep)
+        return Lives(frozenset(unborn), frozenset(blended), ignored, self.lockstep, self.used, self.nest)
 
     def _used(self, n: Node) -> frozenset[str]:
         return self.used[id(n)] if id(n) in self.used else _used(n)
@@ -73,7 +83,8 @@ def lives_of(nest: LoopNest) -> Lives:
     for n in reversed(tuple(walk(nest.body))):  # what is inside a node stands behind it
         inside = (used[id(c)] for c in children(n)) if not isinstance(n, Store) else ()
         used[id(n)] = _own(n).union(*inside)
-    return Lives(frozenset(b.name for b in nest.buffers if b.space == Space.REG), used=used, nest=nest)
+    lockstep = frozenset(n.index for n in walk(nest.body) if isinstance(n, For) and n.kind in LOCKSTEP)
+    return Lives(frozenset(b.name for b in nest.buffers if b.space == Space.REG), lockstep=lockstep, used=used, nest=nest)
 
 
 def _used(n: Node) -> frozenset[str]:
@@ -93,6 +104,42 @@ def _own(n: Node) -> frozenset[str]:
 
 def _places(s: Store) -> tuple[Load, ...]:
     return (*loads(s.target), *loads(s.expr))
+
+
+def _around_reads(region: tuple[Node, ...], name: str, lockstep: frozenset[str]) -> frozenset[Tests]:
+    """The tests that hold wherever an element of the buffer is read, and that hold or fail for an element all the time.
+
+    Each of its indices is a name, the same everywhere, so that an element has the values of rows and lanes that a test speaks of.
+    """
+    places: set[tuple[object, ...]] = set()
+    found: list[frozenset[Tests]] = []
+    varying: set[str] = set()
+
+    def go(body: tuple[Node, ...], tests: frozenset[Tests]) -> None:
+        for n in body:
+            match n:
+                case Store(target=target):
+                    places.update(x.index for x in _places(n) if x.source == name)
+                    found.extend(tests for x in _places(n) if x.source == name and x is not target)
+                case For(index=index, body=inside):
+                    varying.update({index} - lockstep)
+                    go(inside, tests)
+                case If(tests=more, then=then, other=other):
+                    go(then, tests | {more})
+                    go(other, tests)
+                case IfData(test=test):
+                    found.extend(frozenset() for x in loads(test) if x.source == name)
+                    go(children(n), tests)
+
+    go(region, frozenset())
+    if len(places) != 1 or not found:
+        return frozenset()
+    (index,) = places
+    own = {p.name for p in index if isinstance(p, Affine)}
+    if None in own or len(own) != len(index):
+        return frozenset()
+    asked = {t: frozenset[str]().union(*map(names, t)) for t in frozenset.intersection(*found)}
+    return frozenset(t for t, of in asked.items() if not of & varying and of & lockstep <= own)
 
 
 def _uniform(region: tuple[Node, ...], name: str) -> bool:

@@ -134,7 +134,7 @@ def _if(s: State, n: If) -> None:
     keep_active, keep_tests = s.active, s.tests
     if used:
         test = test_value(s, n.tests)
-        s.active = (*keep_active, Condition(test, True))
+        s.active = (*keep_active, Condition(test, True, n.tests))
         emit_nodes(s, n.then)
         s.active = (*keep_active, Condition(negation(s, test), True))
         emit_nodes(s, n.other)

@@ -63,10 +63,14 @@ class Value:
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that must hold for an expression to be evaluated; `affine`: isl may have relied on it."""
+    """Something that must hold for an expression to be evaluated.
+
+    affine   isl may have relied on it; tests: those of the If whose `then` this is, if it is one
+    """
 
     value: Value
     affine: bool
+    tests: tuple[Affine, ...] = ()
 
 
 Active = tuple[Condition, ...]

@@ -70,13 +70,15 @@ def update_register(s: State, n: Store, x: Value, point: Point, vectors: Iterabl
     rows, lanes = register_axes(s, n.target)
     blend = n.target.source in s.lives.blended
     missing = tuple(a for a in s.rows if a.index not in rows or blend)
-    exists = s.b.both(row_exists(s, missing, point), scalar_part(s, s.active, point))
+    ignored = s.lives.ignored.get(n.target.source, frozenset())
+    active = tuple(c for c in s.active if not c.tests or c.tests not in ignored)
+    exists = s.b.both(row_exists(s, missing, point), scalar_part(s, active, point))
     for v in vectors:
         key = key_of(s, n.target, point, v)
         new = operand(s, x, point, v, lanes)
         if n.reduce is not None:
             new = pair(s, n.reduce, new.like(s.regs[key]), new, n.target.dtype)
-        mask = lanes_part(s, s.active, point, v)
+        mask = lanes_part(s, active, point, v)
         if lanes and blend:
             mask = s.b.both(mask, existing(s, v), s.width)
         s.regs[key] = _kept(s, key, exists, _kept_lanes(s, key, mask, new.text))
