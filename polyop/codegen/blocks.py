@@ -6,6 +6,7 @@
     own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
     asked     what all elements of a unit's tile answer alike is asked before the loops over them, and before loops that hold
               nothing else
+    sunk      operands are fetched behind what their products ask, see `sunk.py`
     filled    copies of a statement that write registers alone run all, beyond the bounds of the tensor too: nobody reads those
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
     split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, which the compiler unrolls
@@ -17,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyop.codegen.implied import without_implied
+from polyop.codegen.sunk import sunk
 from polyop.codegen.unread import going_on, unasked
 from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import (
@@ -46,7 +48,7 @@ def prepared(nest: LoopNest) -> LoopNest:
     """`nest` as it is printed; itself, if no block has threads that work together."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest
-    return split(filled(asked(own(counted(unasked(without_implied(nest, going_on(nest))))))))
+    return split(filled(sunk(asked(own(counted(unasked(without_implied(nest, going_on(nest)))))))))
 
 
 def counted(nest: LoopNest) -> LoopNest:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from itertools import product
 
 import pytest
+from gpu_texts import compiled
 
 from polyop.codegen.clanes import of_row, pieces, rows_of, side_by_side
 from polyop.codegen.cscope import Held
@@ -17,6 +18,8 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Space, Store, walk
 from polyop.poly.fragmentunits import holds_operand
+from polyop.runtime import nvrtc
+from polyop.runtime.usage import usage
 from tests.gpu import test_keys_of_rows as seen
 from tests.gpu.test_resident import attention, run
 
@@ -52,6 +55,15 @@ def test_rows_that_see_some_keys_have_their_scores_in_registers_and_one_loop(key
     made = seen.attention(keys, "cuda:sm_80", "f16", 64)
     assert {b.name.partition("_")[0] for b in made.nest.buffers if b.space == Space.SHARED} == {"Q", "K", "V"}
     assert sum(isinstance(n, For) and n.index == "j_b" for n in walk(made.nest.body)) == 1
+
+
+@pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable() or "")
+@pytest.mark.parametrize("call", ["attention_window(Q, K, V, scale=0.125, window=w)", "attention_alibi(Q, K, V, m, scale=0.125)"])
+def test_rows_that_see_some_keys_of_128_channels_spill_nothing(call):
+    side = "f16[B, H, S, 128]"
+    text = f"op a(Q: {side}, K: {side}, V: {side}, m: f16[H]; w: int) -> (O: {side}) where w >= 1 {{ O = {call} }}"
+    (kernel,) = usage(nvrtc.assemble(compiled(text).module))
+    assert kernel.local == 0, kernel
 
 
 PLANTED = {"no lane asks the others": ("pop_v = pop_fold_lanes<4, 1>(pop_v, pop_f);", ""),
