@@ -113,7 +113,7 @@ def measured(bound: Bound, got: tuple[Array, ...], given: Settings) -> Row:
             skipped[peer.name] = f"its result is off by {error_:.0e}"
             continue
         things.append((peer.name, _by_turns(bound, calls)))
-    times = clock.interleaved([thing for _, thing in things], given.budget, process.rest if given.limits.threads > 1 else None)
+    times = clock.interleaved([thing for _, thing in things], given.budget, process.rest)
     return replace(row, times=dict(zip((n for n, _ in things), times, strict=True)), skipped=skipped)
 
 
