@@ -18,6 +18,7 @@ from math import prod
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate, names
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
 
 DEPTH = 32
@@ -64,19 +65,18 @@ def taken_out(op: Op) -> Op:
     """`op` with such factors outside of the sums."""
     found = {id(x.step): x for x in find_inner(op)}
     taken = all_names(op)
-    tensors, steps = list(op.tensors), list[Step]()
-    for s in op.steps:
+
+    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
         x = found.get(id(s))
         if x is None:
-            steps.append(s)
-            continue
+            return None
         dtype = s.target.dtype
         t = Tensor(fresh(f"{s.target.source}_inner", taken), dtype, tuple(x.extent(i) for i in x.kept), "temp")
         whole = Load(t.name, tuple(map(affine, x.kept)), dtype)
-        tensors.append(t)
-        steps += [replace(s, target=whole, expr=_product(x.inside), ranges=_ranges(s, (*x.kept, x.over))),
-                  replace(s, expr=_product((whole, *x.outside)), ranges=tuple(r for r in s.ranges if r.index != x.over))]
-    return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if found else op
+        return (t,), (replace(s, target=whole, expr=_product(x.inside), ranges=_ranges(s, (*x.kept, x.over))),
+                      replace(s, expr=_product((whole, *x.outside)), ranges=tuple(r for r in s.ranges if r.index != x.over)))
+
+    return with_steps(op, instead)
 
 
 def _inner(op: Op, s: Step) -> Inner | None:

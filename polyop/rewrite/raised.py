@@ -18,7 +18,9 @@ from polyop.ir.dots import BYTES, RAISES, TOP, dot, matrix, product
 from polyop.ir.expr import Affine, Apply, Const, Load, affine, evaluate, expr_names, names
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
-from polyop.rewrite.names import fresh
+from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.instead import with_steps
+from polyop.rewrite.names import all_names, fresh
 
 ROWS = 128
 """Rows that share a sum of columns which make it worth it to find it on its own."""
@@ -55,19 +57,18 @@ def pays(found: Sequence[Alike], sizes: Mapping[str, int], target: Target) -> bo
 def raised(op: Op) -> Op:
     """`op` with such sums of raised bytes, and sums of columns beside them."""
     found = {id(x.step): x for x in find_alike(op)}
-    taken = {*op.sizes, *(t.name for t in op.tensors), *(p.name for p in op.params), *(i for s in op.steps for i in s.indices)}
-    tensors, steps = list(op.tensors), list[Step]()
-    for s in op.steps:
+    taken = all_names(op)
+
+    def instead(s: Step) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
         x = found.get(id(s))
         if x is None:
-            steps.append(s)
-            continue
+            return None
         names_ = fresh(f"{x.right.source}_sums", taken), fresh(f"{s.target.source}_raised", taken)
         sums, whole = (Tensor(n, s.target.dtype, tuple(_extents(s)[i] for i in kept), "temp")
                        for n, kept in zip(names_, (_columns(x), _kept(s)), strict=True))
-        tensors += [sums, whole]
-        steps += _steps(x, sums.name, whole.name)
-    return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if found else op
+        return (sums, whole), _steps(x, sums.name, whole.name)
+
+    return with_steps(op, instead)
 
 
 def _steps(x: Alike, sums: str, whole: str) -> tuple[Step, Step, Step]:
@@ -115,5 +116,5 @@ def _columns(x: Alike) -> tuple[str, ...]:
 
 def _kept(s: Step) -> tuple[str, ...]:
     """The indices that are the positions of the target of `s`; () if these are more than that."""
-    found = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.indices]
-    return tuple(n for n in found if n) if len(found) == len(s.target.index) == len(set(found)) else ()
+    found = plain_indices(s.target)
+    return found if found and {*found} <= {*s.indices} else ()

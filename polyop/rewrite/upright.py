@@ -11,8 +11,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Expr, Load, expr_names, loads, map_loads
+from polyop.ir.expr import Affine, Load, expr_names, loads, map_loads
 from polyop.ir.op import Op, Step, Tensor
+from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
 
 COLUMNS = 4
@@ -20,26 +21,23 @@ COLUMNS = 4
 
 def columns_upright(op: Op, few: Mapping[str, int]) -> Op:
     """`op` with such copies for the products whose columns are as many as one of the sizes `few`, which are at most `COLUMNS`."""
-    tensors, steps = list(op.tensors), list[Step]()
     taken = all_names(op)
-    for s in op.steps:
+
+    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
         lying = upright(op, s)
         last = s.target.index[-1] if s.target.index else None
         extent = next((r.upper - r.lower for r in s.ranges if isinstance(last, Affine) and r.index == last.name), None)
         if lying is None or extent is None or not 0 < few.get(extent.name or "", 0) <= COLUMNS:
-            steps.append(s)
-            continue
+            return None
         order = (len(lying.index) - 1, *range(len(lying.index) - 1))
         shape = op.tensor(lying.source).shape
         copy = replace(lying, source=fresh(f"{lying.source}_upright", taken), index=tuple(lying.index[d] for d in order))
-        tensors.append(Tensor(copy.source, lying.dtype, tuple(shape[d] for d in order), "temp"))
+        t = Tensor(copy.source, lying.dtype, tuple(shape[d] for d in order), "temp")
         ranges = tuple(r for p in copy.index for r in s.ranges if isinstance(p, Affine) and r.index == p.name)
-        steps += [Step(copy, None, lying, ranges, (), s.span), replace(s, expr=_instead(s.expr, lying, copy))]
-    return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(steps) > len(op.steps) else op
+        return (t,), (Step(copy, None, lying, ranges, (), s.span),
+                      replace(s, expr=map_loads(s.expr, lambda x: copy if x == lying else x)))
 
-
-def _instead(e: Expr, old: Load, new: Load) -> Expr:
-    return map_loads(e, lambda x: new if x == old else x)
+    return with_steps(op, instead)
 
 
 def upright(op: Op, s: Step) -> Load | None:
