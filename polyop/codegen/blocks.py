@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyop.codegen.implied import without_implied
+from polyop.codegen.nested import nested
 from polyop.codegen.sunk import sunk
 from polyop.codegen.unread import going_on, unasked
 from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, place, quasi, substitute, substitute_expr
@@ -148,11 +149,7 @@ def _without(n: If, known: tuple[Affine, ...]) -> Body:
 
 def _tile_loops(n: For) -> tuple[tuple[For, ...], Body]:
     """`n`, with the loops over a tile that stand directly in it if it is one; and what is inside."""
-    loops = [n]
-    while n.kind == Kind.ATOM and len(n.body) == 1 and isinstance(n.body[0], For) and n.body[0].kind == Kind.ATOM:
-        n = n.body[0]
-        loops.append(n)
-    return tuple(loops), n.body
+    return nested((n,), Kind.ATOM) if n.kind == Kind.ATOM else ((n,), n.body)
 
 
 def _is_tile(body: Body) -> bool:

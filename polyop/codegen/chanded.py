@@ -13,10 +13,10 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyop.codegen import clanes
-from polyop.codegen.cindex import bounded, condition, index, natural
+from polyop.codegen.cindex import index, natural
 from polyop.codegen.clanes import lane_of, of_row
-from polyop.codegen.cplace import STORED, element, offset, slot_counts
-from polyop.codegen.cresults import place_of_row
+from polyop.codegen.cplace import STORED, element, offset, slot_counts, slots_of
+from polyop.codegen.cresults import place_of_row, tests_of
 from polyop.codegen.cscope import Held, Rows, Scope
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, loads, names, quasi
@@ -62,7 +62,7 @@ def lines(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ..
     x, r = s.expr, scope.tiles.rows[s.target.source]
     assert isinstance(x, Load)
     h, column = scope.tiles.held[x.source], scope.tiles.handed[s.stmt]
-    tests = [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
+    tests = tests_of(loops, also, scope)
     tile, count, one = _tiles(x, scope)
     # { column -> [the element of those that a lane has of the row, the lane of those that have it] }, see `side_by_side`
     near, mine = clanes.side_by_side(h), of_row(h, r)
@@ -96,8 +96,7 @@ def _register(mine: tuple[int, ...], near: int) -> Affine:
 def _tiles(x: Load, scope: Scope) -> tuple[Affine, int, Load]:
     """Which of several tiles `x` is of, how many there are, and `x` in tile `pop_tile`."""
     b = scope.buffers[x.source]
-    places = [p for p in x.index if isinstance(p, Affine)]
-    slots = [quasi("div", p, affine(unit)) for p, (_, unit) in zip(places, b.dims, strict=True)]
+    places, slots = [p for p in x.index if isinstance(p, Affine)], slots_of(x, b)
     several = [d for d, n in enumerate(slot_counts(b)) if not (slots[d].is_constant or n == affine(1))]
     if len(several) > 1:
         raise UnsupportedError(f"`{x}` chooses among tiles in two ways")

@@ -50,6 +50,11 @@ def slot_counts(b: Buffer) -> tuple[Affine, ...]:
     return tuple(counts)
 
 
+def slots_of(x: Load, b: Buffer) -> list[Affine]:
+    """In which slot of each dimension of `b`, which is in registers, `x` lies."""
+    return [quasi("div", p, affine(unit)) for p, (_, unit) in zip(x.index, b.dims, strict=True) if isinstance(p, Affine)]
+
+
 def side_by_side(b: Buffer) -> int | None:
     """The dimension whose neighbours lie side by side; None if none is known to be such, as of a single element."""
     return b.unit if b.space == Space.TENSOR else len(b.dims) - 1 if b.dims else None

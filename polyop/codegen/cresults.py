@@ -64,8 +64,13 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
 
 def _tested(loops: tuple[For, ...], also: tuple[Affine, ...], lines: list[str], scope: Scope) -> list[str]:
     """`lines` where an element is inside the bounds of `loops` and what is asked `also` holds."""
-    tests = [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
+    tests = tests_of(loops, also, scope)
     return [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
+
+
+def tests_of(loops: tuple[For, ...], also: tuple[Affine, ...], scope: Scope) -> list[str]:
+    """What is asked of an element: the bounds of `loops`, and what is asked `also`."""
+    return [*(t for f in loops for t in bounded(f, scope.names)), *(condition(t, scope.names) for t in also)]
 
 
 def _each(s: Store, regs: int, count: int, rows: Iterable[Rows], scope: Scope) -> int:

@@ -24,9 +24,9 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.codegen import ccopy
-from polyop.codegen.cplace import offset, slot_counts
+from polyop.codegen.cplace import offset, slot_counts, slots_of
 from polyop.codegen.cscope import Scope
-from polyop.ir.expr import Affine, Apply, Load, affine, loads, names, quasi, substitute
+from polyop.ir.expr import Affine, Apply, Load, affine, loads, names, substitute
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import For, If, Kind, Node, Space, Store, map_accesses, stores, walk
 from polyop.ir.scalars import UNARY_FLOAT
@@ -101,8 +101,7 @@ def _is_copy(n: For, scope: Scope) -> bool:
 def _slabs(x: Load, n: For, scope: Scope) -> _Slabs | None:
     """The slabs that `n` counts of a buffer in registers; None, if it counts none. Their size is 0, if that is not plain."""
     b, counts = scope.buffers[x.source], [c.const for c in slot_counts(scope.buffers[x.source])]
-    places = [p for p in x.index if isinstance(p, Affine)]
-    slots = [quasi("div", p, affine(unit)) for p, (_, unit) in zip(places, b.dims, strict=True)]
+    places, slots = [p for p in x.index if isinstance(p, Affine)], slots_of(x, b)
     mine = [d for d, p in enumerate(slots) if n.index in names(p)]
     if not mine:
         return None

@@ -36,4 +36,3 @@ def _is_short(n: For) -> bool:
     """Whether lanes `n` are known to be fewer than a line of 4-byte elements has: to ask takes longer than to write them."""
     trips = n.upper - n.lower
     return trips.is_constant and trips.const * 4 < LINE
-

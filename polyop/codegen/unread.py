@@ -135,4 +135,3 @@ def _is_own(c: Affine, x: Load, around: Sequence[For], uses: Sequence[_Use], fix
         if not any(all(u.load.index[d] == affine(name) for u in uses) for d in place):
             return False
     return all(c in u.known for u in uses)
-

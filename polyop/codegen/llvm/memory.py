@@ -86,7 +86,7 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
     """Consecutive lanes to consecutive elements, forwards or backwards."""
     vectors, forwards = s.pieces(), place.stride == 1
     there = [lane_mask(s, place, v, write=True) if forwards else existing(s, v) for v in vectors]
-    masks = [s.b.both(x, lanes_part(s, conditions, point, v), s.width) for v, x in zip(vectors, there, strict=True)]
+    masks = [s.b.both(t, lanes_part(s, conditions, point, v), s.width) for v, t in zip(vectors, there, strict=True)]
     if n.stream and n.reduce is None and forwards and exists is None and all(m is None for m in masks):
         _stream(s, x, place, point)
         return
