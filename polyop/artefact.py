@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Protocol
 
 from polyop.ir.deep import with_room
@@ -14,6 +13,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.report.explain import explain
+from polyop.rewrite.flatten import products
 
 
 class Compiled(Protocol):
@@ -69,5 +69,4 @@ class Artefact:
     def explain(self, sizes: Mapping[str, int] | None = None) -> str:
         """Loops, fusion, work, memory and proofs; with `sizes`, the formulas are also worked out for them."""
         given = {**self.calls, **(sizes or {})}
-        products = {n: prod(given[m] for m in group) for n, group in self.merged.items() if given.keys() >= {*group}}
-        return with_room(lambda: explain(self, given | products))
+        return with_room(lambda: explain(self, given | products(self.merged, given)))

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING
 
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
-from polyop.rewrite.flatten import Flat, Group, allowed, flatten, in_arrays
+from polyop.rewrite.flatten import Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import call, store
@@ -65,8 +64,8 @@ def seen_as(bound: Bound, flat: Flat) -> Bound:
         strides = together.strides(v.shape, v.strides)
         assert strides is not None, f"{name} does not lie in one piece"
         views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory, v.device)
-    sizes = {n: prod(bound.sizes[x] for x in group) for n, group in flat.sizes.items()}
-    return Bound(flat.op, bound.sizes | sizes, bound.scalars, views, bound.results, bound.sources, bound.home)
+    sizes = bound.sizes | products(flat.sizes, bound.sizes)
+    return Bound(flat.op, sizes, bound.scalars, views, bound.results, bound.sources, bound.home)
 
 
 def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:

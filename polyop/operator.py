@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,7 +18,7 @@ from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
-from polyop.rewrite.flatten import chains, flatten
+from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import regime
@@ -296,8 +295,7 @@ class Operator:
             op, merged = flat.op, flat.sizes
         asked = options
         if sizes is not None and t.family != "x86":
-            known = {**sizes, **{n: prod(sizes[m] for m in group) for n, group in merged.items()}}
-            asked = blocks(op, questions(op), known, options, t)
+            asked = blocks(op, questions(op), {**sizes, **products(merged, sizes)}, options, t)
         units = units or contiguous(op, asked.ones)
         made = _roomy(lambda: self._compile(op, units, t, asked))
         text = made.module.text if made.module else ""

@@ -51,6 +51,11 @@ class Flat:
     sizes: Mapping[str, Group]
 
 
+def products(merged: Mapping[str, Group], sizes: Mapping[str, int]) -> dict[str, int]:
+    """The sizes that are products of others, as far as these are known."""
+    return {n: prod(sizes[x] for x in group) for n, group in merged.items() if sizes.keys() >= {*group}}
+
+
 def flatten(op: Op, groups: Sequence[Group]) -> Flat:
     """`op` with the dimensions of each of `groups` as one."""
     together, sizes = {t.name: dims(t, groups) for t in op.tensors}, dict[str, Group]()
