@@ -24,7 +24,7 @@ from polyop.ir.abreast import abreast
 from polyop.ir.expr import Affine, Load, affine, loads, names, quasi
 from polyop.ir.loops import Barrier, Buffer, For, If, Kind, LoopNest, Node, Space, children, rebuild, stores, walk
 from polyop.poly.groups import never_equal
-from polyop.poly.labels import new_name
+from polyop.poly.labels import names_in, new_name
 
 Body = tuple[Node, ...]
 
@@ -64,8 +64,7 @@ class _Kernel:
 
 def side_by_side(nest: LoopNest, engine: bool = False) -> LoopNest:
     """`nest`, in which kernels that do not need each other are one. `engine`: whether one may copy tiles for blocks."""
-    taken = {*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers),
-             *(n.index for n in walk(nest.body) if isinstance(n, For))}
+    taken = names_in(nest) | {n.index for n in walk(nest.body) if isinstance(n, For)}
     return _Joined(nest, taken, engine).nest()
 
 

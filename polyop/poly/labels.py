@@ -10,8 +10,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
 
+from polyop.ir.loops import LoopNest
+
 HOMES = ("row", "reg", "sum", "turned")
 """What follows a tensor's name in that of a buffer, where no statement's does."""
+
+
+def names_in(nest: LoopNest) -> set[str]:
+    """The sizes, scalars and buffers of `nest`."""
+    return {*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers)}
 
 
 def new_name(base: str, is_free: Callable[[str], bool]) -> str:

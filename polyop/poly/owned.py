@@ -16,13 +16,13 @@ from dataclasses import replace
 from polyop.ir.expr import Load, loads
 from polyop.ir.loops import Buffer, For, Kind, LoopNest, Node, Space, Store, children, map_accesses, rebuild, stores
 from polyop.poly.beside import Body, host_steps, is_kernel, is_parallel
-from polyop.poly.labels import new_name
+from polyop.poly.labels import names_in, new_name
 
 
 def owned(nest: LoopNest) -> LoopNest:
     """`nest`, in which no two kernels use the same registers, shared memory or memory of threads."""
     own = {b.name: b for b in nest.buffers if b.space in (Space.REG, Space.SHARED) or b.private}
-    taken = {*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers)}
+    taken = names_in(nest)
     seen = set[str]()
     more: list[Buffer] = []
 
@@ -55,7 +55,7 @@ def by_threads(nest: LoopNest) -> LoopNest:
         acc = 0; ..    for j in [2, N) (parallel) { acc = 0; .. }
     """
     own = {b.name: b for b in nest.buffers if b.space == Space.REG}
-    taken = {*nest.sizes, *(n for n, _ in nest.scalars), *(b.name for b in nest.buffers)}
+    taken = names_in(nest)
     more: list[Buffer] = []
 
     def thread(body: Body) -> Body:
