@@ -223,10 +223,17 @@ def _ways(plan: Plan, node: Resident, serial: Serial, turn: Axes, held: frozense
     """How contractions are tiled; with registers for what is between them first, where some units leave it there."""
     every = tuple(_strategies(plan, _clusters(serial), turn))
     for strategies, _ in every:
-        if whole := fragmentunits.by_rows(strategies, plan.target):
-            with suppress(UnsupportedError):
-                yield whole, fragments.fragments(plan, node, serial, whole, held), False
+        whole = fragmentunits.by_rows(strategies, plan.target)
+        if whole and (f := _registers(plan, node, serial, whole, held)):
+            yield whole, f, False
     yield from ((strategies, None, without_unit) for strategies, without_unit in every)
+
+
+def _registers(plan: Plan, node: Resident, serial: Serial, strategies: Strategies, held: frozenset[str]) -> Fragments | None:
+    """The registers of what is between contractions; None, if something there is in no lane's registers."""
+    with suppress(UnsupportedError):
+        return fragments.fragments(plan, node, serial, strategies, held)
+    return None
 
 
 def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, f: Fragments | None, outer: Axes, turn: Axes,
