@@ -57,7 +57,7 @@ def test_rows_that_see_some_keys_have_their_scores_in_registers_and_one_loop(key
     assert sum(isinstance(n, For) and n.index == "j_b" for n in walk(made.nest.body)) == 1
 
 
-@pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable() or "")
+@pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
 @pytest.mark.parametrize("call", ["attention_window(Q, K, V, scale=0.125, window=w)", "attention_alibi(Q, K, V, m, scale=0.125)"])
 def test_rows_that_see_some_keys_of_128_channels_spill_nothing(call):
     side = "f16[B, H, S, 128]"
@@ -74,12 +74,15 @@ PLANTED = {"no lane asks the others": ("pop_v = pop_fold_lanes<4, 1>(pop_v, pop_
            "powers beyond the last key are no zeros": ("[j_p_q][pop_r] = pop_to_f16(0.0f)", "[j_p_q][pop_r] = 0x7e00")}
 
 
+def with_fault(made, before, after):
+    """What was compiled, with `after` wherever its text says `before`, which it does."""
+    assert before in made.module.text
+    return replace(made, module=replace(made.module, text=made.module.text.replace(before, after)))
+
+
 @pytest.mark.parametrize("fault", PLANTED)
 def test_a_planted_fault_is_seen_in_the_values(fault):
-    made = attention("cuda:sm_80", "f16", 64, depth=64)
-    before, after = PLANTED[fault]
-    assert before in made.module.text
-    broken = replace(made, module=replace(made.module, text=made.module.text.replace(before, after)))
+    broken = with_fault(attention("cuda:sm_80", "f16", 64, depth=64), *PLANTED[fault])
     report, error = run(broken, "f16", 64, (65, 97, 64))
     assert report.findings or not error < 4e-3
 
@@ -94,10 +97,7 @@ TERMS = {"an element is that of another lane": ("pop_from(pop_mine, (int)pop_lan
 
 @pytest.mark.parametrize("fault", TERMS)
 def test_a_fault_in_the_terms_of_an_atom_that_is_cut_is_seen_in_the_values(fault):
-    made = seen.attention("j <= i", "cuda:sm_80", "f16", 64)
-    before, after = TERMS[fault]
-    assert before in made.module.text
-    broken = replace(made, module=replace(made.module, text=made.module.text.replace(before, after)))
+    broken = with_fault(seen.attention("j <= i", "cuda:sm_80", "f16", 64), *TERMS[fault])
     with pytest.raises(AssertionError, match=r"Not equal to tolerance|findings"):
         assert not seen.run(broken, "j <= i", "f16", 64, (65, 97, 0), strange=True).findings
 
