@@ -1,4 +1,5 @@
-"""Matrix tiles: the machine code has them, and what they are asked to do is right, with each instruction done by a function."""
+"""Matrix tiles: the machine code has them, and what they are asked to do is right: on hardware that has them, and with each
+instruction done by a function elsewhere."""
 
 from __future__ import annotations
 
@@ -18,13 +19,14 @@ from polyop.ir.dtypes import BF16, DTYPES, F32, I8, I16, I32, I64, U8
 from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.ir.target import target
-from polyop.runtime.cpu import usable
+from polyop.runtime.cpu import cpu_features, usable
 from polyop.runtime.layout import contiguous
 from tests.codegen.harness import FEATURES, V4, load
 
 AMX = target("x86:sapphirerapids")
 WITHOUT = replace(V4, name="vnni", features="+avx512vnni,+avx512bf16")
 here = pytest.mark.skipif(not (FEATURES.get("avx512vnni") and FEATURES.get("avx512bf16")), reason="no AVX512-BF16 here")
+tiled = pytest.mark.skipif(not cpu_features().get("amx-tile"), reason="no matrix tiles here")
 DTYPE = {"bf16": "f32", "i8": "i32", "u8": "i32"}
 PAIRS = [("bf16", "bf16", "tdpbf16ps"), ("i8", "i8", "tdpbssd"), ("u8", "i8", "tdpbusd"), ("i8", "u8", "tdpbsud"),
          ("u8", "u8", "tdpbuud")]
@@ -117,6 +119,16 @@ class Tiles:
         return text
 
 
+def operands(text, left, right, m, k, n):
+    """A, B, what their product is, and room for it; all values are small integers."""
+    rng = np.random.default_rng(m + k + n)
+    shape = (3, k, n) if text is FILTER else (n, k) if text is COLUMNS else (k, n)
+    a, b = (rng.integers(0 if x == "u8" else -7, 8, s) for x, s in ((left, (m, k)), (right, shape)))
+    rows = max(0, m - 2) if text is FILTER else m
+    want = (sum(a[r : r + rows] @ b[r] for r in range(3)) if text is FILTER else a @ (b.T if text is COLUMNS else b))
+    return a.astype(DTYPES[left].numpy), b.astype(DTYPES[right].numpy), want, np.full((rows, n), 77, DTYPES[DTYPE[left]].numpy)
+
+
 @here
 @pytest.mark.parametrize("text", [MATMUL, COLUMNS, FILTER], ids=["rows", "columns", "filter"])
 @pytest.mark.parametrize("left,right", [p[:2] for p in PAIRS])
@@ -124,17 +136,38 @@ def test_what_tiles_are_asked_to_do_is_right(text, left, right):
     out = made(text, left, right)
     soft = Tiles()
     kernel = load(replace(out.module, text=Tiles.text(out.module.text)), WITHOUT, soft.addresses)
-    numpy = [DTYPES[x].numpy for x in (left, right, DTYPE[left])]
     for m, k, n in ((40, 200, 70), (29, 1100, 33), (12, 37, 1)):
-        rng = np.random.default_rng(k)
-        shape = (3, k, n) if text is FILTER else (n, k) if text is COLUMNS else (k, n)
-        a, b = (rng.integers(0 if x == "u8" else -7, 8, s).astype(t)
-                for x, s, t in zip((left, right), ((m, k), shape), numpy[:2], strict=True))
-        rows = max(0, m - 2) if text is FILTER else m
-        c = np.full((rows, n), 77, numpy[2])
+        a, b, want, c = operands(text, left, right, m, k, n)
         kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
-        wide = [x.astype(np.float64) for x in (a, b)]
-        want = (sum(wide[0][r : r + rows] @ wide[1][r] for r in range(3)) if text is FILTER else
-                wide[0] @ (wide[1].T if text is COLUMNS else wide[1]))
         np.testing.assert_array_equal(c, want)
         assert soft.products
+
+
+@here
+@pytest.mark.parametrize("left,right,steps", [("bf16", "bf16", 32), ("u8", "i8", 64)])
+def test_a_depth_of_whole_tiles_is_all_in_tiles(left, right, steps):
+    """Also the last of them: a loop to K - 1 in steps of two has its last trip one before the end."""
+    out = made(COLUMNS, left, right)
+    soft = Tiles()
+    kernel = load(replace(out.module, text=Tiles.text(out.module.text)), WITHOUT, soft.addresses)
+    a, b, _, c = operands(COLUMNS, left, right, 64, steps, 32)
+    kernel({"M": 64, "K": steps, "N": 32}, {}, {"A": a, "B": b, "C": c})
+    of_one = soft.products
+    a, b, _, c = operands(COLUMNS, left, right, 64, 3 * steps, 32)
+    kernel({"M": 64, "K": 3 * steps, "N": 32}, {}, {"A": a, "B": b, "C": c})
+    assert of_one and soft.products == 4 * of_one
+
+
+SIZES = [(1, 1, 1), (15, 64, 16), (16, 63, 17), (17, 65, 15), (31, 32, 33), (32, 31, 63), (33, 128, 64), (64, 130, 65),
+         (65, 1, 31), (63, 2, 127), (97, 101, 103), (40, 33, 32), (26, 1100, 33), (3, 15, 1), (48, 17, 200), (130, 2100, 70)]
+
+
+@tiled
+@pytest.mark.parametrize("text", [MATMUL, COLUMNS, FILTER], ids=["rows", "columns", "filter"])
+@pytest.mark.parametrize("left,right", [p[:2] for p in PAIRS])
+def test_the_hardware_gets_it_right(text, left, right):
+    kernel = load(made(text, left, right).module, AMX)
+    for m, k, n in SIZES:
+        a, b, want, c = operands(text, left, right, m, k, n)
+        kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
+        np.testing.assert_array_equal(c, want, err_msg=f"{m} x {k} x {n}")

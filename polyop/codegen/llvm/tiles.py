@@ -46,7 +46,8 @@ def emit_tiles(s: State, n: For, lower: Int, upper: Int, branch: Branch) -> Int:
     if t is None:
         return lower
     b, step = s.b, n.step * TILE
-    count = b.floor_div(b.extreme("max", b.sub(upper, lower), 0), step)
+    # trips, not what lies between the bounds: the last trip of { k < K - 1 } in steps of 2 begins one before the end
+    count = b.floor_div(b.extreme("max", b.add(b.sub(upper, lower), n.step - 1), 0), step)
     end = b.add(lower, b.mul(count, step))
     branch(s, b.compare("slt", lower, end), lambda: _loop(s, t, lower, end), lambda: None)
     return end
