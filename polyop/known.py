@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
-from polyop.rewrite.flatten import Flat, Group, allowed, flatten, in_arrays, products
-from polyop.rewrite.questions import Questions, questions
+from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
+from polyop.rewrite.ones import fix_sizes
+from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
@@ -42,16 +43,33 @@ class Known:
     def __init__(self, op: Op) -> None:
         self.op = op
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
-        self._chains = in_arrays(op)
+        self._windows = windows(op)
+        self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
 
-    def merged(self, bound: Bound) -> Merged:
-        """The Op with those dimensions as one that lie one after the other in all arrays of a call."""
-        groups: tuple[Group, ...] = ()
-        if self._chains:
-            views = bound.views
-            groups = allowed(self._chains, {n: v.shape for n, v in views.items()}, {n: v.strides for n, v in views.items()})
-        return self._merged.get(groups, lambda: Merged(self.op, groups))
+    def merged(self, bound: Bound, special: bool = False) -> Merged:
+        """The Op with those dimensions as one that lie one after the other in all arrays of a call.
+
+        special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
+                  a product of matrices, whose columns are all pixels of an image
+        """
+        op, groups = self._grouped((), bound)
+        ones = tuple(n for n in self._windows if bound.sizes[n] == 1) if special else ()
+        if ones:
+            known, more = self._grouped(ones, bound)
+            op, ones, groups = (known, ones, more) if more != groups else (op, (), groups)
+        return self._merged.get((ones, groups), lambda: Merged(op, groups))
+
+    def _grouped(self, ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
+        """The Op with sizes that are 1 put in, and which of its dimensions are one in a call."""
+        def form() -> tuple[Op, tuple[Chain, ...]]:
+            op = fix_sizes(self.op, dict.fromkeys(ones, 1))
+            return op, in_arrays(op)
+
+        op, chains = self._forms.get(ones, form)
+        views = bound.views
+        shapes, strides = ({n: getattr(v, what) for n, v in views.items()} for what in ("shape", "strides"))
+        return op, allowed(chains, shapes, strides) if chains else ()
 
 
 def seen_as(bound: Bound, flat: Flat) -> Bound:

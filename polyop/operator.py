@@ -171,7 +171,7 @@ class Operator:
             bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
-        merged = known.merged(bound)
+        merged = known.merged(bound, self.options.special and bound.home is None)
         seen = seen_as(bound, merged.flat)
         names = (*self._inner, *known.fresh[: len(outs)])
         if bound.home is not None:

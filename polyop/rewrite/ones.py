@@ -21,7 +21,9 @@ def fix_sizes(op: Op, sizes: Mapping[str, int]) -> Op:
     env = {s: affine(n) for s, n in sizes.items()}
     tensors = tuple(replace(t, shape=tuple(substitute(e, env) for e in t.shape)) for t in op.tensors)
     steps = tuple(_fixed(s, env, _telling(op, s, env)) for s in op.steps)
-    return _narrowed(replace(assumed(op, sizes), tensors=tensors, steps=steps))
+    facts = tuple(map_affine(f, lambda x: substitute(x, env)) for f in op.facts)
+    open_ = tuple(f for f in facts if not (isinstance(f, Test) and all(never_negative(t, op.sizes) for t in f.tests)))
+    return _narrowed(assumed(replace(op, tensors=tensors, steps=steps, facts=open_), sizes))
 
 
 def _narrowed(op: Op) -> Op:

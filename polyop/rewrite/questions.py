@@ -211,6 +211,11 @@ def _is_window(s: Step, i: str) -> bool:
     return any(i in names(p) and len(names(p) & set(s.indices)) > 1 for p in positions)
 
 
+def windows(op: Op) -> tuple[str, ...]:
+    """The sizes of the windows of contractions."""
+    return _windows(op, [s for s, _ in _contractions(op)])
+
+
 def _windows(op: Op, reductions: list[Step]) -> tuple[str, ...]:
     """The sizes `R` of indices `r` in 0:R that `reductions` read at `p + r`, and add up."""
     found = set()

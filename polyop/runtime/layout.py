@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from polyop.ir.expr import affine
 from polyop.ir.op import Op, Tensor
 from polyop.ir.options import Layout
 from polyop.runtime.arrays import View
@@ -25,23 +26,21 @@ def unit(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
 
 
 def layout(op: Op, views: Mapping[str, View], ones: tuple[str, ...] = ()) -> Layout:
-    """The Layout of a call's arrays, inputs and outputs in the Op's order; dimensions of a size in `ones` do not count."""
+    """The Layout of a call's arrays, inputs and outputs in the Op's order; dimensions of 1 or a size in `ones` do not count."""
     return Layout(tuple((t.name, _unit(t, views[t.name], ones)) for t in op.tensors if t.role != "temp"))
 
 
 def _unit(t: Tensor, v: View, ones: tuple[str, ...]) -> int | None:
-    if not ones:
-        return unit(v.shape, v.strides)
     kept = _counted(t, ones)
     found = unit(tuple(v.shape[d] for d in kept), tuple(v.strides[d] for d in kept))
     return None if found is None else kept[found]
 
 
 def _counted(t: Tensor, ones: tuple[str, ...]) -> list[int]:
-    """The dimensions of `t` without those of a size in `ones`, or all if nothing is left."""
-    return [d for d, e in enumerate(t.shape) if e.name not in ones] or list(range(len(t.shape)))
+    """The dimensions of `t` without those of 1 or of a size in `ones`, or all if nothing is left."""
+    return [d for d, e in enumerate(t.shape) if e.name not in ones and e != affine(1)] or list(range(len(t.shape)))
 
 
 def contiguous(op: Op, ones: tuple[str, ...] = ()) -> Layout:
-    """The Layout in which every array is contiguous in C's order; dimensions of a size in `ones` do not count."""
+    """The Layout in which every array is contiguous in C's order; dimensions of 1 or a size in `ones` do not count."""
     return Layout(tuple((t.name, _counted(t, ones)[-1] if t.shape else None) for t in op.tensors if t.role != "temp"))

@@ -14,7 +14,9 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
+from polyop.known import Known
 from polyop.rewrite.flatten import Dims, allowed, chains, dims, flatten, in_arrays
+from polyop.runtime.bind import bind
 
 SCALE = "op f(X: f32[B, C, H, W], g: f32[C]) -> (Y: f32[B, C, H, W]) { Y[b, c, h, w] = X[b, c, h, w] * g[c] }"
 MEAN = "op f(X: f32[B, H, W]) -> (Y: f32[B]) { t[b] += X[b, h, w]; Y[b] = t[b] / (H * W) }"
@@ -135,3 +137,53 @@ def test_calls_with_views_of_all_sorts_give_what_numpy_gives(shape, data):
     out = np.zeros([n + 1 for n in shape], np.float32)[: shape[0], : shape[1], : shape[2]]
     add(x, z, out=out)
     np.testing.assert_allclose(out, x + 2 * z, rtol=1e-6)
+
+
+FIRST = """op f(X: f32[B, C, H, W], F: f32[K, C, R, S]; const stride: int = 1, const pad: int = 0)
+    -> (Y: f32[B, K, (H + 2*pad - R) / stride + 1, (W + 2*pad - S) / stride + 1]) where R >= 1, S >= 1 {
+    Y[b, k, p, q] += (X[b, c, stride*p + r - pad, stride*q + s - pad] else 0) * F[k, c, r, s]
+}"""
+LAST = """op f(X: f32[B, H, W, C], F: f32[R, S, C, K]) -> (Y: f32[B, H - R + 1, W - S + 1, K]) where R >= 1, S >= 1 {
+    Y[b, p, q, k] += X[b, p + r, q + s, c] * F[r, s, c, k]
+}"""
+
+
+@pytest.mark.parametrize(("text", "consts", "x", "f", "found"), [
+    (FIRST, {}, (2, 3, 5, 7), (4, 3, 1, 1), {("H", "W")}),
+    (FIRST, {}, (2, 3, 5, 7), (4, 3, 3, 3), set()),
+    (FIRST, {}, (2, 3, 5, 7), (4, 3, 3, 1), set()),
+    (FIRST, {"stride": 2}, (2, 3, 5, 7), (4, 3, 1, 1), set()),
+    (FIRST, {"pad": 1}, (2, 3, 5, 7), (4, 3, 1, 1), set()),
+    (FIRST, {}, (2, 3, 0, 7), (4, 3, 1, 1), set()),
+    (LAST, {}, (2, 5, 7, 3), (1, 1, 3, 4), {("B", "H", "W")}),
+    (LAST, {}, (2, 5, 7, 3), (2, 1, 3, 4), set()),
+])
+def test_pixels_are_one_dimension_where_windows_have_one_element(text, consts, x, f, found):
+    op = instantiate(parse(Source("<test>", text)), "f", consts=consts)
+    image, filter_ = np.ones(x, np.float32), np.ones(f, np.float32)
+    bound = bind(op, {"X": image, "F": filter_})
+    assert set(Known(op).merged(bound, special=True).flat.sizes.values()) == found
+    assert not Known(op).merged(bound).flat.sizes
+    gap = bind(op, {"X": np.ones((*x[:-1], 2 * x[-1]), np.float32)[..., : x[-1]], "F": filter_})
+    assert ("H", "W") not in Known(op).merged(gap, special=True).flat.sizes.values() or text == LAST
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 2), st.sampled_from([1, 3, 17]), st.sampled_from([1, 5, 16, 33]), st.sampled_from([0, 1, 2, 7, 8, 13]),
+       st.sampled_from([1, 2, 4, 11, 28]), st.sampled_from([1, 2]), st.integers(0, 1), st.booleans())
+def test_convolutions_of_one_element_are_what_products_in_float64_are(b, c, k, h, w, window, gap, last):
+    rng = np.random.default_rng(b + 2 * c + 3 * k + 5 * h + 7 * w)
+    image = rng.standard_normal((b, c, h + window - 1, w + window - 1 + gap), np.float32)[..., : w + window - 1]
+    filter_ = rng.standard_normal((k, c, window, window), np.float32)
+    want = sum(np.einsum("bcpq,kc->bkpq", image[:, :, r : r + h, s : s + w].astype(np.float64), filter_[:, :, r, s])
+               for r, s in np.ndindex(window, window))
+    f = WITH_WINDOWS[last]
+    if last:
+        turned = image.transpose(0, 2, 3, 1), filter_.transpose(2, 3, 1, 0)
+        got = f(*map(np.ascontiguousarray, turned)).transpose(0, 3, 1, 2)
+    else:
+        got = f(image, filter_)
+    np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
+
+
+WITH_WINDOWS = polyop.op(FIRST), polyop.op(LAST)

@@ -66,7 +66,7 @@ def test_a_sum_of_which_no_element_is_left_has_a_value_as_before():
     assert fixed.steps[0].indices == ("i", "j")
     arrays = {"p": np.arange(4, dtype=np.float32).reshape(4, 1), "g": np.full(4, 5, np.float32)}
     np.testing.assert_array_equal(evaluate(fixed, sizes, {}, arrays)["O"], [5, 5, 5, 8])
-    made = compile_op(fixed, contiguous(fixed), AVX512, Options(special=False))
+    made = compile_op(fixed, contiguous(op), AVX512, Options(special=False))
     assert made.rung == "tuned"
     always = instantiate(parse(Source("<test>", text.replace("j <= i + N - S", "j <= i"))), "f")
     assert fix_sizes(always, {"N": 1}).steps[0].indices == ("i",)  # no sum is without an element

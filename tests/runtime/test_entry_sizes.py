@@ -33,6 +33,8 @@ TEXTS = {
     "kept": "op f(X: f64[A, B, C]) -> (Y: f64[A, B, C]) { T[a, b, c] = X[a, b, c] + A; Y[a, b, c] = T[a, b, C - 1 - c] }",
     "window": """op f(X: f32[N, D], W: f32[R, D]) -> (Y: f32[N - R + 1, D]) where N >= R
                  { Y[i, d] += X[i + r, d] * W[r, d] }""",
+    "image": """op f(X: f32[C, H, W], F: f32[K, C, R, R]) -> (Y: f32[K, H - R + 1, W - R + 1]) where H >= R, W >= R
+                { Y[k, p, q] += X[c, p + r, q + s] * F[k, c, r, s] }""",
     "gather": "op f(ids: i64[B], E: f32[V, D]) -> (Y: f32[B, D]) { Y[b, d] = E[ids[b], d] }",
 }
 SHAPES = {
@@ -43,6 +45,7 @@ SHAPES = {
     "gather": lambda n, m, k: ((n,), (m, k)), "flat": lambda n, m, k: ((3, n, m),) * 2,
     "runs": lambda n, m, k: ((3, n % 4 + 1, n, m), (n % 4 + 1,)), "flat inout": lambda n, m, k: ((n % 4 + 1, m, 3),),
     "kept": lambda n, m, k: ((2, n, m),), "window": lambda n, m, k: ((n + k % 9, m), (k % 9 + 1, m)),
+    "image": lambda n, m, k: ((3, n, m), (4, 3, k % 2 + 1, k % 2 + 1)),
 }
 DTYPES = {"two": ("i2", "i2"), "turned": ("f8", "f8"), "gather": ("i8", "f4"), "kept": ("f8",)}
 made = {}
