@@ -29,7 +29,7 @@ from polyop.poly.roles import (
 
 CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
-DOTS_MOST = 4  # rows that are dot products in place: 8 long ones come from L2 again for each column
+DOTS_MOST = 8  # rows that are dot products in place, of several columns at once: as many come from L2 again for these
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 LITTLE = 8  # that part of L1 may be a right operand that is read where it lies
 ALL, TILES = "of all loops", "of all tiles"

@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Apply, Const, Load, affine, expr_names, loads, names, walk
-from polyop.ir.expr import Test as Tests
+from polyop.ir.expr import Affine, Apply, Const, Load, affine, loads, names, walk
 from polyop.ir.options import SHORT
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
-from polyop.poly.iterators import blocks_of, written
+from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.sharing import beside, is_line, is_tied, is_window, multiplied, others, sharing
 from polyop.poly.strides import spacing, stride
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
 OTHERS = 4
-"""Rows in lock step around few columns, where these have a window: its elements for all columns are then too many for L1."""
+"""Rows in lock step that share a vector: from memory they come in as many streams, and one alone does not keep it busy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,31 +107,12 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             out.append(replace(by_shell, apart=True))
     if any(inner):
         few = beside(plan, cluster)
+        one = None if few else multiplied(plan, cluster, groups, inner)
         at = len(out) if lane and shell[lane] >= total else 0
-        sides = [with_rows(plan, by_inner, *few)] if few else []
-        across = others(plan, cluster, few[0]) if few and not plan.options.rows else None
+        sides = [with_rows(plan, by_inner, *few)] if few else [with_rows(plan, by_inner, one, OTHERS)] if one else []
+        across = others(plan, cluster, few[0]) if few else None
         out[at:at] = [*(with_others(plan, x, across) for x in sides if across), *sides, by_inner]
     return (*out, none)
-
-
-def beside(plan: Plan, cluster: Cluster) -> tuple[str, int] | None:
-    """The loop of the shell over few rows that share what else the cluster's one update reads: `m` of `A[m, k] * B[n, k]`.
-
-    Or that over few columns, `n`; and how many they are.
-    """
-    updates = [s for s in cluster.stmts if s.kind == UPDATE]
-    last = updates[0].target.index[-1] if len(updates) == 1 and updates[0].target.index else None
-    if not isinstance(last, Affine) or last.name is None:
-        return None
-    s, own = updates[0], plan.classes[updates[0].name]
-    columns = dict(plan.options.few).get(s.extent(last.name).name or "", 0) if last.name in s.dims else 0
-    if columns > 1 and own[last.name] in cluster.shell and not all(last.name in expr_names(x) for x in s.reads):
-        return own[last.name], columns
-    if plan.options.rows <= 1:
-        return None
-    shared = frozenset[str]().union(*(expr_names(x) for x in s.reads if last.name in expr_names(x)))
-    rows = [i for i in s.dims if own[i] in cluster.shell and i not in shared and any(i in expr_names(x) for x in s.reads)]
-    return (own[rows[-1]], plan.options.rows) if rows else None
 
 
 def with_rows(plan: Plan, r: RowStrategy, rows: str, few: int) -> RowStrategy:
@@ -140,20 +121,10 @@ def with_rows(plan: Plan, r: RowStrategy, rows: str, few: int) -> RowStrategy:
     return replace(r, rows=rows, row_extent=few, vectors=most)
 
 
-def others(plan: Plan, cluster: Cluster, few: str) -> str | None:
-    """The innermost loop of the shell that shares what `few` has, if that has a window: q of `X[q + s, c] * F[k, s, c]`."""
-    (s,) = (x for x in cluster.stmts if x.kind == UPDATE)
-    if not any(is_window(plan, cluster.stmts, c) for c in plan.classes[s.name].values() if c not in cluster.shell):
-        return None
-    own = {c: i for i, c in plan.classes[s.name].items()}
-    reads = [expr_names(x) for x in s.reads if own[few] in expr_names(x)]
-    found = [c for c in cluster.shell if c != few and c in own and not any(own[c] in x for x in reads)]
-    return found[-1] if found else None
-
-
 def with_others(plan: Plan, r: RowStrategy, across: str) -> RowStrategy:
-    """`r` with four rows `across` in lock step around its own: each vector of either side then serves four sums."""
-    return replace(r, also=(across, OTHERS), vectors=1)
+    """`r` with rows `across` in lock step around its own, as many as there are registers for."""
+    most = max(n for n in range(1, OTHERS + 1) if (r.row_extent + 1) * n + 1 <= plan.target.registers)
+    return replace(r, also=(across, most), vectors=1)
 
 
 def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:
@@ -228,58 +199,6 @@ def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
     """Whether `loop` is known to have fewer iterations than a vector has lanes, as the window of a pooling has."""
     extents = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
     return any(e.is_constant and e.const < lanes for e in extents)
-
-
-def is_window(plan: Plan, stmts: Iterable[Stmt], loop: str) -> bool:
-    """Whether the iterator of `loop` is added to another one in some read: `s` of `X[2*q + s]`, which is mostly short.
-
-    An element of a block is none, `p` of `X[4096*b + p]`: its loop is known to be long.
-    """
-    return any(names(p) & set(s.dims) - own and names(p) & own and not any(blocks_of(p, i, s) for i in own)
-               for s in stmts for own in [{i for i in s.dims if plan.classes[s.name].get(i) == loop}]
-               for load in s.reads for p in load.index if isinstance(p, Affine))
-
-
-def sharing(plan: Plan, cluster: Cluster, lane: str) -> str | None:
-    """The innermost loop of the shell whose neighbours may share a read of the cluster's one update: `p` of `X[p + r] * F[r]`.
-
-    They run in lock step then: what they share is read once, and their sums do not wait for each other.
-    """
-    updates = [s for s in cluster.stmts if s.kind == UPDATE]
-    if len(updates) != 1:
-        return None
-    s = updates[0]
-    own = plan.classes[s.name]
-
-    def uses(x: Load, c: str) -> bool:
-        return any(own[i] == c and i in (names(p) if isinstance(p, Affine) else expr_names(p)) for p in x.index for i in s.dims)
-
-    inside = [own[i] for i in s.dims if own[i] not in cluster.shell]
-    for c in reversed(cluster.shell):
-        if c != lane and c in own.values() and any(not uses(x, c) and any(uses(x, i) for i in inside) for x in s.reads):
-            return c
-    return None
-
-
-def is_line(plan: Plan, cluster: Cluster, lane: str, rows: str) -> bool:
-    """Whether a window slides along `rows` in one line of an image after another, and `lane` goes through its channels.
-
-    Lines are short, so that blocks of channels may go along one each: { Y[p, q, c] += X[p + r, q + s, c] * F[r, s, c] }.
-    """
-    s, = (s for s in cluster.stmts if s.kind == UPDATE)
-    own = plan.classes[s.name]
-    slides = {own[i] for x in s.reads for p in x.index if isinstance(p, Affine) and len(names(p) & set(s.dims)) > 1
-              for i in names(p) & set(s.dims)}
-    return rows in slides and lane not in slides and any(c in slides for c in cluster.shell if c != rows)
-
-
-def is_tied(plan: Plan, cluster: Cluster, lane: str) -> bool:
-    """Whether a condition ties `lane` to a loop inside the lanes: `k >= i` where k is added up and i has the lanes."""
-    def loops(s: Stmt, t: Affine) -> set[str]:
-        return {plan.classes[s.name][i] for i in names(t) & set(s.dims)}
-
-    found = [loops(s, t) for s in cluster.stmts for w in s.where if isinstance(w, Tests) for t in w.tests]
-    return any(lane in x and x - set(cluster.shell) for x in found)
 
 
 def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:

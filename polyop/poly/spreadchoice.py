@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.integers import power_of_two
 from polyop.poly.build import Plan
-from polyop.poly.lanes import is_few, is_window, score
+from polyop.poly.lanes import is_few, score
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import scatters
 from polyop.poly.scop import Stmt
+from polyop.poly.sharing import is_window
 
 BLOCK = 256     # threads where nothing is known of a row's length
 EACH = 8        # iterations of a thread that are worth a thread

@@ -6,8 +6,8 @@ import pytest
 
 from polyop.codegen.llvm.lifetime import lives_of
 from polyop.ir.dtypes import F32
-from polyop.ir.expr import Const
-from polyop.ir.loops import For, If
+from polyop.ir.expr import Affine, Const, affine, quasi
+from polyop.ir.loops import For, If, Kind
 from tests.codegen.nests import A, lanes, ld, loop, nest, reg, st, strip, tensor
 
 PART, X = ld("part", "i_v"), ld("X", A("i_c", "i_v"))
@@ -23,7 +23,7 @@ def test_a_buffer_lives_in_the_innermost_body_that_has_all_its_uses():
     around = lives_of(n).inside(n.body)
     assert around.unborn == {"part"} and not around.blended
     inside = around.inside(row.body)
-    assert not inside.unborn and inside.blended == {"part"}     # 32 lanes, of which the sum has fewer at its end
+    assert not inside.unborn and inside.blended == {"part": {0}}     # 32 lanes, of which the sum has fewer at its end
 
 
 def test_what_is_blended_stays_so_further_inside():
@@ -39,7 +39,7 @@ def test_equal_stores_may_be_blended_in_one_place_and_not_in_another():
     some, all_ = loop("r", "M", FIRST, SUM, LAST), loop("q", "M", FIRST, full, LAST)
     n = nest([*BUFFERS[:2], reg("part", 32)], [some], ("M", "N"))
     m = nest([*BUFFERS[:2], reg("part", 32)], [all_], ("M", "N"))
-    assert lives_of(n).inside(n.body).inside(some.body).blended == {"part"}
+    assert lives_of(n).inside(n.body).inside(some.body).blended == {"part": {0}}
     assert not lives_of(m).inside(m.body).inside(all_.body).blended
 
 
@@ -56,13 +56,13 @@ def test_loops_side_by_side_that_begin_with_writing_it_have_lives_of_their_own()
     n = nest(BUFFERS, [full, rest], ("M", "N"))
     around = lives_of(n).inside(n.body)
     assert around.unborn == {"part"} and not around.blended
-    assert not around.inside(full.body).blended and around.inside(rest.body).blended == {"part"}
+    assert not around.inside(full.body).blended and around.inside(rest.body).blended == {"part": {0}}
 
 
 def test_what_the_loop_before_has_left_is_the_same_life():
     first, then = loop("r", "M", FIRST, LAST), loop("q", "M", SUM, LAST)
     n = nest(BUFFERS, [first, then], ("M", "N"))
-    assert lives_of(n).inside(n.body).blended == {"part"}
+    assert lives_of(n).inside(n.body).blended == {"part": {0}}
 
 
 def under(test, *inside):
@@ -86,3 +86,14 @@ def test_sums_need_not_ask_a_test_under_which_alone_they_are_read(test, last, ig
     row = under(test, last)
     n = nest(BUFFERS, [row], ("K", "M", "N"))
     assert ((test,) in lives_of(n).inside(n.body).inside(row.body).ignored["part"]) == ignored
+
+
+def test_rows_that_are_missing_everywhere_keep_nothing_where_lanes_do():
+    def rows(*body):
+        return For("p_p", Affine(), quasi("min", affine(4), affine("M")), body, kind=Kind.ROWS, extent=4)
+    part, x = ld("part", "p_p", "i_v"), ld("X", "p_p", A("i_c", "i_v"))
+    first, last = lanes("i_v", 32, None, st(part, Const(0.0, F32))), lanes("i_v", 32, None, st(ld("Y", "p_p", "i_v"), part))
+    tile = rows(first, strip("i", 32, "N", st(part, x, "add")), last)
+    n = nest([tensor("X", "M", "N"), tensor("Y", "M", 32), reg("part", 4, 32)], [loop("r", "M", tile)], ("M", "N"))
+    around = lives_of(n).inside(n.body)
+    assert around.inside(n.body[0].body).inside(tile.body).blended == {"part": {1}}

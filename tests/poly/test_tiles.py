@@ -190,9 +190,24 @@ def test_a_few_rows_of_dot_products_share_what_they_are_multiplied_with(text, ro
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
 
 
-def test_eight_rows_by_columns_are_a_tile_of_eight_rows():
+def test_eight_rows_by_columns_are_dot_products_with_several_columns_at_once():
     m = middle("op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", "tuned", Options(rows=8))
-    assert proved(m) and "packed: rows m x 8" in m.chosen[0] and "packs right" in m.chosen[0]
+    assert proved(m) and "rows m x 8 and n x 3" in m.chosen[0]
+    for sizes in ({"M": 8, "N": 7, "K": 33}, {"M": 5, "N": 2, "K": 16}, {"M": 9, "N": 3, "K": 1}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"] @ arrays["B"].T, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("term", "locked"), [
+    ("A[n, k] * x[k]", True), ("A[n, k] * x[k] where k <= n", False), ("A[n, k]", False),
+])
+def test_rows_that_are_multiplied_with_one_vector_run_in_lock_step(term, locked):
+    m = middle(f"op f(A: f32[N, N], x: f32[N]) -> (y: f32[N]) {{ y[n] += {term} }}", "tuned")
+    assert proved(m) and ("rows n x 4" in m.chosen[0]) == locked
+    for n in (1, 3, 4, 5, 70):
+        arrays, got = run(m, {"N": n})
+        own = np.tril(arrays["A"]) if "where" in term else arrays["A"]
+        np.testing.assert_allclose(got, (own * arrays["x"] if "x" in term else own).sum(1), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("step", [1, 2, 4, 5])

@@ -1,10 +1,10 @@
 """Which stores to register buffers must keep the old value where a row or lane does not exist, or a test fails.
 
-If every loop that indexes a buffer has the same upper bound for as long as the buffer lives, a row or lane that does not
-exist is never read, and may hold anything. So may an element that is read under a test alone, where that fails: of a tile
-that the diagonal of a triangle cuts, sums of the other triangle are computed and not stored. A buffer lives in the innermost
-body that has all its uses. Where loops side by side, such as those over full tiles and over the rest, each begin with writing
-it, it has a life in each.
+If every loop that indexes a dimension of a buffer has the same upper bound for as long as the buffer lives, a row or lane that
+does not exist there is never read, and may hold anything. So may an element that is read under a test alone, where that fails:
+of a tile that the diagonal of a triangle cuts, sums of the other triangle are computed and not stored. A buffer lives in the
+innermost body that has all its uses. Where loops side by side, such as those over full tiles and over the rest, each begin with
+writing it, it has a life in each.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class Lives:
     """What is known of register buffers at a place of a nest.
 
     unborn    those of which it is open in which body further inside they live
-    blended   those that live here, and whose stores must keep what they do not reach
+    blended   buffer that lives here -> dimensions along which its stores must keep what they do not reach
     ignored   buffer that lives here -> tests of Ifs that its stores need not ask
     lockstep  the indices of all rows and lanes
     used      the buffers that a node of the nest reads or writes, by the node's id: asked of each at every depth above it
@@ -31,7 +31,7 @@ class Lives:
     """
 
     unborn: frozenset[str] = frozenset()
-    blended: frozenset[str] = frozenset()
+    blended: Mapping[str, frozenset[int]] = field(default_factory=dict)
     ignored: Mapping[str, frozenset[Tests]] = field(default_factory=dict)
     lockstep: frozenset[str] = frozenset()
     used: Mapping[int, frozenset[str]] = field(default_factory=dict, repr=False)
@@ -42,17 +42,17 @@ class Lives:
         if not self.unborn:
             return self
         used = [(n, self._used(n) & self.unborn) for n in body]
-        unborn, blended, ignored = set[str](), set(self.blended), dict(self.ignored)
+        unborn, blended, ignored = set[str](), dict(self.blended), dict(self.ignored)
         for name in self.unborn:
             users = tuple(n for n, found in used if name in found)
             alone = len(users) == 1 and isinstance(users[0], For | If | IfData)
             if alone or (users and all(self._has_own(n, name) for n in users)):
                 unborn.add(name)
                 continue
-            if not _uniform(users, name):
-                blended.add(name)
+            if uneven := _uneven(users, name):
+                blended[name] = uneven
             ignored[name] = _around_reads(users, name, self.lockstep)
-        return Lives(frozenset(unborn), frozenset(blended), ignored, self.lockstep, self.used, self.nest)
+        return Lives(frozenset(unborn), blended, ignored, self.lockstep, self.used, self.nest)
 
     def _used(self, n: Node) -> frozenset[str]:
         return self.used[id(n)] if id(n) in self.used else _used(n)
@@ -142,8 +142,8 @@ def _around_reads(region: tuple[Node, ...], name: str, lockstep: frozenset[str])
     return frozenset(t for t, of in asked.items() if not of & varying and of & lockstep <= own)
 
 
-def _uniform(region: tuple[Node, ...], name: str) -> bool:
-    """Whether each dimension of the buffer is run through by loops with one bound, the same all the time."""
+def _uneven(region: tuple[Node, ...], name: str) -> frozenset[int]:
+    """The dimensions of the buffer that are run through by loops with several bounds, or with one that changes."""
     bounds: dict[int, set[tuple[Affine, int | None]]] = {}
     varying: set[str] = set()
 
@@ -167,5 +167,4 @@ def _uniform(region: tuple[Node, ...], name: str) -> bool:
                 go(children(n), around)
 
     go(region, {})
-    uppers = [u for seen in bounds.values() for u, _ in seen]
-    return all(len(seen) == 1 for seen in bounds.values()) and not any(names(u) & varying for u in uppers)
+    return frozenset(d for d, seen in bounds.items() if len(seen) > 1 or any(names(u) & varying for u, _ in seen))

@@ -30,6 +30,12 @@ def register_axes(s: State, load: Load) -> tuple[frozenset[str], bool]:
     return rows, lanes
 
 
+def blended_axes(s: State, load: Load) -> frozenset[str]:
+    """The rows and lanes along which a store to `load` must keep what does not exist."""
+    dims = s.lives.blended.get(load.source, ())
+    return frozenset[str]().union(*(names(p) for d in dims if isinstance(p := load.index[d], Affine)))
+
+
 def key_of(s: State, load: Load, point: Point, v: int) -> RegKey:
     """The name of one register value."""
     lanes = s.lanes.index if s.lanes else None

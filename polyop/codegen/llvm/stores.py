@@ -10,7 +10,7 @@ from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import lanes_part, scalar_part
 from polyop.codegen.llvm.memory import store_to_memory
 from polyop.codegen.llvm.monoids import pair
-from polyop.codegen.llvm.registers import key_of, register_axes, register_type
+from polyop.codegen.llvm.registers import blended_axes, key_of, register_axes, register_type
 from polyop.codegen.llvm.repeat import across, as_scalar, is_folded, points, row_exists, rows_needed
 from polyop.codegen.llvm.state import Point, RegKey, State, Value
 from polyop.codegen.llvm.turn import store_turned
@@ -52,10 +52,10 @@ def conditional(n: Store) -> tuple[Expr, Expr] | None:
 
 def _to_register(s: State, n: Store, x: Value) -> None:
     rows, lanes = register_axes(s, n.target)
-    blend = n.target.source in s.lives.blended
+    blend = blended_axes(s, n.target)
     for point in points(s, rows_needed(s, n, x, rows)):
         if is_folded(s, n, x, lanes):
-            missing = tuple(a for a in s.rows if a.index not in rows or blend)
+            missing = tuple(a for a in s.rows if a.index not in rows or a.index in blend)
             exists = s.b.both(row_exists(s, missing, point), scalar_part(s, s.active, point))
             key = key_of(s, n.target, point, 0)
             old = as_scalar(s, n, s.regs[key]) if key in s.regs else None
@@ -68,8 +68,8 @@ def _to_register(s: State, n: Store, x: Value) -> None:
 def update_register(s: State, n: Store, x: Value, point: Point, vectors: Iterable[int]) -> None:
     """Carry out `n`, of the value `x`, for one copy of the rows and these vectors; vector 0 is what is the same in all lanes."""
     rows, lanes = register_axes(s, n.target)
-    blend = n.target.source in s.lives.blended
-    missing = tuple(a for a in s.rows if a.index not in rows or blend)
+    blend = blended_axes(s, n.target)
+    missing = tuple(a for a in s.rows if a.index not in rows or a.index in blend)
     ignored = s.lives.ignored.get(n.target.source, frozenset())
     active = tuple(c for c in s.active if not c.tests or c.tests not in ignored)
     exists = s.b.both(row_exists(s, missing, point), scalar_part(s, active, point))
@@ -79,7 +79,7 @@ def update_register(s: State, n: Store, x: Value, point: Point, vectors: Iterabl
         if n.reduce is not None:
             new = pair(s, n.reduce, new.like(s.regs[key]), new, n.target.dtype)
         mask = lanes_part(s, active, point, v)
-        if lanes and blend:
+        if lanes and s.lanes and s.lanes.index in blend:
             mask = s.b.both(mask, existing(s, v), s.width)
         s.regs[key] = _kept(s, key, exists, _kept_lanes(s, key, mask, new.text))
 
