@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polyop.codegen.llvm.weight import vector_width
+from polyop.codegen.rolled import sums_of_tiles
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
 from polyop.ir.loops import (
@@ -34,8 +35,9 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
     _scopes(nest, nest.body, frozenset(nest.sizes), frozenset(), frozenset(), bool(target.warp))
     _whole_registers(nest)
     width = vector_width(nest, target)
+    aside = sums_of_tiles(nest, target)
     for n in _tiles(nest.body):
-        if (need := pressure(nest, n, width)) > target.registers:
+        if (need := pressure(nest, n, width, aside)) > target.registers:
             raise UnsupportedError(f"the tile at {n.index} keeps {need} vectors live; {target.name} has {target.registers}")
     return nest
 
@@ -118,8 +120,11 @@ def _whole_registers(nest: LoopNest) -> None:
                         raise UnsupportedError(f"{x}: one lane of a vector is used alone")
 
 
-def pressure(nest: LoopNest, tile: For, width: int) -> int:
-    """Vectors that a lock-step nest keeps live: its register buffers, one update's lane-wise operands, one more for a row."""
+def pressure(nest: LoopNest, tile: For, width: int, aside: frozenset[str] = frozenset()) -> int:
+    """Vectors that a lock-step nest keeps live: its register buffers, one update's lane-wise operands, one more for a row.
+
+    aside   the register buffers that are not kept in vectors
+    """
     axes = {n.index: (n.kind, n.extent or 1) for n in (tile, *walk(tile.body)) if isinstance(n, For) and n.kind in LOCKSTEP}
 
     def vectors(x: Load) -> int:
@@ -136,7 +141,7 @@ def pressure(nest: LoopNest, tile: For, width: int) -> int:
         return any(axes[u][0] == Kind.ROWS for p in x.index if isinstance(p, Affine) for u in names(p) & axes.keys())
 
     def is_register(x: Load) -> bool:
-        return nest.buffer(x.source).space == Space.REG
+        return nest.buffer(x.source).space == Space.REG and x.source not in aside
 
     inside = stores(tile.body)
     alive = _lifetimes(tile, frozenset(x for s in inside for x in (s.target, *loads(s.expr)) if is_register(x)))

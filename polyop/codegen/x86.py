@@ -19,6 +19,7 @@ from polyop.codegen.llvm.parallel import STATUS
 from polyop.codegen.llvm.routines import call
 from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
+from polyop.codegen.rolled import rolled, sums_of_tiles
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Load
 from polyop.ir.loops import Buffer, LoopNest, Node, Space
@@ -58,9 +59,12 @@ def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: O
     """Write the function that does `before` and then `body`, with the arguments of `nest`; returns its sites."""
     b = Builder(text)
     alone = replace(nest, body=body)
-    width = vector_width(alone, target)
+    width, tiled = vector_width(alone, target), sums_of_tiles(alone, target)
+    if tiled:
+        nest = alone = rolled(alone, target)
+        body = nest.body
     strict = options.numerics == "strict"
-    shared = Shared(nest, target, strict, options.threads, width, slots_of(nest), heavy_functions(alone, width))
+    shared = Shared(nest, target, strict, options.threads, width, slots_of(nest), heavy_functions(alone, width), tiled)
     s = State(b, shared, "%args", "%status", 0, lives_of(nest))
     before(s)
     emit_nodes(s, body)

@@ -106,6 +106,7 @@ class Matrix:
     feature: str
 
 
+SUMS = 4  # tiles of sums at most: of the eight that there are, operands take the others
 TILE = 16  # rows of a tile, lanes of its sums, and dot products that each of these adds up
 
 # https://www.intel.com/content/www/us/en/docs/intrinsics-guide: TDPBF16PS, TDPBSSD, TDPBSUD, TDPBUSD, TDPBUUD

@@ -44,6 +44,7 @@ class Space(str, Enum):
     TENSOR = "tensor"   # an argument of the call
     WORK = "work"       # memory the caller provides for the time of the call
     SHARED = "shared"   # of a block of threads: lives inside one iteration of the parallel loops around
+    STACK = "stack"     # memory of the function that runs, where a CPU's register buffers lie that its registers do not hold
     REG = "reg"         # registers: lives inside one iteration of the serial loops around its first store; of threads, each has
                         # its own, and what is indexed by the number of a thread is where that thread keeps it
 

@@ -45,16 +45,9 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
     return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, far, t.fma_chains))
 
 
-def matrix_tile(t: Target, d: Dot) -> Tile:
-    """A tile of sums for matrix instructions, which vectors must hold around the loop: two of them, as tall as registers allow.
-
-    Raises  UnsupportedError, if the target has too few registers.
-    """
-    kept, more = (2, 3) if d.owes else (1, 3)
-    rows = min(TILE, (t.registers - more) // 2 - kept)
-    if rows < 1:
-        raise UnsupportedError(f"no tile of sums fits {t.registers} vector registers")
-    return rows, 2
+def matrix_tile() -> Tile:
+    """Two by two tiles of sums for matrix instructions, each of which then uses what is loaded twice."""
+    return 2 * TILE, 2
 
 
 def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1, chains: int = 0) -> float:

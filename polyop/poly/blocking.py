@@ -20,12 +20,17 @@ from polyop.poly.scop import Stmt
 
 LINE = 64  # bytes that a cache takes at once
 PAGE = 4096  # bytes that memory is fetched ahead in
+DEEP = 2048  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 
 
 @dataclass(frozen=True, eq=False)
 class RegisterTile:
-    """A register tile; fields as in `PackedStrategy`. `bytes_`: of an element as it is packed; `dot`: its instruction."""
+    """A register tile; fields as in `PackedStrategy`.
+
+    bytes_     of an element as it is packed; dot: its instruction
+    is_matrix  whether matrix tiles do what that does, of sixteen steps at once
+    """
 
     rows: int
     columns: int
@@ -34,6 +39,7 @@ class RegisterTile:
     across: str | None
     second: int
     dot: Dot | None
+    is_matrix: bool = False
 
 
 def register_tile_of(x: Reads) -> RegisterTile:
@@ -54,9 +60,10 @@ def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
     """`tile` as the instruction `d` likes it."""
     options = x.plan.options
     known = options.rows or 2 * options.height or x.typical[x.row]  # of dot products, two tiles' rows fit into one
-    t, tiles = x.plan.target, matrix(x.plan.target, x.what.update.target.dtype, x.left.dtype, x.right.dtype)
-    rows, vectors = matrix_tile(t, d) if tiles and not known else register_tile(t, x.vector, known, x.typical[x.what.lane], d=d)
-    return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_)
+    t, found = x.plan.target, matrix(x.plan.target, x.what.update.target.dtype, x.left.dtype, x.right.dtype)
+    tiles = found is not None
+    rows, vectors = matrix_tile() if tiles and not known else register_tile(t, x.vector, known, x.typical[x.what.lane], d=d)
+    return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_, is_matrix=tiles)
 
 
 def depth_block(x: Reads, tile: RegisterTile, pack_left: bool) -> int:
@@ -66,6 +73,7 @@ def depth_block(x: Reads, tile: RegisterTile, pack_left: bool) -> int:
     # rows side by side share what a window along them reads, so that it takes no room of its own in L1
     shared = [i for i in x.what.having(CONTRACTED) if is_window(x.what.update, i) and is_shared(i, x.row, x.left)]
     room = depth_in_l1(x.plan.target, rows, tile.bytes_)
+    room = DEEP // tile.bytes_ if tile.is_matrix else room
     kc = max(16, 1 << round(log2(max(1, room / x.inside(shared)))))
     return min(kc, 128) if tile.beside else kc
 

@@ -158,7 +158,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     chunk = None if begins_late(c.update, x.depth) or ends_early(c.update, x.depth, around) else kc
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
     # Where threads take some rows each, none of these is the first for all of them
-    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind
+    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind and not tile.is_matrix
     return (replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
                     fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else ""),)
 

@@ -212,4 +212,5 @@ def test_few_steps_or_none_are_summed_by_an_operator_too(k):
 def test_this_machine_uses_the_instruction_that_it_has():
     host = cpu.resolve("x86")
     has = host.has("avx512vnni") if host.vector_bytes == 64 else host.has("avxvnni")
-    assert ("vpdpbusd" in product(host, "u8", "i8").module.text) == has
+    text = product(host, "u8", "i8").module.text
+    assert "tdpbusd" in text if host.has("amx-int8") else ("vpdpbusd" in text) == has

@@ -4,6 +4,7 @@ instruction done by a function elsewhere."""
 from __future__ import annotations
 
 import ctypes
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -55,10 +56,10 @@ def machine_code(text: str) -> str:
 def test_tiles_are_configured_once_and_never_spilled(left, right, name):
     code = machine_code(made(MATMUL, left, right).module.text)
     lines = [x.split()[0] for x in code.splitlines() if x.startswith("\t") and x.strip()]
-    assert lines.count(name) == 2 and lines.count("ldtilecfg") == 1 and "sttilecfg" not in lines
-    loop = code[: code.index(f"\t{name}")].rindex(":\n")
-    body = code[loop : code.index("\tjl", loop)]
-    assert body.count("tileloadd") == 3 and "tilestored" not in body and "zmm" not in body
+    assert lines.count("ldtilecfg") == lines.count("tilerelease") == 1 and "sttilecfg" not in lines
+    blocks = [x for x in re.split(r"\n\.L\w+:", code) if name in x]
+    whole = [x for x in blocks if x.count(name) == x.count("tileloadd") == 4 and "zmm" not in x and "tilestored" not in x]
+    assert any("\tj" in x for x in whole)
 
 
 def test_only_targets_with_tiles_and_dtypes_that_these_take_have_them():
@@ -138,7 +139,8 @@ def test_what_tiles_are_asked_to_do_is_right(text, left, right):
     kernel = load(replace(out.module, text=Tiles.text(out.module.text)), WITHOUT, soft.addresses)
     for m, k, n in ((40, 200, 70), (29, 1100, 33), (12, 37, 1)):
         a, b, want, c = operands(text, left, right, m, k, n)
-        kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
+        with np.errstate(all="ignore"):  # rows and lanes that do not exist hold anything
+            kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
         np.testing.assert_array_equal(c, want)
         assert soft.products
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import prod
 
 from polyop.codegen.llvm.index import atom_value, index, index_vector, rows_of, splat
 from polyop.codegen.llvm.state import Point, State, Value, require_buffer
@@ -61,6 +62,9 @@ def strides(s: State, b: Buffer) -> tuple[Int, ...]:
 
 def base_pointer(s: State, b: Buffer) -> str:
     """The address of element [0, .., 0]; of the thread's own copy, if there is one for each."""
+    if b.space == Space.STACK:
+        slots = prod(-(-e.const // unit) for e, unit in b.dims)
+        return s.b.pure(f"alloca [{slots} x {memory(b.dtype)}], align 64 ; {b.name}")
     p = s.slot(f"{b.name}.ptr", "ptr")
     if not b.private:
         return p

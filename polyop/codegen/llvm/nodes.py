@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import partial
 
 from polyop.codegen.llvm.addresses import gep, locate
+from polyop.codegen.llvm.builder import Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions, negation, test_value, value_of
@@ -16,9 +17,10 @@ from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
-from polyop.codegen.llvm.state import Axis, Condition, RegKey, State
+from polyop.codegen.llvm.state import Axis, Condition, RegKey, State, Sums
 from polyop.codegen.llvm.steady import compute_ahead
 from polyop.codegen.llvm.stores import store
+from polyop.codegen.llvm.sums import carried, merged, put, settle, start_at_zero, taken
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int
 from polyop.codegen.llvm.windows import arranged, is_window, write_out
@@ -53,6 +55,7 @@ def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
                 # nothing may have been written to its registers where the loop in it does not run
                 branch(s, s.b.do(f"freeze i1 {test}"), partial(emit_nodes, s, n.then), partial(emit_nodes, s, n.other))
             case Store():
+                settle(s, (n,))
                 store(s, n)
             case Prefetch():
                 _prefetch(s, n)
@@ -94,6 +97,8 @@ def _inside(s: State, n: For, piece: int | None) -> None:
     emit_nodes(s, n.body)
     s.close_axis(n.index)
     s.tile_depth = keep
+    if s.lanes is None:
+        s.sums = {}
 
 
 def _piece(s: State, n: For, v: int) -> None:
@@ -109,15 +114,19 @@ def branch(s: State, test: str, then: Callable[[], None], other: Callable[[], No
     """`then` or `other`; registers written in either are merged."""
     yes, no, done = s.b.new_label(), s.b.new_label(), s.b.new_label()
     s.b.line(f"br i1 {test}, label %{yes}, label %{no}")
-    before = dict(s.regs)
+    before, sums = dict(s.regs), dict(s.sums)
     ends: list[tuple[str, dict[RegKey, str]]] = []
+    tiles: list[tuple[str, dict[str, Sums], Code]] = []
     for name, body in ((yes, then), (no, other)):
-        s.regs = dict(before)
+        s.regs, s.sums = dict(before), dict(sums)
         s.label(name)
         body()
         ends.append((s.b.block, s.regs))
+        tiles.append((s.b.block, s.sums, []))
+        s.b.code.append(tiles[-1][2])
         s.b.line(f"br label %{done}")
     s.label(done)
+    s.sums = merged(s, tiles)
     s.regs = {}
     for key in sorted(ends[0][1].keys() | ends[1][1].keys()):
         values = [regs.get(key, "poison") for _, regs in ends]
@@ -207,19 +216,31 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
 
 def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
-    lower, written = emit_tiles(s, n, lower, upper, branch), {x.target.source for x in stores(n.body)}
+    if start_at_zero(s, n) or emit_tiles(s, n, lower, upper, branch):
+        return
+    written, tiled = {x.target.source for x in stores(n.body)}, carried(s, n)
     offsets, keep = open_offsets(s, n), s.steady
     compute_ahead(s, n)
-    entering = dict(s.regs)
+    if not tiled:
+        settle(s, n.body)
+    entering, sums = dict(s.regs), {name: taken(s, name) for name in tiled}
     keys = sorted(k for k in entering if k[0] in written)
 
     def iteration(at: str, given: list[str]) -> list[str]:
-        s.regs = {**entering, **dict(zip(keys, given, strict=True))}
+        s.regs = {**entering, **dict(zip(keys, given, strict=False))}
+        split(given[len(keys):])
         _iteration(s, n, at)
-        return [s.regs[k] for k in keys]
+        return [*(s.regs[k] for k in keys), *(x for name in tiled for x in taken(s, name))]
 
-    ends = go_round(s, lower, upper, n.step, [(register_type(s, k), entering[k]) for k in keys], iteration)
-    s.regs = {**entering, **dict(zip(keys, ends, strict=True))}
+    def split(tiles: list[str]) -> None:
+        for name, start in sums.items():
+            put(s, name, tiles[:len(start)])
+            tiles = tiles[len(start):]
+
+    start = [*((register_type(s, k), entering[k]) for k in keys), *(("x86_amx", x) for of in sums.values() for x in of)]
+    ends = go_round(s, lower, upper, n.step, start, iteration)
+    s.regs = {**entering, **dict(zip(keys, ends, strict=False))}
+    split(ends[len(keys):])
     s.steady = keep
     close_offsets(s, offsets)
 

@@ -28,7 +28,7 @@ def call(s: State, name: str, nest: LoopNest, use: Use) -> None:
     for n, _ in nest.scalars:
         values[slots[n]] = s.slot(n)
     for mine in nest.buffers:
-        if mine.space != Space.REG:
+        if mine.space in (Space.TENSOR, Space.WORK):
             here = s.nest.buffer(names.get(mine.name, mine.name))
             values[slots[f"{mine.name}.ptr"]] = s.slot(f"{here.name}.ptr")
             if mine.space == Space.TENSOR:

@@ -91,9 +91,18 @@ class Trips:
     size: Int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Sums:
+    """Sums in matrix tiles, row by row of tiles; so many vectors wide. `is_stored`: whether they are on the stack as well."""
+
+    tiles: tuple[str, ...]
+    vectors: int
+    is_stored: bool
+
+
 @dataclass(slots=True)
 class Shared:
-    """What all functions of a module have in common; `threads`: whether several may run it."""
+    """What all functions of a module have in common; `threads`: whether several may run it; `tiled`: sums of matrix tiles."""
 
     nest: LoopNest
     target: Target
@@ -102,6 +111,7 @@ class Shared:
     width: int
     slots: dict[str, int]
     heavy: frozenset[tuple[str, str]]
+    tiled: frozenset[str] = frozenset()
     sites: list[Load] = field(default_factory=list)
     bodies: int = 0
 
@@ -114,6 +124,7 @@ class State:
     env     serial indices; axes: the lock-step loops that are open, of which `lanes` and `rows` (outermost first)
     loops   the serial and parallel loops around, and tests that hold: what small proofs may use
     active  conditions of the Ifs around that rows or lanes decide differently
+    sums    those of `Shared.tiled` that are in tiles now; the others are on the stack
     regs    register buffers; stored: what was just stored, by place, good until the block ends
     streams whether some store bypasses the caches; past: whether those being written do, where it is known already
     trips   which trips of the next loop are asked for, if not all
@@ -137,6 +148,7 @@ class State:
     tests: tuple[Affine, ...] = ()
     active: tuple[Condition, ...] = ()
     regs: dict[RegKey, str] = field(default_factory=dict)
+    sums: dict[str, Sums] = field(default_factory=dict)
     stored: dict[tuple[Load, tuple[int, ...], int], str] = field(default_factory=dict)
     loaded: dict[tuple[object, ...], tuple[Value, Active]] = field(default_factory=dict)
     steady: dict[Expr, str] = field(default_factory=dict)

@@ -1,10 +1,10 @@
-"""Sums of products through matrix tiles: sixteen iterations of a serial loop around dot products are one instruction.
+"""Sums of products through matrix tiles: sixteen iterations of a serial loop around dot products are a product of tiles.
 
-    for k in steps of 2 { acc[p, v] += a[p, k + f] * b[k, v, f] }     p rows, v lanes, f the steps of a lane (`dots.py`)
+    for k in steps of F { for p { acc[p, v] += a[p, k + f] * b[k, v, f] } }     p rows, v lanes, f the F steps of a lane
 
 Of sixteen iterations the left operand has 64 bytes for each p, and the right one sixteen rows of 64 bytes for each vector of v:
-they are tiles as they lie in memory. Sums are tiles while the loop runs, and vectors around it; what is left of the loop after
-whole tiles runs vector by vector. So there is no new kind of loop, and no nest knows of this.
+they are tiles as they lie in memory. Sums are tiles while such loops run, and lie on the stack around them (`sums.py`). What is
+left of the depth is a product of tiles too: operands are copied to where zeros follow them; so are rows, where some are missing.
 
 LLVM finds the registers of tiles, writes their configuration and puts it before the loop, if they are values of type `x86_amx`.
 """
@@ -14,17 +14,18 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyop.codegen.llvm.addresses import gep, run_along, strides
-from polyop.codegen.llvm.dots import Operands, operands, sided
-from polyop.codegen.llvm.registers import key_of, register_axes, register_type
+from polyop.codegen.llvm.addresses import Place, gep, locate, run_along, strides
+from polyop.codegen.llvm.dots import sided
+from polyop.codegen.llvm.index import index
+from polyop.codegen.llvm.loads import masked_load
 from polyop.codegen.llvm.rounds import go_round
-from polyop.codegen.llvm.state import Axis, RegKey, State
+from polyop.codegen.llvm.state import Axis, State
+from polyop.codegen.llvm.sums import LINE, height, load_tile, put, taken, tile_rows
 from polyop.codegen.llvm.types import Int, alignment
+from polyop.codegen.rolled import is_of_tiles
 from polyop.ir.dots import TILE, Matrix, matrix, product
-from polyop.ir.expr import Affine, names
-from polyop.ir.loops import For, Kind, Store
-
-LINE = 64  # bytes of a row
+from polyop.ir.expr import Affine, Load, affine, names
+from polyop.ir.loops import For, Kind, Space, Store
 
 Branch = Callable[[State, str, Callable[[], None], Callable[[], None]], None]
 
@@ -37,44 +38,70 @@ class _Tiles:
     n: Store
     row: For
     fine: For
+    left: Load
+    right: Load
     instruction: Matrix
 
 
-def emit_tiles(s: State, n: For, lower: Int, upper: Int, branch: Branch) -> Int:
-    """Carry out as many iterations of `n` as tiles can; where the others begin."""
+def emit_tiles(s: State, n: For, lower: Int, upper: Int, branch: Branch) -> bool:
+    """Carry out `n` with tiles, if they can do it."""
     t = _tiles(s, n)
     if t is None:
-        return lower
-    b, step = s.b, n.step * TILE
+        return False
+    b, name = s.b, t.n.target.source
     # trips, not what lies between the bounds: the last trip of { k < K - 1 } in steps of 2 begins one before the end
-    count = b.floor_div(b.extreme("max", b.add(b.sub(upper, lower), n.step - 1), 0), step)
-    end = b.add(lower, b.mul(count, step))
-    branch(s, b.compare("slt", lower, end), lambda: _loop(s, t, lower, end), lambda: None)
-    return end
+    count = b.floor_div(b.extreme("max", b.add(b.sub(upper, lower), n.step - 1), 0), n.step)
+    if not t.fine.is_full:
+        def one(at: str, given: list[str]) -> list[str]:
+            keep, s.env = s.env, {**s.env, n.index: at}
+            steps = index(s, t.fine.upper, {})
+            s.env = keep
+            return _last(s, t, at, steps, given)
+
+        put(s, name, go_round(s, lower, upper, n.step, _typed(taken(s, name)), one))
+        return True
+    tiles = b.floor_div(count, TILE)
+    end, rest = b.add(lower, b.mul(tiles, TILE * n.step)), b.sub(count, b.mul(tiles, TILE))
+    has_all = t.row.upper == affine(height(s, name))
+
+    def whole(at: str, given: list[str]) -> list[str]:
+        return _step(s, t, at, given) if has_all else _last(s, t, at, None, given)
+
+    put(s, name, go_round(s, lower, end, n.step * TILE, _typed(taken(s, name)), whole))
+
+    def last() -> None:
+        put(s, name, _last(s, t, end, b.mul(rest, n.step), taken(s, name)))
+
+    branch(s, b.compare("sgt", rest, 0), last, lambda: None)
+    return True
+
+
+def _typed(tiles: list[str]) -> list[tuple[str, str]]:
+    return [("x86_amx", x) for x in tiles]
 
 
 def _tiles(s: State, n: For) -> _Tiles | None:
     """What tiles have to do in `n`; None if they cannot."""
     match n.body:
-        case (For(kind=Kind.ROWS, body=(For(kind=Kind.ROWS, body=(Store() as store,)) as fine,)) as row,):
+        case (For(kind=Kind.SERIAL, body=(For(kind=Kind.ROWS, body=(Store() as store,)) as fine,)) as row,):
             pass
         case _:
             return None
-    factors = product(store.expr)
-    if factors is None or s.lanes is None or s.rows or not (row.is_full and fine.is_full) or (row.extent or 0) > TILE:
+    nest, factors = s.nest, product(store.expr)
+    if nest.buffer(store.target.source).space != Space.STACK or s.lanes is None or s.rows or s.active or factors is None:
         return None
-    if factors.raised is not None:
+    if not is_of_tiles(nest, s.shared.target, store, (n, row, fine)):
         return None
     left, right = sided(store, factors)
     found = matrix(s.shared.target, store.target.dtype, left.dtype, right.dtype)
-    if found is None or (s.shared.strict and store.target.dtype.is_float) or n.step != fine.extent:
+    places = (*left.index, *right.index)
+    if found is None or any(not isinstance(p, Affine) or _is_bent(p, (row.index, n.index)) for p in places):
         return None
-    if any(not isinstance(p, Affine) or _is_bent(p, (row.index, n.index)) for x in (left, right) for p in x.index):
-        return None
-    t = _Tiles(n, store, row, fine, found)
-    close = _open(s, t, 0)
-    fits = operands(s, store) is not None and run_along(s, left, n.index) == 1
-    fits = fits and register_axes(s, store.target)[0] == {row.index}
+    t = _Tiles(n, store, row, fine, left, right, found)
+    close = _open(s, t, 0, 0)
+    first, second = locate(s, left), locate(s, right)
+    fits = not first.lanes and second.stride == fine.extent and run_along(s, right, fine.index) == 1
+    fits = fits and run_along(s, right, row.index) == 0
     close()
     return t if fits else None
 
@@ -84,76 +111,104 @@ def _is_bent(p: Affine, indices: tuple[str, ...]) -> bool:
     return any(not isinstance(a, str) and names(Affine(((a, 1),))) & set(indices) for a, _ in p.terms)
 
 
-def _open(s: State, t: _Tiles, lower: Int) -> Callable[[], None]:
-    """Open the axes of the rows at this iteration of the loop; what closes them again."""
+def _open(s: State, t: _Tiles, at: Int, row: Int) -> Callable[[], None]:
+    """Be at this iteration of the loop, in this row, with the steps of a lane open; what ends that."""
     keep = s.env, s.loops
-    s.env, s.loops = {**s.env, t.loop.index: lower}, (*s.loops, t.loop)
-    for x in (t.row, t.fine):
-        assert x.extent is not None
-        s.open_axis(Axis(x.index, x.kind, x.extent, None, x.upper))
+    s.env, s.loops = {**s.env, t.loop.index: at, t.row.index: row}, (*s.loops, t.loop)
+    assert t.fine.extent is not None
+    s.open_axis(Axis(t.fine.index, t.fine.kind, t.fine.extent, None, t.fine.upper))
 
     def close() -> None:
-        for x in (t.fine, t.row):
-            s.close_axis(x.index)
+        s.close_axis(t.fine.index)
         s.env, s.loops = keep
 
     return close
 
 
-def _loop(s: State, t: _Tiles, lower: Int, end: Int) -> None:
-    """The loop over whole tiles, at least one of them."""
-    b, rows, vectors = s.b, t.row.extent or 0, s.vectors()
-    keys = [[_key(s, t, p, v) for p in range(rows)] for v in range(vectors)]
-    room = b.pure(f"alloca [{TILE * LINE} x i8], align {LINE} ; {t.n.target.source} tile")
-    start = [_tile_of(s, [s.regs[k] for k in of], of[0], room, rows) for of in keys]
-
-    def iteration(at: str, sums: list[str]) -> list[str]:
-        close = _open(s, t, at)
-        ops = operands(s, t.n)
-        assert ops is not None
-        point = {**dict.fromkeys(s.axes, 0)}
-        left = _load(s, rows, ops.left.base(point, None), _apart(s, t, ops, True))
-        new = []
-        for v, total in enumerate(sums):
-            place = gep(s, ops.right.element, ops.right.base(point, None), v * s.width * ops.dot.steps)
-            right = _load(s, TILE, place, _apart(s, t, ops, False))
-            new.append(b.call("x86_amx", t.instruction.intrinsic, ("i16", rows), ("i16", LINE), ("i16", LINE),
-                              ("x86_amx", total), ("x86_amx", left), ("x86_amx", right)))
-        close()
-        return new
-
-    new = go_round(s, lower, end, t.loop.step * TILE, [("x86_amx", x) for x in start], iteration, runs=True)
-    for of, tile in zip(keys, new, strict=True):
-        b.call("void", "llvm.x86.tilestored64.internal", ("i16", rows), ("i16", LINE), ("ptr", room), ("i64", LINE),
-               ("x86_amx", tile))
-        for p, key in enumerate(of):
-            s.regs[key] = b.do(f"load {register_type(s, key)}, ptr {_row(s, room, p)}, align {LINE}")
+def _at(s: State, t: _Tiles, x: Load, at: Int, row: Int) -> tuple[Place, str]:
+    """Where `x` is in this iteration and row."""
+    close = _open(s, t, at, row)
+    place = locate(s, x)
+    p = place.base(dict.fromkeys(s.axes, 0), None)
+    close()
+    return place, p
 
 
-def _key(s: State, t: _Tiles, p: int, v: int) -> RegKey:
-    return key_of(s, t.n.target, {t.row.index: p}, v)
+def _step(s: State, t: _Tiles, at: Int, sums: list[str]) -> list[str]:
+    """Sixteen iterations from `at` on, of all rows: operands are where they are."""
+    place, first = _at(s, t, t.left, at, 0)
+    apart = _apart(s, place, t.row.index, 1)
+    return _products(s, t, first, apart, *_rights(s, t, at), sums)
 
 
-def _row(s: State, room: str, p: int) -> str:
-    return gep(s, "i8", room, p * LINE)
+def _rights(s: State, t: _Tiles, at: Int) -> tuple[str, Int]:
+    """Where the right operand's tiles begin, and how far their rows are apart."""
+    place, first = _at(s, t, t.right, at, 0)
+    return first, _apart(s, place, t.loop.index, t.loop.step)
 
 
-def _tile_of(s: State, values: list[str], key: RegKey, room: str, rows: int) -> str:
-    """A tile of these vectors, through memory; of none but zeros without."""
-    if all(v == "zeroinitializer" for v in values):
-        return s.b.call("x86_amx", "llvm.x86.tilezero.internal", ("i16", rows), ("i16", LINE))
-    for p, v in enumerate(values):
-        s.b.line(f"store {register_type(s, key)} {v}, ptr {_row(s, room, p)}, align {LINE}")
-    return _load(s, rows, room, LINE)
+def _last(s: State, t: _Tiles, at: Int, elements: Int | None, sums: list[str]) -> list[str]:
+    """The same of the rows that exist, and of so many elements of the depth, if that is not None: of copies, 0 beyond them."""
+    b, name, vectors = s.b, t.n.target.source, s.vectors()
+    size, steps = t.left.dtype.bytes_, t.loop.step
+    lefts = b.pure(f"alloca [{height(s, name) * LINE} x i8], align {LINE} ; {name} left")
+    mask = None if elements is None else _ones(s, b.mul(elements, size))
+
+    def row(p: str, _: list[str]) -> list[str]:
+        _copy(s, _at(s, t, t.left, at, p)[1], gep(s, "i8", lefts, b.mul(p, LINE)), mask)
+        return []
+
+    go_round(s, 0, index(s, t.row.upper, {}), 1, [], row)
+    if elements is None:
+        return _products(s, t, lefts, LINE, *_rights(s, t, at), sums)
+    rights = b.pure(f"alloca [{TILE * vectors * LINE} x i8], align {LINE} ; {name} right {vectors}")
+
+    def step(q: str, _: list[str]) -> list[str]:
+        first = _at(s, t, t.right, b.add(at, b.mul(q, steps)), 0)[1]
+        left = b.extreme("min", b.extreme("max", b.sub(elements, b.mul(q, steps)), 0), steps)
+        some = b.do(f"mul i64 {_bits(s, b.mul(left, size))}, {0x1111111111111111}")  # of each lane's four bytes so many
+        for v in range(vectors):
+            to = gep(s, "i8", rights, b.add(b.mul(q, vectors * LINE), v * LINE))
+            _copy(s, gep(s, "i8", first, v * LINE), to, b.do(f"bitcast i64 {some} to <{LINE} x i1>"))
+        return []
+
+    go_round(s, 0, TILE, 1, [], step, runs=True)
+    return _products(s, t, lefts, LINE, rights, vectors * LINE, sums)
 
 
-def _load(s: State, rows: int, place: str, apart: Int) -> str:
-    return s.b.call("x86_amx", "llvm.x86.tileloadd64.internal", ("i16", rows), ("i16", LINE), ("ptr", place), ("i64", apart))
+def _bits(s: State, count: Int) -> str:
+    """A number whose lowest `count` bits are set, fewer than 64."""
+    return s.b.do(f"sub i64 {s.b.do(f'shl i64 1, {count}')}, 1")
 
 
-def _apart(s: State, t: _Tiles, o: Operands, is_left: bool) -> Int:
-    """Bytes from row to row of a tile: of the left operand the rows of the nest, of the right one iterations of its loop."""
-    place, index, by = (o.left, t.row.index, 1) if is_left else (o.right, t.loop.index, t.loop.step)
+def _ones(s: State, count: Int) -> str:
+    """A mask of the first `count` bytes of a line."""
+    return s.b.do(f"bitcast i64 {_bits(s, count)} to <{LINE} x i1>")
+
+
+def _copy(s: State, p: str, to: str, mask: str | None) -> None:
+    """Copy a line, with zeros where the mask has none."""
+    line = f"<{LINE} x i8>"
+    x = masked_load(s, "i8", p, mask, LINE) if mask else s.b.do(f"load {line}, ptr {p}, align 1")
+    s.b.line(f"store {line} {x}, ptr {to}, align {LINE}")
+
+
+def _products(s: State, t: _Tiles, left: str, down: Int, right: str, along: Int, sums: list[str]) -> list[str]:
+    """Sums with the products of tiles of lefts, whose rows lie `down` bytes apart, and rights, whose rows lie `along` apart."""
+    b, vectors = s.b, s.vectors()
+    tall = tile_rows(s, t.n.target.source)
+    lefts = [load_tile(s, tall, gep(s, "i8", left, b.mul(down, r * TILE)), down) for r in range(len(sums) // vectors)]
+    new = dict[tuple[int, int], str]()
+    for v in range(vectors):
+        y = load_tile(s, TILE, gep(s, "i8", right, v * LINE), along)
+        for r, x in enumerate(lefts):
+            new[r, v] = b.call("x86_amx", t.instruction.intrinsic, ("i16", tall), ("i16", LINE), ("i16", LINE),
+                               ("x86_amx", sums[r * vectors + v]), ("x86_amx", x), ("x86_amx", y))
+    return [new[r, v] for r in range(len(lefts)) for v in range(vectors)]
+
+
+def _apart(s: State, place: Place, index: str, by: int) -> Int:
+    """Bytes that `place` moves on as `index` does by `by`."""
     total: Int = 0
     for p, step, (_, unit) in zip(place.load.index, strides(s, place.buffer), place.buffer.dims, strict=True):
         assert isinstance(p, Affine)

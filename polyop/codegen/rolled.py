@@ -1,0 +1,107 @@
+"""Sums of matrix tiles lie in memory around the loops that add them up, and their rows are loops there.
+
+    acc: f32[32, 32] reg      for p (rows 32) { C[m + p, n + v] = acc[p, v] }      becomes
+    acc: f32[32, 32] stack    for p in [0, 32) { C[m + p, n + v] = acc[p, v] }
+
+Vector registers need not hold them then, so a tile has as many rows as the unit likes. Rows in lock step mean sequential loops
+anyway; those that turn squares in registers, since lanes lie apart in what they touch, stay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+from polyop.codegen.llvm.dots import sided
+from polyop.codegen.llvm.weight import vector_width
+from polyop.ir.dots import SUMS, TILE, matrix, product
+from polyop.ir.expr import Affine, Load, affine, loads, names
+from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, placed, rebuild, stores, walk
+from polyop.ir.target import Target
+
+
+def sums_of_tiles(nest: LoopNest, target: Target) -> frozenset[str]:
+    """The register buffers that matrix tiles add up, wherever something is added to them."""
+    if not target.has("amx-tile") or vector_width(nest, target) != TILE:
+        return frozenset()
+    found: dict[str, bool] = {}
+    for s, around in placed(nest.body, Kind.ROWS, Kind.SERIAL):
+        name = s.target.source
+        if s.reduce is not None and nest.buffer(name).space == Space.REG:
+            found[name] = found.get(name, True) and is_of_tiles(nest, target, s, around)
+    return frozenset(x for x, fits in found.items() if fits)
+
+
+def is_of_tiles(nest: LoopNest, target: Target, s: Store, around: tuple[For, ...]) -> bool:
+    """Whether `s` is a sum of products that an instruction does for rows, lanes and the steps of a lane.
+
+        for k { for p { for f (rows) { acc[p, v] += a[.., p, k + f] * b[.., v, f] } } }       p: rows, or a loop over them
+    """
+    match around:
+        case (*_, For(kind=Kind.SERIAL) as deep, For() as row, For(kind=Kind.ROWS) as fine):
+            pass
+        case _:
+            return False
+    factors = product(s.expr)
+    if factors is None or factors.raised is not None or s.reduce is None or s.reduce.name != "add":
+        return False
+    left, right = sided(s, factors)
+    extents = [e.const for e, _ in nest.buffer(s.target.source).dims if e.is_constant]
+    if matrix(target, s.target.dtype, left.dtype, right.dtype) is None or deep.step != fine.extent or len(extents) != 2:
+        return False
+    rows, lanes = extents
+    if s.target.index[0] != affine(row.index) or (rows > TILE and rows % TILE) or -(-rows // TILE) * -(-lanes // TILE) > SUMS:
+        return False
+    return not any(x.guard for x in (left, right)) and _runs_along(nest, left, deep.index, fine.index)
+
+
+def _runs_along(nest: LoopNest, x: Load, *indices: str) -> bool:
+    """Whether neighbours along each of `indices` lie side by side in `x`."""
+    b = nest.buffer(x.source)
+    unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
+    places = [(d, p) for d, p in enumerate(x.index) if not isinstance(p, Affine) or names(p) & {*indices}]
+    return all(isinstance(p, Affine) and d == unit and all(p.factor(i) == 1 for i in indices) for d, p in places) and bool(places)
+
+
+def rolled(nest: LoopNest, target: Target) -> LoopNest:
+    """`nest`, with such sums on the stack, beside all else that their rows have in registers."""
+    sums = sums_of_tiles(nest, target)
+    if not sums:
+        return nest
+    of: dict[str, set[str]] = {b.name: set() for b in nest.buffers if b.space == Space.REG}
+    rows = frozenset(n.index for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.ROWS)
+    for s in stores(nest.body):
+        for x in (s.target, *loads(s.expr)):
+            if x.source in of:
+                of[x.source] |= rows & _names(x)
+    moved, own = set[str](), set[str]()
+    more = set(sums)
+    while more != moved:
+        moved = more
+        own = set[str]().union(*(of[x] for x in moved))
+        more = moved | {x for x, used in of.items() if used & own}
+    lanes = frozenset(n.index for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.LANES)
+
+    def one(n: Node) -> Node:
+        n = rebuild(n, lambda body: tuple(map(one, body)))
+        if isinstance(n, For) and n.index in own and n.kind == Kind.ROWS and _is_plain(nest, n, lanes):
+            return replace(n, kind=Kind.SERIAL, extent=None)
+        return n
+
+    buffers = tuple(replace(b, space=Space.STACK) if b.name in moved else b for b in nest.buffers)
+    return replace(nest, buffers=buffers, body=tuple(map(one, nest.body)))
+
+
+def _names(x: Load) -> frozenset[str]:
+    return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
+
+
+def _is_plain(nest: LoopNest, n: For, lanes: frozenset[str]) -> bool:
+    """Whether whatever has lanes in `n` has them side by side."""
+    return all(_runs_along(nest, x, *(lanes & _names(x))) for x in _touched(n) if lanes & _names(x)
+               and nest.buffer(x.source).space == Space.TENSOR)
+
+
+def _touched(n: For) -> Iterator[Load]:
+    for s in stores(n.body):
+        yield from (s.target, *loads(s.expr))
