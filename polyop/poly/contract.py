@@ -32,6 +32,7 @@ FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less tha
 DOTS_MOST = 8  # rows that are dot products in place, of several columns at once: as many come from L2 again for these
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 LITTLE = 8  # that part of L1 may be a right operand that is read where it lies
+DEEP = 2048  # terms that a block of columns has room for, if the sum is not cut since their number differs from turn to turn
 ALL, TILES = "of all loops", "of all tiles"
 
 
@@ -139,8 +140,10 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     plan, c, t, threads = x.plan, x.what, x.plan.target, x.plan.splits(x.what.update)
     rows, columns = tile.rows, tile.columns
     pack_left = _packs_left(x, tile)
+    own = plan.classes[c.update.name]
+    early = ends_early(c.update, x.depth, frozenset(i for i in c.update.dims if own[i] in outer))
     kc = depth_block(x, tile, pack_left)
-    nc = block_of_columns(x, tile, kc)
+    nc = block_of_columns(x, tile, DEEP if early else kc)
     block = columns_in_l2(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
     whole = lcm(rows, x.vector)  # a copy of the left operand goes by squares of vectors
     behind = threads and not pack_left and not tile.across and _is_cut(x, tile, nc)
@@ -151,11 +154,9 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
                            across=tile.across, second=tile.second, block=block)
     if not x.is_one:  # nothing to pack, or more than one thing
         return () if any(x.unit(r, (c.lane,)) is None for r in c.rights) else (plain,)
-    own = plan.classes[c.update.name]
-    around = frozenset(i for i in c.update.dims if own[i] in outer)
     if _is_little(x, tile) and not ahead and not pack_left:
         return (replace(plain, columns=min(columns, c.update.extent(c.lane).const)),)
-    chunk = None if begins_late(c.update, x.depth) or ends_early(c.update, x.depth, around) else kc
+    chunk = None if early or begins_late(c.update, x.depth) else kc
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
     # Where threads take some rows each, none of these is the first for all of them
     fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind and not tile.is_matrix

@@ -55,8 +55,7 @@ class _Scheduler:
                 continue
             out += self.fusion.clusters(tuple(waiting), deps, fixed)
             waiting = []
-            heavy = any(is_contraction(s, self.loops.fixed_of(s, fixed)) for s in component)
-            parallel = () if heavy else self.parallel(component, inner)
+            parallel = () if self.is_heavy(component, inner, fixed) else self.parallel(component, inner)
             if parallel:
                 body = self.items(component, inner, fixed + parallel)
                 out.append(Cluster(component, parallel, body))
@@ -152,16 +151,33 @@ class _Scheduler:
     def is_cyclic(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> bool:
         return len(component) > 1 or any(e.source is e.sink for e in inner)
 
+    def is_heavy(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...], fixed: tuple[str, ...]) -> bool:
+        """Whether a turn of the recurrence has a contraction: then its rows and columns stay inside, where they are tiles."""
+        around = {s.name: self.loops.fixed_of(s, fixed) for s in component}
+        if not any(is_contraction(s, around[s.name]) for s in component):
+            return False
+        found = self.carrier(component, inner)
+        return found is None or any(is_contraction(s, around[s.name] | {found[0][s.name]}) for s in component)
+
     def carry(self, component: tuple[Stmt, ...], inner: tuple[Edge, ...]) -> tuple[str, tuple[Edge, ...], bool]:
         """A loop along which no dependence goes backwards and some go forwards; those that stay inside it; its direction."""
+        found = self.carrier(component, inner)
+        if found is None:
+            text = ", ".join(s.name for s in component)
+            raise UnsupportedError(f"the recurrence of {text} has no order along single iterators")
+        candidate, left, back = found
+        return self.join(candidate), left, back
+
+    def carrier(self, component: tuple[Stmt, ...],
+                inner: tuple[Edge, ...]) -> tuple[dict[str, str], tuple[Edge, ...], bool] | None:
+        """The iterators that such a loop runs over, before they are one; None, if there is none."""
         candidates = self.candidates(component, inner)
         for back in (False, True):
             for candidate in candidates:
                 left = self.carried(candidate, inner, "<" if back else ">")
                 if left is not None:
-                    return self.join(candidate), left, back
-        text = ", ".join(s.name for s in component)
-        raise UnsupportedError(f"the recurrence of {text} has no order along single iterators")
+                    return candidate, left, back
+        return None
 
     def carried(self, candidate: dict[str, str], inner: tuple[Edge, ...], against: str) -> tuple[Edge, ...] | None:
         """What is left inside the loop over `candidate`; None, if some dependence goes `against` it or none goes along."""
@@ -215,5 +231,6 @@ class _Scheduler:
         return name
 
     def one_range(self, stmts: Iterable[Stmt], candidate: dict[str, str]) -> bool:
-        sets = [self.loops.projection(s, (candidate[s.name],)) for s in stmts]
-        return all(sets[0].is_equal(x) for x in sets[1:])
+        first, *others = (self.loops.projection(s, (candidate[s.name],)) for s in stmts)
+        # at the sizes at which one of two is nowhere, the other may be anywhere
+        return all(first.intersect_params(x.params()).is_equal(x.intersect_params(first.params())) for x in others)
