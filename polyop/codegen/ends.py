@@ -32,7 +32,7 @@ def cut_ends(nest: LoopNest) -> LoopNest:
         test = next((t for s in stores(n.body) for t in _choices(s.expr) if _decides(t, n, sizes)), None)
         if test is None:
             return n
-        inside, outside = (tuple(_settled(c, test, truth) for c in n.body) for truth in (True, False))
+        inside, outside = (tuple(settled(c, test, truth) for c in n.body) for truth in (True, False))
         return replace(n, body=(If(test.tests, inside, outside),))
 
     return replace(nest, body=tuple(map(one, nest.body)))
@@ -53,7 +53,7 @@ def _decides(test: Test, n: For, sizes: frozenset[str]) -> bool:
                for t in test.tests)
 
 
-def _settled(n: Node, test: Test, truth: bool) -> Node:
+def settled(n: Node, test: Test, truth: bool) -> Node:
     """`n` where `test` is known to hold, or not to."""
     def put(e: Expr) -> Expr:
         match e:
@@ -65,4 +65,4 @@ def _settled(n: Node, test: Test, truth: bool) -> Node:
 
     if isinstance(n, Store):
         return replace(n, expr=put(n.expr))
-    return rebuild_node(n, lambda body: tuple(_settled(c, test, truth) for c in body))
+    return rebuild_node(n, lambda body: tuple(settled(c, test, truth) for c in body))

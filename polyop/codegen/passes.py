@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyop.codegen.apart import rows_lie_apart
 from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
 from polyop.codegen.ties import has_ties
@@ -44,10 +45,10 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
         for p in [0, min(6, M - m)) (rows 6) { S }   becomes
         if M - m - 6 >= 0 { for p in [0, 6) (rows 6) { S } } else { for p in [0, min(6, M - m)) (rows 6) { S } }
 
-    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Rows are asked for before
-    that. This ladder is left out where the body, written for every copy of rows and vectors, has more than `copies` stores, and
-    where the emitter takes vectors one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where addresses are
-    aligned.
+    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Where rows that are missing
+    cost something (`apart.py`) they are asked for before that, else one edge is for any number of rows. This ladder is left out
+    where the body, written for every copy of rows and vectors, has more than `copies` stores, and where the emitter takes vectors
+    one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where addresses are aligned.
     """
     def go(body: Body) -> Body:
         return tuple(one(n) for n in body)
@@ -55,7 +56,7 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
     def one(n: Node) -> Node:
         if isinstance(n, For) and is_run(nest, n):
             return n
-        split = _versions(stepped(n), width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
+        split = _versions(nest, stepped(n), width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
         return rebuild(n, go) if split is None else split
 
     return replace(nest, body=decided(go(nest.body)))
@@ -106,7 +107,7 @@ def _chosen(n: Node) -> Body:
     return (n,)
 
 
-def _versions(n: For, width: int, copies: int) -> Node | None:
+def _versions(nest: LoopNest, n: For, width: int, copies: int) -> Node | None:
     """The full copy and the edges; None if nothing is partial, or if a bound of lanes depends on a loop inside."""
     inside = _inside(n) | {n.index}
     partial = [x for x in (n, *walk(n.body)) if isinstance(x, For) and x.kind in LOCKSTEP and not x.is_full]
@@ -123,7 +124,7 @@ def _versions(n: For, width: int, copies: int) -> Node | None:
         lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
         edge = _narrower(n, lanes, width, n)
         rows = _full([x for x in partial if x.kind == Kind.ROWS])
-        if lanes and rows:  # loops around are cut where rows are missing: nothing else asks for these
+        if lanes and rows and not rows_lie_apart(nest, n):  # loops around are cut where rows are missing
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
             return If(rows, (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))

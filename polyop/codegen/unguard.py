@@ -11,7 +11,8 @@ A border is as wide as the window is: all other tiles then read without looking.
 ask the same is asked about once: for most steps of a window no row of the tile is outside, and images of 14 x 14 have no other
 tiles. What lanes decide differently stays, since most tiles reach over the border along their lanes. Asking for that in each step
 instead was worth 10 to 25 % for windows in steps of two, cost 5 to 15 % elsewhere, and twice the code. So does a tile that looks
-in one of two ways alone, as the first of many does that copy an operand.
+in one of two ways alone, as the first of many does that copy an operand. So does a tile with rows missing, unless all
+rows share its code (`apart.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import gcd
 
+from polyop.codegen.apart import rows_lie_apart
+from polyop.codegen.ends import settled
 from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, bounds, loads, names, substitute
 from polyop.ir.expr import rebuild as rebuild_expr
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, children, rebuild, walk
@@ -29,17 +32,19 @@ Ends = Mapping[str, tuple[Affine, Affine]]
 
 
 def unguard(nest: LoopNest) -> LoopNest:
-    """`nest` with such guards asked before each tile that has all its rows and holds a serial loop."""
+    """`nest` with such guards asked before each tile that holds a serial loop."""
     def go(body: Body) -> Body:
-        return tuple(_tile(n) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)
+        return tuple(_tile(nest, n) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)
 
     return replace(nest, body=go(nest.body))
 
 
-def _tile(n: For) -> Node:
+def _tile(nest: LoopNest, n: For) -> Node:
     """The tile `n`, with a test before it if there is something to ask."""
     inside = [f for f in (n, *walk(n.body)) if isinstance(f, For)]
-    if all(f.kind in LOCKSTEP for f in inside) or any(f.kind == Kind.ROWS and not f.is_full for f in inside) or _is_seldom(n):
+    if all(f.kind in LOCKSTEP for f in inside) or _is_seldom(n):
+        return n
+    if any(f.kind == Kind.ROWS and not f.is_full for f in inside) and not rows_lie_apart(nest, n):
         return n
     own = {f.index for f in inside}
     asked = [(t, {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}) for t, ends in _tests(n, {})]
@@ -71,6 +76,8 @@ def _asked(n: For, asked: list[tuple[Affine, Ends]]) -> Node:
     tests = _together((t, ends) for t, ends in asked if t in known)
     if not tests or any(t.is_constant and t.const < 0 for t in tests):
         return n
+    if len(tests) == 1 and {*tests} == {t for t, _ in asked}:  # there is nothing else to ask: all of the tile is beyond
+        return If(tests, (_without(n, known),), (settled(n, Test(tests), False),))
     return If(tests, (_without(n, known),), (_steps(n, frozenset()),))
 
 
@@ -104,7 +111,8 @@ def _tests(n: Node, ends: Ends) -> list[tuple[Affine, Ends]]:
         case Store(expr=e):
             return [(t, ends) for t in dict.fromkeys(t for x in loads(e) for t in x.guard)]
         case For():
-            here = (bounds(n.lower, "max")[0], bounds(n.upper)[0] - 1)
+            upper = affine(n.end) if n.extent else bounds(n.upper)[0]
+            here = (bounds(n.lower, "max")[0], upper - 1)
             ends = {**ends, n.index: here} if n.kind != Kind.LANES else {x: e for x, e in ends.items() if x != n.index}
     return [x for c in children(n) for x in _tests(c, ends)]
 

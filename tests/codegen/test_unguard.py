@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import islpy as isl
 import numpy as np
 import pytest
@@ -77,10 +79,29 @@ def test_inside_only_what_lanes_decide_is_still_asked(chosen):
         assert all("q_v" in {a for a, _ in t.terms} for t in inside) and inside < outside
 
 
-def test_a_tile_with_rows_missing_is_left_alone():
+def test_a_tile_with_rows_missing_is_asked_as_well_where_its_rows_lie_apart():
     n = window((1, 1), 1, False)
+    asked = {t for x in walk(unguard(n).body) if isinstance(x, If) for t in x.tests}
+    assert {A("p_c", -1), A("N", (-1, "p_c"), -ROWS - 1)} <= asked
+    assert difference(n, unguard(n), isl.Set("[N, R] -> { : N >= 0 and R >= 0 }")) is None
+
+
+def test_a_tile_with_rows_missing_is_left_alone_where_they_lie_side_by_side():
+    n = window((1, 1), 1, False)
+    n = replace(n, buffers=(tensor("X", "N", "N", unit=0), *n.buffers[1:]))
     assert unguard(n) == n
     assert "if" not in structure(unguard(n).body)
+
+
+def test_where_a_tiles_only_test_fails_it_is_not_asked_again():
+    at = A("t", -1)
+    x = ap("select", Test((at,)), ld("Y", at, "k", guard=(at,)), ld("h", "k"))
+    tile = lanes("v", LANES, None, loop("k", "N", nests.st(ld("acc", "v"), x, "add")))
+    n = nest([tensor("Y", "T", "N"), tensor("h", "N"), reg("acc", LANES)], [loop("t", "T", tile)], sizes=("T", "N"))
+    (test,) = (x for x in walk(unguard(n).body) if isinstance(x, If))
+    inside, outside = (stores_of(way)[0].expr for way in (test.then, test.other))
+    assert test.tests == (at,) and inside == ld("Y", at, "k") and outside == ld("h", "k")
+    assert difference(n, unguard(n), isl.Set("[T, N] -> { : T >= 0 and N >= 0 }")) is None
 
 
 def first_tile(both: bool) -> LoopNest:

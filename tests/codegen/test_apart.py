@@ -1,0 +1,56 @@
+"""Tiles whose rows lie apart in memory are written once for edges with all rows and with some."""
+
+import islpy as isl
+import pytest
+
+from polyop.codegen.apart import rows_lie_apart
+from polyop.codegen.passes import split_full_tiles
+from polyop.ir.loops import For, LoopNest, walk
+from polyop.poly.verify.rewrites import difference
+from tests.codegen.harness import RUNNABLE, check, compiled
+from tests.codegen.nests import A, lanes, ld, least, loop, nest, reg, rows, st, tensor, work
+
+ROWS, LANES = 3, 32
+ROW, LANE = A("m_c", "m_p"), A("n_c", "n_v")
+
+
+def product(left, buffers) -> LoopNest:
+    """C[m, n] += left * B[k, n] in tiles of 3 x 32."""
+    def all_rows(*body):
+        return rows("m_p", ROWS, least(ROWS, A("M", (-1, "m_c"))), *body)
+
+    acc = ld("acc", "m_p", "n_v")
+    tile = lanes("n_v", LANES, least(LANES, A("N", (-1, "n_c"))), all_rows(st(acc, ld("C", ROW, LANE))),
+                 loop("k", "K", all_rows(st(acc, left, "add")), all_rows(st(acc, ld("B", "k", LANE), "add"))),
+                 all_rows(st(ld("C", ROW, LANE), acc)))
+    return nest([*buffers, tensor("B", "K", "N"), tensor("C", "M", "N"), reg("acc", ROWS, LANES)],
+                [loop("m_c", "M", loop("n_c", "N", tile, step=LANES), step=ROWS)], sizes=("M", "N", "K"))
+
+
+APART = product(ld("A", ROW, "k"), [tensor("A", "M", "K")])
+SIDE_BY_SIDE = product(ld("A", "k", ROW), [tensor("A", "K", "M")])
+PACKED = product(ld("A", "k", ROW), [work("A", "K", "M", pad=ROWS)])
+
+
+def tile_of(n: LoopNest) -> For:
+    return next(x for x in walk(n.body) if isinstance(x, For) and x.index == "n_v")
+
+
+@pytest.mark.parametrize(("n", "apart"), [(APART, True), (SIDE_BY_SIDE, False), (PACKED, False)])
+def test_rows_lie_apart_unless_something_read_has_them_in_its_unit_dimension(n, apart):
+    assert rows_lie_apart(n, tile_of(n)) is apart
+
+
+@pytest.mark.parametrize(("n", "copies"), [(APART, 3), (SIDE_BY_SIDE, 5)])
+def test_edges_have_copies_for_missing_rows_only_where_these_cost_something(n, copies):
+    """The full tile, and edges of one vector of 16 and of two: for all rows and for some, or for any."""
+    cut = split_full_tiles(n, 16)
+    assert sum(isinstance(x, For) and x.index == "k" for x in walk(cut.body)) == copies
+    assert difference(n, cut, isl.Set("[M, N, K] -> { : M >= 0 and N >= 0 and K >= 0 }")) is None
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_edges_of_any_number_of_rows_compute_the_same(target):
+    k = compiled(split_full_tiles(APART, target.lanes(4)), target)
+    for sizes in ((1, 1, 1), (2, 31, 3), (3, 32, 4), (4, 33, 2), (5, 65, 1), (7, 16, 5), (3, 64, 0), (0, 7, 2)):
+        check(APART, dict(zip("MNK", sizes, strict=True)), target, kernel=k)
