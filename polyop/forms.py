@@ -29,6 +29,7 @@ from polyop.rewrite.shares import cut_into_shares
 from polyop.rewrite.thinned import thin
 from polyop.rewrite.turns import cut_at_turns
 from polyop.rewrite.upright import columns_upright
+from polyop.rewrite.widened import widened
 
 AGAIN = 40
 """What is computed again on a GPU costs at most that much, see `rewrite/measure.py`: four exponentials."""
@@ -67,7 +68,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     near = _read(op, options, target)
     if options.rung == "tuned" and target.family == "x86":
         near = taken_out(near) if options.factors else near
-        near = raised(near) if options.raised else near
+        near = widened(raised(near) if options.raised else near, options.widened)
         near = cut_at_turns(columns_upright(near, dict(options.few)))
     elif options.rung == "tuned":
         near = thin(computed_again(near, AGAIN))

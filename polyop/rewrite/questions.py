@@ -15,6 +15,7 @@ from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_abreast, find_rows
 from polyop.rewrite.shares import Sum, lines, sums
 from polyop.rewrite.upright import upright
+from polyop.rewrite.widened import Wide, find_wide
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -83,6 +84,7 @@ class Questions:
     sums     reductions that may be cut into shares
     inner    those of which factors may be taken out
     alike    those of products of bytes of one sort
+    wide     those of products of 16-bit floats
     kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
@@ -110,6 +112,7 @@ class Questions:
     sums: tuple[Sum, ...]
     inner: tuple[Inner, ...]
     alike: tuple[Alike, ...]
+    wide: tuple[Wide, ...]
     kept: tuple[tuple[tuple[Affine, ...], int], ...]
     little: tuple[Affine, ...]
     lines: tuple[str, ...]
@@ -130,7 +133,7 @@ def questions(op: Op) -> Questions:
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
                      find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
-                     find_inner(op), find_alike(op), _kept(op), _little(op, contractions), lines(op))
+                     find_inner(op), find_alike(op), find_wide(op), _kept(op), _little(op, contractions), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:

@@ -25,6 +25,7 @@ from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.shares import fed_shares, lines, sums, thread_shares
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.upright import COLUMNS
+from polyop.rewrite.widened import to_widen
 
 _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
@@ -83,6 +84,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                  overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                  shares=options.shares or shares, factors=factors,
                  raised=options.raised or raising_pays(q.alike, sizes, target),
+                 widened=options.widened or to_widen(q.wide, sizes, target, options.numerics == "strict"),
                  lent=options.lent or has_long_rows(q, sizes, target),
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
 
