@@ -32,12 +32,25 @@ SIDE_BY_SIDE = product(ld("A", "k", ROW), [tensor("A", "K", "M")])
 PACKED = product(ld("A", "k", ROW), [work("A", "K", "M", pad=ROWS)])
 
 
+def window(size) -> LoopNest:
+    """C[m, n] += A[m + r, n] * F[r], r in 0 .. `size`, in tiles of 3 x 32: rows of the tile share those of A."""
+    def all_rows(*body):
+        return rows("m_p", ROWS, least(ROWS, A("M", (-1, "m_c"))), *body)
+
+    acc, shared = ld("acc", "m_p", "n_v"), ld("A", A("m_c", "m_p", "r"), LANE)
+    tile = lanes("n_v", LANES, least(LANES, A("N", (-1, "n_c"))), all_rows(st(acc, ld("C", ROW, LANE))),
+                 loop("r", size, all_rows(st(acc, shared, "add"))), all_rows(st(ld("C", ROW, LANE), acc)))
+    return nest([tensor("A", A("M", "R"), "N"), tensor("C", "M", "N"), reg("acc", ROWS, LANES)],
+                [loop("m_c", "M", loop("n_c", "N", tile, step=LANES), step=ROWS)], sizes=("M", "N", "R"))
+
+
 def tile_of(n: LoopNest) -> For:
     return next(x for x in walk(n.body) if isinstance(x, For) and x.index == "n_v")
 
 
-@pytest.mark.parametrize(("n", "apart"), [(APART, True), (SIDE_BY_SIDE, False), (PACKED, False)])
-def test_rows_lie_apart_unless_something_read_has_them_in_its_unit_dimension(n, apart):
+@pytest.mark.parametrize(("n", "apart"), [(APART, True), (SIDE_BY_SIDE, False), (PACKED, False), (window(3), False),
+                                          (window("R"), True), (window(9), True)])
+def test_rows_lie_apart_unless_something_read_has_them_in_its_unit_dimension_or_shares_them(n, apart):
     assert rows_lie_apart(n, tile_of(n)) is apart
 
 
