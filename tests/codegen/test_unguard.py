@@ -26,8 +26,8 @@ ROWS, LANES = 3, 8
 factor = st.integers(1, 2)
 
 
-def window(steps: tuple[int, int], pad: int, chosen: bool) -> LoopNest:
-    """Y[p, q] = the sum over a 3 x R window of X in `steps`, 0 (or -2) outside, in tiles of 3 x 8."""
+def window(steps: tuple[int, int], pad: int, chosen: bool, high=3) -> LoopNest:
+    """Y[p, q] = the sum over a `high` x R window of X in `steps`, 0 (or -2) outside, in tiles of 3 x 8."""
     down = A((steps[0], "p_c"), (steps[0], "p_p"), "r", -pad)
     along = A((steps[1], "q_c"), (steps[1], "q_v"), "s", -pad)
     tests = (down, A("N", -1) - down, along, A("N", -1) - along)
@@ -37,7 +37,7 @@ def window(steps: tuple[int, int], pad: int, chosen: bool) -> LoopNest:
     start, end = (rows("p_p", ROWS, least(ROWS, A("N", (-1, "p_c"))), x) for x in (
         nests.st(ld("acc", "p_p", "q_v"), Const(0.0, F32)),
         nests.st(ld("Y", A("p_c", "p_p"), A("q_c", "q_v")), ld("acc", "p_p", "q_v"))))
-    tile = lanes("q_v", LANES, least(LANES, A("N", (-1, "q_c"))), start, loop("r", 3, loop("s", "R", body)), end)
+    tile = lanes("q_v", LANES, least(LANES, A("N", (-1, "q_c"))), start, loop("r", high, loop("s", "R", body)), end)
     return nest([tensor("X", "N", "N"), tensor("Y", "N", "N"), reg("acc", ROWS, LANES)],
                 [loop("p_c", "N", loop("q_c", "N", tile, step=LANES), step=ROWS)], sizes=("N", "R"))
 
@@ -80,9 +80,9 @@ def test_inside_only_what_lanes_decide_is_still_asked(chosen):
 
 
 def test_a_tile_with_rows_missing_is_asked_as_well_where_its_rows_lie_apart():
-    n = window((1, 1), 1, False)
+    n = window((1, 1), 1, False, "R")
     asked = {t for x in walk(unguard(n).body) if isinstance(x, If) for t in x.tests}
-    assert {A("p_c", -1), A("N", (-1, "p_c"), -ROWS - 1)} <= asked
+    assert {A("p_c", -1), A("N", (-1, "p_c"), (-1, "R"), 2 - ROWS)} <= asked
     assert difference(n, unguard(n), isl.Set("[N, R] -> { : N >= 0 and R >= 0 }")) is None
 
 
