@@ -21,8 +21,8 @@ from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, condition, index, least, multiple
 from polyop.codegen.cplace import STORED, computed, offset, side_by_side, strides
 from polyop.codegen.cscope import Scope
-from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, expr_names, loads, map_loads, names, substitute
-from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store, map_accesses, stores
+from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
+from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store
 from polyop.ir.residues import Run, runs_of
 
 BYTES = 16  # that one instruction moves at most
@@ -55,9 +55,6 @@ def moved(n: For, scope: Scope) -> tuple[tuple[Run, ...], tuple[Run, ...]] | Non
 def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
     """The lines of the loop `n` over rows, `plain` being those of each row alone; None, if no neighbours are read or written."""
     asked, n = _asked(n)
-    if moved(n, scope) is None and asked is not None:
-        also, n = _from_the_first(n)
-        asked += also
     found = moved(n, scope)
     if found is None or not n.extent or asked is None:
         return None
@@ -106,20 +103,6 @@ def _asked(n: For) -> tuple[list[Affine] | None, For]:
             ends = [least(x, (n,)) for x in tests]
             return None if None in ends else [x for x in ends if x is not None], replace(n, body=then)
     return [], n
-
-
-def _from_the_first(n: For) -> tuple[list[Affine], For]:
-    """`n` where rows start at max(0, x), as the keys of a window do, for starts at 0: that asks -x >= 0."""
-    places = [p for s in stores(n.body) for x in (s.target, *loads(s.expr)) for p in x.index if isinstance(p, Affine)]
-    starts = {a for p in places for a, _ in p.terms if isinstance(a, Quasi) and a.op == "max" and Affine() in a.args}
-    if len(starts) != 1 or n.index in names(affine(start := starts.pop())):
-        return [], n
-    late = [x for x in start.args if x != Affine()]
-
-    def at_0(x: Load) -> Load:
-        return replace(x, index=tuple(Affine(tuple(t for t in p.terms if t[0] != start), p.const) if isinstance(p, Affine) else p
-                                      for p in x.index))
-    return [x * -1 for x in late], replace(n, body=map_accesses(n.body, at_0))
 
 
 def _moves(r: Run, registers: str, pointer: str, n: For, scope: Scope, back: bool = False) -> list[str]:

@@ -130,7 +130,7 @@ class _Spread:
         self.b.kinds[v.name] = (Kind.THREADS, many)
         self.b.weights[v.name] = self.s.near
         self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
-        return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes))
+        return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes, self.b.ties))
 
     def rest(self, stmts: tuple[Stmt, ...], c: str, axes: Axes, many: int) -> Axis:
         """The class `c` over the threads that those of a lane, which are `many`, leave."""
@@ -141,7 +141,7 @@ class _Spread:
         p = (Coord(f"{c}_q{others}", others, others * copies),) if copies > 1 else ()
         self.b.kinds[v.name], self.b.weights[v.name] = (Kind.THREADS, others), many
         self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
-        return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes))
+        return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes, self.b.ties))
 
     def neighbours(self, stmts: tuple[Stmt, ...], c: str) -> int:
         """How many elements that are neighbours along `c` one access moves; 0, if not all accesses of memory are such."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, expr_names, names, quasi, substitute
@@ -44,10 +44,11 @@ def unit_of(plan: Plan, load: Load) -> int | None:
     return len(load.index) - 1 if is_temp else plan.layout.unit(load.source)
 
 
-def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
+def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes, asked: Sequence[Affine] = ()) -> Affine:
     """The first value of the iterator of class `loop` in `s`, in terms of sizes and of the loops in `axes`.
 
-    Tiles that several clusters take start where its range does, in all of them.
+    asked  conditions that are tests of each element, so that no loop begins by them
+    Notes  Tiles that several clusters take start where its range does, in all of them.
     """
     own = plan.classes[s.name]
     i = next(i for i in s.dims if own[i] == loop)
@@ -62,7 +63,7 @@ def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes) -> Affine:
         if isinstance(w, Tests):
             for t in w.tests:
                 rest = t + affine(i) * -1
-                if t.factor(i) == 1 and i not in names(rest) and names(rest) <= known:
+                if t.factor(i) == 1 and t not in asked and i not in names(rest) and names(rest) <= known:
                     found.append(rest * -1)
     return substitute(quasi("max", *found) if len(found) > 1 else found[0], plan.values(s, axes))
 
@@ -83,9 +84,10 @@ def serial_axis(plan: Plan, node: Serial) -> Axis:
     return Axis((Coord(node.loop),), end - 1, -1)
 
 
-def common_start(plan: Plan, stmts: Iterable[Stmt], loop: str, axes: Axes) -> Affine:
-    """Where the lanes along `loop` start for all of `stmts`. Raises UnsupportedError, if they differ."""
-    starts = {lower_bound(plan, s, loop, axes) for s in stmts if loop in plan.classes[s.name].values()}
+def common_start(plan: Plan, stmts: Iterable[Stmt], loop: str, axes: Axes,
+                 asked: Callable[[Stmt], Sequence[Affine]] = lambda _: ()) -> Affine:
+    """Where the lanes along `loop` start for all of `stmts`; see `lower_bound`. Raises UnsupportedError, if they differ."""
+    starts = {lower_bound(plan, s, loop, axes, asked(s)) for s in stmts if loop in plan.classes[s.name].values()}
     if len(starts) != 1:
         raise UnsupportedError(f"statements along {loop} start at different places")
     return starts.pop()
