@@ -56,10 +56,14 @@ class Part:
         return replace(self, tree=tree, times={s: m for s, m in self.times.items() if s in inside})
 
     @property
+    def runs(self) -> isl.Set:
+        """The sizes, and places of the loops around, for which something in it runs."""
+        return reduce(isl.Set.union, (m.domain().params() for m in self.times.values())).coalesce()
+
+    @property
     def runs_always(self) -> bool:
         """Whether something in it runs, whatever the sizes and the loops around."""
-        runs = [m.domain().params() for m in self.times.values()]
-        return bool(runs) and bool(self.context.is_subset(reduce(isl.Set.union, runs)))
+        return bool(self.times) and bool(self.context.is_subset(self.runs))
 
 
 def _without_ends(times: tuple[isl.Map, ...]) -> tuple[isl.Map, ...]:
@@ -129,14 +133,25 @@ class _Writer:
         out: tuple[Node, ...] = ()
         for always, run in groupby(p.tree, lambda x: (self.weights and len(leaves((x,))) > 1) or p.only((x,)).runs_always):
             tree = tuple(run)
-            for some in ((x,) for x in tree) if always else (tree,):
-                part = p.only(some)
-                if len(some) == 1:
+            for part in [p.only((x,)) for x in tree] if always else [p.only(tree)]:
+                if len(part.tree) == 1:
                     times = {s: m.project_out(OUT, 0, 1) for s, m in part.times.items()}
                     out += self.item(replace(part, at=p.at + 1, times=times), w)
                 else:
-                    out += self.by_isl(part, w)
+                    out += self.tested(part, w) if self.weights else self.by_isl(part, w)
         return out
+
+    def tested(self, p: Part, w: _Around) -> tuple[Node, ...]:
+        """Items, some of which may not run, one by one behind the tests that all of them share, if there are such."""
+        runs = p.runs if p.times else p.context
+        if runs.n_basic_set() != 1 or runs.dim(isl.dim_type.div) or p.context.is_subset(runs):
+            return self.by_isl(p, w)
+        name = f"#inside {len(self.inside)}"
+        here = isl.Set.universe(p.context.get_space().add_dims(SET, 0)).set_tuple_name(name)
+        self.inside[name] = replace(p, context=p.context.intersect(runs))
+        self.times[name] = self.times[next(iter(p.times))][: p.at]
+        times = {name: isl.Map.from_domain_and_range(here.intersect_params(runs), here.reset_tuple_id())}
+        return self.by_isl(replace(p, times=times), w)
 
     def item(self, p: Part, w: _Around) -> tuple[Node, ...]:
         """The loops around all that is in the item, and in them the rest."""
