@@ -4,8 +4,7 @@
     implied   bounds that follow from what else is asked are not, see `implied.py`
     unasked   what nobody reads is written to registers without a question, see `unread.py`
     own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
-    asked     what all elements of a unit's tile answer alike is asked before the loops over them, and before loops that hold
-              nothing else
+    asked     what all elements of a tile, or all threads, answer alike is asked before the loops over them, see `hoisted.py`
     sunk      operands are fetched behind what their products ask, see `sunk.py`
     filled    copies of a statement that write registers alone run all, beyond the bounds of the tensor too: nobody reads those
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
@@ -17,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+from polyop.codegen.hoisted import asked
 from polyop.codegen.implied import without_implied
-from polyop.codegen.nested import nested
 from polyop.codegen.sunk import sunk
 from polyop.codegen.unread import going_on, unasked
 from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, place, quasi, substitute, substitute_expr
@@ -49,7 +48,8 @@ def prepared(nest: LoopNest) -> LoopNest:
     """`nest` as it is printed; itself, if no block has threads that work together."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest
-    return split(filled(sunk(asked(own(counted(unasked(without_implied(nest, going_on(nest)))))))))
+    mine = own(counted(unasked(without_implied(nest, going_on(nest)))))
+    return split(filled(sunk(asked(mine, folds(mine)))))
 
 
 def counted(nest: LoopNest) -> LoopNest:
@@ -112,54 +112,6 @@ def own(nest: LoopNest) -> LoopNest:
         return replace(b, dims=tuple(x for d, x in enumerate(b.dims) if d not in gone.get(b.name, frozenset())))
 
     return replace(nest, buffers=tuple(map(shrunk, nest.buffers)), body=map_accesses(nest.body, kept))
-
-
-def asked(nest: LoopNest) -> LoopNest:
-    """Tests before the loops over a tile of a matrix unit, and before the loops in a thread around these, whose index they lack.
-
-        for k in [0, 16) { for m (atom) { if t(k_o) >= 0 and u(k, m) >= 0 { S } } }
-        if t(k_o) >= 0 { for k in [0, 16) { for m (atom) { if u(k, m) >= 0 { S } } } }
-
-    Of several tiles in a loop, what they all ask is asked so.
-    """
-    def one(n: Node) -> Node:
-        if not isinstance(n, For) or n.kind == Kind.THREADS:
-            return rebuild(n, lambda body: tuple(map(one, body)))
-        if n.kind != Kind.ATOM:
-            n = replace(n, body=tuple(map(one, n.body)))
-        loops, inside = _tile_loops(n)
-        alike = [x for x in inside if isinstance(x, If) and not x.other and (n.kind == Kind.ATOM or _is_tile(x.then))]
-        if not alike or len(alike) < len(inside):
-            return n
-        here = {f.index for f in loops}
-        before = tuple(t for t in alike[0].tests if not names(t) & here and all(t in x.tests for x in alike))
-        alone: Body = tuple(y for x in alike for y in _without(x, before))
-        for f in reversed(loops):
-            alone = (replace(f, body=alone),)
-        return If(before, alone) if before else n
-
-    return replace(nest, body=tuple(map(one, nest.body)))
-
-
-def _without(n: If, known: tuple[Affine, ...]) -> Body:
-    """What is in `n`, behind those of its tests that are not `known` to hold."""
-    rest = tuple(t for t in n.tests if t not in known)
-    return (If(rest, n.then),) if rest else n.then
-
-
-def _tile_loops(n: For) -> tuple[tuple[For, ...], Body]:
-    """`n`, with the loops over a tile that stand directly in it if it is one; and what is inside."""
-    return nested((n,), Kind.ATOM) if n.kind == Kind.ATOM else ((n,), n.body)
-
-
-def _is_tile(body: Body) -> bool:
-    """Whether `body` goes over a tile of a matrix unit, and nothing else."""
-    match body:
-        case (For(kind=Kind.ATOM),):
-            return True
-        case (For(body=inside),) | (If(then=inside, other=()),):
-            return _is_tile(inside)
-    return False
 
 
 def filled(nest: LoopNest) -> LoopNest:

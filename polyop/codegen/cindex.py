@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from polyop.ir.expr import Affine, Quasi, affine, bounds, names, substitute
+from polyop.ir.expr import Affine, Quasi, affine, bounds, names, quasi, substitute
 from polyop.ir.loops import For
 
 ATOM, UNARY, CHOICE = 100, 15, 3
@@ -68,7 +68,10 @@ def _atom(a: str | Quasi, names: Mapping[str, str]) -> str:
 
 
 def condition(x: Affine, names: Mapping[str, str]) -> str:
-    """`x >= 0` with every term on the side where it is positive: M - m - 1 >= 0 is `M > m`."""
+    """`x >= 0` with every term on the side where it is positive: M - m - 1 >= 0 is `M > m`; of a maximum one part is enough."""
+    some = bounds(x, "max")
+    if len(some) > 1:
+        return f"({' || '.join(condition(y, names) for y in some)})"
     left = Affine(tuple((a, f) for a, f in x.terms if f > 0))
     right = left - x
     if x.const == -1 and x.terms:
@@ -119,8 +122,12 @@ def below(f: For, bound: Affine) -> Affine:
 
 
 def least(x: Affine, loops: Sequence[For]) -> Affine | None:
-    """The least that `x` is in full `loops`; None, if that is not plain to see."""
+    """What `x` never falls below in full `loops`, which is the least but for maxima; None, if that is not plain to see."""
     mine = {f.index: f for f in loops}
+    parts = bounds(x, "max")
+    if len(parts) > 1:
+        found = [least(y, loops) for y in parts]
+        return quasi("max", *(y for y in found if y is not None)) if None not in found else None
     if any(isinstance(a, Quasi) and names(affine(a)) & mine.keys() for a, _ in x.terms):
         return None
     return substitute(x, {i: affine(f.end - f.step if x.factor(i) < 0 else 0) for i, f in mine.items()})

@@ -234,7 +234,7 @@ class Builder:
         said = {t: substitute(t, values) for t in self.ties(s) if names(t) & set(s.dims) <= set(values)}
         own = self.plan.classes[s.name]
         return tuple(x for t, x in said.items()
-                     if domain is None or len({own[i] for i in names(t) & set(s.dims)} & self.free) > 1 or not _holds(domain, x))
+                     if domain is None or len({own[i] for i in names(t) & set(s.dims)} & self.free) > 1 or not holds(domain, x))
 
     def box(self, s: Stmt) -> isl.Set:
         """The domain of `s` without them."""
@@ -290,11 +290,12 @@ class Builder:
         return Part(tuple(self.stmts), tuple(self.buffers.values()), tuple(tree), kinds, weights=tuple(self.weights.items()))
 
 
-def _holds(domain: isl.Set, test: Affine) -> bool:
-    """Whether `test` >= 0 everywhere in `domain`, whose dimensions have the names of coordinates."""
+def holds(domain: isl.Set, test: Affine, others: Iterable[Affine] = ()) -> bool:
+    """Whether `test` >= 0 everywhere in `domain`, whose dimensions have the names of coordinates, where `others` are too."""
     dims = [domain.get_dim_name(isl.dim_type.set, i) or "" for i in range(domain.dim(isl.dim_type.set))]
     sizes = [domain.get_dim_name(isl.dim_type.param, i) or "" for i in range(domain.dim(isl.dim_type.param))]
-    fails = isl.Set(f"{params(sizes)}{{ {space_text(domain.get_tuple_name(), dims)} : {test} < 0 }}")
+    fails = isl.Set(f"{params(sizes)}{{ {space_text(domain.get_tuple_name(), dims)} : "
+                    f"{conjunction([f'{test} < 0', *(f'{t} >= 0' for t in others)])} }}")
     return bool(domain.is_disjoint(fails))
 
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from polyop.ir.expr import Affine, Const, Load, affine, names, place, substitute
+from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Space
-from polyop.poly.build import Builder
+from polyop.poly.build import Builder, holds
 from polyop.poly.cuts import Cut, cut, squares
 from polyop.poly.roles import iterators_of
 from polyop.poly.sides import along
@@ -153,22 +153,22 @@ def _where_it_is(b: Builder, s: Staging, n: int, load: Load, t: Tile) -> Copies:
     b.over_rows(rows)
     starts = s.starts(Affine())
     guard = guarded(s, load, starts, inside).guard
-    caps = {c.name: (c.cap or 1) - c.step for c in (*loops, *rows)}
     values = {i: starts[i] + sum((affine(c.name) for c in coords), Affine()) for i, coords in inside.items()}
     at = place(load, dict(starts) | values)
-    trees: list[Band | str] = []
-    for k, test in enumerate(guard):
-        least = substitute(test, {c: affine(caps[c]) if test.factor(c) < 0 else Affine() for c in names(test) & caps.keys()})
-        if least.is_constant and least.const >= 0:
-            continue
-        label = f"{s.update.name}_zero{n}_{k}"
-        every = (*s.blocks(()), *loops, *rows)
-        domain = b.domain(label, s.update, starts, every, [f"{least} < 0"])
+    label, every = f"{s.update.name}_zero{n}", (*s.blocks(()), *loops, *rows)
+    domain = b.domain(label, s.update, starts, every, ())
+    asked = list(dict.fromkeys(guard))
+    for test in tuple(asked):  # those that others imply fail nowhere else
+        if holds(domain, test, [t for t in asked if t != test]):
+            asked.remove(test)
+    trees: tuple[Band | str, ...] = ()
+    if asked:  # zeros are written in one loop, whichever condition fails
         zero = Load(at.source, at.index, at.dtype)
-        b.stmts.append(TileStmt(label, every, domain, None, (), zero, None, Const(0, at.dtype), (test * -1 - 1, *guard[:k])))
-        trees.append(band(tuple(c.name for c in (*loops, *rows)), label))
+        b.stmts.append(TileStmt(label, every, domain, None, (), zero, None, Const(0, at.dtype),
+                                (quasi("max", *(t * -1 - 1 for t in asked)),)))
+        trees = (band(tuple(c.name for c in (*loops, *rows)), label),)
     own = {i: s.axes[s.own[i]].value for i in s.update.dims}
-    return Copies((), (), (), place(load, own), tuple(trees))
+    return Copies((), (), (), place(load, own), trees)
 
 
 def guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mapping[str, tuple[Coord, ...]]) -> Load:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Expr, Load, Quasi, affine, map_loads, names, place, substitute, substitute_expr
+from polyop.ir.expr import Affine, Expr, Load, Quasi, affine, map_loads, names, place, quasi, substitute, substitute_expr
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Space
 from polyop.poly.roles import iterators_of
@@ -41,7 +41,7 @@ def cuts(u: Stmt, depth: str, sides: Sequence[str], operands: Sequence[Load]) ->
 
 
 def parted(s: TileStmt, tests: Sequence[Affine], atom: Sequence[Coord], step: Coord, alone: Expr) -> tuple[TileStmt, ...]:
-    """The statement `s` of a unit's product where none of `tests` cuts its atom, and where the first of them does, the second, ..
+    """The statement `s` of a unit's product where none of `tests` cuts its atom, and term by term where some do.
 
     tests   of `s`, in its coordinates
     atom    the sides of an atom, of which `step` is along the sum; terms go along that with the coordinate `one_by_one(step)`
@@ -51,18 +51,19 @@ def parted(s: TileStmt, tests: Sequence[Affine], atom: Sequence[Coord], step: Co
         return substitute(t, {c.name: affine((c.cap or 1) - 1 if (t.factor(c.name) > 0) == most else 0) for c in atom})
 
     whole, some = [extreme(t, False) for t in tests], [extreme(t, True) for t in tests]
-    out = [replace(s, tests=(*(t for t in s.tests if t not in tests), *whole))]
-    term = one_by_one(step)
+    first = replace(s, tests=(*(t for t in s.tests if t not in tests), *whole))
+    if not tests:
+        return (first,)
+    term, name = one_by_one(step), f"{s.name}_cut"
     at = {step.name: affine(term.name)}
     dim = [c.name for c in s.coords].index(step.name)
-    for n, t in enumerate(whole):
-        name = f"{s.name}_cut{n}"
-        domain = s.domain.set_tuple_name(name).set_dim_name(isl.dim_type.set, dim, term.name)
-        asked = (*some, *whole[:n], t * -1 - 1, *(substitute(x, at) for x in s.tests))
-        out.append(replace(s, name=name, coords=tuple(term if c is step else c for c in s.coords), domain=domain,
-                           lift=tuple(substitute(x, at) for x in s.lift), target=place(s.target, at),
-                           expr=substitute_expr(alone, at), tests=asked))
-    return tuple(out)
+    # one of the conditions leaves a point of the atom out: they are asked together, so that terms are written once
+    cut = quasi("max", *(t * -1 - 1 for t in whole))
+    domain = s.domain.set_tuple_name(name).set_dim_name(isl.dim_type.set, dim, term.name)
+    terms = replace(s, name=name, coords=tuple(term if c is step else c for c in s.coords), domain=domain,
+                    lift=tuple(substitute(x, at) for x in s.lift), target=place(s.target, at), expr=substitute_expr(alone, at),
+                    tests=(*some, cut, *(substitute(x, at) for x in s.tests)))
+    return first, terms
 
 
 @dataclass(frozen=True, eq=False)

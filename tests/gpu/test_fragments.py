@@ -16,7 +16,7 @@ from polyop.ir.atoms import ROWS, Atom, Fragment
 from polyop.ir.dtypes import F32
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, quasi
-from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Space, Store, walk
+from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Space, Store, stores, walk
 from polyop.poly.fragmentunits import holds_operand
 from polyop.runtime import nvrtc
 from polyop.runtime.usage import usage
@@ -55,6 +55,13 @@ def test_rows_that_see_some_keys_have_their_scores_in_registers_and_one_loop(key
     made = seen.attention(keys, "cuda:sm_80", "f16", 64)
     assert {b.name.partition("_")[0] for b in made.nest.buffers if b.space == Space.SHARED} == {"Q", "K", "V"}
     assert sum(isinstance(n, For) and n.index == "j_b" for n in walk(made.nest.body)) == 1
+
+
+@pytest.mark.parametrize("keys", ["j <= i", "i - w < j <= i", "i - w < j < i + w"])
+def test_terms_of_atoms_that_are_cut_are_written_once_whichever_end_cuts_them(keys):
+    made = seen.attention(keys, "cuda:sm_80", "f16", 64)
+    assert sum("_cut" in s.stmt for s in stores(made.nest.body)) == 2  # a row's powers, and the terms
+    assert made.module.text.count("pop_chosen<") == 1
 
 
 @pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())

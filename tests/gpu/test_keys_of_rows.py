@@ -11,7 +11,8 @@ import polyop
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.loops import For, walk
+from polyop.ir.expr import loads
+from polyop.ir.loops import For, stores, walk
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -131,6 +132,18 @@ def test_units_multiply_the_atoms_that_no_condition_cuts(seen, where):
         for strange in (False, True):
             report = run(made, seen, "f16", 64, sizes, strange, order=("forward", "backward", "shuffled")[(n + strange) % 3])
             assert not report.findings, report
+
+
+def test_rows_in_shared_memory_begin_with_their_block_and_get_their_zeros_in_one_loop():
+    seen = "i - w < j <= i"
+    made = attention(seen, "cuda:sm_80", "f16", 256)
+    assert made.rung == "tuned" and len(launches(made.module.launch)) == 1 and all(p.holds for p in made.proofs)
+    inside = [s for s in stores(made.nest.body) if any(x.source == "s" for x in (s.target, *loads(s.expr)))]
+    assert inside and not any("max(" in str(x) for s in inside for x in (s.target, *loads(s.expr)))  # of 16 bytes each
+    assert sum("_zero" in s.stmt for s in stores(made.nest.body)) == 1
+    for n, sizes in enumerate(((1, 1, 1), (63, 64, 0), (65, 63, 2), (130, 129, 65))):
+        report = run(made, seen, "f16", 256, sizes, n > 0, order=("forward", "backward", "shuffled")[n % 3])
+        assert not report.findings, report
 
 
 @pytest.mark.parametrize("where", ["cuda:sm_80", "hip:gfx1100"])

@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from polyop.ir.expr import Affine, affine, evaluate
+from polyop.ir.expr import Affine, affine, evaluate, quasi
 from polyop.poly.scop import extract
 from polyop.poly.sets import quota
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.digits import digits, limits, quotient, radices
 from polyop.poly.verify.flow import Flow, flow, maps, union
-from polyop.poly.verify.frame import IN, OUT
+from polyop.poly.verify.frame import IN, OUT, Frame
 from polyop.poly.verify.structure import malformed
 
 from . import nests as n
@@ -110,3 +110,14 @@ def test_digits_are_those_of_the_number(system, terms, const):
     assert all(0 <= v < high // low for v, low, high in zip(reversed(values), system, system[1:], strict=False))
     for r in system:
         assert evaluate(quotient(x, r, known), env) == evaluate(x, env) // r
+
+
+def test_conditions_of_which_one_is_enough_are_parts_that_are_disjoint():
+    """{ max(a, b, c) >= 0 } is where one of the three holds."""
+    i, n = affine("i"), affine("N")
+    tests = (i - 9, n - i - 5, i * -2 + n)
+    found = Frame("S", ("N",), ("i",)).where([quasi("max", *tests), i])
+    parts = [found.get_basic_set_list().get_at(k) for k in range(found.n_basic_set())]
+    assert all(a.to_set().is_disjoint(b.to_set()) for k, a in enumerate(parts) for b in parts[:k])
+    either = " or ".join(f"{t} >= 0" for t in tests)
+    assert found.is_equal(isl.Set(f"[N] -> {{ S[i] : i >= 0 and ({either}) }}"))

@@ -10,7 +10,7 @@ import islpy as isl
 
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
+from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test, bounds
 
 PARAM, IN, OUT, SET = isl.dim_type.param, isl.dim_type.in_, isl.dim_type.out, isl.dim_type.set
 
@@ -81,7 +81,11 @@ class Frame:
         """{ name[dims] : every one of `tests` >= 0 }, in `within` if given."""
         basic, out = isl.BasicSet.universe(self.space), within
         for t in tests:
-            if is_linear(t):
+            some = bounds(t, "max")
+            if len(some) > 1:  # in parts that are disjoint: { a >= 0 } and { a < 0 and b >= 0 }
+                part = reduce(isl.Set.union, (self.where((x, *(y * -1 - 1 for y in some[:k]))) for k, x in enumerate(some)))
+                out = part if out is None else out.intersect(part)
+            elif is_linear(t):
                 basic = basic.add_constraint(isl.Constraint.inequality_from_aff(self.linear(t)))
             else:
                 part = self.value(t).nonneg_set()
