@@ -195,7 +195,6 @@ def test_no_contraction_goes_without_its_unit_so_that_all_have_room_in_a_block()
 
 
 BARRIER = re.compile(r"pop_(copies|units)_barrier<\d>\((pop_arriving)?\);")
-SAFE = "p_block_f16 is written again"  # between powers, and zeros where there are none: by their names they could meet
 
 
 @pytest.mark.parametrize(("where", "depth", "pending"), [("cuda:sm_80", 0, [0, 0]), ("cuda:sm_80", 64, [0]),
@@ -205,17 +204,24 @@ def test_barriers_are_few_and_leave_the_next_tiles_on_their_way(where, depth, pe
     assert [int(x[0][x[0].index("<") + 1]) for x in BARRIER.finditer(text)] == pending
 
 
+def without_barrier(where: str, depth: int, at: int) -> list[tuple[emulated.Report, float]]:
+    """What three orders of threads find without one of the barriers."""
+    made = attention(where, "f16", 64, depth=depth)
+    x = [*BARRIER.finditer(made.module.text)][at]
+    text = made.module.text[:x.start()] + ";" + made.module.text[x.end():]
+    broken = replace(made, module=replace(made.module, text=text))
+    return [run(broken, "f16", 64, (65, 129, depth or 40), order=x) for x in ("forward", "backward", "shuffled")]
+
+
 @pytest.mark.parametrize(("where", "depth", "at"), [
     *(("cuda:sm_80", 0, k) for k in range(2)), ("cuda:sm_80", 64, 0), ("cuda:sm_90a", 64, 1)])
 def test_each_barrier_left_out_is_found(where, depth, at):
-    made = attention(where, "f16", 64, depth=depth)
-    x = [*BARRIER.finditer(made.module.text)][at]
-    if SAFE in made.module.text[x.end():].splitlines()[0]:
-        return
-    text = made.module.text[:x.start()] + ";" + made.module.text[x.end():]
-    broken = replace(made, module=replace(made.module, text=text))
-    found = [run(broken, "f16", 64, (65, 129, depth or 40), order=x)[0].findings for x in ("forward", "backward", "shuffled")]
-    assert any(found)
+    assert any(report.findings for report, _ in without_barrier(where, depth, at))
+
+
+def test_a_barrier_that_parts_groups_of_which_all_are_waited_for_may_be_left_out():
+    for report, error in without_barrier("cuda:sm_90a", 64, 0):
+        assert not report.findings and error < 4e-3, report
 
 
 def test_a_barrier_that_leaves_more_on_their_way_is_found():
