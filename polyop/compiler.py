@@ -31,6 +31,7 @@ from polyop.poly.middle import scop_of
 from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
 from polyop.runtime import cpu, forks
+from polyop.runtime.collector import old_objects_spared
 from polyop.trace import Recorder, Trace
 
 T = TypeVar("T")
@@ -88,7 +89,7 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     """
     asked = _Asked(op, layout, target, options or Options(), Recorder(), [])
     asked.rec.text("op", op)
-    with _ISL:
+    with _ISL, old_objects_spared():
         asked.rec.stage("check", check, op)
         made = _climbed_down(asked)
         if made:
