@@ -147,7 +147,11 @@ def names(x: Affine) -> frozenset[str]:
     """The iterators and sizes that occur in `x`."""
     found: set[str] = set()
     for atom, _ in x.terms:
-        found |= {atom} if isinstance(atom, str) else frozenset().union(*(names(a) for a in atom.args))
+        if isinstance(atom, str):
+            found.add(atom)
+        else:
+            for a in atom.args:
+                found |= names(a)
     return frozenset(found)
 
 

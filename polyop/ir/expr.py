@@ -121,6 +121,10 @@ Expr = Const | Number | Scalar | Test | Load | Apply
 Position = Affine | Const | Number | Scalar | Test | Load | Apply
 
 
+_INNER = (Apply, Load)
+"""Those with expressions in them; a union would be made anew each time that it is asked for."""
+
+
 def is_computed(p: Position) -> bool:
     """Whether a position comes from data rather than from iterators and sizes."""
     return not isinstance(p, Affine)
@@ -155,7 +159,7 @@ def walk(e: Expr) -> Iterator[Expr]:
     while stack:
         top = stack.pop()
         yield top
-        if isinstance(top, Apply | Load):
+        if isinstance(top, _INNER):
             stack.extend(reversed(children(top)))
 
 

@@ -229,6 +229,8 @@ class Barrier:
 
 Node = For | If | IfData | Store | Prefetch | Barrier
 
+_BRANCHES = (If, IfData)
+
 
 @dataclass(frozen=True, slots=True)
 class LoopNest:
@@ -277,7 +279,7 @@ def map_accesses(body: tuple[Node, ...], f: Callable[[Load], Load]) -> tuple[Nod
 
 
 def children(n: Node) -> tuple[Node, ...]:
-    return n.body if isinstance(n, For) else n.then + n.other if isinstance(n, If | IfData) else ()
+    return n.body if isinstance(n, For) else n.then + n.other if isinstance(n, _BRANCHES) else ()
 
 
 def walk(body: tuple[Node, ...]) -> Iterator[Node]:
@@ -286,8 +288,10 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
     while todo:
         n = todo.pop()
         yield n
-        if isinstance(n, For | If | IfData):
-            todo += reversed(children(n))
+        if isinstance(n, For):
+            todo += reversed(n.body)
+        elif isinstance(n, _BRANCHES):
+            todo += reversed(n.then + n.other)
 
 
 def has_loop(body: tuple[Node, ...]) -> bool:

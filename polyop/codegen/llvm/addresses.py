@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
+from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.index import atom_value, index, index_vector, rows_of, splat
 from polyop.codegen.llvm.state import Point, State, Value, require_buffer
 from polyop.codegen.llvm.types import Int, iota, memory
@@ -195,8 +196,19 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
     test fails the pointer is that of a row of zeros, from the first loop the test does not depend on.
     """
     here = s.tile_depth
+    order = tuple(sorted(s.axes))
+    made: dict[tuple[tuple[int, ...], str | None], str] = {}
 
     def base(point: Point, test: str | None) -> str:
+        key = tuple(point.get(a, 0) for a in order), test
+        if key in made:
+            return made[key]
+        p = fresh(point, test)
+        if s.b.level(p) != IMPURE:  # else it may stand behind a test that does not hold where it is wanted again
+            made[key] = p
+        return p
+
+    def fresh(point: Point, test: str | None) -> str:
         offset = const
         outer: list[tuple[int, Int]] = []
         own: list[tuple[int, Int]] = []

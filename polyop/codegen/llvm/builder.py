@@ -127,7 +127,10 @@ class Builder:
         """
         known = self.memo.get(text)
         if known is None:
-            level = max((self.depth.get(o, 0) for o in operands if isinstance(o, str)), default=0)
+            level, depth = 0, self.depth
+            for o in operands:
+                if isinstance(o, str) and depth.get(o, 0) > level:
+                    level = depth[o]
             if level == IMPURE:
                 return self.do(text)
             level = self.rare if 0 < self.rare - 2 == level else level
