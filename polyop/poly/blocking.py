@@ -21,6 +21,7 @@ from polyop.poly.scop import Stmt
 LINE = 64  # bytes that a cache takes at once
 PAGE = 4096  # bytes that memory is fetched ahead in
 DEEP = 2048  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
+WIDE = 192  # columns of a block of the right operand, for which rows of the left one come from L2 or further once
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 
 
@@ -67,7 +68,10 @@ def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
 
 
 def depth_block(x: Reads, tile: RegisterTile, pack_left: bool) -> int:
-    """How many steps of the depth leave room in L1 for the rows of a tile."""
+    """How many steps of the depth leave room in L1 for the rows of a tile; twice as many where L2 has a wide block of them, too.
+
+    Then sums come from memory half as often, and rows of the left operand in runs of whole pages, which is what is fetched ahead.
+    """
     by_lines = not pack_left and x.unit(x.left, (x.depth,)) is None and is_close(x)
     rows = max(tile.rows, LINE // tile.bytes_) if by_lines else tile.rows  # a step of depth takes a line at least
     # rows side by side share what a window along them reads, so that it takes no room of its own in L1
@@ -75,7 +79,10 @@ def depth_block(x: Reads, tile: RegisterTile, pack_left: bool) -> int:
     room = depth_in_l1(x.plan.target, rows, tile.bytes_)
     room = DEEP // tile.bytes_ if tile.is_matrix else room
     kc = max(16, 1 << round(log2(max(1, room / x.inside(shared)))))
-    return min(kc, 128) if tile.beside else kc
+    if tile.beside:
+        return min(kc, 128)
+    fits = 3 * rows * 2 * kc * x.inside(shared) * tile.bytes_ <= 2 * x.plan.target.l1
+    return 2 * kc if fits and not tile.across and not tile.is_matrix and block_of_columns(x, tile, 2 * kc) >= WIDE else kc
 
 
 def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:

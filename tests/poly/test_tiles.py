@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 from polyop.ir.loops import structure, walk
-from polyop.ir.options import SHORT, TURNED, Options
+from polyop.ir.options import SHORT, TURNED, Layout, Options
+from polyop.poly.middle import lower, scop_of
 
-from .middles import CASES, CONV, HEAT, MATMUL, SOFTMAX, TWICE_NCHW, middle, nchw, proved, run
+from .middles import CASES, CONV, HEAT, MATMUL, SOFTMAX, TWICE_NCHW, V4, middle, nchw, op_of, proved, run
 
 
 def test_threads_take_rows_behind_a_block_of_columns_that_each_packs_for_itself():
@@ -31,6 +34,16 @@ def test_tiles_of_several_short_rows_are_packed_as_they_go_by_each_of_several_th
     assert structure(m.nest.body).startswith("p_c:parallel(q_c:parallel(k_c:parallel(")
     arrays, got = run(m, {"C": 3, "H": 14, "W": 9, "K": 200})
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("l2", "block"), [(1 << 20, "kc 512, nc 256"), (2 << 20, "kc 1024, nc 256")])
+def test_blocks_are_deeper_where_the_second_cache_has_room_for_wide_ones_of_that_depth(l2, block):
+    op = op_of(MATMUL)
+    layout = Layout(tuple((t.name, 1) for t in op.tensors))
+    m = lower(scop_of(op), layout, replace(V4, l2=l2), Options(), "tuned")
+    assert proved(m) and block in m.chosen[0]
+    arrays, got = run(m, {"M": 7, "N": 20, "K": 1030})
+    np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
 
 
 def test_a_matmul_is_packed_into_register_tiles_by_the_schedule_alone():
