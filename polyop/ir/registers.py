@@ -11,6 +11,7 @@ from polyop.ir.target import Target
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WORDS_FAR = 3  # the same for products of words, of which a block of as many bytes is used half as often (8 x 3 beats 12 x 2)
 SHORTEST, TALLEST = 4, 8  # rows of a tile that is made to fit: fewer use each vector too little, more have too many addresses
+TALLEST_NARROW = 14  # the same where all columns are two vectors: two sums for each address
 WINDOW = 8  # steps of a window at most that are written out for rows which share what they read
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 PAGE = 8  # units of `time` to store an element on a page of its own
@@ -104,10 +105,17 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     return turned < DOUBT * straight
 
 
-def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int = 0, known: bool = False) -> int:
+def is_narrow(height: int) -> bool:
+    """Whether tiles get so many rows for columns alone that two vectors hold: see `fitting_height`."""
+    return height > TALLEST
+
+
+def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int = 0, known: bool = False,
+                   tall: bool = False) -> int:
     """The rows of a tile that `rows` x `columns` leave less empty than the target's own one; 0 if none is worth it.
 
-    Of those with so many `vectors`, if that is not 0; `known`: with as many as suit these extents, which the kernel knows.
+    Of those with so many `vectors`, if that is not 0; `known`: with as many as suit these extents, which the kernel knows;
+    `tall`: of up to `TALLEST_NARROW`, where two vectors hold all columns.
 
     Raises  UnsupportedError, if the target has no tile at all.
     """
@@ -116,8 +124,9 @@ def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int 
     def taken(tile: Tile) -> float:
         return time(tile, lanes, rows, columns, chains=t.fma_chains)
 
+    narrow = tall and lanes < columns <= 2 * lanes  # each vector is then used in few rows of the target's own tile
     best, found = taken(register_tile(t, lanes, down, along)) * WORTH, 0  # a lower tile reads what is packed more often
-    for height in range(TALLEST, min(SHORTEST, rows) - 1, -1):
+    for height in range(TALLEST_NARROW if narrow else TALLEST, min(SHORTEST, rows) - 1, -1):
         try:
             tile = register_tile(t, lanes, down, along, height=height)
         except UnsupportedError:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import prod
 
 from polyop.ir.expr import Affine, Load
+from polyop.ir.registers import is_narrow
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.roles import CONTRACTED, ROW, Contraction, is_movable, is_window, iterators_of, stands_alone, written_order
@@ -76,7 +77,9 @@ def reads_of(plan: Plan, c: Contraction) -> Reads:
     """Which row and which contracted iterator of `c` are cut."""
     u, few = c.update, dict(plan.options.few)
     many = tuple(i for i in c.having(ROW) if u.extent(i).name not in few) or c.having(ROW)
-    row = unit_of(plan, c, c.lefts[0], many) or next(i for i in reversed(written_order(u)) if i in many)
+    last = next(i for i in reversed(written_order(u)) if i in many)
+    # of few columns neighbours are one piece of the result; parts of long rows are better on pages of their own, a stream on each
+    row = last if is_narrow(plan.options.height) else unit_of(plan, c, c.lefts[0], many) or last
     contracted = c.having(CONTRACTED)
     long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted  # a 3 is not worth cutting
     alone = tuple(i for i in long if all(stands_alone(u, i, x) for x in (c.lefts[0], c.rights[0])))

@@ -225,7 +225,9 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     if short == SHORT:  # a vector of each of some rows of the result
         return fitting_height(target, 1, down, evaluate(q.short[0].beside[-1], sizes), 4) if q.short[0].beside else 0
     known = rows.is_constant and columns.is_constant
-    return fitting_height(target, target.lanes(bytes_), *((along, down) if short == TURNED else (down, along)), known=known)
+    if short == TURNED:
+        down, along = along, down
+    return fitting_height(target, target.lanes(bytes_), down, along, known=known, tall=not (short or q.windows))
 
 
 def inner_height(x: Inner, sizes: Mapping[str, int], target: Target) -> int:

@@ -258,3 +258,14 @@ def test_few_columns_of_dot_products_share_a_row():
     for sizes in ({"M": 9, "N": 4, "K": 130}, {"M": 3, "N": 2, "K": 19}, {"M": 2, "N": 7, "K": 70}):
         arrays, got = run(m, sizes)
         np.testing.assert_allclose(got, arrays["A"] @ arrays["B"].T, rtol=1e-4, atol=1e-4)
+
+
+def test_rows_of_a_tile_are_neighbours_in_the_result_where_it_has_few_columns():
+    text = "op f(X: f32[B, M, I], Y: f32[M, A]) -> (Z: f32[I, B, A]) { Z[i, b, a] += X[b, m, i] * Y[m, a] }"
+    assert "packed: rows i x" in middle(text, "tuned").chosen[0]
+    m = middle(text, "tuned", Options(height=10))
+    assert proved(m) and "packed: rows b x 10, lanes a x 32" in m.chosen[0] and "packs left" in m.chosen[0]
+    for sizes in ({"B": 7, "M": 1, "I": 17, "A": 65}, {"B": 13, "M": 33, "I": 1, "A": 24}):
+        arrays, got = run(m, sizes)
+        expected = np.einsum("bmi,ma->iba", *(arrays[n].astype(np.float64) for n in "XY"))
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)

@@ -19,7 +19,7 @@ from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import LONG, few_rows, has_strip, kinds, narrow_sizes, regime, shortness
+from polyop.rewrite.regimes import LONG, few_rows, has_strip, kinds, narrow_sizes, regime, shortness, tile_height
 from polyop.runtime.layout import contiguous
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
@@ -225,7 +225,8 @@ def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     assert bool(found.rows) <= (sizes["M"] <= 8) and "at most 8" in words
     assert found.strip <= (sizes["M"] <= 8) and found.short == 0 and "bytes" in words
     waits = (sizes["N"] - 1) // 16 % 4 == 0  # the last tile of a row has one vector, and six sums are too few
-    assert not (found.height and (found.rows or (sizes["M"] % 6 == 0 and not waits))) and "tiles" in words
+    narrow = 16 < sizes["N"] <= 32  # tiles are as tall as two vectors of sums allow
+    assert not (found.height and (found.rows or (sizes["M"] % 6 == 0 and not waits and not narrow))) and "tiles" in words
 
 
 @pytest.mark.parametrize(("rows", "columns", "threads", "paged"), [
@@ -284,6 +285,14 @@ def test_a_tile_of_another_height_is_for_rows_that_it_fills():
     assert fitting_height(AVX512, 16, 16, 1000) == 8 and fitting_height(AVX512, 16, 10, 64) == 5
     assert fitting_height(AVX512, 16, 12, 64) == fitting_height(AVX512, 16, 1000, 1000) == 0
     assert fitting_height(AVX512, 16, 56, 64) == 4 and fitting_height(AVX512, 16, 56, 128) == 8  # as full, and read half as often
+
+
+def test_a_tile_of_two_vectors_in_all_is_as_tall_as_registers_allow():
+    assert [fitting_height(AVX512, 16, 20, n, tall=True) for n in (16, 17, 24, 32, 33)] == [7, 10, 10, 10, 5]
+    assert [fitting_height(AVX512, 16, m, 24, tall=True) for m in (12, 13, 400)] == [12, 13, 14]
+    assert fitting_height(AVX512, 16, 20, 24) == 5
+    q = questions(MATMUL)
+    assert [tile_height(q, {"M": 20, "N": n, "K": 24}, AVX512, 0) for n in (24, 48)] == [10, 5]
 
 
 def test_a_tile_of_few_sums_waits_for_itself():
