@@ -20,7 +20,7 @@ from polyop.poly.scop import Stmt
 
 LINE = 64  # bytes that a cache takes at once
 PAGE = 4096  # bytes that memory is fetched ahead in
-DEEP = 2048  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
+DEEP = 4096  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
 WIDE = 192  # columns of a block of the right operand, for which rows of the left one come from L2 or further once
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 
