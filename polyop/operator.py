@@ -92,23 +92,20 @@ class Operator:
         make, arguments = self._again
         return make, (*arguments, self.options, self.target)
 
-    def __call__(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
+    def _general(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
         """Run on arguments.
 
         Raises CallError, if they do not fit.
         """
-        return self._general(*args, out=out, **keywords)
-
-    def _general(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
-        """`__call__`, in Python and for all arguments; `entry` puts machine code in front of it for those it has seen."""
         values = args if len(args) == self._all and not keywords else self._values(args, keywords)
         outs: tuple[Any, ...] = ()
         if out is not None:
             outs = tuple(out) if isinstance(out, tuple | list) else (out,)
-        key = call.key(values + outs, self._by_value + (False,) * len(outs) if outs else self._by_value)
+        addresses: list[int] = []
+        key = call.key(values + outs, self._by_value + (False,) * len(outs) if outs else self._by_value, addresses)
         found = self._plans.get(key)
         if found is not None:
-            result = found.run(values + outs)
+            result = found.run(values + outs, addresses)
             if result is not call.LONG:
                 native = self._native(out) if isinstance(found, call.CallPlan) else None
                 if native and self._front and isinstance(found, call.CallPlan):
@@ -119,6 +116,10 @@ class Operator:
         if native and self._front and isinstance(made, call.CallPlan):
             entry.vary(native, self._front, made, values + outs, args, {**keywords, "out": out})
         return result
+
+    # in Python and for all arguments; `entry` puts machine code in front of it for those it has seen
+    __call__ = _general
+    __call__.__qualname__ = "Operator.__call__"  # what users are told of arguments that do not fit
 
     def _native(self, out: Any) -> entry_load.Code | None:
         """What stands in front of such calls; not where `out` is a list, whose items another thread may take out of it."""

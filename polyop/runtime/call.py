@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from math import copysign
 from typing import Any
@@ -34,10 +34,17 @@ FORMATS = {"f16": "e6x", "f32": "f4x", "f64": "d", "i8": "b7x", "i16": "h6x", "i
             "u16": "H6x", "u32": "I4x", "u64": "Q", "bool": "?7x"}
 
 
-def key(values: Sequence[Any], by_value: Sequence[bool]) -> tuple[Any, ...] | None:
+Look = Callable[[Any, list[int]], "tuple[Any, ...] | None"]
+"""What the plan of a call depends on of an array, if that can have one; an array on a GPU puts its address on the list."""
+
+_looks: dict[type, Look] = {}
+
+
+def key(values: Sequence[Any], by_value: Sequence[bool], at: list[int]) -> tuple[Any, ...] | None:
     """What the plan of a call depends on; None if a value is of a kind that has no plan.
 
     by_value   for each value whether it is a number that chooses sizes or the Op itself
+    at         where the addresses of arrays on a GPU are put, in order: asking such an array what it is tells that, too
     """
     parts: list[Any] = [threads.setting]
     for v, fixed in zip(values, by_value):  # noqa: B905, strict costs a tenth of the key
@@ -48,18 +55,29 @@ def key(values: Sequence[Any], by_value: Sequence[bool]) -> tuple[Any, ...] | No
             parts += (v.dtype, v.shape, v.strides)
         elif t in NUMBERS:
             parts += (t, v, copysign(1, v) if t is float else 0) if fixed else (t,)  # -0.0 is not 0.0, though they are equal
-        elif "torch" in sys.modules and t in _torch_types():
-            if not _is_plain(v):
-                if not _is_on_gpu(v):
-                    return None
-                parts.append(v.get_device())
-            parts += (v.dtype, v.shape, v.stride())
         else:
-            seen = _elsewhere(v)
+            look = _looks.get(t) or _look_of(t)
+            seen = look(v, at) if look is not None else None
             if seen is None:
                 return None
             parts += seen
     return tuple(parts)
+
+
+def _look_of(t: type) -> Look | None:
+    """The look of arrays of type `t`; None where they are of no framework, or of one of a GPU and there has been none yet."""
+    torch = "torch" in sys.modules
+    if torch and t in _torch_types():
+        found: Look = _look_of_tensor
+    else:
+        views = sys.modules.get("polyop.runtime.gpu.views")
+        if views is None:
+            return None
+        found = views.look_of(t)
+        if torch and not _torch:
+            return found  # what will be a tensor's type when torch has been imported
+    _looks[t] = found
+    return found
 
 
 _torch: tuple[Any, ...] = ()
@@ -75,21 +93,19 @@ def _torch_types() -> tuple[Any, ...]:
     return _torch
 
 
-def _is_plain(t: Any) -> bool:
+def _look_of_tensor(t: Any, at: list[int]) -> tuple[Any, ...] | None:
     torch = sys.modules["torch"]
-    return bool(t.is_cpu and t.layout is torch.strided and not t.is_neg() and not (t.requires_grad and torch.is_grad_enabled()))
-
-
-def _is_on_gpu(t: Any) -> bool:
-    torch = sys.modules["torch"]
-    return bool(t.is_cuda and t.layout is torch.strided and not (t.requires_grad and torch.is_grad_enabled())
-                and not t.is_neg() and not t.is_conj())
-
-
-def _elsewhere(v: Any) -> tuple[Any, ...] | None:
-    """The same for arrays of other frameworks on a GPU, once there has been one."""
-    views = sys.modules.get("polyop.runtime.gpu.views")
-    return views.look(v) if views is not None else None
+    if t.layout is not torch.strided or (t.requires_grad and torch.is_grad_enabled()) or t.is_neg():
+        return None
+    if t.is_cpu:
+        return t.dtype, t.shape, t.stride()
+    if not t.is_cuda or t.is_conj():
+        return None
+    try:
+        at.append(t.data_ptr())
+    except RuntimeError:  # a tensor without memory
+        return None
+    return t.get_device(), t.dtype, t.shape, t.stride()
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +176,7 @@ class CallPlan:
         """Whether tensors of torch go in or come out."""
         return self.kind == "torch" or any(is_torch for _, _, is_torch, _ in self.places)
 
-    def run(self, values: Sequence[Any]) -> Any:
+    def run(self, values: Sequence[Any], _: Sequence[int]) -> Any:
         """The results, or LONG."""
         row = self.row.copy()
         for position, slot, is_torch, mask in self.places:

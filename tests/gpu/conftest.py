@@ -11,7 +11,7 @@ from fake_gpu import FakeGpu
 
 from polyop.ir.errors import UnsupportedError
 from polyop.runtime import call, device, store
-from polyop.runtime.gpu import driver, status, views
+from polyop.runtime.gpu import driver, status
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -44,7 +44,7 @@ def _faked(family: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     monkeypatch.setattr(device, "assembled", fake_gpu.assembled)
     monkeypatch.setattr(store, "kernels", store.Memo())
     monkeypatch.setattr(call, "_torch", ())
-    monkeypatch.setattr(views, "_looks", {})
+    monkeypatch.setattr(call, "_looks", {})
     monkeypatch.setattr(status, "_words", [])
     monkeypatch.setattr(status, "_rooms", {})
     monkeypatch.setattr(status, "_loaded", {})

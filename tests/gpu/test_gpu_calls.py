@@ -380,6 +380,27 @@ def test_no_memory_for_a_result_is_the_callers_error(gpu: FakeGpu) -> None:
 # --- kept kernels --------------------------------------------------------------------------------------------------------------
 
 
+def test_a_repeated_call_asks_each_array_once_what_it_is_and_where(cuda: FakeGpu) -> None:
+    """Others make a dictionary for each question."""
+    asked = []
+
+    class Asked(Interface):
+        @property
+        def __cuda_array_interface__(self) -> dict[str, object]:
+            asked.append(self)
+            return self.told
+
+    saxpy = polyop.op(SAXPY)
+    x, y = Asked(f32(8)), Asked(f32(8) + 1)
+    for _ in range(2):  # the first call of a process has not known that there are such arrays
+        saxpy(x, y, a=2.0)
+    asked.clear()
+    moved = Asked(f32(8) + 3)
+    z = saxpy(x, moved, a=2.0)
+    assert asked == [x, moved]
+    np.testing.assert_allclose(z.numpy(), 2 * f32(8) + f32(8) + 3, rtol=1e-5)
+
+
 def test_a_kernel_comes_back_from_disk_with_its_host_plan(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "op rows(X: f32[T, N]) -> (Y: f32[T, N]) { Y[t, i] = (Y[t-1, i-1] else 0) + (Y[t-1, i+1] else 0) + X[t, i] }"
     x = put(f32(7, 4), Device(gpu.family, 0))

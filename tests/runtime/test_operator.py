@@ -286,10 +286,13 @@ def test_torch_overlap_is_found(saxpy):
 
 def test_the_key_of_a_call_shows_everything_that_changes_its_plan():
     a = np.zeros((4, 4), np.float32)
-    keys = [call.key((v,), (False,)) for v in (a, a.T, a[:2], a[::2], a.astype(np.int32), torch.zeros(4, 4), 1, 1.0, True)]
+    def key(v: object, fixed: bool = False) -> object:
+        return call.key((v,), (fixed,), [])
+
+    keys = [key(v) for v in (a, a.T, a[:2], a[::2], a.astype(np.int32), torch.zeros(4, 4), 1, 1.0, True)]
     assert len(set(keys)) == len(keys)
-    assert call.key((1,), (True,)) != call.key((2,), (True,)) and call.key((1,), (True,)) != call.key((True,), (True,))
-    assert call.key((object(),), (False,)) is None
+    assert key(1, True) != key(2, True) and key(1, True) != key(True, True)
+    assert key(object()) is None
 
 
 def test_operators_with_dtype_variables_keep_one_op_for_each_choice():

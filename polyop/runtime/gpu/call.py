@@ -18,14 +18,13 @@ from polyop.ir.dtypes import BF16, U8
 from polyop.ir.op import Op
 from polyop.runtime import arrays
 from polyop.runtime.bind import Bound
-from polyop.runtime.call import FORMATS, LONG, NUMBERS
+from polyop.runtime.call import FORMATS, LONG, NUMBERS, key
 from polyop.runtime.gpu.home import Exchange, Home, Make, given_back
 from polyop.runtime.gpu.kernel import Prepared, bits
 from polyop.runtime.gpu.maps import FORMAT, MAP
 from polyop.runtime.gpu.memory import follow
 from polyop.runtime.gpu.status import Word
-from polyop.runtime.gpu.table import Table
-from polyop.runtime.gpu.views import reader
+from polyop.runtime.gpu.table import Table, launcher
 
 _SPARE = 8  # tables of a plan that are kept for the next calls
 
@@ -63,7 +62,7 @@ def carry_out(prepared: Prepared, bound: Bound, fresh: Sequence[str]) -> Any:
 class LaunchPlan:
     """A call with open addresses and numbers.
 
-    places    (position in the values, slot in the row, what tells the address, bits of it that must be 0)
+    places    (position in the addresses, slot in the row, bits of the address that must be 0)
     written   (slot, first, last, others) of arrays among the values that the kernel writes: the bytes they cover, from their
               address, and (slot, first, last) of every other array
     numbers   (position in the values, slot in the row) of scalars
@@ -76,29 +75,27 @@ class LaunchPlan:
     prepared: Prepared
     row: list[Any]
     pack: Any
-    places: tuple[tuple[int, int, Callable[[Any], int], int], ...]
+    places: tuple[tuple[int, int, int], ...]
     written: tuple[tuple[int, int, int, tuple[tuple[int, int, int], ...]], ...]
     numbers: tuple[tuple[int, int], ...]
     fresh: tuple[tuple[int, Make], ...]
     back: tuple[int, ...]
     work: tuple[Make, tuple[tuple[int, int], ...]] | None
     stream: Callable[[], int]
+    launch: Callable[[int, int], int]
     word: Word | None
     spare: list[Table]
 
-    def run(self, values: Sequence[Any]) -> Any:
-        """The results, or LONG.
+    def run(self, values: Sequence[Any], addresses: Sequence[int]) -> Any:
+        """The results, or LONG. `addresses`: those of the arrays among the values.
 
         Raises CallError, if an earlier call met a position outside its tensor.
         """
         if self.word is not None and self.word.cell.value:
             self.word.look()
         row = self.row.copy()
-        for position, slot, read, mask in self.places:
-            try:
-                at = read(values[position])
-            except RuntimeError:  # a tensor without memory
-                return LONG
+        for position, slot, mask in self.places:
+            at = addresses[position]
             if at & mask or not at:
                 return LONG
             row[slot] = at
@@ -130,7 +127,9 @@ class LaunchPlan:
             self.pack(table.memory, table.at, *row)
         except (struct.error, OverflowError):
             return LONG  # a number that does not fit its dtype
-        self.prepared.run(table, self.stream())
+        code = self.launch(table.address, self.stream())
+        if code:
+            raise self.prepared.refused(code)
         if len(self.spare) < _SPARE:
             self.spare.append(table)  # the driver has read it
         del memory  # the next one to have it comes later on the stream
@@ -153,7 +152,7 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
     slots = {b.name: k for k, b in enumerate(signature.tensors)}
     position = {n: k for k, n in enumerate(names)}
     ends = dict(op.updates)
-    places, reach, at = [], {}, {}
+    places, reach, at, counted = [], {}, {}, _counted(values)
     for n, k in position.items():
         if n not in bound.views:
             continue
@@ -163,7 +162,7 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
         first, last = v.span()
         for name in dict.fromkeys((n, ends.get(n, n))):
             if name in slots:
-                places.append((k, slots[name], reader(values[k]), v.dtype.bytes_ - 1))
+                places.append((counted[k], slots[name], v.dtype.bytes_ - 1))
                 reach[name], at[name] = (slots[name], first - v.address, last - v.address), k
     plain = prepared.open - MAP * len(prepared.maps)
     numbers, formats = [], ["Q"] * plain + [FORMAT] * len(prepared.maps)
@@ -190,7 +189,16 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
                     for t in op.outputs if t.name in at)
     pack = struct.Struct("<" + "".join(formats)).pack_into
     return LaunchPlan(prepared, row, pack, tuple(places), written, tuple(numbers), tuple(fresh), tuple(back),
-                      _work(prepared, home), home.streamer(), prepared.word, [])
+                      _work(prepared, home), home.streamer(), launcher(), prepared.word, [])
+
+
+def _counted(values: Sequence[Any]) -> list[int]:
+    """For each value how many addresses `key` puts down before it."""
+    out, found = [], list[int]()
+    for v in values:
+        out.append(len(found))
+        key((v,), (False,), found)
+    return out
 
 
 def _work(prepared: Prepared, home: Home) -> tuple[Make, tuple[tuple[int, int], ...]] | None:

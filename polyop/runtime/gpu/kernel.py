@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from polyop.ir.errors import UnsupportedError
+from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import evaluate
 from polyop.ir.module import STATUS, Binary, Boxes, Proof, in_order, slots
 from polyop.runtime import forks
@@ -100,7 +100,11 @@ class Prepared:
         """
         code = launcher()(made.address, stream)
         if code:
-            raise refused(self.loaded.device, self.starts, code)
+            raise self.refused(code)
+
+    def refused(self, code: int) -> InternalError:
+        """The error for what a launcher returned."""
+        return refused(self.loaded.device, self.starts, code)
 
 
 def prepare(kernel: GpuKernel, bound: Bound) -> Prepared:

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
 from polyop.ir.dtypes import BY_NUMPY, DTYPES
-from polyop.runtime import arrays
 from polyop.runtime.arrays import View, refuse
+from polyop.runtime.call import Look
 from polyop.runtime.gpu import dlpack
 from polyop.runtime.gpu.chips import device_of
 from polyop.runtime.gpu.driver import DEFAULT_STREAM, Device, count, driver
@@ -91,47 +89,36 @@ def _checked(name: str, address: int, shape: tuple[int, ...], strides: tuple[int
 # --- looks ---------------------------------------------------------------------------------------------------------
 
 
-Look = Callable[[Any], "tuple[Any, ...] | None"]
+def look_of(kind: type) -> Look:
+    """What the plan of a call depends on of arrays of type `kind`, which are neither NumPy's nor torch's.
 
-_looks: dict[type, Look] = {}
-
-
-def look(value: Any) -> tuple[Any, ...] | None:
-    """What the plan of a call depends on of an array that is neither NumPy's nor torch's; None if it has no plan.
-
-    Notes   A capsule must be asked for in each call, so arrays that give one have none.
+    Notes   A capsule must be asked for in each call, so arrays that give one have no plan.
     """
-    found = _looks.get(type(value))
-    if found is None:
-        found = _looks[type(value)] = _look(type(value))
-    return found(value)
-
-
-def _look(kind: type) -> Look:
     known = cupy()
     if kind is GpuArray:
-        return lambda a: (GpuArray, a.dtype, a.shape, a.device, a.stream)
+        return _look_of_own
     if known is not None and kind is known.ndarray:
-        return lambda a: (kind, a.dtype, a.shape, a.strides, a.device.id)
-    if hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "__dlpack__"):
-        return _look_of_interface
-    return lambda a: None
+        return _look_of_cupy
+    if hasattr(kind, "__cuda_array_interface__") and not hasattr(kind, "__dlpack__") and count("cuda") == 1:
+        return _look_of_interface  # of several devices it would have to be found out where the memory lies
+    return lambda a, at: None
 
 
-def _look_of_interface(a: Any) -> tuple[Any, ...] | None:
+def _look_of_own(a: GpuArray, at: list[int]) -> tuple[Any, ...]:
+    at.append(a.address)
+    return GpuArray, a.dtype, a.shape, a.device, a.stream
+
+
+def _look_of_cupy(a: Any, at: list[int]) -> tuple[Any, ...]:
+    at.append(a.data.ptr)
+    return type(a), a.dtype, a.shape, a.strides, a.device.id
+
+
+def _look_of_interface(a: Any, at: list[int]) -> tuple[Any, ...] | None:
     told = a.__cuda_array_interface__
-    if count("cuda") > 1 or told.get("mask") is not None:
-        return None  # it would have to be found out where the memory lies
-    return type(a), told["typestr"], told["shape"], told.get("strides"), told["data"][1], told.get("stream")
-
-
-def reader(value: Any) -> Callable[[Any], int]:
-    """What tells the address of arrays that look like `value`."""
-    if arrays.is_torch(value):
-        return type(value).data_ptr  # type: ignore[no-any-return]
-    if type(value) is GpuArray:
-        return attrgetter("address")
-    known = cupy()
-    if known is not None and type(value) is known.ndarray:
-        return lambda a: int(a.data.ptr)
-    return lambda a: int(a.__cuda_array_interface__["data"][0] or 0)
+    get = told.get
+    if get("mask") is not None:
+        return None
+    address, read_only = told["data"]
+    at.append(address or 0)
+    return type(a), told["typestr"], told["shape"], get("strides"), read_only, get("stream")
