@@ -71,6 +71,12 @@ def test_each_warp_and_each_turn_of_a_loop_is_an_access() -> None:
     assert (x.accesses, x.conflicts) == (10, 0)
 
 
+def test_lanes_that_skip_a_turn_of_a_loop_meet_the_others_in_the_next_one() -> None:
+    line = "if (i >= t % 2) Y[t] += S_s[(t ^ i) + 32 * t];"  # a bank for each lane in each turn
+    x = counted(f"Y[t] = 0;\nfor (int i = 0; i < 2; ++i) {{\n{line}\n}}")[line]
+    assert (x.accesses, x.conflicts) == (2, 0)
+
+
 def test_lanes_that_leave_an_access_out_do_not_count() -> None:
     line = "if (t < 7) Y[t] = S_s[32 * t];"
     x = counted(line)[line]

@@ -40,6 +40,13 @@ extern "C" unsigned char __stop_pop_shared[] __attribute__((weak, visibility("hi
 extern "C" pop_emu_view __start_pop_views[] __attribute__((weak, visibility("hidden")));
 extern "C" pop_emu_view __stop_pop_views[] __attribute__((weak, visibility("hidden")));
 
+// One turn of a loop, the `turn`th or so far from its beginning: lanes are in it together, whichever of them skip turns.
+struct pop_emu_turn {
+    unsigned long long around;
+    explicit pop_emu_turn(long long turn) : around(pop_emu_turn_begins(turn)) {}
+    ~pop_emu_turn() { pop_emu_turn_ends(around); }
+};
+
 // The address of dynamic shared memory. Its arrays lie farther apart here than on a device, so offsets are looked up.
 struct pop_emu_shared_memory {
     explicit pop_emu_shared_memory(unsigned bytes) : base(pop_emu_shared(bytes)) {}

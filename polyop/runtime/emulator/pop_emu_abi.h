@@ -52,6 +52,8 @@ struct pop_emu_kernel {
 int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const pop_emu_options* options);
 unsigned char* pop_emu_shared(unsigned bytes);
 unsigned char* pop_emu_shared_at(size_t offset);
+unsigned long long pop_emu_turn_begins(long long turn);
+void pop_emu_turn_ends(unsigned long long around);
 void pop_emu_aligned(const void* p, unsigned bytes);
 POP_EMU_MEET void pop_emu_barrier();
 POP_EMU_MEET void pop_emu_warp_barrier();

@@ -3,8 +3,11 @@
 // Shared memory has 32 banks of 4 bytes. The lanes of a warp that carry out one access go through it in phases, 128 bytes at
 // a time: 32 lanes with up to 4 bytes each, 16 with 8, 8 with 16. A phase takes as many cycles as the bank with the most
 // different words. The lanes of a phase are neighbours, but where warps of 64 lanes read 16 bytes each: there four lanes go
-// with those four that are 20 or 12 further on (https://github.com/triton-lang/triton/pull/11365, for CDNA 3). The n-th
-// access of each lane at a place of the text is taken as one access of the warp.
+// with those four that are 20 or 12 further on (https://github.com/triton-lang/triton/pull/11365, for CDNA 3).
+//
+// What lanes do at a place of the text in one turn of the loops around it is one access of the warp, whichever lanes have
+// left out turns before: lanes part at a test and meet again behind it. So accesses are written down with the turns
+// (`pop_emu_turn`), and counted when the block meets at a barrier or ends.
 #pragma once
 
 namespace {
@@ -14,17 +17,12 @@ struct Traffic { uint64_t place, write, accesses, cycles, phases; };
 
 struct Together { uint64_t lanes; const unsigned char* at[64]; };
 
-// Accesses of a warp at a place that not all of its lanes have carried out yet, oldest first.
-struct Site {
-    const void* place;
-    uint32_t warp, bytes, write, first, count, room;
-    uint32_t done[64];  // by each lane
-    Together* open;
-};
+// What one lane did. when: how much all lanes had done before. nth: how often it had been at this place in this turn.
+struct Access { const void* place; uint64_t turns, when; const unsigned char* at; uint32_t thread, bytes, write, nth; };
 
-const uint32_t MOST_SITES = 1 << 14, MOST_TRAFFIC = 256;
-Site* sites;
-uint32_t site_count;
+const uint32_t MOST_TRAFFIC = 256;
+Access* accesses;
+size_t access_count, access_room;
 Traffic traffic[MOST_TRAFFIC];
 uint32_t traffic_count;
 
@@ -47,7 +45,7 @@ uint32_t ways(const Together& t, uint32_t from, uint32_t to, uint32_t bytes, boo
     return most;
 }
 
-void count_access(const Site& s, const Together& t) {
+void count_access(const Access& s, const Together& t) {
     const uint64_t place = offset_of(s.place);
     uint32_t i = 0;
     while (i < traffic_count && (traffic[i].place != place || traffic[i].write != s.write)) i++;
@@ -62,65 +60,65 @@ void count_access(const Site& s, const Together& t) {
     }
 }
 
-Site* site_of(const void* place, uint32_t warp, uint32_t bytes, bool write) {
-    uint32_t at = uint32_t(((uint64_t)place * 0x9e3779b97f4a7c15ull >> 40) + warp * 97 + bytes) % MOST_SITES;
-    for (uint32_t n = 0; n < MOST_SITES; n++, at = (at + 1) % MOST_SITES) {
-        Site& s = sites[at];
-        if (!s.place) {
-            if (site_count++ > MOST_SITES / 2) return nullptr;
-            s.place = place;
-            s.warp = warp;
-            s.bytes = bytes;
-            s.write = write;
-        }
-        if (s.place == place && s.warp == warp && s.bytes == bytes && s.write == write) return &s;
-    }
-    return nullptr;
+template <class T> int sign(T a, T b) { return a < b ? -1 : a > b; }
+
+// Less than 0, 0 or more: accesses of one warp, at one place and of one size and in one turn, stand together.
+int apart(const Access& a, const Access& b) {
+    int s = sign(a.thread / pop_emu_warp, b.thread / pop_emu_warp);
+    if (!s) s = sign(a.place, b.place);
+    if (!s) s = sign(a.write << 8 | a.bytes, b.write << 8 | b.bytes);
+    return s ? s : sign(a.turns, b.turns);
+}
+
+int in_order(const void* a, const void* b) {
+    const auto &x = *(const Access*)a, &y = *(const Access*)b;
+    int s = apart(x, y);
+    if (!s) s = sign(x.thread, y.thread);
+    return s ? s : sign(x.when, y.when);
 }
 
 void note_banks(const unsigned char* p, size_t bytes, bool write, const void* place) {
-    if (!options.banks || !sites || !in_shared(p) || bytes > 16) return;
-    const uint32_t lane = thread_number % pop_emu_warp;
-    Site* s = site_of(place, thread_number / pop_emu_warp, bytes, write);
-    if (!s) return;
-    const uint32_t index = s->done[lane]++ - s->first;
-    while (index >= s->count) {
-        if (s->count == s->room) {
-            s->room = s->room ? 2 * s->room : 4;
-            s->open = (Together*)realloc(s->open, s->room * sizeof(Together));
+    if (!options.banks || !in_shared(p) || bytes > 16) return;
+    if (access_count == access_room) {
+        access_room = access_room ? 2 * access_room : 4096;
+        accesses = (Access*)realloc(accesses, access_room * sizeof(Access));
+    }
+    accesses[access_count] = {place, turns_of[thread_number], access_count, p, thread_number, (uint32_t)bytes, write, 0};
+    access_count++;
+}
+
+// What stands together, from `first` to `end`: the lanes' first accesses are one of the warp, then their second ones, ..
+void count_together(Access* first, Access* end) {
+    uint32_t most = 0;
+    for (Access* a = first + 1; a < end; a++) {
+        a->nth = a->thread == a[-1].thread ? a[-1].nth + 1 : 0;
+        most = a->nth > most ? a->nth : most;
+    }
+    for (uint32_t n = 0; n <= most; n++) {
+        Together t = {};
+        for (Access* a = first; a < end; a++) {
+            if (a->nth != n) continue;
+            t.lanes |= uint64_t(1) << a->thread % pop_emu_warp;
+            t.at[a->thread % pop_emu_warp] = a->at;
         }
-        s->open[s->count++].lanes = 0;
+        count_access(*first, t);
     }
-    s->open[index].lanes |= uint64_t(1) << lane;
-    s->open[index].at[lane] = p;
-    const uint64_t all = pop_emu_warp == 64 ? ~uint64_t(0) : (uint64_t(1) << pop_emu_warp) - 1;
-    uint32_t full = 0;
-    while (full < s->count && s->open[full].lanes == all) count_access(*s, s->open[full++]);
-    if (!full) return;
-    memmove(s->open, s->open + full, (s->count - full) * sizeof(Together));
-    s->count -= full;
-    s->first += full;
 }
 
-void make_banks() {
-    if (options.banks) sites = (Site*)calloc(MOST_SITES, sizeof(Site));
-    site_count = 0;
-}
-
-// The block ends: what some lanes left out is counted without them.
-void end_banks() {
-    for (uint32_t i = 0; sites && i < MOST_SITES; i++) {
-        for (uint32_t k = 0; k < sites[i].count; k++) count_access(sites[i], sites[i].open[k]);
-        free(sites[i].open);
+// The block has met, or ended: nobody is on the way between two accesses of one turn.
+void count_banks() {
+    qsort(accesses, access_count, sizeof(Access), in_order);
+    for (size_t i = 0, end; i < access_count; i = end) {
+        for (end = i + 1; end < access_count && !apart(accesses[i], accesses[end]);) end++;
+        count_together(accesses + i, accesses + end);
     }
-    if (sites) memset(sites, 0, MOST_SITES * sizeof(Site));
-    site_count = 0;
+    access_count = 0;
 }
 
 void free_banks() {
-    end_banks();
-    free(sites);
-    sites = nullptr;
+    free(accesses);
+    accesses = nullptr;
+    access_count = access_room = 0;
 }
 
 }  // namespace

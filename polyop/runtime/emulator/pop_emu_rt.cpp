@@ -50,7 +50,7 @@ void make_block() {
     make_copies();
     make_tiles();
     make_units();
-    make_banks();
+    make_turns();
 }
 
 void start_block() {
@@ -59,6 +59,7 @@ void start_block() {
     start_phases();
     start_tiles();
     start_units();
+    start_turns();
     poison_shared();
 }
 
@@ -68,6 +69,7 @@ void free_block() {
     free_tiles();
     free_units();
     free_banks();
+    free_turns();
     free_clocks();
 }
 
@@ -105,7 +107,7 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
             if (!setjmp(stop_plain)) run_plain(thread_order);
         }
         leave_loads();
-        end_banks();
+        count_banks();
     }
     running = false;
     earlier_blocks += blocks;

@@ -83,6 +83,7 @@ void** launch_args;
 uint64_t random_state;
 
 void leave_asynchronous();
+void count_banks();
 bool land_one();
 
 [[noreturn]] void stop() {
@@ -128,6 +129,26 @@ void wait_as(State state, void* place) {
     f->place = place;
     change(&f->context, &scheduler);
 }
+
+// --- turns ----------------------------------------------------------------------------------------------------------
+
+// In which turns of the loops around it each thread is, as one number.
+uint64_t* turns_of;
+
+void make_turns() { turns_of = (uint64_t*)calloc(threads, sizeof(uint64_t)); }
+void start_turns() { memset(turns_of, 0, threads * sizeof(uint64_t)); }
+void free_turns() { free(turns_of); }
+
+}  // namespace
+
+extern "C" unsigned long long pop_emu_turn_begins(long long turn) {
+    const uint64_t around = turns_of[thread_number];
+    turns_of[thread_number] = (around ^ (uint64_t)(turn + 1)) * 0x9e3779b97f4a7c15ull + 1;
+    return around;
+}
+extern "C" void pop_emu_turn_ends(unsigned long long around) { turns_of[thread_number] = around; }
+
+namespace {
 
 // --- warps ----------------------------------------------------------------------------------------------------------
 
@@ -215,6 +236,7 @@ bool open_barrier() {
     if (!waiting || waiting + done < threads) return false;
     if (done) report(DIVERGENT, -1, "", 0, MANY, first->place);  // the others have returned
     meet_all();
+    count_banks();
     for (uint32_t t = 0; t < threads; t++)
         if (fibers[t].state == AT_BARRIER) fibers[t].state = READY;
     return true;
