@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, cthreads, cunits, cwhole, cwide
+from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, cterms, cthreads, cunits, cwhole, cwide
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
@@ -40,7 +40,7 @@ def _indented(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list
 def _node(n: Node, scope: Scope) -> list[str]:
     match n:
         case For(kind=Kind.THREADS):
-            inner = replace(scope, block=0)
+            inner = replace(scope, block=0, digits=(*scope.digits, *cthreads.chain(n)[0]))
             lines = cthreads.nest(n, scope, scope.block, cunits.lanes(n.body, scope),
                                   lambda inside: cunits.group(inside, _tile(inside, inner), scope))
             return cboxes.copy(n, scope, lines)
@@ -107,7 +107,10 @@ def _loop(n: For, scope: Scope) -> list[str]:
         tests = [condition(below(n, b), scope.names) for b in bounds(n.upper) if b != affine(end)]
         return ["#pragma unroll", f"for (int {i} = 0; {i} < {end}; {step}) {{", f"    if ({' && '.join(tests)}) {{",
                 *("    " + x for x in _indented(n.body, scope)), "    }", "}"]
-    once = ["#pragma unroll 1"] if _adds_terms(n, scope) else []
+    terms = _adds_terms(n, scope)
+    if terms and not scope.block and (wide := cterms.run(n, scope, _node)):
+        return wide
+    once = ["#pragma unroll 1"] if terms else []
     few = is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step
     head = [*(once or ([_unrolled(n)] if few else [])),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]

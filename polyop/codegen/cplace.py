@@ -103,7 +103,8 @@ def _swizzled(load: Load, b: Buffer, scope: Scope) -> Text:
     counts = [n.const for n in slot_counts(b)]
     outer = sum((p * math.prod(counts[d + 1:]) for d, p in enumerate(positions[:-2])), Affine())
     y, x = (index(p, scope.names).c for p in positions[-2:])
-    inner = f"{'pop_folded' if b.folded else 'pop_swizzled'}<{counts[-2]}, {b.swizzle // b.dtype.bytes_}>({y}, {x})"
+    how = "pop_doubled" if b.doubled else "pop_folded" if b.folded else "pop_swizzled"
+    inner = f"{how}<{counts[-2]}, {b.swizzle // b.dtype.bytes_}>({y}, {x})"
     return Text(f"{index(outer, scope.names).c} + {inner}", 12) if outer != Affine() else Text(inner)
 
 

@@ -86,6 +86,7 @@ class Scope:
     sites     the number of each Load with a computed position
     values    scalars whose C variable is a value already, not an element: the arguments of a monoid
     block     threads of a block that work together, outside of loops over them; else 0
+    digits    the loops over threads around
     folds     the statements that combine what threads have, with the loops over these threads
     tiles     what is done by matrix units
     barrier   the C statement that a barrier of the kernel is; `{}`: how many groups of copies it leaves on their way
@@ -105,6 +106,7 @@ class Scope:
     sites: Mapping[Load, int]
     values: frozenset[str] = frozenset()
     block: int = 0
+    digits: tuple[For, ...] = ()
     folds: Mapping[str, tuple[For, ...]] = field(default_factory=dict)
     tiles: Tiles = field(default_factory=Tiles)
     barrier: str = "pop_barrier();"

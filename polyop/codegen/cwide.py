@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 
+from polyop.codegen import cturned
 from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, condition, index, least, multiple
 from polyop.codegen.cplace import STORED, computed, offset, side_by_side, strides
@@ -92,8 +93,18 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     chosen = any(n.index in names(p) for x in registers for p in x.index if isinstance(p, Affine))
     if not chosen and not any(x.source in scope.tiles.held for x in registers):
         plain = ["#pragma unroll 1" if x == "#pragma unroll" else x for x in plain]  # seldom run, so it had better be short
+        plain = _in_order(cturned.order(n, stores, scope), scope.names[n.index], plain)
     either = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "} else {", *("    " + x for x in plain), "}"]
     return ["{", *("    " + x for x in (*first, *either)), "}"]
+
+
+def _in_order(order: str, i: str, plain: list[str]) -> list[str]:
+    """The lines of a loop `i` over rows, which each lane takes in its own `order`."""
+    if not order:
+        return plain
+    pragma, head, *inside = plain
+    return [pragma, head.replace(f"int {i} ", "int pop_x ").replace(f" {i} <", " pop_x <").replace(f"++{i}", "++pop_x"),
+            f"    const int {i} = pop_x ^ (int)({order});", *inside]
 
 
 def _asked(n: For) -> tuple[list[Affine] | None, For]:

@@ -68,6 +68,8 @@ class Buffer:
              is one to one on whole lines; an eighth of a line stays whole
     folded   of a swizzle: the row's next digit takes part too, (y xor floor(y / 8)) mod 8, so that eight rows of a column that
              are 2, 4 or 8 apart lie in different banks as well
+    doubled  of a folded swizzle: instead of that number z, twice z in GF(8), modulo z^3 + z^2 + 1, so that lanes which have two
+             neighbouring eighths of a row each meet none of another row
     turned   for shared memory: of each eight rows, 4 c + 2 b + a in the dimension before the last one lies where 4 a + 2 b + c
              would, so that neighbours are four lines apart
     """
@@ -81,13 +83,14 @@ class Buffer:
     private: bool = False
     swizzle: int = 0
     folded: bool = False
+    doubled: bool = False
     turned: bool = False
 
     def __post_init__(self) -> None:
         if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
                              or self.dims[-1][0].const * self.dtype.bytes_ % self.swizzle or self.dims[-2][0].const % 8):
             raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
-        if self.folded and not self.swizzle:
+        if (self.folded and not self.swizzle) or (self.doubled and not self.folded):
             raise InternalError(f"buffer {self.name}: no swizzle to fold")
         if self.turned and (self.space != Space.SHARED or self.swizzle or len(self.dims) < 2 or self.dims[-2][1] != 1
                             or self.dims[-2][0].const % 8):
@@ -97,9 +100,15 @@ class Buffer:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
         notes = [f"unit {self.unit}"] if self.unit is not None else []
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
-        notes += [f"swizzle {self.swizzle}{' folded' * self.folded}"] if self.swizzle else []
+        notes += [f"swizzle {self.swizzle}{' folded' * self.folded}{' doubled' * self.doubled}"] if self.swizzle else []
         notes += ["turned"] * self.turned
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
+
+
+def eighth(row: int, b: Buffer) -> int:
+    """By which eighth those of a line change places in a `row` of `b`, which is swizzled."""
+    z = (row ^ (row // 8 if b.folded else 0)) % 8
+    return (2 * z ^ z // 4 * 5) % 8 if b.doubled else z
 
 
 def turned(row: int) -> int:

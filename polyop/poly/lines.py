@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import replace
+from operator import add
 
 from polyop.ir.atoms import Atom
-from polyop.ir.expr import affine
-from polyop.ir.loops import Buffer, Space, turned
+from polyop.ir.banks import CROSSED, cycles, number, phases
+from polyop.ir.expr import Affine, Load, affine, loads, substitute
+from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space, placed
 from polyop.ir.target import Target
 from polyop.poly import blocktile
 from polyop.poly.fold import Tile
 
-CROSSED = 64  # lanes of warps in which four lanes read 16 bytes each together with four that are further on
 PADDED, PAD = 32, 16
 """Rows of so many elements get so many bytes more: those of 16 bytes each in eight rows lie in different banks then."""
 
-_BANKS, _BANK = 32, 4  # and bytes of each
+_AT_ONCE = 16  # bytes
 
 
 def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool, made_by: Atom | None, target: Target) -> Buffer:
@@ -44,12 +44,35 @@ def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool, made_by: 
 
 def _cycles(atom: Atom, b: Buffer, turn: bool) -> int:
     """How long the lanes of a warp write a tile of `atom`'s results to `b`, a register of each at a time."""
-    row, bytes_ = b.dims[-1][0].const, b.dtype.bytes_
-    most = 0
-    for reg in range(atom.c_map.regs):
-        for first in range(0, atom.warp, _BANKS * _BANK // bytes_):
-            lanes = range(first, min(atom.warp, first + _BANKS * _BANK // bytes_))
-            places = [(turned(y) if turn else y) * row + x for y, x in (atom.c_map.at(lane, reg) for lane in lanes)]
-            words = {p * bytes_ // _BANK for p in places}
-            most += max(Counter(w % _BANKS for w in words).values())
-    return most
+    new = replace(b, turned=turn, dims=b.dims[-2:])
+    return sum(cycles([number(new, atom.c_map.at(lane, reg)) * b.dtype.bytes_ for lane in range(atom.warp)], b.dtype.bytes_,
+                      phases(atom.warp, b.dtype.bytes_, True)) for reg in range(atom.c_map.regs))
+
+
+def settled(nest: LoopNest, inside: Container[str], warp: int) -> LoopNest:
+    """`nest`, whose temporaries `inside` a block that are swizzled by two digits have these doubled where lanes meet less then.
+
+    What counts is what the lanes of a warp move at once: neighbours along loops over rows.
+    """
+    found = {b.name: b for b in nest.buffers if b.name in inside and b.folded}
+    taken = dict.fromkeys(found, (0, 0))
+    for s, loops in placed(nest.body, Kind.THREADS, Kind.ROWS) if found else ():
+        rows = loops[-1] if loops and loops[-1].kind == Kind.ROWS else None
+        for x in (s.target, *loads(s.expr)) if rows else ():
+            b = found.get(x.source)
+            if b is None or rows is None or (rows.extent or 1) * b.dtype.bytes_ % _AT_ONCE:
+                continue
+            both = (_taken(x, y, loops, warp, x is s.target) for y in (b, replace(b, doubled=True)))
+            taken[x.source] = tuple(map(add, taken[x.source], both))
+    doubled = {name for name, (plain, new) in taken.items() if new < plain}
+    return replace(nest, buffers=tuple(replace(b, doubled=True) if b.name in doubled else b for b in nest.buffers))
+
+
+def _taken(x: Load, b: Buffer, loops: Sequence[For], warp: int, write: bool) -> int:
+    """Cycles of an access whose lanes are in the turns of `loops` that each thread has; those around are in their first one."""
+    first = []
+    for t in range(warp):
+        at = {f.index: affine(t // f.weight % (f.extent or 1) * f.step) for f in loops if f.kind == Kind.THREADS}
+        places = [substitute(p, at) for p in x.index if isinstance(p, Affine)]
+        first.append(number(b, [p.const for p in places]) * b.dtype.bytes_)
+    return cycles(first, _AT_ONCE, phases(warp, _AT_ONCE, write))

@@ -27,6 +27,7 @@ from polyop.poly.beside import side_by_side
 from polyop.poly.build import Part, Plan
 from polyop.poly.edges import edges
 from polyop.poly.generate import generate
+from polyop.poly.lines import settled
 from polyop.poly.nodes import Cluster, Resident, Schedule, Serial
 from polyop.poly.nodes import Node as Scheduled
 from polyop.poly.owned import by_threads, owned
@@ -110,6 +111,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
                      tuple(n for w in written for n in w.nodes), tuple(in_place(op).items()))
     nest = with_barriers(with_atomics(owned(plain))) if target.warp else by_threads(plain)
     nest = side_by_side(nest, target.boxes) if target.warp and rung == "tuned" else nest
+    nest = settled(nest, storage.inside, target.warp)
     return Middle(op_scop, context, found, tuple(w.program for w in written), nest, tuple(c for w in written for c in w.chosen),
                   (*found.notes, *storage.notes(), *(n for w in written for n in w.notes)), not storage.is_plain,
                   any(w.is_skewed for w in written))

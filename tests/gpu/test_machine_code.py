@@ -11,9 +11,15 @@ from gpu_contractions import TARGETS, assembly, compiled, staged, with_units
 from test_instructions import amd
 from test_resident import arrays, attention
 
+import polyop
+from polyop.compiler import compile_op
+from polyop.ir.dtypes import F16
+from polyop.ir.interface import Choice
 from polyop.ir.module import launches
-from polyop.ir.target import BY_NAME
+from polyop.ir.options import Options
+from polyop.ir.target import BY_NAME, target
 from polyop.runtime import amdgcn, emulated, nvrtc
+from polyop.runtime.layout import contiguous
 from polyop.runtime.usage import usage
 
 OPERATORS = (
@@ -40,6 +46,32 @@ def test_operators_that_multiply_matrices_have_matrix_instructions(where: str, d
         assert made.module is not None
         own = {x.kernel for x in launches(made.module.launch)}
         assert len(own & found) == max(1, len(staged(made))), name
+
+
+@pytest.mark.parametrize("channels", [64, 128])
+@pytest.mark.parametrize("name", ["attention_causal", "attention_window", "attention_alibi"])
+@pytest.mark.parametrize("where", ["hip:gfx90a", "hip:gfx942", "hip:gfx1100"])
+def test_lanes_meet_in_no_bank_in_attention_whose_rows_see_some_keys(where: str, name: str, channels: int) -> None:
+    """Of two blocks of rows: the diagonal cuts one block of keys of each, and the window's edge one of the second."""
+    operator = polyop.library(name)
+    op = operator._op(Choice((("T", F16),)))
+    made = compile_op(op, contiguous(op), target(where), Options(held=(("D", channels), ("E", channels))))
+    assert made.module is not None and len(launches(made.module.launch)) == 1
+    rows = 100
+    sizes = {"B": 1, "H": 1, "S": rows, "D": channels, "E": channels, "window": 70}
+    g = np.random.default_rng(1)
+    given = {n: g.standard_normal((1, 1, rows, channels)).astype(np.float16) for n in "QKV"}
+    given |= {"slope": np.full(1, 0.25, np.float16)} if name.endswith("alibi") else {}
+    given["O"] = np.zeros((1, 1, rows, channels), np.float16)
+    report = emulated.run(made.module, {n: sizes[n] for n in made.op.sizes}, {"scale": 0.125}, given, banks=True)
+    assert report.traffic and not report.findings and np.isfinite(given["O"].astype(np.float32)).all()
+    assert not [str(t) for t in report.traffic if t.conflicts]
+    i, j = np.arange(rows)[:, None], np.arange(rows)
+    seen = (j <= i) & (j > i - (70 if name.endswith("window") else rows))
+    q, k, v = (given[n].astype(np.float64)[0, 0] for n in "QKV")
+    scores = 0.125 * q @ k.T - (0.25 * (i - j) if name.endswith("alibi") else 0)
+    powers = np.exp(np.where(seen, scores, -np.inf) - np.where(seen, scores, -np.inf).max(1, keepdims=True))
+    assert np.abs(powers @ v / powers.sum(1, keepdims=True) - given["O"][0, 0]).max() < 4e-3
 
 
 @needs_amdgcn

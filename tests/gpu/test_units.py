@@ -240,27 +240,31 @@ def said(text: str) -> tuple[int, str]:
 # --- swizzled tiles ---------------------------------------------------------------------------------------------------
 
 
-def swizzled(rows: int, line: int, y: int, x: int, folded: bool = False) -> int:
-    """{ [y, x] -> [L (Y floor(x / L) + y) + ((x mod L) xor (L / 8) (y mod 8))] }, or by y xor floor(y / 8) instead of y."""
-    return line * (rows * (x // line) + y) + (x % line ^ line // 8 * ((y ^ y // 8 if folded else y) % 8))
+def swizzled(rows: int, line: int, y: int, x: int, folded: bool = False, doubled: bool = False) -> int:
+    """{ [y, x] -> [L (Y floor(x / L) + y) + ((x mod L) xor (L / 8) (y mod 8))] }, or by y xor floor(y / 8) instead of y, or by
+    twice that: 2, 4, 1 xor 4 for 1, 2, 4."""
+    z = (y ^ y // 8 if folded else y) % 8
+    z = [0, 2, 4, 6, 5, 7, 1, 3][z] if doubled else z
+    return line * (rows * (x // line) + y) + (x % line ^ line // 8 * z)
 
 
-@pytest.mark.parametrize(("function", "folded"), [("pop_swizzled", False), ("pop_folded", True)])
+@pytest.mark.parametrize(("function", "folded", "doubled"), [
+    ("pop_swizzled", False, False), ("pop_folded", True, False), ("pop_doubled", True, True)])
 @pytest.mark.parametrize(("rows", "line", "columns"), [(64, 64, 64), (16, 64, 256), (24, 32, 64)])
 def test_a_swizzle_gives_each_element_a_place_of_its_own_and_keeps_eighths_of_a_line(
-        rows: int, line: int, columns: int, function: str, folded: bool) -> None:
+        rows: int, line: int, columns: int, function: str, folded: bool, doubled: bool) -> None:
     arrays = {"Y": np.full(rows * columns, -1, np.float32)}
     body = f"for (int i = t; i < {rows * columns}; i += 32) Y[i] = {function}<{rows}, {line}>(i / {columns}, i % {columns});"
     assert str(ran(body, arrays)) == "no fault found"
     places = arrays["Y"].astype(int).reshape(rows, columns)
-    assert places.tolist() == [[swizzled(rows, line, y, x, folded) for x in range(columns)] for y in range(rows)]
+    assert places.tolist() == [[swizzled(rows, line, y, x, folded, doubled) for x in range(columns)] for y in range(rows)]
     assert sorted(places.reshape(-1)) == list(range(rows * columns))
     eighths = places.reshape(rows, -1, line // 8)
     assert (np.diff(eighths, axis=2) == 1).all() and (eighths[..., 0] % (line // 8) == 0).all()
     banks = places[:8, :: line // 8].reshape(8, -1) % line // (line // 8)
     assert all(len(set(column)) == 8 for column in banks.T), "eight rows of a column lie in eight parts of a line"
     apart = [d for d in (2, 4, 8) if folded and 8 * d <= rows]
-    assert all(len({swizzled(rows, line, d * y, 0, True) % line for y in range(8)}) == 8 for d in apart)
+    assert all(len({swizzled(rows, line, d * y, 0, True, doubled) % line for y in range(8)}) == 8 for d in apart)
 
 
 def test_of_eight_rows_that_are_turned_neighbours_are_four_lines_apart() -> None:

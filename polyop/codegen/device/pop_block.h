@@ -190,6 +190,12 @@ template <int ROWS, int LINE> POP_FN int pop_folded(int y, int x) {
     return (int)(LINE * (ROWS * (column / LINE) + row) + (column % LINE ^ LINE / 8 * ((row ^ row / 8) % 8)));
 }
 
+// The same, by twice that number in GF(8), modulo z^3 + z^2 + 1: neighbouring rows are two or more apart.
+template <int ROWS, int LINE> POP_FN int pop_doubled(int y, int x) {
+    const unsigned row = y, column = x, digit = (row ^ row / 8) % 8;
+    return (int)(LINE * (ROWS * (column / LINE) + row) + (column % LINE ^ LINE / 8 * ((2 * digit ^ digit / 4 * 5) % 8)));
+}
+
 // Where a row lies of a buffer in which eight rows change places: 4 c + 2 b + a where 4 a + 2 b + c would.
 POP_FN int pop_turned(int y) { return (y & ~5) | (y & 1) << 2 | (y >> 2 & 1); }
 

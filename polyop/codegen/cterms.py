@@ -1,0 +1,87 @@
+"""Terms of a sum that are added to a unit's results one by one, as C text: operands in shared memory are read 16 bytes at once.
+
+    for s < n { for r { if (t) c[r] += A_s[m, s] * B_s[n, s]; } }
+
+    for s < n by 8 { for r { pop_wide<8>(a, &A_s[m, s]); pop_wide<8>(b, &B_s[n, s]);
+                             for t < 8 { if (s + t < n && t) c[r] += a[t] * b[t]; } } }
+
+Each result has its terms in the same order. What the tests leave out is read, and not used: it lies in the same line of a tile,
+of which the unit, too, reads all. Lanes read as they do for the unit, so they meet in no bank, and an eighth as often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from polyop.codegen import cmatrix
+from polyop.codegen.cindex import below, condition, index, multiple
+from polyop.codegen.cplace import STORED, offset, strides
+from polyop.codegen.cscope import Scope
+from polyop.codegen.nested import nested
+from polyop.ir.expr import Affine, Load, affine, bounds, loads, map_loads, names, place, substitute
+from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store
+
+_AT_ONCE = 16  # bytes
+_TERM = "pop_t"
+
+
+def run(n: For, scope: Scope, printed: Callable[[Node, Scope], list[str]]) -> list[str] | None:
+    """The lines of the loop `n` over terms, `printed` being those of one; None, if operands do not lie along the sum."""
+    loops, inside = nested(n.body, Kind.ATOM)
+    tests: tuple[Affine, ...] = ()
+    while len(inside) == 1 and isinstance(inside[0], If) and not inside[0].other:
+        tests, inside = (*tests, *inside[0].tests), inside[0].then
+    if not loops or len(inside) != 1 or not isinstance(inside[0], Store) or any(n.index in names(f.upper) for f in loops):
+        return None
+    s = inside[0]
+    read = tuple(dict.fromkeys(loads(s.expr)))
+    count = min((_AT_ONCE // x.dtype.bytes_ for x in read), default=0)
+    deep = replace(scope, steps={**scope.steps, n.index: count})
+    if count < 2 or n.step != 1 or n.lower != Affine() or not all(_lies_along(x, n.index, count, deep) for x in read):
+        return None
+    at = {n.index: affine(n.index) + affine(_TERM)}
+    asked = [below(n, b) for b in bounds(n.upper) if not b.is_constant or b.const % count]
+    asked += [t for t in tests if n.index in names(t)]
+
+    def terms(one: Store, inner: Scope) -> list[str]:
+        held = {x: Buffer(f"pop_a{k}", x.dtype, ((affine(count), 1),), Space.REG) for k, x in enumerate(read)}
+        lines = []
+        for x, b in held.items():
+            lines.append(f"alignas({count * x.dtype.bytes_}) {STORED[x.dtype.name]} {b.name}[{count}];")
+            lines.append(f"pop_wide<{count}>({b.name}, &{inner.names[x.source]}[{offset(x, {}, inner).c}]);")
+        known = replace(inner, names={**inner.names, _TERM: _TERM, **{b.name: b.name for b in held.values()}},
+                        buffers={**inner.buffers, **{b.name: b for b in held.values()}})
+        term = replace(one, target=place(one.target, at), expr=map_loads(
+            one.expr, lambda x: Load(held[x].name, (affine(_TERM),), x.dtype) if x in held else x))
+        when = [condition(substitute(t, at), known.names) for t in asked]
+        body = printed(term, known)
+        body = [f"if ({' && '.join(when)}) {{", *("    " + x for x in body), "}"] if when else body
+        return [*lines, "#pragma unroll", f"for (int {_TERM} = 0; {_TERM} < {count}; ++{_TERM}) {{",
+                *("    " + x for x in body), "}"]
+
+    around: Node = s
+    if rest := tuple(t for t in tests if n.index not in names(t)):
+        around = If(rest, (s,))
+    for f in reversed(loops):
+        around = replace(f, body=(around,))
+    assert isinstance(around, For)
+    i = scope.names[n.index]
+    return ["#pragma unroll 1", f"for (int {i} = 0; {i} < {index(n.upper, scope.names).c}; {i} += {count}) {{",
+            *("    " + x for x in cmatrix.tile(around, deep, terms)), "}"]
+
+
+def _lies_along(x: Load, term: str, count: int, scope: Scope) -> bool:
+    """Whether `count` terms lie side by side in shared memory, and begin where 16 bytes are read at once."""
+    b = scope.buffers[x.source]
+    *lines, last = x.index
+    if b.space != Space.SHARED or x.guard or any(unit != 1 for _, unit in b.dims) or not isinstance(last, Affine):
+        return False
+    if last.factor(term) != 1 or any(not isinstance(p, Affine) or term in names(p) for p in lines):
+        return False
+    if b.swizzle and b.swizzle // 8 < count * x.dtype.bytes_:
+        return False
+    steps = strides(b, scope.names[b.name])
+    if not b.swizzle and any(not isinstance(k, int) or k % count for k in steps[:-1]):
+        return False
+    return multiple(last, scope.steps) % count == 0
