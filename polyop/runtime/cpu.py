@@ -129,10 +129,16 @@ def runs_here(t: Target) -> bool:
 
 
 def _machine(t: Target, level: int) -> Any:
+    return _machine_of(t.arch, t.features, level)
+
+
+@lru_cache(maxsize=8)
+def _machine_of(arch: str, features: str, level: int) -> Any:
+    """LLVM's machine, made once, since that takes a millisecond: it keeps what it found out about a CPU. `_lock` is held."""
     _initialize()
     # pic and the small model: the same object can be linked here and into a shared library
     return llvm.Target.from_triple(llvm.get_process_triple()).create_target_machine(
-        cpu=t.arch, features=t.features, opt=level, reloc="pic", codemodel="small", jit=True)
+        cpu=arch, features=features, opt=level, reloc="pic", codemodel="small", jit=True)
 
 
 def assemble(module: Module, t: Target, level: int = 2) -> Binary:

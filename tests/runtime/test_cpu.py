@@ -82,6 +82,12 @@ def test_only_targets_whose_features_are_here_run_here(monkeypatch):
     assert not cpu.runs_here(target("x86:x86-64-v4"))
 
 
+def test_code_for_one_target_is_the_same_before_and_after_code_for_another():
+    names = ("x86:x86-64-v4", "x86:x86-64-v2", "x86:x86-64-v4", "x86:x86-64-v2")
+    first, second, *again = (cpu.assemble(modules.saxpy(), cpu.resolve(n)).code for n in names)
+    assert again == [first, second] and first != second
+
+
 def test_a_kernel_for_another_machine_is_not_loaded():
     with pytest.raises(UnsupportedError, match="was compiled for cuda:sm_80"):
         kernel(Binary("f", "cuda:sm_80", b"", NONE))
