@@ -359,23 +359,26 @@ def test_rows_and_loops_inside_guards_share_a_row_of_zeros(target):
         check(n, {"P": p, "C": c, "N": f}, kernel=k)
 
 
-def test_outside_or_not_is_asked_outside_the_loops_that_the_test_does_not_depend_on():
-    """As above with a channel loop of at most 64: the strides of rows and columns are known at run time only."""
+@pytest.mark.parametrize("first", [False, True])
+def test_outside_or_not_is_asked_outside_the_loops_that_the_test_does_not_depend_on(first):
+    """As above with a channel loop of at most 64: strides, of channels too if these come `first`, are known at run time only."""
     row, column = A("p_p", "r", -1), A("q", "s", -1)
     inside = (row, A("P", -1) - row, column, A("Q", -1) - column)
-    x = ld("x", row, column, A("c_c", "c_p"), guard=inside)
+    channel = A("c_c", "c_p")
+    x = ld("x", channel, row, column, guard=inside) if first else ld("x", row, column, channel, guard=inside)
     update = rows("p_p", 4, None, st(ld("acc", "p_p", "k_v"), ap("mul", x, ld("w", "r", "s", "c_p", "k_v")), "add"))
     taps = loop("r", 3, loop("s", 3, loop("c_p", least(64, A("C", (-1, "c_c"))), update)))
     body = loop("q", "Q", lanes("k_v", 16, None,
         rows("p_p", 4, None, st(ld("acc", "p_p", "k_v"), Const(0.0, F32))),
         loop("c_c", "C", taps, step=64),
         rows("p_p", 4, None, st(ld("y", "p_p", "q", "k_v"), ld("acc", "p_p", "k_v")))))
-    buffers = [tensor("x", "P", "Q", "C"), tensor("w", 3, 3, 64, 16), tensor("y", 4, "Q", 16), reg("acc", 4, 16)]
+    image = ("C", "P", "Q") if first else ("P", "Q", "C")
+    buffers = [tensor("x", *image), tensor("w", 3, 3, 64, 16), tensor("y", 4, "Q", 16), reg("acc", 4, 16)]
     n = nest(buffers, [body], sizes=("P", "Q", "C"))
     innermost = max(re.split(r"^b\d+:", emit(n, V4, Options()).text, flags=re.M), key=lambda x: x.count("fadd"))
     assert innermost.count("fadd") == 4 and "@zeros" not in innermost
     k = compiled(n, V4)
-    for q, c in ((1, 1), (4, 64)):
+    for q, c in ((1, 1), (4, 64), (5, 130), (3, 0)):
         check(n, {"P": 4, "Q": q, "C": c}, kernel=k)
 
 

@@ -193,7 +193,8 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
     """The pointer for a copy of the rows, and for a test under which it is not read.
 
     Loops outside the tile come first, then the row's own offset, then loops inside the tile, constants last. Where the
-    test fails the pointer is that of a row of zeros, from the first loop the test does not depend on.
+    test fails the pointer is that of a row of zeros, from the first loop the test does not depend on: it runs through that row
+    by steps that are known, and by others, such as from channel to channel of an image, it stays.
     """
     here = s.tile_depth
     order = tuple(sorted(s.axes))
@@ -212,12 +213,12 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
         offset = const
         outer: list[tuple[int, Int]] = []
         own: list[tuple[int, Int]] = []
-        inner: list[tuple[int, Int, int | None]] = []
+        inner: list[_Inner] = []
         window = {t.step for t in terms if isinstance(t.atom, str) and isinstance(s.env.get(t.atom), int) and 0 < t.times <= NEAR}
         for t in terms:
             if isinstance(t.atom, Value):
-                by = s.b.mul(t.atom.at(point, 0), t.factor)
-                inner.append((s.b.level(by), by, None))
+                found = t.atom.at(point, 0)
+                inner.append(_Inner(s.b.level(s.b.mul(found, t.factor)), found, t.factor, None))
                 continue
             if t.atom == "":
                 by = t.factor
@@ -238,32 +239,44 @@ def _base(s: State, b: Buffer, element: str, terms: list[Term], const: int) -> C
             else:
                 top = s.limit(t.atom) if isinstance(t.atom, str) else None
                 span = top * t.factor if top is not None and isinstance(t.factor, int) and t.factor >= 0 else None
-                inner.append((level, by, span))
+                inner.append(_Inner(level, value, t.factor, span))
         p = base_pointer(s, b)
         for _, by in (*sorted(outer, key=_level), *sorted(own, key=_level)):
             p = gep(s, element, p, by)
-        inner.sort(key=_level)
+        inner.sort(key=lambda x: x.level)
         room = (s.vectors() * s.width + abs(offset)) * b.dtype.bytes_
         if test is not None:
             at = max(s.b.level(p), s.b.level(test))
-            spans = [span for level, _, span in inner if level > at]
-            early = (s.vectors() * s.width + sum(span or 0 for span in spans)) * b.dtype.bytes_
-            if None not in spans and early <= ZEROS:  # the pointer, or that of zeros, then runs through the loops further in
+            early = (s.vectors() * s.width + sum(x.span or 0 for x in inner if x.level > at)) * b.dtype.bytes_
+            if early <= ZEROS:  # the pointer, or that of zeros, then goes through the loops further in
                 p = gep(s, element, p, offset)
-                for level, by, _ in inner:
-                    if level > at and test:
-                        p, test = _or_zeros(s, p, test, early), None
-                    p = gep(s, element, p, by)
-                return _or_zeros(s, p, test, early) if test else p
-        for _, by, _ in inner:
-            p = gep(s, element, p, by)
+                for x in (x for x in inner if x.level <= at):
+                    p = gep(s, element, p, s.b.mul(x.value, x.factor))
+                p = _or_zeros(s, p, test, early)
+                for x in (x for x in inner if x.level > at):
+                    stays = x.span is None
+                    step = s.b.pure(f"select i1 {test}, i64 {x.factor}, i64 0", test, x.factor) if stays else x.factor
+                    p = gep(s, element, p, s.b.mul(x.value, step))
+                return p
+        for x in inner:
+            p = gep(s, element, p, s.b.mul(x.value, x.factor))
         p = gep(s, element, p, offset)
         return _or_zeros(s, p, test, room) if test else p
 
     return base
 
 
-def _level(item: tuple[int, Int] | tuple[int, Int, int | None]) -> int:
+@dataclass(frozen=True, slots=True)
+class _Inner:
+    """A summand of an offset inside a tile: `value` * `factor`, known in loop `level`; at most `span`, unless that is open."""
+
+    level: int
+    value: Int
+    factor: Int
+    span: int | None
+
+
+def _level(item: tuple[int, Int]) -> int:
     return item[0]
 
 
