@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyop.codegen.llvm.addresses import Place, gep, locate, run_along
+from polyop.codegen.llvm.addresses import Place, locate, run_along
 from polyop.codegen.llvm.index import splat
+from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.registers import key_of, register_axes
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.state import Axis, Point, RegKey, Shared, State

@@ -13,7 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
-from polyop.codegen.llvm.addresses import Place, gep, locate
+from polyop.codegen.llvm.addresses import Place, locate
+from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import row_stride, transposable
 from polyop.codegen.llvm.state import Active, Axis, State
 from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, vector

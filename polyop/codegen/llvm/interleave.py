@@ -9,11 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyop.codegen.convert import to_memory
-from polyop.codegen.llvm.addresses import Place, gep, locate, strides
+from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import existing, splat
 from polyop.codegen.llvm.loads import transpose
 from polyop.codegen.llvm.masked import store_vector
+from polyop.codegen.llvm.pointers import gep, strides
 from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, suffix, vector

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from polyop.codegen.convert import from_memory
-from polyop.codegen.llvm.addresses import Place, gep, lane_offsets
+from polyop.codegen.llvm.addresses import Place, lane_offsets
 from polyop.codegen.llvm.index import below, existing, splat
+from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import alignment, constant, register, shuffle_mask, suffix, vector

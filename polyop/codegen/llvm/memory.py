@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from polyop.codegen.convert import from_memory, to_memory
-from polyop.codegen.llvm.addresses import Place, gep, lane_offsets, locate
+from polyop.codegen.llvm.addresses import Place, lane_offsets, locate
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
 from polyop.codegen.llvm.few import square_of, unless_few
@@ -12,6 +12,7 @@ from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
 from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.monoids import fold, pair
+from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, only_if, points, row_exists, rows_needed
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import partial
 
-from polyop.codegen.llvm.addresses import gep, locate
+from polyop.codegen.llvm.addresses import locate
 from polyop.codegen.llvm.builder import Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.emitters import Emitters
@@ -13,6 +13,7 @@ from polyop.codegen.llvm.expressions import computed_positions, negation, test_v
 from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
+from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.rounds import go_round

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from polyop.codegen.llvm.addresses import Place, strides
+from polyop.codegen.llvm.addresses import Place
 from polyop.codegen.llvm.index import existing, without_lanes
+from polyop.codegen.llvm.pointers import strides
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.types import Int
 from polyop.ir.expr import Affine, affine, bounds, names

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyop.codegen.llvm.addresses import strides
+from polyop.codegen.llvm.pointers import strides
 from polyop.codegen.llvm.state import State, slots_of
 from polyop.codegen.llvm.types import Int
 from polyop.ir.loops import LoopNest, Space

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyop.codegen.llvm.addresses import base_pointer, gep
 from polyop.codegen.llvm.builder import Code
+from polyop.codegen.llvm.pointers import base_pointer, gep
 from polyop.codegen.llvm.state import State, Sums
 from polyop.codegen.llvm.types import Int
 from polyop.ir.dots import TILE

@@ -14,10 +14,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from polyop.codegen.llvm.addresses import Place, gep, locate, run_along, strides
+from polyop.codegen.llvm.addresses import Place, locate, run_along
 from polyop.codegen.llvm.dots import sided
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.loads import masked_load
+from polyop.codegen.llvm.pointers import gep, strides
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.sums import LINE, height, load_tile, put, taken, tile_rows

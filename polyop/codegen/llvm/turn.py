@@ -6,10 +6,11 @@
 from __future__ import annotations
 
 from polyop.codegen.convert import to_memory
-from polyop.codegen.llvm.addresses import gep, locate
+from polyop.codegen.llvm.addresses import locate
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.loads import transpose
 from polyop.codegen.llvm.masked import store_vector
+from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import only_if, points, row_exists
 from polyop.codegen.llvm.state import State, Value
