@@ -20,7 +20,7 @@ from polyop.poly.iterators import shares_of, written
 from polyop.poly.labels import stems
 from polyop.poly.nodes import Classes, Cluster, Group
 from polyop.poly.scop import Scop, Stmt
-from polyop.poly.sets import condition, conjunction, params, space_text
+from polyop.poly.sets import Linear, condition, conjunction, params, space_text
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances
 
 Axes = Mapping[str, Axis]
@@ -293,10 +293,12 @@ class Builder:
 def holds(domain: isl.Set, test: Affine, others: Iterable[Affine] = ()) -> bool:
     """Whether `test` >= 0 everywhere in `domain`, whose dimensions have the names of coordinates, where `others` are too."""
     dims = [domain.get_dim_name(isl.dim_type.set, i) or "" for i in range(domain.dim(isl.dim_type.set))]
+    linear, asked = Linear.over(domain.get_space(), domain.get_tuple_name(), dims), (test * -1 - 1, *others)
+    if all(map(linear.has, asked)):
+        return bool(domain.is_disjoint(linear.where(asked).to_set()))
     sizes = [domain.get_dim_name(isl.dim_type.param, i) or "" for i in range(domain.dim(isl.dim_type.param))]
-    fails = isl.Set(f"{params(sizes)}{{ {space_text(domain.get_tuple_name(), dims)} : "
-                    f"{conjunction([f'{test} < 0', *(f'{t} >= 0' for t in others)])} }}")
-    return bool(domain.is_disjoint(fails))
+    limits = conjunction(f"{t} >= 0" for t in asked)
+    return bool(domain.is_disjoint(isl.Set(f"{params(sizes)}{{ {space_text(domain.get_tuple_name(), dims)} : {limits} }}")))
 
 
 def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:

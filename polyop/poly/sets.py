@@ -71,6 +71,13 @@ class Linear:
     def universe(self) -> isl.BasicSet:
         return isl.BasicSet.universe(self.space)
 
+    def where(self, tests: Iterable[Affine]) -> isl.BasicSet:
+        """Where all of `tests` are >= 0."""
+        out = self.universe
+        for t in tests:
+            out = out.add_constraint(isl.Constraint.inequality_from_aff(self.aff(t)))
+        return out
+
     def has(self, x: Affine) -> bool:
         """Whether `x` is such a sum."""
         return all(isinstance(a, str) and a in self.places for a, _ in x.terms)
