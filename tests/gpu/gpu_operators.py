@@ -14,6 +14,8 @@ from polyop.ir.expr import evaluate
 from polyop.ir.module import Module
 from polyop.ir.options import Options
 from polyop.ir.target import target
+from polyop.known import blocks
+from polyop.rewrite.questions import questions
 from polyop.runtime.layout import contiguous
 from tests.library.case import Case, Sizes, check
 from tests.library.catalog import CASES, IDS, accuracy, bound, instance
@@ -79,14 +81,18 @@ def typed(case: Case) -> tuple[str, ...]:
 
 
 def in_turn(k: int, target_name: str) -> Call:
-    """A call of operator `k`: from one to the next f32 and f16 take turns, if it has both, and so do small sizes."""
+    """A call of operator `k`, by the kernel that it gets: from one to the next f32 and f16 take turns, if it has both, and so do
+    small sizes."""
     dtypes = CASES[IDS.index(OWN[k])][1].dtypes
     wanted = ("f32", "f16")[k % 2]
-    return calls(OWN[k], wanted if wanted in dtypes else dtypes[0], target_name, turn=k)[0]
+    return calls(OWN[k], wanted if wanted in dtypes else dtypes[0], target_name, turn=k, own=True)[0]
 
 
-def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int | None = None) -> list[Call]:
-    """A call for each of the case's small (or ordinary) sizes; or for one of them, whose `turn` it is."""
+def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int | None = None, own: bool = False) -> list[Call]:
+    """A call for each of the case's small (or ordinary) sizes; or for one of them, whose `turn` it is.
+
+    own   each by the kernel that such a call gets, and not by the one for all sizes
+    """
     file, case = CASES[IDS.index(name)]
     dtype = dtype or case.dtypes[0]
     out = []
@@ -101,16 +107,18 @@ def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int
             arrays[t.name] = np.zeros([evaluate(e, call.sizes) for e in t.shape], t.dtype.numpy)
         for source, result in op.updates:
             arrays[result][...] = arrays[source]
-        rung, module, seconds = made(op, target_name, "positive" if all(n > 0 for n in call.sizes.values()) else "any")
+        options = Options(regime="positive" if all(n > 0 for n in call.sizes.values()) else "any")
+        options = blocks(op, questions(op), call.sizes, Options(), target(target_name)) if own else options
+        rung, module, seconds = made(op, target_name, options)
         outputs = tuple(t.name for t in op.outputs)
         out.append(Call(case, dtype, given, rung, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs, seconds))
     return out
 
 
 @cache
-def made(op: Any, target_name: str, regime: str) -> tuple[str, Module, float]:
+def made(op: Any, target_name: str, options: Options) -> tuple[str, Module, float]:
     """The rung on which `op` was compiled, its module, and the seconds that took."""
     start = time.thread_time()
-    found = compile_op(op, contiguous(op), target(target_name), Options(regime=regime))
+    found = compile_op(op, contiguous(op), target(target_name), options)
     assert found.module is not None, f"{op.name} has no text for {target_name}"
     return found.rung, found.module, time.thread_time() - start

@@ -1,7 +1,8 @@
 """Every operator of the library on some GPU: which one, in which dtype and at which small size is decided by its place there.
 
-Operator k goes to target k mod 5, in f32 or f16 by turns. It is proved on the tuned rung, computes on the emulator what NumPy
-says, and compiles for the machine itself without a warning and without a register spilled to memory.
+Operator k goes to target k mod 5, in f32 or f16 by turns, by the kernel that a call of these sizes gets. It is proved on the
+tuned rung, computes on the emulator what NumPy says, and compiles for the machine itself without a warning and without a register
+spilled to memory.
 """
 
 from __future__ import annotations
