@@ -24,6 +24,7 @@ from gpu_operators import CASES, FILES, IDS, OWN, calls, in_turn, made, together
 
 import polyop  # noqa: E402
 from polyop.ir.module import Binary, Module  # noqa: E402
+from polyop.ir.options import Options  # noqa: E402
 from polyop.runtime import amdgcn, nvrtc  # noqa: E402
 from polyop.runtime.usage import usage  # noqa: E402
 
@@ -33,11 +34,12 @@ TARGETS = ("cuda:sm_80", "cuda:sm_90a", "hip:gfx90a", "hip:gfx942", "hip:gfx1100
 LIMIT, WORST = 1.0, 12
 """Seconds that generating and compiling a kernel may take; how many of the slowest operators are shown."""
 
-ONE_KERNEL = "op a(Q: f16[B, H, S, {d}], K: f16[B, H, {t}, {d}], V: f16[B, H, {t}, {d}]) -> (O: f16[B, H, S, {d}]) " \
-             "{{ O = {name}(Q, K, V, scale=0.125) }}"
+ONE_KERNEL = "op a(Q: f16[B, H, S, {d}], K: f16[B, H, {t}, {d}], V: f16[B, H, {t}, {d}]; w: int) " \
+             "-> (O: f16[B, H, S, {d}]) where w >= 1 {{ O = {call}) }}"
 """Attention whose channels are known."""
 
-ATTENTION = (("attention", "T"), ("attention_causal", "S"))
+ATTENTION = (("attention(Q, K, V, scale=0.125", "T"), ("attention_causal(Q, K, V, scale=0.125", "S"),
+             ("attention_window(Q, K, V, scale=0.125, window=w", "S"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +80,11 @@ def all_of(files: list[str], target: str) -> Iterator[tuple[str, Module, float]]
         for dtype in typed(case) if file in files else ():
             call = calls(name, dtype, target, turn=0)[0]
             yield f"{name} {dtype}", call.module, call.seconds
-    for name, keys in ATTENTION if "attention" in files else ():
-        for d in (64, 128):
-            operator = polyop.op(ONE_KERNEL.format(name=name, d=d, t=keys))
-            _, module, seconds = made(operator._op(operator.choice()), target, "any")
-            yield f"{name}, {d} channels, f16", module, seconds
+    for what, keys in ATTENTION if "attention" in files else ():
+        for d in (64, 128, 256):
+            operator = polyop.op(ONE_KERNEL.format(call=what, d=d, t=keys))
+            _, module, seconds = made(operator._op(operator.choice()), target, Options())  # of at least one row and key
+            yield f"{what.partition('(')[0]}, {d} channels, f16", module, seconds
 
 
 def times(targets: list[str], files: list[str]) -> int:
