@@ -25,8 +25,8 @@ def rows_added_up(upper, column, t=F32):
 
 def test_what_a_loop_streams_is_asked_for_some_steps_early():
     n = str(prefetch_tiles(split_full_tiles(matmul(6, 64), 16)))
-    assert "prefetch B[k_c + k_p + 8, n_r + n_v]" in n and "prefetch C[m_p + m_r, n_r + n_v]" in n
-    assert early(rows_added_up("K", N)) == ["X[k + 8, n_c + n_v]"]
+    assert "prefetch B[k_c + k_p + 16, n_r + n_v]" in n and "prefetch C[m_p + m_r, n_r + n_v]" in n
+    assert early(rows_added_up("K", N)) == ["X[k + 16, n_c + n_v]"]
 
 
 @pytest.mark.parametrize(("t", "place"), [(F32, "X[k, n_c + n_v + 512]"), (F64, "X[k, n_c + n_v + 256]")])
@@ -42,8 +42,8 @@ def test_tiles_that_are_known_to_be_brief_ask_for_nothing():
         buffers = [tensor("X", "B", "K", "N"), tensor("Y", "B", "N"), reg("acc", columns)]
         return nest(buffers, [loop("b", "B", body)], sizes=("B", "K", "N"))
 
-    assert early(product(16, 16)) == [] and early(product(16, 17)) == early(product(16, "K")) == ["X[b, k + 8, n_v]"]
+    assert early(product(16, 16)) == [] and early(product(16, 17)) == early(product(16, "K")) == ["X[b, k + 16, n_v]"]
 
 
 def test_where_rows_end_with_the_lanes_the_next_rows_come():
-    assert early(rows_added_up(least(8, "K"), A("n_v"))) == ["X[k + 8, n_v]"]
+    assert early(rows_added_up(least(8, "K"), A("n_v"))) == ["X[k + 16, n_v]"]
