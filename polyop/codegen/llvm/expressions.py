@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyop.codegen.convert import cast, from_memory
+from polyop.codegen.convert import cast, from_memory, round_to
 from polyop.codegen.functions import apply
 from polyop.codegen.llvm.addresses import locate
 from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
@@ -13,6 +13,7 @@ from polyop.codegen.llvm.registers import read_register
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
 from polyop.codegen.llvm.types import constant, held, memory, register, vector
 from polyop.codegen.vecmath.ops import V
+from polyop.codegen.vecmath.quotient import Inverse, quotient
 from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
 from polyop.ir.dtypes import BOOL, I64, DType
 from polyop.ir.errors import assert_never
@@ -44,6 +45,8 @@ def value_of(s: State, e: Expr, active: Active = ()) -> Value:
         case Apply() if e in s.steady:
             text = s.steady[e]
             return Value(e.dtype, NONE, False, lambda p, v: text)
+        case Apply(fn="div", args=(a, d), dtype=t) if d in s.inverses and a.dtype == d.dtype == t:
+            return _divided(s, value_of(s, a, active), s.inverses[d], t)
         case Apply(fn="select", args=(c, a, b), dtype=t):
             return _select(s, c, a, b, t, active)
         case Apply(fn="and" | "or", args=(a, b), dtype=t) if a.dtype == BOOL:
@@ -144,6 +147,15 @@ def function(s: State, fn: str, xs: list[V], source: DType, t: DType) -> V:
     if (fn, source.name) in s.shared.heavy or (source.is_float and INSTRUCTIONS.get(fn, 0) >= ALWAYS):
         return shared_function(s, fn, xs, source, t)
     return apply(fn, xs, source, t, s.shared.target)
+
+
+def _divided(s: State, x: Value, by: Inverse, t: DType) -> Value:
+    """`x` divided by what has the inverse `by`, which is the same in all lanes."""
+    def make(point: Point, v: int) -> str:
+        out = round_to(quotient(operand(s, x, point, v, True), by), t, s.shared.target)
+        return out.text if x.lanes or s.width == 1 else s.b.do(f"extractelement {out.type_} {out.text}, i64 0")
+
+    return Value(t, x.rows, x.lanes, make)
 
 
 def _select(s: State, c: Expr, a: Expr, b: Expr, t: DType, active: Active) -> Value:

@@ -19,7 +19,7 @@ from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.runs import emit_as_one, emit_run, follows_itself
 from polyop.codegen.llvm.state import Axis, Condition, RegKey, State, Sums
-from polyop.codegen.llvm.steady import compute_ahead
+from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.sums import carried, merged, put, settle, start_at_zero, taken
 from polyop.codegen.llvm.tiles import emit_tiles
@@ -220,8 +220,7 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
     if start_at_zero(s, n) or emit_tiles(s, n, lower, upper, branch):
         return
     written, tiled = {x.target.source for x in stores(n.body)}, carried(s, n)
-    offsets, keep = open_offsets(s, n), s.steady
-    compute_ahead(s, n)
+    offsets = open_offsets(s, n)
     if not tiled:
         settle(s, n.body)
     entering, sums = dict(s.regs), {name: taken(s, name) for name in tiled}
@@ -239,10 +238,10 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
             tiles = tiles[len(start):]
 
     start = [*((register_type(s, k), entering[k]) for k in keys), *(("x86_amx", x) for of in sums.values() for x in of)]
-    ends = go_round(s, lower, upper, n.step, start, iteration)
+    with forgotten_behind(s):
+        ends = go_round(s, lower, upper, n.step, start, iteration, ahead=partial(compute_ahead, s, n))
     s.regs = {**entering, **dict(zip(keys, ends, strict=False))}
     split(ends[len(keys):])
-    s.steady = keep
     close_offsets(s, offsets)
 
 

@@ -10,16 +10,24 @@ from polyop.codegen.llvm.types import Int
 
 
 def go_round(s: State, lower: Int, upper: Int, step: int, carried: Sequence[tuple[str, str]],
-             body: Callable[[str, list[str]], Sequence[str]], runs: bool = False) -> list[str]:
+             body: Callable[[str, list[str]], Sequence[str]], runs: bool = False,
+             ahead: Callable[[], None] = lambda: None) -> list[str]:
     """`for i in [lower, upper)` in steps of `step`; what has become of `carried` behind it.
 
     carried   the type of each value and what it is before the loop
     body      writes one iteration: given i and the values before it, those after it
     runs      whether there is one for certain
+    ahead     writes what stands before the first iteration, if there is one
     """
     b = s.b
     head, done, before = b.new_label(), b.new_label(), b.block
-    b.line(f"br label %{head}" if runs else f"br i1 {b.compare('slt', lower, upper)}, label %{head}, label %{done}")
+    if not runs:
+        first = b.new_label()
+        b.line(f"br i1 {b.compare('slt', lower, upper)}, label %{first}, label %{done}")
+        s.label(first)
+    ahead()
+    entry = b.block
+    b.line(f"br label %{head}")
     s.label(head)
     iv, after = b.fresh(), b.fresh()
     phis: Code = []
@@ -36,7 +44,8 @@ def go_round(s: State, lower: Int, upper: Int, step: int, carried: Sequence[tupl
     last = b.block
     b.line(f"br i1 {again}, label %{head}, label %{done}, !llvm.loop !0")
     joined = [f"phi {t} [ {start}, %{before} ], [ {end}, %{last} ]" for (t, start), end in zip(carried, ends, strict=True)]
-    phis.append(f"  {iv} = phi i64 [ {lower}, %{before} ], [ {after}, %{last} ]")
-    phis += [f"  {x} = {phi}" for x, phi in zip(given, joined, strict=True)]
+    phis.append(f"  {iv} = phi i64 [ {lower}, %{entry} ], [ {after}, %{last} ]")
+    phis += [f"  {x} = phi {t} [ {start}, %{entry} ], [ {end}, %{last} ]"
+             for x, (t, start), end in zip(given, carried, ends, strict=True)]
     s.label(done)
     return list(ends) if runs else [b.do(phi) for phi in joined]

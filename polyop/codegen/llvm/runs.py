@@ -18,6 +18,7 @@ from polyop.codegen.llvm.expressions import computed_positions
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.memory import is_large
 from polyop.codegen.llvm.state import Axis, State
+from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int, alignment, memory
 from polyop.codegen.runs import repeated, run_of
@@ -98,7 +99,9 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
     def short() -> None:
         by.branch(s, b.compare("slt", lower, upper), lambda: one(lower, b.sub(upper, lower)), nothing)
 
-    by.branch(s, b.compare("sge", b.sub(upper, lower), w), long, short)
+    with forgotten_behind(s):
+        compute_ahead(s, n)  # for all parts alike: an element has the same bits in whichever it is
+        by.branch(s, b.compare("sge", b.sub(upper, lower), w), long, short)
 
 
 def follows_itself(s: State, n: For, lower: Int, upper: Int) -> str | None:

@@ -9,6 +9,7 @@ from math import gcd
 from polyop.codegen.llvm.builder import Builder
 from polyop.codegen.llvm.lifetime import Lives
 from polyop.codegen.llvm.types import Int
+from polyop.codegen.vecmath.quotient import Inverse
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Expr, Load, bounds
@@ -128,7 +129,7 @@ class State:
     regs    register buffers; stored: what was just stored, by place, good until the block ends
     streams whether some store bypasses the caches; past: whether those being written do, where it is known already
     trips   which trips of the next loop are asked for, if not all
-    steady  what was computed before the loop around, since nothing in it changes
+    steady  what was computed before the loop around, since nothing in it changes; inverses: of what it divides by
     loaded  the loads of the store being written, by load and the ids of the conditions beside it, which keeps them alive
     """
 
@@ -152,6 +153,7 @@ class State:
     stored: dict[tuple[Load, tuple[int, ...], int], str] = field(default_factory=dict)
     loaded: dict[tuple[object, ...], tuple[Value, Active]] = field(default_factory=dict)
     steady: dict[Expr, str] = field(default_factory=dict)
+    inverses: dict[Expr, Inverse] = field(default_factory=dict)
     streams: bool = False
     past: bool = False
     checks: bool = False

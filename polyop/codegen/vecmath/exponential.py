@@ -53,9 +53,15 @@ def scale(x: V, n: V) -> V:
     return x * power_of_two(half) * power_of_two(n - half)
 
 
+def nearest(x: V, factor: float) -> V:
+    """The integer nearest to x factor, which is below 2^(p-2): one instruction less than rounding the product."""
+    magic = MAGIC[x.element]
+    return (x * factor + magic) - magic
+
+
 def reduced(x: V) -> tuple[V, V]:
     """(n, r): x = n ln 2 + r."""
-    n = (x * LOG2E).rint()
+    n = nearest(x, LOG2E)
     if x.digits:
         return n, x - n * LN2
     return n, x - n * LN2_HI[x.element] - n * LN2_LO[x.element]
