@@ -271,6 +271,28 @@ def test_a_position_outside_is_reported_by_the_number_of_its_site_and_not_read(t
 
 
 @each_target
+def test_of_several_sites_the_first_one_that_points_outside_is_reported(target):
+    both = ap("add", ld("x", ld("at", I, t=I32)), ld("x", ld("to", I, t=I32)))
+    n = nest([tensor("x", "N"), tensor("at", "N", t=I32), tensor("to", "N", t=I32), tensor("y", "N")],
+             [strip("i", 16, "N", st(ld("y", I), both))])
+    k = compiled(n, target)
+    for at, to, site in ((90, 3, 2), (3, 90, 1), (3, None, 1), (None, 3, 2), (None, None, 0)):
+        arrays = {"x": np.ones(100, "f"), "at": np.zeros(100, "i"), "to": np.zeros(100, "i"), "y": np.zeros(100, "f")}
+        for name, where in (("at", at), ("to", to)):
+            if where is not None:
+                arrays[name][where] = 100
+        assert k({"N": 100}, {}, arrays) == site
+
+
+def test_no_iteration_waits_for_what_the_one_before_found_about_its_positions():
+    n = nest([tensor("y", "N"), tensor("at", "M", t=I32)],
+             [loop("m", "M", st(ld("y", ld("at", "m", t=I32)), Const(1.0, F32), "add"))], sizes=("M", "N"))
+    lines = emit(n, V4, Options()).text.splitlines()
+    noted = [x for x in lines if x.strip().startswith("store i64") and "%status" not in x]
+    assert len(noted) == 1 and "store i64 1, ptr" in noted[0], "a number of a site, never one that was read"
+
+
+@each_target
 def test_a_position_that_is_not_needed_may_lie_outside(target):
     at = ld("at", I, t=I32)
     needed = Apply("ge", (at, Const(0, I32)), BOOL)

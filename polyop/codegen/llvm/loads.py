@@ -57,8 +57,10 @@ def check_inside(s: State, load: Load, inside: Value, conditions: Active, point:
     old = b.do(f"load i64, ptr {s.status}, align 8")
     first = b.do(f"icmp eq i64 {old}, 0")
     note = b.do(f"and i1 {first}, {bad}")
-    new = b.do(f"select i1 {note}, i64 {number}, i64 {old}")
-    b.line(f"store i64 {new}, ptr {s.status}, align 8")
+    # what is not to be noted is written beside: written over what was read, each iteration would wait for the one before
+    slot = b.do(f"select i1 {note}, i64 0, i64 1")
+    place = b.do(f"getelementptr i64, ptr {s.status}, i64 {slot}")
+    b.line(f"store i64 {number}, ptr {place}, align 8")
     return ok
 
 
