@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st_
 
-from polyop.codegen.llvm.runs import FAR
+from polyop.codegen.llvm.runs import FAR, SPLIT
 from polyop.codegen.passes import split_full_tiles
 from polyop.codegen.runs import is_run
 from polyop.codegen.x86 import emit
@@ -25,7 +25,7 @@ from tests.codegen.test_structure import Pool
 I = A("i_c", "i_v")
 X, Y, HERE = tensor("X", "N"), tensor("Y", "N"), ld("Y", I)
 each_target = pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
-LENGTHS = (0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 47, 48, 63, 64, 65, 100, 127, 128, 129, 200)
+LENGTHS = (0, 1, 3, 7, 8, 15, 16, 17, 31, 33, 47, 48, 63, 64, 65, 100, 127, 128, 129, 200, 255, 256, 257, 300)
 
 
 def copies(t=F32, extent=64, at="S") -> LoopNest:
@@ -162,6 +162,11 @@ def test_runs_that_count_from_their_own_beginning_are_not_one(target):
 
 
 @pytest.mark.skipif(V4 not in RUNNABLE, reason="no such vectors here")
+def test_long_rows_are_asked_where_they_begin_though_they_stay_in_the_caches():
+    text = emit(copies(), replace(V4, stream_bytes=1 << 60, string_bytes=0), Options()).text
+    assert any("icmp sge" in x and x.endswith(f", {SPLIT * 16}") for x in text.splitlines())
+
+
 @pytest.mark.parametrize("behind", [0, 1, 16, 63, 64, 65, 4095])
 def test_long_rows_are_copied_by_a_string_instruction(behind):
     made = replace(V4, string_bytes=8192)

@@ -28,6 +28,8 @@ from polyop.ir.loops import For, Kind, Store
 LINE, PAGE = 64, 4096
 FAR = 4096
 """Bytes of a row whose ends need not be aligned to bypass the caches; rows of 256 bytes took five times as long so."""
+SPLIT = 16
+"""Vectors of a row from which on one more, at its beginning, costs less than that each of them is written to two lines."""
 
 COPY = ('call {{ ptr, ptr, i64 }} asm sideeffect "rep movsb", '
         '"={{di}},={{si}},={{cx}},0,1,2,~{{memory}},~{{dirflag}},~{{fpsr}},~{{flags}}"(ptr {to}, ptr {from_}, i64 {bytes_})')
@@ -68,8 +70,11 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
             loop(w, b.add(begin, b.mul(b.floor_div(left, step), step)))
         return b.add(begin, b.mul(b.floor_div(left, w), w))
 
-    def with_the_caches() -> None:
-        end = vectors(lower, plain)
+    def with_the_caches(aligned: Int) -> None:
+        """Of long rows whole vectors are written to aligned addresses, after one at the beginning."""
+        uneven = b.both(b.compare("sgt", aligned, lower), b.compare("sge", b.sub(upper, lower), SPLIT * w)) or ""
+        by.branch(s, uneven, lambda: one(lower), nothing)
+        end = vectors(b.do(f"select i1 {uneven}, i64 {aligned}, i64 {lower}"), plain)
         by.branch(s, b.compare("slt", end, upper), lambda: one(b.sub(upper, w)), nothing)
 
     def past_the_caches(begin: Int) -> None:
@@ -87,7 +92,7 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
         even, far = b.compare("eq", uneven, 0), b.compare("sge", count, FAR // size)
         past = b.both(b.do(f"or i1 {even}, {far}"), is_large(s, s.nest.buffer(stream.target.source)))
         assert past is not None
-        by.branch(s, past, lambda: past_the_caches(begin), with_the_caches)
+        by.branch(s, past, lambda: past_the_caches(begin), lambda: with_the_caches(begin))
 
     def long() -> None:
         is_string = _is_string(s, n, lower, upper)
