@@ -5,14 +5,14 @@ What each thread copies is for `cuts.py`. Tiles are copied whole, and what lies 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
-from polyop.ir.loops import Buffer, Space
+from polyop.ir.loops import Buffer, Space, turned
 from polyop.poly.build import Builder, holds
-from polyop.poly.cuts import Cut, cut, squares
+from polyop.poly.cuts import LANES, Cut, cut, squares
 from polyop.poly.roles import iterators_of
 from polyop.poly.sides import along
 from polyop.poly.staging import CHUNK, Staging, Tile, tile_of
@@ -98,7 +98,7 @@ def copier(b: Builder, s: Staging, n: int, load: Load) -> Copier:
     made = Copier(b, s, n, load, t, mine)
     dims = [(affine(size), 1) for size in (s.slots, *t.shape)]
     folded = s.swizzle > 0 and not s.plan.target.copies  # no unit reads the tile itself
-    b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded))
+    b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded, turned=_meet(load, t)))
     return made
 
 
@@ -136,6 +136,22 @@ def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
     if t.inner == t.fast or s.plan.target.copies or not t.slow or t.stride != 1:
         return cut(s.own, n, t.sizes, (t.fast, *t.slow), beside if t.inner == t.fast else 1, s.threads)
     return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, beside, s.threads)
+
+
+def _meet(load: Load, t: Tile) -> bool:
+    """Whether lanes that copy 16 bytes each of several lines meet in a bank, unless eight lines change places.
+
+    Lines of 80 bytes, of which four lanes have 64, meet if they are neighbours, and four lines apart they do not.
+    """
+    line = t.shape[-1] * load.dtype.bytes_
+    near = (t.shape[-1] - t.pad) * load.dtype.bytes_ // CHUNK  # lanes of one line
+    if not t.pad or t.inner != t.fast or t.shape[0] % LANES or line % CHUNK or not 0 < near < LANES or LANES % near:
+        return False
+
+    def places(at: Callable[[int], int]) -> int:
+        return len({(line // CHUNK * at(y) + e) % LANES for y in range(LANES // near) for e in range(near)})
+
+    return places(int) < places(turned) == LANES
 
 
 def _places(t: Tile, coords: Mapping[str, tuple[Coord, ...]]) -> tuple[Affine, ...]:

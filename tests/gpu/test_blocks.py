@@ -176,6 +176,19 @@ def test_what_matrix_units_read_meets_in_no_bank(dtype: str, lies: str) -> None:
     assert reads and [t.code for t in reads if t.conflicts] == []
 
 
+@pytest.mark.parametrize(("lies", "tile"), [
+    ("nt", (32, 32)), ("nt", (128, 128)), ("nn", (32, 64)), ("tn", (16, 32)), ("tn", (32, 32))])
+def test_copies_of_16_bytes_meet_in_no_bank_whatever_the_tile(lies: str, tile: tuple[int, int]) -> None:
+    module = product("cuda:sm_80", "f16", lies, tile).module
+    assert module is not None
+    sizes = (2 * tile[0], 96, tile[1])
+    given, want = arrays("f16", lies, sizes)
+    known = dict(zip("MKN", sizes, strict=True))
+    report = emulated.run(module, known, {}, given, order="backward", banks=True)  # in which rows are aligned
+    assert np.array_equal(given["C"], want) and {t.write for t in report.traffic} == {False, True}
+    assert [str(t) for t in report.traffic if t.conflicts] == []
+
+
 @pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
 @pytest.mark.parametrize(("where", "unit"), [("hip:gfx90a", "v_mfma_f32_16x16x16"), ("hip:gfx942", "v_mfma_f32_16x16x16"),
                                              ("hip:gfx1100", "v_wmma_f32_16x16x16")])
