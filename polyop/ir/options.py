@@ -56,6 +56,8 @@ class Options:
                has its rows and columns: 16 rows are 2 x 8 pixels. () where it has them of one alone
     shares     (tensor, iterations of a share) of reductions that are cut into shares, since these calls have too few results
                for a GPU's blocks of threads, or for several threads, or read rows twice
+    deep       whether a contraction adds up so much in these calls that contracted indices other than the one which is cut stand
+               around its blocks, which would leave L2 else
     huge       whether indices in kernels for a GPU have 64 bits; else they have 32, and each launch says for which sizes and
                strides that will do
     split      elements of a share of a row, where reductions that need another one's result go over shares of it side by side,
@@ -95,6 +97,7 @@ class Options:
     split: int = 0
     apart: bool = False
     shares: tuple[tuple[str, int], ...] = ()
+    deep: bool = False
     huge: bool = False
     held: tuple[tuple[str, int], ...] = ()
     check: bool = True

@@ -48,6 +48,7 @@ class PackedStrategy:
                   that a copy reads whole lines
     across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
     fine          steps of `depth` that one lane takes at once: those of a dot-product instruction, or 1
+    apart         contracted iterators whose loops stand around the blocks, since blocks for all their values leave the cache
     ahead         the right operand is packed in full: `ALL`, before the loops around (`ahead.py`); `TILES`, inside them, but
                   before the one that gives the tiles of rows
     """
@@ -73,6 +74,7 @@ class PackedStrategy:
     block: int = 1
     fine: int = 1
     ahead: str = ""
+    apart: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         right = "right, fused" if self.fuse_pack else f"right, ahead {self.ahead}" if self.ahead else "right"
@@ -80,6 +82,7 @@ class PackedStrategy:
         rows = f"rows {self.row} x {self.rows}" if self.row else "no rows"
         across = f", {self.across} x {self.second}" if self.across else ""
         fine = f" x {self.fine}" if self.fine > 1 else ""
+        fine += f" in turns of {' and '.join(self.apart)}" if self.apart else ""
         return (f"packed: {rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}{fine}, "
                 f"mc {self.mc}, kc {self.kc}, nc {self.nc}, packs {' and '.join(packs) or 'nothing'}")
 
@@ -157,11 +160,15 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     if _is_little(x, tile) and not ahead and not pack_left:
         return (replace(plain, columns=min(columns, c.update.extent(c.lane).const)),)
     chunk = None if early or begins_late(c.update, x.depth) else kc
+    plainly = chunk and not (outer or ahead or tile.beside or tile.across or tile.dot)
+    deep = plan.options.deep and plainly and set(c.having(CONTRACTED)) == set(x.long)
+    apart = tuple(i for i in x.long if i != x.depth) if deep else ()
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
     # Where threads take some rows each, none of these is the first for all of them
-    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind and not tile.is_matrix
-    return (replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
-                    fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else ""),)
+    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind
+    found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
+                    fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
+    return (replace(found, apart=apart), found) if apart else (found,)
 
 
 def _is_little(x: Reads, tile: RegisterTile) -> bool:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, map_loads, place, substitute_expr
 from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Axes, Part, Plan, shared_out
@@ -35,7 +36,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     u = t.u
     batch, other_m = t.batch, t.other_m
     near = [i for i in (s.beside, s.across) if i]
-    other_n, other_k = t.others(COLUMN, s.column, *near), t.others(CONTRACTED, s.depth)
+    other_n, other_k = t.others(COLUMN, s.column, *near), t.others(CONTRACTED, s.depth, *s.apart)
     before, after = _accumulator(t)
     packed: dict[Load, Load] = {}
     tree_left: Bands = ()
@@ -66,7 +67,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     within = tuple(t.coords(i)[1].name for i in near)
     micro = band((*t.loops(other_m), *m_r, *within, n_r, t.n_v), *inner)
     block = (*t.loops(other_n), *(t.coords(i)[0].name for i in near), n_c)
-    chunk = (t.chunk,) if t.chunk else ()
+    chunk = (*t.apart, t.chunk) if t.chunk else ()
     around = (*t.loops(batch), *(c for c in m_c if c not in t.given))
     if s.row and (s.pack_left or not t.plan.splits(u)):  # a block of the left operand is for all columns
         tree = bands((*around, *chunk), *tree_left, band(block, *tree_right, micro))
@@ -92,16 +93,19 @@ def _accumulator(t: Tile) -> tuple[Bands, Bands]:
     local = is_local(plan, t.cluster, u.target.source)
     result = home = place(u.target, plan.values(u, t.axes))
     scattered = bool(t.chunk) and _is_scattered(t)
+    if s.apart and (local or scattered or follow):
+        raise UnsupportedError(f"the last turn of {' and '.join(s.apart)} is not the last chunk of each of them")
     if scattered:
         home = _sums_aside(t)
     elif local and t.chunk:
         home = _partial_home(t, follow)
     loops = [*t.outer, *(t.own[i] for i in u.dims if i in iterators_of(u.target) and t.own[i] not in t.outer)]
-    extra = [c for c in t.coords(s.depth) if c.name == t.chunk]
+    extra = [c for i in (*s.apart, s.depth) for c in t.coords(i) if c.name == t.chunk or i in s.apart]
     k, kc = t.chunk, s.kc or 0
     extent = t.extent(s.depth) if k else Affine()
-    starts = [f"0 <= {k} < {extent}"] if k else []
-    first, later = ([f"{k} = 0"], [*starts, f"{k} > 0"]) if k else ([], [])
+    starts = [f"0 <= {k} < {extent}", *(f"0 <= {c} < {t.extent(i)}" for i, c in zip(s.apart, t.apart, strict=True))] if k else []
+    turn = " + ".join((*t.apart, k)) if k else ""  # none of them is negative
+    first, later = ([f"{turn} = 0", *(starts if s.apart else ())], [*starts, f"{turn} > 0"]) if k else ([], [])
     last, early = ([*starts, f"{k} >= {extent - kc}"], [*starts, f"{k} < {extent - kc}"]) if k else ([], [])
     # a tile is started, and ends, also where nothing is added up; a dimension of one has no loop here
     has_loops = init is not None and all(plan.classes[init.name][i] in t.axes for i in init.dims)

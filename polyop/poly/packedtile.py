@@ -64,6 +64,7 @@ class Tile:
         self.other_m = () if s.rows_outside else other_m
         self.n_v = f"{q[s.column]}_v"
         self.chunk = f"{q[s.depth]}_c" if s.kc else None
+        self.apart = tuple(q[i] for i in s.apart)
         self.row = ((chains[s.row][-1].name, s.rows),) if s.row else ()
         self.across = ((f"{q[s.across]}_p", s.second),) if s.across else ()
         self.locked = (*self.row, *self.across, (self.n_v, s.columns))
@@ -89,7 +90,7 @@ class Tile:
 
     def is_around(self, coord: str) -> bool:
         """Whether `coord` counts blocks, so that it stands around what copies a block."""
-        return coord.endswith("_c") or coord in self.given
+        return coord.endswith("_c") or coord in self.given or coord in self.apart
 
     def extent(self, i: str) -> Affine:
         """The number of values of iterator `i`, in sizes alone."""

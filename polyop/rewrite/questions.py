@@ -75,6 +75,7 @@ class Questions:
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
     sides    of the same
+    deep     the extents of what the one contraction adds up along, if these are several, none is a window, and no condition holds
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
     scans    the rows that scans go along
     abreast  (how many in each dimension beside, elements) of rows that scans go along by one addition or multiplication a step
@@ -103,6 +104,7 @@ class Questions:
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
     sides: Sides | None
+    deep: tuple[Affine, ...]
     far: tuple[str, ...]
     scans: tuple[Row, ...]
     abreast: tuple[tuple[tuple[Affine, ...], Affine], ...]
@@ -131,7 +133,8 @@ def questions(op: Op) -> Questions:
                      _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), bounding(op),
+                     _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), _deep(op, contractions),
+                     bounding(op),
                      find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
                      find_inner(op), find_alike(op), find_wide(op), _kept(op), _little(op, contractions), lines(op))
 
@@ -310,6 +313,17 @@ def _sides(op: Op, contractions: list[tuple[Step, str]]) -> Sides | None:
     ends = [x.index[-1] for x in loads(s.expr) if last not in expr_names(x) and x.index]
     is_near = any(isinstance(p, Affine) and rows[-1] in names(p) for p in ends)
     return Sides(tuple(extents[i] for i in rows), tuple(extents[i] for i in columns), is_near)
+
+
+def _deep(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, ...]:
+    """The extents of what the one contraction adds up along; () if that is one index, or a window, or bound by conditions."""
+    if len(contractions) != 1 or contractions[0][0].where:
+        return ()
+    s = contractions[0][0]
+    kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+    summed = [r for r in s.ranges if r.index not in kept]
+    plain = all(names(r.upper - r.lower) <= set(op.sizes) and not _is_window(s, r.index) for r in summed)
+    return tuple(r.upper - r.lower for r in summed) if plain and len(summed) > 1 else ()
 
 
 def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:

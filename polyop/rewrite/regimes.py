@@ -38,6 +38,7 @@ AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 LONG = 32  # that part of L1
+LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
 LEAST = 5  # rows of one vector that go together in a window
 ABREAST = 8  # rows: with six they take as long together as one after the other
@@ -82,7 +83,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     fixed = windows + little_sizes(q, sizes, ones)
     return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, strip=strip,
                  overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
-                 shares=options.shares or shares, factors=factors,
+                 shares=options.shares or shares, factors=factors, deep=options.deep or (not rows and is_deep(q, sizes, target)),
                  raised=options.raised or raising_pays(q.alike, sizes, target),
                  widened=options.widened or to_widen(q.wide, sizes, target, options.numerics == "strict"),
                  lent=options.lent or has_long_rows(q, sizes, target),
@@ -230,6 +231,13 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     return fitting_height(target, target.lanes(bytes_), down, along, known=known, tall=not (short or q.windows))
 
 
+def is_deep(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether what one tile of columns reads along all that is added up, several long indices, leaves half of L2."""
+    extents = [evaluate(e, sizes) for e in q.deep]
+    panel = prod(extents) * target.fma_chains // 2 * target.vector_bytes  # as many vectors as the widest tile has
+    return q.tile is not None and len(extents) > 1 and min(extents) >= LONGER and panel > target.l2 // 2
+
+
 def inner_height(x: Inner, sizes: Mapping[str, int], target: Target) -> int:
     """How many rows the register tiles of a sum have whose factors were taken out, as of any product."""
     down, along = (evaluate(x.extent(i), sizes) for i in x.kept[-2:])
@@ -300,6 +308,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or leaves too many lanes empty")
     if q.tile:
         out.append("in which register tiles of another height are less empty")
+    if q.deep:
+        out.append("in which a contraction is long in several indices")
     if q.far:
         out.append(f"where {' or '.join(q.far)} is more than {BOUND}")
     if q.passes:

@@ -41,7 +41,7 @@ def everyday(asked: Options, given: Options) -> Options:
     return replace(asked, ones=given.ones, fixed=given.fixed, short=given.short, rows=given.rows, few=given.few,
                    height=given.height, strip=given.strip, overlap=given.overlap, paged=given.paged,
                    abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised, widened=given.widened,
-                   lent=given.lent)
+                   lent=given.lent, deep=given.deep)
 
 
 def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:

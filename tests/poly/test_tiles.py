@@ -269,3 +269,24 @@ def test_rows_of_a_tile_are_neighbours_in_the_result_where_it_has_few_columns():
         arrays, got = run(m, sizes)
         expected = np.einsum("bmi,ma->iba", *(arrays[n].astype(np.float64) for n in "XY"))
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize("right", ["Y[k, l, j]", "Y[k, j, l]"])
+def test_a_sum_along_several_long_indices_is_taken_in_turns_of_all_but_one(right, threads):
+    dims = right[2:-1].upper()
+    text = f"op f(X: f32[L, K, I], Y: f32[{dims}]) -> (Z: f32[J, I]) {{ Z[j, i] += X[l, k, i] * {right} }}"
+    m = middle(text, "tuned", Options(deep=True, threads=threads))
+    assert proved(m) and "in turns of" in m.chosen[0]
+    for sizes in ({"I": 65, "J": 7, "K": 1, "L": 1}, {"I": 3, "J": 2, "K": 3, "L": 513}, {"I": 17, "J": 13, "K": 5, "L": 3}):
+        arrays, got = run(m, sizes)
+        order = dims.lower()
+        expected = np.einsum(f"lki,{''.join(order.split(', '))}->ji", *(arrays[n].astype(np.float64) for n in "XY"))
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
+def test_what_follows_a_sum_in_turns_would_not_know_the_last_of_them():
+    text = "op f(X: f32[L, K, I], Y: f32[K, J, L]) -> (Z: f32[J, I]) {{ {} }}"
+    text = text.format("s[j, i] += X[l, k, i] * Y[k, j, l]; Z[j, i] = relu(s[j, i])")
+    m = middle(text, "tuned", Options(deep=True))
+    assert proved(m) and "packed: rows j" in m.chosen[0] and "in turns of" not in m.chosen[0]

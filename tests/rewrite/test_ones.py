@@ -316,3 +316,13 @@ def test_the_rows_that_a_tile_takes_are_the_last_ones_written():
         Y[p, q, k] += (X[p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }""")), "f")
     sizes = {"C": 64, "H": 56, "K": 512}
     assert [regime(questions(conv), sizes | {"W": w}, Options(), AVX512).height for w in (7, 14, 60)] == [7, 7, 0]
+
+
+def test_a_sum_is_deep_where_several_indices_of_it_are_long_and_leave_the_second_cache():
+    text = "op f(X: f32[L, K, I], Y: f32[K, J, L]) -> (Z: f32[J, I]) { Z[j, i] += X[l, k, i] * Y[k, j, l] }"
+    op = instantiate(parse(Source("<test>", text)), "f")
+    q, larger = questions(op), replace(AVX512, l2=4 << 20)
+    for k, n, t, deep in ((192, 188, AVX512, True), (64, 64, larger, False), (63, 9999, AVX512, False), (9999, 64, larger, True)):
+        assert regime(q, {"I": 99, "J": 99, "K": k, "L": n}, Options(), t).deep == deep
+    assert not regime(questions(MATMUL), {"K": 99999, "M": 99, "N": 99}, Options(), AVX512).deep
+    assert "long in several indices" in " ".join(kinds(op))
