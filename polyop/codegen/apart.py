@@ -1,7 +1,7 @@
 """Whether the rows of a tile lie apart, so that each has a pointer of its own, be all of them there or not.
 
     acc[p, v] += A[m + p, k] * B[k, v]      rows of A are a stride apart that is known when it runs: six pointers
-    acc[p, v] += A[k, m + p] * B[k, v]      the distance is 1: one pointer and constants, as long as no row is missing
+    acc[p, v] += A[k, m + p] * B[k, v]      the distance is 1, or another number: one pointer and constants, if no row is missing
 
 Where rows may be missing, the last one that is there is read in their place, which takes a pointer for each. So a tile that is
 written for any number of rows costs nothing more in the first case, and up to an eighth in the second.
@@ -31,8 +31,9 @@ def rows_lie_apart(nest: LoopNest, n: For) -> bool:
 
 
 def _side_by_side(b: Buffer, d: int, position: object, rows: set[str]) -> bool:
-    unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
-    return b.space != Space.REG and d == unit and isinstance(position, Affine) and bool(names(position) & rows)
+    """Whether the distance of neighbours along the dimension `d` of `b` is a number, and `position` has a row there."""
+    near = d == b.unit if b.space == Space.TENSOR else all(e.is_constant for e, _ in b.dims[d + 1:])
+    return b.space != Space.REG and near and isinstance(position, Affine) and bool(names(position) & rows)
 
 
 def _is_shared(x: Load, position: object, rows: set[str], windows: set[str], lanes: set[str]) -> bool:
