@@ -20,6 +20,7 @@ DEEPEST = 256  # iterations of a sum of which a block has all
 
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SPARE = 8  # fewer of these, where what is on its way is counted, too
+WIDE_WARP = 64  # lanes: of CDNA
 ADDRESSES = 48  # registers of a lane beside tiles and what is on its way, where that is counted
 
 
@@ -155,33 +156,35 @@ def joined(s: StagedStrategy) -> StagedStrategy:
     return new if new.registers <= HELD else s
 
 
-def kept_by_warps(s: StagedStrategy, columns: Affine, depth: int, line: int, copies: bool) -> tuple[StagedStrategy, ...]:
+def kept_by_warps(s: StagedStrategy, columns: Affine, depth: int, line: int, target: Target) -> tuple[StagedStrategy, ...]:
     """`s` for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again.
 
     Each warp must have results: of few columns, if that is a constant, one warp has all.
 
-    depth   the most it is, or 0; line: what the depth of a tile is a multiple of; copies: see Target
+    depth   the most it is, or 0; line: what the depth of a tile is a multiple of
     """
     assert s.atom
     found = []
     for wide in (s.wide, s.wide // 2):
         new, has_all = replace(s, wide=wide), not columns.is_constant or columns.const > s.columns - wide
-        if wide >= s.atom.n and has_all and _fits_twice(new, copies):
+        if wide >= s.atom.n and has_all and _fits_twice(new, target):
             found.append(new)
     if s.deep < depth <= DEEPEST:  # tiles of one turn may be copied once, or while other contractions add up
         found = [*(replace(x, deep=-(-depth // line) * line) for x in found), *found]
     return tuple(found)
 
 
-def _fits_twice(s: StagedStrategy, copies: bool) -> bool:
+def _fits_twice(s: StagedStrategy, target: Target) -> bool:
     """Whether a lane has registers for the results once more."""
     assert s.atom and s.atom.c_map
     kept = s.high // s.atom.m * (s.wide // s.atom.n) * s.atom.c_map.regs
-    if copies or not s.cuts:
+    if target.copies or not s.cuts:
         return s.registers + kept <= HELD
     # the tiles of this contraction, and the other operand of the one before it; each condition that cuts atoms has a test or an
-    # address for each result, which compilers keep at the same time
-    return s.registers + kept + _on_the_way(s, s.rows + 2 * s.columns) + kept * len(s.cuts) <= HELD - SPARE
+    # address for each result, which compilers keep at the same time. Tests of 64 lanes take scalar registers that there are not,
+    # and then vector registers instead
+    most = HELD - SPARE if s.atom.warp == WIDE_WARP else target.registers - ADDRESSES
+    return s.registers + kept + _on_the_way(s, s.rows + 2 * s.columns) + kept * len(s.cuts) <= most
 
 
 def kept_by_groups(s: StagedStrategy, depth: int) -> tuple[StagedStrategy, ...]:

@@ -11,7 +11,17 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, names
 from polyop.ir.expr import Test as Tests
 from polyop.poly import cutatoms
-from polyop.poly.blocktile import SWIZZLE, StagedStrategy, by_group, by_warps, joined, kept_by_groups, kept_by_warps, reached
+from polyop.poly.blocktile import (
+    SWIZZLE,
+    WIDE_WARP,
+    StagedStrategy,
+    by_group,
+    by_warps,
+    joined,
+    kept_by_groups,
+    kept_by_warps,
+    reached,
+)
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, written_order
@@ -20,7 +30,6 @@ from polyop.poly.strides import stride
 
 LINE = 64  # bytes of a staged line along the depth
 LONG = 64  # iterations from which a sum may be cut into turns
-WIDE_WARP = 64  # lanes: of CDNA
 WIDEST = 256  # columns of a block whose unit reads shared memory
 SIDES = (32, 64, 128, 256)  # columns of a block that has all of them
 
@@ -136,7 +145,7 @@ def _warps(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...], cut: tupl
     s = s if len(s.across) > 1 else replace(s, columns=reached(columns, s.columns, s.wide))
     if plan.tiled:
         s = replace(s, high=s.rows) if reached(rows, s.rows, s.high) < s.rows else s
-        return kept_by_warps(s, columns, plan.at_most(depth), atom.k if target.copies else s.deep, target.copies)
+        return kept_by_warps(s, columns, plan.at_most(depth), atom.k if target.copies else s.deep, target)
     s = s if len(s.down) > 1 else replace(s, rows=reached(rows, s.rows, s.high))
     return (s if target.copies or cut else joined(s),)
 

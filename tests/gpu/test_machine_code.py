@@ -57,6 +57,7 @@ def test_lanes_meet_in_no_bank_in_attention_whose_rows_see_some_keys(where: str,
     op = operator._op(Choice((("T", F16),)))
     made = compile_op(op, contiguous(op), target(where), Options(held=(("D", channels), ("E", channels))))
     assert made.module is not None and len(launches(made.module.launch)) == 1
+    assert len(staged(made)) == 2 and all(" by " in x for x in staged(made))
     rows = 100
     sizes = {"B": 1, "H": 1, "S": rows, "D": channels, "E": channels, "window": 70}
     g = np.random.default_rng(1)
