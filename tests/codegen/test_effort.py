@@ -109,11 +109,17 @@ def test_dot_products_of_bytes_take_four_steps_at_once():
     assert n**3 // 4 <= max(regions(("linalg", "matmul_i8"), {"M": n, "N": n, "K": n}, VNNI)) <= n**3 // 2
 
 
-def test_the_turns_of_a_triangular_system_stay_on_one_thread():
-    """Of the kinds of regions the last two are a turn; the block and the turn that stand around are the 4th and the 16th."""
-    around = {"s_far_0": 4, "i_p2": 16}
-    *_, contraction, turn, last = regions(("linalg", "trsm"), {"M": 256, "N": 256, **around})
-    assert max(turn, last) < threads.LEAST <= contraction
+@pytest.mark.parametrize(("columns", "shared"), [(64, False), (256, True)])
+def test_the_turns_of_a_block_of_a_triangular_system_are_one_region(columns, shared):
+    """Threads have columns of their own for all turns of a block, and not turn by turn."""
+    *_, contraction, block = regions(("linalg", "trsm"), {"M": 256, "N": columns, "s_far_0": 4})
+    assert (min(contraction, block) >= threads.LEAST) is shared
+
+
+def test_the_turns_of_a_factorisation_stay_on_one_thread():
+    """There each turn needs all of the turn before: of the kinds of regions the fifth to the seventh are a turn."""
+    turn = regions(("linalg", "cholesky"), {"N": 256, "j_b2": 4, "j_p5": 4})[4:7]
+    assert max(turn) < threads.LEAST
 
 
 @pytest.mark.parametrize(("rows_", "columns", "shared"), [(16, 256, False), (128, 768, True)])
