@@ -291,8 +291,10 @@ def test_a_tile_of_two_vectors_in_all_is_as_tall_as_registers_allow():
     assert [fitting_height(AVX512, 16, 20, n, tall=True) for n in (16, 17, 24, 32, 33)] == [7, 10, 10, 10, 5]
     assert [fitting_height(AVX512, 16, m, 24, tall=True) for m in (12, 13, 400)] == [12, 13, 14]
     assert fitting_height(AVX512, 16, 20, 24) == 5
-    q = questions(MATMUL)
-    assert [tile_height(q, {"M": 20, "N": n, "K": 24}, AVX512, 0) for n in (24, 48)] == [10, 5]
+    text = "op f(A: f32[I, J, K], B: f32[K, N]) -> (C: f32[J, I, N]) { C[j, i, n] += A[i, j, k] * B[k, n] }"
+    two = questions(instantiate(parse(Source("<test>", text)), "f"))
+    assert [tile_height(two, {"I": 20, "J": 20, "N": n, "K": 24}, AVX512, 0) for n in (24, 48)] == [10, 5]
+    assert [tile_height(questions(MATMUL), {"M": 20, "N": n, "K": 24}, AVX512, 0) for n in (24, 48)] == [5, 5]
 
 
 def test_a_tile_of_few_sums_waits_for_itself():
