@@ -165,7 +165,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
     # Where threads take some rows each, none of these is the first for all of them
-    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind
+    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind and not tile.is_matrix
     found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
                     fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
     return (replace(found, apart=apart), found) if apart else (found,)

@@ -108,6 +108,14 @@ def test_rows_that_go_on(m, k, n):
     np.testing.assert_allclose(got, e / e.sum(1, keepdims=True), rtol=1e-5, atol=1e-6)
 
 
+def test_the_right_operand_is_copied_before_the_tiles():
+    """A tile that copies as it goes would be one of vectors, on the stack: the first of every 32 rows, 30 times as slow."""
+    op = instantiate(parse(Source("<test>", MATMUL.format("bf16", "bf16", "f32"))), "f")
+    for options in (Options(regime="positive"), Options(regime="positive", threads=True)):
+        (chosen,) = compile_op(op, contiguous(op), AMX, options).chosen
+        assert "rows m x 32" in chosen and "packs" in chosen and "fused" not in chosen, chosen
+
+
 def test_only_sums_of_tiles_leave_the_registers():
     op = instantiate(parse(Source("<test>", MATMUL.format("bf16", "bf16", "f32"))), "f")
     nest = compile_op(op, contiguous(op), AMX, Options()).final
