@@ -269,9 +269,9 @@ def has_long_rows(q: Questions, sizes: Mapping[str, int], target: Target) -> boo
 
 
 def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, threads: int) -> bool:
-    """Whether rows that are summed have a page for each thread: runs of less leave every other page to somebody else."""
-    return any(evaluate(extent, sizes) * bytes_ >= threads * _PAGE for extent, bytes_, contracts in q.strips
-               if also_contractions or not contracts)
+    """Whether all rows that are summed have a page for each thread: runs of less leave every other page to somebody else."""
+    found = [evaluate(extent, sizes) * bytes_ for extent, bytes_, contracts in q.strips if also_contractions or not contracts]
+    return bool(found) and min(found) >= threads * _PAGE
 
 
 def kinds_on_gpus(op: Op) -> tuple[str, ...]:

@@ -237,6 +237,17 @@ def test_threads_take_pages_of_rows_that_have_one_for_each(rows, columns, thread
     assert found.paged is paged
 
 
+@pytest.mark.parametrize(("hidden", "columns", "paged"), [(4096, 4096, True), (4096, 768, False), (768, 4096, False)])
+def test_pages_are_for_kernels_whose_rows_all_have_enough(hidden, columns, paged):
+    """768 columns would be one piece of work: half of the threads had nothing to do."""
+    text = """op f(X: f32[M, K], V: f32[K, H], W: f32[H, N]) -> (Y: f32[M, N]) {
+        h[m, i] += X[m, k] * V[k, i]
+        Y[m, n] += h[m, i] * W[i, n]
+    }"""
+    two = questions(instantiate(parse(Source("<test>", text)), "f"))
+    assert regime(two, {"M": 1, "K": 64, "H": hidden, "N": columns}, Options(), AVX512, 2).paged is paged
+
+
 @pytest.mark.parametrize(("body", "rows", "columns", "abreast"), [
     ("(Y[m, n-1] else 0) + X[m, n]", 8, 100, True), ("(Y[m, n-1] else 0) + X[m, n]", 7, 100, False),
     ("(Y[m, n-1] else 0) + X[m, n]", 8, 8193, False), ("(Y[m, n-1] else 1) * X[m, n]", 100, 8192, True),
