@@ -297,10 +297,7 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
     while todo:
         n = todo.pop()
         yield n
-        if isinstance(n, For):
-            todo += reversed(n.body)
-        elif isinstance(n, _BRANCHES):
-            todo += reversed(n.then + n.other)
+        todo += reversed(children(n))
 
 
 def has_loop(body: tuple[Node, ...]) -> bool:
