@@ -32,7 +32,7 @@ FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less tha
 DOTS_MOST = 8  # rows that are dot products in place, of several columns at once: as many come from L2 again for these
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 LITTLE = 8  # that part of L1 may be a right operand that is read where it lies
-DEEP = 2048  # terms that a block of columns has room for, if the sum is not cut since their number differs from turn to turn
+UNCUT = 2048  # terms that a block of columns has room for, if the sum is not cut since their number differs from turn to turn
 ALL, TILES = "of all loops", "of all tiles"
 
 
@@ -146,7 +146,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     own = plan.classes[c.update.name]
     early = ends_early(c.update, x.depth, frozenset(i for i in c.update.dims if own[i] in outer))
     kc = depth_block(x, tile, pack_left)
-    nc = block_of_columns(x, tile, DEEP if early else kc)
+    nc = block_of_columns(x, tile, UNCUT if early else kc)
     block = columns_in_l2(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
     whole = lcm(rows, x.vector)  # a copy of the left operand goes by squares of vectors
     behind = threads and not pack_left and not tile.across and _is_cut(x, tile, nc)
