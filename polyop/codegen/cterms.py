@@ -18,11 +18,11 @@ from polyop.codegen import cmatrix
 from polyop.codegen.cindex import below, condition, index, multiple
 from polyop.codegen.cplace import STORED, offset, strides
 from polyop.codegen.cscope import Scope
+from polyop.codegen.cwide import BYTES
 from polyop.codegen.nested import nested
 from polyop.ir.expr import Affine, Load, affine, bounds, loads, map_loads, names, place, substitute
 from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store
 
-_AT_ONCE = 16  # bytes
 _TERM = "pop_t"
 
 
@@ -36,7 +36,7 @@ def run(n: For, scope: Scope, printed: Callable[[Node, Scope], list[str]]) -> li
         return None
     s = inside[0]
     read = tuple(dict.fromkeys(loads(s.expr)))
-    count = min((_AT_ONCE // x.dtype.bytes_ for x in read), default=0)
+    count = min((BYTES // x.dtype.bytes_ for x in read), default=0)
     deep = replace(scope, steps={**scope.steps, n.index: count})
     if count < 2 or n.step != 1 or n.lower != Affine() or not all(_lies_along(x, n.index, count, deep) for x in read):
         return None
