@@ -227,7 +227,7 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
     keys = sorted(k for k in entering if k[0] in written)
 
     def iteration(at: str, given: list[str]) -> list[str]:
-        s.regs = {**entering, **dict(zip(keys, given, strict=False))}
+        s.regs = {**entering, **dict(zip(keys, given[:len(keys)], strict=True))}
         split(given[len(keys):])
         _iteration(s, n, at)
         return [*(s.regs[k] for k in keys), *(x for name in tiled for x in taken(s, name))]
@@ -240,7 +240,7 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
     start = [*((register_type(s, k), entering[k]) for k in keys), *(("x86_amx", x) for of in sums.values() for x in of)]
     with forgotten_behind(s):
         ends = go_round(s, lower, upper, n.step, start, iteration, ahead=partial(compute_ahead, s, n))
-    s.regs = {**entering, **dict(zip(keys, ends, strict=False))}
+    s.regs = {**entering, **dict(zip(keys, ends[:len(keys)], strict=True))}
     split(ends[len(keys):])
     close_offsets(s, offsets)
 
