@@ -14,7 +14,11 @@ from polyop.runtime.collector import old_objects_spared
 def whole_collections():
     """Collections of all objects since the start; thresholds are low, and what was there before is out of sight."""
     before, found = gc.get_threshold(), []
-    note = lambda phase, info: found.append(info) if (phase, info["generation"]) == ("start", 2) else None  # noqa: E731
+
+    def note(phase, info):
+        if (phase, info["generation"]) == ("start", 2):
+            found.append(info)
+
     gc.freeze()
     gc.collect()
     gc.callbacks.append(note)
