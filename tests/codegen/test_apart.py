@@ -14,11 +14,12 @@ ROWS, LANES = 3, 32
 ROW, LANE = A("m_c", "m_p"), A("n_c", "n_v")
 
 
+def all_rows(*body):
+    return rows("m_p", ROWS, least(ROWS, A("M", (-1, "m_c"))), *body)
+
+
 def product(left, buffers) -> LoopNest:
     """C[m, n] += left * B[k, n] in tiles of 3 x 32."""
-    def all_rows(*body):
-        return rows("m_p", ROWS, least(ROWS, A("M", (-1, "m_c"))), *body)
-
     acc = ld("acc", "m_p", "n_v")
     tile = lanes("n_v", LANES, least(LANES, A("N", (-1, "n_c"))), all_rows(st(acc, ld("C", ROW, LANE))),
                  loop("k", "K", all_rows(st(acc, left, "add")), all_rows(st(acc, ld("B", "k", LANE), "add"))),
@@ -35,9 +36,6 @@ NEAR = product(ld("A", "k", ROW, 0), [work("A", "K", "M", 16)])  # a copy of an 
 
 def window(size) -> LoopNest:
     """C[m, n] += A[m + r, n] * F[r], r in 0 .. `size`, in tiles of 3 x 32: rows of the tile share those of A."""
-    def all_rows(*body):
-        return rows("m_p", ROWS, least(ROWS, A("M", (-1, "m_c"))), *body)
-
     acc, shared = ld("acc", "m_p", "n_v"), ld("A", A("m_c", "m_p", "r"), LANE)
     tile = lanes("n_v", LANES, least(LANES, A("N", (-1, "n_c"))), all_rows(st(acc, ld("C", ROW, LANE))),
                  loop("r", size, all_rows(st(acc, shared, "add"))), all_rows(st(ld("C", ROW, LANE), acc)))
