@@ -13,7 +13,7 @@ The same by way of registers, which takes two statements:
 from __future__ import annotations
 
 from polyop.codegen.cindex import conditions, index, multiple
-from polyop.codegen.cplace import element, moved, side_by_side, strides
+from polyop.codegen.cplace import element, moved, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, is_computed, loads, names, quasi, substitute
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, children, stores, walk
@@ -121,7 +121,7 @@ def _step(x: Load, v: str, scope: Scope) -> int | None:
 def _lies_along(x: Load, v: str, scope: Scope) -> bool:
     """Whether `v` counts neighbours of `x` in memory, and nothing else."""
     b = scope.buffers[x.source]
-    unit = side_by_side(b)
+    unit = b.dense
     return unit is not None and all(isinstance(p, Affine) and (p.factor(v) == 1 if d == unit else v not in names(p))
                                     and not any(v in names(affine(a)) for a, _ in p.terms if not isinstance(a, str))
                                     for d, p in enumerate(x.index))

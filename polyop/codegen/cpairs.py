@@ -22,7 +22,7 @@ from polyop.codegen import croll, cwide
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import natural
 from polyop.codegen.clanes import lane_of, on_elements
-from polyop.codegen.cplace import STORED, element, side_by_side
+from polyop.codegen.cplace import STORED, element
 from polyop.codegen.cscope import Held, Printed, Scope
 from polyop.codegen.nested import one_store
 from polyop.ir.atoms import Fragment
@@ -52,7 +52,7 @@ class Pairs:
 def found(loops: tuple[For, ...], s: Store, scope: Scope) -> Pairs | None:
     """How `s`, in `loops` over rows of atoms and the sides of one, goes in pairs; None, if it does not."""
     b = scope.buffers[s.target.source]
-    unit = side_by_side(b)
+    unit = b.dense
     h = next((x for y in loads(s.expr) if (x := scope.tiles.held.get(y.source))), None)
     if unit is None or h is None or b.space in (Space.REG, Space.SHARED) or s.target.dtype.bytes_ != 2:
         return None

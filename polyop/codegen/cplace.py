@@ -55,11 +55,6 @@ def slots_of(x: Load, b: Buffer) -> list[Affine]:
     return [quasi("div", p, affine(unit)) for p, (_, unit) in zip(x.index, b.dims, strict=True) if isinstance(p, Affine)]
 
 
-def side_by_side(b: Buffer) -> int | None:
-    """The dimension whose neighbours lie side by side; None if none is known to be such, as of a single element."""
-    return b.unit if b.space == Space.TENSOR else len(b.dims) - 1 if b.dims else None
-
-
 def strides(b: Buffer, c_name: str) -> tuple[int | str, ...]:
     """The distance in elements between neighbours in each dimension: a number, or the C variable that holds it."""
     rank = len(b.dims)

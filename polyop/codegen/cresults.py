@@ -23,7 +23,7 @@ from polyop.codegen.cdigits import digits
 from polyop.codegen.cexpr import combined
 from polyop.codegen.cindex import Text, bounded, condition, natural
 from polyop.codegen.clanes import lane_of, of_row, on_elements
-from polyop.codegen.cplace import element, narrowed, offset, side_by_side, value_type, widened
+from polyop.codegen.cplace import element, narrowed, offset, value_type, widened
 from polyop.codegen.cscope import Held, Printed, Rows, Scope
 from polyop.ir.atoms import Fragment
 from polyop.ir.errors import UnsupportedError
@@ -142,7 +142,7 @@ def neighbours(f: Fragment, warp: int, along: int) -> int:
 def rows_of(loops: tuple[For, ...], s: Store, scope: Scope) -> tuple[For, Scope] | None:
     """The loop over the neighbours that a lane has of what `s` writes, and what is known in it; None, if it has none."""
     b = scope.buffers[s.target.source]
-    unit = side_by_side(b)
+    unit = b.dense
     last = s.target.index[unit] if unit is not None and b.space != Space.REG else None
     along = next((f for f in loops if isinstance(last, Affine) and last.factor(f.index) == 1), None)
     h = next((x for y in loads(s.expr) if (x := scope.tiles.held.get(y.source))), None)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from polyop.codegen import cturned
 from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, condition, index, least, multiple
-from polyop.codegen.cplace import STORED, computed, offset, side_by_side, strides
+from polyop.codegen.cplace import STORED, computed, offset, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
 from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store
@@ -202,7 +202,7 @@ def _is_moved(bytes_: int) -> bool:
 def _unit(x: Load, n: For, scope: Scope) -> int | None:
     """The dimension along which neighbours lie side by side, if the rows `n` go along that and along no other."""
     b, v = scope.buffers[x.source], n.index
-    unit = side_by_side(b) if b.space != Space.REG else None
+    unit = b.dense if b.space != Space.REG else None
     if unit is None or not isinstance(x.index[unit], Affine):
         return None
     others = [p for d, p in enumerate(x.index) if d != unit]

@@ -57,10 +57,10 @@ def is_of_tiles(nest: LoopNest, target: Target, s: Store, around: tuple[For, ...
 
 def _runs_along(nest: LoopNest, x: Load, *indices: str) -> bool:
     """Whether neighbours along each of `indices` lie side by side in `x`."""
-    b = nest.buffer(x.source)
-    unit = b.unit if b.space == Space.TENSOR else len(b.dims) - 1
+    dense = nest.buffer(x.source).dense
     places = [(d, p) for d, p in enumerate(x.index) if not isinstance(p, Affine) or names(p) & {*indices}]
-    return all(isinstance(p, Affine) and d == unit and all(p.factor(i) == 1 for i in indices) for d, p in places) and bool(places)
+    along = (isinstance(p, Affine) and d == dense and all(p.factor(i) == 1 for i in indices) for d, p in places)
+    return bool(places) and all(along)
 
 
 def rolled(nest: LoopNest, target: Target) -> LoopNest:

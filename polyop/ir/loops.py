@@ -96,6 +96,11 @@ class Buffer:
                             or self.dims[-2][0].const % 8):
             raise InternalError(f"buffer {self.name}: no eights of rows to turn")
 
+    @property
+    def dense(self) -> int | None:
+        """The dimension whose neighbours lie side by side; None if none is known to be such, as of a single element."""
+        return self.unit if self.space == Space.TENSOR else len(self.dims) - 1 if self.dims else None
+
     def __str__(self) -> str:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
         notes = [f"unit {self.unit}"] if self.unit is not None else []

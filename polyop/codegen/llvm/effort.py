@@ -134,7 +134,7 @@ def _is_apart(nest: LoopNest, x: Load, lockstep: tuple[str, ...]) -> bool:
     if not lockstep:
         return True
     b = nest.buffer(x.source)
-    unit = b.unit if b.space == Space.TENSOR else len(x.index) - 1
+    unit = b.dense
     if not expr_names(x) & set(lockstep):
         return False
     p = x.index[unit] if unit is not None and x.index else None
