@@ -38,6 +38,8 @@ T = TypeVar("T")
 P = TypeVar("P", "call.CallPlan", "LaunchPlan")
 
 _PLANS = 4096        # calls of different looks that an operator remembers
+_SEVERAL = (tuple, list)
+_ARRAY = (False,)    # that a value is an array, beside those that go by value
 _SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
 
 
@@ -100,21 +102,23 @@ class Operator:
         values = args if len(args) == self._all and not keywords else self._values(args, keywords)
         outs: tuple[Any, ...] = ()
         if out is not None:
-            outs = tuple(out) if isinstance(out, tuple | list) else (out,)
+            outs = tuple(out) if isinstance(out, _SEVERAL) else (out,)
+        arrays, by_value = (values + outs, self._by_value + _ARRAY * len(outs)) if outs else (values, self._by_value)
         addresses: list[int] = []
-        key = call.key(values + outs, self._by_value + (False,) * len(outs) if outs else self._by_value, addresses)
+        key = call.key(arrays, by_value, addresses)
         found = self._plans.get(key)
         if found is not None:
-            result = found.run(values + outs, addresses)
+            result = found.run(arrays, addresses)
             if result is not call.LONG:
-                native = self._native(out) if isinstance(found, call.CallPlan) else None
-                if native and self._front and isinstance(found, call.CallPlan):
-                    entry.remember(native, self._front, found, values + outs, args, {**keywords, "out": out})
+                if self._front and isinstance(found, call.CallPlan):
+                    native = self._native(out)
+                    if native:
+                        entry.remember(native, self._front, found, arrays, args, {**keywords, "out": out})
                 return result
         result, made = self._long(values, out, outs, key)
         native = self._native(out) if isinstance(made, call.CallPlan) and self._met >= entry.LOOKS else None
         if native and self._front and isinstance(made, call.CallPlan):
-            entry.vary(native, self._front, made, values + outs, args, {**keywords, "out": out})
+            entry.vary(native, self._front, made, arrays, args, {**keywords, "out": out})
         return result
 
     # in Python and for all arguments; `entry` puts machine code in front of it for those it has seen

@@ -15,39 +15,21 @@ from itertools import product
 
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cthreads import NUMBER
-from polyop.ir.banks import BANKS, cycles, number, phases
-from polyop.ir.expr import Affine, Load, Quasi, loads
-from polyop.ir.loops import Buffer, For, Space, Store
-
-Places = tuple[tuple[int, ...], ...]
-"""For each lane of a warp and each row where the element lies, in bytes."""
+from polyop.ir.banks import BANKS, Digit, Places, cycles, phases, places
+from polyop.ir.expr import loads
+from polyop.ir.loops import For, Space, Store
 
 
 def order(n: For, stores: Iterable[Store], scope: Scope) -> str:
     """The C text of what a lane's order differs in, bit by bit, from that of the rows `n`; empty, if no order is better."""
     extent = n.extent or 1
     warp = scope.tiles.warp if scope.tiles.warp > 1 else BANKS
-    digits = tuple((f.index, f.weight, f.extent or 1, f.step) for f in scope.digits)
-    places = dict.fromkeys(x for s in stores for x in (s.target, *loads(s.expr))
-                           if scope.buffers[x.source].space == Space.SHARED)
-    found = [(t, b.dtype.bytes_) for x in places
-             if (t := _places(x, b := scope.buffers[x.source], digits, n.index, extent, warp)) is not None]
+    digits = tuple(Digit(f.index, f.weight, f.extent or 1, f.step) for f in scope.digits)
+    touched = dict.fromkeys(x for s in stores for x in (s.target, *loads(s.expr))
+                            if scope.buffers[x.source].space == Space.SHARED)
+    found = [(t, b.dtype.bytes_) for x in touched
+             if (t := places(x, b := scope.buffers[x.source], digits, warp, n.index, extent)) is not None]
     return _text(_bits(tuple(found), extent)) if found and not extent & (extent - 1) else ""
-
-
-@cache
-def _places(x: Load, b: Buffer, digits: tuple[tuple[str, int, int, int], ...], row: str, rows: int, warp: int) -> Places | None:
-    """Where `x` lies, if loops around begin at 0; None, if its place is no plain sum."""
-    if any(not isinstance(p, Affine) or any(isinstance(a, Quasi) for a, _ in p.terms) for p in x.index):
-        return None
-    sums = [({a: f for a, f in p.terms if isinstance(a, str)}, p.const) for p in x.index if isinstance(p, Affine)]
-    out = []
-    for t in range(warp):
-        at = {i: t // weight % extent * step for i, weight, extent, step in digits}
-        first = [const + sum(f * at.get(a, 0) for a, f in terms.items()) for terms, const in sums]
-        out.append(tuple(number(b, [p + terms.get(row, 0) * r for p, (terms, _) in zip(first, sums, strict=True)])
-                         * b.dtype.bytes_ for r in range(rows)))
-    return tuple(out)
 
 
 @cache
@@ -70,9 +52,10 @@ def _bits(found: tuple[tuple[Places, int], ...], extent: int) -> tuple[int | Non
 
 def _cycles(found: Iterable[tuple[Places, int]], bits: Sequence[int | None], rows: Iterable[int]) -> int:
     total = 0
-    for places, bytes_ in found:
-        mixed = [sum((t >> b & 1) << k for k, b in enumerate(bits) if b is not None) for t in range(len(places))]
-        total += sum(cycles([of[row ^ m] for of, m in zip(places, mixed, strict=True)], bytes_, phases(len(places), bytes_, True))
+    for of_lanes, bytes_ in found:
+        mixed = [sum((t >> b & 1) << k for k, b in enumerate(bits) if b is not None) for t in range(len(of_lanes))]
+        total += sum(cycles([of[row ^ m] for of, m in zip(of_lanes, mixed, strict=True)], bytes_,
+                            phases(len(of_lanes), bytes_, True))
                      for row in rows)
     return total
 

@@ -12,9 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polyop.codegen.llvm.dots import sided
 from polyop.codegen.llvm.weight import vector_width
-from polyop.ir.dots import SUMS, TILE, matrix, product
+from polyop.ir.dots import SUMS, TILE, matrix, product, sided
 from polyop.ir.expr import Affine, Load, affine, loads, names
 from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, placed, rebuild, stores, walk
 from polyop.ir.target import Target

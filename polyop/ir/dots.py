@@ -14,7 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyop.ir.dtypes import BF16, F32, I8, I16, I32, U8, U32, DType
-from polyop.ir.expr import Apply, Const, Expr, Load
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, names
+from polyop.ir.loops import Store
 from polyop.ir.target import Target
 
 
@@ -161,6 +162,17 @@ def product(e: Expr) -> Product | None:
         case ((a, False), (b, True)) if a.dtype == b.dtype:
             return Product(a, b, b)
     return None
+
+
+def sided(s: Store, factors: Product) -> tuple[Load, Load]:
+    """(what is the same for all lanes, what is not): the one with more of the target's lanes stands on the right."""
+    a, b = factors.a, factors.b
+    last = _names(s.target.index[-1:])
+    return (b, a) if last & _names(a.index) and not last & _names(b.index) else (a, b)
+
+
+def _names(index: tuple[object, ...]) -> frozenset[str]:
+    return frozenset[str]().union(*(names(p) for p in index if isinstance(p, Affine)))
 
 
 def _widened(e: Expr) -> tuple[Load, bool] | None:

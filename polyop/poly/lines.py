@@ -7,8 +7,8 @@ from dataclasses import replace
 from operator import add
 
 from polyop.ir.atoms import Atom
-from polyop.ir.banks import CROSSED, cycles, number, phases
-from polyop.ir.expr import Affine, Load, affine, loads, substitute
+from polyop.ir.banks import CROSSED, Digit, cycles, number, phases, places
+from polyop.ir.expr import Load, affine, loads
 from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space, placed
 from polyop.ir.target import Target
 from polyop.poly import blocktile
@@ -70,9 +70,6 @@ def settled(nest: LoopNest, inside: Container[str], warp: int) -> LoopNest:
 
 def _taken(x: Load, b: Buffer, loops: Sequence[For], warp: int, write: bool) -> int:
     """Cycles of an access whose lanes are in the turns of `loops` that each thread has; those around are in their first one."""
-    first = []
-    for t in range(warp):
-        at = {f.index: affine(t // f.weight % (f.extent or 1) * f.step) for f in loops if f.kind == Kind.THREADS}
-        places = [substitute(p, at) for p in x.index if isinstance(p, Affine)]
-        first.append(number(b, [p.const for p in places]) * b.dtype.bytes_)
-    return cycles(first, _AT_ONCE, phases(warp, _AT_ONCE, write))
+    digits = tuple(Digit(f.index, f.weight, f.extent or 1, f.step) for f in loops if f.kind == Kind.THREADS)
+    found = places(x, b, digits, warp)
+    return cycles([first for first, in found], _AT_ONCE, phases(warp, _AT_ONCE, write)) if found else 0

@@ -17,7 +17,7 @@ from polyop.codegen.llvm.registers import key_of, register_axes
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.state import Axis, Point, RegKey, Shared, State
 from polyop.codegen.llvm.types import alignment, constant, vector
-from polyop.ir.dots import LEFT, RIGHT, Dot, Product, dot, product
+from polyop.ir.dots import LEFT, RIGHT, Dot, dot, product, sided
 from polyop.ir.expr import Affine, Load, affine, names
 from polyop.ir.loops import For, If, IfData, Kind, Node, Space, Store
 
@@ -31,17 +31,6 @@ def dot_of(shared: Shared, n: Store) -> Dot | None:
         return None
     left, right = sided(n, factors)
     return dot(shared.target, shared.width * 4, n.target.dtype, left.dtype, right.dtype, shared.strict, factors.side(right))
-
-
-def sided(n: Store, factors: Product) -> tuple[Load, Load]:
-    """(what is the same for all lanes, what is not): the one with more of the target's lanes stands on the right."""
-    a, b = factors.a, factors.b
-    last = _names(n.target.index[-1:])
-    return (b, a) if last & _names(a.index) and not last & _names(b.index) else (a, b)
-
-
-def _names(index: tuple[object, ...]) -> frozenset[str]:
-    return frozenset[str]().union(*(names(p) for p in index if isinstance(p, Affine)))
 
 
 @dataclass(frozen=True, eq=False)

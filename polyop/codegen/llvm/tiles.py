@@ -15,7 +15,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyop.codegen.llvm.addresses import Place, locate, run_along
-from polyop.codegen.llvm.dots import sided
 from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.loads import masked_load
 from polyop.codegen.llvm.pointers import gep, strides
@@ -24,7 +23,7 @@ from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.sums import LINE, height, load_tile, put, taken, tile_rows
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.codegen.rolled import is_of_tiles
-from polyop.ir.dots import TILE, Matrix, matrix, product
+from polyop.ir.dots import TILE, Matrix, matrix, product, sided
 from polyop.ir.expr import Affine, Load, affine, names
 from polyop.ir.loops import For, Kind, Space, Store
 
