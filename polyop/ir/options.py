@@ -43,6 +43,8 @@ class Options:
     overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
     paged      whether threads take a page of each row at a time where rows are added up, since in these calls all get some
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
+    along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
+               vectors, down all rows
     factors    whether factors that do without an index of a sum are taken out of the sum over it, which is long in these calls
     raised     whether of two bytes of one sort that are multiplied one is raised by 128, since the target multiplies unsigned by
                signed ones, and enough rows share the sums of columns that are taken off in these calls
@@ -86,6 +88,7 @@ class Options:
     overlap: int = 0
     paged: bool = False
     abreast: bool = False
+    along: int = 0
     factors: bool = False
     raised: bool = False
     widened: tuple[str, ...] = ()

@@ -30,6 +30,7 @@ class RowStrategy:
     inner     for each group, in order, the class its lanes run along, or None; used where `lane` is None
     rows      a class of the shell that runs in lock step too, `row_extent` at a time, or None
     also      another one around these, and how many at a time
+    run       how many elements along `lane` each turn of the recurrence in the shell takes; 0: one block of lanes, for all turns
     vectors   vector registers' worth of lanes in one pass
     around    blocks of lanes stand around those of rows: what a window reads for one of them, filters too, stays in L1
     apart     conditions between the lanes and the loops inside them stand as tests, since those loops run in step
@@ -44,11 +45,13 @@ class RowStrategy:
     apart: bool = False
     around: bool = False
     also: tuple[str, int] | None = None
+    run: int = 0
 
     def __str__(self) -> str:
         where = f"lanes {self.lane} (shell)" if self.lane else f"lanes {', '.join(i or '-' for i in self.inner)}"
         rows = f", rows {self.rows} x {self.row_extent}" if self.rows else ""
         rows += f" and {self.also[0]} x {self.also[1]}" if self.also else ""
+        rows += f", {self.run} in each turn" if self.run else ""
         return f"rows: {where}, {self.vectors} x {self.lanes}{rows}{', conditions apart' if self.apart else ''}"
 
 
@@ -102,6 +105,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             out.append(replace(by_shell, rows=rows, row_extent=lanes, vectors=1))
         if shared:
             out.append(replace(by_shell, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
+        run = run_along(plan, cluster, by_shell)
+        out += [replace(by_shell, run=run)] if run else []
         out.append(by_shell)
         if is_tied(plan, cluster, lane):
             out.append(replace(by_shell, apart=True))
@@ -113,6 +118,20 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         across = others(plan, cluster, few[0]) if few else None
         out[at:at] = [*(with_others(plan, x, across) for x in sides if across), *sides, by_inner]
     return (*out, none)
+
+
+def run_along(plan: Plan, cluster: Cluster, r: RowStrategy) -> int:
+    """How many elements of a row each turn of the recurrence takes that `cluster` is; 0, if its rows are not handed on in memory.
+
+    A block of lanes down all rows keeps what it hands on in registers, but has a piece of each page, and hardware sees no stream.
+    """
+    match cluster.body:
+        case (Serial(body=body),) if all(isinstance(g, Group) and not (g.kept or g.reduced) for g in body):
+            width = r.vectors * r.lanes
+            has_rows = all(plan.scop.op.tensor(s.target.source).role != "temp" for s in cluster.stmts)
+            return plan.options.along // plan.lane_bytes // width * width if has_rows else 0
+        case _:
+            return 0
 
 
 def with_rows(plan: Plan, r: RowStrategy, rows: str, few: int) -> RowStrategy:

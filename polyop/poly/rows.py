@@ -1,7 +1,8 @@
 """Strategy "rows": common outer loops, lanes along unit strides; for every cluster, whatever it computes.
 
     shell.. ( per group:  kept.. ( start..  reduced..( lanes(statements) )  fold.. ) )        lanes inside the shell, or
-    shell.. lane_t ( lane_v ( per group:  kept.. ( start..  reduced..(statements)  finish.. ) ) )      lanes in the shell
+    shell.. lane_t ( lane_v ( per group:  kept.. ( start..  reduced..(statements)  finish.. ) ) )      lanes in the shell, or
+    shell.. lane_c ( turn! ( lane_t ( lane_v ( statements ) ) ) )           a run of them in each turn of a recurrence
 
 A reduction along the lanes is cut in two: partial results per lane, then a fold over the lanes.
 """
@@ -45,7 +46,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     for c in order:
         if c == strategy.lane:
             start = common_start(plan, cluster.stmts, c, axes)
-            axes[c] = Axis((Coord(f"{c}_t", width), Coord(f"{c}_v", 1, width)), start)
+            runs = (Coord(f"{c}_c", strategy.run),) if strategy.run else ()
+            axes[c] = Axis((*runs, Coord(f"{c}_t", width, strategy.run or None), Coord(f"{c}_v", 1, width)), start)
             locked.append((f"{c}_v", width))
         elif c in (strategy.rows, also):
             start, extent = common_start(plan, cluster.stmts, c, axes), strategy.row_extent if c == strategy.rows else some
@@ -67,11 +69,12 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     loops = tuple(outer) + tuple(order)
     writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
     body = writer.items(cluster.body, axes, loops)
-    serial = [n for c in order for n in axes[c].names if n not in b.kinds and n not in around]
+    turn = (f"{strategy.lane}_t", f"{strategy.lane}_v") if strategy.run else ()
+    serial = [n for c in order for n in axes[c].names if n not in (*b.kinds, *turn, *around)]
     if strategy.around:
         blocks = f"{strategy.lane}_t"
         serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(blocks)))
-    lanes = [f"{strategy.lane}_v"] if strategy.lane else [f"{c}_p" for c in (also, strategy.rows) if c]
+    lanes = [f"{strategy.lane}_v"] if strategy.lane and not turn else [f"{c}_p" for c in (also, strategy.rows) if c]
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
     elif serial:
@@ -97,7 +100,8 @@ class _Groups:
                 out += self.group(item, axes, loops, next(iter(self.inner)))
             elif isinstance(item, Serial):
                 inside = {**axes, item.loop: serial_axis(self.b.plan, item)}
-                out += bands((item.loop,), *self.items(item.body, inside, (*loops, item.loop)))
+                turn = (f"{self.strategy.lane}_t", f"{self.strategy.lane}_v") if self.strategy.run else ()
+                out += bands((item.loop, *turn), *self.items(item.body, inside, (*loops, item.loop)))
             else:
                 raise UnsupportedError("a cluster inside a cluster")
         return tuple(out)

@@ -79,6 +79,7 @@ class Questions:
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
     scans    the rows that scans go along
     abreast  (how many in each dimension beside, elements) of rows that scans go along by one addition or multiplication a step
+    carried  (elements of a row, bytes of one) of results whose rows are made of rows before, where nothing is added up
     passes   reductions that need each other's results, and could be done in one pass
     splits   those whose rows may be cut into shares
     chains   what hands over temporaries with rows to spare
@@ -108,6 +109,7 @@ class Questions:
     far: tuple[str, ...]
     scans: tuple[Row, ...]
     abreast: tuple[tuple[tuple[Affine, ...], Affine], ...]
+    carried: tuple[tuple[Affine, int], ...]
     passes: tuple[Pass, ...]
     splits: tuple[Split, ...]
     chains: tuple[Chain, ...]
@@ -135,7 +137,7 @@ def questions(op: Op) -> Questions:
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), _deep(op, contractions),
                      bounding(op),
-                     find_rows(op), find_abreast(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
+                     find_rows(op), find_abreast(op), _carried(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
                      find_inner(op), find_alike(op), find_wide(op), _kept(op), _little(op, contractions), lines(op))
 
 
@@ -336,6 +338,18 @@ def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:
         if back:
             found |= {e.name for e in _rows(replace(s, ranges=tuple(r for r in s.ranges if r.index not in back)), last)}
     return tuple(n for n in op.sizes if n in found)
+
+
+def _carried(op: Op) -> tuple[tuple[Affine, int], ...]:
+    """The rows of results that are made of others, at the same place of these alone: `Y[n - 1, c]`."""
+    found = []
+    for s in op.steps if all(s.reduce is None for s in op.steps) else ():
+        t, at = op.tensor(s.target.source), s.target.index
+        later = op.follow_from((t.name,)) if at and isinstance(at[-1], Affine) and at[-1].name in s.indices else frozenset()
+        back = [x for x in s.reads if x.source in later]
+        if back and all(x.index[-1:] == at[-1:] for x in back) and t.role != "temp" and names(t.shape[-1]) <= set(op.sizes):
+            found.append((t.shape[-1], t.dtype.bytes_))
+    return tuple(found)
 
 
 def _sums_of_rows(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, int, bool], ...]:

@@ -42,6 +42,8 @@ LONGER = 64  # steps of each index that is added up along, from which partial su
 LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
 LEAST = 5  # rows of one vector that go together in a window
 ABREAST = 8  # rows: with six they take as long together as one after the other
+RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several threads takes at a time
+RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
 
@@ -83,6 +85,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     fixed = windows + little_sizes(q, sizes, ones)
     return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, strip=strip,
                  overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
+                 along=options.along or run_of_rows(q, sizes, target, threads),
                  shares=options.shares or shares, factors=factors, deep=options.deep or (not rows and is_deep(q, sizes, target)),
                  raised=options.raised or raising_pays(q.alike, sizes, target),
                  widened=options.widened or to_widen(q.wide, sizes, target, options.numerics == "strict"),
@@ -263,6 +266,16 @@ def runs_abreast(q: Questions, sizes: Mapping[str, int], target: Target) -> bool
                for rows, extent in q.abreast)
 
 
+def run_of_rows(q: Questions, sizes: Mapping[str, int], target: Target, threads: int) -> int:
+    """Bytes of each row that a recurrence over rows takes at a time: whole ones, as far as they stay in a cache, or several for
+    each thread; 0 where rows are hardly longer than the vectors whose results registers hand on.
+    """
+    found = [evaluate(extent, sizes) * bytes_ for extent, bytes_ in q.carried]
+    if not found or min(found) < RUN:
+        return 0
+    return target.l2 // 8 if threads == 1 else max((n for n in RUNS if n * threads <= min(found)), default=0)
+
+
 def has_long_rows(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     """Whether rows of temporaries leave L1, where those of results would be written beside them."""
     return any(prod(evaluate(e, sizes) for e in row) * bytes_ > target.l1 // LONG for row, bytes_ in q.kept)
@@ -331,6 +344,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which what steps hand over with rows to spare exceeds L2")
     if q.abreast:
         out.append(f"in which there are at least {ABREAST} rows of running sums or products, that are not too long")
+    if q.carried:
+        out.append(f"in which rows that are made of rows before have at least {RUN} bytes, or more for several threads")
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes, or {_PAGE} for each of several threads")
     return tuple(out)
