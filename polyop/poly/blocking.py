@@ -103,13 +103,11 @@ def columns_in_l2(t: Target, depth: int, columns: int, bytes_: int) -> int:
     return max(columns, t.l2 // 2 // (depth * bytes_) // columns * columns)
 
 
-def run_length(plan: Plan, u: Stmt, columns: int, rows: int = 1, part: int = 4) -> int:
-    """How many results of each of `rows` rows of `u` stay in that part of L1.
+def run_length(plan: Plan, u: Stmt, columns: int, room: int) -> int:
+    """How many results of a row of `u` take `room` bytes.
 
-    If threads share what is beside, in a 24th of it; or at most a page of each row that is read, where that leaves one to all.
+    If threads share what is beside, a sixth of it and a 24th of L1; or at most a page of each row, where that leaves one to all.
     """
-    part = 24 if plan.splits(u) and not plan.options.paged else part
-    elems = plan.target.l1 // (part * rows * plan.lane_bytes)
-    if plan.splits(u) and plan.options.paged:
-        elems = min(elems, PAGE // plan.lane_bytes)
-    return max(1, elems // columns) * columns
+    if plan.splits(u):
+        room = min(room, PAGE) if plan.options.paged else min(room // 6, plan.target.l1 // 24)
+    return max(1, room // plan.lane_bytes // columns) * columns

@@ -1,7 +1,8 @@
 """Strategy "packed" without rows, chosen: a sum of rows, `y[n] op= f(x[k], B[k, n])`; `packed.py` builds it.
 
 A strip of lanes that runs down all of B touches one short piece of every row: a page for each of them, and too few lines in
-a row for the hardware to fetch ahead. Here a few rows are added up at a time, over a run of columns that stays in L1.
+a row for the hardware to fetch ahead. Here a few rows are added up at a time, over a run of columns whose results are a
+sixteenth of L2. These are whole rows, mostly: memory is read in order then, and L2 has to do with results once for `CHUNK` rows.
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         columns = 2 * VECTORS * vector
         return (PackedStrategy(what, None, lane, depth, columns, columns, vector, None),)
     columns = VECTORS * vector
-    run = run_length(plan, u, columns, part=2)  # 3 % faster than a quarter of L1
+    run = run_length(plan, u, columns, plan.target.l2 // 16)
     return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK),)
 
 

@@ -123,7 +123,7 @@ def few_rows(x: Reads) -> PackedStrategy:
     """A few rows over a right operand that is read once, in place: some of its rows side by side."""
     plan, c, rows = x.plan, x.what, x.plan.options.rows
     columns = max(1, min(4, (plan.target.registers - 1) // rows - 1)) * x.vector
-    run = run_length(plan, c.update, columns, rows)
+    run = run_length(plan, c.update, columns, plan.target.l1 // (4 * rows))
     chunk = None if plan.options.strip or begins_late(c.update, x.depth) else CHUNK
     outside = plan.splits(c.update)
     return PackedStrategy(c, x.row, c.lane, x.depth, columns, run, x.vector, chunk, rows, rows, rows_outside=outside)

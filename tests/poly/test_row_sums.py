@@ -9,7 +9,7 @@ import polyop
 from polyop.ir.loops import structure
 from polyop.ir.options import Options
 
-from .middles import CASES, middle, proved, run
+from .middles import CASES, V4, middle, proved, run
 
 SUMS = {
     "sum": ("op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }", lambda x: x.sum(0)),
@@ -29,6 +29,16 @@ def test_sums_of_rows_add_up_a_few_rows_at_a_time_over_long_runs(name, numerics)
     for sizes in ({"N": 19, "B": 70}, {"N": 8, "B": 1}, {"N": 1, "B": 64}, {"N": 7, "B": 65}):
         arrays, got = run(m, sizes)
         np.testing.assert_allclose(got, expected(arrays["X"]), rtol=1e-4, atol=1e-4)
+
+
+def test_rows_are_added_up_whole_as_long_as_a_sixteenth_of_the_second_cache_has_their_results():
+    m = middle(SUMS["sum"][0], "tuned")
+    run_ = V4.l2 // 16 // 4
+    assert f"for b_c in [0, B) by {run_}" in str(m.nest)
+    f = polyop.op(SUMS["weighted"][0])
+    for columns in (run_ - 1, run_ + 1, 2 * run_, 2 * run_ + 65):
+        x = np.random.default_rng(columns).standard_normal((11, columns)).astype(np.float32)
+        np.testing.assert_allclose(f(x), SUMS["weighted"][1](x.astype(np.float64)), rtol=1e-4, atol=1e-4)
 
 
 def test_rows_from_anywhere_are_added_up_in_registers_many_elements_at_a_time():
