@@ -54,7 +54,7 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
     def opened(n: For) -> For:
         outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
         first: list[Node] = []
-        for target, around in dict.fromkeys(_row_stores(n.body)):
+        for target, around in dict.fromkeys(_row_stores(n.body, n.is_full)):
             used = _names(target).union(*(names(r.upper) for r in around))
             if space[target.source] == Space.TENSOR and not any(map(is_computed, target.index)) and not used & outside:
                 hint: Node = Prefetch(target)
@@ -98,15 +98,18 @@ def _goes_on(x: Load, b: Buffer, lanes: str) -> bool:
     return isinstance(p, Affine) and p.factor(lanes) == 1 and len(p.terms) > 1
 
 
-def _row_stores(body: Body, around: tuple[For, ...] = ()) -> Iterator[tuple[Load, tuple[For, ...]]]:
-    """What is stored inside rows, and the rows loops around it (without their bodies)."""
+def _row_stores(body: Body, past: bool, around: tuple[For, ...] = ()) -> Iterator[tuple[Load, tuple[For, ...]]]:
+    """What is stored inside rows, and the rows loops around it (without their bodies).
+
+    past   whether stores may bypass the caches: a line that is there, or on its way, would have to leave them first
+    """
     for n in body:
-        if isinstance(n, Store) and around:
+        if isinstance(n, Store) and around and not (n.stream and past):
             yield n.target, around
         elif isinstance(n, For):
-            yield from _row_stores(n.body, (*around, replace(n, body=())) if n.kind == Kind.ROWS else around)
+            yield from _row_stores(n.body, past, (*around, replace(n, body=())) if n.kind == Kind.ROWS else around)
         elif isinstance(n, If):
-            yield from _row_stores((*n.then, *n.other), around)
+            yield from _row_stores((*n.then, *n.other), past, around)
 
 
 def _is_full_tile(n: For) -> bool:

@@ -159,7 +159,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
         return () if any(x.unit(r, (c.lane,)) is None for r in c.rights) else (plain,)
     if _is_little(x, tile) and not ahead and not pack_left:
         return (replace(plain, columns=min(columns, c.update.extent(c.lane).const)),)
-    chunk = None if early or begins_late(c.update, x.depth) else kc
+    chunk = None if early or begins_late(c.update, x.depth) or is_brief(x, kc) else kc
     plainly = chunk and not (outer or ahead or tile.beside or tile.across or tile.dot)
     deep = plan.options.deep and plainly and set(c.having(CONTRACTED)) == set(x.long)
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()
@@ -169,6 +169,12 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
                     fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
     return (replace(found, apart=apart), found) if apart else (found,)
+
+
+def is_brief(x: Reads, kc: int) -> bool:
+    """Whether it is known that a chunk of depth has all terms of a sum: none is then kept in memory to be added to."""
+    extents = [x.what.update.extent(i) for i in x.what.having(CONTRACTED)]
+    return all(e.is_constant for e in extents) and prod(e.const for e in extents) <= kc
 
 
 def _is_little(x: Reads, tile: RegisterTile) -> bool:

@@ -76,6 +76,7 @@ class Questions:
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
     sides    of the same
     deep     the extents of what the one contraction adds up along, if these are several, none is a window, and no condition holds
+    brief    the same for one or several, extents of its result, and the bytes of an element
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
     scans    the rows that scans go along
     abreast  (how many in each dimension beside, elements) of rows that scans go along by one addition or multiplication a step
@@ -106,6 +107,7 @@ class Questions:
     tile: tuple[Affine, Affine, int] | None
     sides: Sides | None
     deep: tuple[Affine, ...]
+    brief: tuple[tuple[Affine, ...], tuple[Affine, ...], int]
     far: tuple[str, ...]
     scans: tuple[Row, ...]
     abreast: tuple[tuple[tuple[Affine, ...], Affine], ...]
@@ -136,6 +138,7 @@ def questions(op: Op) -> Questions:
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
                      _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), _deep(op, contractions),
+                     _brief(op, contractions),
                      bounding(op),
                      find_rows(op), find_abreast(op), _carried(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
                      find_inner(op), find_alike(op), find_wide(op), _kept(op), _little(op, contractions), lines(op))
@@ -317,15 +320,21 @@ def _sides(op: Op, contractions: list[tuple[Step, str]]) -> Sides | None:
     return Sides(tuple(extents[i] for i in rows), tuple(extents[i] for i in columns), is_near)
 
 
-def _deep(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, ...]:
-    """The extents of what the one contraction adds up along; () if that is one index, or a window, or bound by conditions."""
+def _brief(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, ...], tuple[Affine, ...], int]:
+    """(what the one contraction adds up along, its result, bytes of an element); no extents for windows and conditions."""
     if len(contractions) != 1 or contractions[0][0].where:
-        return ()
+        return (), (), 0
     s = contractions[0][0]
     kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-    summed = [r for r in s.ranges if r.index not in kept]
+    summed, t = [r for r in s.ranges if r.index not in kept], op.tensor(s.target.source)
     plain = all(names(r.upper - r.lower) <= set(op.sizes) and not _is_window(s, r.index) for r in summed)
-    return tuple(r.upper - r.lower for r in summed) if plain and len(summed) > 1 else ()
+    return (tuple(r.upper - r.lower for r in summed), t.shape, t.dtype.bytes_) if plain else ((), (), 0)
+
+
+def _deep(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, ...]:
+    """The extents of what the one contraction adds up along; () if that is one index, or a window, or bound by conditions."""
+    extents = _brief(op, contractions)[0]
+    return extents if len(extents) > 1 else ()
 
 
 def _turns(op: Op, contractions: list[tuple[Step, str]]) -> tuple[str, ...]:

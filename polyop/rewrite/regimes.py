@@ -38,6 +38,7 @@ AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 LONG = 32  # that part of L1
+BRIEF = 64  # terms at most of sums that are never cut
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
 LEAST = 5  # rows of one vector that go together in a window
@@ -82,7 +83,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     if may_cut and threads > 1:
         rest = tuple(x for x in sums_ if x.target not in dict(shares))
         shares += thread_shares(rest, sizes, few_rows(q, sizes))
-    fixed = windows + little_sizes(q, sizes, ones)
+    fixed = windows + (little_sizes(q, sizes, ones) or (() if rows or few else brief_sizes(q, sizes, ones, target)))
     return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, strip=strip,
                  overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                  along=options.along or run_of_rows(q, sizes, target, threads),
@@ -178,6 +179,16 @@ def little_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -
     if any(evaluate(e, sizes) > LITTLE for e in q.little):
         return ()
     return tuple((e.name, sizes[e.name]) for e in q.little if e.name and e.name not in known)
+
+
+def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], target: Target) -> tuple[tuple[str, int], ...]:
+    """(size, value) of what a contraction adds up so briefly that its large result is written once, and never read."""
+    summed, result, bytes_ = q.brief
+    if not summed or prod(evaluate(e, sizes) for e in summed) > BRIEF:
+        return ()
+    if prod(evaluate(e, sizes) for e in result) * bytes_ < target.stream_bytes:
+        return ()
+    return tuple((e.name, sizes[e.name]) for e in summed if e.name and e.name not in known)
 
 
 def shortness(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
@@ -325,6 +336,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which register tiles of another height are less empty")
     if q.deep:
         out.append("in which a contraction is long in several indices")
+    if q.brief[0]:
+        out.append(f"in which each of many results has at most {BRIEF} terms, one for each number of these")
     if q.far:
         out.append(f"where {' or '.join(q.far)} is more than {BOUND}")
     if q.passes:

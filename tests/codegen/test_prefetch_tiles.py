@@ -1,11 +1,13 @@
 """What tiles ask for early: what they write, and what their innermost loop streams."""
 
+from dataclasses import replace
+
 import pytest
 
 from polyop.codegen.passes import split_full_tiles
 from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.ir.dtypes import F32, F64
-from polyop.ir.loops import Prefetch, walk
+from polyop.ir.loops import For, Kind, Prefetch, Store, rebuild, walk
 from tests.codegen.nests import A, lanes, ld, least, loop, nest, reg, st, tensor
 from tests.codegen.test_x86 import matmul
 
@@ -47,3 +49,18 @@ def test_tiles_that_are_known_to_be_brief_ask_for_nothing():
 
 def test_where_rows_end_with_the_lanes_the_next_rows_come():
     assert early(rows_added_up(least(8, "K"), A("n_v"))) == ["X[k + 16, n_v]"]
+
+
+def test_lines_that_stores_write_past_the_caches_are_not_fetched_before():
+    def hints(stream):
+        def one(n):
+            n = replace(n, stream=stream and n.target.source == "C") if isinstance(n, Store) else n
+            return rebuild(n, lambda body: tuple(map(one, body)))
+
+        plain = split_full_tiles(matmul(6, 64), 16)
+        tiles = [x for x in walk(prefetch_tiles(replace(plain, body=tuple(map(one, plain.body)))).body)
+                 if isinstance(x, For) and x.kind == Kind.LANES]
+        return {x.is_full: any(isinstance(y, Prefetch) and y.place.source == "C" for y in walk(x.body)) for x in tiles}
+
+    assert hints(False) == {True: True, False: True}
+    assert hints(True) == {True: False, False: True}  # of vectors that are not whole no store bypasses anything

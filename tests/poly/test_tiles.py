@@ -7,7 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from polyop.ir.loops import structure, walk
+from polyop.ir.expr import loads
+from polyop.ir.loops import stores, structure, walk
 from polyop.ir.options import SHORT, TURNED, Layout, Options
 from polyop.poly.middle import lower, scop_of
 
@@ -290,3 +291,14 @@ def test_what_follows_a_sum_in_turns_would_not_know_the_last_of_them():
     text = text.format("s[j, i] += X[l, k, i] * Y[k, j, l]; Z[j, i] = relu(s[j, i])")
     m = middle(text, "tuned", Options(deep=True))
     assert proved(m) and "packed: rows j" in m.chosen[0] and "in turns of" not in m.chosen[0]
+
+
+def test_sums_whose_few_terms_are_known_are_never_fetched_from_the_result():
+    text = "op f(A: f32[M, {K}], B: f32[{K}, N]) -> (C: f32[M, N]) {{ C[m, n] += A[m, k] * B[k, n] }}"
+    deep, brief = (middle(text.format(K=k), "tuned") for k in (4096, 24))
+    assert "kc None" in brief.chosen[0] and "kc None" not in deep.chosen[0] and proved(brief)
+    assert not any(x.source == "C" for s in stores(brief.nest.body) for x in loads(s.expr))
+    assert any(x.source == "C" for s in stores(deep.nest.body) for x in loads(s.expr))
+    for m, n in ((1, 1), (7, 17), (13, 129)):
+        arrays, got = run(brief, {"M": m, "N": n})
+        np.testing.assert_allclose(got, arrays["A"].astype(np.float64) @ arrays["B"], rtol=1e-4, atol=1e-4)

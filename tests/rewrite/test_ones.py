@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import prod
 
 import numpy as np
 import pytest
@@ -19,7 +20,7 @@ from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import LONG, few_rows, has_strip, kinds, narrow_sizes, regime, shortness, tile_height
+from polyop.rewrite.regimes import BRIEF, LONG, few_rows, has_strip, kinds, narrow_sizes, regime, shortness, tile_height
 from polyop.runtime.layout import contiguous
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
@@ -339,3 +340,13 @@ def test_a_sum_is_deep_where_several_indices_of_it_are_long_and_leave_the_second
         assert regime(q, {"I": 99, "J": 99, "K": k, "L": n}, Options(), t).deep == deep
     assert not regime(questions(MATMUL), {"K": 99999, "M": 99, "N": 99}, Options(), AVX512).deep
     assert "long in several indices" in " ".join(kinds(op))
+
+
+def test_the_terms_of_sums_are_known_where_they_are_few_and_the_result_passes_by_the_caches():
+    text = "op f(X: f32[B, K, I], Y: f32[J, L, K]) -> (Z: f32[J, L, B, I]) { Z[j, l, b, i] += X[b, k, i] * Y[j, l, k] }"
+    q, large = questions(instantiate(parse(Source("<test>", text)), "f")), {"B": 32, "I": 64, "J": 32, "L": 32}
+    assert prod(large.values()) * 4 == AVX512.stream_bytes
+    for sizes, known in ((large, {"K": BRIEF}), (large | {"J": 31}, {}), (large | {"K": BRIEF + 1}, {})):
+        assert dict(regime(q, {"K": BRIEF} | sizes, Options(), AVX512).fixed) == known
+    assert not regime(q, large | {"K": 9}, Options(special=False), AVX512).fixed
+    assert "terms" in " ".join(kinds(instantiate(parse(Source("<test>", text)), "f")))
