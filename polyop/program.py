@@ -13,7 +13,6 @@ from polyop.dsl import syntax
 from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface
 from polyop.dsl.names import did_you_mean
-from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import fail
 from polyop.ir.op import Op
@@ -21,6 +20,7 @@ from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.span import Source
 from polyop.ir.target import Target
 from polyop.operator import Operator
+from polyop.reading import parse
 from polyop.runtime import forks
 
 if TYPE_CHECKING:
@@ -106,7 +106,7 @@ def library(name: str, *, options: Options | None = None) -> Operator:
     """An operator of the standard library."""
     if name not in standard.index():
         raise fail("E201", f"the library has no operator `{name}`" + did_you_mean(name, list(standard.index())))
-    return operator(standard.program(standard.index()[name]), name, options_of(options))
+    return operator(standard.alone(name), name, options_of(options))
 
 
 def operator(program: syntax.Program, name: str, options: Options, target: str = "x86") -> Operator:

@@ -10,8 +10,8 @@ import numpy as np
 
 from polyop import standard
 from polyop.dsl import syntax
-from polyop.dsl.parse import parse
 from polyop.ir.span import Source
+from polyop.reading import parse
 
 Array = Any
 Same = Callable[..., Any]
@@ -67,7 +67,7 @@ class Case:
 
 def library(name: str) -> tuple[syntax.Program, str]:
     """The program and the name of an operator of the standard library."""
-    return standard.program(standard.index()[name]), name
+    return standard.alone(name), name
 
 
 def text(definition: str) -> tuple[syntax.Program, str]:

@@ -15,12 +15,12 @@ from polyop.artefact import Artefact
 from polyop.cli.console import ERR
 from polyop.dsl import syntax
 from polyop.dsl.names import did_you_mean
-from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import fail
 from polyop.ir.options import NUMERICS as ROUNDING
 from polyop.ir.options import RUNGS, Options
 from polyop.outcome import Called
+from polyop.reading import parse
 from polyop.rehearsal import OnDevice, Rehearsal, device_for
 from polyop.runtime import cpu
 from polyop.runtime.banks import Traffic
