@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from polyop import cli, standard
+from polyop.cli.commands import COMMANDS, commands
 from polyop.ir.errors import UnsupportedError
 from polyop.runtime import cxx
 from polyop.runtime.banks import Traffic, in_words
@@ -418,3 +419,10 @@ def test_without_a_compiler_the_emulator_says_what_it_needs(call, monkeypatch):
     monkeypatch.setattr(cxx, "compiler", lambda: (_ for _ in ()).throw(UnsupportedError("the emulator needs a C++ compiler")))
     status, _, err = call("run", "softmax", "--target", "cuda:sm_80")
     assert status == 1 and "the emulator needs a C++ compiler" in err
+
+
+def test_the_list_of_commands_has_each_of_them():
+    for name in COMMANDS:
+        found = commands.get_command(None, name)
+        assert found.name == name and found.help
+    assert commands.list_commands(None) == sorted(COMMANDS) and commands.get_command(None, "nothing") is None
