@@ -12,7 +12,6 @@ from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.report.explain import explain
 from polyop.rewrite.flatten import products
 
 
@@ -68,5 +67,7 @@ class Artefact:
 
     def explain(self, sizes: Mapping[str, int] | None = None) -> str:
         """Loops, fusion, work, memory and proofs; with `sizes`, the formulas are also worked out for them."""
+        from polyop.report.explain import explain  # who only calls an operator need not wait for its room
+
         given = {**self.calls, **(sizes or {})}
         return with_room(lambda: explain(self, given | products(self.merged, given)))

@@ -12,7 +12,6 @@ from polyop.ir.target import Target
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
-from polyop.rewrite.regimes import in_blocks
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
@@ -94,6 +93,8 @@ def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:
 
 def blocks(op: Op, q: Questions, sizes: Mapping[str, int], given: Options, t: Target) -> Options:
     """The options of the kernel for calls of such sizes on a GPU."""
+    from polyop.rewrite.block_regimes import in_blocks  # what is known of GPUs takes long to import
+
     options = replace(given, special=False)
     if min(sizes.values(), default=1) == 0:
         return replace(options, regime="any")

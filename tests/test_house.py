@@ -130,6 +130,22 @@ def test_a_call_loads_no_framework_and_no_command_line():
     assert in_a_fresh_process(code) == "[]"
 
 
+def test_a_list_of_commands_imports_none_of_them():
+    loaded = in_a_fresh_process("import sys; from polyop.cli.commands import answer; answer(['--help'])\n"
+                                "print([m for m in ('polyop.bench', 'polyop.program', 'islpy', 'numpy') if m in sys.modules])")
+    assert loaded.endswith("[]")
+
+
+def test_a_call_imports_neither_the_compiler_nor_what_explains_it_nor_what_is_for_gpus(tmp_path):
+    call = (f"import os; os.environ['POLYOP_CACHE_DIR'] = {str(tmp_path)!r}; import sys, numpy, polyop\n"
+            "polyop.library('softmax')(numpy.ones((3, 5), numpy.float32))\n"
+            "print([m for m in ('islpy', 'polyop.compiler', 'polyop.report.explain', 'polyop.rewrite.blocktiles', 'filelock', "
+            "'polyop.runtime.gpu') if m in sys.modules])")
+    assert "islpy" in in_a_fresh_process(call)
+    assert in_a_fresh_process(call) == "[]"
+
+
+
 def test_only_the_command_line_prints_and_exits():
     for path in PACKAGE.rglob("*.py"):
         if path.parent == PACKAGE / "cli":

@@ -17,8 +17,8 @@ from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.making import Job, Way, make
 from polyop.poly.middle import scop_of
+from polyop.rewrite.block_regimes import rows_apart
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import rows_apart
 from polyop.rewrite.scans import cut_scans
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 from polyop.runtime.layout import contiguous

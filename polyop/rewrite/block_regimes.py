@@ -1,0 +1,115 @@
+"""Which calls deserve a kernel of their own on a GPU, by their sizes alone: as `regimes.py` says it of a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from math import prod
+
+from polyop.ir.expr import evaluate
+from polyop.ir.integers import power_of_two
+from polyop.ir.op import Op
+from polyop.ir.options import Options
+from polyop.ir.target import Target
+from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
+from polyop.rewrite.ones import fix_sizes
+from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
+from polyop.rewrite.questions import Questions, questions
+from polyop.rewrite.regimes import few_rows, narrow_sizes
+from polyop.rewrite.shares import lines, sums
+
+WARP = 32
+PARTS = 8  # of a row that make it worth it to read it twice
+LINES = (32, 512)  # the shortest row that is told from shorter ones, and the longest of which a block has several
+ROWS = 64  # of attention, which a block has
+SHARE_BYTES = 32 << 10  # of what is read for a share of a row, at least
+AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
+HELD = (32, 64, 128, 256)  # results of a row that registers hold
+
+
+def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, target: Target) -> Options:
+    """`options` for a call of these sizes on a GPU: what a block of threads has, so that all multiprocessors have blocks.
+
+    A product of which one side is 1 is the sum of rows or columns that it is then, and no block has a tile of it. Where it feeds
+    another reduction it stays a product, since it would share loops with that one; but attention of a single query does.
+    """
+    is_only = sum(s.reduce is not None for s in op.steps) == 1
+    ones = (narrow_sizes(q, sizes) or (q.single if few_rows(q, sizes) == 1 else ())) if q.tile and is_only else ()
+    alone = [n for p in q.passes if p.rolled and all(sizes[n] == 1 for n in p.rolled.alone) for n in p.rolled.alone]
+    ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1), *alone)))
+    known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
+    added, rows = (sums(known), lines(known)) if ones else (q.sums, q.lines)
+    passes, splits = (find_passes(known), find_splits(known)) if ones else (q.passes, q.splits)
+    tiles = block_tiles(q, sizes, target)
+    rows = tuple(dict.fromkeys((*rows, *(n for x in splits for n in x.beside))))
+    split = row_shares(splits, sizes) if options.numerics != "strict" else 0
+    whole = {n for x in splits if split for n in x.results}
+    whole |= {n for p in passes if p.rolled and fills_device(p, sizes) for n in p.rolled.results}
+    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines,
+                   hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
+                   shares=block_shares(tuple(x for x in added if x.target not in whole), sizes, tiles), split=split,
+                   apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
+
+
+def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
+    """Whether a chain has tiles of rows for half of the multiprocessors: one kernel then, whose sums stay whole."""
+    rows = [evaluate(e, sizes) for e in p.rows]
+    return bool(rows) and prod(rows[:-1]) * -(-rows[-1] // ROWS) >= BLOCKS // 2
+
+
+def row_shares(splits: tuple[Split, ...], sizes: Mapping[str, int]) -> int:
+    """Elements of a share of the rows over which chains of reductions go, where there are too few rows; 0 if there are not.
+
+    A share is worth a block of threads, and there are no more of them than keep all multiprocessors busy.
+    """
+    for x in splits:
+        rows, extent = max(1, prod(evaluate(e, sizes) for e in x.rows)), evaluate(x.extent, sizes)
+        bytes_ = x.bytes_ * max(1, sum(sizes[n] for n in x.beside))
+        shares = min(extent * bytes_ // SHARE_BYTES, AT_ONCE * BLOCKS // rows) if rows < BLOCKS else 0
+        if shares > 1:
+            return power_of_two(-(-extent // shares))
+    return 0
+
+
+def held_sizes(passes: tuple[Pass, ...], sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """The sizes that are as many results of a row, or products, as a block of threads has room for, and how many at most."""
+    found = dict.fromkeys(n for p in passes if p.rolled for n in p.rolled.kept if sizes[n] <= HELD[-1])
+    return tuple((n, next(m for m in HELD if sizes[n] <= m)) for n in found)
+
+
+def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
+    """Whether a scan of a call goes along rows so few that a block for each would leave multiprocessors without work.
+
+    Blocks that share a row read it twice, so it must have several parts for each.
+    """
+    for r in q.scans:
+        rows = [evaluate(e, sizes) for e in r.rows]
+        if r.across:  # a warp's lanes have a row each
+            rows[-1] = -(-rows[-1] // WARP)
+        if prod(rows) < BLOCKS and evaluate(r.extent, sizes) >= PARTS * r.part:
+            return True
+    return False
+
+
+def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Hints, for sizes that are not `known`, of rows so short that a block of threads has several: at most twice as long."""
+    return tuple((n, max(LINES[0], power_of_two(sizes[n]))) for n in found if sizes[n] <= LINES[1] and n not in known)
+
+
+def kinds_on_gpus(op: Op) -> tuple[str, ...]:
+    """The sorts of calls that get a kernel of their own on a GPU, in words: see `in_blocks`."""
+    q = questions(op)
+    out = ["with an empty size"] if op.sizes else []
+    out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
+    if q.tile:
+        out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
+    if q.sums:
+        out.append("in which sums are long and their results few")
+    kept = dict.fromkeys(n for p in q.passes if p.rolled for n in p.rolled.kept)
+    if kept:
+        out.append(f"where {' or '.join(kept)} is at most {', '.join(map(str, HELD))}")
+    if q.splits or q.scans:
+        out.append("in which rows are few and long")
+    if q.lines:
+        out.append(f"where {' or '.join(q.lines)} is at most {LINES[1]}")
+    return (*out, "in which a place in memory takes more than 32 bits")
