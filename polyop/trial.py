@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
+from numpy.lib import NumpyVersion
 
 from polyop.dsl.names import did_you_mean
 from polyop.ir.dtypes import BY_NUMPY, DTYPES, DType
@@ -14,9 +16,12 @@ from polyop.ir.errors import UserError, fail
 from polyop.ir.expr import Affine, evaluate, is_computed, loads
 from polyop.ir.interface import Interface, Parameter
 from polyop.ir.op import Op, Tensor
+from polyop.runtime.estimate import work
 
-SIZE = 64   # of what nobody gave a size
+SIZE = 64   # of what nobody gave a size, at most
+POINTS = 1 << 28  # that a call has at most, as long as sizes are left that nobody gave: less than a second
 STEPS = 4   # a run-time integer that nobody gave: often a number of steps in time
+_DIMS = 64 if NumpyVersion(np.__version__) >= "2.0.0" else 32  # of an array of NumPy, at most
 _MOST = 64 << 30  # bytes of made-up inputs, beyond which there is a mistake rather than a machine
 
 Array = np.ndarray[Any, Any]
@@ -94,12 +99,13 @@ def sort(interface: Interface, given: Mapping[str, Any]) -> Given:
 
 
 def trial(interface: Interface, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0,
-          size: int = SIZE) -> Trial:
+          size: int = SIZE, points: int = POINTS) -> Trial:
     """A call of the operator that `make` instantiates.
 
     given   by name: dtype variables, consts, numbers, arrays, sizes
     rank    how many dimensions `...` stands for; else what the arrays say, else 1
-    seed    of the random inputs; size: what every size is that nobody gave
+    seed    of the random inputs
+    size    what every size is that nobody gave; half of it, or a quarter, .. where the call would have more than `points` else
 
     Raises UserError E910, if something given is wrong, and whatever `make` raises.
     """
@@ -108,7 +114,7 @@ def trial(interface: Interface, make: MakeOp, given: Mapping[str, Any], rank: in
         rank = next((known.arrays[p.name].ndim - len(p.dims) + 1 for p in interface.tensors
                      if "..." in p.dims and p.name in known.arrays), 1)
     op = make(known.dtypes, known.consts, max(rank, 0) if rank is not None else None)
-    sizes, assumed = _sizes(op, interface, known, size)
+    sizes, assumed = _sizes(op, interface, known, size, points)
     rng = np.random.default_rng(seed)
     arguments: dict[str, Any] = {}
     _affordable(op, sizes)
@@ -121,7 +127,7 @@ def _wrong(name: str, wanted: str, got: object, hint: str = "") -> UserError:
     return fail("E910", f"`{name}` is {wanted}, got {got}", hint=hint)
 
 
-def _sizes(op: Op, interface: Interface, known: Given, default: int) -> tuple[dict[str, int], dict[str, int]]:
+def _sizes(op: Op, interface: Interface, known: Given, default: int, points: int) -> tuple[dict[str, int], dict[str, int]]:
     """Every size of `op`, and those that nobody gave."""
     sizes = given_sizes(op, interface, known)
     for p in interface.tensors:
@@ -138,10 +144,15 @@ def _sizes(op: Op, interface: Interface, known: Given, default: int) -> tuple[di
             if isinstance(value, bool) or not isinstance(value, int):
                 raise _wrong(p.name, "an integer", value)
             sizes[p.name_in_op] = value
-    for name in op.sizes:
-        if name not in sizes:
-            sizes[name] = assumed[name] = default
-    return sizes, assumed
+    missing = [name for name in op.sizes if name not in sizes]
+    while default > 1 and _extent(op, sizes | dict.fromkeys(missing, default)) > points:
+        default //= 2
+    return sizes | dict.fromkeys(missing, default), assumed | dict.fromkeys(missing, default)
+
+
+def _extent(op: Op, sizes: Mapping[str, int]) -> int:
+    """Points of the steps, and elements of all tensors."""
+    return work(op, sizes) + sum(prod(max(0, evaluate(e, sizes)) for e in t.shape) for t in op.tensors)
 
 
 def given_sizes(op: Op, interface: Interface, known: Given) -> dict[str, int]:
@@ -167,6 +178,8 @@ def shape(t: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 def _affordable(op: Op, sizes: Mapping[str, int]) -> None:
     for t in (*op.inputs, *op.outputs):
+        if len(t.shape) > _DIMS:
+            raise fail("E910", f"`{t.name}` has {len(t.shape)} dimensions; NumPy has at most {_DIMS}")
         bytes_ = t.dtype.bytes_
         for n in shape(t, sizes):
             bytes_ *= n

@@ -305,7 +305,7 @@ def test_a_results_folder_that_cannot_be_made_is_reported(call, tmp_path):
 
 
 def test_a_bug_gets_one_line_that_says_so(call, monkeypatch):
-    monkeypatch.setattr("polyop.cli.run.trial", lambda *_: 1 // 0)
+    monkeypatch.setattr("polyop.cli.run.trial", lambda *_, **__: 1 // 0)
     status, _, err = call("run", "relu")
     assert status == 1 and "a bug of polyop" in err and "ZeroDivisionError" in err
 
@@ -353,9 +353,13 @@ def test_nothing_in_a_users_text_reaches_the_terminal_as_a_command(call, tmp_pat
 
 
 def test_absurd_sizes_are_refused_in_words(call, tmp_path):
-    sizes, places = (", ".join(f"{c}{k}" for k in range(200)) for c in "Ni")
-    (tmp_path / "many.pop").write_text(f"op f(X: f32[{sizes}]) -> (y: f32) {{ y += X[{places}] }}")
-    assert "would take 2^1202 bytes" in call("run", str(tmp_path / "many.pop"))[2]
+    def run(dims, *given):
+        sizes, places = (", ".join(f"{c}{k}" for k in range(dims)) for c in "Ni")
+        (tmp_path / "many.pop").write_text(f"op f(X: f32[{sizes}]) -> (y: f32) {{ y += X[{places}] }}")
+        return call("run", str(tmp_path / "many.pop"), *given)[2]
+
+    assert "would take 2^1202 bytes" in run(60, *(f"-DN{k}={1 << 20}" for k in range(60)))
+    assert "`X` has 200 dimensions; NumPy has at most" in run(200)
 
 
 @pytest.fixture

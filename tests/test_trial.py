@@ -14,6 +14,7 @@ from polyop.ir.errors import UserError
 from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.outcome import compared, difference, tolerance
+from polyop.runtime.estimate import work
 from polyop.trial import sample, trial
 
 
@@ -121,3 +122,11 @@ def test_what_overflows_ties_or_jumps_in_the_working_dtype_is_no_wrong_result(te
 def test_tolerances_are_zero_for_integers_and_grow_with_the_terms():
     assert tolerance(I64, 100) == 0
     assert tolerance(F64, 10) < tolerance(F32, 10) < tolerance(F32, 1000) < 1e-3
+
+
+def test_sizes_that_nobody_gave_leave_a_call_of_bearable_length():
+    text = standard.program("conv.pop")
+    interface, make = interface_of(text, "conv3d"), maker(text, "conv3d")
+    call = trial(interface, make, {"C": 40}, points=1 << 20)  # 64 for each size would be 2^60 points, and arrays of gigabytes
+    assert call.sizes["C"] == 40 and "C" not in call.assumed
+    assert work(call.op, call.sizes) <= 1 << 20 < work(call.op, call.sizes | {n: 2 * v for n, v in call.assumed.items()})

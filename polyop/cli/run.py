@@ -17,10 +17,13 @@ from polyop.cli.console import ERR, OUT, seconds
 from polyop.cli.named import DEFINE, FILE, NAME, NUMERICS, RANK, TARGET, called, opened
 from polyop.ir.errors import fail
 from polyop.outcome import Called, compared
+from polyop.rehearsal import Rehearsal
 from polyop.report.work import work
 from polyop.runtime import cpu, threads
 from polyop.runtime.banks import Traffic, in_words
-from polyop.trial import Trial, trial
+from polyop.trial import POINTS, Trial, trial
+
+EMULATED = 1 << 22  # points of a call on the emulator, as long as sizes are left that nobody gave: some seconds
 
 
 @click.command()
@@ -44,7 +47,8 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
         raise fail("E914", f"`--time` says nothing about {target}: arrays are copied to and fro here; see bench/gpu.py")
     traffic: list[tuple[Traffic, ...]] = []
     operator = called(text, name, target, emulate, checked, numerics, traffic.append if checked else None)
-    call = trial(operator.interface, program.maker(text, name), given, rank, seed)
+    points = EMULATED if isinstance(operator, Rehearsal) else POINTS
+    call = trial(operator.interface, program.maker(text, name), given, rank, seed, points=points)
     if call.assumed:
         OUT.print(Text(f"not given, so assumed: {', '.join(f'{n} = {v}' for n, v in call.assumed.items())}", "dim"))
     if out is not None:
@@ -66,7 +70,7 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
         _save(named, out)
     if checked:
         with ERR.status("checking"):
-            outcome = compared(operator, program.maker(text, name), given, rank, seed, numerics)
+            outcome = compared(operator, program.maker(text, name), given | call.assumed, rank, seed, numerics)
         OUT.print(Text(str(outcome), "green" if outcome.right else "bold red"))
         if not outcome.right:
             raise click.exceptions.Exit(1)
