@@ -19,8 +19,8 @@ from polyop.ir.target import Target
 from polyop.poly.iterators import shares_of, written
 from polyop.poly.labels import stems
 from polyop.poly.nodes import Classes, Cluster, Group
-from polyop.poly.scop import Scop, Stmt
-from polyop.poly.sets import Linear, condition, conjunction, params, space_text
+from polyop.poly.scop import Scop, Stmt, limits
+from polyop.poly.sets import Linear, params
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, instances
 
 Axes = Mapping[str, Axis]
@@ -183,8 +183,8 @@ class Builder:
             if s.dims[i] not in values:
                 within = within.project_out(isl.dim_type.set, i, 1)
         at = tuple(values[i] for i in s.dims if i in values)
-        some = [f"{t} >= 0" for t in (self.of_tile(s, t, values) for t in self.ties(s)) if t]
-        return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), (*only, *some))
+        some = [t for t in (self.of_tile(s, t, values) for t in self.ties(s)) if t]
+        return instances(self.plan.head, name, coords, at, within.set_tuple_name("point"), only, some)
 
     def ties(self, s: Stmt) -> tuple[Affine, ...]:
         """The conditions of `s` between iterators of two loops that are cut: { j <= i }.
@@ -241,10 +241,8 @@ class Builder:
         ties = self.ties(s)
         if not ties:
             return s.domain
-        limits = [f"{r.lower} <= {r.index} < {r.upper}" for r in s.ranges]
-        for w in s.where:
-            limits += [f"{t} >= 0" for t in w.tests if t not in ties] if isinstance(w, Tests) else [condition(w)]
-        return isl.Set(f"{self.plan.head}{{ {space_text(s.name, s.dims)} : {conjunction(limits)} }}")
+        where = [Tests(tuple(t for t in w.tests if t not in ties)) if isinstance(w, Tests) else w for w in s.where]
+        return Linear.over(self.plan.context.get_space(), s.name, s.dims).holding(limits(s.ranges), where)
 
     def compute(self, s: Stmt, axes: Axes, loops: Iterable[str], target: Load | None = None, expr: Expr | None = None,
                 extra: Iterable[Coord] = (), only: Iterable[str] = ()) -> str:
@@ -293,12 +291,8 @@ class Builder:
 def holds(domain: isl.Set, test: Affine, others: Iterable[Affine] = ()) -> bool:
     """Whether `test` >= 0 everywhere in `domain`, whose dimensions have the names of coordinates, where `others` are too."""
     dims = [domain.get_dim_name(isl.dim_type.set, i) or "" for i in range(domain.dim(isl.dim_type.set))]
-    linear, asked = Linear.over(domain.get_space(), domain.get_tuple_name(), dims), (test * -1 - 1, *others)
-    if all(map(linear.has, asked)):
-        return bool(domain.is_disjoint(linear.where(asked).to_set()))
-    sizes = [domain.get_dim_name(isl.dim_type.param, i) or "" for i in range(domain.dim(isl.dim_type.param))]
-    limits = conjunction(f"{t} >= 0" for t in asked)
-    return bool(domain.is_disjoint(isl.Set(f"{params(sizes)}{{ {space_text(domain.get_tuple_name(), dims)} : {limits} }}")))
+    linear = Linear.over(domain.get_space(), domain.get_tuple_name(), dims)
+    return bool(domain.is_disjoint(linear.holding((test * -1 - 1, *others))))
 
 
 def coords_of(axes: Axes, loops: Iterable[str]) -> tuple[Coord, ...]:

@@ -28,7 +28,7 @@ def generate(p: TileProgram, head: str) -> tuple[Node, ...]:
 
     Raises  UnsupportedError, if a lock-step loop comes out with a start other than 0, or bounds that differ by lane.
     """
-    schedule = order(p, head)
+    schedule = order(p)
     maps = schedule.schedule.get_map_list()
     times = {m.get_tuple_name(IN) or "": m for m in (maps.get_at(i) for i in range(maps.n_map()))}
     try:

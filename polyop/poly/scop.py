@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -10,7 +11,7 @@ import islpy as isl
 from polyop.ir.expr import Affine, Const, Expr, Load, affine, expr_names, loads, names
 from polyop.ir.op import Monoid, Op, Range
 from polyop.poly.labels import new_name
-from polyop.poly.sets import condition, conjunction, params, space_text
+from polyop.poly.sets import Linear, condition, conjunction, params, space_text
 
 INIT, UPDATE, MAP = "init", "update", "map"
 
@@ -81,58 +82,62 @@ class Scop:
     def box(self, tensor: str) -> isl.Set:
         """{ Tensor[d0, ..] : 0 <= d0 < extent, .. }."""
         t = self.op.tensor(tensor)
-        dims = [f"d{i}" for i in range(len(t.shape))]
-        limits = conjunction(f"0 <= {d} < {e}" for d, e in zip(dims, t.shape, strict=True))
-        return isl.Set(f"{params(self.op.sizes)}{{ {space_text(tensor, dims)} : {limits} }}")
+        ranges = [Range(f"d{i}", affine(0), e) for i, e in enumerate(t.shape)]
+        return Linear.over(self.context.get_space(), tensor, [r.index for r in ranges]).holding(limits(ranges))
 
     def __str__(self) -> str:
         return "\n".join([f"context {self.context}", *map(str, self.stmts)])
 
 
 def _access(domain: isl.Set, name: str, dims: tuple[str, ...], load: Load) -> isl.Map:
-    sizes = [domain.get_dim_name(isl.dim_type.param, i) or "" for i in range(domain.dim(isl.dim_type.param))]
-    index, extra = [], []
+    linear = Linear.over(domain.get_space(), name, dims)
+    inside = domain.intersect(linear.holding(load.guard)) if load.guard else domain
+    if all(isinstance(p, Affine) and linear.has(p) for p in load.index):
+        at = linear.point(linear.beside(load.source, len(load.index)), [p for p in load.index if isinstance(p, Affine)])
+        return isl.Map.from_multi_aff(at).intersect_domain(inside)
+    index = []
     for i, p in enumerate(load.index):
         if isinstance(p, Affine):
             index.append(str(p))
         else:
             index.append(f"any{i}")
-            extra.append(f"any{i}")
-    where = conjunction(f"{g} >= 0" for g in load.guard)
-    text = f"{params(sizes)}{{ {space_text(name, dims)} -> {space_text(load.source, index)} : {where} }}"
-    return isl.Map(text).intersect_domain(domain)
+    return isl.Map(f"{linear.head}{{ {linear.text} -> {space_text(load.source, index)} }}").intersect_domain(inside)
 
 
 def extract(op: Op) -> Scop:
     """The Scop of `op`: `S<n>` for step n, and `<tensor>_init` before the first update of each reduced tensor."""
-    head = params(op.sizes)
     known = [f"{s} >= 0" for s in op.sizes] + [condition(f) for f in op.facts]
-    context = isl.Set(f"{head}{{ : {conjunction(known)} }}")
+    context = isl.Set(f"{params(op.sizes)}{{ : {conjunction(known)} }}")
+    sizes = context.get_space()
     stmts: list[Stmt] = []
     started: set[str] = set()
     for n, step in enumerate(op.steps):
         tensor = step.target.source
         if step.reduce and tensor not in started:
             started.add(tensor)
-            stmts.append(_init(op, tensor, n, head))
+            stmts.append(_init(op, tensor, n, sizes))
         kind = UPDATE if step.reduce else MAP
-        stmts.append(_stmt(head, f"S{n}", kind, step.ranges, step.where, step.target, step.reduce, step.expr, n))
+        stmts.append(_stmt(sizes, f"S{n}", kind, step.ranges, step.where, step.target, step.reduce, step.expr, n))
     return Scop(op, context, tuple(stmts))
+
+
+def limits(ranges: Iterable[Range]) -> tuple[Affine, ...]:
+    """What is >= 0 where each index is in its range."""
+    return tuple(x for r in ranges for x in (affine(r.index) - r.lower, r.upper - affine(r.index) - 1))
 
 
 def everywhere(scop: Scop, s: Stmt) -> Stmt:
     """`s` without its conditions."""
-    return _stmt(params(scop.op.sizes), s.name, s.kind, s.ranges, (), s.target, s.reduce, s.expr, s.step)
+    return _stmt(scop.context.get_space(), s.name, s.kind, s.ranges, (), s.target, s.reduce, s.expr, s.step)
 
 
-def _stmt(head: str, name: str, kind: str, ranges: tuple[Range, ...], where: tuple[Expr, ...], target: Load,
+def _stmt(sizes: isl.Space, name: str, kind: str, ranges: tuple[Range, ...], where: tuple[Expr, ...], target: Load,
           reduce: Monoid | None, expr: Expr, step: int) -> Stmt:
-    limits = conjunction([f"{r.lower} <= {r.index} < {r.upper}" for r in ranges] + [condition(w) for w in where])
-    domain = isl.Set(f"{head}{{ {space_text(name, [r.index for r in ranges])} : {limits} }}")
+    domain = Linear.over(sizes, name, [r.index for r in ranges]).holding(limits(ranges), where)
     return Stmt(name, kind, ranges, where, domain, target, reduce, expr, step)
 
 
-def _init(op: Op, tensor: str, first: int, head: str) -> Stmt:
+def _init(op: Op, tensor: str, first: int, sizes: isl.Space) -> Stmt:
     """The statement that sets a reduced tensor to its identity wherever an update could reach.
 
     Where the one update of a temporary writes `T[i, j]` with plain indices, the init runs over the same i and j, without
@@ -155,4 +160,4 @@ def _init(op: Op, tensor: str, first: int, head: str) -> Stmt:
             ranges = tuple(kept)
             where = tuple(w for w in step.where if not expr_names(w) & reduced)
     target = Load(tensor, tuple(affine(r) for r in indices), t.dtype)
-    return _stmt(head, f"{tensor}_init", INIT, ranges, where, target, None, Const(monoid.identity, t.dtype), first)
+    return _stmt(sizes, f"{tensor}_init", INIT, ranges, where, target, None, Const(monoid.identity, t.dtype), first)

@@ -14,7 +14,7 @@ import islpy as isl
 
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import InternalError, UnsupportedError
-from polyop.ir.expr import Affine, Apply, Const, Expr, Test
+from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test, affine
 
 P, IN, OUT = isl.dim_type.param, isl.dim_type.in_, isl.dim_type.out
 SET = isl.dim_type.set
@@ -51,6 +51,25 @@ def space_text(name: str, dims: Sequence[object]) -> str:
     return f"{name}[{', '.join(map(str, dims))}]"
 
 
+def straight(t: Affine) -> tuple[Affine, ...] | None:
+    """Plain sums of names which say together that `t` >= 0; None if there are none.
+
+        { min(a, b) + r >= 0 } = { a + r >= 0 and b + r >= 0 }      { floor(e / d) + r >= 0 } = { e + d r >= 0 }
+        { r - max(a, b) >= 0 } = { r - a >= 0 and r - b >= 0 }      { r - floor(e / d) >= 0 } = { d r + d - 1 - e >= 0 }
+    """
+    atom, factor = next(((a, f) for a, f in t.terms if isinstance(a, Quasi)), (None, 0))
+    if atom is None:
+        return (t,)
+    rest, parts = t - affine(atom) * factor, atom.args
+    if atom.op == ("min" if factor > 0 else "max"):
+        each = [straight(rest + a * factor) for a in parts]
+        return None if None in each else tuple(x for some in each for x in some or ())
+    if atom.op == "div" and abs(factor) == 1:
+        e, d = parts[0], parts[1].const
+        return straight(e + rest * d if factor > 0 else rest * d + (d - 1) - e)
+    return None
+
+
 @dataclass(frozen=True, eq=False)
 class Linear:
     """Plain sums of names over the `space` `[sizes] -> { name[dims] }`, by isl's interface; `places`: the dimension of a name."""
@@ -78,6 +97,28 @@ class Linear:
             out = out.add_constraint(isl.Constraint.inequality_from_aff(self.aff(t)))
         return out
 
+    def holding(self, tests: Iterable[Affine], conditions: Iterable[Expr] = ()) -> isl.Set:
+        """Where all of `tests` are >= 0 and `conditions` hold.
+
+        In isl's notation, which takes it eight times as long to read, stands only what is no plain sum.
+        """
+        each: list[Expr] = [Test((t,)) for t in tests]
+        for c in conditions:
+            each += [Test((t,)) for t in c.tests] if isinstance(c, Test) else [c]
+        sums = [straight(c.tests[0]) if isinstance(c, Test) else None for c in each]
+        others = [condition(c) for c, some in zip(each, sums, strict=True) if some is None]
+        out = self.where(x for some in sums for x in some or ()).to_set()
+        return out.intersect(isl.Set(f"{self.head}{{ {self.text} : {conjunction(others)} }}")) if others else out
+
+    @property
+    def head(self) -> str:
+        return params([s for s, (kind, _) in self.places.items() if kind == P])
+
+    @property
+    def text(self) -> str:
+        """`name[dims]`."""
+        return space_text(self.space.get_tuple_name(SET) or "", [d for d, (kind, _) in self.places.items() if kind == IN])
+
     def has(self, x: Affine) -> bool:
         """Whether `x` is such a sum."""
         return all(isinstance(a, str) and a in self.places for a, _ in x.terms)
@@ -87,6 +128,11 @@ class Linear:
         for atom, factor in x.terms:
             out = out.set_coefficient_val(*self.places[str(atom)], isl.Val(factor))
         return out
+
+    def beside(self, name: str, rank: int) -> isl.Space:
+        """`[sizes] -> { name[..] }` with the same sizes; without a name if that is empty."""
+        space = self.space.params().set_from_params().add_dims(SET, rank)
+        return space.set_tuple_name(SET, name) if name else space
 
     def point(self, space: isl.Space, index: Sequence[Affine]) -> isl.MultiAff:
         """{ name[dims] -> [index] }, a point of `space`."""

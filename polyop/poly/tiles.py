@@ -129,19 +129,20 @@ def coords_in(tree: Iterable[Band | str]) -> frozenset[str]:
 
 
 def instances(head: str, name: str, coords: tuple[Coord, ...], value: tuple[Affine, ...], within: isl.Set,
-              only: Iterable[str] = ()) -> isl.Set:
-    """{ name[coords] : value(coords) in within, the box of each coordinate, and `only` }.
+              only: Iterable[str] = (), tests: Iterable[Affine] = ()) -> isl.Set:
+    """{ name[coords] : value(coords) in within, the box of each coordinate, `only`, and `tests` >= 0 }.
 
     By isl's interface, which takes a tenth of the time of a text with all coordinates.
     """
-    only, text = tuple(only), space_text(name, [c.name for c in coords])
+    only, tests, text = tuple(only), tuple(tests), space_text(name, [c.name for c in coords])
     linear = Linear.over(within.get_space(), name, [c.name for c in coords])
     if all(map(linear.has, value)):
         inside = within.preimage_multi_aff(linear.point(within.get_space(), value))
         inside = inside.intersect(isl.Set(f"{head}{{ {text} : {conjunction(only)} }}")) if only else inside
-    else:  # names that are no coordinates stand for some value, of which `only` may say more
-        at = space_text(within.get_tuple_name() or "point", value)
-        inside = isl.Map(f"{head}{{ {text} -> {at} : {conjunction(only)} }}").intersect_range(within).domain()
+        inside = inside.intersect(linear.holding(tests)) if tests else inside
+    else:  # names that are no coordinates stand for some value, of which `only` and `tests` may say more
+        at, said = space_text(within.get_tuple_name() or "point", value), conjunction((*only, *(f"{t} >= 0" for t in tests)))
+        inside = isl.Map(f"{head}{{ {text} -> {at} : {said} }}").intersect_range(within).domain()
     box = linear.universe
     for c in coords:
         at_c = affine(c.name)
@@ -166,7 +167,7 @@ class Order:
     steps: dict[str, int]
 
 
-def order(p: TileProgram, head: str) -> Order:
+def order(p: TileProgram) -> Order:
     """{ stmt[coords] -> [time] } for the tree of `p`."""
     times: dict[str, tuple[str, ...]] = {}
 
@@ -190,11 +191,10 @@ def order(p: TileProgram, head: str) -> Order:
         loops = [t for t in times[s.name] if not t.isdigit()]
         if sorted(loops) != sorted(names):
             raise InternalError(f"tiles: {s.name} has coordinates {names} but stands in loops {loops}")
-        counted = s.domain
+        counted, linear = s.domain, Linear.over(p.context.get_space(), s.name, names)
         if any(c.step > 1 for c in s.coords):
-            scaled = [f"{c.step}{c.name}" if c.step > 1 else c.name for c in s.coords]
-            scale = isl.Map(f"{head}{{ {space_text(s.name, names)} -> {space_text(s.name, scaled)} }}")
-            counted = scale.intersect_range(s.domain).domain().coalesce()
-        at = isl.Map(f"{head}{{ {space_text(s.name, names)} -> [{', '.join(times[s.name])}] }}")
-        schedule = schedule.union(isl.UnionMap.from_map(at.intersect_domain(counted)))
+            scaled = linear.point(linear.space, [affine(c.name) * c.step for c in s.coords])
+            counted = counted.preimage_multi_aff(scaled).coalesce()
+        at = linear.point(linear.beside("", depth), [affine(int(t) if t.isdigit() else t) for t in times[s.name]])
+        schedule = schedule.union(isl.UnionMap.from_map(isl.Map.from_multi_aff(at).intersect_domain(counted)))
     return Order(schedule.intersect_params(p.context), times, steps)
