@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import threading
 from dataclasses import replace
 from functools import cache
@@ -157,3 +159,24 @@ def test_tiles_in_other_threads_after_fork_and_among_signals():
         work()
         os._exit(len(wrong) > 0)
     assert os.waitpid(child, 0)[1] == 0 and not wrong
+
+
+FOUR_TILES = """
+from polyop.compiler import compile_op
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.options import Options
+from polyop.ir.span import Source
+from polyop.ir.target import target
+from polyop.runtime.layout import contiguous
+
+text = "op f(X: bf16[B, M, K], W: bf16[N, P, K, B]) -> (C: bf16[P, B, N, M]) { C[p, b, n, m] += X[b, m, k] * W[n, p, k, b] }"
+op = instantiate(parse(Source("<test>", text)), "f")
+print(compile_op(op, contiguous(op), target("x86:sapphirerapids"), Options(rows=4)).rung)
+"""
+
+
+def test_a_row_of_four_tiles_leaves_registers_for_its_operands():
+    # LLVM ends a process in which it has no register for a tile
+    done = subprocess.run([sys.executable, "-c", FOUR_TILES], capture_output=True, text=True, check=False)
+    assert (done.stdout, done.stderr) == ("tuned\n", "")

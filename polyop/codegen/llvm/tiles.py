@@ -194,15 +194,24 @@ def _copy(s: State, p: str, to: str, mask: str | None) -> None:
 
 
 def _products(s: State, t: _Tiles, left: str, down: Int, right: str, along: Int, sums: list[str]) -> list[str]:
-    """Sums with the products of tiles of lefts, whose rows lie `down` bytes apart, and rights, whose rows lie `along` apart."""
+    """Sums with the products of tiles of lefts, whose rows lie `down` bytes apart, and rights, whose rows lie `along` apart.
+
+    Notes   Of one row of tiles each right one is used once, and is loaded there: with all of four at once nine tiles would be
+            alive, and LLVM ends the process where it cannot make eight of them.
+    """
     b, vectors = s.b, s.vectors()
-    tall = tile_rows(s, t.n.target.source)
-    rights = [load_tile(s, TILE, gep(s, "i8", right, v * LINE), along) for v in range(vectors)]
+    tall, rows = tile_rows(s, t.n.target.source), len(sums) // vectors
+
+    def loaded(v: int) -> str:
+        return load_tile(s, TILE, gep(s, "i8", right, v * LINE), along)
+
+    rights = [loaded(v) for v in range(vectors)] if rows > 1 else []
     new: list[str] = []
-    for r in range(len(sums) // vectors):  # rows across lines: a third faster than all of the left one first
+    for r in range(rows):  # rows across lines: a third faster than all of the left one first
         x = load_tile(s, tall, gep(s, "i8", left, b.mul(down, r * TILE)), down)
         new += [b.call("x86_amx", t.instruction.intrinsic, ("i16", tall), ("i16", LINE), ("i16", LINE),
-                       ("x86_amx", sums[r * vectors + v]), ("x86_amx", x), ("x86_amx", y)) for v, y in enumerate(rights)]
+                       ("x86_amx", sums[r * vectors + v]), ("x86_amx", x), ("x86_amx", rights[v] if rights else loaded(v)))
+                for v in range(vectors)]
     return new
 
 
