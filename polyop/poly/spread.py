@@ -97,15 +97,16 @@ class _Spread:
     loops: tuple[str, ...]
     beside: tuple[Coord, ...]
 
-    def leaf(self, name: str, *inner: Coord, also: Sequence[str] = ()) -> Band | str:
-        """`name` on the threads of its point of the shell, and of `inner`; the others of `inner` run in each thread.
+    def leaf(self, name: str, *inner: Coord) -> Band | str:
+        """`name` on the threads of its point of the shell, and of `inner`; the others of `inner` run in each thread."""
+        return self.together((name,), *inner)[0]
 
-        also   what follows it in the same loops
-        """
+    def together(self, stmts: Sequence[str], *inner: Coord) -> tuple[Band | str, ...]:
+        """The same of several, one after the other in the same loops, if there are any."""
         threads = [c for c in inner if self.b.kinds[c.name][0] == Kind.THREADS]
         own = sorted((c for c in inner if c not in threads), key=lambda c: c.step == 1)  # neighbours are moved at once
         both = (*threads, *self.beside) if self.s.near == self.s.rows else (*self.beside, *threads)
-        return bands([c.name for c in (*both, *own)], name, *also)[0]
+        return bands([c.name for c in (*both, *own)], *stmts)
 
     def along(self, c: str) -> tuple[Stmt, ...]:
         """The statements of all groups that are spread along the class `c`: their loops are cut alike."""
@@ -181,7 +182,7 @@ class _Spread:
 
         def summed() -> None:
             if sums:
-                body.append(self.leaf(sums[0], *here, *own, also=sums[1:]))
+                body.extend(self.together(sums, *here, *own))
                 sums.clear()
 
         for s in stmts:

@@ -47,6 +47,18 @@ def test_a_reduction_is_spread_over_threads_and_computes_what_numpy_says(
         np.testing.assert_allclose(a["y"], want(a["x"].astype(np.float64)), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
+def test_sums_that_no_threads_share_stand_together_in_their_loop(on: str) -> None:
+    text = """op f(x: f32[R, N]) -> (y: f32[R, N]) {
+        s[r] += x[r,c]; q[r] += x[r,c] * x[r,c]; y[r,c] = x[r,c] - s[r] + q[r] }"""
+    c = compiled(text, Options(numerics="strict"), on)  # so that sums keep their order
+    assert c.rung == "tuned" and "threads -, -, -, c" in c.chosen[0]
+    for (r, n), order in zip(((1, 1), (3, 31), (2, 257)), emulated.ORDERS, strict=True):
+        a = values(c, {"R": r, "N": n}, order)
+        x = a["x"].astype(np.float64)
+        np.testing.assert_allclose(a["y"], x - x.sum(1, keepdims=True) + (x * x).sum(1, keepdims=True), rtol=1e-4, atol=1e-4)
+
+
 def test_warps_of_64_fold_as_well() -> None:
     for text, want in ((SOFTMAX, softmax), (CENTRED, lambda x: x - x.mean(0))):
         a = values(compiled(text, on="hip:gfx942"), {"R": 5, "N": 70})
