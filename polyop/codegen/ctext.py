@@ -17,7 +17,7 @@ from polyop.codegen.cplace import STORED, slot_counts, strides
 from polyop.codegen.cpoints import Points
 from polyop.codegen.croles import Roles
 from polyop.codegen.cscope import Scope
-from polyop.codegen.cwarps import require_whole_warps
+from polyop.codegen.cwarps import require_whole_warps, threads_of
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
 from polyop.codegen.split import KernelNest, Part, kernels, plan, split, used, written
@@ -66,7 +66,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
     for k in kernels(steps):
         args = _arguments(k, nest, signature)
-        threads = [cthreads.threads_of(p.body) for p in k.parts]
+        threads = [threads_of(p.body, scope) for p in k.parts]
         # points with a thread each take blocks of any size, those with a block each have it told by their digits
         block = max(threads) or max(dialect.block if p.axes else 1 for p in k.parts)
         for together, p in zip(threads, k.parts, strict=True):

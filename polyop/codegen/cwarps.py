@@ -7,10 +7,19 @@ number of warps, and the loops over threads around a tile tell groups of lanes a
 
 from __future__ import annotations
 
-from polyop.codegen import cunits
+from polyop.codegen import cthreads, cunits
 from polyop.codegen.cscope import Scope
 from polyop.ir.errors import InternalError
-from polyop.ir.loops import For, Kind, Node, Store, children
+from polyop.ir.loops import For, Kind, Node, Store, children, walk
+
+
+def threads_of(body: tuple[Node, ...], scope: Scope) -> int:
+    """How many threads a block of a kernel with this body has; 0 if its points have a thread each.
+
+    A tile has all its lanes, where copies of small tiles need fewer.
+    """
+    held = (cunits.lanes((n,), scope) for n in walk(body) if isinstance(n, For) and n.kind == Kind.ATOM)
+    return max(cthreads.threads_of(body), *held, 0)
 
 
 def require_whole_warps(body: tuple[Node, ...], block: int, scope: Scope) -> None:

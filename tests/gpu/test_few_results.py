@@ -65,6 +65,18 @@ def test_a_product_of_few_rows_or_columns_has_no_warp_without_results(where, m, 
         np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("where", ["hip:gfx90a", "hip:gfx942"])
+def test_a_tile_has_all_its_lanes_where_copies_to_it_need_fewer_threads(where):
+    made = compiled("op across(A: f16[K, M], B: f16[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[k, m]) * f32(B[k, n]) }", where,
+                    Options(tile=(16, 16)))
+    assert [launch.block for launch in launches(made.module.launch)] == [64]
+    for (m, n, k), order in zip(((1, 1, 1), (16, 15, 65), (17, 16, 130)), emulated.ORDERS, strict=True):
+        g = np.random.default_rng(k)
+        a, b = g.standard_normal((k, m)).astype(np.float16), g.standard_normal((k, n)).astype(np.float16)
+        got = values(made, {"M": m, "N": n, "K": k}, {"A": a, "B": b, "C": np.zeros((m, n), np.float32)}, "C", order)
+        np.testing.assert_allclose(got, a.T.astype(np.float64) @ b.astype(np.float64), rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("where", MACHINES)
 def test_a_block_of_one_warp_waits_before_it_writes_what_it_read(where):
     made = compiled(PRODUCT.format(m="M", n="N").replace("T[", "f16["), where, Options(tile=(16, 16)))
