@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, cterms, cthreads, cunits, cwhole, cwide
+from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, crows, cterms, cthreads, cunits, cwhole, cwide
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
@@ -93,6 +93,8 @@ def _loop(n: For, scope: Scope) -> list[str]:
     if n.kind in LOCKSTEP:
         if scope.whole and (pairs := cpairs.of_rows(n, scope)):
             return cpairs.lines(pairs, scope, lambda s, inner: _node(s, inner))
+        if by_rows := crows.lines(n, scope, _node):
+            return by_rows
         rolled = croll.rolled(n, scope)
         turned, ends = rolled or (n.body, [])
         head = ["#pragma unroll 1" if rolled else "#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]

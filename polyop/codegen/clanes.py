@@ -135,6 +135,13 @@ def row_register(r: Rows, register: str) -> Affine:
     return quasi("mod", quasi("div", affine(register), affine(r.every)), affine(r.fragment.regs))
 
 
+def of_element(r: Rows, count: int) -> Affine:
+    """The register of one `element` of the `count` that a lane has of a `row`."""
+    e, every = affine("element"), affine(r.every)
+    near = e if count <= r.every else quasi("mod", e, every) + quasi("div", e, every) * (r.every * r.fragment.regs)
+    return near + affine("row") * r.every
+
+
 def on_elements(s: Store, scope: Scope) -> Scope:
     """What is known in the text of `s` on an element: the register of its row is that of the element's `pop_r`."""
     found = {r for x in (s.target, *loads(s.expr)) if (r := scope.tiles.rows.get(x.source))}

@@ -115,9 +115,9 @@ def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...
             *("    " + x for x in lines), "}"]
 
 
-def place_of_row(r: Rows, scope: Scope) -> str:
+def place_of_row(r: Rows, scope: Scope, register: str = "pop_r") -> str:
     """Which row a register of this lane is for."""
-    return f"const int {scope.names[r.row]} = {natural(r.fragment.row, {'lane': lane_of(r.warp, scope), 'reg': 'pop_r'})};"
+    return f"const int {scope.names[r.row]} = {natural(r.fragment.row, {'lane': lane_of(r.warp, scope), 'reg': register})};"
 
 
 def _place(h: Held, register: str, scope: Scope) -> list[str]:
