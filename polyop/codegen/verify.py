@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from polyop.codegen.llvm.weight import vector_width
+from polyop.codegen.pairs import paired
 from polyop.codegen.rolled import sums_of_tiles
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
@@ -36,8 +37,9 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
     _whole_registers(nest)
     width = vector_width(nest, target)
     aside = sums_of_tiles(nest, target)
-    for n in _tiles(nest.body):
-        if (need := pressure(nest, n, width, aside)) > target.registers:
+    written = paired(nest, width)
+    for n in _tiles(written.body):
+        if (need := pressure(written, n, width, aside)) > target.registers:
             raise UnsupportedError(f"the tile at {n.index} keeps {need} vectors live; {target.name} has {target.registers}")
     return nest
 

@@ -19,6 +19,7 @@ from polyop.codegen.llvm.parallel import STATUS
 from polyop.codegen.llvm.routines import call
 from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
+from polyop.codegen.pairs import paired
 from polyop.codegen.rolled import rolled, sums_of_tiles
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Load
@@ -59,6 +60,9 @@ def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: O
     """Write the function that does `before` and then `body`, with the arguments of `nest`; returns its sites."""
     b = Builder(text)
     alone = replace(nest, body=body)
+    if (fuller := paired(alone, vector_width(alone, target))) is not alone:
+        nest = alone = fuller
+        body = nest.body
     width, tiled = vector_width(alone, target), sums_of_tiles(alone, target)
     if tiled:
         nest = alone = rolled(alone, target)

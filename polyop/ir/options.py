@@ -38,6 +38,8 @@ class Options:
     few        (size, at most how many) of sizes that are the rows of a contraction inside a recurrence, where that is 1, 4, 8, 16
                or 32 in these calls, or the columns of dot products, where that is 4
     height     how many rows a register tile has where these calls would leave too much of the target's own one empty; else 0
+    pair       how many values of another column a register tile takes side by side with lanes whose number is known, since these
+               alone would leave vectors half empty; 0: none
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
     near       whether every position that is looked for, as `argmax=` does, fits into 32 bits in these calls
     overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
@@ -83,6 +85,7 @@ class Options:
     rows: int = 0
     few: tuple[tuple[str, int], ...] = ()
     height: int = 0
+    pair: int = 0
     strip: bool = False
     near: bool = False
     overlap: int = 0

@@ -16,6 +16,8 @@ WINDOW = 8  # steps of a window at most that are written out for rows which shar
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 PAGE = 8  # units of `time` to store an element on a page of its own
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
+MOST_PAIRED = 6  # vectors of a tile whose lanes run over two columns
+PAIRED = 0.9  # of it, below which lanes over two columns pay, whose results are stored in more pieces
 WORTH = 0.98  # of the time that the target's own tile takes: below that, a kernel for another tile pays
 
 Tile = tuple[int, int]
@@ -103,6 +105,26 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)
     turned += (WINDOWED if x.windowed else 2) * x.rows / x.beside + (1 + PAGE * x.page) * x.rows * x.columns / x.depth
     return turned < DOUBT * straight
+
+
+def fitting_pair(t: Target, lanes: int, rows: int, across: int, columns: int, lines: bool) -> tuple[int, int]:
+    """(rows, values of another column) of a tile whose lanes run over both columns; (0, 0) if vectors are full enough without.
+
+    `columns` lie side by side in each of `across` values of the other one; `lines`: the rows are to fill whole vectors together.
+    """
+    if columns % lanes == 0 or 4 * columns < lanes:
+        return 0, 0
+    own = register_tile(t, lanes)
+    best, found = PAIRED * across * min(time((h, own[1]) if h else own, lanes, rows, columns, chains=t.fma_chains)
+                                        for h in (0, fitting_height(t, lanes, rows, columns, tall=True))), (0, 0)
+    for pair in range(2, min(across, MOST_PAIRED * lanes // columns) + 1):
+        vectors = -(-pair * columns // lanes)
+        for r in range(SHORTEST, TALLEST_NARROW + 1):
+            if (r + 1) * vectors + 1 <= t.registers and r * vectors >= t.fma_chains and not (lines and r * columns % lanes):
+                taken = -(-across // pair) * time((r, vectors), lanes, rows, vectors * lanes, chains=t.fma_chains)
+                if taken < best:
+                    best, found = taken, (r, pair)
+    return found
 
 
 def is_narrow(height: int) -> bool:

@@ -50,6 +50,9 @@ def register_tile_of(x: Reads) -> RegisterTile:
     others = tuple(i for i in written_order(c.update) if i in c.having(COLUMN) and i != c.lane)
     across = others[-1] if others and not beside and options.short == SHORT else None
     height = options.height
+    lanes = c.update.extent(c.lane)
+    if options.pair and others and height and lanes.is_constant and len(c.rights) == 1 and not dotted(x.plan, c, x.depth):
+        return RegisterTile(height, lanes.const, x.plan.lane_bytes, None, others[-1], options.pair, None)
     second = max((n for n in range(1, 5) if (height + 1) * n + 1 <= t.registers), default=1) if across else 1
     rows, vectors = register_tile(t, x.vector, options.rows or x.typical[x.row], x.typical[c.lane], 1 if across else 4, second,
                                   height=height)

@@ -34,7 +34,7 @@ def pack_right(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> t
         copy = _Copy(t, right, pool, s.column, None, ())
         return (), t.on_second(copy.write(f"{t.u.name}_right", right_place(t, t.axes, other_k), also, only))
     step = spacing(t.plan, t.u, right, t.own[s.column])
-    source = None if step is not None and 1 <= step <= NEAR else t.unit_of(right, pool)
+    source = None if step is not None and 1 <= step <= NEAR else t.unit_of(right, tuple(i for i in pool if i != s.across))
     n_r = t.coords(s.column)[1].name
     copy = _Copy(t, right, pool, s.column, source if not t.fine or source == s.depth else None, (n_r,))
     target = right_place(t, {**t.axes, **copy.axes}, other_k)

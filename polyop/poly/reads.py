@@ -79,8 +79,9 @@ def reads_of(plan: Plan, c: Contraction) -> Reads:
     many = tuple(i for i in c.having(ROW) if u.extent(i).name not in few) or c.having(ROW)
     last = next(i for i in reversed(written_order(u)) if i in many)
     # of few columns neighbours are one piece of the result; parts of long rows are better on pages of their own, a stream on each
-    row = last if is_narrow(plan.options.height) else unit_of(plan, c, c.lefts[0], many) or last
     contracted = c.having(CONTRACTED)
+    brief = all(u.extent(i).is_constant and not is_window(u, i) for i in contracted)  # so are they where they bypass the caches
+    row = last if is_narrow(plan.options.height) or plan.options.pair or brief else unit_of(plan, c, c.lefts[0], many) or last
     long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted  # a 3 is not worth cutting
     alone = tuple(i for i in long if all(stands_alone(u, i, x) for x in (c.lefts[0], c.rights[0])))
     long = alone or long  # what is added to another index is a window, mostly short

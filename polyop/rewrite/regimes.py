@@ -10,7 +10,7 @@ from typing import Any
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
-from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, turning_pays
+from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.factors import Inner
 from polyop.rewrite.factors import pays as factors_out
@@ -73,8 +73,13 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     if may_cut and threads > 1:
         rest = tuple(x for x in sums_ if x.target not in dict(shares))
         shares += thread_shares(rest, sizes, few_rows(q, sizes))
-    fixed = windows + (little_sizes(q, sizes, ones) or (() if rows or few else brief_sizes(q, sizes, ones, target)))
-    return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, strip=strip,
+    fixed, pair = windows + little_sizes(q, sizes, ones), 0
+    if not (rows or few or short or factors or fixed):
+        fixed = brief_sizes(q, sizes, ones, target)
+        paired, pair = tile_pair(q, sizes, target)
+        if pair and q.sides and (name := q.sides.columns[-1].name):
+            height, fixed = paired, (*fixed, (name, sizes[name]))
+    return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, pair=pair, strip=strip,
                  overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
                  along=options.along or run_of_rows(q, sizes, target, threads),
                  shares=options.shares or shares, factors=factors, deep=options.deep or (not rows and is_deep(q, sizes, target)),
@@ -104,12 +109,18 @@ def little_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -
 
 def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], target: Target) -> tuple[tuple[str, int], ...]:
     """(size, value) of what a contraction adds up so briefly that its large result is written once, and never read."""
-    summed, result, bytes_ = q.brief
+    summed, _, _ = q.brief
     if not summed or prod(evaluate(e, sizes) for e in summed) > BRIEF:
         return ()
-    if prod(evaluate(e, sizes) for e in result) * bytes_ < target.stream_bytes:
+    if not passes_by(q, sizes, target):
         return ()
     return tuple((e.name, sizes[e.name]) for e in summed if e.name and e.name not in known)
+
+
+def passes_by(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether the result of a contraction is so large that it bypasses the caches if it is only written."""
+    _, result, bytes_ = q.brief
+    return prod(evaluate(e, sizes) for e in result) * bytes_ >= target.stream_bytes
 
 
 def shortness(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
@@ -166,6 +177,15 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     # where rows are one index, few rows of a tile are neighbours too: 100000 x 32 with 32 terms took 1.1 times as long with 14
     several = any(len(extents or ()) > 1 for extents in q.rows)
     return fitting_height(target, target.lanes(bytes_), down, along, known=known, tall=several and not (short or q.windows))
+
+
+def tile_pair(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, int]:
+    """(height, values of the other column) of register tiles whose lanes run over the last two columns of a call, or (0, 0)."""
+    if q.sides is None or not q.brief[0] or len(q.sides.columns) < 2 or not q.sides.columns[-1].name:
+        return 0, 0
+    across, columns = (evaluate(e, sizes) for e in q.sides.columns[-2:])
+    rows, lines = evaluate(q.sides.rows[-1], sizes), passes_by(q, sizes, target)
+    return fitting_pair(target, target.lanes(q.brief[2]), rows, across, columns, lines)
 
 
 def is_deep(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:

@@ -39,7 +39,8 @@ def everyday(asked: Options, given: Options) -> Options:
     Notes   What else `asked` says decides what a kernel may count on, so it stays.
     """
     return replace(asked, ones=given.ones, fixed=given.fixed, short=given.short, rows=given.rows, few=given.few,
-                   height=given.height, strip=given.strip, overlap=given.overlap, paged=given.paged, along=given.along,
+                   height=given.height, pair=given.pair, strip=given.strip, overlap=given.overlap,
+                   paged=given.paged, along=given.along,
                    abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised, widened=given.widened,
                    lent=given.lent, deep=given.deep)
 

@@ -15,7 +15,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.options import SHORT, TURNED, Options
 from polyop.ir.reference import evaluate
-from polyop.ir.registers import fitting_height, register_tile, time
+from polyop.ir.registers import fitting_height, fitting_pair, register_tile, time
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_sizes
@@ -350,3 +350,21 @@ def test_the_terms_of_sums_are_known_where_they_are_few_and_the_result_passes_by
         assert dict(regime(q, {"K": BRIEF} | sizes, Options(), AVX512).fixed) == known
     assert not regime(q, large | {"K": 9}, Options(special=False), AVX512).fixed
     assert "terms" in " ".join(kinds(instantiate(parse(Source("<test>", text)), "f")))
+
+
+def test_lanes_run_over_two_columns_where_one_leaves_vectors_half_empty():
+    text = "op f(X: f32[B, K, I], Y: f32[J, A, K]) -> (Z: f32[I, J, B, A]) { Z[i, j, b, a] += X[b, k, i] * Y[j, a, k] }"
+    q, sizes = questions(instantiate(parse(Source("<test>", text)), "f")), {"A": 24, "B": 21, "I": 9, "J": 20, "K": 99}
+    found = regime(q, sizes, Options(), AVX512)
+    assert (found.height, found.pair, found.fixed) == (7, 2, (("A", 24),))
+    for other in ({"A": 32}, {"A": 31}, {"A": 3}, {"J": 1}):
+        assert not regime(q, sizes | other, Options(), AVX512).pair
+    large = regime(q, sizes | {"B": 20, "I": 999, "K": 24}, Options(), AVX512)
+    assert (large.height, large.pair, large.fixed) == (4, 4, (("K", 24), ("A", 24)))  # four rows fill whole lines
+    assert not regime(q, sizes, Options(), BY_NAME["x86:x86-64-v3"]).pair  # three vectors of eight
+    assert fitting_pair(AVX512, 16, 20, 20, 24, lines=False) == (4, 4)
+    assert fitting_pair(AVX512, 16, 21, 20, 24, lines=True)[0] % 2 == 0
+
+
+def test_a_pair_is_for_contractions_with_two_columns():
+    assert not regime(questions(MATMUL), {"K": 99, "M": 99, "N": 24}, Options(), AVX512).pair

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from polyop.codegen.llvm.index import atom_value, index, index_vector, rows_of, splat
@@ -11,7 +11,7 @@ from polyop.codegen.llvm.state import Point, State, Value, require_buffer
 from polyop.codegen.llvm.types import Int, iota, memory
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Atom, Load, affine, names
+from polyop.ir.expr import Affine, Atom, Load, Quasi, affine, names
 from polyop.ir.loops import Buffer
 
 
@@ -21,6 +21,7 @@ class Place:
 
     stride   elements from lane to lane: 0 if the place does not depend on the lanes
     offsets  vectors of further offsets, where the place depends on the lanes in another way
+    runs     (lanes, elements), where so many lanes lie side by side, and the next ones that many elements further on
     base     the pointer of lane 0, without `offsets`
     inside   whether the computed positions lie in their dimensions, or None if none is computed
     """
@@ -33,6 +34,7 @@ class Place:
     offsets: Callable[[Point, int], str] | None
     base: Callable[[Point, str | None], str]
     inside: Value | None
+    runs: tuple[int, Int] | None = None
 
     @property
     def lanes(self) -> bool:
@@ -82,6 +84,10 @@ def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Pla
             else:
                 vectors.append((affine(atom), factor))
 
+    runs = _runs(s, vectors) if vectors and along == 0 else None
+    if runs and runs[1] == runs[0]:
+        along, vectors, runs = 1, [], None
+
     def offsets(point: Point, v: int) -> str:
         w = s.width
         total = lane_offsets(s, along, v) if along != 0 else "zeroinitializer"
@@ -94,7 +100,20 @@ def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Pla
 
     element = memory(b.dtype)
     base = pointer(s, b, element, terms, const)
-    return Place(load, b, element, rows, 0 if vectors else along, offsets if vectors else None, base, _inside(s, inside))
+    return Place(load, b, element, rows, 0 if vectors else along, offsets if vectors else None, base, _inside(s, inside), runs)
+
+
+def _runs(s: State, vectors: Sequence[tuple[Affine | Value, Int]]) -> tuple[int, Int] | None:
+    """{ [v] -> further * floor(v / extent) + v mod extent }, as (extent, further); None for anything else."""
+    factors: dict[str, Int] = {"div": 0, "mod": 0}
+    extents = set[int]()
+    for x, factor in vectors:
+        atom = x.terms[0][0] if isinstance(x, Affine) else ""
+        if not isinstance(atom, Quasi) or atom.op not in factors or s.lanes is None or atom.args[0] != affine(s.lanes.index):
+            return None
+        factors[atom.op] = s.b.add(factors[atom.op], factor)
+        extents.add(atom.args[1].const)
+    return (extents.pop(), factors["div"]) if len(extents) == 1 and factors["mod"] == 1 else None
 
 
 def run_along(s: State, x: Load, index: str) -> Int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from polyop.codegen.convert import from_memory
 from polyop.codegen.llvm.addresses import Place, lane_offsets
 from polyop.codegen.llvm.index import below, existing, splat
+from polyop.codegen.llvm.pieces import Piece, lanes_between, pieces_of
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
@@ -86,6 +87,8 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
     if must is not None:
         mask = b.both(mask, splat(s, must, "i1"), w)
     p = place.base(point, None)
+    if place.runs is not None:
+        return raw(s, place, _in_pieces(s, place.element, p, pieces_of(s, place.runs, v), mask), w)
     if place.stride == -1:
         p = gep(s, place.element, p, -(v * w + w - 1))
         if mask is None:
@@ -97,6 +100,16 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
         return raw(s, place, picked(s, place.element, gep(s, place.element, p, v * w * place.stride), place.stride, mask), w)
     offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
     return raw(s, place, gather(s, place.element, p, offsets, mask), w)
+
+
+def _in_pieces(s: State, element: str, p: str, pieces: tuple[Piece, ...], mask: str | None) -> str:
+    """A vector that lies in pieces, of which the lanes in `mask` are read."""
+    out = "zeroinitializer"
+    for x in pieces:
+        here = s.b.both(mask, lanes_between(s, x), s.width)
+        assert here is not None
+        out = masked_load(s, element, gep(s, element, p, s.b.add(x.at, -x.first)), here, rest=out)
+    return out
 
 
 def one_for_all(s: State, e: Load, place: Place, conditions: Active, point: Point) -> str:
@@ -159,10 +172,11 @@ def picked(s: State, element: str, p: str, stride: int, mask: str | None) -> str
     return total
 
 
-def masked_load(s: State, element: str, p: str, mask: str, width: int = 0) -> str:
+def masked_load(s: State, element: str, p: str, mask: str, width: int = 0, rest: str = "zeroinitializer") -> str:
+    """The elements from `p` on for which the mask holds, and what `rest` has elsewhere."""
     w = width or s.width
     t = vector(element, w)
-    args = ((f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, "zeroinitializer"))
+    args = ((f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, rest))
     return s.b.read(s.b.spelled(t, f"llvm.masked.load.{suffix(element, w)}.p0", args))
 
 

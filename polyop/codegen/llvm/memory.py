@@ -4,22 +4,23 @@ from __future__ import annotations
 
 from polyop.codegen.convert import from_memory, to_memory
 from polyop.codegen.llvm.addresses import Place, lane_offsets, locate
+from polyop.codegen.llvm.broken import store_in_pieces
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
 from polyop.codegen.llvm.few import square_of, unless_few
-from polyop.codegen.llvm.index import existing, index
+from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
 from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.monoids import fold, pair
-from polyop.codegen.llvm.pointers import gep
+from polyop.codegen.llvm.pointers import gep, is_large
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, only_if, points, row_exists, rows_needed
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
-from polyop.codegen.llvm.types import Int, alignment, constant, register, suffix, vector
+from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BOOL
-from polyop.ir.loops import Buffer, Store
+from polyop.ir.loops import Store
 
 
 def store_to_memory(s: State, n: Store, x: Value) -> None:
@@ -39,6 +40,9 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
         return
     # what was stored elsewhere in this buffer may overlap
     s.stored = {k: y for k, y in s.stored.items() if k[0] == n.target or k[0].source != n.target.source}
+    if place.runs is not None and n.reduce is None:
+        store_in_pieces(s, n, x, place, conditions)
+        return
     with unless_few(s, square_of(s, n, place, conditions)):
         for point in points(s, rows_needed(s, n, x, place.rows)):
             exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
@@ -143,14 +147,6 @@ def _stream(s: State, x: Value, place: Place, point: Point) -> None:
             s.b.line(f"store {t} {raw}, ptr {q}, {note}")
         s.b.line(f"br label %{done}")
     s.label(done)
-
-
-def is_large(s: State, b: Buffer, times: int = 1) -> str:
-    """Whether so much is written to `b`, or `times` that, that it does not stay in the caches anyway."""
-    elems: Int = 1
-    for extent, _ in b.dims:
-        elems = s.b.mul(elems, index(s, extent, {}))
-    return s.b.compare("sge", elems, times * s.shared.target.stream_bytes // b.dtype.bytes_)
 
 
 def _scatter(s: State, n: Store, place: Place, new: V, mask: str | None, point: Point, v: int) -> None:

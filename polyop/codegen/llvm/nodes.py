@@ -13,6 +13,7 @@ from polyop.codegen.llvm.expressions import computed_positions, negation, test_v
 from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
+from polyop.codegen.llvm.pieces import pieces_of
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
@@ -251,10 +252,10 @@ BY = Emitters(_loop, _plain_loop, branch)
 def _prefetch(s: State, n: Prefetch) -> None:
     """One hint for each vector, or each copy of the rows."""
     place = locate(s, n.place, computed_positions(s, n.place, ()))
-    lanes = s.pieces() if place.stride == 1 else range(1)
+    lanes = s.pieces() if place.stride == 1 or place.runs else range(1)
     for point in points(s, place.rows):
-        for v in lanes:
-            p = gep(s, place.element, place.base(point, None), v * s.width)
+        for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else [v * s.width for v in lanes]:
+            p = gep(s, place.element, place.base(point, None), at)
             s.b.call("void", "llvm.prefetch.p0", ("ptr", p), ("i32", 0), ("i32", 3), ("i32", 1))
 
 

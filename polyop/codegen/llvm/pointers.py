@@ -49,6 +49,14 @@ def base_pointer(s: State, b: Buffer) -> str:
     return gep(s, "i8", p, s.b.mul(s.thread, rounded))
 
 
+def is_large(s: State, b: Buffer, times: int = 1) -> str:
+    """Whether so much is written to `b`, or `times` that, that it does not stay in the caches anyway."""
+    elems: Int = 1
+    for extent, _ in b.dims:
+        elems = s.b.mul(elems, index(s, extent, {}))
+    return s.b.compare("sge", elems, times * s.shared.target.stream_bytes // b.dtype.bytes_)
+
+
 def gep(s: State, element: str, p: str, by: Int) -> str:
     return p if by == 0 else s.b.pure(f"getelementptr {element}, ptr {p}, i64 {by}", p, by)
 

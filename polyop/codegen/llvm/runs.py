@@ -16,7 +16,7 @@ from polyop.codegen.llvm.addresses import locate, run_along
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions
 from polyop.codegen.llvm.index import index
-from polyop.codegen.llvm.memory import is_large
+from polyop.codegen.llvm.pointers import is_large
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
 from polyop.codegen.llvm.stores import store
