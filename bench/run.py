@@ -16,7 +16,8 @@ import polyop.bench as core
 
 README = Path(__file__).parents[1] / "README.md"
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "opt_einsum": "opt_einsum", "jax": "JAX", "onnx": "onnxruntime", "numba": "numba"}
-COLUMNS = ("group", "cases", "over the best", "slower", "least", "over numpy", "over torch", "over jax", "over onnx")
+COLUMNS = ("group", "cases", "over the best", "at the limit", "slower", "least",
+           "over numpy", "over torch", "over jax", "over onnx")
 WIDTHS = (12, 40, 9, 6, 6, 9, 7, 14, 5)
 
 
@@ -28,8 +29,9 @@ def summary(book: core.Book) -> list[str]:
     kept = [k for k, name in enumerate(head) if name in COLUMNS]
     lines = [f"Measured by `polyop bench` on an {core.limits(book.machine)}; beside {peers}: how many "
              "times as fast polyop is, as a geometric mean over the cases of a group, over the fastest of them in each case, and "
-             "over some of them where they have the same. In `dynamic` compiling counts: up to two hundred shapes, each once; in "
-             "`cached` the kernels are on disk.", "",
+             "over some of them where they have the same. `At the limit` is the mean over the fastest that a kernel would have "
+             "which takes no longer than the measured limits of arithmetic and memory leave. In `dynamic` compiling counts: up "
+             "to two hundred shapes, each once; in `cached` the kernels are on disk.", "",
              *core.table([head[k] for k in kept], [[row[k] for k in kept] for row in rows])]
     if "AMD" in book.machine.name and "torch" in book.versions:
         lines += ["", "PyTorch's matrix products are MKL's, which is slower on AMD than on Intel; NumPy's are OpenBLAS's."]

@@ -339,10 +339,18 @@ def test_a_book_goes_to_json_and_comes_back():
 
 def test_a_summary_has_geometric_means_over_the_best_peer_and_over_each():
     head, lines = summary(book(row("a", polyop=1.0, numpy=2.0, torch=4.0), row("b", polyop=2.0, numpy=1.0), row("c", polyop=1.0)))
-    assert head[:5] == ("group", "cases", "over the best", "slower", "least") and set(head[5:]) == {"over numpy", "over torch"}
+    assert head[:6] == ("group", "cases", "over the best", "at the limit", "slower", "least")
+    assert set(head[6:]) == {"over numpy", "over torch"}
     by_name = dict(zip(head, lines[0], strict=True))
     assert by_name["over the best"] == "1.00x" and by_name["slower"] == "1 of 2" and by_name["least"] == "0.50x b"
     assert by_name["over torch"] == "4.00x" and lines[-1][0] == "all"
+    assert by_name["at the limit"] == "2.83x"  # 0.5 ms would be 4 and 2 times as fast as numpy
+
+
+def test_nothing_is_said_of_a_limit_that_is_unknown_or_only_bounded():
+    rows = row("a", polyop=1.0, numpy=2.0), replace(row("b", polyop=1.0, numpy=9.0), exact=False)
+    head, lines = summary(book(*rows, replace(row("c", polyop=1.0, numpy=9.0), least_ms=0.0)))
+    assert dict(zip(head, lines[0], strict=True))["at the limit"] == "4.00x"
 
 
 def test_losses_and_who_was_left_out_stand_before_the_tables():

@@ -69,18 +69,30 @@ def ratios(rows: Sequence[Row], peer: str | None = None) -> list[float]:
     return [x for x in found if x is not None]
 
 
+def ceilings(rows: Sequence[Row]) -> list[float]:
+    """What `ratios` would be of a kernel at the machine's limit, where that is known."""
+    return [x / min(1.0, r.limit) for r in rows if (x := r.over(r.best)) is not None and r.limit and r.exact]
+
+
 def summary(book: Book) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Head and lines: of each group the geometric mean over the best peer of each case and over each peer, and the losses."""
+    """Head and lines: of each group the geometric mean over the best peer of each case and over each peer, and the losses.
+
+    "at the limit"   the mean over the best that a kernel would have which takes no longer than the machine's limits leave
+    """
     names = [n for n in book.versions if any(n in r.times for r in book.rows)]
     peers = [n for n in dict.fromkeys([*names, *(n for r in book.rows for n in r.times)]) if n != OURS]
     lines = []
     for group, rows in [*book.groups.items(), ("all", book.rows)]:
         best = ratios(rows)
         worst = min((r for r in rows if r.over(r.best)), key=lambda r: r.over(r.best) or 0.0, default=None)
-        lines.append((group, str(len(rows)), _times(mean(best)) if best else "-", f"{sum(x < 1 for x in best)} of {len(best)}",
+        lines.append((group, str(len(rows)), _mean(best), _mean(ceilings(rows)), f"{sum(x < 1 for x in best)} of {len(best)}",
                       f"{_times(worst.over(worst.best) or 0.0)} {worst.case}" if worst else "-",
-                      *(_times(mean(x)) if (x := ratios(rows, peer)) else "-" for peer in peers)))
-    return ("group", "cases", "over the best", "slower", "least", *(f"over {p}" for p in peers)), lines
+                      *(_mean(ratios(rows, peer)) for peer in peers)))
+    return ("group", "cases", "over the best", "at the limit", "slower", "least", *(f"over {p}" for p in peers)), lines
+
+
+def _mean(ratios: list[float]) -> str:
+    return _times(mean(ratios)) if ratios else "-"
 
 
 def markdown(book: Book) -> list[str]:
