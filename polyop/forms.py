@@ -16,6 +16,7 @@ from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.factors import taken_out
 from polyop.rewrite.inline import computed_again
+from polyop.rewrite.inward import turned_inward
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.operands import rounded_apart
 from polyop.rewrite.overlap import cut_into_tiles
@@ -69,6 +70,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     if options.rung == "tuned" and target.family == "x86":
         near = taken_out(near) if options.factors else near
         near = widened(raised(near) if options.raised else near, options.widened)
+        near = turned_inward(near, dict(options.inward))
         near = cut_at_turns(columns_upright(near, dict(options.few)))
     elif options.rung == "tuned":
         near = thin(computed_again(near, AGAIN))

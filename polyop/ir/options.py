@@ -51,6 +51,8 @@ class Options:
     raised     whether of two bytes of one sort that are multiplied one is raised by 128, since the target multiplies unsigned by
                signed ones, and enough rows share the sums of columns that are taken off in these calls
     widened    operands of 16-bit floats that are widened before the product which uses them often enough for that in these calls
+    inward     (input, dimension) of inputs that lie along the rows of tiles in these calls, and are copied to lie along that
+               dimension, which is added up
     lent       whether rows of temporaries are so long in these calls that they lie in those of a result that takes them
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether several threads run the kernel: loops are then cut so that all have work, and else none is shared out
@@ -95,6 +97,7 @@ class Options:
     factors: bool = False
     raised: bool = False
     widened: tuple[str, ...] = ()
+    inward: tuple[tuple[str, int], ...] = ()
     lent: bool = False
     cascade: bool = False
     threads: bool = False

@@ -8,6 +8,7 @@ from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.factors import Inner, find_inner
+from polyop.rewrite.inward import Lying, find_inward
 from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.raised import Alike, find_alike
@@ -88,6 +89,7 @@ class Questions:
     inner    those of which factors may be taken out
     alike    those of products of bytes of one sort
     wide     those of products of 16-bit floats
+    inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
     kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
@@ -119,6 +121,7 @@ class Questions:
     inner: tuple[Inner, ...]
     alike: tuple[Alike, ...]
     wide: tuple[Wide, ...]
+    inward: tuple[Lying, ...]
     kept: tuple[tuple[tuple[Affine, ...], int], ...]
     little: tuple[Affine, ...]
     lines: tuple[str, ...]
@@ -141,7 +144,8 @@ def questions(op: Op) -> Questions:
                      _brief(op, contractions),
                      bounding(op),
                      find_rows(op), find_abreast(op), _carried(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
-                     find_inner(op), find_alike(op), find_wide(op), _kept(op), _little(op, contractions), lines(op))
+                     find_inner(op), find_alike(op), find_wide(op), find_inward(op), _kept(op),
+                     _little(op, contractions), lines(op))
 
 
 def _reused(s: Step, last: str) -> bool:

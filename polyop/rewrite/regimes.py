@@ -14,6 +14,7 @@ from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_p
 from polyop.ir.target import Target
 from polyop.rewrite.factors import Inner
 from polyop.rewrite.factors import pays as factors_out
+from polyop.rewrite.inward import rows_of_images, to_turn_inward
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
@@ -73,6 +74,9 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     if may_cut and threads > 1:
         rest = tuple(x for x in sums_ if x.target not in dict(shares))
         shares += thread_shares(rest, sizes, few_rows(q, sizes))
+    is_turned = short == TURNED and not (rows or few or factors) and options.numerics != "strict"
+    inward = to_turn_inward(q.inward, sizes, target, threads) if is_turned else ()
+    overlap = overlap or (rows_of_images(q.inward, sizes, target, threads) if inward else 0)
     fixed, pair = windows + little_sizes(q, sizes, ones), 0
     if not (rows or few or short or factors or fixed):
         fixed = brief_sizes(q, sizes, ones, target)
@@ -85,6 +89,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                  shares=options.shares or shares, factors=factors, deep=options.deep or (not rows and is_deep(q, sizes, target)),
                  raised=options.raised or raising_pays(q.alike, sizes, target),
                  widened=options.widened or to_widen(q.wide, sizes, target, options.numerics == "strict"),
+                 inward=options.inward or inward,
                  lent=options.lent or has_long_rows(q, sizes, target),
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
 

@@ -1,0 +1,130 @@
+"""An operand that lies along the rows of a product's tiles is taken from a copy that lies along what is added up.
+
+    Y[b, k, p, q] += X[b, c, p + r, q + s] * F[k, c, r, s]                                             lanes along k, rows along q
+
+    Xt[b, i, j, c] = X[b, c, i, j];   Y[b, k, p, q] += Xt[b, p + r, q + s, c] * F[k, c, r, s]
+
+Each step of a register tile reads an element for every row of it. Along the sum these come in runs, which stay in the first cache
+and which hardware fetches ahead; where they lie along the rows, each step is on a line, or even a page, of its own. The copy goes
+by squares that are turned in registers. Where all of it leaves L2 it is made for one image after the other (`overlap.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, loads, map_loads, names
+from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.ir.target import NEAR, Target
+from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.instead import with_steps
+from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.traffic import MOST
+
+AGAIN, FAR = 256, 2
+"""Multiply-adds with each element that make its copy worth it, and how many times as many where one thread copies beyond L2."""
+EACH = 4
+"""Images for each thread that make it worth it to share them."""
+BYTES = 4
+"""Of an element: others were not measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """An input that the only sum of products of its operator reads along the last index of the result.
+
+    depth    the dimension of it along which a copy should lie
+    shape    of it, and of the `other` operand; `images`: of these extents those that only the result has, too
+    loops    the extents of all loops of the sum; `windows`: of those that are added to others
+    """
+
+    source: str
+    depth: int
+    shape: tuple[Affine, ...]
+    other: tuple[Affine, ...]
+    images: tuple[Affine, ...]
+    loops: tuple[Affine, ...]
+    windows: tuple[Affine, ...]
+
+
+def find_inward(op: Op) -> tuple[Lying, ...]:
+    """That input of `op`, if there is one."""
+    added = [s for s in op.steps if s.reduce is not None and len({*loads(s.expr)}) > 1]
+    found = _lying(op, added[0]) if len(added) == 1 else None
+    return (found,) if found else ()
+
+
+def _lying(op: Op, s: Step) -> Lying | None:
+    kept, reads = plain_indices(s.target), tuple(dict.fromkeys(loads(s.expr)))
+    having = [x for x in reads if kept and kept[-1] in expr_names(x)]
+    if not kept or len(reads) != 2 or len(having) != 1:
+        return None
+    x, other = having[0], reads[reads[0] == having[0]]
+    t, extents = op.tensor(x.source), {r.index: r.upper - r.lower for r in s.ranges}
+    plain = t.role == "in" and x.dtype == s.target.dtype and x.dtype.bytes_ == BYTES
+    if not plain or not all(names(e) <= set(op.sizes) for e in (*extents.values(), *t.shape)):
+        return None
+    index = [p for p in x.index if isinstance(p, Affine)]
+    if len(index) < len(x.index) or index[-1].factor(kept[-1]) not in range(1, NEAR + 1):
+        return None
+    alone = {p.name: d for d, p in enumerate(index) if p.name}
+    deep = [d for i, d in alone.items() if i not in kept and i in expr_names(other)]
+    if not deep:
+        return None
+    images = tuple(extents[i] for i in alone if i in kept and i not in expr_names(other))
+    windows = tuple(e for i, e in extents.items() if i not in kept and any(i in names(p) and len(names(p)) > 1 for p in index))
+    return Lying(x.source, deep[-1], t.shape, op.tensor(other.source).shape, images, tuple(extents.values()), windows)
+
+
+def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Target, threads: int) -> tuple[tuple[str, int], ...]:
+    """(input, dimension) of those that are worth it in a call of these sizes whose lanes run along rows of the other operand.
+
+    A window reads each element again and again. Without one each block of rows is copied anyway, which several threads, who all
+    have blocks of columns, would do once for each.
+    """
+    out = []
+    for x in found:
+        elements = _count(x.shape, sizes)
+        again = AGAIN * (FAR if threads == 1 and elements * BYTES > target.l2 else 1)
+        is_copied_often = threads > 1 or _count(x.windows, sizes) > 1
+        is_deep = evaluate(x.shape[x.depth], sizes) >= target.lanes(BYTES)
+        if is_copied_often and is_deep and _count(x.loops, sizes) >= again * elements:
+            out.append((x.source, x.depth))
+    return tuple(out)
+
+
+def rows_of_images(found: Sequence[Lying], sizes: Mapping[str, int], target: Target, threads: int) -> int:
+    """How many rows of a copy are made at a time, if all of it leaves L2 and an image with the other operand does not; or 0."""
+    for x in found:
+        images, whole, other = (_count(y, sizes) for y in (x.images, x.shape, x.other))
+        if whole * BYTES > target.l2 >= (whole // images + other) * BYTES and images >= EACH * (threads - 1):
+            return MOST
+    return 0
+
+
+def _count(extents: Sequence[Affine], sizes: Mapping[str, int]) -> int:
+    return prod(evaluate(e, sizes) for e in extents)
+
+
+def turned_inward(op: Op, inputs: Mapping[str, int]) -> Op:
+    """`op`, whose sum reads copies of these inputs in which that dimension is the last."""
+    taken = all_names(op)
+
+    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
+        found = dict.fromkeys(x for x in loads(s.expr) if x.source in inputs) if s.reduce is not None else {}
+        if len(found) != 1:
+            return None
+        (x,) = found
+        t, deep = op.tensor(x.source), inputs[x.source]
+        order = (*(d for d in range(len(t.shape)) if d != deep), deep)
+        copy = Tensor(fresh(f"{t.name}_inward", taken), t.dtype, tuple(t.shape[d] for d in order), "temp")
+        at = tuple(fresh(f"{t.name}_{d}", taken) for d in range(len(t.shape)))
+        ranges = tuple(Range(at[d], Affine(), t.shape[d]) for d in order)
+        target = Load(copy.name, tuple(affine(at[d]) for d in order), t.dtype)
+        write = Step(target, None, Load(t.name, tuple(map(affine, at)), t.dtype), ranges, (), s.span)
+        read = replace(x, source=copy.name, index=tuple(x.index[d] for d in order))
+        return (copy,), (write, replace(s, expr=map_loads(s.expr, lambda y: read if y == x else y)))
+
+    return with_steps(op, instead) if inputs else op

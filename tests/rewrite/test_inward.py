@@ -1,0 +1,107 @@
+"""What a product reads along the rows of its tiles is copied to lie along what is added up, which changes no number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.ir.expr import evaluate as value
+from polyop.ir.options import TURNED, Options
+from polyop.ir.reference import evaluate
+from polyop.ir.target import target
+from polyop.poly.wellformed import check
+from polyop.rewrite.inward import AGAIN, FAR, find_inward, turned_inward
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import regime
+from polyop.rewrite.traffic import MOST
+from tests.rewrite.ops import op
+
+XEON = target("x86:sapphirerapids")
+IMAGE = """op f(X: f32[B, C, H, W], F: f32[K, C, R, S]) -> (Y: f32[B, K, H, W]) where R >= 1, S >= 1 {
+    Y[b, k, p, q] += (X[b, c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s]  where p in 0:H, q in 0:W }"""
+TEXTS = {
+    "image": IMAGE,
+    "filters first": """op f(X: f32[C, H, W], F: f32[K, C, R]) -> (Y: f32[K, H, W]) where R >= 1 {
+        Y[k, p, q] += F[k, c, r] * (X[c, p + r - 1, q] else 0)  where p in 0:H }""",
+    "steps of two": """op f(X: f32[C, H, W], F: f32[K, C]) -> (Y: f32[K, (H + 1) / 2, (W + 1) / 2]) {
+        Y[k, p, q] += X[c, 2*p, 2*q] * F[k, c] }""",
+    "followed": """op f(X: f32[C, H, W], F: f32[K, C], b: f32[K]) -> (Y: f32[K, H, W]) {
+        y[k, p, q] += X[c, p, q] * F[k, c]
+        Y[k, p, q] = max(y[k, p, q] + b[k], 0.0) }""",
+    "maxima": "op f(X: i32[C, W], F: i32[K, C]) -> (Y: i32[K, W]) { Y[k, q] max= X[c, q] + F[k, c] }",
+}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_sum_is_that_of_the_text(name):
+    o = op(TEXTS[name])
+    (x,) = find_inward(o)
+    made = turned_inward(o, {x.source: x.depth})
+    check(made)
+    for sizes in (dict.fromkeys(o.sizes, 3), {n: 1 + k for k, n in enumerate(o.sizes)}):
+        rng = np.random.default_rng(1)
+        arrays = {t.name: rng.integers(-9, 9, [value(e, sizes) for e in t.shape]).astype(t.dtype.numpy) for t in o.inputs}
+        np.testing.assert_array_equal(evaluate(made, sizes, {}, arrays)["Y"], evaluate(o, sizes, {}, arrays)["Y"])
+
+
+def test_the_copy_stands_before_the_sum():
+    copy, update = (str(s).split("  where")[0] for s in turned_inward(op(IMAGE), {"X": 1}).steps)
+    assert copy == "X_inward[X_0, X_2, X_3, X_1] = X[X_0, X_1, X_2, X_3]"
+    assert "X_inward[b, p + r - 1, q + s - 1, c]" in update
+    assert turned_inward(op(IMAGE), {}) == op(IMAGE)
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[W, C], F: f32[C, K]) -> (Y: f32[W, K]) { Y[q, k] += X[q, c] * F[c, k] }",              # F has no other dimension
+    "op f(X: f32[C, W], F: f32[C, W]) -> (Y: f32[C, W]) { Y[c, q] += X[c, q] * F[c, q] }",                # no rows of F
+    "op f(X: f32[C, W], F: f32[K, C]) -> (Y: f32[K, (W + 8) / 9]) { Y[k, q] += X[c, 9*q] * F[k, c] }",   # far apart
+    "op f(X: f64[C, W], F: f64[K, C]) -> (Y: f64[K, W]) { Y[k, q] += X[c, q] * F[k, c] }",
+    "op f(X: f32[C, W], F: f32[K, C]) -> (Y: f32[K, W]) { x[c, q] = X[c, q] + 1\n Y[k, q] += x[c, q] * F[k, c] }",
+])
+def test_what_lies_another_way_stays(text):
+    assert all(x.source != "X" for x in find_inward(op(text)))
+
+
+def asked(threads: int = 1, **sizes: int) -> Options:
+    return regime(questions(op(IMAGE)), dict({"B": 1, "R": 3, "S": 3}, **sizes), Options(), XEON, threads)
+
+
+def test_windows_that_use_each_element_often_ask_for_it():
+    small = {"C": 128, "H": 28, "W": 28}
+    assert asked(K=128, **small).inward == (("X", 1),) and asked(K=128, **small).overlap == 0
+    assert asked(K=128, **small).short == TURNED
+    assert asked(K=16, **small).inward == ()                                       # fewer than AGAIN
+    assert asked(K=128, C=15, H=28, W=28).inward == ()                             # not even a vector to lie along
+    assert asked(K=512, R=1, S=1, **small).inward == ()                            # no window, and one thread
+    assert 9 * 16 < AGAIN < 9 * 48 < AGAIN * FAR <= 9 * 64                       # what these tests count on
+
+
+def test_large_copies_are_made_image_by_image():
+    many = {"B": 8, "C": 128, "H": 28, "W": 28}
+    assert asked(K=128, **many).overlap == MOST                                    # 3.2 MB, where L2 holds 2
+    assert asked(K=512, **many).inward and asked(K=512, **many).overlap == 0       # an image and these filters leave L2
+    assert asked(K=48, **many).inward == ()                                        # beyond L2 that is not often enough
+    assert asked(threads=2, K=48, **many).inward == (("X", 1),)
+    assert asked(threads=4, K=128, **many).overlap == 0                            # images are too few to share
+
+
+@pytest.mark.parametrize(("images", "overlap"), [(1, 0), (3, 0), (3, 8)])
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 7), (14, 15), (28, 29)])
+@pytest.mark.parametrize("channels", [1, 16, 17, 33])
+def test_images_of_all_sizes(images, overlap, height, width, channels):
+    rng, filters = np.random.default_rng(height), 37
+    x = rng.integers(-4, 4, (images, channels, height, width)).astype(np.float32)
+    w = rng.integers(-4, 4, (filters, channels, 3, 3)).astype(np.float32)
+    f = polyop.op(IMAGE, options=Options(special=False, short=TURNED, height=7, inward=(("X", 1),), overlap=overlap))
+    around = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
+    want = sum(np.einsum("bchw,kc->bkhw", around[:, :, r : r + height, s : s + width], w[:, :, r, s])
+               for r in range(3) for s in range(3))
+    np.testing.assert_array_equal(f(x, w), want)  # sums of small integers are exact
+
+
+@pytest.mark.parametrize("overlap", [0, 8])
+def test_tiles_read_the_copy(overlap):
+    made = polyop.op(IMAGE).compile(options=Options(short=TURNED, height=7, inward=(("X", 1),), overlap=overlap))
+    copy = "X_inward_tile: f32[1, 1," if overlap else "X_inward: f32["
+    assert copy in made.trace["loops"] and "rows q x 7, lanes k x 48" in "\n".join(made.notes)
