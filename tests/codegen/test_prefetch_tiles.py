@@ -4,11 +4,12 @@ from dataclasses import replace
 
 import pytest
 
-from polyop.codegen.passes import split_full_tiles
+from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.ir.dtypes import F32, F64
 from polyop.ir.loops import For, Kind, Prefetch, Store, rebuild, walk
-from tests.codegen.nests import A, lanes, ld, least, loop, nest, reg, st, tensor
+from tests.codegen.harness import check
+from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, tensor
 from tests.codegen.test_x86 import matmul
 
 N = A("n_c", "n_v")
@@ -64,3 +65,36 @@ def test_lines_that_stores_write_past_the_caches_are_not_fetched_before():
 
     assert hints(False) == {True: True, False: True}
     assert hints(True) == {True: False, False: True}  # of vectors that are not whole no store bypasses anything
+
+
+def product(columns, steps, stride="k", copies=False):
+    """Products of six rows of X, whose steps are `stride`, and of B; with a copy of B where it says so."""
+    acc, left = ld("acc", "p", "v"), ld("X", A("m", "p"), stride)
+    copy = [st(ld("Y", "k", "v"), ld("B", "k", "v"))] if copies else []
+    added = rows("p", 6, None, st(acc, ap("mul", left, ld("B", "k", "v")), "add"))
+    tile = lanes("v", columns, None, loop("k", steps, *copy, added))
+    buffers = [tensor("X", "M", "K"), tensor("B", "K", 64), tensor("Y", "K", 64), reg("acc", 6, columns)]
+    return nest(buffers, [loop("m", "M", tile, step=6)], sizes=("M", "K"))
+
+
+@pytest.mark.parametrize("columns", [16, 32, 48])
+def test_rows_that_few_columns_share_come_two_tiles_early_a_line_at_a_time(columns):
+    n = prefetch_tiles(product(columns, "K"))
+    hinted = "X[m + p + 12, k]" in early(product(columns, "K"))
+    assert hinted is (columns <= 32)
+    assert ("if -K + 512 >= 0" in str(n)) is hinted and ("if -((k) mod 16) >= 0" in str(n)) is hinted
+
+
+@pytest.mark.parametrize(("n", "hinted"), [
+    (product(16, 512), True), (product(16, 513), False), (product(16, "K", stride=A((2, "k"))), False),
+    (product(16, "K", copies=True), False)])
+def test_long_rows_rows_with_gaps_and_loops_that_copy_ask_for_no_rows(n, hinted):
+    """Hardware sees long rows coming, and a loop that copies is one of many."""
+    assert ("X[m + p + 12, k]" in early(n)) is hinted
+
+
+@pytest.mark.parametrize("sizes", [(13, 0, 17), (12, 1, 1), (7, 15, 16), (6, 16, 15), (25, 17, 32), (1, 513, 33)])
+def test_hints_change_no_result(sizes):
+    n = prefetch_tiles(unswitch(split_full_tiles(matmul(6, 32), 16)))
+    assert "prefetch A[m_p + m_r + 12, k_c + k_p]" in str(n)
+    check(n, dict(zip("MKN", sizes, strict=True)))

@@ -7,7 +7,7 @@ from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.state import Axis, Point, State
 from polyop.codegen.llvm.types import Int, constant, iota, vector
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Atom, affine, names
+from polyop.ir.expr import Affine, Atom, Quasi, affine, names
 from polyop.ir.loops import Kind
 
 
@@ -162,7 +162,11 @@ def existing(s: State, v: int) -> str | None:
 
 
 def test_scalar(s: State, t: Affine, point: Point) -> str:
-    """An i1: t >= 0."""
+    """An i1: t >= 0; of -(i mod d), which is never more, one instruction asks whether it is 0."""
+    match t.terms:
+        case ((Quasi(op="mod") as a, f),) if f < 0 and t.const == 0:
+            rest = atom_value(s, a, point)
+            return s.b.compare("eq", rest, 0) if isinstance(rest, str) else ("false" if rest else "true")
     x = index(s, t, point)
     return s.b.compare("sge", x, 0) if isinstance(x, str) else ("true" if x >= 0 else "false")
 
