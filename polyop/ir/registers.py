@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polyop.ir.dots import TILE, Dot
 from polyop.ir.errors import UnsupportedError
@@ -24,6 +25,7 @@ Tile = tuple[int, int]
 """(rows, vectors)"""
 
 
+@lru_cache(maxsize=256)  # calls ask for the same few, without extents, each time that their sizes are new
 def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int | None = None, most: int = 4, second: int = 1,
                   d: Dot | None = None, height: int = 0) -> Tile:
     """The tile with the fewest loads per multiply-add, (r + v) / (r v), under r v + v + 1 <= registers, r v >= fma_chains.
@@ -153,6 +155,6 @@ def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int 
             tile = register_tile(t, lanes, down, along, height=height)
         except UnsupportedError:
             continue
-        if taken(tile) < best and vectors in (0, tile[1]):
-            best, found = taken(tile) * WORTH, height
+        if vectors in (0, tile[1]) and (now := taken(tile)) < best:
+            best, found = now * WORTH, height
     return found
