@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from math import prod
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyop.artefact import Artefact, Compile, Compiled, Instantiate
+from polyop.formed import Form, form_of
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import CallError, UnsupportedError, fail
 from polyop.ir.interface import Choice, Interface
 from polyop.ir.op import Op
-from polyop.ir.options import Layout, Options, options_of
+from polyop.ir.options import Layout, Options, altered, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
@@ -28,18 +31,18 @@ from polyop.runtime.estimate import work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import contiguous, layout
-from polyop.runtime.loans import LIKE, Key, cost, everyday, is_like, lender
+from polyop.runtime.loans import Key, everyday, lender, price_of
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.call import LaunchPlan
     from polyop.runtime.gpu.kernel import GpuKernel
 
 T = TypeVar("T")
-P = TypeVar("P", "call.CallPlan", "LaunchPlan")
 
 _PLANS = 4096        # calls of different looks that an operator remembers
 _SEVERAL = (tuple, list)
 _ARRAY = (False,)    # that a value is an array, beside those that go by value
+_FORMS = 256         # forms of calls that it remembers
 _SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
 
 
@@ -60,6 +63,7 @@ class Operator:
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
         self._known: store.Memo[Known] = store.Memo()
+        self._forms: dict[bytes | None, Form] = {}
         self._plans: dict[Any, call.CallPlan | LaunchPlan] = {}
         self._picks: dict[Any, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
         self._met = 0  # calls that looked like none before
@@ -115,10 +119,15 @@ class Operator:
                     if native:
                         entry.remember(native, self._front, found, arrays, args, {**keywords, "out": out})
                 return result
+        native = self._native(out) if self._forms and key is not None else None
+        if native:
+            result = self._formed(native, arrays, args, {**keywords, "out": out}, key)
+            if result is not NotImplemented:
+                return result
         result, made = self._long(values, out, outs, key)
-        native = self._native(out) if isinstance(made, call.CallPlan) and self._met >= entry.LOOKS else None
-        if native and self._front and isinstance(made, call.CallPlan):
-            entry.vary(native, self._front, made, arrays, args, {**keywords, "out": out})
+        native = self._native(out) if made and self._met >= entry.LOOKS else None
+        if native and made:
+            self._form(native, made, arrays, args, {**keywords, "out": out})
         return result
 
     # in Python and for all arguments; `entry` puts machine code in front of it for those it has seen
@@ -159,8 +168,64 @@ class Operator:
             return None
         return itemgetter(*places) if len(places) > 1 else lambda pool: (pool[places[0]],)
 
-    def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any,
-              ) -> tuple[Any, call.CallPlan | LaunchPlan | None]:
+    def _form(self, native: entry_load.Code, made: _Made, values: tuple[Any, ...], args: tuple[Any, ...],
+              keywords: Mapping[str, Any]) -> None:
+        """Let calls of the form of this one, which `made` has carried out, go its way whatever their sizes."""
+        front = self._front
+        what = native.form(front, *args, **keywords) if front else None
+        if front is None or what is None:
+            return
+        form = self._forms.get(what) or form_of(made.plan, made.merged, made.seen)
+        chosen = made.key, made.plan.row[1] > 1, made.plan.is_long
+        record = form.records.get(chosen) if form else None
+        if record is None:
+            record = entry.general(native, front, made.plan, values, args, keywords)
+            if form is None or record is None:
+                return
+            form.records[chosen] = record
+            if len(self._forms) >= _FORMS:
+                self._forms.clear()
+            self._forms[what] = form
+        entry.vary(native, front, record, args, keywords)
+
+    def _formed(self, native: entry_load.Code, values: tuple[Any, ...], args: tuple[Any, ...], keywords: Mapping[str, Any],
+                look: Any) -> Any:
+        """The result of a call of new sizes in a known form; NotImplemented, if it needs the long way.
+
+        What the long way would do is done or left alone: the kernel is the same, and so is what it has lent.
+        """
+        front = self._front
+        form = self._forms.get(native.form(front, *args, **keywords)) if front else None
+        if front is None or form is None or look in form.looks:
+            return NotImplemented
+        merged, sizes = form.merged, form.sizes(values)
+        if min(sizes.values(), default=0) < 1:
+            return NotImplemented
+        points, options = work(form.op, sizes), self._variant(merged.questions, sizes)
+        asked = form.units(options.ones), options
+        taken, price = asked, 0.0
+        if asked not in merged.kernels:
+            found = self._lender(merged, asked, form.units)
+            if found is None or found == asked:
+                return NotImplemented
+            taken, price = found, price_of(form.elements(sizes), points, asked, found)
+            if not merged.loans.would_lend(asked, look, price):
+                return NotImplemented
+        record = form.records.get((taken, points >= _SERIAL and threads.get_num_threads() > 1, points >= call.LASTING))
+        result = native.carry(front, record, *args, **keywords) if record else NotImplemented
+        if result is NotImplemented:
+            return result
+        if taken == asked:
+            merged.loans.last = look
+        else:
+            merged.loans.lends(asked, look, price)
+        self._met += 1
+        form.seen(look)
+        if record and _is_close(taken[1], options):
+            entry.vary(native, front, record, args, keywords)
+        return result
+
+    def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> tuple[Any, _Made | None]:
         """A call that looks like none before; its result, and the plan that it leaves behind if it can."""
         arguments = dict(zip(self._names, values, strict=True))
         for value in values:
@@ -181,29 +246,32 @@ class Operator:
         names = (*self._inner, *known.fresh[: len(outs)])
         if bound.home is not None:
             result, planned = self._on_gpu(merged, seen, bound, names, values + outs)
-            return result, self._remembered(key, planned)
-        options = self._variant(merged.questions, seen)
+            self._remembered(key, planned)
+            return result, None
+        options = self._variant(merged.questions, seen.sizes)
         points = work(op, bound.sizes)
-        k, served = self._kernel(merged, seen, options, key, points)
+        k, taken = self._kernel(merged, seen, options, key, points)
+        served = taken[1]
         self._met += 1
         count = threads.get_num_threads() if points >= _SERIAL else 1
         if not isinstance(k, Kernel):
             return k(seen, count), None
         prepared = k.prepare(seen, count)
         result = k.carry_out(prepared, seen)
-        if key is None or (served != options and replace(served, height=options.height) != options):
+        if key is None or not _is_close(served, options):
             return result, None
         made = call.plan(assumed(op, dict(served.fixed)), k, prepared, bound, merged.runs, names, values + outs, points)
-        return result, self._remembered(key, made) if served == options else made
+        if served == options:
+            self._remembered(key, made)
+        return result, _Made(made, merged, seen, taken) if made else None
 
-    def _remembered(self, key: Any, made: P | None) -> P | None:
-        """`made`, which calls that look like `key` are to find."""
+    def _remembered(self, key: Any, made: call.CallPlan | LaunchPlan | None) -> None:
+        """Let calls that look like `key` find `made`."""
         if made is not None and key is not None:
             if len(self._plans) >= _PLANS:
                 self._plans.clear()
             look = (threads.setting, *key[1:])  # the first call of all has only now learnt how many threads
             self._plans[look] = made
-        return made
 
     def _on_gpu(self, merged: Merged, seen: Bound, bound: Bound, names: tuple[str, ...],
                 values: tuple[Any, ...]) -> tuple[Any, LaunchPlan | None]:
@@ -234,16 +302,16 @@ class Operator:
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))
 
-    def _variant(self, q: Questions, bound: Bound) -> Options:
+    def _variant(self, q: Questions, sizes: dict[str, int]) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
-        sizes, options, count = bound.sizes, self.options, threads.get_num_threads()
+        options, count = self.options, threads.get_num_threads()
         positive = min(sizes.values(), default=1) > 0
         found = regime(q, sizes, options, cpu.resolve(self.target), count) if positive else replace(options, regime="any")
-        return found if found.threads == (count > 1) else replace(found, threads=count > 1)
+        return found if found.threads == (count > 1) else altered(found, (("threads", count > 1),))
 
     def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
-                points: int) -> tuple[Kernel | Interpreted, Options]:
-        """The kernel for a call that asks for `options`, and its own options: it may serve for one that is not there yet."""
+                points: int) -> tuple[Kernel | Interpreted, Key]:
+        """The kernel for a call that asks for `options`, and its key: it may serve for one that is not there yet."""
         asked = layout(seen.op, seen.views, options.ones), options
         taken = self._lent(merged, seen, asked, look, points) or asked
         target = cpu.resolve(self.target)
@@ -255,21 +323,23 @@ class Operator:
             assert isinstance(found, Kernel | Interpreted), "code for a GPU is none for this machine"
             return found
 
-        return merged.kernels.get(taken, make), taken[1]
+        return merged.kernels.get(taken, make), taken
 
     def _lent(self, merged: Merged, seen: Bound, asked: Key, look: Any, points: int) -> Key | None:
         """What serves for `asked`, which is not there yet, in a call that looks like `look`; None if nothing does."""
         if look is None:
             return None
-        found, made = None, merged.kernels
-        if asked not in made:
-            usual = everyday(asked[1], self.options)
-            found = lender((layout(seen.op, seen.views, usual.ones), usual), made.keys(), self.options)
-        if found in (None, asked) or isinstance(made.known(found), Interpreted):
+        found = None if asked in merged.kernels else self._lender(merged, asked, partial(layout, seen.op, seen.views))
+        if found in (None, asked) or isinstance(merged.kernels.known(found), Interpreted):
             merged.loans.last = look
             return None
-        price = cost(seen, points) / (LIKE if is_like(found[1], asked[1]) else 1)
+        price = price_of(sum(prod(v.shape) for v in seen.views.values()), points, asked, found)
         return found if merged.loans.lends(asked, look, price) else None
+
+    def _lender(self, merged: Merged, asked: Key, units: Callable[[tuple[str, ...]], Layout]) -> Key | None:
+        """Which kernel may do what is `asked`, itself or another one; `units`: the layout, given sizes that are 1."""
+        usual = everyday(asked[1], self.options)
+        return lender((units(usual.ones), usual), merged.kernels.keys(), self.options)
 
     def _find(self, op: Op, units: Layout, options: Options, target: Target) -> Kernel | GpuKernel | Interpreted:
         name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
@@ -317,9 +387,25 @@ class Operator:
         return choose.by_names(self.interface, dtypes or {}, consts or {}, rank)
 
 
+@lru_cache(maxsize=1024)
+def _is_close(served: Options, asked: Options) -> bool:
+    """Whether a kernel may serve for good where another one is asked for: at most its tiles are of another height."""
+    return served == asked or replace(served, height=asked.height) == asked
+
+
 def _exactly(choice: Choice) -> tuple[Choice, str]:
     """What tells apart choices that are equal: consts of 0.0 and of -0.0."""
     return choice, str(choice.consts)
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class _Made:
+    """The plan of a call on this machine, whose kernel, found by `key`, has seen it as `seen`."""
+
+    plan: call.CallPlan
+    merged: Merged
+    seen: Bound
+    key: Key
 
 
 class _NoCodeError(Exception):

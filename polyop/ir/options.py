@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
 
 from polyop.ir.errors import fail
 
@@ -121,6 +123,12 @@ class Options:
     def known(self) -> dict[str, int]:
         """The sizes that are numbers in the calls the kernel is for."""
         return dict(self.fixed) | dict.fromkeys(self.ones, 1)
+
+
+@lru_cache(maxsize=1024)
+def altered(options: Options, fields: tuple[tuple[str, Any], ...]) -> Options:
+    """`options` with these values: the same object each time, since calls of new sizes ask for few of them again and again."""
+    return replace(options, **dict(fields))
 
 
 def options_of(given: Options | None) -> Options:

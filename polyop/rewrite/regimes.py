@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from math import prod
 from typing import Any
 
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
-from polyop.ir.options import SHORT, STRIP, TURNED, Options
+from polyop.ir.options import SHORT, STRIP, TURNED, Options, altered
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.factors import Inner
@@ -42,12 +41,12 @@ TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which
 def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target, threads: int = 1) -> Options:
     """`options` for a call of these sizes, all of them at least 1, on so many threads of `target`."""
     near = bool(q.far) and all(sizes[n] <= BOUND for n in q.far)
-    options = options if options.near == near else replace(options, near=near)
+    options = _with(options, near=near)
     if not options.special:
         return options
     ones = narrow_sizes(q, sizes)
     if ones:
-        return replace(options, ones=ones)
+        return _with(options, ones=ones)
     ones = tuple(n for n in q.windows if sizes[n] == 1)
     windows = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW)
     rows = few_rows(q, sizes)
@@ -97,7 +96,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
 def _with(options: Options, **fields: Any) -> Options:
     """`options` with these values; itself, if it has them all, as most calls find: a copy costs more than asking."""
     new = {n: x for n, x in fields.items() if getattr(options, n) != x}
-    return replace(options, **new) if new else options
+    return altered(options, tuple(new.items())) if new else options
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

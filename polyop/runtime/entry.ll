@@ -6,6 +6,8 @@
 ; Where looks differ in nothing but sizes, their *outline* is the same: of each extent only how many bits it has, of each
 ; stride only whether it may be that of one element, or leads just past the elements of the next dimension. A record
 ; of an outline has a function that writes the sizes of this call into the plan (entry_sizes.py), or refuses them.
+; A *form* is an outline that only shows which extents are 0 or 1. Which kernel its calls get depends on their sizes, so Python
+; chooses it, and with it the record that is carried out (formed.py).
 ; What a look does not show is tested here again. Whoever is in doubt calls @general, the way through Python, which knows
 ; every case and every error; nothing has happened until then but an allocation that is given back.
 ;
@@ -47,6 +49,8 @@ target triple = "x86_64-unknown-linux-gnu"
 }
 
 @polyop_entry = global %context zeroinitializer
+
+@_Py_NotImplementedStruct = external global %object
 
 declare void @Py_IncRef(ptr)
 declare void @Py_DecRef(ptr)
@@ -116,7 +120,7 @@ open:
   %plain = icmp sge i64 %total, 0
   br i1 %plain, label %see, label %leave
 see:
-  %used = call i64 @look(i1 false, ptr %info, ptr %values, i64 %total, ptr %words, ptr %at)
+  %used = call i64 @look(i1 false, i1 false, ptr %info, ptr %values, i64 %total, ptr %words, ptr %at)
   %clear = icmp ne i64 %used, 0
   br i1 %clear, label %search, label %leave
 search:
@@ -124,33 +128,13 @@ search:
   %seen = icmp ne ptr %exact, null
   br i1 %seen, label %go, label %similar
 similar:
-  %outline.used = call i64 @look(i1 true, ptr %info, ptr %values, i64 %total, ptr %outline, ptr %at)
+  %outline.used = call i64 @look(i1 true, i1 false, ptr %info, ptr %values, i64 %total, ptr %outline, ptr %at)
   %rough = call ptr @find(ptr %table, ptr %outline, i64 %outline.used)
   %known = icmp ne ptr %rough, null
   br i1 %known, label %go, label %leave
-go: ; the table may lose it meanwhile
+go:
   %record = phi ptr [ %exact, %search ], [ %rough, %similar ]
-  call void @Py_IncRef(ptr %record)
-  %plan.object = call ptr @PyTuple_GetItem(ptr %record, i64 1)
-  %plan.found = call ptr @PyBytes_AsString(ptr %plan.object)
-  %sizes.at = getelementptr i64, ptr %plan.found, i64 11
-  %sizes = load ptr, ptr %sizes.at
-  %fixed = icmp eq ptr %sizes, null
-  br i1 %fixed, label %carry.out, label %adapt
-adapt:
-  %plan.bytes = call i64 @PyBytes_Size(ptr %plan.object)
-  %plan.own = alloca i8, i64 %plan.bytes, align 16
-  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %plan.own, ptr align 8 %plan.found, i64 %plan.bytes, i1 false)
-  %unfit = call i64 %sizes(ptr %words, ptr %plan.own)
-  %fits = icmp eq i64 %unfit, 0
-  br i1 %fits, label %carry.out, label %refused
-carry.out:
-  %plan = phi ptr [ %plan.found, %go ], [ %plan.own, %adapt ]
-  %made = call ptr @run(ptr %record, ptr %plan, ptr %values, ptr %at)
-  br label %refused
-refused:
-  %result = phi ptr [ null, %adapt ], [ %made, %carry.out ]
-  call void @Py_DecRef(ptr %record)
+  %result = call ptr @follow(ptr %record, ptr %words, ptr %values, ptr %at)
   %done = icmp ne ptr %result, null
   br i1 %done, label %end, label %leave
 end:
@@ -214,19 +198,83 @@ free:
   ret ptr %said
 }
 
+; Carries out the plan of %record for a call with the look %words: the new result, or null if the general way has to decide.
+define internal ptr @follow(ptr %record, ptr %words, ptr %values, ptr %at) {
+entry:
+  call void @Py_IncRef(ptr %record) ; the table may lose it meanwhile
+  %plan.object = call ptr @PyTuple_GetItem(ptr %record, i64 1)
+  %plan.found = call ptr @PyBytes_AsString(ptr %plan.object)
+  %sizes.at = getelementptr i64, ptr %plan.found, i64 11
+  %sizes = load ptr, ptr %sizes.at
+  %fixed = icmp eq ptr %sizes, null
+  br i1 %fixed, label %carry.out, label %adapt
+adapt:
+  %plan.bytes = call i64 @PyBytes_Size(ptr %plan.object)
+  %plan.own = alloca i8, i64 %plan.bytes, align 16
+  call void @llvm.memcpy.p0.p0.i64(ptr align 8 %plan.own, ptr align 8 %plan.found, i64 %plan.bytes, i1 false)
+  %unfit = call i64 %sizes(ptr %words, ptr %plan.own)
+  %fits = icmp eq i64 %unfit, 0
+  br i1 %fits, label %carry.out, label %refused
+carry.out:
+  %plan = phi ptr [ %plan.found, %entry ], [ %plan.own, %adapt ]
+  %made = call ptr @run(ptr %record, ptr %plan, ptr %values, ptr %at)
+  br label %refused
+refused:
+  %result = phi ptr [ null, %adapt ], [ %made, %carry.out ]
+  call void @Py_DecRef(ptr %record)
+  ret ptr %result
+}
+
+; `carry((table, info), record, *args, **keywords)`: the result of a call, or NotImplemented if the general way has to decide.
+define ptr @polyop_carry(ptr %self, ptr %args, i64 %given, ptr %names) {
+entry:
+  %values = alloca %places
+  %at = alloca [PLACES x i64]
+  %words = alloca %words
+  %entry.object = load ptr, ptr %args
+  %record.at = getelementptr ptr, ptr %args, i64 1
+  %record = load ptr, ptr %record.at
+  %info.object = call ptr @PyTuple_GetItem(ptr %entry.object, i64 1)
+  %info = call ptr @PyBytes_AsString(ptr %info.object)
+  %behind = getelementptr ptr, ptr %args, i64 2
+  %rest = sub i64 %given, 2
+  %total = call i64 @gather(ptr %info, ptr %behind, i64 %rest, ptr %names, ptr %values)
+  %plain = icmp sge i64 %total, 0
+  br i1 %plain, label %see, label %none
+see:
+  %used = call i64 @look(i1 false, i1 false, ptr %info, ptr %values, i64 %total, ptr %words, ptr %at)
+  %clear = icmp ne i64 %used, 0
+  br i1 %clear, label %go, label %none
+go:
+  %result = call ptr @follow(ptr %record, ptr %words, ptr %values, ptr %at)
+  %done = icmp ne ptr %result, null
+  br i1 %done, label %end, label %none
+end:
+  ret ptr %result
+none:
+  call void @Py_IncRef(ptr @_Py_NotImplementedStruct)
+  ret ptr @_Py_NotImplementedStruct
+}
+
 ; `look((table, info), *args, **keywords)`: the look of a call as bytes, or None.
 define ptr @polyop_look(ptr %self, ptr %args, i64 %given, ptr %names) {
-  %result = call ptr @see(i1 false, ptr %args, i64 %given, ptr %names)
+  %result = call ptr @see(i1 false, i1 false, ptr %args, i64 %given, ptr %names)
   ret ptr %result
 }
 
 ; The same for the outline.
 define ptr @polyop_outline(ptr %self, ptr %args, i64 %given, ptr %names) {
-  %result = call ptr @see(i1 true, ptr %args, i64 %given, ptr %names)
+  %result = call ptr @see(i1 true, i1 false, ptr %args, i64 %given, ptr %names)
   ret ptr %result
 }
 
-define internal ptr @see(i1 %outline, ptr %args, i64 %given, ptr %names) {
+; The same for the form.
+define ptr @polyop_form(ptr %self, ptr %args, i64 %given, ptr %names) {
+  %result = call ptr @see(i1 true, i1 true, ptr %args, i64 %given, ptr %names)
+  ret ptr %result
+}
+
+define internal ptr @see(i1 %outline, i1 %form, ptr %args, i64 %given, ptr %names) {
 entry:
   %values = alloca %places
   %at = alloca [PLACES x i64]
@@ -240,7 +288,7 @@ entry:
   %plain = icmp sge i64 %total, 0
   br i1 %plain, label %see, label %none
 see:
-  %used = call i64 @look(i1 %outline, ptr %info, ptr %values, i64 %total, ptr %words, ptr %at)
+  %used = call i64 @look(i1 %outline, i1 %form, ptr %info, ptr %values, i64 %total, ptr %words, ptr %at)
   %clear = icmp ne i64 %used, 0
   br i1 %clear, label %give, label %none
 give:

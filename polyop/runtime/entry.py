@@ -24,6 +24,8 @@ from polyop.runtime.entry_table import Front
 
 log = logging.getLogger("polyop")
 
+Record = tuple[Any, ...]  # a look or None, a plan, and what that speaks of
+
 LOOKS = 4  # of an outline, after which it gets a record
 _SIZES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
 _lock = forks.rlock()
@@ -71,29 +73,38 @@ def remember(code: Code, front: Front, plan: CallPlan, values: Sequence[Any], ar
         entry_table.put(front[0], (look, words.plan, *words.objects, _kept(plan, values)))
 
 
-def vary(code: Code, front: Front, plan: CallPlan, values: Sequence[Any], args: tuple[Any, ...],
-         keywords: Mapping[str, Any]) -> None:
-    """Let calls of this outline go straight to `plan`, whatever their sizes, once it had many looks.
+def vary(code: Code, front: Front, record: Record, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
+    """Let calls of this outline go straight to `record`, whatever their sizes, once it had many looks.
 
-    values   as for `remember`
+    Where a table loses it, it is put down again after twice as many.
     """
-    if min(plan.sizes.values(), default=0) < 1 or (plan.has_torch and not entry_load.knows_torch(code)):
-        return
-    outline, look = code.outline(front, *args, **keywords), code.look(front, *args, **keywords)
-    if outline is None or look is None:
+    outline = code.outline(front, *args, **keywords)
+    if outline is None:
         return
     if len(front[2]) >= entry_table.MOST:
         front[2].clear()
     seen = front[2][outline] = front[2].get(outline, 0) + 1
-    if seen < LOOKS or seen & (seen - 1):
-        return
+    if seen >= LOOKS and not seen & (seen - 1):
+        entry_table.put(front[0], (outline, *record[1:]))
+
+
+def general(code: Code, front: Front, plan: CallPlan, values: Sequence[Any], args: tuple[Any, ...],
+            keywords: Mapping[str, Any]) -> Record | None:
+    """The record by which `plan` serves for calls of all sizes of this form; None if it cannot be.
+
+    values   as for `remember`
+    """
+    if min(plan.sizes.values(), default=0) < 1 or (plan.has_torch and not entry_load.knows_torch(code)):
+        return None
+    look = code.look(front, *args, **keywords)
+    if look is None:
+        return None
     try:
         made = _varied(plan, values, look, front[1])
     except PolyopError as e:
         log.error("calls of %s with new sizes take the way through Python: this is a bug of polyop: %s", plan.op.name, e)
-        return
-    if made is not None:
-        entry_table.put(front[0], (outline, *made, _kept(plan, values)))
+        return None
+    return (None, *made, _kept(plan, values)) if made is not None else None
 
 
 def _varied(plan: CallPlan, values: Sequence[Any], look: bytes, info: bytes) -> tuple[Any, ...] | None:

@@ -26,7 +26,8 @@ RANK = 64                # of an array, as in NumPy
 WORDS = 512              # of a look
 _TEXTS = ("entry.ll", "entry_look.ll", "entry_run.ll")
 _NUMBERS = {"PLACES": PLACES, "STACK": STACK, "TRIES": blocks.TRIES, "WORDS": WORDS, "MARGIN": WORDS - 3 - 2 * RANK, "RANK": RANK}
-_SYMBOLS = ("polyop_entry", "polyop_call", "polyop_look", "polyop_outline")
+_ASKED = ("look", "outline", "form", "carry")  # functions that Python calls
+_SYMBOLS = ("polyop_entry", "polyop_call", *(f"polyop_{n}" for n in _ASKED))
 _KEYWORDS = 0x80 | 0x02  # METH_FASTCALL | METH_KEYWORDS
 _CONTEXT = 23            # words
 _TORCH = 14              # which of them is the first that belongs to torch
@@ -49,6 +50,8 @@ class Code:
 
     look      (front, *args, **keywords) -> what the code sees of a call, as bytes, or None
     outline   the same, and of sizes only how many bits they have
+    form      the same, and of sizes only whether they are 0, 1 or more
+    carry     (front, record, *args, **keywords) -> what the call gives by that record, or NotImplemented
     call      the definition of `__call__`
     context   the code's `@polyop_entry`
     kept      what it points to
@@ -56,6 +59,8 @@ class Code:
 
     look: Callable[..., bytes | None]
     outline: Callable[..., bytes | None]
+    form: Callable[..., bytes | None]
+    carry: Callable[..., Any]
     call: MethodDef
     context: Any
     kept: list[Any]
@@ -81,12 +86,11 @@ def load(general: Any, said: str) -> Code:
     for k, word in enumerate(words):
         context[k] = word
     call = MethodDef(b"__call__", loaded.addresses["polyop_call"], _KEYWORDS, (_SIGNATURE + said).encode())
-    look = MethodDef(b"look", loaded.addresses["polyop_look"], _KEYWORDS, None)
-    outline = MethodDef(b"outline", loaded.addresses["polyop_outline"], _KEYWORDS, None)
+    asked = [MethodDef(n.encode(), loaded.addresses[f"polyop_{n}"], _KEYWORDS, None) for n in _ASKED]
     function = ctypes.pythonapi.PyCFunction_NewEx
     function.restype, function.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
-    seen, rough = (function(ctypes.addressof(d), None, None) for d in (look, outline))
-    code = Code(seen, rough, call, context, [*kept, look, outline, loaded])
+    look, outline, form, carry = (function(ctypes.addressof(d), None, None) for d in asked)
+    code = Code(look, outline, form, carry, call, context, [*kept, *asked, loaded])
     _probe(code)
     return code
 

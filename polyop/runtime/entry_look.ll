@@ -162,9 +162,9 @@ no:
 
 ; --- the look of a call --------------------------------------------------------------------------------------------------
 
-; Writes the look of %total values to %words, or its outline, and where arrays lie to %at; how many words these are, or 0.
-; The first word is a hash of the others.
-define internal i64 @look(i1 %outline, ptr %info, ptr %values, i64 %total, ptr %words, ptr %at) {
+; Writes the look of %total values to %words, or its outline or form, and where arrays lie to %at; how many words these are, or 0.
+; The first word is a hash of the others. A form is an outline, too.
+define internal i64 @look(i1 %outline, i1 %form, ptr %info, ptr %values, i64 %total, ptr %words, ptr %at) {
 entry:
   %t = alloca %tensor
   %over = alloca i32
@@ -179,7 +179,10 @@ entry:
   %w2 = getelementptr i64, ptr %words, i64 2
   %sort = zext i1 %outline to i64
   %total.twice = shl i64 %total, 1
-  %kind = or i64 %total.twice, %sort
+  %is.form = zext i1 %form to i64
+  %form.bit = shl i64 %is.form, 32
+  %outlined = or i64 %total.twice, %sort
+  %kind = or i64 %outlined, %form.bit
   store i64 %kind, ptr %w2
   %n = load i64, ptr %info
   br label %head
@@ -278,7 +281,11 @@ write:
   %before = sub i64 %extent.exact, 1
   %zeros = call i64 @llvm.ctlz.i64(i64 %before, i1 false)
   %bits = sub i64 64, %zeros ; 0 for 1, k for 2**(k-1) < extent <= 2**k, 64 for 0
-  %e = select i1 %outline, i64 %bits, i64 %extent.exact
+  %less = sub i64 %bits, 1
+  %several = icmp ult i64 %less, 63
+  %class = select i1 %several, i64 1, i64 %bits
+  %rough = select i1 %form, i64 %class, i64 %bits
+  %e = select i1 %outline, i64 %rough, i64 %extent.exact
   %to.shape = getelementptr i64, ptr %here, i64 %w
   store i64 %e, ptr %to.shape
   %from.strides = getelementptr i64, ptr %stride, i64 %d

@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
-from math import prod
+from functools import lru_cache
 
 from polyop.ir.options import Layout, Options
-from polyop.runtime.bind import Bound
 
 MOST = 5e8
 """Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out. Compiling one of their own
@@ -33,6 +32,7 @@ Key = tuple[Layout, Options]
 """What a kernel is found by."""
 
 
+@lru_cache(maxsize=1024)
 def everyday(asked: Options, given: Options) -> Options:
     """The options of the kernel for all sizes of at least one, where a call asks for `asked` of an operator with options `given`.
 
@@ -59,14 +59,18 @@ def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:
     return min(others, key=lambda k: (k[1].height, k[1].lent), default=None)
 
 
+@lru_cache(maxsize=1024)
 def is_like(served: Options, asked: Options) -> bool:
     """Whether kernels differ in the height of tiles alone, and in where long rows of temporaries lie: in little time."""
     return replace(served, height=asked.height, lent=asked.lent) == asked
 
 
-def cost(bound: Bound, points: int) -> float:
-    """About how many nanoseconds a call takes: a point in tiles of registers takes a part of what an element in memory takes."""
-    return points / 64 + sum(prod(v.shape) for v in bound.views.values())
+def price_of(elements: int, points: int, asked: Key, served: Key) -> float:
+    """About how many nanoseconds a call takes: a point in tiles of registers takes a part of what an element in memory takes.
+
+    Less of them count where the kernel that serves is like the one asked for.
+    """
+    return (points / 64 + elements) / (LIKE if is_like(served[1], asked[1]) else 1)
 
 
 @dataclass(slots=True)
@@ -82,13 +86,17 @@ class Loans:
     times: dict[Hashable, int] = field(default_factory=dict)
     last: Hashable = None
 
+    def would_lend(self, asked: Key, look: Hashable, cost: float) -> bool:
+        """Whether a call that looks like `look` may do without the kernel that it asks for."""
+        return self.spent.get(asked, 0.0) + cost <= MOST and self.times.get(look, 0) < TIMES and look != self.last
+
     def lends(self, asked: Key, look: Hashable, cost: float) -> bool:
-        """Whether a call that looks like `look` may do without the kernel that it asks for, and writes that down."""
-        spent, times = self.spent.get(asked, 0.0) + cost, self.times.get(look, 0)
-        if spent > MOST or times == TIMES or look == self.last:
+        """The same, and writes that down."""
+        if not self.would_lend(asked, look, cost):
             self.spent[asked] = MOST  # it is made now, and if that fails nobody does without it again
             return False
+        times = self.times.get(look, 0)
         if len(self.times) >= LOOKS:
             self.times.clear()
-        self.times[look], self.spent[asked], self.last = times + 1, spent, look
+        self.times[look], self.spent[asked], self.last = times + 1, self.spent.get(asked, 0.0) + cost, look
         return True

@@ -7,12 +7,8 @@ from dataclasses import replace
 import numpy as np
 
 import polyop
-from polyop.dsl.check import instantiate
-from polyop.dsl.parse import parse
 from polyop.ir.options import Layout, Options
-from polyop.ir.span import Source
-from polyop.runtime.bind import bind
-from polyop.runtime.loans import MOST, Loans, cost, everyday, lender
+from polyop.runtime.loans import MOST, Loans, everyday, lender, price_of
 
 MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
 ROWS = Layout((("A", 1), ("B", 1), ("C", 1)))
@@ -175,10 +171,9 @@ def test_what_a_kernel_counts_on_is_kept():
 
 
 def test_a_point_costs_less_than_an_element_of_memory():
-    op = instantiate(parse(Source("<test>", MATMUL)), "f")
-    values = {"A": np.ones((10, 20), np.float32), "B": np.ones((20, 30), np.float32)}
-    bound = bind(op, values)
-    assert cost(bound, 6400) == 100 + 200 + 600 + 300
+    other = ROWS, replace(USUAL, rows=4)
+    assert price_of(200 + 600 + 300, 6400, other, (ROWS, USUAL)) == 100 + 200 + 600 + 300
+    assert price_of(1100, 6400, (ROWS, replace(USUAL, height=7)), (ROWS, USUAL)) == 300
 
 
 def test_without_special_kernels_one_serves_every_size_and_gives_the_same_bits():

@@ -1,0 +1,92 @@
+"""Calls of sizes that are new, in a form that is not: what an operator keeps of a form, so that machine code binds them.
+
+A form is what calls have in common that differ in sizes alone: types, dtypes, ranks, which extents are 0 or 1, which dimensions
+lie one after the other. What it takes to choose a kernel are sizes then, and a plan for that kernel serves them all: its record
+has a function which checks what binding checks (runtime/entry_sizes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from polyop.ir.expr import evaluate
+from polyop.ir.op import Op
+from polyop.ir.options import Layout
+from polyop.known import Merged
+from polyop.rewrite.flatten import products
+from polyop.runtime.arrays import View
+from polyop.runtime.bind import Bound
+from polyop.runtime.call import CallPlan
+from polyop.runtime.entry import Record
+from polyop.runtime.layout import layout
+from polyop.runtime.loans import Key
+
+LOOKS = 4096
+"""Looks that a form remembers."""
+
+Choice = tuple[Key, bool, bool]
+"""What decides about a record beside the form: its kernel, whether several threads run, and whether that takes long."""
+
+
+@dataclass(eq=False, slots=True)
+class Form:
+    """What is known of calls of one form.
+
+    given     (size, which value of a call, which of its dimensions) of sizes that arrays show; `known`: those of the form itself
+    views     how the arrays of the first such call lay, without their memory
+    records   what carries such calls out
+    looks     of calls that the form has carried out: one that comes again is worth a plan of its own
+    """
+
+    merged: Merged
+    given: tuple[tuple[str, int, int], ...]
+    known: Mapping[str, int]
+    views: Mapping[str, View]
+    records: dict[Choice, Record] = field(default_factory=dict)
+    looks: set[Any] = field(default_factory=set)
+    _units: dict[tuple[str, ...], Layout] = field(default_factory=dict)
+
+    @property
+    def op(self) -> Op:
+        """The Op as its kernels see it."""
+        return self.merged.flat.op
+
+    def sizes(self, values: Sequence[Any]) -> dict[str, int]:
+        """The sizes of a call, if they agree; also those of dimensions that are one to its kernel."""
+        found = {**self.known, **{n: values[k].shape[d] for n, k, d in self.given}}
+        return found | products(self.merged.flat.sizes, found) if self.merged.flat.sizes else found
+
+    def units(self, ones: tuple[str, ...]) -> Layout:
+        """The layout of a call, where sizes in `ones` are 1."""
+        found = self._units.get(ones)
+        if found is None:
+            found = self._units[ones] = layout(self.op, self.views, ones)
+        return found
+
+    def elements(self, sizes: Mapping[str, int]) -> int:
+        """How many elements the arrays of a call of these sizes have together."""
+        return sum(prod([evaluate(e, sizes) for e in t.shape]) for t in self.op.tensors if t.role != "temp")
+
+    def seen(self, look: Any) -> None:
+        """Remember a call that was carried out."""
+        if len(self.looks) >= LOOKS:
+            self.looks.clear()
+        self.looks.add(look)
+
+
+def form_of(plan: CallPlan, merged: Merged, seen: Bound) -> Form | None:
+    """The form of the call that `plan` was made for, which its kernel saw as `seen`; None if arrays do not show all sizes."""
+    op, positions = plan.op, {n: k for k, n in enumerate(plan.names)}
+    known = {p.name: plan.sizes[p.name] for p in op.params if p.is_size}
+    given: dict[str, tuple[int, int]] = {}
+    for t in op.inputs:
+        for d, e in enumerate(t.shape):
+            if e.name is not None and e.name not in known and t.name in positions:
+                given.setdefault(e.name, (positions[t.name], d))
+    if set(op.sizes) - given.keys() - known.keys():
+        return None
+    views = {n: replace(v, address=0, owner=None, memory=None) for n, v in seen.views.items()}
+    return Form(merged, tuple((n, *at) for n, at in given.items()), known, views)
