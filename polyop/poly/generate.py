@@ -18,8 +18,10 @@ from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Affine, affine, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import COUNTED, LOCKSTEP, For, If, Kind, Node, Store
 from polyop.poly.asked import LostError, asked, numbering
+from polyop.poly.free import Free, first_place, free, without
 from polyop.poly.isl_ast import E, N, cases, end, index, rescale, statements
-from polyop.poly.sets import IN, OUT, SET, P
+from polyop.poly.parts import Part, as_parameters, leaves, without_ends
+from polyop.poly.sets import IN, OUT, SET
 from polyop.poly.tiles import Band, TileProgram, order
 
 
@@ -37,55 +39,6 @@ def generate(p: TileProgram, head: str) -> tuple[Node, ...]:
         return generate(asked(p, lost, head), head)
 
 
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Loops to be written: those of `tree`.
-
-    times     { S -> [the rest of its time, from place `at` on] }; without the statements that never run
-    context   what is known of the sizes and of the loops around, which are parameters here
-    """
-
-    times: dict[str, isl.Map]
-    tree: tuple[Band | str, ...]
-    at: int
-    context: isl.Set
-
-    def only(self, tree: tuple[Band | str, ...]) -> Part:
-        """The part of `tree`, which is some of the items of this one."""
-        inside = leaves(tree)
-        return replace(self, tree=tree, times={s: m for s, m in self.times.items() if s in inside})
-
-    @property
-    def runs(self) -> isl.Set:
-        """The sizes, and places of the loops around, for which something in it runs."""
-        return reduce(isl.Set.union, (m.domain().params() for m in self.times.values())).coalesce()
-
-    @property
-    def runs_always(self) -> bool:
-        """Whether something in it runs, whatever the sizes and the loops around."""
-        return bool(self.times) and bool(self.context.is_subset(self.runs))
-
-
-def _without_ends(times: tuple[isl.Map, ...]) -> tuple[isl.Map, ...]:
-    """{ S -> [time] } without the last places, as far as all times have one constant there: nothing is ordered by it.
-
-    isl would look for a loop in each.
-    """
-    def is_one(place: int) -> bool:
-        found = {m.plain_get_val_if_fixed(OUT, place).to_str() for m in times}
-        return len(found) == 1 and "NaN" not in found
-
-    depth = more = times[0].dim(OUT)
-    while more > 1 and is_one(more - 1):
-        more -= 1
-    return tuple(m.project_out(OUT, more, depth - more) for m in times) if more < depth else times
-
-
-def leaves(tree: tuple[Band | str, ...]) -> frozenset[str]:
-    """The statements of `tree`."""
-    return frozenset(s for b in tree for s in ((b,) if isinstance(b, str) else leaves(b.body)))
-
-
 @dataclass(frozen=True)
 class _Around:
     """What is known of the loops around.
@@ -94,12 +47,15 @@ class _Around:
     coord   iterator of isl -> our coordinate, of which it counts the steps
     locked  the coordinates that run in lock step
     one     what the text of one statement is about, see `ONE`
+    freed   the loops of that one which isl does not write, see `free.py`; free: those that are yet to be written
     """
 
     env: dict[str, Affine]
     coord: dict[str, str]
     locked: frozenset[str] = frozenset()
     one: str = ""
+    freed: tuple[Free, ...] = ()
+    free: tuple[Free, ...] = ()
 
 
 ONE = "#one"
@@ -121,7 +77,7 @@ class _Writer:
         self.weights = dict(p.weights)
         self.numbering = {s.name: numbering(s, self.kinds, p.buffers) for s in p.stmts} if p.weights else {}
         self.inside: dict[str, Part] = {}
-        self.written: dict[tuple[int, int], list[tuple[isl.Map, isl.Set, isl.AstNode]]] = {}
+        self.written: dict[tuple[tuple[int, ...], int], list[tuple[isl.Map, isl.Set, isl.AstNode]]] = {}
 
     def sequence(self, p: Part, w: _Around) -> tuple[Node, ...]:
         """Items in order. One that always runs is written alone; others may share tests with their neighbours.
@@ -172,8 +128,8 @@ class _Writer:
         name = f"#inside {len(self.inside)}"
         outer = outer.set_tuple_name(name)
         iterators = [iterator(p.at + i) for i in range(depth)]
-        context = p.context.intersect(_as_parameters(isl.Map.from_domain(outer), IN, iterators).params())
-        times = {s: _as_parameters(m, OUT, iterators) for s, m in p.times.items()}
+        context = p.context.intersect(as_parameters(isl.Map.from_domain(outer), IN, iterators).params())
+        times = {s: as_parameters(m, OUT, iterators) for s, m in p.times.items()}
         self.inside[name] = Part(times, tree, p.at + depth, context)
         self.times[name] = (*self.times[next(iter(p.times))][: p.at], *coords)
         return self.by_isl(replace(p, times={name: outer.identity().reset_tuple_id(OUT)}), w)
@@ -182,23 +138,27 @@ class _Writer:
         """All of the part as isl writes it."""
         if not p.times:
             return ()
-        times = _without_ends(tuple(p.times.values()))
+        times = without_ends(tuple(p.times.values()))
+        places = tuple(range(p.at, p.at + times[0].dim(OUT)))
         if len(times) > 1:
-            return self.body(self.ast(p, times), w)
-        alone = times[0].set_tuple_name(IN, ONE)
-        alike = self.written.setdefault((p.at, hash(alone)), [])
-        found = next((n for m, c, n in alike if m.plain_is_equal(alone) and c.plain_is_equal(p.context)), None)
-        if found is None:
-            found = self.ast(p, (alone,))
-            alike.append((alone, p.context, found))
-        return self.body(found, replace(w, one=next(iter(p.times))))
+            return self.body(self.ast(p, times, places), replace(w, freed=()))
+        one = next(iter(p.times))
+        coords = [c.name for c in self.stmts[one].coords] if one in self.stmts else [*self.times[one][p.at :]]
+        found = free(times[0], p.at, [coords.index(c) if c in coords else -1 for c in self.times[one][p.at : p.at + len(places)]])
+        alone = without(times[0], found, p.at).set_tuple_name(IN, ONE)
+        places = tuple(k for k in places if k not in {f.place for f in found})
+        alike = self.written.setdefault((places, hash(alone)), [])
+        ast = next((n for m, c, n in alike if m.plain_is_equal(alone) and c.plain_is_equal(p.context)), None)
+        if ast is None:
+            ast = self.ast(p, (alone,), places)
+            alike.append((alone, p.context, ast))
+        return self.body(ast, replace(w, one=one, freed=found, free=found))
 
-    def ast(self, p: Part, times: tuple[isl.Map, ...]) -> isl.AstNode:
-        """The loops of `times` inside the part's."""
-        depth = times[0].dim(OUT)
-        ids = isl.IdList.alloc(isl.DEFAULT_CONTEXT, depth)
-        for i in range(depth):
-            ids = ids.add(isl.Id(iterator(p.at + i)))
+    def ast(self, p: Part, times: tuple[isl.Map, ...], places: Sequence[int]) -> isl.AstNode:
+        """The loops of `times`, at these places, inside the part's."""
+        ids = isl.IdList.alloc(isl.DEFAULT_CONTEXT, len(places))
+        for k in places:
+            ids = ids.add(isl.Id(iterator(k)))
         schedule = reduce(isl.UnionMap.union, map(isl.UnionMap.from_map, times))
         return isl.AstBuild.from_context(p.context).set_iterators(ids).node_from_schedule_map(schedule)
 
@@ -208,6 +168,8 @@ class _Writer:
         return w.one if name == ONE else name
 
     def body(self, n: isl.AstNode, w: _Around) -> tuple[Node, ...]:
+        if w.free and n.get_type() != N.if_ and ((k := first_place(n)) is None or k > w.free[0].place):
+            return (self.counted(n, w),)
         match n.get_type():
             case N.block:
                 items = n.block_get_children()
@@ -224,10 +186,17 @@ class _Writer:
 
     def within(self, part: Part, call: isl.AstExpr, w: _Around) -> _Around:
         """`w` with the places around `part` for which isl has no loop, since it knows their one value: { k div 2 }."""
-        depth = call.get_op_n_arg() - 1
-        found = {iterator(part.at - depth + i): index(call.get_op_arg(i + 1), w.env) for i in range(depth)}
+        args = self.arguments(call, w)
+        found = {iterator(part.at - len(args) + i): x for i, x in enumerate(args)}
         fixed = {name: x for name, x in found.items() if name not in w.coord and name not in w.env and x != affine(name)}
         return replace(w, env=w.env | fixed) if fixed else w
+
+    def arguments(self, call: isl.AstExpr, w: _Around) -> list[Affine]:
+        """Counts of steps: the coordinates of a statement, or stand-in, where it runs."""
+        out = [index(call.get_op_arg(i), w.env) for i in range(1, call.get_op_n_arg())]
+        for f in sorted(w.freed, key=lambda f: f.arg):
+            out.insert(f.arg, affine(iterator(f.place)))
+        return out
 
     def scale(self, w: _Around) -> dict[str, tuple[str, int]]:
         return {i: (c, self.steps.get(c, 1)) for i, c in w.coord.items()}
@@ -240,6 +209,15 @@ class _Writer:
         for case in reversed(cases(n.if_get_cond(), w.env)):
             other = (If(tuple(rescale(t, scale, inequality=True) for t in case), then, other),)
         return other
+
+    def counted(self, n: isl.AstNode, w: _Around) -> For:
+        """The next of the loops that isl does not write, around all of `n`."""
+        f, c = w.free[0], self.times[w.one][w.free[0].place]
+        step, (kind, extent) = self.steps.get(c, 1), self.kinds.get(c, (Kind.SERIAL, None))
+        inside = replace(w, free=w.free[1:], coord=w.coord | {iterator(f.place): c},
+                         locked=w.locked | {c} if kind in LOCKSTEP else w.locked)
+        return For(c, Affine(), affine(f.count * step), self.body(n, inside), step, kind, extent if kind in COUNTED else None,
+                   self.weights.get(c, 0))
 
     def loop(self, n: isl.AstNode, w: _Around) -> tuple[Node, ...]:
         name = n.for_get_iterator().get_id().get_name()
@@ -280,20 +258,10 @@ class _Writer:
         lost = tuple(c for c in self.numbering.get(s.name, ()) if c.name not in w.coord.values())
         if lost:
             raise LostError(s, lost)
-        counts = (index(call.get_op_arg(i), w.env) for i in range(1, call.get_op_n_arg()))
-        scale = self.scale(w)
+        counts, scale = self.arguments(call, w), self.scale(w)
         instance = tuple(rescale(x * c.step, scale) for c, x in zip(s.coords, counts, strict=True))
         at = {c.name: x for c, x in zip(s.coords, instance, strict=True)}
         lift = tuple(substitute(x, at) for x in s.lift)
         store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at), later=s.later,
                       lasting=s.lasting)
         return If(tuple(substitute(t, at) for t in s.tests), (store,), ()) if s.tests else store
-
-
-def _as_parameters(m: isl.Map, kind: isl.dim_type, iterators: Sequence[str]) -> isl.Map:
-    """`m` with its first dimensions of a kind as parameters of these names."""
-    first = m.dim(P)
-    m = m.move_dims(P, first, kind, 0, len(iterators))
-    for i, name in enumerate(iterators):
-        m = m.set_dim_name(P, first + i, name)
-    return m
