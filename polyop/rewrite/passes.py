@@ -25,9 +25,10 @@ from math import prod
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op
 from polyop.ir.target import Target
-from polyop.rewrite.dependent import Chain, Picks, Powers, chains_of
+from polyop.rewrite.dependent import Chain, Picks, Powers, Products, chains_of
 from polyop.rewrite.folds import resolved
 
+FAR = 2 << 20  # bytes of an L2 so far that to read a row again takes longer than means of blocks do, which need no powers
 TILE = 192  # rows that contractions which follow each other take at a time, see `poly/around.py`
 
 
@@ -50,15 +51,17 @@ class Rolled:
 class Pass:
     """A chain of reductions.
 
-    extent   the elements along it; bytes_: of one of them in all that is read
-    rows     the extents of what its first reduction keeps
-    search   whether it only looks for places
+    extent    the elements along it; bytes_: of one of them in all that is read
+    rows      the extents of what its first reduction keeps
+    search    whether it only looks for places
+    products  whether it only adds up products of distances from the mean of what one argument has
     """
 
     extent: Affine
     bytes_: int
     rows: tuple[Affine, ...]
     search: bool = False
+    products: bool = False
     rolled: Rolled | None = None
 
 
@@ -98,12 +101,14 @@ def find_passes(op: Op) -> tuple[Pass, ...]:
     return tuple(p for p in (_pass(op, c) for c in chains_of(op)) if p)
 
 
-def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Target) -> bool:
+def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Target, threads: int = 1) -> bool:
     """Whether one of `passes` goes over more than its cache holds in a call of these sizes."""
     def pays(p: Pass) -> bool:
-        row = evaluate(p.extent, sizes) * p.bytes_
-        if p.search and row * prod(evaluate(e, sizes) for e in p.rows) <= target.l3 // 2:
+        row, rows = evaluate(p.extent, sizes) * p.bytes_, prod(evaluate(e, sizes) for e in p.rows)
+        if p.search and row * rows <= target.l3 // 2:
             return False
+        if p.products and target.l2 >= FAR and rows >= threads:
+            return row > target.l2 // 32
         return row * TILE > target.l3 // 2 if p.rolled else row > target.l2
 
     return any(map(pays, passes))
@@ -124,7 +129,9 @@ def _pass(op: Op, chain: Chain) -> Pass | None:
         rolled = Rolled(tuple(kept), tuple(alone) if all(alone) else (), tuple(f.result for f in chain.folds))
         return Pass(first.extent, max(x.dtype.bytes_ for x in made), rows, rolled=rolled)
     search = all(isinstance(m, Picks) for m in chain.members)
-    return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), rows, search)
+    given = len(elements) == 1 and all(op.tensor(n).role == "in" for n in elements)
+    products = given and all(isinstance(m, Products) for m in chain.members)
+    return Pass(first.extent, sum(x.dtype.bytes_ for x in elements.values()), rows, search, products)
 
 
 def _depths(op: Op, tensor: str) -> tuple[str, ...]:

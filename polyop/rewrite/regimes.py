@@ -61,7 +61,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     height = 0 if rows or few else tile_height(q, sizes, target, short)
     if windows and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
-    cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target))
+    cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target, threads))
     overlap = options.overlap or tile_rows(q.chains, sizes, target)
     may_cut = not cascade and options.numerics != "strict"
     factors = options.factors or (options.numerics != "strict" and factors_out(q.inner, sizes))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -154,6 +156,17 @@ def test_rows_beyond_l2_are_done_in_one_pass():
     assert regime(q, {"dim0": 4, "C": longest + 1}, Options(), V4).cascade
     assert not regime(q, {"dim0": 4, "C": longest + 1}, Options(numerics="strict"), V4).cascade
     assert not regime(q, {"dim0": 4, "C": longest + 1}, Options(special=False), V4).cascade
+
+
+@pytest.mark.parametrize(("name", "columns", "threads", "cascade"), [
+    ("layernorm", 16384, 1, False), ("layernorm", 16385, 1, True), ("layernorm", 16385, 8, True), ("layernorm", 16385, 9, False),
+    ("add_layernorm", 16385, 1, False), ("softmax", 16385, 1, False)])
+def test_distances_from_a_mean_are_added_up_in_one_pass_where_l2_is_far(name, columns, threads, cascade):
+    """Not if rows are kept on the way or their powers would be taken again, nor where threads are more than rows."""
+    q, far = questions(library("softmax" if name == "softmax" else "norm", name)), replace(V4, l2=2 << 20)
+    sizes = {"dim0": 8, "C" if name == "softmax" else "D": columns}
+    assert regime(q, sizes, Options(), far, threads).cascade is cascade
+    assert not regime(q, sizes, Options(), V4, threads).cascade
 
 
 def test_places_of_extremes_are_found_in_one_pass_where_rows_come_from_memory():
