@@ -13,6 +13,8 @@ FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 1
 WORDS_FAR = 3  # the same for products of words, of which a block of as many bytes is used half as often (8 x 3 beats 12 x 2)
 SHORTEST, TALLEST = 4, 8  # rows of a tile that is made to fit: fewer use each vector too little, more have too many addresses
 TALLEST_NARROW = 14  # the same where all columns are two vectors: two sums for each address
+SLIDING_FAR = 3  # `FAR` where a window slides along rows, of an L2 of `SLOW` bytes or more (14 x 2 beats 7 x 3)
+SLOW = 2 << 20
 WINDOW = 8  # steps of a window at most that are written out for rows which share what they read
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 PAGE = 8  # units of `time` to store an element on a page of its own
@@ -127,6 +129,17 @@ def fitting_pair(t: Target, lanes: int, rows: int, across: int, columns: int, li
                 if taken < best:
                     best, found = taken, (r, pair)
     return found
+
+
+def sliding_height(t: Target, lanes: int, rows: int, columns: int, height: int) -> int:
+    """The rows of a tile along which a window slides: `TALLEST_NARROW` where L2 is slow and that takes less than `height` rows.
+
+    Such rows lie in L1, side by side, and several turns of the window use them; of rows far apart so many leave it.
+    """
+    def taken(height: int) -> float:
+        return time(register_tile(t, lanes, height=height), lanes, rows, columns, far=SLIDING_FAR, chains=t.fma_chains)
+
+    return TALLEST_NARROW if t.l2 >= SLOW and taken(TALLEST_NARROW) < WORTH * taken(height) else height
 
 
 def is_narrow(height: int) -> bool:

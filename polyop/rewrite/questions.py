@@ -75,6 +75,7 @@ class Questions:
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
+    sliding  the extents of the windows that are added to the row of these tiles, and of what else is added up but windows
     sides    of the same
     deep     the extents of what the one contraction adds up along, if these are several, none is a window, and no condition holds
     brief    the same for one or several, extents of its result, and the bytes of an element
@@ -107,6 +108,7 @@ class Questions:
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
+    sliding: tuple[tuple[Affine, ...], tuple[Affine, ...]]
     sides: Sides | None
     deep: tuple[Affine, ...]
     brief: tuple[tuple[Affine, ...], tuple[Affine, ...], int]
@@ -140,7 +142,8 @@ def questions(op: Op) -> Questions:
                      _heads(op, contractions),
                      tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
                      _single(op, contractions), _turns(op, contractions),
-                     _sums_of_rows(op, contractions), _tile(op, contractions), _sides(op, contractions), _deep(op, contractions),
+                     _sums_of_rows(op, contractions), _tile(op, contractions), _sliding(op, contractions),
+                     _sides(op, contractions), _deep(op, contractions),
                      _brief(op, contractions),
                      bounding(op),
                      find_rows(op), find_abreast(op), _carried(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
@@ -273,6 +276,19 @@ def _tile(op: Op, contractions: list[tuple[Step, str]]) -> tuple[Affine, Affine,
     if not rows or not names(extents[last]) <= set(op.sizes):
         return None
     return extents[rows[-1]], extents[last], s.target.dtype.bytes_
+
+
+def _sliding(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, ...], tuple[Affine, ...]]:
+    """The extents of what is added to the last row of the one contraction, and of what it adds up beside windows."""
+    if len(contractions) != 1:
+        return (), ()
+    (s, last), = contractions
+    row, extents = _row_indices(s, last)[-1:], {r.index: r.upper - r.lower for r in s.ranges}
+    depth = {i: e for i, e in extents.items() if i not in expr_names(s.target)}
+    positions = [names(p) for x in loads(s.expr) for p in x.index if isinstance(p, Affine) and names(p) & {*row}]
+    windows = tuple(e for i, e in depth.items() if any(i in p for p in positions))
+    rest = tuple(e for i, e in depth.items() if not _is_window(s, i))
+    return (windows, rest) if all(names(e) <= set(op.sizes) for e in (*windows, *rest)) else ((), ())
 
 
 def _kept(op: Op) -> tuple[tuple[tuple[Affine, ...], int], ...]:

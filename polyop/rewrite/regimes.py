@@ -9,7 +9,7 @@ from typing import Any
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options, altered
-from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, turning_pays
+from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, sliding_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.factors import Inner
 from polyop.rewrite.factors import pays as factors_out
@@ -30,6 +30,7 @@ UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run
 LONG = 32  # that part of L1
 BRIEF = 64  # terms at most of sums that are never cut
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
+STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
 LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
 LEAST = 5  # rows of one vector that go together in a window
 ABREAST = 8  # rows: with six they take as long together as one after the other
@@ -180,7 +181,11 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
         down, along = along, down
     # where rows are one index, few rows of a tile are neighbours too: 100000 x 32 with 32 terms took 1.1 times as long with 14
     several = any(len(extents or ()) > 1 for extents in q.rows)
-    return fitting_height(target, target.lanes(bytes_), down, along, known=known, tall=several and not (short or q.windows))
+    lanes = target.lanes(bytes_)
+    height = fitting_height(target, lanes, down, along, known=known, tall=several and not (short or q.windows))
+    windows, steps = (prod(evaluate(e, sizes) for e in part) for part in q.sliding)
+    slides = not short and windows > 1 and steps >= STEPS
+    return sliding_height(target, lanes, down, along, height) if slides else height
 
 
 def tile_pair(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, int]:
