@@ -12,7 +12,7 @@ ask the same is asked about once: for most steps of a window no row of the tile 
 tiles. What lanes decide differently stays, since most tiles reach over the border along their lanes. Asking for that in each step
 instead was worth 10 to 25 % for windows in steps of two, cost 5 to 15 % elsewhere, and twice the code. So does a tile that looks
 in one of two ways alone, as the first of many does that copy an operand. So does a tile with rows missing, unless all
-rows share its code (`apart.py`).
+rows share its code (`apart.py`). A tile with lanes missing that turns its results is asked about inside alone.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from polyop.codegen.apart import rows_lie_apart
 from polyop.codegen.ends import settled
 from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, bounds, loads, names, substitute
 from polyop.ir.expr import rebuild as rebuild_expr
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, children, rebuild, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Space, Store, children, rebuild, walk
 
 Body = tuple[Node, ...]
 Ends = Mapping[str, tuple[Affine, Affine]]
@@ -49,7 +49,22 @@ def _tile(nest: LoopNest, n: For) -> Node:
     own = {f.index for f in inside}
     asked = [(t, {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}) for t, ends in _tests(n, {})]
     varying = {t for t, free in asked if names(t) & (own - free.keys())}
-    return _asked(n, [(t, free) for t, free in asked if t not in varying])
+    steps = _steps(n, frozenset()) if _is_turned(nest, n) else n
+    return steps if steps != n else _asked(n, [(t, free) for t, free in asked if t not in varying])
+
+
+def _is_turned(nest: LoopNest, n: For) -> bool:
+    """Whether lanes of which some are missing lie across what a result has side by side: it takes hundreds of lines to turn it.
+
+    There are several such tiles, one for each number of vectors. Windows are asked about inside them, once for each of their
+    steps, so that they are written once: a convolution so compiles in four fifths of the time, and takes no longer.
+    """
+    def across(x: Store) -> bool:
+        b = nest.buffer(x.target.source)
+        along = [d for d, p in enumerate(x.target.index) if isinstance(p, Affine) and n.index in names(p)]
+        return b.space != Space.REG and bool(along) and b.dense not in (None, *along)
+
+    return not n.is_full and any(isinstance(x, Store) and across(x) for x in walk(n.body))
 
 
 def _is_seldom(n: Node) -> bool:

@@ -137,17 +137,21 @@ def test_machine_code_agrees_at_every_border(chosen, target):
         check(n, {"N": size, "R": 3}, kernel=k)
 
 
-def image(steps: int) -> LoopNest:
-    """Y[p] = the sum over c and a window of 3 of X[c, steps p + r - 1], 0 outside, in tiles of 3 rows and 8 equal lanes."""
+def image(steps: int, missing: bool = False, turned: bool = False) -> LoopNest:
+    """Y[p] = the sum over c and a window of 3 of X[c, steps p + r - 1], 0 outside, in tiles of 3 rows and 8 equal lanes.
+
+    missing   whether there are but R lanes, if that is less; turned: whether rows lie side by side in Y
+    """
     at = A((steps, "p_c"), (steps, "p_p"), "r", -1)
     body = rows("p_p", ROWS, least(ROWS, A("N", (-1, "p_c"))),
                 nests.st(ld("acc", "p_p", "q_v"), ld("X", "c", at, guard=(at, A("N", -1) - at)), "add"))
     acc = ld("acc", "p_p", "q_v")
     start, end = (rows("p_p", ROWS, least(ROWS, A("N", (-1, "p_c"))), x) for x in (
-        nests.st(acc, Const(0.0, F32)), nests.st(ld("Y", A("p_c", "p_p"), A("q_v")), acc)))
-    tile = lanes("q_v", LANES, LANES, start, loop("r", 3, loop("c", "R", body)), end)
-    return nest([tensor("X", "R", "N"), tensor("Y", "N", LANES), reg("acc", ROWS, LANES)], [loop("p_c", "N", tile, step=ROWS)],
-                sizes=("N", "R"))
+        nests.st(acc, Const(0.0, F32)),
+        nests.st(ld("Y", *((A("q_v"), A("p_c", "p_p")) if turned else (A("p_c", "p_p"), A("q_v")))), acc)))
+    tile = lanes("q_v", LANES, least(LANES, "R") if missing else LANES, start, loop("r", 3, loop("c", "R", body)), end)
+    y = tensor("Y", *((LANES, "N") if turned else ("N", LANES)))
+    return nest([tensor("X", "R", "N"), y, reg("acc", ROWS, LANES)], [loop("p_c", "N", tile, step=ROWS)], sizes=("N", "R"))
 
 
 @pytest.mark.parametrize("steps", [1, 2])
@@ -177,3 +181,21 @@ def test_loops_of_one_name_are_asked_about_up_to_where_each_ends(bounds):
     n = nest([tensor(t, "N", LANES) for t in "XTY"], [loop("i_c", "N", lanes("v", LANES, LANES, *parts), step=5)])
     cut = unguard(n)
     assert cut != n and difference(n, cut, isl.Set("[N] -> { : N >= 1 }")) is None
+
+
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("steps", [1, 2])
+def test_a_tile_with_lanes_missing_is_written_once_if_it_turns_its_results(steps, turned):
+    n = split_full_tiles(image(steps, True, turned), 4)
+    cut = unguard(n)
+    narrow, full = ([[isinstance(x, For) and x.index == "q_v" and x.is_full == k for x in walk(m.body)].count(True)
+                     for m in (n, cut)] for k in (False, True))
+    assert narrow[0] and (narrow[0] == narrow[1]) == turned and full[0] < full[1]
+    assert difference(n, cut, isl.Set("[N, R] -> { : N >= 1 and R >= 1 }")) is None
+    for size, width in ((1, 1), (3, 7), (7, 8), (12, 9)):
+        x, got = np.random.default_rng(size).integers(-9, 9, (width, size)).astype(np.float32), []
+        for m in (n, cut):
+            arrays = {"X": x.copy(), "Y": np.zeros((LANES, size) if turned else (size, LANES), np.float32)}
+            interpret(m, {"N": size, "R": width}, {}, arrays)
+            got.append(arrays["Y"])
+        np.testing.assert_array_equal(*got)
