@@ -125,7 +125,7 @@ class _Spread:
         while copies > max(1, longest):
             copies //= 2
         each = copies if most else 1
-        n = "" if many == self.s.many else str(many)  # another group may have the class on all threads
+        n = "" if many == self.s.many else _size(many, each, copies)  # another group may have the class on all threads
         t, v = Coord(f"{c}_t{n}", many * copies), Coord(f"{c}_v{n}", each, each * many)
         p = (Coord(f"{c}_p{n}", 1, each) if most else Coord(f"{c}_p{n}", many, many * copies),) if copies > 1 else ()
         self.b.kinds[v.name] = (Kind.THREADS, many)
@@ -138,8 +138,9 @@ class _Spread:
         others = self.s.many // many
         extent = longest_of(self.b.plan, stmts, c)
         copies = min(COPIES, max(1, extent // others)) if extent else COPIES
-        t, v = Coord(f"{c}_s", others * copies), Coord(f"{c}_w{others}", 1, others)
-        p = (Coord(f"{c}_q{others}", others, others * copies),) if copies > 1 else ()
+        n = _size(others, 1, copies)
+        t, v = Coord(f"{c}_s{n}", others * copies), Coord(f"{c}_w{n}", 1, others)
+        p = (Coord(f"{c}_q{n}", others, others * copies),) if copies > 1 else ()
         self.b.kinds[v.name], self.b.weights[v.name] = (Kind.THREADS, others), many
         self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
         return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes, self.b.ties))
@@ -258,6 +259,11 @@ class _Spread:
     def is_register(self, s: Stmt) -> bool:
         home = self.b.homes.get(s.target.source)
         return home is not None and home.buffer.space == Space.REG
+
+
+def _size(many: int, each: int, copies: int) -> str:
+    """What the names of a loop's coordinates end with, so that those of other sizes have other names in another group."""
+    return str(many) if (each, copies) == (1, COPIES) else f"{many}x{each}x{copies}"
 
 
 def _renamed(x: Load, names: dict[str, str]) -> Load:

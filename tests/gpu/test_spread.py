@@ -59,6 +59,20 @@ def test_sums_that_no_threads_share_stand_together_in_their_loop(on: str) -> Non
         np.testing.assert_allclose(a["y"], x - x.sum(1, keepdims=True) + (x * x).sum(1, keepdims=True), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
+def test_sums_beside_a_short_row_may_move_different_numbers_of_neighbours(on: str) -> None:
+    text = """op f(x: u8[R, K, L], at: i32[K], w: u8[L, V, N], z: u8[N]) -> (y: i32[R]) {
+        t[r,n] += i32(x[r,k,l]) * i32((w[l,at[k],n] else 1)); y[r] += t[r,n] * i32(z[n]) }"""
+    c = compiled(text, Options(hints=(("N", 32),), shares=(("t", 16),)), on)
+    assert c.rung == "tuned" and "of which n x 4 and l, n x 4 and t" in c.chosen[0]  # 8 of u8 at once, and 1 of i32
+    for (r, k, m, n), order in zip(((1, 1, 1, 1), (2, 17, 9, 31), (3, 40, 5, 33)), emulated.ORDERS, strict=True):
+        a = values(c, {"R": r, "K": k, "L": m, "N": n, "V": 9}, order)
+        x, w, z = (a[name].astype(int) for name in "xwz")
+        inside = (a["at"] >= 0) & (a["at"] < 9)
+        w = np.where(inside[:, None], w[:, np.where(inside, a["at"], 0)], 1)
+        np.testing.assert_array_equal(a["y"], np.einsum("rkl,lkn,n->r", x, w, z).astype(np.int32))
+
+
 def test_warps_of_64_fold_as_well() -> None:
     for text, want in ((SOFTMAX, softmax), (CENTRED, lambda x: x - x.mean(0))):
         a = values(compiled(text, on="hip:gfx942"), {"R": 5, "N": 70})
