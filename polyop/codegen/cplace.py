@@ -77,7 +77,8 @@ def offset(load: Load, values: Mapping[int, Text], scope: Scope) -> Text:
     for d, (position, stride) in enumerate(zip(load.index, strides(b, scope.names[b.name]), strict=True)):
         if not isinstance(position, Affine):
             extent, site = index(b.dims[d][0], scope.names).c, scope.sites[load]
-            parts.append(f"pop_position({values[d].c}, {extent}, {stride}, pop_status, {site})")
+            told = f", pop_status, {site}" if site else ""
+            parts.append(f"pop_position({values[d].c}, {extent}, {stride}{told})")
             continue
         slot = quasi("div", position, affine(b.dims[d][1]))
         if b.turned and d == len(b.dims) - 2:

@@ -153,12 +153,17 @@ def all_lie_well(r: Run, n: For, scope: Scope) -> list[str] | None:
 
 
 def _place(x: Load, row: str, scope: Scope) -> str:
-    """Where in its buffer the first of the neighbours along `row` lies."""
+    """Where in its buffer the first of the neighbours along `row` lies.
+
+    Notes   That it lies outside is told by the loop one by one, which follows then, and only if it is needed: not of
+            `(X[p[i], j] else 0)`.
+    """
     first = Load(x.source, tuple(substitute(p, {row: Affine()}) if isinstance(p, Affine) else p for p in x.index), x.dtype)
     if not _is_searched(x):
         return offset(first, {}, scope).at(12)
-    found = [expression(p, scope) for p in x.index if not isinstance(p, Affine)]
-    return offset(first, computed(first, found), replace(scope, sites={**scope.sites, first: scope.sites[x]})).c
+    silent = replace(scope, sites=dict.fromkeys((*scope.sites, first), 0))
+    found = [expression(p, silent) for p in x.index if not isinstance(p, Affine)]
+    return offset(first, computed(first, found), silent).c
 
 
 def _is_searched(x: Load) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from gpu_cases import CASES, Case, data
+from gpu_texts import compiled
 
 from polyop.codegen import cuda, hip
 from polyop.ir.errors import UnsupportedError
@@ -75,6 +76,24 @@ def test_a_store_at_a_position_outside_is_reported_and_not_carried_out() -> None
     report = emulated.run(printed(case, "cuda:sm_80"), case.sizes[0], {}, arrays)
     assert str(report.site) == "Y[ids[i]]"
     assert report.findings == ()
+
+
+ROWS = "op rows(E: f32[V, D], ids: i32[N]) -> (Y: f32[N, D]) {{ Y[i, d] = {} }}"
+
+
+@pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
+@pytest.mark.parametrize(("read", "needed"), [
+    ("(E[ids[i], d] else 7)", False), ("ids[i] >= 0 ? E[ids[i], d] : 7", False), ("E[ids[i], d]", True)])
+def test_rows_that_are_not_needed_may_be_outside_where_neighbours_are_moved_at_once(read: str, needed: bool, on: str) -> None:
+    made = compiled(ROWS.format(read), on=on).module
+    assert made is not None and "pop_wide<4>" in made.text
+    for d, order in zip((1, 35, 36), emulated.ORDERS, strict=True):
+        table, ids = np.arange(5 * d, dtype=np.float32).reshape(5, d), np.array([4, -1, 0, 2], np.int32)
+        arrays = {"E": table, "ids": ids, "Y": np.zeros((4, d), np.float32)}
+        report = emulated.run(made, {"V": 5, "D": d, "N": 4}, {}, arrays, order=order)
+        assert (report.site is not None) == needed and report.findings == ()
+        if not needed:
+            np.testing.assert_array_equal(arrays["Y"], np.where(ids[:, None] >= 0, table[ids], 7))
 
 
 def test_inputs_with_any_strides_are_accepted() -> None:

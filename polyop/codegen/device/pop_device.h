@@ -290,6 +290,9 @@ POP_FN pop_i64 pop_position(pop_i64 at, pop_i64 extent, pop_i64 stride, pop_u32*
     pop_fail(status, site);
     return POP_OUTSIDE;
 }
+POP_FN pop_i64 pop_position(pop_i64 at, pop_i64 extent, pop_i64 stride) {  // of what may not be needed: nothing is told
+    return at >= 0 && at < extent ? at * stride : POP_OUTSIDE;
+}
 POP_FN bool pop_is_inside(pop_i64 at) { return at > POP_OUTSIDE / 2; }
 template <class T> POP_FN T pop_read(const T* from, pop_i64 at) { return pop_is_inside(at) ? from[at] : (T)0; }
 
