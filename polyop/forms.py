@@ -17,6 +17,7 @@ from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.factors import taken_out
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
+from polyop.rewrite.late import turned_late
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.operands import rounded_apart
 from polyop.rewrite.overlap import cut_into_tiles
@@ -68,6 +69,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     """
     near = _read(op, options, target)
     if options.rung == "tuned" and target.family == "x86":
+        near = turned_late(near) if options.late else near
         near = taken_out(near) if options.factors else near
         near = widened(raised(near) if options.raised else near, options.widened)
         near = turned_inward(near, dict(options.inward))

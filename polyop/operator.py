@@ -202,7 +202,7 @@ class Operator:
         if min(sizes.values(), default=0) < 1:
             return NotImplemented
         points, options = work(form.op, sizes), self._variant(merged.questions, sizes)
-        asked = form.units(options.ones), options
+        asked = _as_it_lies(merged.questions, form.units(options.ones), options)
         taken, price = asked, 0.0
         if asked not in merged.kernels:
             found = self._lender(merged, asked, form.units)
@@ -312,7 +312,7 @@ class Operator:
     def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
                 points: int) -> tuple[Kernel | Interpreted, Key]:
         """The kernel for a call that asks for `options`, and its key: it may serve for one that is not there yet."""
-        asked = layout(seen.op, seen.views, options.ones), options
+        asked = _as_it_lies(merged.questions, layout(seen.op, seen.views, options.ones), options)
         taken = self._lent(merged, seen, asked, look, points) or asked
         target = cpu.resolve(self.target)
         if target.family != "x86":
@@ -430,3 +430,9 @@ def _roomy(f: Callable[[], T]) -> T:
         return f()
     except RecursionError:
         return with_room(f)
+
+
+def _as_it_lies(q: Questions, units: Layout, options: Options) -> Key:
+    """What finds the kernel of a call: an operand that lies across the result by the text may lie along it in memory."""
+    across = all(units.unit(x.tensors[0]) == len(x.operand) - 1 and units.unit(x.tensors[1]) == len(x.result) - 1 for x in q.late)
+    return (units, options) if across or not options.late else (units, altered(options, (("late", False),)))

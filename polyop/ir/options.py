@@ -55,6 +55,7 @@ class Options:
     widened    operands of 16-bit floats that are widened before the product which uses them often enough for that in these calls
     inward     (input, dimension) of inputs that lie along the rows of tiles in these calls, and are copied to lie along that
                dimension, which is added up
+    late       whether contractions whose large operand lies across their result are computed in its order, and turned afterwards
     lent       whether rows of temporaries are so long in these calls that they lie in those of a result that takes them
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether several threads run the kernel: loops are then cut so that all have work, and else none is shared out
@@ -100,6 +101,7 @@ class Options:
     raised: bool = False
     widened: tuple[str, ...] = ()
     inward: tuple[tuple[str, int], ...] = ()
+    late: bool = False
     lent: bool = False
     cascade: bool = False
     threads: bool = False

@@ -11,7 +11,7 @@ from itertools import takewhile
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Load, affine
+from polyop.ir.expr import Affine, Load, affine, expr_names
 from polyop.poly.classes import Loops
 from polyop.poly.edges import Edge, counterpart, same_value, single
 from polyop.poly.iterators import blocks_of, is_contraction, shares_of, written
@@ -141,6 +141,9 @@ class Fusion:
         if d.heavy and not pointwise:
             self.notes.append(f"{s.name} is not fused with the contraction {d.stmts[-1].name}: it needs more than a point of it")
             return False
+        if d.heavy and self.lies_across(d, own, s):
+            self.notes.append(f"{s.name} is not fused with the contraction {d.stmts[-1].name}: it lies across its tiles")
+            return False
         mine = {c: i for i, c in own.items()}
         old = d.domain if shell == d.shell else self.loops.projection(d.stmts[0], self.loops.iterators(d.stmts[0], shell))
         if not self.loops.projection(s, tuple(mine[c] for c in shell)).is_equal(old):
@@ -156,6 +159,19 @@ class Fusion:
         d.stmts.append(s)
         d.shell, d.heavy, d.domain = shell, d.heavy or heavy, old
         return True
+
+    def lies_across(self, d: _Draft, own: Mapping[str, str], s: Stmt) -> bool:
+        """Whether `s` only moves the sums of `d` to where neither lanes nor rows of a tile are neighbours.
+
+        Both ends of the two targets are then columns, in the same operand: { Z[j, b, a] = t[a, j, b] } of X[a, k, b] * W[j, k].
+        """
+        u = next(q for q in d.stmts if q.kind == UPDATE)
+        names = [p.name for q in (u, s) for p in q.target.index[-1:] if isinstance(p, Affine) and p.name]
+        if len(names) < 2 or not isinstance(s.expr, Load):
+            return False
+        lane, end = self.classes[u.name].get(names[0]), own.get(names[1])
+        used = [{self.classes[u.name].get(i) for i in expr_names(x)} for x in u.reads]
+        return lane != end and any(lane in x for x in used) and all((lane in x) == (end in x) for x in used)
 
     def lies_beside(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
         """Put `s` into `d` where that copies rows of a tensor, and `s` the few elements before or behind each of them.

@@ -9,6 +9,7 @@ from polyop.ir.op import Op, Step
 from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.inward import Lying, find_inward
+from polyop.rewrite.late import Late, find_late
 from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.raised import Alike, find_alike
@@ -90,6 +91,7 @@ class Questions:
     inner    those of which factors may be taken out
     alike    those of products of bytes of one sort
     wide     those of products of 16-bit floats
+    late     those of which a large operand lies across the result
     inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
     kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
@@ -123,6 +125,7 @@ class Questions:
     inner: tuple[Inner, ...]
     alike: tuple[Alike, ...]
     wide: tuple[Wide, ...]
+    late: tuple[Late, ...]
     inward: tuple[Lying, ...]
     kept: tuple[tuple[tuple[Affine, ...], int], ...]
     little: tuple[Affine, ...]
@@ -147,7 +150,7 @@ def questions(op: Op) -> Questions:
                      _brief(op, contractions),
                      bounding(op),
                      find_rows(op), find_abreast(op), _carried(op), find_passes(op), find_splits(op), find_chains(op), sums(op),
-                     find_inner(op), find_alike(op), find_wide(op), find_inward(op), _kept(op),
+                     find_inner(op), find_alike(op), find_wide(op), find_late(op), find_inward(op), _kept(op),
                      _little(op, contractions), lines(op))
 
 

@@ -14,6 +14,7 @@ from polyop.ir.target import Target
 from polyop.rewrite.factors import Inner
 from polyop.rewrite.factors import pays as factors_out
 from polyop.rewrite.inward import rows_of_images, to_turn_inward
+from polyop.rewrite.late import TIMES
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, Short, questions
@@ -78,7 +79,10 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     inward = to_turn_inward(q.inward, sizes, target, threads) if is_turned else ()
     overlap = overlap or (rows_of_images(q.inward, sizes, target, threads) if inward else 0)
     fixed, pair = windows + little_sizes(q, sizes, ones), 0
-    if not (rows or few or short or factors or fixed):
+    late = options.late or (not (rows or few or factors or fixed) and lies_across(q, sizes, target))
+    if late:  # tiles are those of another result
+        height, short = 0, 0
+    elif not (rows or few or short or factors or fixed):
         fixed = brief_sizes(q, sizes, ones, target)
         paired, pair = tile_pair(q, sizes, target)
         if pair and q.sides and (name := q.sides.columns[-1].name):
@@ -90,7 +94,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                  raised=options.raised or raising_pays(q.alike, sizes, target),
                  widened=options.widened or to_widen(q.wide, sizes, target, options.numerics == "strict"),
                  inward=options.inward or inward,
-                 lent=options.lent or has_long_rows(q, sizes, target),
+                 late=late, lent=options.lent or has_long_rows(q, sizes, target),
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
 
 
@@ -188,6 +192,12 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     return sliding_height(target, lanes, down, along, height) if slides else height
 
 
+def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether a large operand of a contraction, larger than the result, lies across it."""
+    found = [(prod(evaluate(e, sizes) for e in x.operand), prod(evaluate(e, sizes) for e in x.result), x.bytes_) for x in q.late]
+    return any(elems * bytes_ >= target.stream_bytes and elems >= TIMES * result for elems, result, bytes_ in found)
+
+
 def tile_pair(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, int]:
     """(height, values of the other column) of register tiles whose lanes run over the last two columns of a call, or (0, 0)."""
     if q.sides is None or not q.brief[0] or len(q.sides.columns) < 2 or not q.sides.columns[-1].name:
@@ -267,6 +277,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which register tiles of another height are less empty")
     if q.deep:
         out.append("in which a contraction is long in several indices")
+    if q.late:
+        out.append("in which an operand that lies across the result of a contraction is large")
     if q.brief[0]:
         out.append(f"in which each of many results has at most {BRIEF} terms, one for each number of these")
     if q.far:

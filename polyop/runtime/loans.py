@@ -42,7 +42,7 @@ def everyday(asked: Options, given: Options) -> Options:
                    height=given.height, pair=given.pair, strip=given.strip, overlap=given.overlap,
                    paged=given.paged, along=given.along,
                    abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised, widened=given.widened,
-                   inward=given.inward, lent=given.lent, deep=given.deep)
+                   inward=given.inward, late=given.late, lent=given.lent, deep=given.deep)
 
 
 def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:

@@ -1,0 +1,81 @@
+"""A contraction in the order in which its large operand lies, whose smaller result is turned afterwards.
+
+    Z[j, b, a] += X[a, k, b] * W[j, k]     becomes     t[a, j, b] += X[a, k, b] * W[j, k];  Z[j, b, a] = t[a, j, b]
+
+Lanes run along what has unit stride in the result. If X has unit stride along another index that the result keeps, all of X would
+be copied in turned squares, which take a line here and a line there; as it lies, it is streamed. t is as large as the result.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
+from polyop.ir.op import Op, Step, Tensor
+from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.instead import with_steps
+from polyop.rewrite.names import all_names, fresh
+
+TIMES = 2
+"""How many times as large as the result an operand is at least that is not turned."""
+
+
+@dataclass(frozen=True, slots=True)
+class Late:
+    """A sum of products with such an operand: the extents of that and of the result, and the bytes of an element.
+
+    tensors   the names of both, which lie so if neighbours in their last dimensions are neighbours in memory
+    """
+
+    tensors: tuple[str, str]
+    operand: tuple[Affine, ...]
+    result: tuple[Affine, ...]
+    bytes_: int
+
+
+def find_late(op: Op) -> tuple[Late, ...]:
+    """The sums of `op` that are such."""
+    found = [(s, order) for s in op.steps if (order := _order(op, s))]
+    return tuple(Late((x.source, s.target.source), op.tensor(x.source).shape, op.tensor(s.target.source).shape, x.dtype.bytes_)
+                 for s, (x, _) in found)
+
+
+def turned_late(op: Op) -> Op:
+    """`op` with those sums in the order of their operand, in temporaries that become the results."""
+    taken = all_names(op)
+
+    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
+        found = _order(op, s)
+        if found is None:
+            return None
+        order, kept, whole = found[1], plain_indices(s.target) or (), op.tensor(s.target.source)
+        name = fresh(f"{s.target.source}_lying", taken)
+        t = Tensor(name, whole.dtype, tuple(whole.shape[kept.index(i)] for i in order), "temp")
+        lying = replace(s.target, source=name, index=tuple(map(affine, order)))
+        ranges = {r.index: r for r in s.ranges}
+        added = tuple(r for r in s.ranges if r.index not in kept)
+        update = replace(s, target=lying, ranges=(*(ranges[i] for i in order), *added))
+        return (t,), (update, Step(s.target, None, lying, tuple(ranges[i] for i in kept), (), s.span))
+
+    return with_steps(op, instead)
+
+
+def _order(op: Op, s: Step) -> tuple[Load, tuple[str, ...]] | None:
+    """The operand that lies across, and the indices of the result in its order: rows stand where it is added up along."""
+    kept = plain_indices(s.target)
+    if not kept or s.reduce is None or s.where or len(loads(s.expr)) != 2 or op.updates:
+        return None
+    if len(op.steps_of(s.target.source)) != 1 or op.tensor(s.target.source).role != "out":
+        return None
+    having = [x for x in loads(s.expr) if kept[-1] in expr_names(x)]
+    found = plain_indices(having[0]) if len(having) == 1 else None
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    if not found or found[-1] == kept[-1] or found[-1] not in kept or op.tensor(having[0].source).role != "in":
+        return None
+    if any(not names(e) <= set(op.sizes) for e in extents.values()):
+        return None
+    rows, added = tuple(i for i in kept if i not in found), [i for i in found if i not in kept]
+    if not rows or not added:
+        return None
+    at = found.index(added[0])
+    return having[0], tuple(i for i in (*found[:at], *rows, *found[at:]) if i in kept)

@@ -1,0 +1,101 @@
+"""A contraction whose large operand lies across the result is computed in the order of that operand, and turned afterwards."""
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import compile_op
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
+from polyop.ir.options import Options
+from polyop.ir.reference import evaluate
+from polyop.ir.span import Source
+from polyop.ir.target import BY_NAME
+from polyop.operator import _as_it_lies
+from polyop.rewrite.late import TIMES, find_late, turned_late
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import kinds, regime
+from polyop.runtime.arrays import view
+from polyop.runtime.layout import contiguous, layout
+
+AVX512 = BY_NAME["x86:x86-64-v4"]
+
+
+def views(x, w, z):
+    return {n: view(a.astype(np.float32, order="K"), n, None) for n, a in (("X", x), ("W", w), ("Z", z))}
+
+
+def op(text):
+    return instantiate(parse(Source("<test>", text)), "f")
+
+
+TEXT = "op f(X: f32[A, K, B], W: f32[J, K]) -> (Z: f32[J, B, A]) { Z[j, b, a] += X[a, k, b] * W[j, k] }"
+ACROSS = op(TEXT)
+PLUS = op("op f(W: i32[J, K], X: i32[A, D, K, B]) -> (Z: i32[B, J, D, A]) { Z[b, j, d, a] max= W[j, k] + X[a, d, k, b] }")
+
+
+def test_sums_stand_where_the_operand_lies():
+    update, turn = (str(s).split("  where") for s in turned_late(ACROSS).steps)
+    assert update[0] == "Z_lying[a, j, b] += (X[a, k, b] * W[j, k])" and turn[0] == "Z[j, b, a] = Z_lying[a, j, b]"
+    assert update[1].index("a in") < update[1].index("j in") < update[1].index("b in") < update[1].index("k in")
+    assert str(turned_late(PLUS).steps[0]).startswith("Z_lying[a, d, j, b] max=")
+
+
+@pytest.mark.parametrize("made", [ACROSS, PLUS])
+def test_the_result_is_the_same(made):
+    rng, sizes = np.random.default_rng(0), {"A": 5, "B": 3, "D": 2, "J": 4, "K": 7}
+    arrays = {t.name: rng.integers(-9, 9, [sizes[e.name] for e in t.shape]).astype(t.dtype.numpy) for t in made.inputs}
+    np.testing.assert_array_equal(evaluate(turned_late(made), sizes, {}, arrays)["Z"], evaluate(made, sizes, {}, arrays)["Z"])
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[A, K, B], W: f32[J, K]) -> (Z: f32[J, A, B]) { Z[j, a, b] += X[a, k, b] * W[j, k] }",       # along the result
+    "op f(X: f32[A, B, K], W: f32[J, K]) -> (Z: f32[J, B, A]) { Z[j, b, a] += X[a, b, k] * W[j, k] }",       # along the sum
+    "op f(X: f32[A, K, B], W: f32[J, K]) -> (Z: f32[J, B, A]) { Z[j, b, a] += X[a, k, b] * W[j, k] where k <= a }",
+    "op f(X: f32[A, K + 1, B], W: f32[J, K]) -> (Z: f32[J, B, A]) { Z[j, b, a] += X[a, k + 1, b] * W[j, k] }",
+    "op f(X: f32[A, B], W: f32[J]) -> (Z: f32[J, B, A]) { Z[j, b, a] = X[a, b] * W[j] }",                    # no sum
+    "op f(X: f32[A, K, B]) -> (Z: f32[B, A]) { Z[b, a] += X[a, k, b] }",                                     # no rows
+])
+def test_what_lies_another_way_stays(text):
+    assert turned_late(op(text)) == op(text) and find_late(op(text)) == ()
+
+
+def test_calls_with_large_operands_ask_for_it():
+    sizes = {"A": 64, "B": 512, "J": 32, "K": 64}
+    assert AVX512.stream_bytes == 64 * 64 * 512 * 4 and TIMES * 32 == 64
+    for other, late in (({}, True), ({"A": 63}, False), ({"J": 33}, False), ({"A": 99}, True)):
+        assert regime(questions(ACROSS), sizes | other, Options(), AVX512).late is late
+    assert not regime(questions(ACROSS), sizes, Options(special=False), AVX512).late
+    assert "lies across" in " ".join(kinds(ACROSS))
+
+
+def test_the_turn_is_a_pass_of_its_own():
+    made = compile_op(ACROSS, contiguous(ACROSS), AVX512, Options(late=True))
+    assert made.rung == "tuned" and "lanes b" in made.chosen[0] and len(made.chosen) == 2
+    assert any("lies across its tiles" in n for n in made.notes) and all(p.holds for p in made.proofs)
+
+
+def test_what_may_be_turned_in_registers_stays_with_its_sums():
+    turned = op("op f(A: f32[M, K], B: f32[K, N]) -> (D: f32[N, M]) { C[m, n] += A[m, k] * B[k, n]; D[n, m] = C[m, n] }")
+    assert len(compile_op(turned, contiguous(turned), AVX512, Options()).chosen) == 1
+
+
+@pytest.mark.parametrize(("a", "b", "j", "k"), [(1, 1, 1, 1), (17, 65, 7, 3), (15, 64, 6, 130), (16, 9, 23, 1)])
+def test_kernels_compute_what_numpy_does(a, b, j, k):
+    rng = np.random.default_rng(a)
+    x, w = rng.integers(-3, 4, (a, k, b)).astype(np.float32), rng.integers(-3, 4, (j, k)).astype(np.float32)
+    f = polyop.op(TEXT, options=Options(late=True))
+    np.testing.assert_array_equal(f(x, w), np.einsum("akb,jk->jba", x.astype(np.float64), w))
+
+
+def test_an_operand_that_lies_along_the_result_in_memory_needs_no_turn():
+    f, sizes = polyop.op(TEXT), {"A": 64, "B": 512, "J": 32, "K": 64}
+    rng = np.random.default_rng(0)
+    w, across = (rng.integers(-3, 4, s).astype(np.float32) for s in ((sizes["J"], sizes["K"]), (64, 64, 512)))
+    along = np.ascontiguousarray(across.T).T
+    expected = np.ascontiguousarray(np.einsum("akb,jk->jba", across.astype(np.float64), w, optimize=True))
+    for x, late in ((along, False), (across, True)):
+        asked = _as_it_lies(questions(ACROSS), layout(ACROSS, views(x, w, expected)), Options(late=True))
+        assert asked[1].late is late
+        for _ in range(4):
+            np.testing.assert_array_equal(f(x, w), expected)
