@@ -53,8 +53,7 @@ class Affine:
         total = dict(self.terms)
         for atom, factor in other.terms:
             total[atom] = total.get(atom, 0) + factor
-        terms = sorted(((a, f) for a, f in total.items() if f), key=lambda t: str(t[0]))
-        return Affine(tuple(terms), self.const + other.const)
+        return _sum(total, self.const + other.const)
 
     def __mul__(self, factor: int) -> Affine:
         if factor == 1:
@@ -84,6 +83,16 @@ class Affine:
     def factor(self, name: str) -> int:
         """The factor of `name` outside any Quasi."""
         return dict(self.terms).get(name, 0)
+
+
+def _sum(factors: Mapping[Atom, int], const: int) -> Affine:
+    """The sum with these factors, some of which may be 0."""
+    return Affine(tuple(sorted([t for t in factors.items() if t[1]], key=_place)), const)
+
+
+def _place(term: tuple[Atom, int]) -> str:
+    """By what terms are sorted."""
+    return str(term[0])
 
 
 def affine(x: Affine | Atom | int) -> Affine:
@@ -133,14 +142,18 @@ def bounds(upper: Affine, op: str = "min") -> tuple[Affine, ...]:
 
 def substitute(x: Affine, env: Mapping[str, Affine]) -> Affine:
     """`x` with names replaced."""
-    total = Affine(const=x.const)
+    total: dict[Atom, int] = {}
+    const, is_same = x.const, True
     for atom, factor in x.terms:
-        if isinstance(atom, Quasi):
-            new = quasi(atom.op, *(substitute(a, env) for a in atom.args))
-        else:
-            new = env[atom] if atom in env else affine(atom)
-        total = total + new * factor
-    return total
+        new = quasi(atom.op, *(substitute(a, env) for a in atom.args)) if isinstance(atom, Quasi) else env.get(atom)
+        if new is None:
+            total[atom] = total.get(atom, 0) + factor
+            continue
+        is_same = False
+        const += new.const * factor
+        for a, f in new.terms:
+            total[a] = total.get(a, 0) + f * factor
+    return x if is_same else _sum(total, const)
 
 
 def names(x: Affine) -> frozenset[str]:

@@ -210,10 +210,14 @@ def build(plan: Plan, node: Resident, found: Kept, temporaries: Iterable[Buffer]
         if why and without_unit:  # memory is no reason to
             continue
         for slots in (2, 1) if plan.target.copies else (1,):
-            part = _built(plan, node, found, strategies, f, outer, turn, slots)
-            refused = _too_large(plan.target, (*(() if f else temporaries), *part.buffers), slots)
+            kept, begun = () if f else temporaries, _contractions(plan, serial, found, strategies, f, turn, slots)
+            tiles = {b.name: b for p in begun if p for b in p.buffers}
+            refused = _too_large(plan.target, (*kept, *tiles.values()), slots)
             if not refused:
-                return part
+                part = _built(plan, node, found, strategies, f, outer, turn, begun)
+                refused = _too_large(plan.target, (*kept, *part.buffers), slots)
+                if not refused:
+                    return part
             why = why or refused
     raise UnsupportedError(why or "contractions have blocks of different threads")
 
@@ -236,15 +240,24 @@ def _registers(plan: Plan, node: Resident, serial: Serial, strategies: Strategie
     return None
 
 
+def _contractions(plan: Plan, serial: Serial, found: Kept, strategies: Strategies, f: Fragments | None, turn: Axes,
+                  slots: int) -> list[Part | None]:
+    """The parts of the contractions of a turn, whose tiles have so many slots; None for the other clusters."""
+    last, begins = (next(s for s in ordered if s) for ordered in (reversed(strategies), strategies))
+    plan = replace(plan, block=last.threads)
+    # what others copy is on its way while the one that `begins` adds up
+    return [_part(plan, c, turn, s, f, found.held if s is last else (), Turns(serial.loop, slots, int(s is begins or slots > 1)))
+            if s else None for c, s in zip(_clusters(serial), strategies, strict=True)]
+
+
 def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, f: Fragments | None, outer: Axes, turn: Axes,
-           slots: int) -> Part:
+           begun: Sequence[Part | None]) -> Part:
+    """The whole, of which the contractions are `begun`."""
     serial = next(n for n in node.body if isinstance(n, Serial))
-    first, inner = plan.tiled[node.tile[0]], _clusters(serial)
+    first = plan.tiled[node.tile[0]]
     last = next(s for s in reversed(strategies) if s)
     plan = replace(plan, block=last.threads)
-    begins = next(s for s in strategies if s)  # what others copy is on its way while this one adds up
-    parts = [_part(plan, c, turn, s, f, found.held if s is last else (), Turns(serial.loop, slots, int(s is begins or slots > 1)))
-             for c, s in zip(inner, strategies, strict=True)]
+    parts = [p or _part(plan, c, turn, None, f) for c, p in zip(_clusters(serial), begun, strict=True)]
     after = []
     for c in node.body:
         if isinstance(c, Cluster):

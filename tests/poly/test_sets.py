@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop.ir.dtypes import BOOL
-from polyop.ir.expr import Affine, Apply, Const, Expr, Test, affine, evaluate, quasi
+from polyop.ir.expr import Affine, Apply, Const, Expr, Test, affine, evaluate, quasi, substitute
 from polyop.ir.op import Range
 from polyop.poly.scop import limits
 from polyop.poly.sets import Linear, condition, straight
@@ -31,6 +31,14 @@ def test_plain_sums_say_together_what_a_test_with_quotients_and_extremes_says(t:
         for j in range(-7, 8) if found is not None else ():
             at = {"i": i, "j": j}
             assert all(evaluate(x, at) >= 0 for x in found or ()) == (evaluate(t, at) >= 0), (t, found, at)
+
+
+@settings(deadline=None)
+@given(tests, sums | quotients | extremes, st.integers(-7, 7), st.integers(-7, 7))
+def test_a_sum_with_names_replaced_has_the_value_of_the_sum_there(t: Affine, x: Affine, i: int, j: int) -> None:
+    found, at = substitute(t, {"i": x, "k": J}), {"i": i, "j": j}
+    assert evaluate(found, at) == evaluate(t, {"i": evaluate(x, at), "j": j})
+    assert found == found + affine("z") - affine("z") and all(f for _, f in found.terms)
 
 
 @pytest.mark.parametrize("t, n", [

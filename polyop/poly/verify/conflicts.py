@@ -64,7 +64,7 @@ def conflict(a: Accesses, all_touches: tuple[Touch, ...], key: int, loop: For) -
     reduction may meet itself: it is then a fold, whose order is free. Threads of a block may scan, too: see `scanned.py`.
     """
     lockstep = loop.kind in COUNTED  # threads of a block may fold as well, and share what is the block's own
-    inside = [t for t in all_touches if any(x.key == key for x in t.site.around)]
+    inside = [t for t in all_touches if key in t.site.keys]
     if not lockstep:
         own = (Space.REG, Space.SHARED)
         inside = [t for t in inside if a.buffers[t.load.source].space not in own and not a.buffers[t.load.source].private]

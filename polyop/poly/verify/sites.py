@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import islpy as isl
 
@@ -50,6 +51,11 @@ class Site:
     def at(self, x: Affine) -> Affine:
         """`x`, an expression over loop indices, over the coordinates of the frame."""
         return substitute(x, self.values)
+
+    @cached_property
+    def keys(self) -> frozenset[int]:
+        """Of the loops around."""
+        return frozenset(a.key for a in self.around)
 
     def within(self, key: int) -> int:
         """How many loops around this site there are up to loop `key`, that one included."""
