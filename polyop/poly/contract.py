@@ -178,12 +178,12 @@ def is_brief(x: Reads, kc: int) -> bool:
 
 
 def _is_little(x: Reads, tile: RegisterTile) -> bool:
-    """Whether two tiles at most use what a batch reads on the right, known to be so little that L1 holds it as it lies."""
+    """Whether four tiles at most use what a batch reads on the right, known to be so little that L1 holds it as it lies."""
     u, c = x.what.update, x.what
     rows, read = u.extent(x.row), [u.extent(i) for i in (*c.having(COLUMN), *c.having(CONTRACTED))]
     if tile.dot or len(c.having(ROW)) > 1 or x.unit(x.right, (c.lane,)) is None or not all(e.is_constant for e in (rows, *read)):
         return False
-    return rows.const <= 2 * tile.rows and prod(e.const for e in read) * x.right.dtype.bytes_ <= x.plan.target.l1 // LITTLE
+    return rows.const <= 4 * tile.rows and prod(e.const for e in read) * x.right.dtype.bytes_ <= x.plan.target.l1 // LITTLE
 
 
 def _is_cut(x: Reads, tile: RegisterTile, nc: int) -> bool:

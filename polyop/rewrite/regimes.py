@@ -32,7 +32,8 @@ LONG = 32  # that part of L1
 BRIEF = 64  # terms at most of sums that are never cut
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
-LITTLE = 16  # rows, columns and steps of products that loops are written for: of 24 of each it is worth a twentieth
+LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
+LITTLES = 16  # the same of several products, whose loops take longer to compile
 LEAST = 5  # rows of one vector that go together in a window
 ABREAST = 8  # rows: with six they take as long together as one after the other
 RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several threads takes at a time
@@ -111,9 +112,13 @@ def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
 
 def little_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """(size, value) of products so small that loops around them, whose ends are not known, take longer than they do."""
-    if any(evaluate(e, sizes) > LITTLE for e in q.little):
+    if any(evaluate(e, sizes) > _most_of_little(q) for e in q.little):
         return ()
     return tuple((e.name, sizes[e.name]) for e in q.little if e.name and e.name not in known)
+
+
+def _most_of_little(q: Questions) -> int:
+    return LITTLE if q.tile else LITTLES
 
 
 def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], target: Target) -> tuple[tuple[str, int], ...]:
@@ -293,7 +298,7 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which rows that are kept before they become a result are long")
     if q.little:
         those = " and ".join(e.name for e in q.little if e.name)
-        out += [f"where {those} are all at most {LITTLE}, one for each"] if those else []
+        out += [f"where {those} are all at most {_most_of_little(q)}, one for each"] if those else []
     if q.alike:
         out.append(f"in which {MANY} rows or more are products of bytes of one sort, and the target has none for these")
     if q.chains:

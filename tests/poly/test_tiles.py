@@ -156,8 +156,8 @@ def test_a_product_with_few_rows_reads_its_right_operand_in_place(rows, strip):
         np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize(("rows", "copies"), [(12, False), (100, True)])
-def test_what_two_tiles_of_a_little_product_use_is_read_in_place_in_no_more_lanes_than_there_are_columns(rows, copies):
+@pytest.mark.parametrize(("rows", "copies"), [(12, False), (24, False), (100, True)])
+def test_what_four_tiles_of_a_little_product_use_is_read_in_place_in_no_more_lanes_than_there_are_columns(rows, copies):
     text = f"op f(A: f32[B, {rows}, 5], W: f32[B, 5, 7]) -> (C: f32[B, {rows}, 7]) {{ C[b, m, n] += A[b, m, k] * W[b, k, n] }}"
     m = middle(text, "tuned")
     assert proved(m) and ("right" in str(m.nest)) == copies and ("(lanes 7)" in str(m.nest)) != copies

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import polyop
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
@@ -146,15 +147,19 @@ def test_the_sizes_of_little_products_are_known_where_there_are_many_of_them():
         return dict(regime(questions(op), sizes, Options(), AVX512).fixed)
 
     many = "(A: f32[B, M, K], W: f32[B, K, N]) -> (C: f32[B, M, N]) { C[b, m, n] += A[b, m, k] * W[b, k, n] }"
-    assert known(many, B=99, M=4, N=16, K=3) == {"M": 4, "N": 16, "K": 3} and known(many, B=9, M=4, N=17, K=3) == {}
+    assert known(many, B=99, M=4, N=64, K=3) == {"M": 4, "N": 64, "K": 3} and known(many, B=9, M=4, N=65, K=3) == {}
     some = "(A: f32[B, M, 5], W: f32[B, 5, N]) -> (C: f32[B, M, N]) { C[b, m, n] += A[b, m, k] * W[b, k, n] }"
     assert known(some, B=99, M=4, N=16) == {"M": 4, "N": 16}
     one = "(A: f32[M, K], W: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * W[k, n] }"
     assert known(one, M=4, N=16, K=3) == {}
+    two = """(A: f32[B, M, K], W: f32[B, K, N], V: f32[B, N, N]) -> (C: f32[B, M, N]) {
+        T[b, m, n] += A[b, m, k] * W[b, k, n]
+        C[b, m, n] += T[b, m, j] * V[b, j, n] }"""
+    assert known(two, B=9, M=4, N=16, K=3) == {"M": 4, "N": 16, "K": 3} and known(two, B=9, M=4, N=17, K=3) == {}
     window = "(X: f32[B, M], W: f32[B, K, N]) -> (C: f32[B, M, N]) { C[b, m, n] += (X[b, m - k] else 0) * W[b, k, n] }"
     assert known(window, B=99, M=4, N=16, K=3) == {}
     op = instantiate(parse(Source("<test>", f"op f{many}")), "f")
-    assert "where M and N and K are all at most 16, one for each" in " ".join(kinds(op))
+    assert "where M and N and K are all at most 64, one for each" in " ".join(kinds(op))
 
 
 def test_rows_that_leave_the_first_cache_lie_in_the_results_made_of_them():
@@ -368,3 +373,13 @@ def test_lanes_run_over_two_columns_where_one_leaves_vectors_half_empty():
 
 def test_a_pair_is_for_contractions_with_two_columns():
     assert not regime(questions(MATMUL), {"K": 99, "M": 99, "N": 24}, Options(), AVX512).pair
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [
+    (1, 1, 1), (17, 31, 33), (32, 32, 32), (33, 17, 2), (63, 64, 65), (64, 48, 16), (5, 64, 64)])
+def test_little_products_have_all_their_terms(m, n, k):
+    rng = np.random.default_rng(m + n + k)
+    a, b = rng.standard_normal((3, m, k), np.float32), rng.standard_normal((3, k, n), np.float32)
+    f = polyop.library("bmm")
+    for _ in range(4):  # until the sizes have a kernel of their own
+        np.testing.assert_allclose(f(a, b), a.astype(np.float64) @ b, rtol=1e-4, atol=1e-4)
