@@ -17,6 +17,7 @@ SLIDING_FAR = 3  # `FAR` where a window slides along rows, of an L2 of `SLOW` by
 SLOW = 2 << 20
 WINDOW = 8  # steps of a window at most that are written out for rows which share what they read
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
+SPACED = 5  # the same where they are copied a vector at a time, of elements that lie apart (as 7 x 7 in steps of two shows)
 PAGE = 8  # units of `time` to store an element on a page of its own
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
 MOST_PAIRED = 6  # vectors of a tile whose lanes run over two columns
@@ -81,7 +82,7 @@ class Turn:
     beside    how many do in all
     depth     how many products are added up
     page      how much of a page of memory lies between elements that are neighbours along `rows`, at most 1
-    windowed  whether windows of the operand with the columns are copied, element by element
+    windowed  whether windows of the operand with the columns are copied, element by element; `spaced`: by elements that lie apart
     """
 
     columns: int
@@ -91,6 +92,7 @@ class Turn:
     depth: int
     page: float
     windowed: bool
+    spaced: bool
 
 
 def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
@@ -104,7 +106,7 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     together = x.columns <= lanes  # a tile takes rows of the result together
     empty = -(-x.across // own[1]) * own[1] / x.across if together else 1.0
     straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes, chains=t.fma_chains) / own[1] * empty
-    straight += (WINDOWED if x.windowed and together else 1) * x.columns
+    straight += ((WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else 1) * x.columns
     fits = fitting_height(t, lanes, x.columns, x.rows)
     turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)
     turned += (WINDOWED if x.windowed else 2) * x.rows / x.beside + (1 + PAGE * x.page) * x.rows * x.columns / x.depth

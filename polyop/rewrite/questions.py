@@ -24,6 +24,7 @@ from polyop.rewrite.widened import Wide, find_wide
 class Short:
     """The last dimension of a contraction's result: its extent, and the bytes of an element.
 
+    spaced   whether neighbours along it read what lies apart, as windows in steps of two do
     lanes    extents of the rows that lanes could run along instead; empty: there are none, or not all is known from sizes
     beside   extents of what then shares the operand with these lanes, beside the last dimension
     depth    extents of what is added up; `windows`: of those that are added to another index
@@ -32,6 +33,7 @@ class Short:
 
     extent: Affine
     bytes_: int
+    spaced: bool
     lanes: tuple[Affine, ...]
     beside: tuple[Affine, ...]
     depth: tuple[Affine, ...]
@@ -191,7 +193,8 @@ def _short(op: Op, s: Step, last: str) -> Short:
     plain = all(isinstance(p, Affine) and p.name is not None for p in follow)
     known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
     t = op.tensor(s.target.source)
-    return Short(t.shape[-1], t.dtype.bytes_, *(groups if known else ((),) * len(groups)))
+    spaced = any(abs(p.factor(last)) > 1 for x in loads(s.expr) for p in x.index if isinstance(p, Affine))
+    return Short(t.shape[-1], t.dtype.bytes_, spaced, *(groups if known else ((),) * len(groups)))
 
 
 def _upright(op: Op, contractions: list[tuple[Step, str]]) -> tuple[tuple[Affine, Affine, int], ...]:

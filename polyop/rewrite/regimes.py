@@ -155,7 +155,7 @@ def _turn(x: Short, columns: int, sizes: Mapping[str, int]) -> Turn:
     rows, beside, depth, windows, inside = (prod(evaluate(e, sizes) for e in part)
                                             for part in (x.lanes, x.beside, x.depth, x.windows, x.inside))
     across = evaluate(x.beside[-1], sizes) if x.beside else 1
-    return Turn(columns, rows, across, beside, depth, min(1.0, inside * x.bytes_ / _PAGE), windows > 1)
+    return Turn(columns, rows, across, beside, depth, min(1.0, inside * x.bytes_ / _PAGE), windows > 1, x.spaced)
 
 
 def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:

@@ -105,3 +105,19 @@ def test_tiles_read_the_copy(overlap):
     made = polyop.op(IMAGE).compile(options=Options(short=TURNED, height=7, inward=(("X", 1),), overlap=overlap))
     copy = "X_inward_tile: f32[1, 1," if overlap else "X_inward: f32["
     assert copy in made.trace["loops"] and "rows q x 7, lanes k x 48" in "\n".join(made.notes)
+
+
+@pytest.mark.parametrize("inward", [(), (("X", 1),)])
+@pytest.mark.parametrize("width", [7, 8, 13, 29, 30])
+@pytest.mark.parametrize("filters", [31, 32, 65])
+def test_windows_in_steps_of_two(inward, width, filters):
+    rng, place = np.random.default_rng(width), slice(None, None, 2)
+    x = rng.integers(-4, 4, (2, 3, 9, width)).astype(np.float32)
+    w = rng.integers(-4, 4, (filters, 3, 7, 7)).astype(np.float32)
+    f = polyop.op("""op f(X: f32[B, C, H, W], F: f32[K, C, R, S]) -> (Y: f32[B, K, (H - R) / 2 + 4, (W - S) / 2 + 4])
+        where R >= 1, S >= 1, H >= R, W >= S { Y[b, k, p, q] += (X[b, c, 2*p + r - 3, 2*q + s - 3] else 0) * F[k, c, r, s] }""",
+                  options=Options(special=False, short=TURNED, height=4, inward=inward))
+    around = np.pad(x, ((0, 0), (0, 0), (3, 3), (3, 3))).astype(np.float64)
+    want = sum(np.einsum("bchw,kc->bkhw", around[:, :, r : r + 9, s : s + width][:, :, place, place], w[:, :, r, s])
+               for r in range(7) for s in range(7))
+    np.testing.assert_array_equal(f(x, w), want)

@@ -114,6 +114,19 @@ def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
         assert (o.short, o.height) == (found, height)
 
 
+def test_lanes_run_along_another_loop_where_copies_of_windows_would_pick_elements_that_lie_apart():
+    def found(step: int, k: int, r: int) -> int:
+        conv = instantiate(parse(Source("<test>", f"""
+        op f(X: f32[C, H, W], F: f32[K, C, R, R]) -> (Y: f32[K, (H - R) / {step} + 1, (W - R) / {step} + 1])
+            where R >= 1, H >= R, W >= R {{
+            Y[k, p, q] += X[c, {step}*p + r, {step}*q + s] * F[k, c, r, s] }}""")), "f")
+        rows = 111 * step + r
+        return regime(questions(conv), {"C": 3, "K": k, "R": r, "H": rows, "W": rows}, Options(), AVX512).short
+
+    assert (found(1, 64, 7), found(2, 64, 7)) == (0, TURNED)
+    assert found(2, 64, 3) == found(2, 31, 7) == 0  # few terms for results that are turned, few rows to run along
+
+
 def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again():
     for rows, found in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (9, 0)):
         assert few_rows(questions(MATMUL), {"K": 64, "M": rows, "N": 7}) == found
