@@ -184,7 +184,9 @@ def test_a_result_that_lies_along_the_rows_is_turned_in_registers(t, height, tar
     n = nest([tensor("x", "M", "N", t=t), tensor("y", "N", "M", t=t)], [body], sizes=("M", "N"))
     k = compiled(n, target)
     assert "scatter" not in k.module.text
-    for a, b in ((1, 1), (height, 2 * w), (height + 1, w + 1), (2 * height - 1, 4 * w + 3)):
+    assert k.module.text.count("br i1") < 2 * w or w < 8  # lanes that may be missing are not asked about one by one
+    sizes = (1, 1), (1, 2 * w - 1), (height - 1, 2 * w + 1), (height, 2 * w), (height + 1, w + 1), (2 * height - 1, 4 * w + 3)
+    for a, b in sizes:
         check(n, {"M": a, "N": b}, kernel=k)
 
 

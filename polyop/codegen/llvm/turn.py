@@ -6,15 +6,17 @@
 from __future__ import annotations
 
 from polyop.codegen.convert import to_memory
-from polyop.codegen.llvm.addresses import locate
+from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.loads import transpose
 from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import only_if, points, row_exists
+from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import State, Value
-from polyop.codegen.llvm.types import Int, iota, shuffle_mask, vector
+from polyop.codegen.llvm.types import Int, alignment, iota, shuffle_mask, vector
+from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Affine
 from polyop.ir.integers import power_of_two
 from polyop.ir.loops import Store
@@ -35,34 +37,56 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
         return False
     s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
     height = min(s.width, power_of_two(axis.extent))
-    t = vector(place.element, s.width)
     others = tuple(a for a in s.rows if a is not axis)
     for point in points(s, place.rows.union(x.rows) - {axis.index}):
         start = place.base({**point, axis.index: 0}, None)
         exists = row_exists(s, others, point)
-        for v in range(s.vectors()):
-            for first in range(0, axis.extent, height):
-                rows = [operand(s, x, {**point, axis.index: r}, v, True) for r in range(first, min(first + height, axis.extent))]
-                with only_if(s, exists):
-                    lines = [to_memory(r, place.buffer.dtype, s.shared.target).text for r in rows]
-                    lines = transpose(s, lines + ["poison"] * (height - len(lines)), place.element)
-                    mask = _first(s, height, len(rows) if axis.valid is None else s.b.add(axis.valid, -first))
-                    done = s.b.new_label() if lanes.valid is not None else ""
-                    for lane in range(s.width):
-                        number, group = v * s.width + lane, lane - lane % height
-                        order = shuffle_mask(list(range(group, group + height)))
-                        line = lines[lane % height]
-                        raw = line if height == s.width else s.b.do(f"shufflevector {t} {line}, {t} poison, {order}")
-                        p = gep(s, place.element, start, s.b.add(s.b.mul(place.stride, number), first))
-                        if lanes.valid is not None:  # from here on no lane exists
-                            more = s.b.new_label()
-                            s.b.line(f"br i1 {s.b.compare('sgt', lanes.valid, number)}, label %{more}, label %{done}")
-                            s.label(more)
-                        store_vector(s, place.element, height, raw, p, mask)
-                    if done:
-                        s.b.line(f"br label %{done}")
-                        s.label(done)
+        for first in range(0, axis.extent, height):
+            there = range(first, min(first + height, axis.extent))
+            squares = [[operand(s, x, {**point, axis.index: r}, v, True) for r in there] for v in range(s.vectors())]
+            with only_if(s, exists):
+                turned = [_turned(s, place, rows, height) for rows in squares]
+                mask = _first(s, height, len(there) if axis.valid is None else s.b.add(axis.valid, -first))
+                _put(s, place, start, first, turned, mask)
     return True
+
+
+def _turned(s: State, place: Place, rows: list[V], height: int) -> list[str]:
+    """Vectors in each of which lie those of lanes k, k + height, .., for k below `height`: all rows of each one."""
+    lines = [to_memory(r, place.buffer.dtype, s.shared.target).text for r in rows]
+    return transpose(s, lines + ["poison"] * (height - len(lines)), place.element)
+
+
+def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]], mask: str | None) -> None:
+    """Store what each lane has of the rows from `first` on; `turned` has it for each vector of lanes.
+
+    Where lanes may be missing, a loop goes over those that are there, and takes what is turned out of memory: for 64 lanes these
+    are a fifth of the lines that asking for each would be, and there is such a tile for each number of vectors.
+    """
+    t, b, lanes = vector(place.element, s.width), s.b, s.lanes
+    assert lanes is not None
+    height = len(turned[0])
+    if lanes.valid is None:
+        for v, lines in enumerate(turned):
+            for lane in range(s.width):
+                line, group = lines[lane % height], lane - lane % height
+                order = shuffle_mask(list(range(group, group + height)))
+                raw = line if height == s.width else b.do(f"shufflevector {t} {line}, {t} poison, {order}")
+                p = gep(s, place.element, start, b.add(b.mul(place.stride, v * s.width + lane), first))
+                store_vector(s, place.element, height, raw, p, mask)
+        return
+    room = b.pure(f"alloca [{len(turned) * height} x {t}], align 64 ; turned")
+    for k, line in enumerate(x for lines in turned for x in lines):
+        b.line(f"store {t} {line}, ptr {gep(s, t, room, k)}, align 64")
+
+    def one(lane: str, to: list[str]) -> list[str]:
+        line, group = (b.pure(f"and i64 {lane}, {bits}", lane) for bits in (height - 1, s.width - height))
+        square = b.mul(b.pure(f"lshr i64 {lane}, {s.width.bit_length() - 1}", lane), height)
+        at = gep(s, place.element, room, b.add(b.mul(b.add(square, line), s.width), group))
+        raw = b.do(f"load {vector(place.element, height)}, ptr {at}, align {alignment(place.element)}")
+        store_vector(s, place.element, height, raw, to[0], mask)
+        return [gep(s, place.element, to[0], place.stride)]
+    go_round(s, 0, lanes.valid, 1, [("ptr", gep(s, place.element, start, first))], one)
 
 
 def _first(s: State, height: int, count: Int) -> str | None:
