@@ -9,7 +9,7 @@ Where the loop has no more steps than that, what comes next is further on in the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 from dataclasses import replace
 from math import prod
 
@@ -100,7 +100,9 @@ def with_next_rows(nest: LoopNest, n: For, tile: For) -> Node:
         for k { acc[p, v] += A[m + p, k] * B[k, v] }                                                   becomes
         if 512 - K >= 0 { for k { if k mod 16 = 0 { for p { prefetch A[m + p + 12, k] } } acc[p, v] += .. } } else { .. }
 
-    Rows are then read once, in pieces too short for hardware to see them coming. A loop that also copies is one of many.
+    Rows are then read once, in pieces too short for hardware to see them coming. A loop that also copies is one of many. Rows
+    that a window moves along are read again by its other steps: with hints in each, 3 x 3 of 3 to 24 channels took 1.05 to
+    1.25 times as long.
     """
     steps = [b - n.lower for b in bounds(n.upper)]
     brief = tuple(affine(MOST_STEPS) - b for b in steps if not b.is_constant)
@@ -113,10 +115,11 @@ def with_next_rows(nest: LoopNest, n: For, tile: For) -> Node:
 
 
 def _next_rows(nest: LoopNest, n: For, tile: For) -> Iterator[Node]:
+    steps = {f.index for f in walk(tile.body) if isinstance(f, For) and f.kind not in LOCKSTEP}
     for rows in (x for x in n.body if isinstance(x, For) and x.kind == Kind.ROWS and x.extent):
         updates = [s for s in rows.body if isinstance(s, Store) and s.reduce and _is_narrow(tile, s)]
         reads = dict.fromkeys(x for s in updates for x in loads(s.expr))
-        for x in (x for x in reads if _has_row(nest.buffer(x.source), x, rows.index, n.index)):
+        for x in (x for x in reads if _has_row(nest.buffer(x.source), x, rows.index, n.index, steps)):
             again = affine(n.index) - n.lower
             first = quasi("mod", again, affine(LINE // x.dtype.bytes_)) * -1
             later = place(x, {rows.index: affine(rows.index) + TILES * (rows.extent or 1)})
@@ -127,12 +130,13 @@ def _is_narrow(tile: For, s: Store) -> bool:
     return tile.extent is not None and tile.extent * s.target.dtype.bytes_ <= NARROW
 
 
-def _has_row(b: Buffer, x: Load, row: str, step: str) -> bool:
-    """Whether `row` alone is a row of the tensor `b` to `x`, and `step` goes along it element by element."""
+def _has_row(b: Buffer, x: Load, row: str, step: str, steps: Set[str]) -> bool:
+    """Whether `row` alone is a row of the tensor `b` to `x`, and `step` of all `steps` goes along it element by element."""
     used = [names(p) if isinstance(p, Affine) else frozenset() for p in x.index]
     along = x.index[b.unit] if b.space == Space.TENSOR and b.unit is not None else None
     is_along = isinstance(along, Affine) and along.factor(step) == 1 and row not in names(along)
-    return is_along and sum(row in u for u in used) == 1 and sum(step in u for u in used) == 1
+    own = [u for u in used if row in u]
+    return is_along and len(own) == 1 and not own[0] & steps and sum(step in u for u in used) == 1
 
 
 def _is_window(n: For, lanes: str) -> bool:

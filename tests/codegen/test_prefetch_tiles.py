@@ -93,6 +93,17 @@ def test_long_rows_rows_with_gaps_and_loops_that_copy_ask_for_no_rows(n, hinted)
     assert ("X[m + p + 12, k]" in early(n)) is hinted
 
 
+@pytest.mark.parametrize(("at", "hinted"), [
+    ((A("m", "p", "s"), "k"), False), ((A("m", "p"), "k"), True), (("s", A("m", "p"), "k"), True)])
+def test_rows_that_a_window_moves_along_are_not_asked_for(at, hinted):
+    """Its other steps read them again."""
+    added = rows("p", 6, None, st(ld("acc", "p", "v"), ap("mul", ld("X", *at), ld("B", "s", "k", "v")), "add"))
+    tile = lanes("v", 16, None, loop("s", 3, loop("k", "K", added)))
+    x = tensor("X", *(("S", "M", "K") if len(at) == 3 else ("M", "K")))
+    n = nest([x, tensor("B", 3, "K", 16), reg("acc", 6, 16)], [loop("m", "M", tile, step=6)], sizes=("M", "K", "S"))
+    assert ("mod 16" in str(prefetch_tiles(n))) is hinted
+
+
 @pytest.mark.parametrize("sizes", [(13, 0, 17), (12, 1, 1), (7, 15, 16), (6, 16, 15), (25, 17, 32), (1, 513, 33)])
 def test_hints_change_no_result(sizes):
     n = prefetch_tiles(unswitch(split_full_tiles(matmul(6, 32), 16)))
