@@ -48,6 +48,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     cut = _cuts(plan, plain)
     if not cut and not plan.tiled:
         plain = replace(plain, lines=_lines(plan, plain))
+    _require_first(plan, plain)
     atoms = () if cut is None or plan.options.numerics == "strict" else atoms_of(plan, c, cut)
     return (*(() if cut else _groups(plan, plain, atoms)), *_warps(plan, plain, atoms, cut or ()), plain)
 
@@ -171,6 +172,20 @@ def _require_starts(u: Stmt, tiled: tuple[str, ...]) -> None:
             found = [i for i in tiled if any(i in names(affine(a)) for a, _ in t.terms if isinstance(a, Quasi))]
             if found:
                 raise UnsupportedError(f"{found[0]} runs in steps, {t} >= 0")
+
+
+def _require_first(plan: Plan, s: StagedStrategy) -> None:
+    """Raises  UnsupportedError, if something beside loops that are cut says where a sum begins, { b < k } or { N <= 2 k }.
+
+    The tile of a turn is copied where its first step has a term, so a turn in which terms begin later would have none.
+    """
+    u, own = s.what.update, plan.classes[s.what.update.name]
+    cut = {own[i] for i in (s.row, s.column, s.depth, *(i for i, _ in s.lines))} | plan.tiled.keys()
+    for w in u.where:
+        for t in w.tests if isinstance(w, Tests) else ():
+            others = names(t) - {s.depth}  # without any it is a number, where tiles begin
+            if t.factor(s.depth) > 0 and others and not any(i in others and own[i] in cut for i in u.dims):
+                raise UnsupportedError(f"terms begin within a turn of {s.depth}, {t} >= 0")
 
 
 def atoms_of(plan: Plan, c: Contraction, cut: tuple[Affine, ...]) -> tuple[Atom, ...]:

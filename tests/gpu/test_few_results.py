@@ -112,3 +112,16 @@ def test_a_depth_that_is_no_power_of_two_is_staged_at_once(where):
     given = {"Q": q, "K": k, "V": v, "O": np.zeros((65, 5), np.float32)}
     got = values(made, {"S": 65, "N": 67}, given, "O", "backward")
     np.testing.assert_allclose(got, p @ v / p.sum(1, keepdims=True), rtol=2e-4, atol=2e-4)
+
+
+@pytest.mark.parametrize("where", ["cuda:sm_80", "hip:gfx942"])
+@pytest.mark.parametrize("condition", ["b < k", "2*k >= N", "b <= 3*k + 4"])
+def test_sums_that_begin_within_a_turn_are_not_staged_and_keep_the_tuned_rung(condition, where):
+    made = compiled(f"""op late(A: f16[B, M, K], C: f16[B, K, N]) -> (Y: f32[B, M, N]) {{
+        Y[b, m, n] += f32(A[b, m, k]) * f32(C[b, k, n]) where {condition} }}""", where)
+    for (b, m, n, k), order in zip(((1, 1, 1, 1), (5, 3, 17, 7), (2, 2, 33, 40)), emulated.ORDERS, strict=True):
+        g = np.random.default_rng(k)
+        x, y = g.integers(-2, 3, (b, m, k)).astype(np.float16), g.integers(-2, 3, (b, k, n)).astype(np.float16)
+        inside = eval(condition, {"b": np.arange(b)[:, None], "k": np.arange(k), "N": n}) * np.ones((b, k), bool)
+        got = values(made, {"B": b, "M": m, "N": n, "K": k}, {"A": x, "C": y, "Y": np.zeros((b, m, n), np.float32)}, "Y", order)
+        np.testing.assert_array_equal(got, np.where(inside[:, None], x, 0).astype(np.float64) @ y)
