@@ -132,6 +132,9 @@ class Fusion:
         if not shell and d.shell:
             self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: no loop is common to both")
             return False
+        if not shell and not fixed and s.kind == UPDATE and kept and kept < set(s.dims):  # threads and rows in step want its loop
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it has many sums, and no loop is common to both")
+            return False
         heavy = is_contraction(s, self.loops.fixed_of(s, fixed))
         merged = [q for q in d.stmts if q.kind != INIT]
         if heavy and (merged or shell != d.shell):

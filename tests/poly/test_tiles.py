@@ -252,6 +252,17 @@ def test_what_is_added_to_dot_products_once_does_not_decide_where_lanes_run():
     assert proved(m) and "k_v:lanes" in structure(m.nest.body)
 
 
+def test_dot_products_with_a_row_that_was_just_normed_keep_the_loop_over_them():
+    m = middle("""op f(x: f32[K], W: f32[N, K]) -> (y: f32[N]) { q += x[k] * x[k]
+        r[k] = x[k] * rsqrt(q + 1)
+        y[n] += r[k] * W[n, k] }""", "tuned")
+    assert proved(m) and any("rows n x 4" in c for c in m.chosen) and "n_s:parallel(n_p:rows(" in structure(m.nest.body)
+    for sizes in ({"K": 1, "N": 1}, {"K": 63, "N": 3}, {"K": 64, "N": 4}, {"K": 65, "N": 5}, {"K": 131, "N": 9}):
+        arrays, got = run(m, sizes)
+        x = arrays["x"].astype(np.float64)
+        np.testing.assert_allclose(got, arrays["W"] @ (x / np.sqrt(x @ x + 1)), rtol=1e-4, atol=1e-4)
+
+
 def test_few_columns_of_dot_products_share_a_row():
     m = middle("op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", "tuned",
                Options(few=(("N", 4),)))
