@@ -29,6 +29,7 @@ _LINE = 64  # bytes of the widest vector
 _PAGE = 4096
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 LONG = 32  # that part of L1
+TERMS = 128  # of sums of a streamed operand that are a number
 BRIEF = 64  # terms at most of sums that are never cut
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
@@ -82,7 +83,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     fixed, pair = windows + little_sizes(q, sizes, ones), 0
     late = options.late or (not (rows or few or factors or fixed) and lies_across(q, sizes, target))
     if late:  # tiles are those of another result
-        height, short = 0, 0
+        height, short, fixed = 0, 0, few_terms(q, sizes, ones)
     elif not (rows or few or short or factors or fixed):
         fixed = brief_sizes(q, sizes, ones, target)
         paired, pair = tile_pair(q, sizes, target)
@@ -195,6 +196,13 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     windows, steps = (prod(evaluate(e, sizes) for e in part) for part in q.sliding)
     slides = not short and windows > 1 and steps >= STEPS
     return sliding_height(target, lanes, down, along, height) if slides else height
+
+
+def few_terms(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """(size, value) of what a contraction adds up along, if that is so little that its loops end before their prefetches come."""
+    summed, _, _ = q.brief
+    few = prod(evaluate(e, sizes) for e in summed) <= TERMS
+    return tuple((e.name, sizes[e.name]) for e in summed if few and e.name and e.name not in known)
 
 
 def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:

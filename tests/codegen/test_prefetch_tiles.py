@@ -5,9 +5,10 @@ from dataclasses import replace
 import pytest
 
 from polyop.codegen.passes import split_full_tiles, unswitch
-from polyop.codegen.prefetch_tiles import prefetch_tiles
+from polyop.codegen.prefetch_tiles import FEW_STEPS, prefetch_tiles
 from polyop.ir.dtypes import F32, F64
-from polyop.ir.loops import For, Kind, Prefetch, Store, rebuild, walk
+from polyop.ir.expr import affine
+from polyop.ir.loops import Buffer, For, Kind, Prefetch, Space, Store, rebuild, walk
 from tests.codegen.harness import check
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, tensor
 from tests.codegen.test_x86 import matmul
@@ -109,3 +110,13 @@ def test_hints_change_no_result(sizes):
     n = prefetch_tiles(unswitch(split_full_tiles(matmul(6, 32), 16)))
     assert "prefetch A[m_p + m_r + 12, k_c + k_p]" in str(n)
     check(n, dict(zip("MKN", sizes, strict=True)))
+
+
+@pytest.mark.parametrize(("steps", "place"), [(FEW_STEPS, "X[k, n_c + n_v + 96]"), (FEW_STEPS + 1, "X[k + 16, n_c + n_v]"),
+                                              ("K", "X[k + 16, n_c + n_v]")])
+def test_a_copy_of_few_known_steps_asks_for_the_same_rows_of_the_next_tile(steps, place):
+    acc, copy, x = ld("acc", "n_v"), ld("W", "k", "n_v"), ld("X", "k", N)
+    body = lanes("n_v", 64, None, loop("k", steps, st(copy, x), st(acc, copy, "add")))
+    work = Buffer("W", F32, ((affine("K"), 1), (affine(64), 1)), Space.WORK)
+    n = nest([tensor("X", "K", "N"), work, reg("acc", 64)], [loop("n_c", "N", body, step=64)], sizes=("K", "N"))
+    assert early(n) == [place]

@@ -14,7 +14,7 @@ from polyop.ir.target import BY_NAME
 from polyop.operator import _as_it_lies
 from polyop.rewrite.late import TIMES, find_late, turned_late
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import TERMS, kinds, regime
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
 
@@ -66,6 +66,8 @@ def test_calls_with_large_operands_ask_for_it():
     for other, late in (({}, True), ({"A": 63}, False), ({"J": 33}, False), ({"A": 99}, True)):
         assert regime(questions(ACROSS), sizes | other, Options(), AVX512).late is late
     assert not regime(questions(ACROSS), sizes, Options(special=False), AVX512).late
+    for k in (TERMS, TERMS + 1):
+        assert dict(regime(questions(ACROSS), sizes | {"K": k}, Options(), AVX512).fixed) == ({"K": k} if k == TERMS else {})
     assert "lies across" in " ".join(kinds(ACROSS))
 
 
