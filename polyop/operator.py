@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from math import prod
-from operator import itemgetter
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from polyop.arguments import Arguments
 from polyop.artefact import Artefact, Compile, Compiled, Instantiate
 from polyop.formed import Form, form_of
 from polyop.ir.deep import with_room
@@ -65,20 +64,9 @@ class Operator:
         self._known: store.Memo[Known] = store.Memo()
         self._forms: dict[bytes | None, Form] = {}
         self._plans: dict[Any, call.CallPlan | LaunchPlan] = {}
-        self._picks: dict[Any, Callable[[tuple[Any, ...]], tuple[Any, ...]]] = {}
         self._met = 0  # calls that looked like none before
-        parameters = interface.parameters
-        self._defaults = tuple(p.default for p in parameters)
-        self._names = tuple(sys.intern(p.name) for p in parameters)
-        self._by_value = tuple(p.kind in ("int", "const") for p in parameters)
-        # as many arguments as this need no names: the rest have defaults
-        self._index = {p.name: k for k, p in enumerate(parameters)}
-        self._required = frozenset(k for k, p in enumerate(parameters) if p.required)
-        self._inner = tuple(p.name_in_op for p in parameters)
-        self._least = max(self._required, default=-1) + 1
-        self._all = len(parameters) if not any(p.by_name for p in parameters) else -1
-        self._most = next((k for k, p in enumerate(parameters) if p.by_name), len(parameters))
-        self._front = entry_table.front(self._names, self._by_value, self._most)
+        self._arguments = Arguments(interface)
+        self._front = entry_table.front(self._arguments.names, self._arguments.by_value, self._arguments.most)
         self.__name__ = interface.name
         self.__doc__ = interface.docstring
 
@@ -103,11 +91,12 @@ class Operator:
 
         Raises CallError, if they do not fit.
         """
-        values = args if len(args) == self._all and not keywords else self._values(args, keywords)
+        given = self._arguments
+        values = given.values(args, keywords)
         outs: tuple[Any, ...] = ()
         if out is not None:
             outs = tuple(out) if isinstance(out, _SEVERAL) else (out,)
-        arrays, by_value = (values + outs, self._by_value + _ARRAY * len(outs)) if outs else (values, self._by_value)
+        arrays, by_value = (values + outs, given.by_value + _ARRAY * len(outs)) if outs else (values, given.by_value)
         addresses: list[int] = []
         key = call.key(arrays, by_value, addresses)
         found = self._plans.get(key)
@@ -137,36 +126,6 @@ class Operator:
     def _native(self, out: Any) -> entry_load.Code | None:
         """What stands in front of such calls; not where `out` is a list, whose items another thread may take out of it."""
         return entry.entry(Operator) if type(out) is not list else None
-
-    def _values(self, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> tuple[Any, ...]:
-        """The value of each parameter; what is not quite simple is left to `choose`, which can say what is wrong."""
-        if not keywords and self._least <= len(args) <= self._most:
-            return args + self._defaults[len(args):]
-        given = (len(args), *keywords)
-        pick = self._picks.get(given)
-        if pick is None:
-            pick = self._pick(len(args), *keywords)
-            if pick is None:
-                return tuple(choose.named(self.interface, args, keywords).values())
-            if len(self._picks) < _PLANS:
-                self._picks[given] = pick
-        return pick((*args, *keywords.values(), *self._defaults))
-
-    def _pick(self, count: int, *keywords: str) -> Callable[[tuple[Any, ...]], tuple[Any, ...]] | None:
-        """What takes the values out of those by position, those by name, and the defaults; None if they do not fit."""
-        if count > self._most:
-            return None
-        places = [*range(count), *range(count + len(keywords) + count, count + len(keywords) + len(self._defaults))]
-        known = set(range(count))
-        for at, name in enumerate(keywords, count):
-            k = self._index.get(name)
-            if k is None or k in known:
-                return None
-            places[k] = at
-            known.add(k)
-        if not self._required <= known:
-            return None
-        return itemgetter(*places) if len(places) > 1 else lambda pool: (pool[places[0]],)
 
     def _form(self, native: entry_load.Code, made: _Made, values: tuple[Any, ...], args: tuple[Any, ...],
               keywords: Mapping[str, Any]) -> None:
@@ -227,7 +186,7 @@ class Operator:
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> tuple[Any, _Made | None]:
         """A call that looks like none before; its result, and the plan that it leaves behind if it can."""
-        arguments = dict(zip(self._names, values, strict=True))
+        arguments = dict(zip(self._arguments.names, values, strict=True))
         for value in values:
             symbolic = getattr(value, "__polyop_symbolic__", None)
             if symbolic is not None:  # the call is taken down rather than made: see polyop/graph/symbolic.py
@@ -238,12 +197,12 @@ class Operator:
         known = self._known.get(_exactly(choice), lambda: Known(self._op(choice)))
         op = known.op
         try:
-            bound = bind(op, dict(zip(self._inner, values, strict=True)), out)
+            bound = bind(op, dict(zip(self._arguments.inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         merged = known.merged(bound, self.options.special and bound.home is None)
         seen = seen_as(bound, merged.flat)
-        names = (*self._inner, *known.fresh[: len(outs)])
+        names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
             result, planned = self._on_gpu(merged, seen, bound, names, values + outs)
             self._remembered(key, planned)
