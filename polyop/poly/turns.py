@@ -35,7 +35,7 @@ def stage_in_turns(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     Raises  UnsupportedError, if it is not known where that loop begins.
     """
     starts = s.starts(Affine())
-    varies = any(s.around in names(starts[i]) for i in iterators_of(load))
+    varies = any(s.around in names(starts[i]) for i in starts.keys() & iterators_of(load))
     s = s if varies else replace(s, slots=1)
     c = copier(b, s, n, load)
     now = affine(s.around)

@@ -105,6 +105,20 @@ def test_fewer_rows_than_a_block_has_are_one_kernel_too(where):
     assert not report.findings and error < 4e-3
 
 
+@pytest.mark.parametrize("where", ["cuda:sm_80", "hip:gfx942"])
+def test_keys_of_batches_read_backwards_are_copied_like_others(where):
+    text = TEXT.replace("T[", "f16[").replace("T(", "f16(").replace("E]", "64]").replace("D]", "64]")
+    operator = polyop.op(text.replace("K[b, j, d]", "K[B - 1 - b, j, d]"))  # the size is no loop
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op), target(where), Options())
+    assert made.rung == "tuned" and len(launches(made.module.launch)) == 1
+    given, want = arrays("f16", 64, (33, 70, 64))
+    given["K"] = given["K"][::-1].copy()
+    report = emulated.run(made.module, {"B": 2, "S": 33, "N": 70}, {}, given, order="backward")
+    assert str(report) == "no fault found"
+    assert np.abs(given["O"].astype(np.float64) - want).max() < 4e-3
+
+
 def test_strict_numerics_keep_the_sums_of_the_text():
     assert len(launches(attention("cuda:sm_80", "f32", 64, Options(numerics="strict")).module.launch)) > 1
 
