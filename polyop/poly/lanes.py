@@ -92,7 +92,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     shell = {c: score(plan, cluster.stmts, c, local) for c in cluster.shell}
     lane = max(shell, key=lambda c: shell[c], default=None)
     none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
-    by_inner = RowStrategy(None, tuple(inner), None, 1, 4, plan.target.lanes(_widest(plan, groups, inner)))
+    vectors = _vectors(plan, groups, inner)
+    by_inner = RowStrategy(None, tuple(inner), None, 1, vectors, plan.target.lanes(_widest(plan, groups, inner)))
     out: list[RowStrategy] = []
     if lane and shell[lane] > 0:
         rows = transposed(plan, cluster, lane)
@@ -144,6 +145,13 @@ def with_others(plan: Plan, r: RowStrategy, across: str) -> RowStrategy:
     """`r` with rows `across` in lock step around its own, as many as there are registers for."""
     most = max(n for n in range(1, OTHERS + 1) if (r.row_extent + 1) * n + 1 <= plan.target.registers)
     return replace(r, also=(across, most), vectors=1)
+
+
+def _vectors(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:
+    """Vectors of lanes in one pass: twice as many where rows are added up, of which memory likes to be read in order."""
+    alone = ((g, c) for g, c in zip(groups, inner, strict=True) if len(g.stmts) == 1)
+    adds = any(c in g.kept and g.reduced and g.stmts[0].kind == UPDATE for g, c in alone)
+    return 8 if adds and plan.target.registers > 16 and not plan.target.warp else 4
 
 
 def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:

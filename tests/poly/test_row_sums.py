@@ -95,3 +95,17 @@ def test_what_is_computed_from_several_elements_keeps_loops_apart_from_those_of_
 def test_rows_of_bytes_alone_have_four_vectors_of_bytes_at_a_time(body, lanes):
     made = polyop.op(f"op f(X: bool[M, N], Z: f32[M, N]) -> (Y: bool[M]) {{ {body} }}").compile()
     assert f"(lanes {lanes})" in made.trace["loops"]
+
+
+def test_rows_that_are_added_up_beside_other_sums_are_read_eight_vectors_at_a_time():
+    """The last sum of attention of one query: rows of V are read whole up to eight vectors."""
+    m = middle("""op f(s: f32[B, N], V: f32[B, N, E]) -> (O: f32[B, E]) { top[b] max= s[b, j]
+        e[b, j] = exp(s[b, j] - top[b])
+        o[b, v] += e[b, j] * V[b, j, v]
+        O[b, v] = 2 * o[b, v] }""", "tuned")
+    assert proved(m) and "8 x 16" in m.chosen[0]
+    for n, e in ((1, 1), (3, 127), (5, 128), (2, 129), (7, 17)):
+        arrays, got = run(m, {"B": 2, "N": n, "E": e})
+        s = arrays["s"].astype(np.float64)
+        want = 2 * np.einsum("bj,bjv->bv", np.exp(s - s.max(1, keepdims=True)), arrays["V"])
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-4)
