@@ -11,13 +11,14 @@ from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options, altered
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, sliding_height, turning_pays
 from polyop.ir.target import Target
+from polyop.rewrite.contracted import Short
 from polyop.rewrite.factors import Inner
 from polyop.rewrite.factors import pays as factors_out
 from polyop.rewrite.inward import rows_of_images, to_turn_inward
 from polyop.rewrite.late import TIMES
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
-from polyop.rewrite.questions import Questions, Short, questions
+from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.raised import ROWS as MANY
 from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.shares import fed_shares, thread_shares

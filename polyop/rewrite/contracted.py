@@ -1,0 +1,242 @@
+"""What is asked of the contractions of an operator: their rows, columns and depth, as sizes, and what they read again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from polyop.ir.expr import Affine, expr_names, loads, names
+from polyop.ir.op import Op, Step
+from polyop.rewrite.upright import upright
+
+Contractions = Sequence[tuple[Step, str]]
+"""Reductions in which some read does without the last index of the target, with that index."""
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Short:
+    """The last dimension of a contraction's result: its extent, and the bytes of an element.
+
+    spaced   whether neighbours along it read what lies apart, as windows in steps of two do
+    lanes    extents of the rows that lanes could run along instead; empty: there are none, or not all is known from sizes
+    beside   extents of what then shares the operand with these lanes, beside the last dimension
+    depth    extents of what is added up; `windows`: of those that are added to another index
+    inside   extents of the dimensions inside the one with these lanes
+    """
+
+    extent: Affine
+    bytes_: int
+    spaced: bool
+    lanes: tuple[Affine, ...]
+    beside: tuple[Affine, ...]
+    depth: tuple[Affine, ...]
+    windows: tuple[Affine, ...]
+    inside: tuple[Affine, ...]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Sides:
+    """The extents of all rows, and of all columns, of a contraction's result, in the order in which it is written.
+
+    If not all are known from sizes, those of the last row that is, and of the last column.
+
+    is_near   whether the last of the rows runs along the memory of the operand that has them
+    """
+
+    rows: tuple[Affine, ...]
+    columns: tuple[Affine, ...]
+    is_near: bool
+
+
+def find_contractions(op: Op) -> Contractions:
+    """The reductions in which some read does without the last index of the target, with that index."""
+    out = []
+    for s in op.steps:
+        last = s.target.index[-1] if s.target.index else None
+        if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
+            continue
+        assert last.name is not None
+        if any(last.name not in expr_names(x) for x in loads(s.expr)):
+            out.append((s, last.name))
+    return out
+
+
+def is_reused(s: Step, last: str) -> bool:
+    """Whether the reads that do without `last` do without another index of the target, too."""
+    kept = {p.name for p in s.target.index if isinstance(p, Affine) and p.name}
+    others = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
+    return bool((kept - {last}).difference(*others))
+
+
+def rows_of(s: Step, last: str) -> tuple[Affine, ...]:
+    """The extents of the indices of a contraction that its result shares with reads that do without `last` alone."""
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    return tuple(extents[i] for i in _row_indices(s, last))
+
+
+def _row_indices(s: Step, last: str) -> tuple[str, ...]:
+    """The indices of its result that a contraction shares with reads that do without `last` alone, as they are written."""
+    without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
+    beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
+    kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.indices]
+    return tuple(i for i in kept if i is not None and i not in beside and any(i in x for x in without))
+
+
+def short(op: Op, s: Step, last: str) -> Short:
+    """What to ask of the last dimension of the result of the contraction `s`."""
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    reads = [expr_names(x) for x in loads(s.expr)]
+    kept = [p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None and p.name in extents]
+    apart = [i for i in kept if all((i in x) != (last in x) for x in reads)]
+    beside = [i for i in kept if i != last and all((i in x) == (last in x) for x in reads)]
+    depth = [i for i in extents if i not in kept]
+    windows = [i for i in depth if is_window(s, i)]
+    inside = kept[kept.index(apart[-1]) + 1 :] if apart else []
+    groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth, windows, inside))
+    # what takes the result on must write it in its own order, along which alone it is turned
+    follow = [x.target.index[-1] for x in op.steps if x.target.index and any(y.source == s.target.source for y in loads(x.expr))]
+    plain = all(isinstance(p, Affine) and p.name is not None for p in follow)
+    known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
+    t = op.tensor(s.target.source)
+    spaced = any(abs(p.factor(last)) > 1 for x in loads(s.expr) for p in x.index if isinstance(p, Affine))
+    return Short(t.shape[-1], t.dtype.bytes_, spaced, *(groups if known else ((),) * len(groups)))
+
+
+def uprights(op: Op, contractions: Contractions) -> tuple[tuple[Affine, Affine, int], ...]:
+    """The products of one row, one column and one contracted index whose reads without the column end in the row."""
+    found = []
+    for s, last in contractions:
+        x = short(op, s, last)
+        row = s.target.index[0]
+        left = [y for y in loads(s.expr) if last not in expr_names(y)]
+        is_plain = len(x.lanes) == 1 and len(s.target.index) == 2 and len(x.depth) == 1
+        if is_plain and all(y.index and y.index[-1] == row for y in left):
+            found.append((x.extent, x.lanes[0], x.bytes_))
+    return tuple(found)
+
+
+def single(op: Op, contractions: Contractions) -> tuple[str, ...]:
+    """The sizes of rows of contractions; none if other steps add to a result: they would stand in the way of runs of sums."""
+    found = {e.name for s, last in contractions for e in rows_of(s, last)}
+    alone = all(len(op.steps_of(s.target.source)) == 1 for s, _ in contractions)
+    return tuple(n for n in op.sizes if n in found) if alone else ()
+
+
+def heads(op: Op, contractions: Contractions) -> tuple[str, ...]:
+    """The sizes of the last index of contractions all of whose reads end in one contracted index, or do in a small copy."""
+    found = set()
+    for s, last in contractions:
+        ends = {x.index[-1] if x.index else None for x in loads(s.expr)}
+        end = ends.pop() if len(ends) == 1 else None
+        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+        if (isinstance(end, Affine) and end.name in s.indices and end.name not in kept) or upright(op, s):
+            found |= {(r.upper - r.lower).name for r in s.ranges if r.index == last}
+    return tuple(n for n in op.sizes if n in found)
+
+
+def is_window(s: Step, i: str) -> bool:
+    """Whether the index `i` is added to another one in some position that is read."""
+    positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
+    return any(i in names(p) and len(names(p) & set(s.indices)) > 1 for p in positions)
+
+
+def tile(op: Op, contractions: Contractions) -> tuple[Affine, Affine, int] | None:
+    """The last row and the last column of the one contraction, in the order in which its target is written."""
+    if len(contractions) != 1:
+        return None
+    (s, last), = contractions
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    rows = [i for i in _row_indices(s, last) if names(extents[i]) <= set(op.sizes)]
+    if not rows or not names(extents[last]) <= set(op.sizes):
+        return None
+    return extents[rows[-1]], extents[last], s.target.dtype.bytes_
+
+
+def sliding(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], tuple[Affine, ...]]:
+    """The extents of what is added to the last row of the one contraction, and of what it adds up beside windows."""
+    if len(contractions) != 1:
+        return (), ()
+    (s, last), = contractions
+    row, extents = _row_indices(s, last)[-1:], {r.index: r.upper - r.lower for r in s.ranges}
+    depth = {i: e for i, e in extents.items() if i not in expr_names(s.target)}
+    positions = [names(p) for x in loads(s.expr) for p in x.index if isinstance(p, Affine) and names(p) & {*row}]
+    windows = tuple(e for i, e in depth.items() if any(i in p for p in positions))
+    rest = tuple(e for i, e in depth.items() if not is_window(s, i))
+    return (windows, rest) if all(names(e) <= set(op.sizes) for e in (*windows, *rest)) else ((), ())
+
+
+def little(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
+    """Those of all contractions, if each is a number or a size, and no windows are among them; () if one has no batches."""
+    found = dict[Affine, None]()
+    for s, _ in contractions:
+        batch = frozenset.intersection(*map(expr_names, (s.target, *loads(s.expr))))
+        extents = {r.index: r.upper - r.lower for r in s.ranges if r.index not in batch}
+        plain = all(e.is_constant or e.name in op.sizes for e in extents.values())
+        if not plain or len(extents) == len(s.ranges) or s.where or any(is_window(s, i) for i in extents):
+            return ()
+        found |= dict.fromkeys(extents.values())
+    return tuple(found)
+
+
+def sides(op: Op, contractions: Contractions) -> Sides | None:
+    """Both sides of the result of the one contraction."""
+    if len(contractions) != 1:
+        return None
+    (s, last), = contractions
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    known = {i for i, e in extents.items() if names(e) <= set(op.sizes)}
+    rows = _row_indices(s, last)
+    columns = _row_indices(s, rows[-1]) if rows else ()
+    if not rows or columns[-1:] != (last,):
+        return None
+    if not known.issuperset((*rows, *columns)):
+        rows, columns = tuple(i for i in rows if i in known)[-1:], (last,)
+    if not rows or last not in known:
+        return None
+    ends = [x.index[-1] for x in loads(s.expr) if last not in expr_names(x) and x.index]
+    is_near = any(isinstance(p, Affine) and rows[-1] in names(p) for p in ends)
+    return Sides(tuple(extents[i] for i in rows), tuple(extents[i] for i in columns), is_near)
+
+
+def brief(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], tuple[Affine, ...], int]:
+    """(what the one contraction adds up along, its result, bytes of an element); no extents for windows and conditions."""
+    if len(contractions) != 1 or contractions[0][0].where:
+        return (), (), 0
+    s = contractions[0][0]
+    kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+    summed, t = [r for r in s.ranges if r.index not in kept], op.tensor(s.target.source)
+    plain = all(names(r.upper - r.lower) <= set(op.sizes) and not is_window(s, r.index) for r in summed)
+    return (tuple(r.upper - r.lower for r in summed), t.shape, t.dtype.bytes_) if plain else ((), (), 0)
+
+
+def deep(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
+    """The extents of what the one contraction adds up along; () if that is one index, or a window, or bound by conditions."""
+    extents = brief(op, contractions)[0]
+    return extents if len(extents) > 1 else ()
+
+
+def turns(op: Op, contractions: Contractions) -> tuple[str, ...]:
+    """The sizes that are rows of contractions which read, one or more steps back, what follows from their own results."""
+    found: set[str | None] = set()
+    for s, last in contractions:
+        later = op.follow_from((s.target.source,))
+        back = {p.terms[0][0] for x in loads(s.expr) if x.source in later for p in x.index
+                if isinstance(p, Affine) and p.const and len(p.terms) == 1}
+        if back:
+            found |= {e.name for e in rows_of(replace(s, ranges=tuple(r for r in s.ranges if r.index not in back)), last)}
+    return tuple(n for n in op.sizes if n in found)
+
+
+def sums_of_rows(op: Op, contractions: Contractions) -> tuple[tuple[Affine, int, bool], ...]:
+    """What is reduced over reads that have the last index of the target last, too: `S[b] += X[n, b]`."""
+    out = []
+    for s in op.steps:
+        last = s.target.index[-1] if s.target.index else None
+        if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
+            continue
+        reduced = set(s.indices).difference(*({p.name} for p in s.target.index if isinstance(p, Affine)))
+        rows = [x for x in loads(s.expr) if x.index and x.index[-1] == last and expr_names(x) & reduced]
+        if rows:
+            t = op.tensor(s.target.source)
+            out.append((t.shape[-1], t.dtype.bytes_, any(s is c for c, _ in contractions)))
+    return tuple(out)
