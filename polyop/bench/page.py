@@ -10,6 +10,8 @@ from polyop.bench.book import OURS, Book, Row, mean
 from polyop.bench.machine import Machine
 from polyop.ir.errors import UnsupportedError
 
+_CALL = 1e-3  # ms: what a call costs beside its kernel, roughly
+
 HEAD = ("case", "polyop ms", "spread", "best peer", "ms", "ratio", "rate", "of the limit")
 
 
@@ -70,8 +72,9 @@ def ratios(rows: Sequence[Row], peer: str | None = None) -> list[float]:
 
 
 def ceilings(rows: Sequence[Row]) -> list[float]:
-    """What `ratios` would be of a kernel at the machine's limit, where that is known."""
-    return [x / min(1.0, r.limit) for r in rows if (x := r.over(r.best)) is not None and r.limit and r.exact]
+    """What `ratios` would be of a kernel at the machine's limit, where that is known, and more than the call itself takes."""
+    return [x / min(1.0, r.limit) for r in rows
+            if (x := r.over(r.best)) is not None and r.limit and r.exact and r.least_ms >= _CALL]
 
 
 def summary(book: Book) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
