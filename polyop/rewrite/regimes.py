@@ -52,34 +52,19 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     ones = narrow_sizes(q, sizes)
     if ones:
         return _with(options, ones=ones)
-    ones = tuple(n for n in q.windows if sizes[n] == 1)
+    ones, rows, few, strip, short = _few_or_short(q, sizes, target)
     windows = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW)
-    rows = few_rows(q, sizes)
-    if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
-        ones = tuple(dict.fromkeys((*ones, *q.single)))
-    strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
-    short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
-    few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
-    few += () if rows else tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS)
-    if strip and rows > 1:  # then a contraction is packed, to which its strip means nothing
-        rows, strip = 0, has_strip(q, sizes, False)
     height = 0 if rows or few else tile_height(q, sizes, target, short)
     if windows and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
-    cascade = options.cascade or (options.numerics != "strict" and one_pass_pays(q.passes, sizes, target, threads))
-    overlap = options.overlap or tile_rows(q.chains, sizes, target)
-    may_cut = not cascade and options.numerics != "strict"
-    factors = options.factors or (options.numerics != "strict" and factors_out(q.inner, sizes))
-    whole = {x.step.target.source for x in q.inner} if factors else set()
+    relaxed = options.numerics != "strict"
+    cascade = options.cascade or (relaxed and one_pass_pays(q.passes, sizes, target, threads))
+    factors = options.factors or (relaxed and factors_out(q.inner, sizes))
     if factors and len(q.inner) == 1 and not rows and not few:  # tiles are the inner sum's, which is a product of matrices
         height, short = inner_height(q.inner[0], sizes, target), 0
-    sums_ = tuple(x for x in q.sums if x.target not in whole)
-    shares = fed_shares(sums_, sizes, target.l2) if may_cut else ()
-    if may_cut and threads > 1:
-        rest = tuple(x for x in sums_ if x.target not in dict(shares))
-        shares += thread_shares(rest, sizes, few_rows(q, sizes))
-    is_turned = short == TURNED and not (rows or few or factors) and options.numerics != "strict"
+    is_turned = short == TURNED and not (rows or few or factors) and relaxed
     inward = to_turn_inward(q.inward, sizes, target, threads) if is_turned else ()
+    overlap = options.overlap or tile_rows(q.chains, sizes, target)
     overlap = overlap or (rows_of_images(q.inward, sizes, target, threads) if inward else 0)
     fixed, pair = windows + little_sizes(q, sizes, ones), 0
     late = options.late or (not (rows or few or factors or fixed) and lies_across(q, sizes, target))
@@ -90,15 +75,43 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
         paired, pair = tile_pair(q, sizes, target)
         if pair and q.sides and (name := q.sides.columns[-1].name):
             height, fixed = paired, (*fixed, (name, sizes[name]))
+    shares = options.shares or (_shares(q, sizes, target, threads, factors) if relaxed and not cascade else ())
     return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, pair=pair, strip=strip,
                  overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
-                 along=options.along or run_of_rows(q, sizes, target, threads),
-                 shares=options.shares or shares, factors=factors, deep=options.deep or (not rows and is_deep(q, sizes, target)),
+                 along=options.along or run_of_rows(q, sizes, target, threads), shares=shares, factors=factors,
+                 deep=options.deep or (not rows and is_deep(q, sizes, target)),
                  raised=options.raised or raising_pays(q.alike, sizes, target),
-                 widened=options.widened or to_widen(q.wide, sizes, target, options.numerics == "strict"),
-                 inward=options.inward or inward,
-                 late=late, lent=options.lent or has_long_rows(q, sizes, target),
+                 widened=options.widened or to_widen(q.wide, sizes, target, not relaxed),
+                 inward=options.inward or inward, late=late, lent=options.lent or has_long_rows(q, sizes, target),
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
+
+
+Few = tuple[tuple[str, int], ...]
+
+
+def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[tuple[str, ...], int, Few, bool, int]:
+    """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
+    ones, rows = tuple(n for n in q.windows if sizes[n] == 1), few_rows(q, sizes)
+    if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
+        ones = tuple(dict.fromkeys((*ones, *q.single)))
+    strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
+    short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
+    few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
+    few += () if rows else tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS)
+    if strip and rows > 1:  # then a contraction is packed, to which its strip means nothing
+        rows, strip = 0, has_strip(q, sizes, False)
+    return ones, rows, few, strip, short
+
+
+def _shares(q: Questions, sizes: Mapping[str, int], target: Target, threads: int, factors: bool) -> tuple[tuple[str, int], ...]:
+    """The sums that are cut into shares: those whose rows would be read twice, and with several threads what these share."""
+    whole = {x.step.target.source for x in q.inner} if factors else set()
+    found = tuple(x for x in q.sums if x.target not in whole)
+    shares = fed_shares(found, sizes, target.l2)
+    if threads > 1:
+        rest = tuple(x for x in found if x.target not in dict(shares))
+        shares += thread_shares(rest, sizes, few_rows(q, sizes))
+    return shares
 
 
 def _with(options: Options, **fields: Any) -> Options:
