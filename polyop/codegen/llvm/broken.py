@@ -102,13 +102,11 @@ def _write_lines(s: State, place: Place, texts: list[list[str]], p: str) -> None
 def _gathered(s: State, t: str, from_: dict[str, dict[int, int]]) -> str:
     """The vector whose lane i is `from_[x][i]` of x."""
     w, out = s.width, ""
-    have: set[int] = set()
     for x, lanes in from_.items():
         if len(lanes) == w and all(i == lane for i, lane in lanes.items()):
             return x
         order = shuffle_mask([lanes[i] + (w if out else 0) if i in lanes else i for i in range(w)])
         out = s.b.do(f"shufflevector {t} {out or x}, {t} {x if out else 'poison'}, {order}")
-        have |= set(lanes)
     return out
 
 
