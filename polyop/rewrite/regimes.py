@@ -42,6 +42,9 @@ RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several
 RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
+Values = tuple[tuple[str, int], ...]
+"""(size, value), or (size, at most how much), of some sizes."""
+
 
 def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target, threads: int = 1) -> Options:
     """`options` for a call of these sizes, all of them at least 1, on so many threads of `target`."""
@@ -86,10 +89,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
 
 
-Few = tuple[tuple[str, int], ...]
-
-
-def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[tuple[str, ...], int, Few, bool, int]:
+def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[tuple[str, ...], int, Values, bool, int]:
     """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
     ones, rows = tuple(n for n in q.windows if sizes[n] == 1), few_rows(q, sizes)
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
@@ -103,7 +103,7 @@ def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tup
     return ones, rows, few, strip, short
 
 
-def _shares(q: Questions, sizes: Mapping[str, int], target: Target, threads: int, factors: bool) -> tuple[tuple[str, int], ...]:
+def _shares(q: Questions, sizes: Mapping[str, int], target: Target, threads: int, factors: bool) -> Values:
     """The sums that are cut into shares: those whose rows would be read twice, and with several threads what these share."""
     whole = {x.step.target.source for x in q.inner} if factors else set()
     found = tuple(x for x in q.sums if x.target not in whole)
@@ -125,7 +125,7 @@ def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
     return tuple(n for n in q.narrow if sizes[n] == 1)
 
 
-def little_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+def little_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> Values:
     """(size, value) of products so small that loops around them, whose ends are not known, take longer than they do."""
     if any(evaluate(e, sizes) > _most_of_little(q) for e in q.little):
         return ()
@@ -136,7 +136,7 @@ def _most_of_little(q: Questions) -> int:
     return LITTLE if q.tile else LITTLES
 
 
-def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], target: Target) -> tuple[tuple[str, int], ...]:
+def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], target: Target) -> Values:
     """(size, value) of what a contraction adds up so briefly that its large result is written once, and never read."""
     summed, _, _ = q.brief
     if not summed or prod(evaluate(e, sizes) for e in summed) > BRIEF:
@@ -212,7 +212,7 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     return sliding_height(target, lanes, down, along, height) if slides else height
 
 
-def few_terms(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+def few_terms(q: Questions, sizes: Mapping[str, int], known: Iterable[str]) -> Values:
     """(size, value) of what a contraction adds up along, if that is so little that its loops end before their prefetches come."""
     summed, _, _ = q.brief
     few = prod(evaluate(e, sizes) for e in summed) <= TERMS
