@@ -47,6 +47,11 @@ class RowStrategy:
     also: tuple[str, int] | None = None
     run: int = 0
 
+    @property
+    def turn(self) -> tuple[str, ...]:
+        """The coordinates of `lane` that each turn of the recurrence goes through."""
+        return (f"{self.lane}_t", f"{self.lane}_v") if self.run else ()
+
     def __str__(self) -> str:
         where = f"lanes {self.lane} (shell)" if self.lane else f"lanes {', '.join(i or '-' for i in self.inner)}"
         rows = f", rows {self.rows} x {self.row_extent}" if self.rows else ""

@@ -69,12 +69,11 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     loops = tuple(outer) + tuple(order)
     writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
     body = writer.items(cluster.body, axes, loops)
-    turn = (f"{strategy.lane}_t", f"{strategy.lane}_v") if strategy.run else ()
-    serial = [n for c in order for n in axes[c].names if n not in (*b.kinds, *turn, *around)]
+    serial = [n for c in order for n in axes[c].names if n not in (*b.kinds, *strategy.turn, *around)]
     if strategy.around:
         blocks = f"{strategy.lane}_t"
         serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(blocks)))
-    lanes = [f"{strategy.lane}_v"] if strategy.lane and not turn else [f"{c}_p" for c in (also, strategy.rows) if c]
+    lanes = [f"{strategy.lane}_v"] if strategy.lane and not strategy.run else [f"{c}_p" for c in (also, strategy.rows) if c]
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
     elif serial:
@@ -100,8 +99,7 @@ class _Groups:
                 out += self.group(item, axes, loops, next(iter(self.inner)))
             elif isinstance(item, Serial):
                 inside = {**axes, item.loop: serial_axis(self.b.plan, item)}
-                turn = (f"{self.strategy.lane}_t", f"{self.strategy.lane}_v") if self.strategy.run else ()
-                out += bands((item.loop, *turn), *self.items(item.body, inside, (*loops, item.loop)))
+                out += bands((item.loop, *self.strategy.turn), *self.items(item.body, inside, (*loops, item.loop)))
             else:
                 raise UnsupportedError("a cluster inside a cluster")
         return tuple(out)
