@@ -58,7 +58,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     tiles = cmatrix.find_tiles(nest, target)
     nest = prepared(nest)
     nest, steps = shared(nest, split(nest))
-    signature = _signature(nest)
+    signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
                   folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int")
     far = {} if huge else reaches(nest, steps)
@@ -122,10 +122,10 @@ def _shared(p: Part, nest: LoopNest) -> list[Buffer]:
     return [b for b in nest.buffers if b.space == Space.SHARED and b.name in here]
 
 
-def _signature(nest: LoopNest) -> Signature:
+def _signature(nest: LoopNest, parts: tuple[KernelNest, ...]) -> Signature:
     tensors = tuple(b for b in nest.buffers if b.space == Space.TENSOR)
     work = tuple(b for b in nest.buffers if b.space == Space.WORK)
-    all_loads = [x for s in stores(nest.body) for e in (s.target, s.expr) for x in loads(e)]
+    all_loads = [x for k in parts for s in stores(k.body) for e in (s.target, s.expr) for x in loads(e)]
     sites = dict.fromkeys(x for x in all_loads if any(is_computed(p) for p in x.index))
     return Signature(nest.name, nest.sizes, nest.scalars, tensors, work, tuple(sites))
 

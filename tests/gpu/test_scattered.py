@@ -71,6 +71,21 @@ def test_sums_in_source_order_are_not_scattered() -> None:
     assert not any("scattered:" in x for x in c.chosen)
 
 
+def test_sums_in_source_order_have_a_row_for_each_thread_whose_positions_are_checked() -> None:
+    text = ("op f(at: i32[L], X: f32[B], g: bool[B]; V: int) -> (Y: f32[V, B]) "
+            "{ S: f32[V, B]; S[at[l], b] += X[b]  where g[b]; Y[v, b] = 2 * S[v, b] }")
+    c = compiled(text, Options(numerics="strict"))
+    assert c.rung == "tuned" and c.module is not None
+    x, g = np.arange(1, 8, dtype=np.float32), np.arange(7) % 2 == 0
+    for at, fault in (([2, 0, 2], None), ([2, 3, 0], "S_row"), ([-1, 0, 0], "S_row")):
+        y = np.empty((3, 7), np.float32)
+        given = {"at": np.array(at, np.int32), "X": x, "g": g, "Y": y}
+        report = emulated.run(c.module, {"L": 3, "B": 7, "V": 3}, {}, given)
+        assert not report.findings and (report.site.source if report.site else None) == fault
+        if not fault:
+            np.testing.assert_array_equal(y, np.array([[2], [0], [4]], np.float32) * np.where(g, x, 0))
+
+
 KINDS = (("f32", "+"), ("f64", "+"), ("i64", "+"), ("f32", "max"), ("i32", "min"), ("i16", "+"), ("f64", "*"))
 TEXTS = [ADD.format(t=t, op=op) for t, op in KINDS]
 
