@@ -7,9 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache
 from math import prod
 from typing import Any
 
+import gpu_data
 import numpy as np
 from gpu_programs import Rng, one_of, text
 
@@ -18,7 +20,7 @@ from polyop.dsl.einsum import einsum_text
 from polyop.graph.build import build
 from polyop.ir import reference
 from polyop.ir.deep import with_room
-from polyop.ir.dtypes import DTYPES
+from polyop.ir.dtypes import DTYPES, DType
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
 from polyop.outcome import difference, tolerance
@@ -46,12 +48,17 @@ class NotPossible(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Called:
-    """A call of `op`; `wrong` says of its results what they should have been, or nothing."""
+    """A call of `op`.
+
+    wrong     says of its results what they should have been, or nothing
+    outside   whether a position that data says is, so that the call has no results
+    """
 
     name: str
     op: Op
     bound: Bound
     wrong: Callable[[tuple[Array, ...]], str]
+    outside: Callable[[], bool] = bool
 
 
 def library(rng: Rng) -> Called:
@@ -120,6 +127,13 @@ def program(rng: Rng) -> Called:
     return evaluated(" ".join(written.split()), o._op(o.choice()), rng)
 
 
+def data(rng: Rng) -> Called:
+    """A few steps that ask data."""
+    written = gpu_data.text(rng)
+    o = polyop.op(written, "f")
+    return evaluated(" ".join(written.split()), o._op(o.choice()), rng)
+
+
 def graph(rng: Rng) -> Called:
     """A kernel of a graph of a few calls."""
     squares, rows = [X, Y], [TOTAL(X)]
@@ -132,7 +146,8 @@ def graph(rng: Rng) -> Called:
     return evaluated(f"graph {' '.join(str(step.op).split())}", step.op, rng)
 
 
-KINDS: dict[str, Callable[[Rng], Called]] = {"library": library, "einsum": equation, "program": program, "graph": graph}
+KINDS: dict[str, Callable[[Rng], Called]] = {
+    "library": library, "einsum": equation, "program": program, "graph": graph, "data": data}
 
 
 def evaluated(name: str, op: Op, rng: Rng) -> Called:
@@ -145,18 +160,30 @@ def evaluated(name: str, op: Op, rng: Rng) -> Called:
         shape = tuple(evaluate(e, sizes) for e in t.shape)
         if min(shape, default=0) < 0:
             raise NotPossible(f"{t} has a negative extent")
-        if t.name.startswith("ids"):
+        if t.name.startswith(("ids", "at")):
             inputs.append(sample(rng, t.dtype, shape, sizes["V"]))
+            if t.name.startswith("at") and inputs[-1].size and rng.random() < 0.5:
+                inputs[-1].flat[rng.integers(inputs[-1].size)] = one_of(rng, (-1, sizes["V"]))
         elif t.dtype.is_integer or rng.random() < 0.5:  # sums of small whole numbers are exact in any order
             inputs.append(rng.integers(-2, 3, shape).astype(t.dtype.numpy))
         else:
             inputs.append(sample(rng, t.dtype, shape))
     given = {t.name: a for t, a in zip(op.inputs, inputs, strict=True)}
     values = {p.name: sizes.get(p.name, p.default) for p in op.params}
+    values |= {n: number(rng, p.dtype) for p in op.params if values[n := p.name] is None}
     scalars = {n: v for n, v in values.items() if n not in sizes}
 
+    @cache
+    def plain(wide: bool) -> dict[str, Array] | None:
+        try:
+            return with_room(lambda: reference.evaluate(op, sizes, scalars, given, wide=wide))
+        except reference.OutsideError:
+            return None
+
     def wrong(got: tuple[Array, ...]) -> str:
-        wide, own = (with_room(lambda w=w: reference.evaluate(op, sizes, scalars, given, wide=w)) for w in (True, False))
+        wide, own = plain(True), plain(False)
+        if wide is None or own is None:
+            return "a position was outside, and nobody said so"
         for t, x in zip(op.outputs, got, strict=True):
             terms = work(op, sizes) / max(1, x.size)
             error = difference(x, wide[t.name], own[t.name])
@@ -164,7 +191,13 @@ def evaluated(name: str, op: Op, rng: Rng) -> Called:
                 return f"`{t.name}` is off by {error:.1e}"
         return ""
 
-    return Called(f"{name} {sizes}", op, called(op, inputs, values, rng), wrong)
+    said = {n: v for n, v in values.items() if n not in sizes} or ""
+    return Called(f"{name} {sizes} {said}", op, called(op, inputs, values, rng), wrong, lambda: plain(False) is None)
+
+
+def number(rng: Rng, dtype: DType) -> float | int:
+    """A number that a call gives."""
+    return float(rng.integers(-4, 5)) / 2 if dtype.is_float else int(rng.integers(-2, 3))
 
 
 def called(op: Op, inputs: list[Array], values: dict[str, Any], rng: Rng) -> Bound:

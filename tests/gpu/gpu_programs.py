@@ -9,7 +9,7 @@ import numpy as np
 
 Rng = np.random.Generator
 KINDS = ("f32", "f32", "f16", "bf16", "f16", "f64", "i32", "i8", "u8")
-WIDE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32"}
+WIDE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32", "i16": "i32", "u16": "i32", "bool": "i32"}
 EXACT = ("{}", "relu({})", "{} * 2", "({0} > 1 ? {0} : 1 - {0})", "abs({})", "min(max({}, -3), 3)")
 SMOOTH = (*EXACT, "exp(min({}, 2))", "tanh({})")
 
@@ -33,6 +33,7 @@ class Text:
     rng: Rng
     kind: str
     header: list[str] = field(default_factory=list)
+    numbers: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     alone: set[str] = field(default_factory=set)
