@@ -43,7 +43,8 @@ class Questions:
              these sizes are 1
     turns    the sizes that are rows of a contraction in each turn of a recurrence, `B` of `z[t, b, g] += Y[t-1, b, k] * U[g, k]`
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
-    tile     (rows, columns, bytes of an element) of the one contraction, as far as its tiles hold them; None if there are more
+    tile     (rows, columns, bytes of an element) of the one contraction, or of one of its classes, as far as its tiles hold them;
+             None if there are more
     sliding  the extents of the windows that are added to the row of these tiles, and of what else is added up but windows
     sides    of the same
     deep     the extents of what the one contraction adds up along, if these are several, none is a window, and no condition holds
@@ -102,8 +103,9 @@ class Questions:
 
 def questions(op: Op) -> Questions:
     """What to ask of the sizes of a call of `op`; of contractions that are cut into residue classes, each class is asked."""
-    op = cut_into_residues(op)
+    whole, op = contracted.find_contractions(op), cut_into_residues(op)
     contractions = contracted.find_contractions(op)
+    one = contractions[:1] if len(whole) == 1 else contractions  # its classes differ in an element of each extent at most
     last = [s.target for s, _ in contractions]
     last += [s.target for s in op.steps if s.reduce is not None and len(s.target.index) > 1]
     found = {op.tensor(t.source).shape[-1].name for t in last}
@@ -116,7 +118,7 @@ def questions(op: Op) -> Questions:
         upright=contracted.uprights(op, contractions), heads=contracted.heads(op, contractions),
         rows=tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),
-        strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, contractions),
+        strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
         sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=find_passes(op), splits=find_splits(op),

@@ -23,6 +23,7 @@ from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import BRIEF, LONG, few_rows, has_strip, kinds, narrow_sizes, regime, shortness, tile_height
 from polyop.runtime.layout import contiguous
+from tests.rewrite.ops import library
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
 MATMUL = instantiate(parse(Source("<test>", """
@@ -325,6 +326,24 @@ def test_a_tile_of_two_vectors_in_all_is_as_tall_as_registers_allow():
     two = questions(instantiate(parse(Source("<test>", text)), "f"))
     assert [tile_height(two, {"I": 20, "J": 20, "N": n, "K": 24}, AVX512, 0) for n in (24, 48)] == [10, 5]
     assert [tile_height(questions(MATMUL), {"M": 20, "N": n, "K": 24}, AVX512, 0) for n in (24, 48)] == [5, 5]
+
+
+@pytest.mark.parametrize(("filters", "height"), [(32, 8), (36, 0), (35, 7)])
+def test_classes_of_one_contraction_have_a_tile_that_fits_them(filters, height):
+    apart = library("conv", "conv2d_transposed", consts={"stride": 2, "pad": 1})
+    sizes = {"B": 1, "C": 64, "K": filters, "H": 28, "W": 28, "R": 4, "S": 4}
+    assert regime(questions(apart), sizes, Options(), AVX512).height == height
+
+
+def test_a_transposed_convolution_in_tiles_that_fit_is_right_at_their_edges():
+    run, rng = polyop.library("conv2d_transposed"), np.random.default_rng(5)
+    for c, k, h, w in ((1, 8, 1, 1), (3, 7, 2, 16), (2, 16, 3, 17), (5, 9, 1, 15)):
+        x, f = (rng.standard_normal(s).astype(np.float32) for s in ((2, c, h, w), (c, k, 4, 4)))
+        full = np.zeros((2, k, 2 * h + 2, 2 * w + 2))
+        for r, s in np.ndindex(4, 4):
+            full[:, :, r : r + 2 * h : 2, s : s + 2 * w : 2] += np.einsum("bchw,ck->bkhw", x.astype(np.float64), f[:, :, r, s])
+        for _ in range(2):  # the second call has a kernel of its own
+            np.testing.assert_allclose(run(x, f, stride=2, pad=1), full[:, :, 1:-1, 1:-1], rtol=1e-4, atol=1e-4)
 
 
 def test_a_tile_of_few_sums_waits_for_itself():
