@@ -149,8 +149,11 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     nc = block_of_columns(x, tile, UNCUT if early else kc)
     block = columns_in_l2(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
     whole = lcm(rows, x.vector)  # a copy of the left operand goes by squares of vectors
-    behind = threads and not pack_left and not tile.across and _is_cut(x, tile, nc)
+    # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long
+    fusible = x.spacing(x.right, c.lane) == 1 and not ahead and not tile.is_matrix
+    common = threads and pack_left and not outer and not c.having(BATCH)  # one copy of the left operand serves all threads
     # tiles across columns are narrow, and their copies large beside what few rows compute with them: each thread makes its own
+    behind = threads and not pack_left and not (tile.across and fusible) and _is_cut(x, tile, nc, block)
     height = (96 if tile.across else 384) if threads else 4800
     mc = 2 * rows if behind else max(1, height // whole) * whole
     plain = PackedStrategy(c, x.row, c.lane, x.depth, columns, nc, x.vector, None, rows, mc, rows_outside=threads,
@@ -163,11 +166,10 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     plainly = chunk and not (outer or ahead or tile.beside or tile.across or tile.dot)
     deep = plan.options.deep and plainly and set(c.having(CONTRACTED)) == set(x.long)
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()
-    # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long.
-    # Where threads take some rows each, none of these is the first for all of them
-    fuse = x.spacing(x.right, c.lane) == 1 and not ahead and not behind and not tile.is_matrix
-    found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_behind=behind, beside=tile.beside,
-                    fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
+    # where threads take some rows each, none of these is the first for all of them
+    fuse = fusible and not behind and not (common and len(c.having(ROW)) > 1)
+    found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_outside=threads and not common,
+                    rows_behind=behind, beside=tile.beside, fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
     return (replace(found, apart=apart), found) if apart else (found,)
 
 
@@ -186,9 +188,9 @@ def _is_little(x: Reads, tile: RegisterTile) -> bool:
     return rows.const <= 4 * tile.rows and prod(e.const for e in read) * x.right.dtype.bytes_ <= x.plan.target.l1 // LITTLE
 
 
-def _is_cut(x: Reads, tile: RegisterTile, nc: int) -> bool:
+def _is_cut(x: Reads, tile: RegisterTile, nc: int, block: int) -> bool:
     """Whether there is a loop over blocks of columns or batches, which threads may share."""
-    steps = {x.what.lane: nc, tile.beside: x.vector}
+    steps = {x.what.lane: nc, tile.beside: x.vector, tile.across: block}
     extents = ((i, x.what.update.extent(i)) for i in (*x.what.having(COLUMN), *x.what.having(BATCH)))
     return any(not e.is_constant or e.const > steps.get(i, 1) for i, e in extents)
 

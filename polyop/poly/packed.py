@@ -2,6 +2,7 @@
 
     batch.. m_c k_c ( pack_left  n_c ( pack_right  row.. m_r n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) ) )
     batch.. n_c k_c ( pack_right  row.. m_c ( m_r .. ) )        for several threads, if there are blocks n_c; else inside m_c
+    m_c k_c ( pack_left!  n_c! ( pack_right  row..! m_r .. ) )  for several threads, which share what has a `!`, without batches
     batch.. n_c k_c ( n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) )                         without rows
 
 with every compute statement in its own m_p loop; a fused pack_right stands just before the update, where m_r is 0.
@@ -71,7 +72,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     around = (*t.loops(batch), *(c for c in m_c if c not in t.given))
     if s.row and (s.pack_left or not t.plan.splits(u)):  # a block of the left operand is for all columns
         tree = bands((*around, *chunk), *tree_left, band(block, *tree_right, micro))
-        around = block if shares_left(t) else around
+        around = (*block, *t.loops(other_m)) if shares_left(t) else around
     else:
         own = t.loops(t.others(BATCH))
         rows = around[len(own):]

@@ -71,7 +71,11 @@ def pack_left(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tu
     source = t.unit_of(t.c.lefts[0], pool)
     copy = _Copy(t, t.c.lefts[0], pool, s.depth, source if source != s.depth else None, ())
     name = copy.write(f"{t.u.name}_left", left_place(t, {**t.axes, **copy.axes}, other_m, other_k), (), [])
-    return bands(copy.loops(exclude=()), name)
+    loops = copy.loops(exclude=())
+    if shares_left(t):
+        tiles = {c.name for axis in t.axes.values() for c in axis.coords} - {*t.loops(other_m)}
+        t.b.kinds |= {c: (Kind.PARALLEL, None) for c in loops if c not in tiles and c not in t.b.kinds}
+    return bands(loops, name)
 
 
 def left_place(t: Tile, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
@@ -83,7 +87,7 @@ def left_place(t: Tile, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str
 
 
 def shares_left(t: Tile) -> bool:
-    """Whether threads share the blocks of columns behind a copy of the left operand: there is nothing else to share."""
+    """Whether threads make one copy of the left operand together, behind which they share blocks of columns, and rows."""
     return t.s.pack_left and t.plan.splits(t.u) and not t.batch and not t.outer
 
 
@@ -157,7 +161,9 @@ class _Copy:
                 axis = self.axes[q]
                 stay = tuple(c for c in axis.coords if c.step > 1 and (p.is_around(c.name) or c.name in keep))
                 cap = stay[-1].step if stay else None
-                square = Coord(f"{q}_{'x' if size == vector else 'w'}", size, cap)
+                # threads share the squares of the left operand, but not those of the right one
+                letter = "w" if size != vector else "z" if i == lane == p.s.depth else "x"
+                square = Coord(f"{q}_{letter}", size, cap)
                 self.axes[q] = Axis((*stay, square, Coord(f"{q}_{last}", 1, size)), axis.start)
             p.b.kinds |= {f"{p.own[lane]}_l": (Kind.LANES, vector), f"{p.own[source]}_s": (Kind.ROWS, steps)}
 

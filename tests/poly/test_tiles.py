@@ -37,6 +37,36 @@ def test_tiles_of_several_short_rows_are_packed_as_they_go_by_each_of_several_th
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("shape", "right"), [("N, 24", "n, k"), ("24, N", "k, n")])
+def test_threads_share_a_copy_of_the_left_operand_and_columns_and_rows_behind_it(shape, right):
+    text = f"op f(A: f32[M, 24, J], B: f32[{shape}]) -> (C: f32[J, M, N]) {{ C[j, m, n] += A[m, k, j] * B[{right}] }}"
+    m = middle(text, "tuned", Options(threads=True))
+    left, _, behind = structure(m.nest.body).partition("(S0_left)")
+    columns, _, rows = behind.partition("(S0_right)")
+    assert proved(m) and left.count(":parallel(") == 2 and "n_c:parallel(" in columns and ") j:parallel(" in rows
+    for sizes in ({"J": 1, "M": 1, "N": 1}, {"J": 17, "M": 7, "N": 65}, {"J": 2, "M": 13, "N": 63}):
+        arrays, got = run(m, sizes)
+        wanted = np.einsum(f"mkj,{right.replace(', ', '')}->jmn", arrays["A"].astype(float), arrays["B"].astype(float))
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+def test_threads_share_the_copy_of_the_left_operand_of_a_product():
+    text = "op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }"
+    m = middle(text, "tuned", Options(threads=True))
+    expected = "m_c(k_c(k_z:parallel(m_x:parallel(m_s:rows(k_l:lanes(S0_left)))) n_c:parallel("
+    assert proved(m) and structure(m.nest.body).startswith(expected)
+
+
+def test_tiles_across_columns_whose_copy_has_loops_of_its_own_are_packed_once_for_all_rows_that_a_thread_takes():
+    text = "op f(A: f32[J, M, E], B: f32[24, E, N]) -> (C: f32[J, N, M, 24]) { C[j, n, m, a] += A[j, m, e] * B[a, e, n] }"
+    m = middle(text, "tuned", Options(threads=True, height=4, pair=4))
+    copy, _, rows = structure(m.nest.body).partition("(S0_right)")
+    assert proved(m) and "n_c:parallel(" in copy and rows.count(":parallel(") == 2
+    arrays, got = run(m, {"J": 3, "M": 9, "E": 5, "N": 10})
+    wanted = np.einsum("jme,aen->jnma", arrays["A"].astype(float), arrays["B"].astype(float))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
 @pytest.mark.parametrize(("l2", "block"), [(1 << 20, "kc 512, nc 256"), (2 << 20, "kc 1024, nc 256")])
 def test_blocks_are_deeper_where_the_second_cache_has_room_for_wide_ones_of_that_depth(l2, block):
     op = op_of(MATMUL)
