@@ -142,7 +142,9 @@ def _cut(s: Step, index: str, chunk: int, shape: tuple[Affine, ...], taken: set[
     where = (Test((extent - affine(t) * chunk - affine(i) - 1,)), *(substitute_expr(w, env) for w in s.where))
     part = Step(target, s.reduce, substitute_expr(s.expr, env), ranges, where, s.span)
     added = replace(parts, index=(affine(t), *(p for p in whole if _chooses(p))))
-    return part, Step(replace(s.target, index=tuple(whole)), s.reduce, added, (shares, *kept), (), s.span)
+    summed = {x.index for x in s.ranges} - {x.index for x in kept}
+    there = tuple(w for w in s.where if not expr_names(w) & summed)  # where these do not hold there are no shares
+    return part, Step(replace(s.target, index=tuple(whole)), s.reduce, added, (shares, *kept), there, s.span)
 
 
 def sums(op: Op) -> tuple[Sum, ...]:
