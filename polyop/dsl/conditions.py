@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyop.dsl.values import Typed, Value, Weak, common, placed, to, total, weakest
+from polyop.dsl.values import Typed, Value, Weak, boolean, common, placed, to, total, weakest
 from polyop.ir.dtypes import BOOL, I64, DType
 from polyop.ir.errors import fail
 from polyop.ir.expr import Affine, Apply, Const, Expr, Test
@@ -21,6 +21,9 @@ def compare(fn: str, a: Value, b: Value, default: DType, span: Span | None) -> T
         for x in (a, b):
             if t.kind == "uint" and isinstance(x, Weak) and x.constant is not None and x.constant < 0:
                 raise fail("E213", f"{x.constant} does not fit into {t}, so this is always the same", span)
+        zero = b if fn in ("ge", "lt") else a if fn in ("le", "gt") else None
+        if t.kind == "uint" and isinstance(zero, Weak) and zero.constant == 0:
+            return boolean(fn in ("ge", "le"))  # no natural number is below 0; the dtype may be a variable's
     return Typed(Apply(fn, (to(a, t, default), to(b, t, default)), BOOL), total((a, b), span))
 
 

@@ -7,6 +7,7 @@ from numpy.testing import assert_allclose, assert_array_equal
 
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
+from polyop.ir.dtypes import DTYPES
 from polyop.ir.reference import CycleError, TwiceError, UnwrittenError, first_outside
 from polyop.ir.span import Source
 
@@ -155,6 +156,17 @@ def test_a_choice_between_small_integers_is_one_in_the_type_that_takes_it(t, cho
 
 def test_a_choice_between_integers_that_a_type_may_not_hold_is_made_before():
     assert "f16(((" in str(op("op f(N: int) -> (Y: f16[N, N]) { Y[i, j] = i == j ? 4097 : 0 }"))
+
+
+@pytest.mark.parametrize(("t", "asked"), [("u8", False), ("u64", False), ("i8", True)])
+def test_whether_natural_numbers_are_below_0_is_not_asked(t, asked):
+    text = f"""op f(X: {t}[N]) -> (Y: {t}[N], n: i64) {{
+        Y[i] = X[i] < 0 or 0 > X[i] ? 1 : 2
+        n += 1  where i in 0:N, X[i] >= 0, 0 <= X[i]
+    }}"""
+    assert ("X[i]" in str(op(text)).partition("{")[2]) == asked
+    y, n = compute(text, {"X": np.array([0, 1, 100], DTYPES[t].numpy)})
+    assert y.tolist() == [2, 2, 2] and n == 3
 
 
 @pytest.mark.parametrize(("sign", "fn"), [("&=", np.bitwise_and), ("|=", np.bitwise_or), ("^=", np.bitwise_xor)])
