@@ -7,8 +7,9 @@ A use stands under `M - i - p > 0` if a loop around it says so, or one whose ind
 otherwise. What the bound speaks of must be the element's own place, and what a serial loop around changes: then the element
 must be written anew in each turn before anything else uses it, so that no turn finds what another one left.
 
-A test of a condition, { j <= i }, is a bound of that kind. It goes by the same rule, and bounds before it do, where all that is
-read goes on to registers: what goes to memory is tested there, and compilers do what comes before behind that test, too.
+A test of a condition, { j <= i }, is a bound of that kind. It goes by the same rule where all that is read goes on to registers:
+what goes to memory is tested there, and compilers do what comes before behind that test, too. Bounds before it go in any case:
+each atom of each step of a product would ask them.
 
 A sum is no exception: what is added to beyond the bounds is nobody's, too. What is read must be in registers, of which all may be
 read.
@@ -16,7 +17,7 @@ read.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from polyop.codegen.nested import nested
@@ -66,7 +67,7 @@ def unasked(nest: LoopNest) -> LoopNest:
             case For():
                 here = (*loops, n)
                 new = replace(n, body=tuple(y for x in n.body for y in full(x, here)))
-                inside, alone = _alone(n, inner)
+                inside, alone = _alone(n)
                 # of the elements of tiles that lanes hold: `n` is a side of one, or has such sides in it
                 if alone is None or n.is_full or n.kind not in _OWN or not any(f.kind == Kind.ATOM for f in (n, *inside)):
                     return (new,)
@@ -102,13 +103,11 @@ def _stores(body: Sequence[Node], loops: tuple[For, ...], known: frozenset[Affin
                 yield from _stores(children(n), loops, known)
 
 
-def _alone(n: For, inner: Container[str]) -> tuple[tuple[For, ...], Store | None]:
-    """The loops in `n` and the one store in them, if that is all but tests before what writes `inner` registers."""
+def _alone(n: For) -> tuple[tuple[For, ...], Store | None]:
+    """The loops in `n` and the one store in them, if that is all but tests."""
     loops, inside = nested(n.body, *_OWN)
     match inside:
-        case (Store() as s,):
-            return loops, s
-        case (If(then=(Store() as s,), other=()),) if s.target.source in inner:
+        case (Store() as s,) | (If(then=(Store() as s,), other=()),):
             return loops, s
     return loops, None
 
