@@ -23,6 +23,7 @@ DOUBT = 0.95  # of the time that lanes as they are take: what is not counted abo
 MOST_PAIRED = 6  # vectors of a tile whose lanes run over two columns
 PAIRED = 0.9  # of it, below which lanes over two columns pay, whose results are stored in more pieces
 WORTH = 0.98  # of the time that the target's own tile takes: below that, a kernel for another tile pays
+WORTH_TALLER = 0.99  # the same of a taller one from an L2 of `SLOW`, out of which it reads what is packed less often
 
 Tile = tuple[int, int]
 """(rows, vectors)"""
@@ -150,11 +151,12 @@ def is_narrow(height: int) -> bool:
 
 
 def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int = 0, known: bool = False,
-                   tall: bool = False) -> int:
+                   tall: bool = False, streams: bool = True) -> int:
     """The rows of a tile that `rows` x `columns` leave less empty than the target's own one; 0 if none is worth it.
 
     Of those with so many `vectors`, if that is not 0; `known`: with as many as suit these extents, which the kernel knows;
-    `tall`: of up to `TALLEST_NARROW`, where two vectors hold all columns.
+    `tall`: of up to `TALLEST_NARROW`, where two vectors hold all columns; `streams`: the time is that of memory, from which
+    what is packed comes; pieces of rows of four vectors come sooner than of three.
 
     Raises  UnsupportedError, if the target has no tile at all.
     """
@@ -164,12 +166,15 @@ def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int 
         return time(tile, lanes, rows, columns, chains=t.fma_chains)
 
     narrow = tall and lanes < columns <= 2 * lanes  # each vector is then used in few rows of the target's own tile
-    best, found = taken(register_tile(t, lanes, down, along)) * WORTH, 0  # a lower tile reads what is packed more often
+    own = register_tile(t, lanes, down, along)
+    best, found = taken(own), 0
     for height in range(TALLEST_NARROW if narrow else TALLEST, min(SHORTEST, rows) - 1, -1):
         try:
             tile = register_tile(t, lanes, down, along, height=height)
         except UnsupportedError:
             continue
-        if vectors in (0, tile[1]) and (now := taken(tile)) < best:
-            best, found = now * WORTH, height
+        is_taller = height > (found or own[0])  # a lower one reads what is packed more often
+        worth = WORTH_TALLER if is_taller and t.l2 >= SLOW and not streams else WORTH
+        if vectors in (0, tile[1]) and (now := taken(tile)) < best * worth:
+            best, found = now, height
     return found

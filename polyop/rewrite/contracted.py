@@ -152,6 +152,16 @@ def tile(op: Op, contractions: Contractions) -> tuple[Affine, Affine, int] | Non
     return extents[rows[-1]], extents[last], s.target.dtype.bytes_
 
 
+def packed(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], bool]:
+    """The shape of what has the columns of the one contraction, and whether it lies along them; () if nobody knows."""
+    if len(contractions) != 1:
+        return (), False
+    (s, last), = contractions
+    found = next(x for x in loads(s.expr) if last in expr_names(x))
+    shape, end = op.tensor(found.source).shape, found.index[-1]
+    return (shape if all(names(e) <= set(op.sizes) for e in shape) else ()), isinstance(end, Affine) and last in names(end)
+
+
 def sliding(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], tuple[Affine, ...]]:
     """The extents of what is added to the last row of the one contraction, and of what it adds up beside windows."""
     if len(contractions) != 1:

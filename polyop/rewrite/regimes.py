@@ -33,6 +33,7 @@ LONG = 32  # that part of L1
 TERMS = 128  # of sums of a streamed operand that are a number
 BRIEF = 64  # terms at most of sums that are never cut
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
+AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
 LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
 LITTLES = 16  # the same of several products, whose loops take longer to compile
@@ -206,7 +207,9 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     # where rows are one index, few rows of a tile are neighbours too: 100000 x 32 with 32 terms took 1.1 times as long with 14
     several = any(len(extents or ()) > 1 for extents in q.rows)
     lanes = target.lanes(bytes_)
-    height = fitting_height(target, lanes, down, along, known=known, tall=several and not (short or q.windows))
+    shape, lies = q.packed
+    streams = prod(evaluate(e, sizes) for e in shape) * bytes_ > 2 * target.l2 and (lies or down < AGAIN)
+    height = fitting_height(target, lanes, down, along, known=known, tall=several and not (short or q.windows), streams=streams)
     windows, steps = (prod(evaluate(e, sizes) for e in part) for part in q.sliding)
     slides = not short and windows > 1 and steps >= STEPS
     return sliding_height(target, lanes, down, along, height) if slides else height

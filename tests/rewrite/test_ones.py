@@ -346,6 +346,24 @@ def test_a_transposed_convolution_in_tiles_that_fit_is_right_at_their_edges():
             np.testing.assert_allclose(run(x, f, stride=2, pad=1), full[:, :, 1:-1, 1:-1], rtol=1e-4, atol=1e-4)
 
 
+def test_a_taller_tile_pays_earlier_where_l2_is_far_and_nothing_streams_from_memory():
+    far, image = BY_NAME["x86:sapphirerapids"], 56 * 56
+    assert fitting_height(far, 16, 64, image, streams=False) == 8 and fitting_height(far, 16, 256, image, streams=False) == 0
+    assert fitting_height(far, 16, 64, image) == fitting_height(AVX512, 16, 64, image, streams=False) == 0
+    more = [(fitting_height(far, 16, m, 1024, streams=False), fitting_height(far, 16, m, 1024)) for m in range(1, 200)]
+    assert min(h for h, known in more if h != known) > 6
+
+    def heights(text, **sizes):
+        q = questions(instantiate(parse(Source("<test>", f"op f{text}")), "f"))
+        return [tile_height(q, sizes | {"K": k}, far, 0) for k in (1000, 2000)]
+
+    lying, standing = "A[m, k] * B[k, n]", "A[m, k] * B[n, k]"
+    for rows, right, shape, found in ((64, lying, "K, N", [8, 0]), (128, lying, "K, N", [8, 0]), (64, standing, "N, K", [8, 0]),
+                                      (128, standing, "N, K", [8, 8])):
+        text = f"(A: f32[M, K], B: f32[{shape}]) -> (C: f32[M, N]) {{ C[m, n] += {right} }}"
+        assert heights(text, M=rows, N=1008) == found, (rows, right)
+
+
 def test_a_tile_of_few_sums_waits_for_itself():
     assert time((6, 4), 16, 100, 77, chains=8) == 17 * (48 + 10 + 16 + 7)
     assert fitting_height(AVX512, 16, 100, 77) == 8 and fitting_height(AVX512, 16, 100, 77, known=True) == 0
