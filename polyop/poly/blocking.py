@@ -89,11 +89,15 @@ def depth_block(x: Reads, tile: RegisterTile, pack_left: bool) -> int:
 
 
 def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
-    """How many columns of the right operand are packed at a time; for threads more pieces, of which many have the same size."""
+    """How many columns of the right operand are packed at a time; for threads more pieces, of which many have the same size.
+
+    Not where each has many rows, which then come from memory as often as they do for one thread.
+    """
     if tile.across:
         return tile.columns
     nc = columns_in_l2(x.plan.target, kc * x.inside() * (x.vector if tile.beside else 1), tile.columns, tile.bytes_)
-    return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if x.plan.splits(x.what.update) else nc
+    cut = x.plan.splits(x.what.update) and not x.plan.options.broad
+    return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if cut else nc
 
 
 def depth_in_l1(t: Target, rows: int, bytes_: int) -> int:

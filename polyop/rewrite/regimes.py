@@ -39,6 +39,9 @@ LITTLE = 64  # rows, columns and steps of a product that loops are written for: 
 LITTLES = 16  # the same of several products, whose loops take longer to compile
 LEAST = 5  # rows of one vector that go together in a window
 ABREAST = 8  # rows: with six they take as long together as one after the other
+ROWS = 256  # of a product, from which threads may copy all columns that a cache holds, each for itself
+RESULTS = 1 << 18  # of each thread, from which they do: its share goes in four chunks, which have as many columns as rows
+PIECE = 256  # bytes of a row of results that they take at a time else
 RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several threads takes at a time
 RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
@@ -87,6 +90,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                  raised=options.raised or raising_pays(q.alike, sizes, target),
                  widened=options.widened or to_widen(q.wide, sizes, target, not relaxed),
                  inward=options.inward or inward, late=late, lent=options.lent or has_long_rows(q, sizes, target),
+                 broad=options.broad or (threads > 1 and not (rows or few or short or factors or late)
+                                         and has_many_rows(q, sizes, threads)),
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
 
 
@@ -288,6 +293,15 @@ def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, t
     return bool(found) and min(found) >= threads * _PAGE
 
 
+def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int) -> bool:
+    """Whether each thread has so many rows of a contraction that it copies more columns, to read the rows less often."""
+    if q.sides is None or q.sides.is_near or q.tile is None:
+        return False
+    rows, columns = (prod(evaluate(e, sizes) for e in side) for side in (q.sides.rows, q.sides.columns))
+    _, row, bytes_ = q.tile
+    return rows >= ROWS and rows * columns >= threads * RESULTS and evaluate(row, sizes) * bytes_ > PIECE
+
+
 def kinds(op: Op) -> tuple[str, ...]:
     """The sorts of calls that get a kernel of their own on a CPU, in words: see `regime`."""
     q = questions(op)
@@ -305,6 +319,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append(f"in which a row of a contraction's result has at most {_LINE} bytes, or leaves too many lanes empty")
     if q.tile:
         out.append("in which register tiles of another height are less empty")
+    if q.sides and not q.sides.is_near:
+        out.append(f"in which several threads have {RESULTS} results of a contraction each, and {ROWS} rows or more")
     if q.deep:
         out.append("in which a contraction is long in several indices")
     if q.late:

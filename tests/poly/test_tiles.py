@@ -67,6 +67,17 @@ def test_tiles_across_columns_whose_copy_has_loops_of_its_own_are_packed_once_fo
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+def test_blocks_of_columns_are_as_broad_for_threads_that_have_many_rows_as_for_one():
+    chosen = {o: middle(MATMUL, "tuned", o).chosen[0].partition("nc ")[2].partition(",")[0]
+              for o in (Options(), Options(threads=True), Options(threads=True, broad=True))}
+    one, several, broad = chosen.values()
+    assert several == "64" and broad == one != several
+    m = middle(MATMUL, "tuned", Options(threads=True, broad=True))
+    arrays, got = run(m, {"M": 25, "N": 70, "K": 3})
+    assert proved(m)
+    np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("l2", "block"), [(1 << 20, "kc 512, nc 256"), (2 << 20, "kc 1024, nc 256")])
 def test_blocks_are_deeper_where_the_second_cache_has_room_for_wide_ones_of_that_depth(l2, block):
     op = op_of(MATMUL)

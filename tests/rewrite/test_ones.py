@@ -257,6 +257,16 @@ def test_threads_take_pages_of_rows_that_have_one_for_each(rows, columns, thread
     assert found.paged is paged
 
 
+@pytest.mark.parametrize(("rows", "columns", "threads", "broad"), [
+    (1024, 512, 2, True), (1023, 512, 2, False), (1024, 512, 3, False), (1024, 512, 1, False), (256, 2048, 2, True),
+    (255, 4096, 2, False), (100000, 65, 2, True), (100000, 64, 2, False)])
+def test_threads_copy_more_columns_each_where_they_have_many_rows(rows, columns, threads, broad):
+    sizes = {"K": 64, "M": rows, "N": columns}
+    assert regime(questions(MATMUL), sizes, Options(), AVX512, threads).broad is broad
+    across = "op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }"  # A is copied
+    assert not regime(questions(instantiate(parse(Source("<test>", across)), "f")), sizes, Options(), AVX512, threads).broad
+
+
 @pytest.mark.parametrize(("hidden", "columns", "paged"), [(4096, 4096, True), (4096, 768, False), (768, 4096, False)])
 def test_pages_are_for_kernels_whose_rows_all_have_enough(hidden, columns, paged):
     """768 columns would be one piece of work: half of the threads had nothing to do."""
