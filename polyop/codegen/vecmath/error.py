@@ -12,7 +12,18 @@ Source: Cody, "Rational Chebyshev approximations for the error function", 1969, 
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.exponential import LN2, LN2_HI, LN2_LO, LOG2E, TAIL, exp2_reduced, exp_reduced, power_of_two, scale
+from polyop.codegen.vecmath.exponential import (
+    LN2,
+    LN2_HI,
+    LN2_LO,
+    LOG2E,
+    TAIL,
+    above,
+    exp2_reduced,
+    exp_reduced,
+    power_of_two,
+    scale,
+)
 from polyop.codegen.vecmath.ops import V, in_halves, polynomial, row
 
 ERF = {
@@ -58,6 +69,8 @@ M = {
 """log2 Phi(-u) on [0, TAIL_IS_ZERO]; errors 2^-14.8 and 2^-10.6 of Phi, in f32."""
 TAIL_IS_ZERO = {"float": 14.8, "double": 39.6, "f16": 5.75, "bf16": 13.6}
 """u e^(-u^2 / 2) h(u) is 0 here."""
+TAIL_IS_SMALL = {"float": 6.0, "double": 9.0, "f16": 5.75, "bf16": 6.0}
+"""u less it is u here."""
 
 
 def erf(x: V) -> V:
@@ -67,22 +80,24 @@ def erf(x: V) -> V:
     exponent = polynomial(a.least(ERF_IS_ONE[x.element]), L[x.element])
     n = exponent.rint()
     fraction = exp_reduced((exponent - n) * LN2)
-    power = fraction.scaled(n)
-    erfc = fraction * power_of_two(n) if power is None else power
+    erfc = fraction.scaled(n) if fraction.scales else fraction * power_of_two(n)
     return a.cmp("olt", 1.0).pick(small, (1.0 - erfc).copysign(x))
 
 
 def gelu(x: V) -> V:
-    u = x.abs().least(row(TAIL_IS_ZERO, x))
+    zero = row(TAIL_IS_ZERO, x)
+    some, y = above(x.least(row(TAIL_IS_SMALL, x)), -zero)
+    u = y.abs()
     if x.digits:
+        u = u.least(zero)
         exponent = in_halves((u, u * u), M[x.digits])
         n = exponent.rint()
-        return x.most(0.0) - scale(u * exp2_reduced(exponent - n), n)
+        return x.most(0.0) - scale(some.pick(u * exp2_reduced(exponent - n), 0.0), n)
     square = u * u
     n, power = _bell(u, square)
     powers = (u, square) if x.element == "float" else (u, square, square * square)
     tail = power * (in_halves(powers, P[x.element]) / in_halves(powers, Q[x.element]))
-    return x.most(0.0) - scale(tail, n)
+    return x.most(0.0) - scale(some.pick(tail, 0.0), n)
 
 
 def _bell(u: V, square: V) -> tuple[V, V]:

@@ -46,11 +46,19 @@ def power_of_two(n: V) -> V:
 
 def scale(x: V, n: V) -> V:
     """x 2^n, where n may be twice what an exponent can be."""
-    whole = x.scaled(n)
-    if whole is not None:
-        return whole
+    if x.scales:
+        return x.scaled(n)
     half = (n * 0.5).rint()
     return x * power_of_two(half) * power_of_two(n - half)
+
+
+def above(x: V, bottom: float) -> tuple[V, V]:
+    """Where x is above `bottom` or NaN; and x, which is at least `bottom` where `scale` needs a finite n.
+
+    Where a function of x that is scaled becomes 0, it is made 0 before: a product that underflows takes Intel's CPUs 200 cycles,
+    though it is 0 then, and one of 0 takes none.
+    """
+    return x.cmp("ugt", bottom), x if x.scales else x.most(bottom)
 
 
 def nearest(x: V, factor: float) -> V:
@@ -65,10 +73,6 @@ def reduced(x: V) -> tuple[V, V]:
     if x.digits:
         return n, x - n * LN2
     return n, x - n * LN2_HI[x.element] - n * LN2_LO[x.element]
-
-
-def clamped(x: V) -> V:
-    return x.least(TOP[x.element]).most(BOTTOM[x.element])
 
 
 def exp_tail(r: V) -> V:
@@ -86,21 +90,17 @@ def exp2_reduced(f: V) -> V:
     return polynomial(f, tuple(c * LN2**k for k, c in enumerate((1.0, 1.0, *row(TAIL, f)))))
 
 
-def exp_scaled(x: V, shift: int) -> V:
-    """e^x 2^shift, for x that was clamped to where 2^shift still matters."""
-    n, r = reduced(x)
-    return scale(exp_reduced(r), n + float(shift) if shift else n)
-
-
 def exp(x: V) -> V:
-    return exp_scaled(clamped(x), 0)
+    some, x = above(x.least(TOP[x.element]), BOTTOM[x.element])
+    n, r = reduced(x)
+    return scale(some.pick(exp_reduced(r), 0.0), n)
 
 
 def exp2(x: V) -> V:
     bias, bits = BIAS[x.element]
-    x = x.least(float(bias + 2)).most(float(-bias - bits - 2))
+    some, x = above(x.least(float(bias + 2)), float(-bias - bits - 2))
     n = x.rint()
-    return scale(exp_reduced((x - n) * LN2), n)
+    return scale(some.pick(exp_reduced((x - n) * LN2), 0.0), n)
 
 
 def expm1(x: V) -> V:
@@ -116,7 +116,8 @@ def expm1(x: V) -> V:
 
 def _half_exp(x: V) -> V:
     """e^|x| / 2, which overflows only where cosh does."""
-    return exp_scaled(x.abs().least(TOP[x.element] + 1.0), -1)
+    n, r = reduced(x.abs().least(TOP[x.element] + 1.0))
+    return scale(exp_reduced(r), n - 1.0)
 
 
 SINH = {
@@ -156,8 +157,8 @@ def tanh(x: V) -> V:
 
 def _power_beside(n: V, x: V) -> V:
     """2^n + x for x of about 1; n may be so small that 2^n does not matter."""
-    power = x.const(1.0).scaled(n)
-    return (power_of_two(n.most(1.0 - BIAS[n.element][0])) if power is None else power) + x
+    n = n.most(1.0 - BIAS[n.element][0])
+    return (x.const(1.0).scaled(n) if x.scales else power_of_two(n)) + x
 
 
 ENOUGH = {"float": 30.0, "double": 44.0}
@@ -166,8 +167,9 @@ ENOUGH = {"float": 30.0, "double": 44.0}
 
 def sigmoid(x: V) -> V:
     """1 / (1 + e^-x) = 2^n / (2^n + e^-r), x = n ln 2 + r, which is e^x to the last denormal where x is small."""
-    n, r = reduced(x.least(ENOUGH[x.element]).most(BOTTOM[x.element]))
-    return scale(_power_beside(n, exp_reduced(-r)).inverse(), n)
+    some, x = above(x.least(ENOUGH[x.element]), BOTTOM[x.element])
+    n, r = reduced(x)
+    return scale(some.pick(_power_beside(n, exp_reduced(-r)).inverse(), 0.0), n)
 
 
 SILU_BOTTOM = {"float": -109.0, "double": -753.0}
@@ -175,8 +177,11 @@ SILU_BOTTOM = {"float": -109.0, "double": -753.0}
 
 
 def silu(x: V) -> V:
-    """x sigmoid(x), scaled as a whole; NaN at -inf, as x sigmoid(x) is."""
-    y = x.most(SILU_BOTTOM[x.element])
+    """x sigmoid(x), scaled as a whole; where that is 0, x 0, which is NaN at -inf, as x sigmoid(x) is.
+
+    scalef with an infinite n would make 0 of NaN.
+    """
+    bottom = SILU_BOTTOM[x.element]
+    some, y = x.cmp("ugt", bottom), x.most(bottom)
     n, r = reduced(y.least(ENOUGH[x.element]))
-    out = scale(y.over(_power_beside(n, exp_reduced(-r))), n)
-    return x.cmp("oeq", float("-inf")).pick(x.const(float("nan")), out)
+    return scale(some.pick(y.over(_power_beside(n, exp_reduced(-r))), x * 0.0), n)

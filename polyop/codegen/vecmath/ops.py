@@ -160,11 +160,14 @@ class V:
         """self factor + term, rounded once; only where `fuses`."""
         return self.intrinsic("fma", factor, term)
 
-    def scaled(self, n: V) -> V | None:
-        """self 2^n for an integer n of any size, rounded once; None where that is no single instruction."""
-        kind = SCALING.get((self.element, self.width)) if self.b.text.scales else None
-        if kind is None:
-            return None
+    @property
+    def scales(self) -> bool:
+        """Whether a product with a power of two is one instruction here."""
+        return self.b.text.scales and (self.element, self.width) in SCALING
+
+    def scaled(self, n: V) -> V:
+        """self 2^n for an integer n of any size, rounded once; only where it `scales`."""
+        kind = SCALING[self.element, self.width]
         mask = f"i{max(8, self.width)}", "-1"
         rounding = (("i32", "4"),) if kind.endswith("512") else ()
         vectors = tuple((x.type_, x.text) for x in (self, n, self))
@@ -172,9 +175,9 @@ class V:
 
     def inverse(self) -> V:
         """1 / self, where both are normal numbers: of 14 bits, if `digits` are fewer and one instruction finds it."""
-        kind = SCALING.get((self.element, self.width)) if self.digits and self.b.text.scales else None
-        if kind is None or self.element != "float":
+        if not self.digits or not self.scales or self.element != "float":
             return 1.0 / self
+        kind = SCALING[self.element, self.width]
         mask = f"i{max(8, self.width)}", "-1"
         vectors = tuple((x.type_, x.text) for x in (self, self))
         return self.like(self.b.call(self.type_, f"llvm.x86.avx512.rcp14.{kind}", *vectors, mask))
