@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polyop.codegen.llvm.weight import vector_width
+from polyop.codegen.llvm.weight import lie_along, vector_width
 from polyop.ir.dots import SUMS, TILE, matrix, product, sided
 from polyop.ir.expr import Affine, Load, affine, loads, names
 from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, placed, rebuild, stores, walk
@@ -51,15 +51,7 @@ def is_of_tiles(nest: LoopNest, target: Target, s: Store, around: tuple[For, ...
     rows, lanes = extents
     if s.target.index[0] != affine(row.index) or (rows > TILE and rows % TILE) or -(-rows // TILE) * -(-lanes // TILE) > SUMS:
         return False
-    return not any(x.guard for x in (left, right)) and _runs_along(nest, left, deep.index, fine.index)
-
-
-def _runs_along(nest: LoopNest, x: Load, *indices: str) -> bool:
-    """Whether neighbours along each of `indices` lie side by side in `x`."""
-    dense = nest.buffer(x.source).dense
-    places = [(d, p) for d, p in enumerate(x.index) if not isinstance(p, Affine) or names(p) & {*indices}]
-    along = (isinstance(p, Affine) and d == dense and all(p.factor(i) == 1 for i in indices) for d, p in places)
-    return bool(places) and all(along)
+    return not any(x.guard for x in (left, right)) and lie_along(nest, left, deep.index, fine.index)
 
 
 def rolled(nest: LoopNest, target: Target) -> LoopNest:
@@ -97,7 +89,7 @@ def _names(x: Load) -> frozenset[str]:
 
 def _is_plain(nest: LoopNest, n: For, lanes: frozenset[str]) -> bool:
     """Whether whatever has lanes in `n` has them side by side."""
-    return all(_runs_along(nest, x, *(lanes & _names(x))) for x in _touched(n) if lanes & _names(x)
+    return all(lie_along(nest, x, *(lanes & _names(x))) for x in _touched(n) if lanes & _names(x)
                and nest.buffer(x.source).space == Space.TENSOR)
 
 

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from polyop.codegen.vecmath.table import INSTRUCTIONS
-from polyop.ir.expr import Apply, Expr, Load, Number, Test, expr_names, is_computed, walk
+from polyop.ir.expr import Affine, Apply, Expr, Load, Number, Test, expr_names, is_computed, names, walk
 from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Store, stores
 from polyop.ir.loops import walk as walk_nodes
+from polyop.ir.registers import SLOW
 from polyop.ir.target import Target
 
 INLINE = 1500
 """Instructions that all copies of a function may take together before it gets a body of its own."""
 
+LIGHT = 16
+"""Parts of an expression that take no longer than to read what it reads, from wherever that is."""
+
 
 def vector_width(nest: LoopNest, target: Target) -> int:
     """Lanes of a vector: of 8-byte elements if the lanes run through any, else of 4-byte ones; no more than are needed.
 
-    Of 1- or 2-byte elements where the lanes meet nothing else: integers at places that lie side by side.
+    Of 1- or 2-byte elements where the lanes meet nothing else: integers at places that lie side by side. Half of that where all
+    that they do is to move rows and compute a little: halves come from L1 and L2 faster where L2 has 2 MB.
     """
     lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
     found = [x for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)]
@@ -23,10 +28,42 @@ def vector_width(nest: LoopNest, target: Target) -> int:
                if isinstance(x, Load) and n.index in expr_names(x)}
     small = max((x.dtype.bytes_ for x in found), default=4) if all(map(_is_small, found)) else 4
     width = target.lanes(8 if 64 in touched else small)
+    if target.l2 >= SLOW and target.masks and _is_light(nest, lanes):
+        width //= 2
     widest = max((n.extent or 1 for n in lanes), default=width)
     while width > 2 and width // 2 >= widest:
         width //= 2
     return width
+
+
+def _is_light(nest: LoopNest, lanes: list[For]) -> bool:
+    """Whether all that `nest` does is to write rows, of which each element takes little more than to read it."""
+    what = [n.body[0] for n in lanes if len(n.body) == 1 and isinstance(n.body[0], Store)]
+    if not what or len(what) < len(lanes) or any(isinstance(n, For) and n.kind == Kind.ROWS for n in walk_nodes(nest.body)):
+        return False
+    return all(_moves(nest, s, n.index) for s, n in zip(what, lanes, strict=True))
+
+
+def _moves(nest: LoopNest, s: Store, lane: str) -> bool:
+    """Whether `s` computes a little of words side by side along `lane`, of each tensor one: where windows overlap, reads pass."""
+    parts = tuple(walk(s.expr))
+    if s.reduce or len(parts) > LIGHT or not any(isinstance(x, Apply) for x in parts):
+        return False
+    if any(isinstance(x, Test) or (isinstance(x, Apply) and x.fn in INSTRUCTIONS) for x in parts):
+        return False
+    reads = {x for x in parts if isinstance(x, Load)}
+    if any(x.guard or x.dtype.bytes_ < 4 or any(map(is_computed, x.index)) for x in (s.target, *reads)):
+        return False
+    along = [x for x in (s.target, *reads) if lane in expr_names(x)]
+    return len(along) > 1 and len({x.source for x in reads}) == len(reads) and all(lie_along(nest, x, lane) for x in along)
+
+
+def lie_along(nest: LoopNest, x: Load, *indices: str) -> bool:
+    """Whether neighbours along each of `indices` lie side by side in `x`."""
+    dense = nest.buffer(x.source).dense
+    places = [(d, p) for d, p in enumerate(x.index) if not isinstance(p, Affine) or names(p) & {*indices}]
+    along = (isinstance(p, Affine) and d == dense and all(p.factor(i) == 1 for i in indices) for d, p in places)
+    return bool(places) and all(along)
 
 
 def _is_small(e: Expr) -> bool:
