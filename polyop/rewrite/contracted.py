@@ -189,8 +189,8 @@ def little(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
 
 
 def sides(op: Op, contractions: Contractions) -> Sides | None:
-    """Both sides of the result of the one contraction."""
-    if len(contractions) != 1:
+    """Both sides of the result of the one contraction; None under conditions, where each turn of a loop may have few rows."""
+    if len(contractions) != 1 or contractions[0][0].where:
         return None
     (s, last), = contractions
     extents = {r.index: r.upper - r.lower for r in s.ranges}
