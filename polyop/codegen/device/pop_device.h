@@ -112,15 +112,19 @@ template <class T> POP_FN T pop_add(T a, T b) { return (T)((pop_u64)a + (pop_u64
 template <class T> POP_FN T pop_sub(T a, T b) { return (T)((pop_u64)a - (pop_u64)b); }
 template <class T> POP_FN T pop_mul(T a, T b) { return (T)((pop_u64)a * (pop_u64)b); }
 template <class T> POP_FN T pop_neg(T a) { return (T)(0 - (pop_u64)a); }
+template <class T> POP_FN bool pop_below_0(T a) {  // not asked of natural numbers, as compilers warn of it
+    if constexpr ((T)-1 < (T)0) return a < 0;
+    return false;
+}
 template <class T> POP_FN T pop_div(T a, T b) {
     if (b == 0) return 0;
     if ((T)-1 < (T)0 && b == (T)-1) return pop_neg(a);
-    return (T)(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+    return (T)(a / b - (a % b != 0 && pop_below_0(a) != pop_below_0(b)));
 }
 template <class T> POP_FN T pop_mod(T a, T b) {
     if (b == 0 || ((T)-1 < (T)0 && b == (T)-1)) return 0;
     const T r = (T)(a % b);
-    return r != 0 && (r < 0) != (b < 0) ? (T)(r + b) : r;
+    return r != 0 && pop_below_0(r) != pop_below_0(b) ? (T)(r + b) : r;
 }
 template <class T> POP_FN T pop_max(T a, T b) { return a >= b || a != a ? a : b; }
 template <class T> POP_FN T pop_min(T a, T b) { return a <= b || a != a ? a : b; }
@@ -129,8 +133,8 @@ POP_FN float pop_max(float a, float b) { float r; asm("max.NaN.f32 %0, %1, %2;" 
 POP_FN float pop_min(float a, float b) { float r; asm("min.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b)); return r; }
 #endif
 template <class T> POP_FN T pop_relu(T a) { return pop_max(a, (T)0); }
-template <class T> POP_FN T pop_abs(T a) { return a < 0 ? pop_neg(a) : a; }
-template <class T> POP_FN T pop_sign(T a) { return a != a ? a : (T)((a > 0) - (a < 0)); }
+template <class T> POP_FN T pop_abs(T a) { return pop_below_0(a) ? pop_neg(a) : a; }
+template <class T> POP_FN T pop_sign(T a) { return a != a ? a : (T)((a > 0) - pop_below_0(a)); }
 template <class T> POP_FN T pop_floor(T a) { return a; }
 template <class T> POP_FN T pop_ceil(T a) { return a; }
 template <class T> POP_FN T pop_round(T a) { return a; }
