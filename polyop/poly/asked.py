@@ -3,7 +3,8 @@
     y[m] += x[m, i]  where i < 2        over i = 1024 i_t + i_v + i_p, in steps of 4, has { i_v = 0 } alone
 
 isl writes no loop for a coordinate with one value, and then nothing says which thread it is whose part of the sum that is.
-Without what the condition says of it there is a loop, and the condition is a test in it.
+Without what the condition says of it there is a loop, and the condition is a test in it. Where others that share the loop have more
+values, isl writes the loop and the test, and the one value for the loop's; `generate.py` then writes the loop's.
 """
 
 from __future__ import annotations
@@ -30,10 +31,11 @@ class LostError(Exception):
 
 
 def numbering(s: TileStmt, kinds: Mapping[str, tuple[Kind, int | None]], buffers: Iterable[Buffer]) -> tuple[Coord, ...]:
-    """The coordinates of `s` over several threads that say whose registers it uses."""
+    """The coordinates of `s` over several threads, or along an atom of a matrix unit, that say whose registers it uses."""
     own = {b.name for b in buffers if b.space == Space.REG}
     used = frozenset[str]().union(*(expr_names(x) for x in (s.target, *loads(s.expr)) if x.source in own))
-    return tuple(c for c in s.coords if kinds.get(c.name, (None, 1))[0] == Kind.THREADS and c.name in used and c.cap != c.step)
+    over = {c for c, (kind, _) in kinds.items() if kind in (Kind.THREADS, Kind.ATOM)}
+    return tuple(c for c in s.coords if c.name in over & used and c.cap != c.step)
 
 
 def asked(p: TileProgram, lost: LostError, head: str) -> TileProgram:

@@ -255,11 +255,14 @@ class _Writer:
     def store(self, n: isl.AstNode, w: _Around) -> Node:
         call = n.user_get_expr()
         s = self.stmts[self.name_of(call, w)]
-        lost = tuple(c for c in self.numbering.get(s.name, ()) if c.name not in w.coord.values())
+        numbers = self.numbering.get(s.name, ())
+        lost = tuple(c for c in numbers if c.name not in w.coord.values())
         if lost:
             raise LostError(s, lost)
         counts, scale = self.arguments(call, w), self.scale(w)
-        instance = tuple(rescale(x * c.step, scale) for c, x in zip(s.coords, counts, strict=True))
+        # whose registers these are the loop says, also where isl knows which of its values is the only one
+        instance = tuple(affine(c.name) if c in numbers else rescale(x * c.step, scale)
+                         for c, x in zip(s.coords, counts, strict=True))
         at = {c.name: x for c, x in zip(s.coords, instance, strict=True)}
         lift = tuple(substitute(x, at) for x in s.lift)
         store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at), later=s.later,

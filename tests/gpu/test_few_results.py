@@ -65,6 +65,19 @@ def test_a_product_of_few_rows_or_columns_has_no_warp_without_results(where, m, 
         np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-3, atol=1e-3)
 
 
+@pytest.mark.parametrize("where", MACHINES)
+@pytest.mark.parametrize("fact", ["N <= 32", "M <= 1"])
+def test_a_product_of_which_is_known_that_it_has_few_results_keeps_its_tiles(where, fact):
+    made = compiled(PRODUCT.format(m="M", n="N").replace("T[", "f16[").replace(" {", f" where {fact} {{"), where)
+    assert "warps" in made.chosen[0]
+    for m, n, k in ((1, 1, 1), (1, 31, 70), (65, 32, 33)):
+        if m == 1 or fact == "N <= 32":
+            g = np.random.default_rng(k)
+            a, b = (g.standard_normal((e, k)).astype(np.float16) for e in (m, n))
+            got = values(made, {"M": m, "N": n, "K": k}, {"A": a, "B": b, "C": np.zeros((m, n), np.float32)}, "C", "shuffled")
+            np.testing.assert_allclose(got, a.astype(np.float64) @ b.astype(np.float64).T, rtol=1e-3, atol=1e-3)
+
+
 @pytest.mark.parametrize("where", ["hip:gfx90a", "hip:gfx942"])
 def test_a_tile_has_all_its_lanes_where_copies_to_it_need_fewer_threads(where):
     made = compiled("op across(A: f16[K, M], B: f16[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[k, m]) * f32(B[k, n]) }", where,
