@@ -30,6 +30,7 @@ from polyop.rewrite.scans import cut_scans
 from polyop.rewrite.shares import cut_into_shares
 from polyop.rewrite.thinned import thin
 from polyop.rewrite.turns import cut_at_turns
+from polyop.rewrite.unread import without_unread
 from polyop.rewrite.upright import columns_upright
 from polyop.rewrite.widened import widened
 
@@ -80,7 +81,8 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
 
 
 def _read(op: Op, options: Options, target: Target) -> Op:
-    """`op` with the positions that it reads at as a target likes them best."""
+    """`op` without what nobody reads, and with the positions that it reads at as a target likes them best."""
+    op = without_unread(op)
     near = narrowed(op) if options.near else op
     return read_beyond(near) if options.rung == "tuned" and target.family != "x86" else near
 

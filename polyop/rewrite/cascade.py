@@ -47,7 +47,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Const, loads, substitute_expr
+from polyop.ir.expr import Const, substitute_expr
 from polyop.ir.op import Op, Step
 from polyop.rewrite import centres, powers
 from polyop.rewrite.blocked import InBlocks
@@ -56,6 +56,7 @@ from polyop.rewrite.folds import Fold, plain_indices, replaced, resolved
 from polyop.rewrite.inline import inline
 from polyop.rewrite.measure import is_deep
 from polyop.rewrite.partition import in_blocks
+from polyop.rewrite.unread import without_unread
 from polyop.rewrite.words import select
 
 LONG = 4096
@@ -111,7 +112,7 @@ def _cut(c: InBlocks) -> Op:
     before = [s for s in op.steps if s.target.source not in own and s not in later]
     span = next(s.span for s in op.steps if s.target.source in own)
     steps = (*before, *(replace(s, span=span) for s in (*c.steps, *ends)), *later)
-    made = _without_unread(replace(op, tensors=(*op.tensors, *c.tensors), steps=steps))
+    made = without_unread(replace(op, tensors=(*op.tensors, *c.tensors), steps=steps))
     # what stood between the reductions to be read twice, as `exp(x - top)`, is read once now: it needs no memory
     return in_blocks(inline(made, keep=[t.name for t in made.temporaries if t.name not in after]), c.cuts)
 
@@ -134,14 +135,3 @@ def _picks(c: InBlocks, m: Picks) -> Step:
     none = Const(f.step.reduce.identity, f.step.target.dtype)
     return replace(f.step, expr=select(replaced(m.same, m.element, own), part.load(f.kept), none), ranges=c.ranges(f),
                    where=c.filled(f))
-
-
-def _without_unread(op: Op) -> Op:
-    """`op` without temporaries that nothing reads."""
-    used = {x.source for s in op.steps for x in loads(s.expr)}
-    used |= {x.source for s in op.steps for p in s.target.index if not isinstance(p, Affine) for x in loads(p)}
-    unread = {t.name for t in op.temporaries} - used
-    if not unread:
-        return op
-    return _without_unread(replace(op, tensors=tuple(t for t in op.tensors if t.name not in unread),
-                                   steps=tuple(s for s in op.steps if s.target.source not in unread)))
