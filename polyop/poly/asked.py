@@ -3,8 +3,8 @@
     y[m] += x[m, i]  where i < 2        over i = 1024 i_t + i_v + i_p, in steps of 4, has { i_v = 0 } alone
 
 isl writes no loop for a coordinate with one value, and then nothing says which thread it is whose part of the sum that is.
-Without what the condition says of it there is a loop, and the condition is a test in it. Where others that share the loop have more
-values, isl writes the loop and the test, and the one value for the loop's; `generate.py` then writes the loop's.
+Without what the condition says of it there is a loop, and the condition is a test in it. Where others that share the loop have
+more values, isl writes the loop and the test, and the one value in place of the loop's; `generate.py` then puts that back.
 """
 
 from __future__ import annotations
