@@ -40,6 +40,7 @@ from polyop.rewrite.names import all_names, fresh
 LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take longer than a thread takes to come
 ROWS = 64     # iterations of the outermost of several loops
 STREAMED, TILED = 256, 512  # iterations of a share, at least, where a row is read once, and of a product in tiles
+BRIEF = 128   # the same where there would be too few of these: rows come faster whole than in parts
 STEP, LEAST, MOST = 8, 4, 64  # shares are `STEP` times as long, at least `LEAST` and at most `MOST`
 AGAIN = 8  # what a share adds up at computed places, for each that it must set to zero and that is added up behind
 PIECES = 32  # of work that eight threads share evenly
@@ -86,7 +87,7 @@ def cut_into_shares(op: Op, few: Mapping[str, int] | None = None, alone: bool = 
     for s in op.steps:
         if alone and _is_one_element(s):
             index, chunk = s.ranges[0].index, LONG if len(s.ranges) == 1 else ROWS
-        elif few and s.reduce is not None and s.target.source in few and s.target.source in wanted:
+        elif few and s.reduce is not None and s.target.source in few and wanted.get(s.target.source) in _summed(s):
             index, chunk = wanted[s.target.source], few[s.target.source]
         else:
             steps.append(s)
@@ -148,9 +149,15 @@ def _cut(s: Step, index: str, chunk: int, shape: tuple[Affine, ...], taken: set[
 
 
 def sums(op: Op) -> tuple[Sum, ...]:
-    """The reductions with several results that may be cut: one step each, in no recurrence, with results in a box."""
-    once = [s for s in op.steps if sum(x.target.source == s.target.source for x in op.steps) == 1]
-    return tuple(x for s in once if not _feeds_itself(op, s) and (x := _sum(op, s)))
+    """The reductions with several results that may be cut, in no recurrence and with results in a box.
+
+    One step of each has a sum; others may add single terms to it, `Y[m, n] += b[n]`.
+    """
+    def is_only(s: Step) -> bool:
+        others = [x for x in op.steps if x.target.source == s.target.source and x is not s]
+        return all(x.reduce is not None and x.reduce == s.reduce and not _summed(x) for x in others)
+
+    return tuple(x for s in op.steps if is_only(s) and not _feeds_itself(op, s) and (x := _sum(op, s)))
 
 
 def _sum(op: Op, s: Step) -> Sum | None:
@@ -197,7 +204,8 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
         results, deep = prod(evaluate(e, sizes) for e in x.results), evaluate(x.deep, sizes)
         if results < 1:
             continue  # a class of a strided convolution may have none, where all sizes are 1
-        chunk, step = STREAMED if x.in_line and (rows or not x.tiled) else TILED, 2 if x.places else STEP
+        streamed = x.in_line and (rows > 0 or not x.tiled)
+        chunk, step = TILED if not streamed else STREAMED if deep >= LEAST * STREAMED else BRIEF, 2 if x.places else STEP
         least = AGAIN * prod(evaluate(e, sizes) for e in x.places) if x.places else 0
         while deep > MOST * chunk or results * chunk < LONG or chunk < least:
             chunk *= step
@@ -244,6 +252,11 @@ def _rows(s: Step, kept: tuple[str, ...]) -> list[str]:
 def _kept(s: Step) -> tuple[str, ...]:
     """The indices that choose the result."""
     return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None and p.name in s.indices)
+
+
+def _summed(s: Step) -> frozenset[str]:
+    """The indices of which the terms are."""
+    return frozenset(s.indices) - {*_kept(s)}
 
 
 def _stands_alone(s: Step, i: str) -> bool:

@@ -43,6 +43,7 @@ def middle(text: str, options: Options) -> Middle:
     (MATMUL, 200, 200, 20000, 512), (MATMUL, 200, 200, 2047, 0),
     (MATMUL, 480, 480, 100000, 0),    # tiles enough
     (MATMUL, 16, 4096, 4096, 512), (MATMUL, 16, 65536, 4096, 0),
+    (MATMUL, 1, 3072, 768, 128), (MATMUL, 1, 3072, 512, 128), (MATMUL, 1, 3072, 511, 0),
     (MATMUL, 4, 4096, 4096, 256), (MATMUL, 4, 40960, 4096, 0),  # few rows: the right operand is read in its own order
     (DOTS, 4, 4096, 4096, 0), (DOTS, 4, 7, 100000, 4096),       # each result is a piece of work
     (COLUMNS, 0, 32, 100000, 2048), (COLUMNS, 0, 1000, 20000, 2048), (COLUMNS, 0, 1000, 8192, 256), (COLUMNS, 0, 40000, 8192, 0),

@@ -95,6 +95,27 @@ def test_what_two_steps_add_to_the_same_places_is_left_whole():
     assert sums(op("op f(at: i64[M], N: int) -> (Y: i64[N]) {\n Y[at[m]] += 1\n Y[at[m]] += 2\n}")) == ()
 
 
+@pytest.mark.parametrize("first", [False, True])
+def test_a_sum_to_which_other_steps_add_single_terms_is_cut_and_they_stay(first):
+    steps = ["Y[m, n] += A[m, k] * B[k, n]", "Y[m, n] += b[n]"]
+    body = "\n".join(steps[::-1] if first else steps)
+    whole = op(f"op f(A: f64[M, K], B: f64[K, N], b: f64[N]) -> (Y: f64[M, N]) {{\n {body}\n}}")
+    (found,) = sums(whole)
+    cut = cut_into_shares(whole, {"Y": 4})
+    assert found.index == "k" and len(cut.steps) == 3 and sum("b" in str(s.expr) for s in cut.steps) == 1
+    for k in (0, 1, 3, 4, 5, 13):
+        rng, sizes = np.random.default_rng(k), {"M": 2, "K": k, "N": 3}
+        arrays = {t.name: rng.integers(-9, 9, [sizes[str(e)] for e in t.shape]).astype(float) for t in whole.inputs}
+        got = evaluate(cut, sizes, {}, arrays)["Y"]
+        np.testing.assert_array_equal(got, arrays["A"] @ arrays["B"] + arrays["b"])
+
+
+def test_single_terms_may_be_of_any_monoid_but_two_sums_are_left_whole():
+    text = "op f(A: f64[M, K], b: f64[M]) -> (Y: f64[M]) {\n Y[m] max= A[m, k]\n Y[m] max= b[m]\n}"
+    assert len(sums(op(text))) == 1
+    assert sums(op("op f(A: f64[M, K], B: f64[M, K]) -> (Y: f64[M]) {\n Y[m] += A[m, k]\n Y[m] += B[m, k]\n}")) == ()
+
+
 def test_a_sum_without_results_is_not_cut():
     (found,) = sums(op("op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"))
     assert thread_shares((found,), {"M": 0, "K": 1, "N": 1}, 0) == thread_shares((found,), {"M": 0, "K": 10**6, "N": 5}, 1) == ()
