@@ -16,8 +16,8 @@ from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.pieces import Piece, lanes_between, pieces_of
 from polyop.codegen.llvm.pointers import gep, is_large
 from polyop.codegen.llvm.reach import row_stride
-from polyop.codegen.llvm.repeat import only_if, points, row_exists, rows_needed
-from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
+from polyop.codegen.llvm.repeat import points, row_exists, rows_needed
+from polyop.codegen.llvm.state import Active, Axis, Point, State, Value, only_if
 from polyop.codegen.llvm.types import alignment, shuffle_mask, vector
 from polyop.ir.loops import Store
 

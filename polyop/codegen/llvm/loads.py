@@ -8,7 +8,7 @@ from polyop.codegen.llvm.index import below, existing, splat
 from polyop.codegen.llvm.pieces import Piece, lanes_between, pieces_of
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import lane_mask
-from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
+from polyop.codegen.llvm.state import Active, Axis, Point, State, Value, only_if
 from polyop.codegen.llvm.types import alignment, constant, register, shuffle_mask, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Load
@@ -55,13 +55,10 @@ def check_inside(s: State, load: Load, inside: Value, conditions: Active, point:
         ok = b.both(ok, some, w) or ok
     else:
         bad = b.both(b.pure(f"xor i1 {ok}, true", ok), must) or ""
-    old = b.do(f"load i64, ptr {s.status}, align 8")
-    first = b.do(f"icmp eq i64 {old}, 0")
-    note = b.do(f"and i1 {first}, {bad}")
-    # what is not to be noted is written beside: written over what was read, each iteration would wait for the one before
-    slot = b.do(f"select i1 {note}, i64 0, i64 1")
-    place = b.do(f"getelementptr i64, ptr {s.status}, i64 {slot}")
-    b.line(f"store i64 {number}, ptr {place}, align 8")
+    with only_if(s, bad):  # a store in each iteration, of whatever, would wait for its turn among those of results
+        old = b.do(f"load i64, ptr {s.status}, align 8")
+        first = b.do(f"icmp eq i64 {old}, 0")
+        b.line(f"store i64 {b.do(f'select i1 {first}, i64 {number}, i64 {old}')}, ptr {s.status}, align 8")
     return ok
 
 

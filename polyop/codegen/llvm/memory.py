@@ -15,8 +15,8 @@ from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.pointers import gep, is_large
 from polyop.codegen.llvm.reach import lane_mask
-from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, only_if, points, row_exists, rows_needed
-from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
+from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, points, row_exists, rows_needed
+from polyop.codegen.llvm.state import Active, Condition, Point, State, Value, only_if
 from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BOOL

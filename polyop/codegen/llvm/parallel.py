@@ -22,7 +22,7 @@ from polyop.ir.loops import For, IfData, stores, walk
 
 PIECES = 4  # of work for each thread, so that one who is late, or whose pieces are smaller, does not hold up the others
 EVEN = 4    # lots of a piece, of which one more or less does not matter
-STATUS = ["  %status = alloca [2 x i64], align 8", "  store i64 0, ptr %status, align 8"]
+STATUS = ["  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
 REPORT = [
     "  %found = load i64, ptr %status, align 8", "  %bad = icmp ne i64 %found, 0", "  br i1 %bad, label %report, label %finish",
     "report:", "  %up = getelementptr i64, ptr %ctx, i64 1", "  %shared = load ptr, ptr %up, align 8",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import product
 
 from polyop.codegen.llvm.expressions import operand
@@ -31,20 +30,6 @@ def row_exists(s: State, axes: tuple[Axis, ...], point: Point) -> str | None:
         if a.valid is not None and point[a.index] > 0:
             total = s.b.both(total, s.b.compare("sgt", a.valid, point[a.index]))
     return total
-
-
-@contextmanager
-def only_if(s: State, test: str | None) -> Iterator[None]:
-    """What is written inside runs only where `test` holds."""
-    if test is None:
-        yield
-        return
-    then, done = s.b.new_label(), s.b.new_label()
-    s.b.line(f"br i1 {test}, label %{then}, label %{done}")
-    s.label(then)
-    yield
-    s.b.line(f"br label %{done}")
-    s.label(done)
 
 
 def rows_needed(s: State, n: Store, x: Value, target: frozenset[str]) -> frozenset[str]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import gcd
 
@@ -261,3 +262,17 @@ def require_buffer(nest: LoopNest, load: Load) -> Buffer:
     if len(b.dims) != len(load.index):
         raise InternalError(f"emit: {load} has {len(load.index)} indices for {b}")
     return b
+
+
+@contextmanager
+def only_if(s: State, test: str | None) -> Iterator[None]:
+    """What is written inside runs only where `test` holds."""
+    if test is None:
+        yield
+        return
+    then, done = s.b.new_label(), s.b.new_label()
+    s.b.line(f"br i1 {test}, label %{then}, label %{done}")
+    s.label(then)
+    yield
+    s.b.line(f"br label %{done}")
+    s.label(done)

@@ -12,9 +12,9 @@ from polyop.codegen.llvm.loads import transpose
 from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import row_stride
-from polyop.codegen.llvm.repeat import only_if, points, row_exists
+from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.rounds import go_round
-from polyop.codegen.llvm.state import State, Value
+from polyop.codegen.llvm.state import State, Value, only_if
 from polyop.codegen.llvm.types import Int, alignment, iota, shuffle_mask, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Affine
