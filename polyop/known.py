@@ -55,8 +55,7 @@ class Known:
         op, groups = self._grouped((), bound)
         ones = tuple(n for n in self._windows if bound.sizes[n] == 1) if special else ()
         if ones:
-            known, more = self._grouped(ones, bound)
-            op, ones, groups = (known, ones, more) if more != groups else (op, (), groups)
+            op, groups = self._grouped(ones, bound)
         return self._merged.get((ones, groups), lambda: Merged(op, groups))
 
     def _grouped(self, ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
@@ -73,7 +72,7 @@ class Known:
 
 def seen_as(bound: Bound, flat: Flat) -> Bound:
     """The same call as one of `flat`: the same memory, with the dimensions of each group as one."""
-    if not flat.sizes:
+    if flat.op is bound.op:
         return bound
     views = {}
     for name, v in bound.views.items():

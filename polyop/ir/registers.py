@@ -20,7 +20,8 @@ WINDOWED = 4  # units of `time` to copy an element of a window, where one or two
 SPACED = 5  # the same where they are copied a vector at a time, of elements that lie apart (as 7 x 7 in steps of two shows)
 PAGE = 8  # units of `time` to store an element on a page of its own
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
-MOST_PAIRED = 6  # vectors of a tile whose lanes run over two columns
+MOST_PAIRED = 7  # vectors of a tile whose lanes run over two columns, and the fewest rows with so many
+FEWEST_PAIRED = 3
 PAIRED = 0.9  # of it, below which lanes over two columns pay, whose results are stored in more pieces
 WORTH = 0.98  # of the time that the target's own tile takes: below that, a kernel for another tile pays
 WORTH_TALLER = 0.99  # the same of a taller one from an L2 of `SLOW`, out of which it reads what is packed less often
@@ -126,7 +127,7 @@ def fitting_pair(t: Target, lanes: int, rows: int, across: int, columns: int, li
                                         for h in (0, fitting_height(t, lanes, rows, columns, tall=True))), (0, 0)
     for pair in range(2, min(across, MOST_PAIRED * lanes // columns) + 1):
         vectors = -(-pair * columns // lanes)
-        for r in range(SHORTEST, TALLEST_NARROW + 1):
+        for r in range(FEWEST_PAIRED, TALLEST_NARROW + 1):
             if (r + 1) * vectors + 1 <= t.registers and r * vectors >= t.fma_chains and not (lines and r * columns % lanes):
                 taken = -(-across // pair) * time((r, vectors), lanes, rows, vectors * lanes, chains=t.fma_chains)
                 if taken < best:

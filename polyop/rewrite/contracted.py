@@ -41,11 +41,13 @@ class Sides:
     If not all are known from sizes, those of the last row that is, and of the last column.
 
     is_near   whether the last of the rows runs along the memory of the operand that has them
+    between   whether the last of the rows is written inside the last column but one
     """
 
     rows: tuple[Affine, ...]
     columns: tuple[Affine, ...]
     is_near: bool
+    between: bool
 
 
 def find_contractions(op: Op) -> Contractions:
@@ -205,7 +207,9 @@ def sides(op: Op, contractions: Contractions) -> Sides | None:
         return None
     ends = [x.index[-1] for x in loads(s.expr) if last not in expr_names(x) and x.index]
     is_near = any(isinstance(p, Affine) and rows[-1] in names(p) for p in ends)
-    return Sides(tuple(extents[i] for i in rows), tuple(extents[i] for i in columns), is_near)
+    kept = [p.name for p in s.target.index if isinstance(p, Affine)]
+    between = len(columns) > 1 and kept.index(columns[-2]) < kept.index(rows[-1])
+    return Sides(tuple(extents[i] for i in rows), tuple(extents[i] for i in columns), is_near, between)
 
 
 def brief(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], tuple[Affine, ...], int]:

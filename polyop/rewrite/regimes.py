@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from math import prod
 from typing import Any
 
-from polyop.ir.expr import evaluate
+from polyop.ir.expr import evaluate, names
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options, altered
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, sliding_height, turning_pays
@@ -80,8 +80,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
     elif not (rows or few or short or factors or fixed):
         fixed = brief_sizes(q, sizes, ones, target)
         paired, pair = tile_pair(q, sizes, target)
-        if pair and q.sides and (name := q.sides.columns[-1].name):
-            height, fixed = paired, (*fixed, (name, sizes[name]))
+        if pair and q.sides:
+            height, fixed = paired, (*fixed, *((n, sizes[n]) for n in names(q.sides.columns[-1])))
     shares = options.shares or (_shares(q, sizes, target, threads, factors) if relaxed and not cascade else ())
     return _with(options, ones=ones, fixed=fixed, short=short, rows=rows, few=few, height=height, pair=pair, strip=strip,
                  overlap=overlap, cascade=cascade, abreast=options.abreast or runs_abreast(q, sizes, target),
@@ -235,10 +235,10 @@ def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
 
 def tile_pair(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, int]:
     """(height, values of the other column) of register tiles whose lanes run over the last two columns of a call, or (0, 0)."""
-    if q.sides is None or not q.brief[0] or len(q.sides.columns) < 2 or not q.sides.columns[-1].name:
+    if q.sides is None or not q.brief[0] or len(q.sides.columns) < 2 or not names(q.sides.columns[-1]):
         return 0, 0
     across, columns = (evaluate(e, sizes) for e in q.sides.columns[-2:])
-    rows, lines = evaluate(q.sides.rows[-1], sizes), passes_by(q, sizes, target)
+    rows, lines = evaluate(q.sides.rows[-1], sizes), q.sides.between and passes_by(q, sizes, target)
     return fitting_pair(target, target.lanes(q.brief[2]), rows, across, columns, lines)
 
 

@@ -86,6 +86,22 @@ def test_rows_that_fill_lines_together_go_past_the_caches_wherever_they_lie():
             assert np.isnan(whole[:, :, b:]).all() and np.isnan(whole[:, :, :, 24:]).all()
 
 
+@wide
+@pytest.mark.parametrize(("width", "height", "pair"), [(55, 3, 4), (48, 8, 2), (39, 4, 4), (3, 9, 2)])
+def test_a_pair_of_rows_of_an_image_in_steps_of_two_is_right_at_every_edge(width, height, pair):
+    columns = (width + 1) // 2
+    text = f"op f(X: f32[B, C, H, {width}], F: f32[K, C]) -> (Y: f32[B, K, (H + 1) / 2, {columns}])"
+    m = middle(f"{text} {{ Y[b, k, p, q] += X[b, c, 2*p, 2*q] * F[k, c] }}", "tuned", Options(height=height, pair=pair))
+    assert f"rows k x {height}, p x {pair}, lanes q x {columns}" in m.chosen[0] and proved(m)
+    kernel, rng = compiled(rewritten(kept(m.nest, V4), V4)), np.random.default_rng(width)
+    for b, c, p, k in ((1, 1, 1, 1), (2, 3, pair - 1, height), (1, 17, pair, height + 1), (2, 2, pair + 1, height - 1),
+                       (1, 1030, 2 * pair + 1, 2)):
+        x, f = rng.integers(-3, 4, (b, c, 2 * p - 1, width)), rng.integers(-3, 4, (k, c))
+        given, out = {"X": x.astype(np.float32), "F": f.astype(np.float32)}, np.full((b, k, p, columns), np.nan, np.float32)
+        assert kernel({"B": b, "C": c, "H": 2 * p - 1, "K": k}, {}, given | {"Y": out}) == 0
+        np.testing.assert_array_equal(out, np.einsum("bcpq,kc->bkpq", x[:, :, ::2, ::2], f))
+
+
 def test_a_tile_that_needs_all_registers_has_them_only_with_lanes_over_both():
     def tile(n):
         return max(pressure(n, x, 16) for x in walk(n.body) if isinstance(x, For) and x.kind == Kind.LANES)

@@ -19,9 +19,22 @@ from polyop.ir.reference import evaluate
 from polyop.ir.registers import fitting_height, fitting_pair, register_tile, time
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
+from polyop.known import Known, seen_as
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import BRIEF, LONG, few_rows, has_strip, kinds, narrow_sizes, regime, shortness, tile_height
+from polyop.rewrite.regimes import (
+    BRIEF,
+    LONG,
+    few_rows,
+    has_strip,
+    kinds,
+    narrow_sizes,
+    passes_by,
+    regime,
+    shortness,
+    tile_height,
+)
+from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
 
@@ -432,6 +445,28 @@ def test_lanes_run_over_two_columns_where_one_leaves_vectors_half_empty():
     assert not regime(q, sizes, Options(), BY_NAME["x86:x86-64-v3"]).pair  # three vectors of eight
     assert fitting_pair(AVX512, 16, 20, 20, 24, lines=False) == (4, 4)
     assert fitting_pair(AVX512, 16, 21, 20, 24, lines=True)[0] % 2 == 0
+
+
+@pytest.mark.parametrize(("width", "height", "pair"), [(56, 3, 4), (28, 0, 0), (64, 0, 0)])
+def test_lanes_run_over_two_rows_of_an_image_that_is_read_in_steps(width, height, pair):
+    conv = fix_sizes(library("conv", "conv2d", consts={"stride": 2}), {"R": 1, "S": 1})
+    q, sizes = questions(conv), {"B": 8, "C": 256, "K": 512, "H": width, "W": width, "R": 1, "S": 1}
+    found = regime(q, sizes, Options(), AVX512)
+    assert (found.pair, found.fixed) == (pair, (("W", width),) if pair else ())
+    assert not pair or found.height == height
+    assert passes_by(q, sizes, AVX512) == (width > 40)  # though rows of the result then lie apart
+
+
+def test_windows_of_one_element_are_put_in_though_nothing_is_one_dimension_then():
+    conv, x = library("conv", "conv2d", consts={"stride": 2}), np.ones((1, 3, 9, 9), np.float32)
+    for window, found in ((1, ("R", "S")), (2, ())):
+        bound = bind(conv, {"X": x, "F": np.ones((4, 3, window, window), np.float32)})
+        known = Known(conv)
+        merged = known.merged(bound, special=True)
+        seen = seen_as(bound, merged.flat)
+        assert seen.op is merged.flat.op and merged.questions.windows == tuple(n for n in ("R", "S") if n not in found)
+        assert seen.sizes == bound.sizes and {n: v.strides for n, v in seen.views.items()} == {
+            n: v.strides for n, v in bound.views.items()}
 
 
 def test_a_pair_is_for_contractions_with_two_columns():
