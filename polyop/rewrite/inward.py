@@ -24,7 +24,7 @@ from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.traffic import MOST
 
 AGAIN, FAR = 256, 2
-"""Multiply-adds with each element that make its copy worth it, and how many times as many where one thread copies beyond L2."""
+"""Multiply-adds with each element that make its copy worth it, and how many times as many where it leaves L2."""
 EACH = 4
 """Images for each thread that make it worth it to share them."""
 BYTES = 4
@@ -87,8 +87,9 @@ def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
     out = []
     for x in found:
         elements = _count(x.shape, sizes)
-        again = AGAIN * (FAR if threads == 1 and elements * BYTES > target.l2 else 1)
-        is_copied_often = threads > 1 or _count(x.windows, sizes) > 1
+        is_windowed = _count(x.windows, sizes) > 1
+        again = AGAIN * (FAR if (threads == 1 or is_windowed) and elements * BYTES > target.l2 else 1)
+        is_copied_often = threads > 1 or is_windowed
         is_deep = evaluate(x.shape[x.depth], sizes) >= target.lanes(BYTES)
         if is_copied_often and is_deep and _count(x.loops, sizes) >= again * elements:
             out.append((x.source, x.depth))

@@ -90,8 +90,8 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                  raised=options.raised or raising_pays(q.alike, sizes, target),
                  widened=options.widened or to_widen(q.wide, sizes, target, not relaxed),
                  inward=options.inward or inward, late=late, lent=options.lent or has_long_rows(q, sizes, target),
-                 broad=options.broad or (threads > 1 and not (rows or few or short or factors or late)
-                                         and has_many_rows(q, sizes, threads)),
+                 broad=options.broad or (threads > 1 and not (rows or few or short == SHORT or factors or late or inward)
+                                         and has_many_rows(q, sizes, threads, short == TURNED)),
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(rows), threads)))
 
 
@@ -293,13 +293,13 @@ def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, t
     return bool(found) and min(found) >= threads * _PAGE
 
 
-def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int) -> bool:
+def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int, turned: bool) -> bool:
     """Whether each thread has so many rows of a contraction that it copies more columns, to read the rows less often."""
-    if q.sides is None or q.sides.is_near or q.tile is None:
+    if q.sides is None or q.tile is None or (q.sides.is_near and not turned):
         return False
-    rows, columns = (prod(evaluate(e, sizes) for e in side) for side in (q.sides.rows, q.sides.columns))
-    _, row, bytes_ = q.tile
-    return rows >= ROWS and rows * columns >= threads * RESULTS and evaluate(row, sizes) * bytes_ > PIECE
+    down, along = (q.sides.columns, q.sides.rows) if turned else (q.sides.rows, q.sides.columns)
+    rows, columns = (prod(evaluate(e, sizes) for e in side) for side in (down, along))
+    return rows >= ROWS and rows * columns >= threads * RESULTS and evaluate(along[-1], sizes) * q.tile[2] > PIECE
 
 
 def kinds(op: Op) -> tuple[str, ...]:

@@ -82,8 +82,16 @@ def test_large_copies_are_made_image_by_image():
     assert asked(K=128, **many).overlap == MOST                                    # 3.2 MB, where L2 holds 2
     assert asked(K=512, **many).inward and asked(K=512, **many).overlap == 0       # an image and these filters leave L2
     assert asked(K=48, **many).inward == ()                                        # beyond L2 that is not often enough
-    assert asked(threads=2, K=48, **many).inward == (("X", 1),)
+    assert asked(threads=2, K=48, **many).inward == ()
+    assert asked(threads=2, B=64, C=512, H=7, W=7, K=300, R=1, S=1).inward == (("X", 1),)  # else each has copies of its own
     assert asked(threads=4, K=128, **many).overlap == 0                            # images are too few to share
+
+
+def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies():
+    many = {"B": 64, "H": 28, "W": 28, "K": 96}
+    few, deep = asked(threads=2, C=3, **many), asked(threads=2, C=128, **many)
+    assert (few.short, few.inward, few.broad) == (TURNED, (), True)
+    assert deep.inward and not deep.broad
 
 
 @pytest.mark.parametrize(("images", "overlap"), [(1, 0), (3, 0), (3, 8)])
