@@ -88,10 +88,12 @@ def test_large_copies_are_made_image_by_image():
 
 
 def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies():
-    many = {"B": 64, "H": 28, "W": 28, "K": 96}
-    few, deep = asked(threads=2, C=3, **many), asked(threads=2, C=128, **many)
-    assert (few.short, few.inward, few.broad) == (TURNED, (), True)
-    assert deep.inward and not deep.broad
+    halved = IMAGE.replace("K, H, W", "K, (H + 1) / 2, (W + 1) / 2").replace("p + r", "2*p + r").replace("q + s", "2*q + s")
+    q = questions(op(halved.replace("0:H", "0:(H + 1) / 2").replace("0:W", "0:(W + 1) / 2")))
+    sizes = {"B": 8, "C": 128, "H": 56, "W": 56, "R": 3, "S": 3}
+    few, many = (regime(q, {**sizes, "K": k}, Options(), XEON, 2) for k in (128, 256))  # 288 and 576 uses of each element
+    assert few.short == many.short == TURNED
+    assert few.broad and not few.inward and many.inward and not many.broad
 
 
 @pytest.mark.parametrize(("images", "overlap"), [(1, 0), (3, 0), (3, 8)])
