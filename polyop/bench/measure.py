@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import math
 import platform
 import sys
 import time
@@ -22,7 +21,7 @@ from polyop.bench.machine import Machine, machine
 from polyop.bench.peers import Peer, chosen, reason
 from polyop.bench.sweep import swept
 from polyop.ir.errors import PolyopError
-from polyop.ir.expr import evaluate, is_computed, loads
+from polyop.ir.expr import is_computed, loads, volume
 from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.outcome import difference
@@ -186,7 +185,7 @@ def _reads(op: Op, sizes: Mapping[str, int]) -> int:
     """Bytes of all inputs, each element once; of a tensor that is only read at computed places, no more than its reads."""
     total = 0
     for t in op.inputs:
-        whole = t.dtype.bytes_ * math.prod(evaluate(e, sizes) for e in t.shape)
+        whole = t.dtype.bytes_ * volume(t.shape, sizes)
         found = [(s, x) for s in op.steps for x in loads(s.expr) if x.source == t.name]
         if found and all(any(is_computed(i) for i in x.index) for _, x in found):
             whole = min(whole, t.dtype.bytes_ * sum(points(s).value(sizes) for s, _ in found))

@@ -5,8 +5,9 @@ An atom is a name (iterator or size) or a `Quasi`, which is a floor division or 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from polyop.ir.errors import InternalError
 
@@ -184,3 +185,8 @@ def evaluate(x: Affine, env: Mapping[str, int]) -> int:
         value = a[0] // a[1] if atom.op == "div" else a[0] % a[1] if atom.op == "mod" else min(a) if atom.op == "min" else max(a)
         total += value * factor
     return total
+
+
+def volume(extents: Iterable[Affine], env: Mapping[str, int]) -> int:
+    """How many points a box of these extents has, where every name has a value."""
+    return prod(evaluate(e, env) for e in extents)

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from polyop.ir.affine import Affine, Atom, Quasi, affine, bounds, evaluate, is_count, names, quasi, substitute
+from polyop.ir.affine import Affine, Atom, Quasi, affine, bounds, evaluate, is_count, names, quasi, substitute, volume
 from polyop.ir.dtypes import BOOL, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.span import Span
@@ -16,7 +16,7 @@ from polyop.ir.span import Span
 __all__ = [
     "Affine", "Apply", "Atom", "Const", "Expr", "Load", "Number", "Position", "Quasi", "SIGNS", "Scalar", "Test", "affine",
     "bounds", "children", "evaluate", "expr_names", "is_affine_condition", "is_computed", "is_count", "loads", "map_affine",
-    "map_loads", "names", "place", "quasi", "rebuild", "substitute", "substitute_expr", "walk",
+    "map_loads", "names", "place", "quasi", "rebuild", "substitute", "substitute_expr", "volume", "walk",
 ]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
-from polyop.ir.expr import evaluate
+from polyop.ir.expr import evaluate, volume
 from polyop.ir.integers import power_of_two
 from polyop.ir.op import Op
 from polyop.ir.options import Options
@@ -15,8 +15,9 @@ from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
 from polyop.rewrite.questions import Questions, questions
-from polyop.rewrite.regimes import few_rows, narrow_sizes
+from polyop.rewrite.regimes import narrow_sizes
 from polyop.rewrite.shares import lines, sums
+from polyop.rewrite.tile_regimes import few_rows
 
 WARP = 32
 PARTS = 8  # of a row that make it worth it to read it twice
@@ -63,7 +64,7 @@ def row_shares(splits: tuple[Split, ...], sizes: Mapping[str, int]) -> int:
     A share is worth a block of threads, and there are no more of them than keep all multiprocessors busy.
     """
     for x in splits:
-        rows, extent = max(1, prod(evaluate(e, sizes) for e in x.rows)), evaluate(x.extent, sizes)
+        rows, extent = max(1, volume(x.rows, sizes)), evaluate(x.extent, sizes)
         bytes_ = x.bytes_ * max(1, sum(sizes[n] for n in x.beside))
         shares = min(extent * bytes_ // SHARE_BYTES, AT_ONCE * BLOCKS // rows) if rows < BLOCKS else 0
         if shares > 1:

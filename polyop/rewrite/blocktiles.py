@@ -14,7 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from polyop.ir.atoms import ROWS as ATOMS
-from polyop.ir.expr import evaluate
+from polyop.ir.expr import evaluate, volume
 from polyop.ir.integers import power_of_two
 from polyop.ir.target import Target
 from polyop.rewrite.questions import Questions
@@ -55,7 +55,7 @@ def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target) -> Tiles
     sides = [next((t for t in TILES if prod(e) > t // 2), TILES[-1]) for e in extents]
     mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
     shares = _most_shares(mine, sizes) if mine else 1
-    beside = prod(evaluate(e, sizes) for e in mine.results) // max(1, prod(map(prod, extents))) if mine else 1
+    beside = volume(mine.results, sizes) // max(1, prod(map(prod, extents))) if mine else 1
 
     def cut() -> list[tuple[int, ...]]:
         return [split(*x) for x in zip(extents, sides, least, strict=True)]
@@ -125,7 +125,7 @@ def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tiles: Tiles) 
     """
     found = []
     for x in (x for x in what if not x.places):
-        results = prod(evaluate(e, sizes) for e in x.results)
+        results = volume(x.results, sizes)
         if x.tiled:
             sides = [evaluate(e, sizes) for e in x.tiled]
             blocks = tiles.blocks or results // max(1, prod(sides)) * _tiles(sides, (TILES[0], TILES[0]))

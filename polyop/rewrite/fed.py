@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from polyop.ir.expr import (
     Affine,
@@ -22,12 +21,12 @@ from polyop.ir.expr import (
     Position,
     Test,
     affine,
-    evaluate,
     loads,
     map_loads,
     names,
     substitute,
     substitute_expr,
+    volume,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.names import all_names, fresh
@@ -165,7 +164,7 @@ def cut_with(op: Op, part: Step, fed: Fed, shares: Range, inside: Range, extent:
 
 def rows_in_cache(row: Row, results: int, rows: int, sizes: Mapping[str, int], l2: int) -> int:
     """How many rows a share has that stay in the second cache; 0 if that holds all, or too few for what shares cost."""
-    elements = prod(evaluate(e, sizes) for e in row.extents)
+    elements = volume(row.extents, sizes)
     bytes_ = max(1, elements * row.bytes_)
     chunk = min(MOST, 1 << max(0, (l2 // PART // bytes_).bit_length() - 1))
     fits = chunk >= FEWEST and chunk * bytes_ <= l2 // PART

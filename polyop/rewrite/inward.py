@@ -13,9 +13,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
-from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, loads, map_loads, names
+from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, loads, map_loads, names, volume
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import NEAR, Target
 from polyop.rewrite.folds import plain_indices
@@ -24,7 +23,7 @@ from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.traffic import MOST
 
 AGAIN, FAR = 256, 2
-"""Multiply-adds with each element that make its copy worth it, and how many times as many where it leaves L2."""
+"""Multiply-adds with each element that make its copy worth it, and how many times as many where one thread copies beyond L2."""
 EACH = 4
 """Images for each thread that make it worth it to share them."""
 BYTES = 4
@@ -86,12 +85,12 @@ def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
     """
     out = []
     for x in found:
-        elements = _count(x.shape, sizes)
-        is_windowed = _count(x.windows, sizes) > 1
+        elements = volume(x.shape, sizes)
+        is_windowed = volume(x.windows, sizes) > 1
         again = AGAIN * (FAR if (threads == 1 or is_windowed) and elements * BYTES > target.l2 else 1)
         is_copied_often = threads > 1 or is_windowed
         is_deep = evaluate(x.shape[x.depth], sizes) >= target.lanes(BYTES)
-        if is_copied_often and is_deep and _count(x.loops, sizes) >= again * elements:
+        if is_copied_often and is_deep and volume(x.loops, sizes) >= again * elements:
             out.append((x.source, x.depth))
     return tuple(out)
 
@@ -99,14 +98,10 @@ def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
 def rows_of_images(found: Sequence[Lying], sizes: Mapping[str, int], target: Target, threads: int) -> int:
     """How many rows of a copy are made at a time, if all of it leaves L2 and an image with the other operand does not; or 0."""
     for x in found:
-        images, whole, other = (_count(y, sizes) for y in (x.images, x.shape, x.other))
+        images, whole, other = (volume(y, sizes) for y in (x.images, x.shape, x.other))
         if whole * BYTES > target.l2 >= (whole // images + other) * BYTES and images >= EACH * (threads - 1):
             return MOST
     return 0
-
-
-def _count(extents: Sequence[Affine], sizes: Mapping[str, int]) -> int:
-    return prod(evaluate(e, sizes) for e in extents)
 
 
 def turned_inward(op: Op, inputs: Mapping[str, int]) -> Op:

@@ -20,9 +20,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from math import prod
 
-from polyop.ir.expr import Affine, evaluate, expr_names, loads, names
+from polyop.ir.expr import Affine, evaluate, expr_names, loads, names, volume
 from polyop.ir.op import Op
 from polyop.ir.target import Target
 from polyop.rewrite.dependent import Chain, Picks, Powers, Products, chains_of
@@ -104,7 +103,7 @@ def find_passes(op: Op) -> tuple[Pass, ...]:
 def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Target, threads: int = 1) -> bool:
     """Whether one of `passes` goes over more than its cache holds in a call of these sizes."""
     def pays(p: Pass) -> bool:
-        row, rows = evaluate(p.extent, sizes) * p.bytes_, prod(evaluate(e, sizes) for e in p.rows)
+        row, rows = evaluate(p.extent, sizes) * p.bytes_, volume(p.rows, sizes)
         if p.search and row * rows <= target.l3 // 2:
             return False
         if p.products and target.l2 >= FAR and rows >= threads:

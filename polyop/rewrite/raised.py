@@ -12,10 +12,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from polyop.ir.dots import BYTES, RAISES, TOP, dot, matrix, product
-from polyop.ir.expr import Affine, Apply, Const, Load, affine, evaluate, expr_names, names
+from polyop.ir.expr import Affine, Apply, Const, Load, affine, expr_names, names, volume
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices
@@ -51,7 +50,7 @@ def pays(found: Sequence[Alike], sizes: Mapping[str, int], target: Target) -> bo
         d = dot(target, target.vector_bytes, total, byte, byte, strict=True)
         return d is not None and d.owes and matrix(target, total, byte, byte) is None
 
-    return bool(found) and all(needs(x) and prod(evaluate(e, sizes) for e in x.rows) >= ROWS for x in found)
+    return bool(found) and all(needs(x) and volume(x.rows, sizes) >= ROWS for x in found)
 
 
 def raised(op: Op) -> Op:

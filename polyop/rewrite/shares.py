@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from math import prod
 
 from polyop.ir.expr import (
     Affine,
@@ -32,6 +31,7 @@ from polyop.ir.expr import (
     quasi,
     substitute,
     substitute_expr,
+    volume,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.fed import Fed, Row, cut_with, fed_by, rows_in_cache
@@ -187,7 +187,7 @@ def _sum(op: Op, s: Step) -> Sum | None:
 
 def fed_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], l2: int) -> tuple[tuple[str, int], ...]:
     """The sums to cut because rows that are read twice then stay in the second cache; iterations of a share of each."""
-    chunks = {x.target: rows_in_cache(x.row, prod(evaluate(e, sizes) for e in x.results), evaluate(x.deep, sizes), sizes, l2)
+    chunks = {x.target: rows_in_cache(x.row, volume(x.results, sizes), evaluate(x.deep, sizes), sizes, l2)
               for x in found if x.row}
     return tuple((n, c) for n, c in chunks.items() if c)
 
@@ -201,12 +201,12 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
     for x in found:
         if _pieces(x, sizes, rows) >= PIECES or x.mixed:
             continue
-        results, deep = prod(evaluate(e, sizes) for e in x.results), evaluate(x.deep, sizes)
+        results, deep = volume(x.results, sizes), evaluate(x.deep, sizes)
         if results < 1:
             continue  # a class of a strided convolution may have none, where all sizes are 1
         streamed = x.in_line and (rows > 0 or not x.tiled)
         chunk, step = TILED if not streamed else STREAMED if deep >= LEAST * STREAMED else BRIEF, 2 if x.places else STEP
-        least = AGAIN * prod(evaluate(e, sizes) for e in x.places) if x.places else 0
+        least = AGAIN * volume(x.places, sizes) if x.places else 0
         while deep > MOST * chunk or results * chunk < LONG or chunk < least:
             chunk *= step
         if deep >= LEAST * chunk:
@@ -216,7 +216,7 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
 
 def _pieces(x: Sum, sizes: Mapping[str, int], rows: int) -> int:
     """How many pieces of work the results of `x` are: pages, tiles, or dot products."""
-    results = prod(evaluate(e, sizes) for e in x.results)
+    results = volume(x.results, sizes)
     if x.places:
         return results // STRIP
     if x.tiled is None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from math import prod
 
-from polyop.ir.expr import evaluate
+from polyop.ir.expr import evaluate, volume
 from polyop.ir.target import Target
 from polyop.rewrite.chains import Chain
 
@@ -49,5 +49,5 @@ def _gain(c: Chain, sizes: Mapping[str, int], tile: int) -> float:
         r = c.rows[t.name]
         spare = evaluate(r.count(tile), sizes) / (r.stride * tile) - 1
         moved = MOVED if t in c.stored else 0
-        total += prod(evaluate(e, sizes) for e in t.shape) * (moved - spare * prod(evaluate(e, sizes) for e in terms))
+        total += volume(t.shape, sizes) * (moved - spare * volume(terms, sizes))
     return total

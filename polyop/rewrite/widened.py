@@ -11,11 +11,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import prod
 
 from polyop.ir.dots import dot, product
 from polyop.ir.dtypes import F32
-from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate, expr_names, map_loads, names
+from polyop.ir.expr import Affine, Apply, Expr, Load, affine, expr_names, map_loads, names, volume
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices
@@ -68,7 +67,7 @@ def to_widen(found: Sequence[Wide], sizes: Mapping[str, int], target: Target, st
     """The operands that are worth it in a call of these sizes."""
     out: list[str] = []
     for x in found:
-        columns, rows = (prod(evaluate(e, sizes) for e in beside) for beside in (x.columns, x.rows))
+        columns, rows = (volume(beside, sizes) for beside in (x.columns, x.rows))
         apart = dot(target, target.vector_bytes, F32, x.left.dtype, x.right.dtype, strict) is None
         if apart and min(columns, rows) >= LEAST:
             out += [x.left.source, *([x.right.source] if rows >= ROWS else [])]

@@ -14,7 +14,8 @@ from polyop.ir.target import BY_NAME
 from polyop.operator import _as_it_lies
 from polyop.rewrite.late import TIMES, find_late, turned_late
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import TERMS, kinds, regime
+from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.tile_regimes import TERMS
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
 

@@ -22,18 +22,8 @@ from polyop.ir.target import BY_NAME
 from polyop.known import Known, seen_as
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import (
-    BRIEF,
-    LONG,
-    few_rows,
-    has_strip,
-    kinds,
-    narrow_sizes,
-    passes_by,
-    regime,
-    shortness,
-    tile_height,
-)
+from polyop.rewrite.regimes import LONG, kinds, narrow_sizes, regime
+from polyop.rewrite.tile_regimes import BRIEF, few_rows, has_strip, passes_by, shortness, tile_height
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
