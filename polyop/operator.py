@@ -92,12 +92,12 @@ class Operator:
         Raises CallError, if they do not fit.
         """
         given = self._arguments
-        values = given.values(args, keywords)
-        outs: tuple[Any, ...] = ()
+        addresses: list[int] = []
+        arrays = values = given.values(args, keywords)
+        by_value, outs = given.by_value, ()
         if out is not None:
             outs = tuple(out) if isinstance(out, _SEVERAL) else (out,)
-        arrays, by_value = (values + outs, given.by_value + _ARRAY * len(outs)) if outs else (values, given.by_value)
-        addresses: list[int] = []
+            arrays, by_value = values + outs, by_value + _ARRAY * len(outs)
         key = call.key(arrays, by_value, addresses)
         found = self._plans.get(key)
         if found is not None:

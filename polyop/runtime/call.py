@@ -49,14 +49,20 @@ def key(values: Sequence[Any], by_value: Sequence[bool], at: list[int]) -> tuple
     parts: list[Any] = [threads.setting]
     for v, fixed in zip(values, by_value):  # noqa: B905, strict costs a tenth of the key
         t = type(v)
-        if t is ndarray:
+        look = _looks.get(t)
+        if look is not None:
+            seen = look(v, at)
+            if seen is None:
+                return None
+            parts += seen
+        elif t is ndarray:
             if fixed:
                 return None  # a size, in an array of rank 0
             parts += (v.dtype, v.shape, v.strides)
         elif t in NUMBERS:
             parts += (t, v, copysign(1, v) if t is float else 0) if fixed else (t,)  # -0.0 is not 0.0, though they are equal
         else:
-            look = _looks.get(t) or _look_of(t)
+            look = _look_of(t)
             seen = look(v, at) if look is not None else None
             if seen is None:
                 return None
@@ -68,7 +74,7 @@ def _look_of(t: type) -> Look | None:
     """The look of arrays of type `t`; None where they are of no framework, or of one of a GPU and there has been none yet."""
     torch = "torch" in sys.modules
     if torch and t in _torch_types():
-        found: Look = _look_of_tensor
+        found: Look = _look_of_tensor()
     else:
         views = sys.modules.get("polyop.runtime.gpu.views")
         if views is None:
@@ -93,19 +99,24 @@ def _torch_types() -> tuple[Any, ...]:
     return _torch
 
 
-def _look_of_tensor(t: Any, at: list[int]) -> tuple[Any, ...] | None:
+def _look_of_tensor() -> Look:
     torch = sys.modules["torch"]
-    if t.layout is not torch.strided or (t.requires_grad and torch.is_grad_enabled()) or t.is_neg():
-        return None
-    if t.is_cpu:
-        return t.dtype, t.shape, t.stride()
-    if not t.is_cuda or t.is_conj():
-        return None
-    try:
-        at.append(t.data_ptr())
-    except RuntimeError:  # a tensor without memory
-        return None
-    return t.get_device(), t.dtype, t.shape, t.stride()
+    strided = torch.strided
+
+    def look(t: Any, at: list[int]) -> tuple[Any, ...] | None:
+        if t.layout is not strided or (t.requires_grad and torch.is_grad_enabled()) or t.is_neg():
+            return None
+        if t.is_cpu:
+            return t.dtype, t.shape, t.stride()
+        if not t.is_cuda or t.is_conj():
+            return None
+        try:
+            at.append(t.data_ptr())
+        except RuntimeError:  # a tensor without memory
+            return None
+        return t.get_device(), t.dtype, t.shape, t.stride()
+
+    return look
 
 
 @dataclass(frozen=True, slots=True)

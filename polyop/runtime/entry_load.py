@@ -18,6 +18,7 @@ from polyop.ir.module import Module, Signature
 from polyop.runtime import blocks, cache, cpu, threads
 from polyop.runtime.entry_plan import PLACES, STACK
 from polyop.runtime.entry_table import front
+from polyop.runtime.native import KEYWORDS, MethodDef, function
 
 log = logging.getLogger("polyop")
 
@@ -28,16 +29,9 @@ _TEXTS = ("entry.ll", "entry_look.ll", "entry_run.ll")
 _NUMBERS = {"PLACES": PLACES, "STACK": STACK, "TRIES": blocks.TRIES, "WORDS": WORDS, "MARGIN": WORDS - 3 - 2 * RANK, "RANK": RANK}
 _ASKED = ("look", "outline", "form", "carry")  # functions that Python calls
 _SYMBOLS = ("polyop_entry", "polyop_call", *(f"polyop_{n}" for n in _ASKED))
-_KEYWORDS = 0x80 | 0x02  # METH_FASTCALL | METH_KEYWORDS
 _CONTEXT = 23            # words
 _TORCH = 14              # which of them is the first that belongs to torch
 _SIGNATURE = "__call__($self, /, *args, out=None, **keywords)\n--\n\n"
-
-
-class MethodDef(ctypes.Structure):
-    """https://docs.python.org/3/c-api/structures.html#c.PyMethodDef"""
-
-    _fields_ = [("name", ctypes.c_char_p), ("function", ctypes.c_void_p), ("flags", ctypes.c_int), ("doc", ctypes.c_char_p)]
 
 
 class UnfitError(Exception):
@@ -85,12 +79,9 @@ def load(general: Any, said: str) -> Code:
              id(None), id(tuple), id(int), id(bool), id(float))
     for k, word in enumerate(words):
         context[k] = word
-    call = MethodDef(b"__call__", loaded.addresses["polyop_call"], _KEYWORDS, (_SIGNATURE + said).encode())
-    asked = [MethodDef(n.encode(), loaded.addresses[f"polyop_{n}"], _KEYWORDS, None) for n in _ASKED]
-    function = ctypes.pythonapi.PyCFunction_NewEx
-    function.restype, function.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.py_object, ctypes.py_object)
-    look, outline, form, carry = (function(ctypes.addressof(d), None, None) for d in asked)
-    code = Code(look, outline, form, carry, call, context, [*kept, *asked, loaded])
+    call = MethodDef(b"__call__", loaded.addresses["polyop_call"], KEYWORDS, (_SIGNATURE + said).encode())
+    look, outline, form, carry = (function(n, loaded.addresses[f"polyop_{n}"], KEYWORDS) for n in _ASKED)
+    code = Code(look, outline, form, carry, call, context, [*kept, loaded])
     _probe(code)
     return code
 

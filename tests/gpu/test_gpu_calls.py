@@ -135,6 +135,15 @@ def test_results_go_into_out(torch: Any, cuda: FakeGpu) -> None:
         saxpy(out, torch.on_gpu(x), a=1.0, out=out)
 
 
+def test_what_is_not_aligned_is_refused_though_its_look_is_known(cupy: Any) -> None:
+    saxpy, x = polyop.op(SAXPY), f32(50)
+    for _ in range(3):
+        saxpy(fake_gpu.CupyArray(x), fake_gpu.CupyArray(x), a=1.0)
+    moved = np.frombuffer(bytearray(201), np.float32, 50, offset=1)
+    with pytest.raises(CallError, match="aligned"):
+        saxpy(fake_gpu.CupyArray(x), fake_gpu.CupyArray(moved), a=1.0)
+
+
 def test_an_update_is_done_in_place(gpu: FakeGpu) -> None:
     scale, x = polyop.op("op scale(inout X: f32[N]; a: f32) { X[i] = a * X[i] }"), put(f32(9), Device(gpu.family, 0))
     want = x.numpy()

@@ -19,12 +19,13 @@ from polyop.ir.op import Op
 from polyop.runtime import arrays
 from polyop.runtime.bind import Bound
 from polyop.runtime.call import FORMATS, LONG, NUMBERS, key
-from polyop.runtime.gpu.home import Exchange, Home, Make, given_back
+from polyop.runtime.gpu import table
+from polyop.runtime.gpu.home import Exchange, Make, given_back
 from polyop.runtime.gpu.kernel import Prepared, bits
-from polyop.runtime.gpu.maps import FORMAT, MAP
+from polyop.runtime.gpu.maps import FORMATTED, MAP, Map
 from polyop.runtime.gpu.memory import follow
 from polyop.runtime.gpu.status import Word
-from polyop.runtime.gpu.table import Table, launcher
+from polyop.runtime.gpu.table import FRONT, Given
 
 _SPARE = 8  # tables of a plan that are kept for the next calls
 
@@ -62,29 +63,31 @@ def carry_out(prepared: Prepared, bound: Bound, fresh: Sequence[str]) -> Any:
 class LaunchPlan:
     """A call with open addresses and numbers.
 
-    places    (position in the addresses, slot in the row, bits of the address that must be 0)
-    written   (slot, first, last, others) of arrays among the values that the kernel writes: the bytes they cover, from their
-              address, and (slot, first, last) of every other array
-    numbers   (position in the values, slot in the row) of scalars
-    fresh     (slot, what makes it) of the results
+    row       what tables have in their slots that no call gives
+    program   how what calls give is looked at and put into tables: see `launch.ll`
+    count     how many values that is: addresses, numbers, addresses of what is fresh, and of work memory
+    pack      puts them where they are given
+    numbers   positions of scalars in a call's values
+    maps      (what is told of a tensor, its position among what is given, where in the table that stands)
+    fresh     what makes each of the results that no call gives; `work`: what makes work memory
     back      for each result, which of the fresh ones it is, or ~position of the value that is given back
-    work      what makes work memory, and (slot, distance from its start) of each buffer
-    spare     tables that no call is using
+    spare     what no call is using
     """
 
     prepared: Prepared
-    row: list[Any]
+    row: bytes
+    program: bytes
+    count: int
     pack: Any
-    places: tuple[tuple[int, int, int], ...]
-    written: tuple[tuple[int, int, int, tuple[tuple[int, int, int], ...]], ...]
-    numbers: tuple[tuple[int, int], ...]
-    fresh: tuple[tuple[int, Make], ...]
+    numbers: tuple[int, ...]
+    maps: tuple[tuple[Map, int, int], ...]
+    fresh: tuple[Make, ...]
+    work: Make | None
     back: tuple[int, ...]
-    work: tuple[Make, tuple[tuple[int, int], ...]] | None
     stream: Callable[[], int]
     launch: Callable[[int, int], int]
     word: Word | None
-    spare: list[Table]
+    spare: list[Given]
 
     def run(self, values: Sequence[Any], addresses: Sequence[int]) -> Any:
         """The results, or LONG. `addresses`: those of the arrays among the values.
@@ -93,50 +96,47 @@ class LaunchPlan:
         """
         if self.word is not None and self.word.cell.value:
             self.word.look()
-        row = self.row.copy()
-        for position, slot, mask in self.places:
-            at = addresses[position]
-            if at & mask or not at:
+        row, made, memory = [*addresses], [], None
+        for k in self.numbers:
+            row.append(values[k])
+        if self.fresh or self.work is not None:
+            try:
+                for make in self.fresh:
+                    array, at = make()
+                    made.append(array)
+                    row.append(at)
+                if self.work is not None:
+                    memory, at = self.work()
+                    row.append(at)
+            except (MemoryError, RuntimeError):
                 return LONG
-            row[slot] = at
-        for slot, first, last, others in self.written:
-            at = row[slot]
-            for other, start, end in others:
-                if row[other] + start < at + last and at + first < row[other] + end:
-                    return LONG
-        for position, slot in self.numbers:
-            row[slot] = values[position]
-        made, memory = [], None
         try:
-            for slot, make in self.fresh:
-                array, row[slot] = make()
-                made.append(array)
-            if self.work is not None:
-                memory, start = self.work[0]()
-                for slot, distance in self.work[1]:
-                    row[slot] = start + distance
-        except (MemoryError, RuntimeError):
-            return LONG
-        for m in self.prepared.maps:
-            row.append(m.known.get(row[m.slot]) or m.at(row[m.slot]))
-        try:
-            table = self.spare.pop()
+            given = self.spare.pop()
         except IndexError:  # others have taken all
-            table = self.prepared.table()
+            given = self._given()
         try:
-            self.pack(table.memory, table.at, *row)
+            self.pack(given.memory, FRONT, *row)
         except (struct.error, OverflowError):
             return LONG  # a number that does not fit its dtype
-        code = self.launch(table.address, self.stream())
-        if code:
+        for told, position, at in self.maps:
+            if not row[position]:
+                return LONG
+            FORMATTED.pack_into(given.table.memory, at, told.known.get(row[position]) or told.at(row[position]))
+        code = self.launch(given.address, self.stream())
+        if code and code != table.LONG:
             raise self.prepared.refused(code)
         if len(self.spare) < _SPARE:
-            self.spare.append(table)  # the driver has read it
+            self.spare.append(given)  # the driver has read it
         del memory  # the next one to have it comes later on the stream
-        if len(made) == 1 and len(self.back) == 1:
-            return made[0]
-        results = tuple(made[k] if k >= 0 else values[~k] for k in self.back)
-        return results[0] if len(results) == 1 else results
+        if code:
+            return LONG
+        results = [made[k] if k >= 0 else values[~k] for k in self.back]
+        return results[0] if len(results) == 1 else tuple(results)
+
+    def _given(self) -> Given:
+        made = self.prepared.table()
+        made.memory[made.at:made.at + len(self.row)] = self.row
+        return table.given(made, self.program, self.count)
 
 
 def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values: Sequence[Any]) -> LaunchPlan | None:
@@ -150,9 +150,9 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
     if any(v.kind != home for v in bound.views.values()) or (isinstance(home, Exchange) and home.namespace is not None):
         return None  # streams that follow each other, or capsules
     slots = {b.name: k for k, b in enumerate(signature.tensors)}
-    position = {n: k for k, n in enumerate(names)}
-    ends = dict(op.updates)
-    places, reach, at, counted = [], {}, {}, _counted(values)
+    position, ends, (counted, count) = {n: k for k, n in enumerate(names)}, dict(op.updates), _counted(values)
+    checks: dict[tuple[int, int], None] = {}
+    copies, reach, at = [], {}, {}
     for n, k in position.items():
         if n not in bound.views:
             continue
@@ -162,46 +162,49 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
         first, last = v.span()
         for name in dict.fromkeys((n, ends.get(n, n))):
             if name in slots:
-                places.append((counted[k], slots[name], v.dtype.bytes_ - 1))
-                reach[name], at[name] = (slots[name], first - v.address, last - v.address), k
-    plain = prepared.open - MAP * len(prepared.maps)
-    numbers, formats = [], ["Q"] * plain + [FORMAT] * len(prepared.maps)
+                checks[counted[k], v.dtype.bytes_ - 1] = None
+                copies.append((counted[k], slots[name], 0))
+                reach[name], at[name] = (counted[k], first - v.address, last - v.address), k
+    written = [t.name for t in op.outputs if t.name in at]
+    pairs = dict.fromkeys((*reach[w], *r) for w in written for n, r in reach.items() if at[n] != at[w])
+    formats, numbers, row = ["Q"] * count, [], [0] * (prepared.open - MAP * len(prepared.maps))
     front = prepared.tensors + len(prepared.work)
     for k, (n, dtype) in enumerate(signature.scalars):
+        row[front + k] = bits(bound.scalars[n])
         if n in position and values[position[n]] is None:
             continue  # the default, which follows from consts
         if dtype == BF16 or n not in position or type(values[position[n]]) not in NUMBERS:
             return None
-        formats[front + k] = FORMATS[dtype.name]
-        numbers.append((position[n], front + k))
-    row: list[Any] = [0] * plain
-    for k, (n, _) in enumerate(signature.scalars):
-        row[front + k] = bits(bound.scalars[n])
-    fresh: list[tuple[int, Make]] = []
+        copies.append((len(formats), front + k, 0))
+        formats.append(FORMATS[dtype.name])
+        numbers.append(position[n])
+    fresh: list[Make] = []
     back = []
     for t in op.outputs:
-        if t.name in at:
+        if t.name in reach:
             back.append(~at[t.name])
             continue
         back.append(len(fresh))
-        fresh.append((slots[t.name], home.maker(bound.views[t.name].shape, t.dtype)))
-    written = tuple((*reach[t.name], tuple(r for n, r in reach.items() if at[n] != at[t.name]))
-                    for t in op.outputs if t.name in at)
-    pack = struct.Struct("<" + "".join(formats)).pack_into
-    return LaunchPlan(prepared, row, pack, tuple(places), written, tuple(numbers), tuple(fresh), tuple(back),
-                      _work(prepared, home), home.streamer(), launcher(), prepared.word, [])
+        copies.append((len(formats), slots[t.name], 0))
+        formats.append("Q")
+        fresh.append(home.maker(bound.views[t.name].shape, t.dtype))
+    work = home.maker((prepared.bytes_,), U8) if prepared.work else None
+    if work is not None:
+        copies += [(len(formats), prepared.tensors + k, distance) for k, distance in enumerate(prepared.work)]
+        formats.append("Q")
+    where = {slot: k for k, slot, _ in copies}
+    behind = prepared.table().at + 8 * len(row)
+    maps = tuple((m, where[m.slot], behind + FORMATTED.size * k) for k, m in enumerate(prepared.maps))
+    program = table.program(tuple(checks), tuple(pairs), copies)
+    pack, slotted = struct.Struct("<" + "".join(formats)).pack_into, struct.pack(f"<{len(row)}Q", *row)
+    return LaunchPlan(prepared, slotted, program, len(formats), pack, tuple(numbers), maps, tuple(fresh), work, tuple(back),
+                      home.streamer(), table.caller(), prepared.word, [])
 
 
-def _counted(values: Sequence[Any]) -> list[int]:
-    """For each value how many addresses `key` puts down before it."""
+def _counted(values: Sequence[Any]) -> tuple[list[int], int]:
+    """For each value how many addresses `key` puts down before it; and for all."""
     out, found = [], list[int]()
     for v in values:
         out.append(len(found))
         key((v,), (False,), found)
-    return out
-
-
-def _work(prepared: Prepared, home: Home) -> tuple[Make, tuple[tuple[int, int], ...]] | None:
-    if not prepared.work:
-        return None
-    return home.maker((prepared.bytes_,), U8), tuple((prepared.tensors + k, d) for k, d in enumerate(prepared.work))
+    return out, len(found)

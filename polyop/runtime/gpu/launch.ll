@@ -1,4 +1,12 @@
-; All launches of a call, one after the other: what a host does between two of them takes as long as the driver does.
+; A call of a known look: its addresses are looked at and put into a table of launches, then these are carried out, one after the
+; other. What a host does between two of them takes as long as the driver does.
+;
+; %given = { ptr program, ptr table, ptr open values of the table, values }; a program is words of 64 bits: how many checks, pairs and
+; copies it has, then
+;   check     position, bits that must be 0      of an address, which must not be 0 itself
+;   pair      position, first, last, position, first, last      of two addresses: the bytes [first, last) from there must not meet
+;   copy      position, slot, distance           of a value to a slot of the table: plus a distance
+; with positions among the values given. Returns -1, and launches nothing, where a check or a pair fails.
 ;
 ; %table = { i64 launches, ptr launch, ptr current, ptr enter, i64 context, launches x %record }
 ;
@@ -83,3 +91,125 @@ end:
   %both = or i64 %low, %high
   ret i64 %both
 }
+
+%given = type { ptr, ptr, ptr }
+
+define internal i64 @polyop_call(ptr %g, ptr %stream) {
+start:
+  %program = load ptr, ptr %g
+  %t.at = getelementptr %given, ptr %g, i64 0, i32 1
+  %t = load ptr, ptr %t.at
+  %open.at = getelementptr %given, ptr %g, i64 0, i32 2
+  %open = load ptr, ptr %open.at
+  %values = getelementptr %given, ptr %g, i64 1
+  %checks = load i64, ptr %program
+  %pairs.at = getelementptr i64, ptr %program, i64 1
+  %pairs = load i64, ptr %pairs.at
+  %copies.at = getelementptr i64, ptr %program, i64 2
+  %copies = load i64, ptr %copies.at
+  %words = getelementptr i64, ptr %program, i64 3
+  br label %check
+
+check:
+  %c = phi i64 [ 0, %start ], [ %c1, %check.next ]
+  %pc = phi ptr [ %words, %start ], [ %pc1, %check.next ]
+  %c.more = icmp slt i64 %c, %checks
+  br i1 %c.more, label %check.one, label %pair
+
+check.one:
+  %c.address = call i64 @given(ptr %values, ptr %pc, i64 0)
+  %mask.at = getelementptr i64, ptr %pc, i64 1
+  %mask = load i64, ptr %mask.at
+  %low = and i64 %c.address, %mask
+  %even = icmp eq i64 %low, 0
+  %there = icmp ne i64 %c.address, 0
+  %good = and i1 %even, %there
+  br i1 %good, label %check.next, label %long
+
+check.next:
+  %c1 = add i64 %c, 1
+  %pc1 = getelementptr i64, ptr %pc, i64 2
+  br label %check
+
+pair:
+  %p = phi i64 [ 0, %check ], [ %p1, %pair.next ]
+  %pp = phi ptr [ %pc, %check ], [ %pp1, %pair.next ]
+  %p.more = icmp slt i64 %p, %pairs
+  br i1 %p.more, label %pair.one, label %copy
+
+pair.one:
+  %begin = call i64 @end(ptr %values, ptr %pp, i64 0, i64 1)
+  %end = call i64 @end(ptr %values, ptr %pp, i64 0, i64 2)
+  %other.begin = call i64 @end(ptr %values, ptr %pp, i64 3, i64 4)
+  %other.end = call i64 @end(ptr %values, ptr %pp, i64 3, i64 5)
+  %before = icmp ule i64 %end, %other.begin
+  %behind = icmp ule i64 %other.end, %begin
+  %apart = or i1 %before, %behind
+  br i1 %apart, label %pair.next, label %long
+
+pair.next:
+  %p1 = add i64 %p, 1
+  %pp1 = getelementptr i64, ptr %pp, i64 6
+  br label %pair
+
+copy:
+  %k = phi i64 [ 0, %pair ], [ %k1, %copy.one ]
+  %pk = phi ptr [ %pp, %pair ], [ %pk1, %copy.one ]
+  %k.more = icmp slt i64 %k, %copies
+  br i1 %k.more, label %copy.one, label %launch
+
+copy.one:
+  %value = call i64 @end(ptr %values, ptr %pk, i64 0, i64 2)
+  %slot.at = getelementptr i64, ptr %pk, i64 1
+  %slot = load i64, ptr %slot.at
+  %to = getelementptr i64, ptr %open, i64 %slot
+  store i64 %value, ptr %to
+  %k1 = add i64 %k, 1
+  %pk1 = getelementptr i64, ptr %pk, i64 3
+  br label %copy
+
+launch:
+  %code = call i64 @polyop_launch(ptr %t, ptr %stream)
+  ret i64 %code
+
+long:
+  ret i64 -1
+}
+
+; The value whose position is the word %at.
+define internal i64 @given(ptr %values, ptr %words, i64 %at) alwaysinline {
+  %position.at = getelementptr i64, ptr %words, i64 %at
+  %position = load i64, ptr %position.at
+  %value.at = getelementptr i64, ptr %values, i64 %position
+  %value = load i64, ptr %value.at
+  ret i64 %value
+}
+
+; The same plus the word %by.
+define internal i64 @end(ptr %values, ptr %words, i64 %at, i64 %by) alwaysinline {
+  %value = call i64 @given(ptr %values, ptr %words, i64 %at)
+  %distance.at = getelementptr i64, ptr %words, i64 %by
+  %distance = load i64, ptr %distance.at
+  %sum = add i64 %value, %distance
+  ret i64 %sum
+}
+
+; The same for Python, with the addresses of what is given and of a stream; other threads run Python meanwhile, since a launch
+; waits where the queue is full.
+define ptr @polyop_run(ptr %self, ptr %arguments, i64 %count) {
+  %first = load ptr, ptr %arguments
+  %second.at = getelementptr ptr, ptr %arguments, i64 1
+  %second = load ptr, ptr %second.at
+  %g = call ptr @PyLong_AsVoidPtr(ptr %first)
+  %stream = call ptr @PyLong_AsVoidPtr(ptr %second)
+  %state = call ptr @PyEval_SaveThread()
+  %code = call i64 @polyop_call(ptr %g, ptr %stream)
+  call void @PyEval_RestoreThread(ptr %state)
+  %answer = call ptr @PyLong_FromLongLong(i64 %code)
+  ret ptr %answer
+}
+
+declare ptr @PyLong_AsVoidPtr(ptr)
+declare ptr @PyLong_FromLongLong(i64)
+declare ptr @PyEval_SaveThread()
+declare void @PyEval_RestoreThread(ptr)

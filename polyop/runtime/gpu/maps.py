@@ -16,6 +16,8 @@ MAP = WORDS + 1
 FORMAT = f"{8 * MAP}s"
 """How `struct` packs them."""
 
+FORMATTED = struct.Struct(FORMAT)
+
 _NOTHING = bytes(8 * MAP)
 
 _KNOWN = 256  # addresses that are remembered

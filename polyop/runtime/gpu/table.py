@@ -13,12 +13,13 @@ import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
 from polyop.ir.errors import InternalError
 from polyop.ir.module import Module, Signature
-from polyop.runtime import cache, cpu
+from polyop.runtime import cache, cpu, native
 from polyop.runtime.gpu.driver import Device, Driver, context, driver
 
 _HEAD, _RECORD = 40, 32  # bytes
@@ -49,20 +50,54 @@ class Table:
     at: int
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Given:
+    """A table with a program that fills it in (`launch.ll`), and room for what a call gives: `put` to `memory`, at `FRONT`."""
+
+    table: Table
+    memory: Any
+    address: int
+
+
+FRONT = 24  # bytes before the values given
+LONG = -1   # what a caller returns where the program finds that the table is none for these values
+
+
+def given(table: Table, program: bytes, count: int) -> Given:
+    """Room for `count` values, which `program` puts into `table`. Whoever has it keeps `program`, too."""
+    memory = ctypes.create_string_buffer(FRONT + 8 * count)
+    words = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value or 0
+    struct.pack_into("<QQQ", memory, 0, words, table.address, ctypes.addressof(table.memory) + table.at)
+    return Given(table, memory, ctypes.addressof(memory))
+
+
+def program(checks: Sequence[tuple[int, int]], pairs: Sequence[tuple[int, int, int, int, int, int]],
+            copies: Sequence[tuple[int, int, int]]) -> bytes:
+    """The words of a program: see `launch.ll`."""
+    words = [len(checks), len(pairs), len(copies), *chain(*checks, *pairs, *copies)]
+    return struct.pack(f"<{len(words)}q", *words)
+
+
 @lru_cache(maxsize=1)
-def _code() -> tuple[Any, cpu.Loaded]:
+def _code() -> tuple[Any, Any, cpu.Loaded]:
     """`launch.ll` in this process; other threads run Python meanwhile, since a launch waits where the queue is full."""
     text = Path(__file__).with_name("launch.ll").read_text(encoding="utf-8")
     module = Module("polyop_launch", "x86:host", text, Signature("polyop_launch", (), (), (), ()))
     key = cache.key("launch", cpu.VERSION, text, str(cpu.host()))
-    made = cpu.link(cache.remember_code(key, lambda: cpu.assemble(module, cpu.host()).code), ("polyop_launch",)).keep()
+    names = "polyop_launch", "polyop_run"
+    made = cpu.link(cache.remember_code(key, lambda: cpu.assemble(module, cpu.host()).code), names).keep()
     prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-    return prototype(made.addresses["polyop_launch"]), made
+    return prototype(made.addresses[names[0]]), native.function(names[1], made.addresses[names[1]], native.FAST), made
 
 
 def launcher() -> Any:
     """A function of a table's address and a stream: 0, or what failed, for `refused`."""
     return _code()[0]
+
+
+def caller() -> Any:
+    """A function of the address of what is Given and a stream: 0, LONG, or what failed, for `refused`."""
+    return _code()[1]
 
 
 def refused(device: Device, starts: Sequence[Start], code: int) -> InternalError:
