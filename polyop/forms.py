@@ -120,7 +120,7 @@ def in_one_pass(cut: Op, options: Options) -> Form | None:
     """`cut` with reductions that need another one's result in one pass with that; None if it has none, or is not asked for it."""
     if not options.cascade or options.numerics == "strict":
         return None
-    made = cascaded(cut)
+    made = cascaded(cut, least=_least(options))
     return Form(made, note=f"{_folds(cut)} are computed in one pass, block by block") if made is not cut else None
 
 
@@ -132,7 +132,7 @@ def in_one_kernel(op: Op, options: Options, target: Target) -> Form | None:
     cut = _cut(_read(op, options, target), options, target)
     if options.numerics == "strict" or not any(c.is_rolled for c in chains_of(cut)):
         return None
-    made = cascaded(cut, ELEMENTS)
+    made = cascaded(cut, ELEMENTS, least=_least(options))
     partial = frozenset(t.name for t in made.temporaries if any(e.name is None and not e.is_constant for e in t.shape))
     return Form(made, note=f"{_folds(cut)} are computed in one pass, block by block, in one kernel", inside=partial)
 
@@ -142,8 +142,13 @@ def in_row_shares(op: Op, options: Options, target: Target) -> Form | None:
     if not options.split or options.numerics == "strict":
         return None
     cut = _cut(_read(op, options, target), options, target)
-    made = cascaded(cut, options.split, apart=True)
+    made = cascaded(cut, options.split, apart=True, least=_least(options))
     return Form(made, note=f"{_folds(cut)} are computed in one pass, in shares that are joined") if made is not cut else None
+
+
+def _least(options: Options) -> int:
+    """What all sizes of a call are at least."""
+    return 1 if options.regime == "positive" else 0
 
 
 def _folds(op: Op) -> str:

@@ -5,12 +5,13 @@ What becomes of which member of a chain say `cascade.py`, `powers.py` and `centr
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from polyop.ir.dtypes import DType
 from polyop.ir.expr import Affine, Const, Expr, Load, Test, affine, expr_names, loads, map_loads, names, substitute_expr
 from polyop.ir.op import Monoid, Op, Range, Step, Tensor
+from polyop.rewrite.algebra import apply_laws
 from polyop.rewrite.dependent import Chain
 from polyop.rewrite.folds import Fold, plain_indices, reads, resolved
 from polyop.rewrite.names import all_names, fresh
@@ -23,6 +24,7 @@ class InBlocks:
     """One chain on its way into blocks. `b` counts blocks, `p` elements in a block.
 
     size     elements of a block; apart: whether all blocks wait for the end, of chains that may be rolled, too
+    sizes    what each size of the operator is at least
     parts    for each fold its result in each block; `stands`: what the blocks of the members are done about
     aside    pointwise temporaries that have memory of their own in the blocks
     """
@@ -31,6 +33,7 @@ class InBlocks:
     chain: Chain
     size: int
     apart: bool
+    sizes: Mapping[str, int]
     tensors: list[Tensor] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
     parts: dict[str, Blocked] = field(default_factory=dict)
@@ -97,11 +100,10 @@ class InBlocks:
 
     def last(self, f: Fold, state: Blocked, none: Const) -> Step:
         """`f`'s result is the `state` after the last block with elements, or `none` of no elements at all."""
-        sizes = tuple(self.op.sizes)
-        any_ = has_any(f, sizes)
-        found = replace(state.load(f.kept, last_filled(f, self.cuts, sizes)), guard=any_.tests)
+        any_ = has_any(f, self.sizes)
+        found = replace(state.load(f.kept, last_filled(f, self.cuts, self.sizes)), guard=any_.tests)
         ranges = tuple(r for r in f.step.ranges if r.index != f.over)
-        return replace(f.step, reduce=None, expr=select(any_, found, none), ranges=ranges, where=())
+        return replace(f.step, reduce=None, expr=apply_laws(select(apply_laws(any_), found, none)), ranges=ranges, where=())
 
     def before(self, f: Fold, state: Blocked, none: Expr) -> Expr:
         """`state` after the block before, or `none` before the first one with elements."""

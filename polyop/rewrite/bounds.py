@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from polyop.ir.expr import Affine, Quasi, affine, names
-from polyop.ir.op import Range
+from polyop.ir.expr import Affine, Quasi, Test, affine, names
+from polyop.ir.op import Op, Range
 
 
-def never_negative(x: Affine, sizes: Iterable[str], ranges: tuple[Range, ...] = ()) -> bool:
+def least_sizes(op: Op, least: int = 0) -> dict[str, int]:
+    """What each size of `op` is at least, where all are at least `least`: more where a call must have more, as { w >= 1 }."""
+    found = dict.fromkeys(op.sizes, least)
+    for t in (t for f in op.facts if isinstance(f, Test) for t in f.tests):
+        if len(t.terms) == 1 and t.terms[0][1] == 1 and t.terms[0][0] in found:
+            found[str(t.terms[0][0])] = max(found[str(t.terms[0][0])], -t.const)
+    return found
+
+
+def never_negative(x: Affine, sizes: Iterable[str] | Mapping[str, int], ranges: tuple[Range, ...] = ()) -> bool:
     """Whether `x >= 0` at every point of `ranges`, for all sizes >= 0. A no means only that it was not seen.
+
+    Sizes may come with what they are at least.
 
     Each iterator is replaced by the end of its range that makes `x` smallest, the inner ones first, since their bounds
     may use the outer ones. At a point of the ranges none of them is empty, so `upper - 1 >= lower` may be used.
     """
-    known = frozenset(sizes)
+    known = sizes if isinstance(sizes, Mapping) else dict.fromkeys(sizes, 0)
     low = _smallest(x, ranges)
-    return low is not None and low.const >= 0 and all(
-        f >= 0 and (a in known if isinstance(a, str) else _is_natural(a, known)) for a, f in low.terms)
+    if low is None or any(f < 0 or not (a in known if isinstance(a, str) else _is_natural(a, known)) for a, f in low.terms):
+        return False
+    return low.const + sum(f * known[a] for a, f in low.terms if isinstance(a, str)) >= 0
 
 
 def always_negative(x: Affine, sizes: Iterable[str], ranges: tuple[Range, ...] = ()) -> bool:
@@ -47,7 +59,7 @@ def _lowered(x: Affine) -> Affine:
     return total
 
 
-def _is_natural(atom: Quasi, sizes: frozenset[str]) -> bool:
+def _is_natural(atom: Quasi, sizes: Mapping[str, int]) -> bool:
     """Whether an atom over sizes alone is >= 0."""
     parts = [never_negative(a, sizes) for a in atom.args]
     return atom.op == "mod" or (any(parts) if atom.op == "max" else parts[0] if atom.op == "div" else all(parts))

@@ -51,10 +51,12 @@ from polyop.ir.expr import Const, substitute_expr
 from polyop.ir.op import Op, Step
 from polyop.rewrite import centres, powers
 from polyop.rewrite.blocked import InBlocks
+from polyop.rewrite.bounds import least_sizes
 from polyop.rewrite.dependent import Chain, Picks, Powers, Products, find_chain
 from polyop.rewrite.folds import Fold, plain_indices, replaced, resolved
 from polyop.rewrite.inline import inline
 from polyop.rewrite.measure import is_deep
+from polyop.rewrite.nans import chosen_once
 from polyop.rewrite.partition import in_blocks
 from polyop.rewrite.unread import without_unread
 from polyop.rewrite.words import select
@@ -70,14 +72,15 @@ ROLLED = 960
 """Elements of a block of a rolled chain: of 192 rows of attention, 720 KiB of scores, which stay in L2; whole tiles of rows."""
 
 
-def cascaded(op: Op, block: int | None = None, apart: bool = False) -> Op:
+def cascaded(op: Op, block: int | None = None, apart: bool = False, least: int = 0) -> Op:
     """`op` with every chain of reductions in blocks of `block` elements; as many as suit the chain, if that is None.
 
     apart   whether all chains leave their blocks to the end, rolled ones too: blocks that are carried out at the same time
+    least   what all sizes are at least
     """
     done: frozenset[str] = frozenset()
     while not is_deep(op) and (chain := find_chain(op, done)):
-        op = _cut(InBlocks(op, chain, block or _length(chain), apart))
+        op = _cut(InBlocks(op, chain, block or _length(chain), apart, least_sizes(op, least)))
         done |= {f.result for f in chain.folds}
     return op
 
@@ -114,7 +117,7 @@ def _cut(c: InBlocks) -> Op:
     steps = (*before, *(replace(s, span=span) for s in (*c.steps, *ends)), *later)
     made = without_unread(replace(op, tensors=(*op.tensors, *c.tensors), steps=steps))
     # what stood between the reductions to be read twice, as `exp(x - top)`, is read once now: it needs no memory
-    return in_blocks(inline(made, keep=[t.name for t in made.temporaries if t.name not in after]), c.cuts)
+    return in_blocks(chosen_once(inline(made, keep=[t.name for t in made.temporaries if t.name not in after])), c.cuts)
 
 
 def _end(c: InBlocks, f: Fold) -> Step:

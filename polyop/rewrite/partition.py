@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from polyop.ir.dtypes import DType
@@ -122,7 +123,7 @@ def is_followed(f: Fold, cuts: Partition) -> tuple[Affine, ...]:
     return (affine(cuts.b) - 1, *lower)
 
 
-def last_filled(f: Fold, cuts: Partition, sizes: tuple[str, ...]) -> Affine:
+def last_filled(f: Fold, cuts: Partition, sizes: Mapping[str, int]) -> Affine:
     """The last block of which some element is added up, where there is one."""
     ranges = tuple(r for r in f.step.ranges if r.index != f.over)
     found = list(dict.fromkeys(_bounds(f)[1]))
@@ -132,10 +133,10 @@ def last_filled(f: Fold, cuts: Partition, sizes: tuple[str, ...]) -> Affine:
     return cuts.count - 1 if found == [f.extent - 1] else quasi("div", quasi("min", *found), affine(cuts.size))
 
 
-def has_any(f: Fold, sizes: tuple[str, ...]) -> Test:
-    """Whether anything is added up."""
+def has_any(f: Fold, sizes: Mapping[str, int]) -> Test:
+    """Whether anything is added up; without a question, if something always is for `sizes` of at least so much."""
     ranges = tuple(r for r in f.step.ranges if r.index != f.over)
-    return Test((f.extent - 1, *(t for t in eliminated(f) if not never_negative(t, sizes, ranges))))
+    return Test(tuple(t for t in (f.extent - 1, *eliminated(f)) if not never_negative(t, sizes, ranges)))
 
 
 def in_blocks(op: Op, cuts: Partition) -> Op:

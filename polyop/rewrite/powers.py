@@ -7,6 +7,7 @@ from dataclasses import replace
 from polyop.ir.dtypes import BOOL, DType
 from polyop.ir.expr import Apply, Const, Expr, Load, affine, loads
 from polyop.ir.op import Step, builtin_monoid
+from polyop.rewrite.algebra import apply_laws
 from polyop.rewrite.blocked import InBlocks
 from polyop.rewrite.dependent import Powers
 from polyop.rewrite.folds import Fold, plain_indices, pointwise, reads, resolved
@@ -85,15 +86,15 @@ def add_up(c: InBlocks, m: Powers) -> Step:
     now = Apply("add", (known, part.load(f.kept)), dtype)
     c.steps.append(Step(sums.load(f.kept), None, now, c.ranges(f), c.filled(f)))
     found = c.last(f, sums, Const(0.0, dtype))
-    counted: Expr = has_any(f, tuple(c.op.sizes))
+    counted = apply_laws(has_any(f, c.sizes))
     if m.mask is not None:
         shape = c.op.tensor(f.result).shape
         dims = tuple(e for i, e in zip(f.kept, shape, strict=True) if i in own)
         whole = Load(c.tensor(f"{f.result}_any", BOOL, dims), tuple(map(affine, own)), BOOL)
         ranges = tuple(r for r in f.step.ranges if r.index in (*own, f.over))
         c.steps.insert(0, Step(whole, some, m.mask, ranges, f.step.where))  # no block has to do with it
-        counted = Apply("and", (counted, whole), BOOL)
-    lost = Apply("and", (counted, Apply("or", (equal(m.shift, none), is_nan(m.shift)), BOOL)), BOOL)
+        counted = apply_laws(Apply("and", (counted, whole), BOOL))
+    lost = apply_laws(Apply("and", (counted, Apply("or", (equal(m.shift, none), is_nan(m.shift)), BOOL)), BOOL))
     return replace(found, expr=select(lost, Const(NAN, dtype), found.expr))
 
 
