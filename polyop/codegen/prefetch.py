@@ -17,13 +17,16 @@ from polyop.ir.loops import LOCKSTEP, Buffer, For, Kind, LoopNest, Node, Prefetc
 AHEAD = 4096
 """Bytes between what is read and what is prefetched: as long as memory takes, and less than a first cache has room for."""
 
+TOGETHER = 1024
+"""The same where lanes read several long rows side by side, each of which is all that there is of its tensor."""
+
 Body = tuple[Node, ...]
 Around = frozenset[str]
 Stream = tuple[str, tuple[Affine, ...]]
 """A tensor, and where in it lanes read, up to a constant along them."""
 
 
-def read_ahead(nest: LoopNest, bytes_: int = AHEAD) -> LoopNest:
+def read_ahead(nest: LoopNest) -> LoopNest:
     """`nest` with prefetches in lanes loops that read memory and write none."""
     spaces = {b.name: b.space for b in nest.buffers}
     first: dict[Stream, str] = {}  # the statement that reads it before others do: those then find it in a cache
@@ -43,6 +46,8 @@ def read_ahead(nest: LoopNest, bytes_: int = AHEAD) -> LoopNest:
             return n
         found = {s: x for s, (x, stmt) in streams(nest, n, around, frozenset(x.index for x in inside)).items()
                  if first.setdefault(s, stmt) == stmt}
+        several = len(found) > 1 and all(len(x.index) == 1 for x in found.values())
+        bytes_ = TOGETHER if several else AHEAD
         return replace(n, body=(*(Prefetch(_later(nest.buffer(x.source), x, bytes_)) for x in found.values()), *n.body))
 
     return replace(nest, body=go(nest.body, frozenset()))

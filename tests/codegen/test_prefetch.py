@@ -50,6 +50,14 @@ def test_of_neighbours_the_last_is_asked_for():
     assert early(summed(both, "r")) == ["X[r, c_c + c_v + 1025]", "X[r + 1, c_c + c_v + 1024]"]
 
 
+def test_of_several_long_rows_each_is_asked_for_nearer():
+    long = {"X": tensor("X", "N"), "Y": tensor("Y", "N")}
+    both = ap("mul", ld("X", C), ld("Y", C))
+    body = strip("c", 64, "N", st(PART, both, "add"))
+    assert early(nest([*long.values(), reg("part", 64)], [body])) == ["X[c_c + c_v + 256]", "Y[c_c + c_v + 256]"]
+    assert early(summed(ap("mul", ld("X", "r", C), ld("Y", "r", C)), "r")) == ["X[r, c_c + c_v + 1024]", "Y[r, c_c + c_v + 1024]"]
+
+
 def test_what_an_earlier_statement_asked_for_is_not_asked_for_again():
     first, other = strip("c", 64, "N", st(PART, ld("X", "r", C), "max")), ap("mul", ld("X", "r", C), ld("Y", "r", C))
     second = strip("c", 64, "N", replace(st(PART, other, "add"), stmt="second"))
