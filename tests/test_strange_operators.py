@@ -357,3 +357,13 @@ def test_it_computes_what_numpy_does(name, caplog):
     finally:
         polyop.set_num_threads(before)
     assert not caplog.records, "nothing is interpreted, and no rung of the ladder broke"
+
+
+@pytest.mark.parametrize("text", ["Y[n, m] += A[m]", "Y[n, m] += A[m] * A[m]", "Y[n, m] += A[k]  where k <= m, n in 0:N",
+                                  "Y[n, m] += A[k]  where k <= n, m in 0:M"])
+def test_what_is_added_to_each_row_or_column_may_be_the_same(text):
+    add = polyop.op(f"op f(A: f32[M], inout Y: f32[N, M]) {{ {text} }}")
+    a, y = np.arange(5, dtype=np.float32), np.ones((5, 5), np.float32)
+    add(a, y)
+    added = a * a if "*" in text else np.cumsum(a) if "<=" in text else a
+    np.testing.assert_array_equal(y, np.broadcast_to(1 + (added[:, None] if "<= n" in text else added), (5, 5)))
