@@ -100,15 +100,22 @@ def _work(s: State, e: Effort) -> Int:
 def _grain(s: State, chain: Chain, threads: str) -> Int:
     """How many trips of `chain` go together, so that what each thread does for itself is seldom done by two.
 
-    All that share it, where there are so many lots of them that these are shared out evenly; part of them, where each piece of
-    work has one lot at least; and where lots are cut anyway, each goes for itself: pieces then have the same size.
+    All that share it, where there are so many lots of them that these are shared out evenly, or all have as many lots of one
+    size; part of them, where each piece of work has one lot at least; and where lots are cut anyway, each goes for itself: pieces
+    then have the same size.
     """
     if not chain.around:
         return 1
-    b = s.b
-    lots, size = (b.extreme("max", _count(s, part), 1) for part in (chain.loops[: chain.around], chain.loops[chain.around:]))
+    b, around = s.b, chain.loops[: chain.around]
+    lots, size = (b.extreme("max", _count(s, part), 1) for part in (around, chain.loops[chain.around:]))
     pieces = b.mul(threads, PIECES)
-    whole, some = b.compare("sge", lots, b.mul(pieces, EVEN)), b.compare("sge", lots, pieces)
+    some, most = b.compare("sge", lots, pieces), b.compare("sge", lots, b.mul(pieces, EVEN))
+    fair: str | None = b.compare("eq", b.pure(f"urem i64 {lots}, {threads}", lots, threads), 0)
+    for n in around:
+        if n.step > 1:
+            extent = index(s, n.upper - n.lower, {})
+            fair = b.both(fair, b.compare("eq", b.pure(f"urem i64 {extent}, {n.step}", extent), 0))
+    whole = b.pure(f"or i1 {most}, {fair}", most, fair or "true")
     part = _ceil(b, size, threads)
     cut = b.pure(f"select i1 {some}, i64 {part}, i64 1", some, part)
     return b.pure(f"select i1 {whole}, i64 {size}, i64 {cut}", whole, size, cut)
