@@ -153,7 +153,8 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     fusible = x.spacing(x.right, c.lane) == 1 and not ahead and not tile.is_matrix
     common = threads and pack_left and not outer and not c.having(BATCH)  # one copy of the left operand serves all threads
     # tiles across columns are narrow, and their copies large beside what few rows compute with them: each thread makes its own
-    behind = threads and not pack_left and not (tile.across and fusible) and _is_cut(x, tile, nc, block)
+    as_it_goes = tile.across and fusible and len(c.having(ROW)) == 1
+    behind = threads and not pack_left and not as_it_goes and _is_cut(x, tile, nc, block)
     height = (96 if tile.across else 384) if threads else 4800
     mc = 2 * rows if behind else max(1, height // whole) * whole
     plain = PackedStrategy(c, x.row, c.lane, x.depth, columns, nc, x.vector, None, rows, mc, rows_outside=threads,

@@ -57,13 +57,14 @@ def test_threads_share_the_copy_of_the_left_operand_of_a_product():
     assert proved(m) and structure(m.nest.body).startswith(expected)
 
 
-def test_tiles_across_columns_whose_copy_has_loops_of_its_own_are_packed_once_for_all_rows_that_a_thread_takes():
-    text = "op f(A: f32[J, M, E], B: f32[24, E, N]) -> (C: f32[J, N, M, 24]) { C[j, n, m, a] += A[j, m, e] * B[a, e, n] }"
+@pytest.mark.parametrize(("shape", "right"), [("24, E, N", "a, e, n"), ("E, N, 24", "e, n, a")])
+def test_tiles_across_columns_are_packed_once_for_all_rows_that_a_thread_takes(shape, right):
+    text = f"op f(A: f32[J, M, E], B: f32[{shape}]) -> (C: f32[J, N, M, 24]) {{ C[j, n, m, a] += A[j, m, e] * B[{right}] }}"
     m = middle(text, "tuned", Options(threads=True, height=4, pair=4))
     copy, _, rows = structure(m.nest.body).partition("(S0_right)")
     assert proved(m) and "n_c:parallel(" in copy and rows.count(":parallel(") == 2
     arrays, got = run(m, {"J": 3, "M": 9, "E": 5, "N": 10})
-    wanted = np.einsum("jme,aen->jnma", arrays["A"].astype(float), arrays["B"].astype(float))
+    wanted = np.einsum(f"jme,{right.replace(', ', '')}->jnma", arrays["A"].astype(float), arrays["B"].astype(float))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
