@@ -20,7 +20,7 @@ def vector_width(nest: LoopNest, target: Target) -> int:
     """Lanes of a vector: of 8-byte elements if the lanes run through any, else of 4-byte ones; no more than are needed.
 
     Of 1- or 2-byte elements where the lanes meet nothing else: integers at places that lie side by side. Half of that where all
-    that they do is to move rows and compute a little: halves come from L1 and L2 faster where L2 has 2 MB.
+    that they do is to move vectors and compute a little: halves come from L1 and L2 faster where L2 has 2 MB.
     """
     lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
     found = [x for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)]
@@ -37,7 +37,7 @@ def vector_width(nest: LoopNest, target: Target) -> int:
 
 
 def _is_light(nest: LoopNest, lanes: list[For]) -> bool:
-    """Whether all that `nest` does is to write rows, of which each element takes little more than to read it."""
+    """Whether all that `nest` does is to write vectors, of which each element takes little more than to read it."""
     what = [n.body[0] for n in lanes if len(n.body) == 1 and isinstance(n.body[0], Store)]
     if not what or len(what) < len(lanes) or any(isinstance(n, For) and n.kind == Kind.ROWS for n in walk_nodes(nest.body)):
         return False
@@ -45,7 +45,7 @@ def _is_light(nest: LoopNest, lanes: list[For]) -> bool:
 
 
 def _moves(nest: LoopNest, s: Store, lane: str) -> bool:
-    """Whether `s` computes a little of words side by side along `lane`, of each tensor one: where windows overlap, reads pass."""
+    """Whether `s` computes a little of vectors along `lane`, each element of one of each: where windows overlap, reads pass."""
     parts = tuple(walk(s.expr))
     if s.reduce or len(parts) > LIGHT or not any(isinstance(x, Apply) for x in parts):
         return False
@@ -55,7 +55,9 @@ def _moves(nest: LoopNest, s: Store, lane: str) -> bool:
     if any(x.guard or x.dtype.bytes_ < 4 or any(map(is_computed, x.index)) for x in (s.target, *reads)):
         return False
     along = [x for x in (s.target, *reads) if lane in expr_names(x)]
-    return len(along) > 1 and len({x.source for x in reads}) == len(reads) and all(lie_along(nest, x, lane) for x in along)
+    if len(along) < 2 or len({x.source for x in reads}) < len(reads):
+        return False
+    return all(len(x.index) == 1 and lie_along(nest, x, lane) for x in along)  # rows beside others may be short
 
 
 def lie_along(nest: LoopNest, x: Load, *indices: str) -> bool:
