@@ -261,7 +261,7 @@ class _Writer:
             raise LostError(s, lost)
         counts, scale = self.arguments(call, w), self.scale(w)
         # whose registers these are the loop says, also where isl knows which of its values is the only one
-        instance = tuple(affine(c.name) if c in numbers else rescale(x * c.step, scale)
+        instance = tuple(affine(c.name) if c in numbers and x.is_constant else rescale(x * c.step, scale)
                          for c, x in zip(s.coords, counts, strict=True))
         at = {c.name: x for c, x in zip(s.coords, instance, strict=True)}
         lift = tuple(substitute(x, at) for x in s.lift)
