@@ -116,7 +116,7 @@ class Capsules:
     """An array of a framework that hands arrays on by DLPack, as JAX does."""
 
     def __init__(self, array: Any, family: str = "cuda", index: int = 0) -> None:
-        self.array, self.family, self.index = np.ascontiguousarray(array), family, index
+        self.array, self.family, self.index = np.asarray(array, order="C"), family, index
         self.asked: list[Any] = []
 
     def __dlpack_device__(self) -> tuple[int, int]:

@@ -150,11 +150,36 @@ KINDS: dict[str, Callable[[Rng], Called]] = {
     "library": library, "einsum": equation, "program": program, "graph": graph, "data": data}
 
 
+@dataclass(frozen=True, eq=False)
+class Given:
+    """What a call of an Op is given, `arrays` by the names of its inputs; `wrong` and `outside` as in `Called`."""
+
+    sizes: dict[str, int]
+    arrays: dict[str, Array]
+    scalars: dict[str, Any]
+    wrong: Callable[[tuple[Array, ...]], str]
+    outside: Callable[[], bool]
+
+    def __str__(self) -> str:
+        return f"{self.sizes} {self.scalars or ''}"
+
+
 def evaluated(name: str, op: Op, rng: Rng) -> Called:
     """A call of `op` at sizes at which it may be evaluated element by element."""
+    g = given(op, sizes_of(op, rng), rng)
+    values = {p.name: g.sizes.get(p.name, g.scalars.get(p.name)) for p in op.params}
+    return Called(f"{name} {g}", op, called(op, list(g.arrays.values()), values, rng), g.wrong, g.outside)
+
+
+def sizes_of(op: Op, rng: Rng) -> dict[str, int]:
     sizes = {n: int(one_of(rng, SIZES)) for n in op.sizes}
     while work(op, sizes) > PLAIN:
         sizes[max(sizes, key=sizes.__getitem__)] //= 2
+    return sizes
+
+
+def given(op: Op, sizes: dict[str, int], rng: Rng) -> Given:
+    """Random arguments of these sizes."""
     inputs = []
     for t in op.inputs:
         shape = tuple(evaluate(e, sizes) for e in t.shape)
@@ -168,15 +193,14 @@ def evaluated(name: str, op: Op, rng: Rng) -> Called:
             inputs.append(rng.integers(-2, 3, shape).astype(t.dtype.numpy))
         else:
             inputs.append(sample(rng, t.dtype, shape))
-    given = {t.name: a for t, a in zip(op.inputs, inputs, strict=True)}
-    values = {p.name: sizes.get(p.name, p.default) for p in op.params}
-    values |= {n: number(rng, p.dtype) for p in op.params if values[n := p.name] is None}
-    scalars = {n: v for n, v in values.items() if n not in sizes}
+    arrays = {t.name: a for t, a in zip(op.inputs, inputs, strict=True)}
+    mine = [p for p in op.params if p.name not in sizes]
+    scalars = {p.name: number(rng, p.dtype) if p.default is None else p.default for p in mine}
 
     @cache
     def plain(wide: bool) -> dict[str, Array] | None:
         try:
-            return with_room(lambda: reference.evaluate(op, sizes, scalars, given, wide=wide))
+            return with_room(lambda: reference.evaluate(op, sizes, scalars, arrays, wide=wide))
         except reference.OutsideError:
             return None
 
@@ -191,8 +215,7 @@ def evaluated(name: str, op: Op, rng: Rng) -> Called:
                 return f"`{t.name}` is off by {error:.1e}"
         return ""
 
-    said = {n: v for n, v in values.items() if n not in sizes} or ""
-    return Called(f"{name} {sizes} {said}", op, called(op, inputs, values, rng), wrong, lambda: plain(False) is None)
+    return Given(sizes, arrays, scalars, wrong, lambda: plain(False) is None)
 
 
 def number(rng: Rng, dtype: DType) -> float | int:

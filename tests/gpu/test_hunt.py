@@ -6,9 +6,11 @@ from dataclasses import replace
 from typing import Any
 
 import gpu_hunt
+import gpu_sessions
 import pytest
 from gpu_calls import KINDS
 from gpu_hunt import hunt
+from gpu_sessions import here, session
 
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.errors import UnsupportedError
@@ -28,6 +30,17 @@ def test_some_calls_of_each_sort_are_right(kind: str) -> None:
     for seed, where in enumerate(TARGETS):
         found = hunt(kind, seed, where)
         assert found and not found.fault, str(found)
+
+
+@pytest.mark.parametrize(("seed", "where"), [(1, "cuda:sm_90a"), (3, "hip:gfx942")])
+def test_sessions_are_right(seed: int, where: str) -> None:
+    found = session(seed, where)
+    assert found.calls and not found.fault, str(found)
+
+
+def test_a_wrong_result_of_a_session_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(gpu_sessions, "here", lambda x: here(x) + 1)
+    assert "WRONG" in session(0, "cuda:sm_80").fault
 
 
 def test_a_wrong_element_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
