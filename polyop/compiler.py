@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -71,7 +72,10 @@ class Compiled:
 
 @dataclass(frozen=True, eq=False)
 class _Asked:
-    """What is to be compiled, and `notes`: what was refused so far."""
+    """What is to be compiled, and `notes`: what was refused so far.
+
+    ahead   what is told a GPU's text before its loops are proved
+    """
 
     op: Op
     layout: Layout
@@ -79,15 +83,19 @@ class _Asked:
     options: Options
     rec: Recorder
     notes: list[str]
+    ahead: Callable[[Module], None] | None = None
 
 
-def compile_op(op: Op, layout: Layout, target: Target, options: Options | None = None) -> Compiled:
+def compile_op(op: Op, layout: Layout, target: Target, options: Options | None = None,
+               ahead: Callable[[Module], None] | None = None) -> Compiled:
     """Compile `op` for tensors that lie as `layout` says.
 
+    ahead   is told the text for a GPU as soon as there is one, so that its compiler may work while the loops are proved. They
+            may not be: what counts is the module of the result, in which more is told and nothing else is done
     Raises  UserError, if the operator itself is wrong: reads outside, results not written, no legal order; or if isl cannot
             decide within its quota whether it is. UnsupportedError, if the pieces it is cut into exceed that quota.
     """
-    asked = _Asked(op, layout, target, options or Options(), Recorder(), [])
+    asked = _Asked(op, layout, target, options or Options(), Recorder(), [], ahead)
     asked.rec.text("op", op)
     with _ISL, old_objects_spared():
         asked.rec.stage("check", check, op)
@@ -184,7 +192,15 @@ def _noted(a: _Asked, where: str, stage: Callable[[], T]) -> T | None:
 def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     """All `jobs` made, as one kernel."""
     rec = a.rec
-    made = tuple(make(j, rung, way, a.target, a.options, rec) for j in jobs)
+    begun: list[tuple[LoopNest, Module]] = []
+
+    def early(nest: LoopNest) -> None:
+        with suppress(UnsupportedError):  # which is raised again, unless the loops are not proved anyway
+            begun.append((nest, rec.stage("source", _emit, nest, a.target, a.options, (), nest)))
+            if a.ahead:
+                a.ahead(begun[-1][1])
+
+    made = tuple(make(j, rung, way, a.target, a.options, rec, early if a.ahead and len(jobs) == 1 else None) for j in jobs)
     finals = [m.final for m in made]
     nest, final = whole(made, [m.nest for m in made]), whole(made, finals)
     proofs = together([m.proofs for m in made])
@@ -192,7 +208,8 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     rec.text("tiles", *(p for m in made for p in m.middle.programs), between="\n\n")
     rec.text("loops", whole(made, [m.middle.nest for m in made]))
     rec.text("proofs", *proofs)
-    module = rec.stage("source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
+    module = next((m for n, m in begun if n is final), None) or rec.stage(
+        "source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
     if a.target.warp and proofs:
         sizes = "all sizes" if a.options.regime == "any" else "all sizes of at least 1"
         module = with_claims(module, (p.claim for p in proofs if p.holds), sizes)

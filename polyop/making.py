@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from polyop.codegen.lower import kept, rewritten
@@ -69,9 +70,11 @@ class NotProvedError(Exception):
         self.plainer = Way(skew=False) if made.has_skews else PLAIN if made.has_folds else None
 
 
-def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: Recorder) -> Made:
+def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: Recorder,
+         early: Callable[[LoopNest], None] | None = None) -> Made:
     """The nest of a job on a rung, proved and rewritten.
 
+    early   what may begin before the proofs, of a nest that is not rewritten afterwards
     Raises  NotProvedError; UnsupportedError, if this rung cannot do it.
     """
     middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
@@ -85,6 +88,8 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
     if not options.check:
         return Made(job, middle, nest, rec.stage("final", rewritten, nest, target) if on_cpu else nest, (), ())
+    if early and not on_cpu:
+        early(nest)
     nest, proofs = rec.stage("proofs", _proved, middle, nest, job.layout)
     if job.tiled:
         proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)

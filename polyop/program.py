@@ -133,10 +133,13 @@ def compiled(op: Op, layout: Layout, target: Target, options: Options) -> Compil
     """The pipeline; isl and the emitters are imported only when a kernel is not found in the cache."""
     with forks.IMPORTS:
         from polyop.compiler import compile_op
-        from polyop.runtime.device import assembled
+        from polyop.runtime.device import Ahead
 
-    made = compile_op(op, layout, target, options)
-    if target.family == "x86" or made.module is None:
+    if target.family == "x86":
+        return compile_op(op, layout, target, options)
+    ahead = Ahead(options.numerics)
+    made = compile_op(op, layout, target, options, ahead.begin)
+    if made.module is None:
         return made
-    binary, missing = assembled(made.module, options.numerics)
+    binary, missing = ahead.assembled(made.module)
     return replace(made, binary=binary, notes=(*made.notes, f"no binary: {missing}") if missing else made.notes)

@@ -2,9 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from concurrent.futures import Future
+from threading import Thread
+from typing import TypeVar
+
 from polyop.ir.module import Binary, Module
 from polyop.ir.target import BY_NAME
 from polyop.runtime import amdgcn, nvrtc
+
+T = TypeVar("T")
 
 _TOOLS = {"cuda": nvrtc, "hip": amdgcn}
 
@@ -17,3 +24,45 @@ def assembled(module: Module, numerics: str = "fast") -> tuple[Binary | None, st
     tool = _TOOLS[BY_NAME[module.target].family]
     missing = tool.unavailable()
     return (None, missing) if missing else (tool.assemble(module, numerics), "")
+
+
+class Ahead:
+    """The compiler for a GPU's text, which works while the text's loops are proved: it leaves Python's lock to others.
+
+    What was begun of loops that are not proved is of no use, and is not used.
+    """
+
+    def __init__(self, numerics: str = "fast") -> None:
+        self._numerics = numerics
+        self._begun: tuple[list[str], Future[tuple[Binary | None, str]]] | None = None
+
+    def begin(self, module: Module) -> None:
+        if not _TOOLS[BY_NAME[module.target].family].unavailable():  # which imports it, and other threads are not to do that
+            self._begun = _code(module), _beside(lambda: assembled(module, self._numerics))
+
+    def assembled(self, module: Module) -> tuple[Binary | None, str]:
+        """The same as of the function, of what was begun if that is `module` but for what is told in it.
+
+        Raises  as the function does.
+        """
+        if self._begun is None or self._begun[0] != _code(module):
+            return assembled(module, self._numerics)
+        return self._begun[1].result()
+
+
+def _code(module: Module) -> list[str]:
+    return [x for x in module.text.splitlines() if not x.startswith("//")]
+
+
+def _beside(work: Callable[[], T]) -> Future[T]:
+    """What another thread makes meanwhile."""
+    found: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            found.set_result(work())
+        except BaseException as e:
+            found.set_exception(e)
+
+    Thread(target=run, name="polyop-ahead").start()
+    return found
