@@ -41,6 +41,7 @@ LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take lo
 ROWS = 64     # iterations of the outermost of several loops
 STREAMED, TILED = 256, 512  # iterations of a share, at least, where a row is read once, and of a product in tiles
 BRIEF = 128   # the same where there would be too few of these: rows come faster whole than in parts
+DEEP = 16     # shares of a product that adds up along several indices
 STEP, LEAST, MOST = 8, 4, 64  # shares are `STEP` times as long, at least `LEAST` and at most `MOST`
 AGAIN = 8  # what a share adds up at computed places, for each that it must set to zero and that is added up behind
 PIECES = 32  # of work that eight threads share evenly
@@ -55,7 +56,7 @@ class Sum:
     """A reduction whose results have indices, and which may be cut.
 
     target   what it reduces to; `results`: its extents
-    index    along which it is cut; `deep`: how long that is
+    index    along which it is cut; `deep`: how long that is; `beside`: how long others are that it adds up along
     tiled    the extents of its rows and columns, if it is a product that has both; of these a block has a tile
     in_line  whether results that are neighbours come of neighbours, which a warp reads together then
     mixed    whether what is read is smaller than the results: instructions for dot products take several steps at once then
@@ -72,6 +73,7 @@ class Sum:
     mixed: bool
     places: tuple[Affine, ...] = ()
     row: Row | None = None
+    beside: tuple[Affine, ...] = ()
 
 
 def cut_into_shares(op: Op, few: Mapping[str, int] | None = None, alone: bool = True, feeds: bool = True) -> Op:
@@ -170,9 +172,11 @@ def _sum(op: Op, s: Step) -> Sum | None:
     ties = any(isinstance(w, Test) and expr_names(w) & set(kept) for w in s.where)
     if ties or any(not names(extents[i]) <= sizes for i in kept):
         return None
-    deep = next((i for i, e in extents.items() if i not in kept and e.terms and names(e) <= sizes and _stands_alone(s, i)), None)
-    if deep is None:
+    long = [i for i, e in extents.items() if i not in kept and e.terms and names(e) <= sizes and _stands_alone(s, i)]
+    if not long:
         return None
+    runs = {p.name for x in loads(s.expr) if x.index and isinstance(p := x.index[-1], Affine)}
+    deep = next((i for i in long if i not in runs), long[0])  # a share is then a piece of memory, or a few long ones
     if places:
         return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], None, False, False, places)
     last, rows = kept[-1], _rows(s, kept)
@@ -182,7 +186,7 @@ def _sum(op: Op, s: Step) -> Sum | None:
     mixed = any(x.dtype.bytes_ < s.target.dtype.bytes_ for x in loads(s.expr))
     fed = fed_by(op, s, deep)
     return Sum(s.target.source, tuple(extents[i] for i in kept), deep, extents[deep], tiled, in_line, mixed,
-               row=fed.row if fed else None)
+               row=fed.row if fed else None, beside=tuple(extents[i] for i in long if i != deep))
 
 
 def fed_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], l2: int) -> tuple[tuple[str, int], ...]:
@@ -206,6 +210,9 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
             continue  # a class of a strided convolution may have none, where all sizes are 1
         streamed = x.in_line and (rows > 0 or not x.tiled)
         chunk, step = TILED if not streamed else STREAMED if deep >= LEAST * STREAMED else BRIEF, 2 if x.places else STEP
+        inside = volume(x.beside, sizes) if x.tiled and not streamed else 1
+        if inside > 1:  # each iteration has so many terms
+            chunk = max(-(-TILED // inside), -(-deep // DEEP))
         least = AGAIN * volume(x.places, sizes) if x.places else 0
         while deep > MOST * chunk or results * chunk < LONG or chunk < least:
             chunk *= step

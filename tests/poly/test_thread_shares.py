@@ -27,6 +27,7 @@ MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k
 DOTS = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
 COLUMNS = "op f(X: f32[K, N]) -> (Y: f32[N]) { Y[n] += X[k, n] }"
 ROWS = "op f(X: f32[M, K]) -> (Y: f32[M]) { Y[m] += X[m, k] }"
+TWICE = "op f(X: f32[L, K, I], Y: f32[K, J, L]) -> (Z: f32[J, I]) { Z[j, i] += X[l, k, i] * Y[k, j, l] }"
 COUNTS = "op f(at: i64[K], N: int) -> (Y: i64[N]) { Y[at[k]] += 1 }"
 PLACES = "op f(X: f32[K, M], at: i64[K], N: int) -> (Y: f32[N, M]) { Y[at[k], m] += X[k, m] }"
 BYTES = "op f(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }"
@@ -61,6 +62,14 @@ def test_sums_are_cut_where_threads_would_have_too_little_to_share(text: str, m:
     assert regime(questions(op), sizes, Options(), V4, 8).shares == found, "else results depend on the number of threads"
     assert regime(questions(op), sizes, Options(), V4, 1).shares == ()
     assert regime(questions(op), sizes, Options(numerics="strict"), V4, 2).shares == ()
+
+
+@pytest.mark.parametrize(("deep", "share"), [((192, 188), 12), ((1000, 64), 4), ((100, 63), 6), ((8, 2000), 125), ((1, 2047), 0)])
+def test_a_product_along_several_indices_has_shares_of_one_along_which_neighbours_do_not_lie(deep, share) -> None:
+    q, (long, cut) = questions(op_of(TWICE)), deep
+    sizes = {"L": long, "K": cut, "J": 188, "I": 192}
+    assert q.sums[0].index == "k"
+    assert regime(q, sizes, Options(), V4, 2).shares == ((("Z", share),) if share else ())
 
 
 def test_a_share_of_a_product_is_packed_as_by_one_thread() -> None:
@@ -135,7 +144,8 @@ def test_places_outside_are_told_in_the_words_of_the_text() -> None:
 @pytest.mark.parametrize("count", [2, 3])
 @pytest.mark.parametrize(("text", "shapes"), [
     (MATMUL, ((32, 5000), (5000, 33))), (MATMUL, ((3, 3000), (3000, 70))), (MATMUL, ((1, 5000), (5000, 500))),
-    (MATMUL, ((130, 2500), (2500, 4))), (DOTS, ((40, 4100), (5, 4100))), (COLUMNS, ((5000, 100),)), (ROWS, ((3, 70000),))])
+    (MATMUL, ((130, 2500), (2500, 4))), (DOTS, ((40, 4100), (5, 4100))), (COLUMNS, ((5000, 100),)), (ROWS, ((3, 70000),)),
+    (TWICE, ((40, 67, 33), (67, 5, 40)))])
 def test_threads_add_up_shares_to_what_one_thread_gets(text: str, shapes: tuple[tuple[int, ...], ...], count: int) -> None:
     f = polyop.op(text)
     rng = np.random.default_rng(0)
