@@ -20,6 +20,8 @@ WINDOWED = 4  # units of `time` to copy an element of a window, where one or two
 SPACED = 5  # the same where they are copied a vector at a time, of elements that lie apart (as 7 x 7 in steps of two shows)
 PAGE = 8  # units of `time` to store an element on a page of its own
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
+BESIDE = 2  # values of another column that a tile takes where a row of the result is no longer than a vector
+TALLEST_BESIDE = 10  # rows of such a tile: with 12 it is half as fast
 MOST_PAIRED = 7  # vectors of a tile whose lanes run over two columns, and the fewest rows with so many
 FEWEST_PAIRED = 3
 PAIRED = 0.9  # of it, below which lanes over two columns pay, whose results are stored in more pieces
@@ -135,6 +137,22 @@ def fitting_pair(t: Target, lanes: int, rows: int, across: int, columns: int, li
     return found
 
 
+def usual_beside(t: Target) -> int:
+    """The rows of a tile with `BESIDE` vectors, one for each value of another column."""
+    return min(TALLEST, t.registers // BESIDE - 2)
+
+
+def height_beside(t: Target, rows: int) -> int:
+    """The rows of such a tile that `rows` leave less empty than the usual ones; 0 if none is worth it."""
+    most, own = min(TALLEST_BESIDE, t.registers // BESIDE - 2), usual_beside(t)
+
+    def taken(height: int) -> float:
+        return time((height, BESIDE), 1, rows, BESIDE, chains=t.fma_chains)
+
+    best = min(range(SHORTEST, most + 1), key=taken)
+    return best if taken(best) < WORTH * taken(own) else 0
+
+
 def sliding_height(t: Target, lanes: int, rows: int, columns: int, height: int) -> int:
     """The rows of a tile along which a window slides: `TALLEST_NARROW` where L2 is slow and that takes less than `height` rows.
 
@@ -151,13 +169,13 @@ def is_narrow(height: int) -> bool:
     return height > TALLEST
 
 
-def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int = 0, known: bool = False,
-                   tall: bool = False, streams: bool = True) -> int:
+def fitting_height(t: Target, lanes: int, rows: int, columns: int, known: bool = False, tall: bool = False,
+                   streams: bool = True) -> int:
     """The rows of a tile that `rows` x `columns` leave less empty than the target's own one; 0 if none is worth it.
 
-    Of those with so many `vectors`, if that is not 0; `known`: with as many as suit these extents, which the kernel knows;
-    `tall`: of up to `TALLEST_NARROW`, where two vectors hold all columns; `streams`: the time is that of memory, from which
-    what is packed comes; pieces of rows of four vectors come sooner than of three.
+    `known`: with as many vectors as suit these extents, which the kernel knows; `tall`: of up to `TALLEST_NARROW`, where two
+    vectors hold all columns; `streams`: the time is that of memory, from which what is packed comes; pieces of rows of four
+    vectors come sooner than of three.
 
     Raises  UnsupportedError, if the target has no tile at all.
     """
@@ -176,6 +194,6 @@ def fitting_height(t: Target, lanes: int, rows: int, columns: int, vectors: int 
             continue
         is_taller = height > (found or own[0])  # a lower one reads what is packed more often
         worth = WORTH_TALLER if is_taller and t.l2 >= SLOW and not streams else WORTH
-        if vectors in (0, tile[1]) and (now := taken(tile)) < best * worth:
+        if (now := taken(tile)) < best * worth:
             best, found = now, height
     return found

@@ -11,7 +11,7 @@ from math import log2
 
 from polyop.ir.dots import Dot, matrix
 from polyop.ir.options import SHORT
-from polyop.ir.registers import matrix_tile, register_tile
+from polyop.ir.registers import BESIDE, matrix_tile, register_tile, usual_beside
 from polyop.ir.target import Target
 from polyop.poly.build import Plan
 from polyop.poly.reads import Reads, is_close
@@ -53,7 +53,7 @@ def register_tile_of(x: Reads) -> RegisterTile:
     lanes = c.update.extent(c.lane)
     if options.pair and others and height and lanes.is_constant and len(c.rights) == 1 and not dotted(x.plan, c, x.depth):
         return RegisterTile(height, lanes.const, x.plan.lane_bytes, None, others[-1], options.pair, None)
-    second = max((n for n in range(1, 5) if (height + 1) * n + 1 <= t.registers), default=1) if across else 1
+    second, height = (BESIDE, height or usual_beside(t)) if across else (1, height)
     rows, vectors = register_tile(t, x.vector, options.rows or x.typical[x.row], x.typical[c.lane], 1 if across else 4, second,
                                   height=height)
     found = None if beside or across else dotted(x.plan, c, x.depth)

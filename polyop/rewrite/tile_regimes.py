@@ -8,7 +8,7 @@ from math import prod
 
 from polyop.ir.expr import evaluate, names, volume
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
-from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, sliding_height, turning_pays
+from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
 from polyop.ir.target import Target
 from polyop.rewrite.contracted import Short
 from polyop.rewrite.factors import Inner
@@ -148,7 +148,7 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     rows, columns, bytes_ = q.tile
     down, along = evaluate(rows, sizes), evaluate(columns, sizes)
     if short == SHORT:  # a vector of each of some rows of the result
-        return fitting_height(target, 1, down, evaluate(q.short[0].beside[-1], sizes), 4) if q.short[0].beside else 0
+        return height_beside(target, down) if q.short[0].beside else 0
     known = rows.is_constant and columns.is_constant
     if short == TURNED:
         down, along = along, down

@@ -171,10 +171,12 @@ def test_a_tile_has_as_many_rows_as_it_is_told(name, height):
         np.testing.assert_allclose(got, expected(arrays, s), rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [(3, 4, 3, 18), (17, 7, 7, 6), (2, 5, 16, 13), (1, 3, 2, 1)])
-def test_a_tile_takes_several_values_of_another_column_where_the_lanes_are_few(shape):
+@pytest.mark.parametrize(("height", "shape"), [
+    (0, (3, 4, 3, 18)), (0, (17, 7, 7, 6)), (10, (2, 5, 16, 13)), (7, (1, 3, 2, 1)), (7, (2, 3, 15, 14)), (0, (65, 2, 17, 9))])
+def test_a_tile_takes_two_values_of_another_column_where_the_lanes_are_few(height, shape):
     text, expected, _ = CASES["nchw"]
-    m = middle(text, "tuned", Options(short=SHORT))
+    m = middle(text, "tuned", Options(short=SHORT, height=height))
+    assert f"rows k x {height or 8}, p x 2, lanes q x 16" in m.chosen[0]
     assert proved(m) and "p_p:rows" in structure(m.nest.body) and "q_v:lanes" in structure(m.nest.body)
     arrays, got = run(m, dict(zip("CHWK", shape, strict=True)))
     np.testing.assert_allclose(got, expected(arrays, {}), rtol=1e-4, atol=1e-4)

@@ -16,7 +16,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.options import SHORT, TURNED, Options
 from polyop.ir.reference import evaluate
-from polyop.ir.registers import fitting_height, fitting_pair, register_tile, time
+from polyop.ir.registers import fitting_height, fitting_pair, height_beside, register_tile, time, usual_beside
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.known import Known, seen_as
@@ -113,7 +113,8 @@ def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
     op f(X: f32[B, C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[B, K, H, W]) {
         Y[b, k, p, q] += (X[b, c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
     for b, c, w, found, height in ((1, 512, 7, TURNED, 7), (8, 256, 14, TURNED, 7), (1, 64, 56, TURNED, 4), (1, 64, 112, 0, 0),
-                                   (1, 9, 4, TURNED, 4), (1, 16, 14, SHORT, 4), (1, 24, 14, SHORT, 0), (1, 16, 28, 0, 8)):
+                                   (1, 9, 4, TURNED, 4), (1, 16, 14, SHORT, 0), (1, 20, 14, SHORT, 10), (1, 28, 14, SHORT, 7),
+                                   (1, 16, 28, 0, 8)):
         o = regime(questions(conv), {"B": b, "C": c, "K": c, "H": w, "W": w}, Options(), AVX512)
         assert (o.short, o.height) == (found, height)
 
@@ -332,6 +333,14 @@ def test_a_tile_of_another_height_is_for_rows_that_it_fills():
     assert fitting_height(AVX512, 16, 16, 1000) == 8 and fitting_height(AVX512, 16, 10, 64) == 5
     assert fitting_height(AVX512, 16, 12, 64) == fitting_height(AVX512, 16, 1000, 1000) == 0
     assert fitting_height(AVX512, 16, 56, 64) == 4 and fitting_height(AVX512, 16, 56, 128) == 8  # as full, and read half as often
+
+
+def test_tiles_of_two_short_rows_have_as_many_rows_as_registers_allow_or_fit():
+    avx2 = BY_NAME["x86:x86-64-v3"]
+    assert [height_beside(AVX512, m) for m in (7, 8, 12, 16, 20, 24, 28, 1000)] == [7, 0, 6, 0, 10, 0, 7, 0]
+    assert usual_beside(AVX512) == 8 and usual_beside(avx2) == 6 and height_beside(avx2, 20) == 5
+    for t, rows in ((AVX512, 10), (avx2, 6)):
+        assert register_tile(t, t.lanes(4), most=1, second=2, height=rows) == (rows, 1)
 
 
 def test_a_tile_of_two_vectors_in_all_is_as_tall_as_registers_allow():
