@@ -40,7 +40,7 @@ def _same_place(x: Load, s: Stmt, y: Load, other: Stmt, apart: bool = False) -> 
         return None
     found: dict[str, str] = {}
     for p, q in pairs:
-        for i in names(p) & set(s.dims):
+        for i in sorted(names(p) & set(s.dims)):
             alike = [j for j in names(q) & set(other.dims) if q.factor(j) == p.factor(i)]
             if len(alike) != 1 or found.setdefault(i, alike[0]) != alike[0]:
                 return None
