@@ -53,6 +53,12 @@ def read_ahead(nest: LoopNest) -> LoopNest:
     return replace(nest, body=go(nest.body, frozenset()))
 
 
+def further_on(nest: LoopNest, lanes: For, bytes_: int) -> tuple[Prefetch, ...]:
+    """Prefetches of what `lanes` read side by side, so many bytes further on."""
+    found = streams(nest, lanes, frozenset(), frozenset())
+    return tuple(Prefetch(_later(nest.buffer(x.source), x, bytes_)) for x, _ in found.values())
+
+
 def streams(nest: LoopNest, n: For, around: Around, inside: frozenset[str]) -> dict[Stream, tuple[Load, str]]:
     """What the lanes `n` read side by side, and no other iteration of the loops `around` reads; with the statement that reads it.
 

@@ -130,6 +130,24 @@ def test_rows_of_all_lengths_and_beginnings_are_written_and_nothing_beside_them(
 
 
 @each_target
+def test_functions_past_the_caches_ask_for_what_they_read_early_and_compute_the_same(target):
+    made, n = replace(target, stream_bytes=0), nest([X, Y], [copy(ap("exp", ld("X", I)))])
+    assert is_run(n, n.body[0])
+    kernel = load(emit(n, made, Options()), made)
+    for length in (*LENGTHS, FAR // 4 - 1, FAR // 4, FAR // 4 + 77):
+        check(n, {"N": length}, made, kernel=kernel, rtol=1e-6)
+
+
+def test_of_runs_only_functions_past_the_caches_ask_for_what_they_read_early():
+    def asked(expr) -> int:
+        return emit(nest([X, Y], [copy(expr)]), V4, Options()).text.count("call void @llvm.prefetch")
+
+    assert asked(ap("exp", ld("X", I))) == 5  # of four vectors, and of one
+    assert asked(ap("mul", ld("X", I), ap("exp", ld("X", A(I, 1))))) == 5  # neighbours lie in one line
+    assert asked(ld("X", I)) == asked(ap("add", ld("X", I), ld("X", A(I, 3)))) == asked(ap("exp", Number(I, F32))) == 0
+
+
+@each_target
 def test_what_is_computed_may_be_a_number_or_a_sum(target):
     made = replace(target, stream_bytes=0)
     for expr in (Number(I, F32), ap("add", ld("X", I), ap("mul", ld("X", A(I)), Const(2.0, F32)))):
