@@ -5,8 +5,10 @@ import numpy as np
 import pytest
 
 from polyop.codegen.vecmath.table import FLOAT
+from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, F16, F32, F64, DType
+from polyop.ir.options import Options
 from tests.codegen.harness import BRAIN, RUNNABLE, V3, V4, WITH_BRAIN, assembly, compiled
 from tests.codegen.nests import A, ap, ld, nest, st, strip, tensor
 
@@ -259,3 +261,10 @@ def reference(fn: str, x: np.ndarray) -> np.ndarray:
             )
     with np.errstate(all="ignore"):
         return REFERENCE[fn](x.astype(np.longdouble))
+
+
+def test_the_exponent_of_a_tangent_is_in_place_once_it_is_rounded():
+    i = A("i_c", "i_v")
+    n = nest([tensor("x", "N"), tensor("y", "N")], [strip("i", 16, "N", st(ld("y", i), ap("tanh", ld("x", i))))])
+    text = emit(n, V4, Options()).text
+    assert "shl <16 x i32>" in text and "sub <16 x i32>" not in text and "add <16 x i32>" not in text

@@ -41,7 +41,7 @@ BIAS = {"float": (127, 23), "double": (1023, 52)}
 def power_of_two(n: V) -> V:
     """2^n for an integer n that is a normal exponent."""
     bias, shift = BIAS[n.element]
-    return ((n + MAGIC[n.element]).bits() + bias).shl(shift).real()
+    return (n + (MAGIC[n.element] + bias)).bits().shl(shift).real()
 
 
 def scale(x: V, n: V) -> V:
@@ -145,12 +145,12 @@ def tanh(x: V) -> V:
     1/2 - p/2 is exact, so 1/2 - e/2 = (1/2 - p/2) - p h loses nothing where it is small. ln 2 needs no second part: where n is
     large, e is small.
     """
-    magic, (bias, shift) = MAGIC[x.element], BIAS[x.element]
+    bias, shift = BIAS[x.element]
+    magic = MAGIC[x.element] + bias
     y = x.abs().least(20.0)
-    shifted = y * (2.0 * LOG2E) + magic
-    n = shifted.bits()
-    p = (n.const(bias << shift) - n.shl(shift)).real()
-    r = y - (shifted - magic) * (LN2 / 2.0)
+    shifted = y * (-2.0 * LOG2E) + magic  # its low bits are those of 2^-n's exponent
+    p = shifted.bits().shl(shift).real()
+    r = y + (shifted - magic) * (LN2 / 2.0)
     h = r * r * polynomial(r, row(HALF_TAIL, x)) - r
     return (0.5 - p * 0.5 - p * h).over(0.5 + p * 0.5 + p * h).copysign(x)
 
