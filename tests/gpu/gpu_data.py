@@ -16,7 +16,6 @@ class Asking(Text):
         super().__init__(rng, str(one_of(rng, DTYPES)))
         self.known: dict[str, list[str]] = {}
         self.taken: set[str] = set()
-        self.facts = " where V >= 1" if rng.random() < 0.8 else ""
 
     def given(self, letter: str, kind: str, dims: list[str]) -> str:
         """A new input over such sizes."""
@@ -172,10 +171,9 @@ class Asking(Text):
         if "V" in self.alone and not any(place in head for place in ("[V]", "[V,", ", V]", ", V,")):
             self.numbers.append("V: int")
         head += f"; {', '.join(self.numbers)}" if self.numbers else ""
-        facts = self.facts if "V" in self.alone else ""
         body = "\n  ".join(self.lines)
         results = f" -> ({', '.join(self.results)})" if self.results else ""
-        return f"op f({head}){results}{facts} {{\n  {body}\n}}"
+        return f"op f({head}){results}{self.told()} {{\n  {body}\n}}"
 
 
 def text(rng: Rng) -> str:

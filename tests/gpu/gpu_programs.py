@@ -12,6 +12,7 @@ KINDS = ("f32", "f32", "f16", "bf16", "f16", "f64", "i32", "i8", "u8")
 WIDE = {"f16": "f32", "bf16": "f32", "i8": "i32", "u8": "i32", "i16": "i32", "u16": "i32", "bool": "i32"}
 EXACT = ("{}", "relu({})", "{} * 2", "({0} > 1 ? {0} : 1 - {0})", "abs({})", "min(max({}, -3), 3)")
 SMOOTH = (*EXACT, "exp(min({}, 2))", "tanh({})")
+FACTS = ("<= 32", "<= 64", "% 8 == 0", ">= 16", "<= 1", "== 17")
 
 
 def one_of(rng: Rng, of: Any) -> Any:
@@ -34,6 +35,7 @@ class Text:
     kind: str
     header: list[str] = field(default_factory=list)
     numbers: list[str] = field(default_factory=list)
+    facts: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
     results: list[str] = field(default_factory=list)
     alone: set[str] = field(default_factory=set)
@@ -142,12 +144,16 @@ class Text:
         self.lines.append(f"{target} {monoid} {mul.join(terms)}{self.where(every, 0.25)}")
         return target if monoid == "+=" else f"max(min({target}, 100), -100)"
 
+    def told(self) -> str:
+        """What the text says of sizes."""
+        known = [*(["V >= 1"] if "V" in self.alone else []), *self.facts]
+        return f" where {', '.join(known)}" if known else ""
+
     def __str__(self) -> str:
         sizes = [n for n in self.used if n not in self.alone]
         head = [*self.header, *(f"s{n}: bool[{n}]" for n in sizes)]
-        facts = " where V >= 1" if "V" in self.alone else ""
         body = "\n  ".join(self.lines)
-        return f"op f({', '.join(head)}) -> ({', '.join(self.results)}){facts} {{\n  {body}\n}}"
+        return f"op f({', '.join(head)}) -> ({', '.join(self.results)}){self.told()} {{\n  {body}\n}}"
 
 
 def text(rng: Rng) -> str:
@@ -162,6 +168,8 @@ def text(rng: Rng) -> str:
         terms.append(t.read(some(rng, m + n + k + b, 1, 2)))
     value = t.reduced(m + n + k + b, kept, terms, monoid)
     one_of(rng, (point, point, point, normalised, extreme, running, product, product))(t, value, kept, b)
+    if rng.random() < 0.2:
+        t.facts += [f"{x} {one_of(rng, FACTS)}" for x in some(rng, t.used, 1, 2)]
     return str(t)
 
 
