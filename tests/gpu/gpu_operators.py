@@ -12,6 +12,7 @@ import numpy as np
 from polyop.compiler import compile_op
 from polyop.ir.expr import evaluate
 from polyop.ir.module import Module
+from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.known import blocks
@@ -38,7 +39,7 @@ OWN = tuple({(file, case.op): name for name, (file, case) in reversed(list(zip(I
 class Call:
     """One call of a compiled operator: `arrays` holds inputs and, to be filled, outputs; `rung` is where the ladder ended.
 
-    seconds   of processor time that generating its text took, proofs included
+    op, options   what was compiled; seconds: of processor time that generating its text took, proofs included
     """
 
     case: Case
@@ -51,6 +52,8 @@ class Call:
     arrays: dict[str, np.ndarray]
     want: tuple[np.ndarray, ...]
     outputs: tuple[str, ...]
+    op: Op
+    options: Options
     seconds: float
 
     def check(self) -> None:
@@ -111,7 +114,8 @@ def calls(name: str, dtype: str, target_name: str, small: bool = True, turn: int
         options = blocks(op, questions(op), call.sizes, Options(), target(target_name)) if own else options
         rung, module, seconds = made(op, target_name, options)
         outputs = tuple(t.name for t in op.outputs)
-        out.append(Call(case, dtype, given, rung, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs, seconds))
+        out.append(Call(case, dtype, given, rung, module, dict(call.sizes), dict(call.scalars), arrays, want, outputs, op,
+                        options, seconds))
     return out
 
 
