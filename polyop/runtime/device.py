@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from concurrent.futures import Future
-from threading import Thread
-from typing import TypeVar
+from concurrent.futures import Future, ThreadPoolExecutor
 
 from polyop.ir.module import Binary, Module
 from polyop.ir.target import BY_NAME
 from polyop.runtime import amdgcn, nvrtc
-
-T = TypeVar("T")
 
 _TOOLS = {"cuda": nvrtc, "hip": amdgcn}
 
@@ -38,7 +33,9 @@ class Ahead:
 
     def begin(self, module: Module) -> None:
         if not _TOOLS[BY_NAME[module.target].family].unavailable():  # which imports it, and other threads are not to do that
-            self._begun = _code(module), _beside(lambda: assembled(module, self._numerics))
+            pool = ThreadPoolExecutor(1, "polyop-ahead")
+            self._begun = _code(module), pool.submit(assembled, module, self._numerics)
+            pool.shutdown(wait=False)  # its thread ends with the work
 
     def assembled(self, module: Module) -> tuple[Binary | None, str]:
         """The same as of the function, of what was begun if that is `module` but for what is told in it.
@@ -52,17 +49,3 @@ class Ahead:
 
 def _code(module: Module) -> list[str]:
     return [x for x in module.text.splitlines() if not x.startswith("//")]
-
-
-def _beside(work: Callable[[], T]) -> Future[T]:
-    """What another thread makes meanwhile."""
-    found: Future[T] = Future()
-
-    def run() -> None:
-        try:
-            found.set_result(work())
-        except BaseException as e:
-            found.set_exception(e)
-
-    Thread(target=run, name="polyop-ahead").start()
-    return found
