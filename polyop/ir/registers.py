@@ -139,12 +139,17 @@ def fitting_pair(t: Target, lanes: int, rows: int, across: int, columns: int, li
 
 def usual_beside(t: Target) -> int:
     """The rows of a tile with `BESIDE` vectors, one for each value of another column."""
-    return min(TALLEST, t.registers // BESIDE - 2)
+    return min(TALLEST, _room_beside(t))
+
+
+def _room_beside(t: Target) -> int:
+    """The most rows for which a target has registers, and some for what is read."""
+    return t.registers // BESIDE - 2
 
 
 def height_beside(t: Target, rows: int) -> int:
     """The rows of such a tile that `rows` leave less empty than the usual ones; 0 if none is worth it."""
-    most, own = min(TALLEST_BESIDE, t.registers // BESIDE - 2), usual_beside(t)
+    most, own = min(TALLEST_BESIDE, _room_beside(t)), usual_beside(t)
 
     def taken(height: int) -> float:
         return time((height, BESIDE), 1, rows, BESIDE, chains=t.fma_chains)
