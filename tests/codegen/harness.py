@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 import llvmlite.binding as llvm
 import numpy as np
+import pytest
 
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import DType
@@ -25,6 +26,7 @@ LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 V4, V3, V2 = (BY_NAME[f"x86:{n}"] for n in LEVELS)
 FEATURES = llvm.get_host_cpu_features()
 RUNNABLE = [t for t, needed in ((V4, "avx512vl"), (V3, "avx2"), (V2, "sse4.2")) if FEATURES.get(needed)]
+wide = pytest.mark.skipif(V4 not in RUNNABLE, reason="vectors of 16 lanes")
 BRAIN = replace(V4, name="x86:brain", features="+avx512bf16")
 """Rounds to bf16 in one instruction."""
 WITH_BRAIN = [*RUNNABLE, *([BRAIN] if FEATURES.get("avx512bf16") else [])]

@@ -11,7 +11,7 @@ from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import BF16, F32, F64, I32
 from polyop.ir.options import Options
 from polyop.ir.registers import SLOW
-from tests.codegen.harness import RUNNABLE, V4, check, load
+from tests.codegen.harness import V4, check, load, wide
 from tests.codegen.nests import A, ap, ld, loop, nest, rows, st, strip, tensor
 
 I = A("i_c", "i_v")
@@ -49,16 +49,16 @@ def test_sums_narrow_numbers_and_squares_take_whole_vectors():
     assert vector_width(nest([tensor("X", "N"), tensor("Z", "N")], [square]), FAR) == 16
 
 
-@pytest.mark.skipif(V4 not in RUNNABLE, reason="no such vectors here")
+@wide
 @pytest.mark.parametrize("t", [F32, F64], ids=str)
 @pytest.mark.parametrize("stream", [False, True])
 def test_rows_of_all_lengths_are_those_of_the_interpreter(t, stream):
     for past in (0, 1 << 40) if stream else (0,):
         made = replace(FAR, stream_bytes=past)
         n = sums(t, stream=stream)
-        text = emit(n, made, Options()).text
-        assert f"<{32 // t.bytes_} x" in text and f"<{64 // t.bytes_} x" not in text
-        kernel = load(emit(n, made, Options()), made)
+        module = emit(n, made, Options())
+        assert f"<{32 // t.bytes_} x" in module.text and f"<{64 // t.bytes_} x" not in module.text
+        kernel = load(module, made)
         for length in (0, 1, 3, 4, 7, 8, 9, 15, 16, 17, 31, 63, 64, 65, 127, 128, 129, 255, 257, 1031):
             check(n, {"M": length + 1, "N": length}, made, kernel=kernel)
 

@@ -15,11 +15,10 @@ from polyop.codegen.x86 import emit
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, Kind, stores, walk
 from polyop.ir.options import Options
-from tests.codegen.harness import RUNNABLE, V4, compiled, load
+from tests.codegen.harness import V4, compiled, load, wide
 from tests.codegen.nests import lanes, ld, nest, reg, rows, st, tensor
 from tests.poly.middles import middle, proved
 
-wide = pytest.mark.skipif(V4 not in RUNNABLE, reason="vectors of 16 lanes")
 FIRST, BETWEEN = "Y[j, a, k]", "Y[j, k, a]"  # copied by squares, and fused: then the copy reads vectors in pieces
 
 

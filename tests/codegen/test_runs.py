@@ -18,7 +18,7 @@ from polyop.ir.expr import Affine, Const, Number, quasi
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, Kind, LoopNest, structure
 from polyop.ir.options import Options
-from tests.codegen.harness import RUNNABLE, V4, check, load, random_array
+from tests.codegen.harness import RUNNABLE, V4, check, load, random_array, wide
 from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor, when
 from tests.codegen.test_structure import Pool
 
@@ -179,7 +179,7 @@ def test_runs_that_count_from_their_own_beginning_are_not_one(target):
             check(n, {"N": 40, "M": rows}, target)
 
 
-@pytest.mark.skipif(V4 not in RUNNABLE, reason="no such vectors here")
+@wide
 def test_long_rows_are_asked_where_they_begin_though_they_stay_in_the_caches():
     text = emit(copies(), replace(V4, stream_bytes=1 << 60, string_bytes=0), Options()).text
     assert any("icmp sge" in x and x.endswith(f", {SPLIT * 16}") for x in text.splitlines())
