@@ -52,11 +52,11 @@ SIZES = ((1, 1, 1), (63, 64, 1), (64, 65, 64), (65, 63, 2), (130, 129, 65), (70,
 
 
 @cache
-def attention(seen: str, where: str, dtype: str, channels: int) -> Compiled:
+def attention(seen: str, where: str, dtype: str, channels: int, regime: str = "positive") -> Compiled:
     text = TEXT.replace("SEEN", seen).replace("T[", f"{dtype}[").replace("T(", f"{dtype}(").replace("E]", f"{channels}]")
     operator = polyop.op(text)
     op = operator._op(operator.choice())
-    return compile_op(op, contiguous(op), target(where), Options())
+    return compile_op(op, contiguous(op), target(where), Options(regime=regime))
 
 
 def arrays(dtype: str, channels: int, sizes: tuple[int, int, int], strange: bool) -> dict[str, np.ndarray]:
@@ -117,6 +117,13 @@ def test_each_row_has_the_keys_of_the_text_and_what_lies_beside_them_is_not_met(
     for sizes in SIZES:
         report = run(made, seen, "f32", 32, sizes, strange, order=("forward", "backward", "shuffled")[sum(sizes) % 3])
         assert not report.findings, report
+
+
+@pytest.mark.parametrize("seen", [x for x in SEEN if "w" in x])
+def test_windows_of_no_keys_are_those_of_the_kernel_for_any_sizes(seen):
+    made = attention(seen, "cuda:sm_80", "f32", 32, "any")
+    for sizes in ((65, 63, 0), (63, 64, 0), (1, 1, 0)):
+        assert not run(made, seen, "f32", 32, sizes).findings
 
 
 @pytest.mark.parametrize("seen, where", [
