@@ -30,6 +30,7 @@ from polyop.ir.loops import (
     stores,
     walk,
 )
+from polyop.ir.target import LINE
 
 Body = tuple[Node, ...]
 
@@ -45,7 +46,6 @@ NARROW = 128
 MOST_STEPS = 512
 """Of a tile whose rows are pieces too short for hardware to see a stream in them."""
 
-LINE = 64  # bytes
 TILES = 2  # early that rows come: of 20 MB in rows of 400 bytes 1.22 ms, one early 1.27, all at once 1.75, none 1.65
 
 FEW_STEPS = 128

@@ -9,8 +9,7 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, loads
 from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, rebuild, stores
-
-LINE = 64  # bytes
+from polyop.ir.target import LINE
 
 
 def stream_outputs(nest: LoopNest) -> LoopNest:

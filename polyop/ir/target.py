@@ -6,6 +6,12 @@ from dataclasses import dataclass
 
 from polyop.ir.errors import fail
 
+LINE = 64
+"""Bytes that the caches of a processor take at once, which is the widest of its vectors too."""
+
+PAGE = 4096
+"""Bytes of a page of memory: no further does a processor fetch ahead of what it sees read."""
+
 NEAR = 4
 """Lanes up to this many elements apart are picked out of consecutive vectors; a gather takes longer."""
 

@@ -12,14 +12,12 @@ from math import log2
 from polyop.ir.dots import Dot, matrix
 from polyop.ir.options import SHORT
 from polyop.ir.registers import BESIDE, matrix_tile, register_tile, usual_beside
-from polyop.ir.target import Target
+from polyop.ir.target import LINE, PAGE, Target
 from polyop.poly.build import Plan
 from polyop.poly.reads import Reads, is_close
 from polyop.poly.roles import COLUMN, CONTRACTED, dotted, is_shared, is_window, written_order
 from polyop.poly.scop import Stmt
 
-LINE = 64  # bytes that a cache takes at once
-PAGE = 4096  # bytes that memory is fetched ahead in
 DEEP = 4096  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
 WIDE = 192  # columns of a block of the right operand, for which rows of the left one come from L2 or further once
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work

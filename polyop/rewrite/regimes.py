@@ -9,7 +9,7 @@ from polyop.ir.expr import evaluate, volume
 from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options, altered
 from polyop.ir.registers import WINDOW
-from polyop.ir.target import Target
+from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.inward import rows_of_images
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
@@ -19,8 +19,6 @@ from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.shares import fed_shares, thread_shares
 from polyop.rewrite.tile_regimes import (
     BRIEF,
-    LINE,
-    PAGE,
     RESULTS,
     ROWS,
     UPRIGHT,

@@ -40,13 +40,13 @@ from polyop.rewrite.names import all_names, fresh
 LONG = 16384  # points of a share of a single loop: 64 KiB of f32, which take longer than a thread takes to come
 ROWS = 64     # iterations of the outermost of several loops
 STREAMED, TILED = 256, 512  # iterations of a share, at least, where a row is read once, and of a product in tiles
-BRIEF = 128   # the same where there would be too few of these: rows come faster whole than in parts
+SHORTER = 128  # the same where there would be too few of these: rows come faster whole than in parts
 DEEP = 16     # shares of a product that adds up along several indices
 STEP, LEAST, MOST = 8, 4, 64  # shares are `STEP` times as long, at least `LEAST` and at most `MOST`
 AGAIN = 8  # what a share adds up at computed places, for each that it must set to zero and that is added up behind
 PIECES = 32  # of work that eight threads share evenly
 ALONE = 8  # dot products, which are as long as rows, are as many pieces as that
-PAGE = 1024  # results of a line that are a piece
+STRETCH = 1024  # results of a line that are a piece
 TILE = (48, 64)  # and of a product
 STRIP = 64  # results of a row that is added up at a computed place
 
@@ -209,7 +209,7 @@ def thread_shares(found: tuple[Sum, ...], sizes: Mapping[str, int], rows: int) -
         if results < 1:
             continue  # a class of a strided convolution may have none, where all sizes are 1
         streamed = x.in_line and (rows > 0 or not x.tiled)
-        chunk, step = TILED if not streamed else STREAMED if deep >= LEAST * STREAMED else BRIEF, 2 if x.places else STEP
+        chunk, step = TILED if not streamed else STREAMED if deep >= LEAST * STREAMED else SHORTER, 2 if x.places else STEP
         inside = volume(x.beside, sizes) if x.tiled and not streamed else 1
         if inside > 1:  # each iteration has so many terms
             chunk = max(-(-TILED // inside), -(-deep // DEEP))
@@ -228,13 +228,13 @@ def _pieces(x: Sum, sizes: Mapping[str, int], rows: int) -> int:
         return results // STRIP
     if x.tiled is None:
         line = evaluate(x.results[-1], sizes)
-        return results // max(1, line) * -(-line // PAGE) if x.in_line else results * ALONE
+        return results // max(1, line) * -(-line // STRETCH) if x.in_line else results * ALONE
     down, along = (evaluate(e, sizes) for e in x.tiled)
     beside = results // max(1, down * along)
     if rows and not x.in_line:
         return beside * along
     if rows or (x.in_line and down <= TILE[0]):  # the right operand is used by one row of tiles
-        return beside * -(-along // PAGE)
+        return beside * -(-along // STRETCH)
     return beside * -(-down // TILE[0]) * -(-along // TILE[1])
 
 

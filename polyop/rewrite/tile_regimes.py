@@ -9,7 +9,7 @@ from math import prod
 from polyop.ir.expr import evaluate, names, volume
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
-from polyop.ir.target import Target
+from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import Short
 from polyop.rewrite.factors import Inner
 from polyop.rewrite.factors import pays as factors_out
@@ -18,8 +18,6 @@ from polyop.rewrite.late import TIMES
 from polyop.rewrite.questions import Questions
 from polyop.rewrite.upright import COLUMNS
 
-LINE = 64  # bytes of the widest vector
-PAGE = 4096
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TERMS = 128  # of sums of a streamed operand that are a number
 BRIEF = 64  # terms at most of sums that are never cut

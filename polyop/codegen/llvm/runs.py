@@ -26,8 +26,8 @@ from polyop.codegen.runs import repeated, run_of
 from polyop.codegen.vecmath.table import INSTRUCTIONS
 from polyop.ir.expr import Apply, Load, affine, loads, walk
 from polyop.ir.loops import For, Kind, Store
+from polyop.ir.target import LINE, PAGE
 
-LINE, PAGE = 64, 4096
 FAR = 4096
 """Bytes of a row whose ends need not be aligned to bypass the caches; rows of 256 bytes took five times as long so."""
 FETCHED = 1024
