@@ -5,12 +5,14 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from polyop.ir.expr import Load
 from polyop.ir.module import Module
+from polyop.runtime import linetable
 from polyop.runtime.banks import Traffic
 
 _WHAT = {1: "race", 2: "race", 3: "race", 4: "out of bounds", 5: "uninitialised read", 6: "write to an input",
@@ -24,6 +26,7 @@ _MEETINGS = {7, 10}
 """The same wait at two places: if both are on one line of the text, it is the compiler that made two of one."""
 _MANY = 0xFFFFFFFF
 _SHARED = -2
+_TEXT = ".cpp"  # how the file with a kernel's text ends
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +112,25 @@ def _thread(thread: int, of_block: int, block: int) -> str:
 
 
 def lines_of(path: Path, places: Sequence[int]) -> dict[int, int]:
-    """The line of the module's text that the code before each place stands for; 0 if no tool here can tell."""
+    """The line of the module's text that the code before each place stands for; 0 if it cannot be found out."""
+    before = {p: p - 1 for p in places if p}  # a return address is one past the call
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    lines = dict.fromkeys(places, 0)
-    wanted = [p for p in lines if p]
-    if tool is None or not wanted:
-        return lines
-    # a return address is one past the call; -a writes each address above its lines, the innermost first
-    done = subprocess.run([tool, "-a", "-i", "-e", str(path), *(hex(p - 1) for p in wanted)], capture_output=True, text=True,
-                          check=False)
+    read = partial(_asked, tool, path) if tool else partial(linetable.lines, path.read_bytes(), ending=_TEXT)
+    found = read(before.values()) if before else {}
+    return {p: found.get(before[p], 0) if p else 0 for p in places}
+
+
+def _asked(tool: str, path: Path, addresses: Iterable[int]) -> dict[int, int]:
+    """The lines of addresses, as a tool tells them that knows what was inlined where: gcc hides no function's own lines."""
+    # -a writes each address above its lines, the innermost first
+    done = subprocess.run([tool, "-a", "-i", "-e", str(path), *map(hex, addresses)], capture_output=True, text=True, check=False)
+    lines: dict[int, int] = {}
     at = 0
     for text in done.stdout.splitlines():
         if text.startswith("0x"):
-            at = int(text, 16) + 1
+            at = int(text, 16)
             continue
         file, _, line = text.split(" (")[0].rpartition(":")
-        if not lines.get(at, 1) and file.endswith(".cpp") and line.isdigit():  # the rest are headers
+        if at not in lines and file.endswith(_TEXT) and line.isdigit():  # the rest are headers
             lines[at] = int(line)
     return lines

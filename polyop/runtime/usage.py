@@ -10,6 +10,7 @@ from typing import Any
 from polyop.ir.errors import InternalError
 from polyop.ir.module import Binary, launches
 from polyop.ir.target import BY_NAME, Multiprocessor, Target
+from polyop.runtime.elf import sections, string
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,29 +88,6 @@ def occupancy(m: Multiprocessor, warp: int, threads: int, registers: int, shared
     return bounds[least] * warps, least
 
 
-@dataclass(frozen=True, slots=True)
-class _Section:
-    name: str
-    type_: int
-    data: bytes
-    size: int
-
-
-def _sections(code: bytes) -> dict[str, _Section]:
-    """The sections of a 64-bit little-endian ELF file. Source: System V ABI, chapter 4."""
-    if code[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("no 64-bit ELF file")
-    start, size, count, names = struct.unpack_from("<Q10xHHH", code, 0x28)
-    heads = [struct.unpack_from("<IIQQQQ", code, start + size * k) for k in range(count)]
-    texts = code[heads[names][4]:][: heads[names][5]]
-    found = (_Section(_string(texts, h[0]), h[1], code[h[4] : h[4] + h[5]], h[5]) for h in heads)
-    return {s.name: s for s in found}
-
-
-def _string(texts: bytes, at: int) -> str:
-    return texts[at : texts.index(b"\0", at)].decode()
-
-
 _FRAME, _REGISTERS = 0x11, 0x2F
 
 
@@ -118,8 +96,8 @@ def _cubin(code: bytes) -> Iterator[Usage]:
 
     Source  EIATTR_FRAME_SIZE and EIATTR_REGCOUNT as `cuobjdump -elf` prints them.
     """
-    sections = _sections(code)
-    info, symbols, texts = sections[".nv.info"].data, sections[".symtab"].data, sections[".strtab"].data
+    parts = sections(code)
+    info, symbols, texts = parts[".nv.info"].data, parts[".symtab"].data, parts[".strtab"].data
     found: dict[int, dict[int, int]] = {}
     at = 0
     while at < len(info):
@@ -129,15 +107,15 @@ def _cubin(code: bytes) -> Iterator[Usage]:
             found.setdefault(symbol, {})[what] = value
         at += 4 + (size if form == 4 else 0)
     for symbol, values in found.items():
-        name = _string(texts, struct.unpack_from("<I", symbols, 24 * symbol)[0])
+        name = string(texts, struct.unpack_from("<I", symbols, 24 * symbol)[0])
         if _REGISTERS in values:
-            shared = sections.get(f".nv.shared.{name}")
+            shared = parts.get(f".nv.shared.{name}")
             yield Usage(name, values[_REGISTERS], values.get(_FRAME, 0), shared=shared.size if shared else 0)
 
 
 def _code_object(code: bytes) -> Iterator[Usage]:
     """The note of type 32 is a MessagePack map. Source: LLVM, User Guide for AMDGPU Backend, Code Object V5 Metadata."""
-    note = next(s.data for s in _sections(code).values() if s.type_ == 7)
+    note = next(s.data for s in sections(code).values() if s.type_ == 7)
     name, size, kind = struct.unpack_from("<III", note)
     if kind != 32:
         raise ValueError(f"a note of type {kind}")
