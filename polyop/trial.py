@@ -16,6 +16,7 @@ from polyop.ir.errors import UserError, fail
 from polyop.ir.expr import Affine, evaluate, is_computed, loads
 from polyop.ir.interface import Interface, Parameter
 from polyop.ir.op import Op, Tensor
+from polyop.runtime import room
 from polyop.runtime.estimate import work
 
 SIZE = 64   # of what nobody gave a size, at most
@@ -177,18 +178,17 @@ def shape(t: Tensor, sizes: Mapping[str, int]) -> tuple[int, ...]:
 
 
 def _affordable(op: Op, sizes: Mapping[str, int]) -> None:
+    whole = 0
     for t in (*op.inputs, *op.outputs):
         if len(t.shape) > _DIMS:
             raise fail("E910", f"`{t.name}` has {len(t.shape)} dimensions; NumPy has at most {_DIMS}")
-        bytes_ = t.dtype.bytes_
-        for n in shape(t, sizes):
-            bytes_ *= n
+        bytes_ = t.dtype.bytes_ * prod(shape(t, sizes))
         if bytes_ > _MOST:
-            raise fail("E910", f"`{t}` would take {_gib(bytes_)}; a trial has arrays of at most {_MOST >> 30} GiB")
-
-
-def _gib(bytes_: int) -> str:
-    return f"{bytes_ >> 30} GiB" if bytes_ < 1 << 80 else f"2^{bytes_.bit_length() - 1} bytes"
+            raise fail("E910", f"`{t}` would take {room.gib(bytes_)}; a trial has arrays of at most {room.gib(_MOST)}")
+        whole += bytes_
+    if whole > room.free():
+        raise fail("E910", f"the arrays of `{op.name}` would take {room.gib(whole)}; {room.gib(room.free())} of memory are free",
+                   hint=f"sizes are {', '.join(f'{n} = {v}' for n, v in sizes.items())}")
 
 
 def _argument(p: Parameter, op: Op, known: Given, sizes: Mapping[str, int], rng: np.random.Generator) -> Any:

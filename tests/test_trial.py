@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import numpy as np
 import pytest
 
@@ -14,6 +16,7 @@ from polyop.ir.errors import UserError
 from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.outcome import compared, difference, tolerance
+from polyop.runtime import room
 from polyop.runtime.estimate import work
 from polyop.trial import sample, trial
 
@@ -130,3 +133,17 @@ def test_sizes_that_nobody_gave_leave_a_call_of_bearable_length():
     call = trial(interface, make, {"C": 40}, points=1 << 20)  # 64 for each size would be 2^60 points, and arrays of gigabytes
     assert call.sizes["C"] == 40 and "C" not in call.assumed
     assert work(call.op, call.sizes) <= 1 << 20 < work(call.op, call.sizes | {n: 2 * v for n, v in call.assumed.items()})
+
+
+def test_arrays_that_do_not_fit_into_memory_are_refused_before_they_are_made(monkeypatch):
+    text = standard.program("softmax.pop")
+    given = (interface_of(text, "softmax"), maker(text, "softmax"), {"C": 100, "dim0": 5})
+    monkeypatch.setattr(room, "free", lambda: 2 * 4 * 500)
+    assert trial(*given).sizes == {"C": 100, "dim0": 5}
+    monkeypatch.setattr(room, "free", lambda: 2 * 4 * 500 - 1)
+    with pytest.raises(UserError, match=r"the arrays of `softmax` would take 3\.73e-06 GiB; 3\.72e-06 GiB of memory are free"):
+        trial(*given)
+
+
+def test_what_is_free_is_less_than_there_is():
+    assert 1 << 20 < room.free() <= os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

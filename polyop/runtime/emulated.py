@@ -16,7 +16,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.loops import Buffer
 from polyop.ir.module import STATUS, Launch, Module, in_order, launches, slots
 from polyop.ir.target import target
-from polyop.runtime import cxx
+from polyop.runtime import cxx, room
 from polyop.runtime.banks import counted
 from polyop.runtime.findings import Finding, Report, findings, lines_of
 from polyop.runtime.launching import Memory, addresses, arguments, fits, grid
@@ -25,6 +25,8 @@ ORDERS = ("forward", "backward", "shuffled")
 """In which order the blocks of a launch, and the threads of a block, run."""
 
 _PROCESSORS = 3  # of the emulated device, so that blocks that stay take several points each, and not equally many
+
+_SHADOW = 34  # bytes that the emulator keeps beside each element: who wrote it and who has read it, and whether it is a gap
 
 COMPLETIONS = ("late", "early")
 """When asynchronous copies arrive: at the wait, or at once."""
@@ -84,6 +86,7 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
             also counts accesses to shared memory.
     Raises  UnsupportedError, if there is no C++ compiler or not enough memory, or the module is not for such sizes.
     """
+    _require_room(module, sizes, arrays)
     path = cxx.library(module, watched)
     lib = _load(path)
     lib.pop_emu_reset()
@@ -117,6 +120,15 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     traffic = counted(lib, module, partial(lines_of, path)) if banks else ()
     lib.pop_emu_reset()
     return Report(module.signature.sites[site - 1] if site else None, tuple(found), traffic)
+
+
+def _require_room(module: Module, sizes: Mapping[str, int], arrays: Mapping[str, np.ndarray]) -> None:
+    held = [(b, arrays[b.name].size) for b in module.signature.tensors]
+    held += [(b, slots(b, dict(sizes))) for b in module.signature.work]
+    bytes_ = sum(n * (b.dtype.bytes_ + _SHADOW) for b, n in held)
+    if bytes_ > room.free():
+        raise UnsupportedError(f"the emulator needs {room.gib(bytes_)} for arrays of these sizes and who reads and writes their "
+                               f"elements; {room.gib(room.free())} of memory are free")
 
 
 def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool, grain: int) -> _Placed:

@@ -13,7 +13,7 @@ from polyop.ir.interpret import PositionError, interpret
 from polyop.ir.module import Module
 from polyop.ir.options import Options
 from polyop.ir.target import target
-from polyop.runtime import cxx, emulated
+from polyop.runtime import cxx, emulated, room
 
 try:
     cxx.compiler()
@@ -103,3 +103,12 @@ def test_inputs_with_any_strides_are_accepted() -> None:
     arrays["X"] = arrays["X"][::-1]
     emulated.run(printed(case, "cuda:sm_80"), {"N": 300}, case.scalars, arrays)
     np.testing.assert_allclose(arrays["Y"], expected, rtol=1e-6)
+
+
+def test_a_run_that_memory_has_no_room_for_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    case = CASES["saxpy"]
+    module = cuda.emit(case.nest, target("cuda:sm_80"), Options())
+    monkeypatch.setattr(room, "free", lambda: 3 * 200 * 38)  # three tensors
+    emulated.run(module, {"N": 200}, case.scalars, data(case, {"N": 200}))
+    with pytest.raises(UnsupportedError, match=r"the emulator needs .* GiB for arrays of these sizes"):
+        emulated.run(module, {"N": 201}, case.scalars, data(case, {"N": 201}))
