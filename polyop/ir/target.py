@@ -126,7 +126,17 @@ def target(name: str) -> Target:
     Raises UserError, if there is no such row.
     """
     if name not in BY_NAME:
-        near = [t.name for t in ROWS if t.family == name]
-        hint = f"say which: {', '.join(near)}" if near else f"targets are x86 (this machine), {', '.join(sorted(BY_NAME))}"
-        raise fail("E901", f"`{name}` is no target", hint=hint)
+        raise fail("E901", f"`{name}` is no target", hint=_meant(name))
     return BY_NAME[name]
+
+
+def _meant(name: str) -> str:
+    """What is told to somebody who asked for `name`, which is no target."""
+    whole = [t.name for t in ROWS if t.arch == name]
+    if whole:
+        return f"say `{whole[0]}`"
+    same = [t for t in ROWS if t.family == "cuda" and t.name == f"{name[:-1]}0"]  # of one generation
+    if same:
+        return f"what is made for {same[0].name} runs on {name.partition(':')[2]}, too"
+    near = [t.name for t in ROWS if t.family == name.partition(":")[0]]
+    return f"say which: {', '.join(near)}" if near else f"targets are x86 (this machine), {', '.join(sorted(BY_NAME))}"

@@ -231,6 +231,16 @@ def test_an_unknown_target_is_refused(saxpy):
         saxpy.compile(target="z80")
 
 
+@pytest.mark.parametrize("name, hint", [
+    ("cuda", "say which: cuda:sm_80, cuda:sm_90, cuda:sm_90a"), ("hip:gfx950", "say which: hip:gfx90a, hip:gfx942, hip:gfx1100"),
+    ("gfx942", "say `hip:gfx942`"), ("cuda:sm_89", "what is made for cuda:sm_80 runs on sm_89, too"),
+    ("z80", "targets are x86 \\(this machine\\), cuda:sm_80, "),
+])
+def test_a_name_that_is_almost_a_target_is_answered_with_one_that_is(saxpy, name, hint):
+    with pytest.raises(UserError, match=hint):
+        saxpy.compile(target=name)
+
+
 def test_results_of_one_call_survive_the_next(saxpy):
     results = [saxpy(np.full(16, k, np.float32), np.zeros(16, np.float32)) for k in range(100)]
     assert all((r == k).all() for k, r in enumerate(results))
