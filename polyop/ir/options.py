@@ -47,6 +47,8 @@ class Options:
     overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
     paged      whether threads take a page of each row at a time where rows are added up, since in these calls all get some
     broad      whether blocks of columns are as broad for several threads as for one, since each has many rows in these calls
+    columns    whether threads have columns of a recurrence to themselves, since those that do not wait for each other are many in
+               these calls
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
                vectors, down all rows
@@ -97,6 +99,7 @@ class Options:
     overlap: int = 0
     paged: bool = False
     broad: bool = False
+    columns: bool = False
     abreast: bool = False
     along: int = 0
     factors: bool = False

@@ -3,6 +3,7 @@
     recurrence    t! ( parts )
     time tiles    t_c! ( w! ( t_p! ( parts ) ) )
     shared        b.. ( once  i_o ( parts ) )
+    columns       n_o ( t! ( parts ) )
 
 How a cluster inside is built is `strategies.py`'s business; what stands around it reaches that as axes of loops outside, and as
 `Plan.tiled`.
@@ -16,6 +17,7 @@ from math import lcm
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.loops import Kind
+from polyop.ir.options import Options
 from polyop.poly import contract
 from polyop.poly.build import Axes, Part, Plan, shared_out
 from polyop.poly.fold import tile_coord
@@ -70,12 +72,13 @@ def _shared(plan: Plan, node: Shared, outer: Axes, rung: str, alone: bool) -> Pa
     """Clusters in loops that are shared out together, those inside no more; what stands before them keeps its own."""
     inside = {**outer, **{c: Axis((Coord(c),)) for c in node.loops}}
     tiles: tuple[str, ...] = ()
+    within = plan
     if node.tile:
         first = Coord(tile_coord(node.tile), node.step)
-        plan = replace(plan, tiled={node.tile: first})
+        within = replace(plan, tiled={node.tile: first}, options=_of_one(plan, node))
         tiles = (first.name,)
     try:
-        parts = [part_of(plan, n, inside, rung, alone) for n in node.body]
+        parts = [part_of(within, n, inside, rung, alone) for n in node.body]
     except UnsupportedError as error:
         raise (NotInTilesError(str(error)) if tiles else error) from error
     whole = _joined(node.loops, parts, tiles)
@@ -104,13 +107,16 @@ def sized(plan: Plan, node: Node, tile: bool, outer: Axes | None = None) -> tupl
         return (replace(node, body=tuple(x for n in node.body for x in sized(plan, n, tile, inside))),)
     if not isinstance(node, Shared) or node.tile is None:
         return (node,)
-    plain: tuple[Cluster | Shared, ...] = (replace(node, tile=None),) if node.loops else node.body
+    plain: tuple[Node, ...] = (replace(node, tile=None),) if node.loops else node.body
     if not tile or not may_pack(plan) or plan.options.rows:
         return plain
     outer = {**outer, **{c: Axis((Coord(c),)) for c in node.loops}}
+    if any(isinstance(n, Serial) for n in node.body):
+        step = _columns(plan, node, outer)
+        return (replace(node, step=step),) if step else plain
     rows = 1
     for c in node.body:
-        if c.is_contraction:
+        if isinstance(c, Cluster) and c.is_contraction:
             try:
                 s = next(iter(contract.choose(plan, c, outer)), None)
             except UnsupportedError:
@@ -119,3 +125,25 @@ def sized(plan: Plan, node: Node, tile: bool, outer: Axes | None = None) -> tupl
                 return plain
             rows = lcm(rows, s.rows)
     return (replace(node, step=max(1, ROWS // rows) * rows),)
+
+
+def _columns(plan: Plan, node: Shared, outer: Axes) -> int:
+    """How many columns go through all turns of the recurrence in `node` at a time: a block of contractions; 0: they cannot."""
+    found: list[tuple[int, int]] = []
+    for n in node.body:
+        inside = {**outer, n.loop: serial_axis(plan, n)} if isinstance(n, Serial) else outer
+        for c in (x for x in (n.body if isinstance(n, Serial) else (n,)) if isinstance(x, Cluster) and x.is_contraction):
+            try:
+                s = next(iter(contract.choose(plan, c, inside)), None)
+            except UnsupportedError:
+                return 0
+            if s is None or s.beside or s.across or plan.classes[s.what.update.name][s.column] != node.tile:
+                return 0
+            found.append((s.nc, s.columns))
+    whole = lcm(*(columns for _, columns in found))
+    return max(1, min(nc for nc, _ in found) // whole) * whole
+
+
+def _of_one(plan: Plan, node: Shared) -> Options:
+    """The options for what is inside: one thread has all turns of a recurrence to itself."""
+    return replace(plan.options, threads=False) if any(isinstance(n, Serial) for n in node.body) else plan.options

@@ -12,6 +12,13 @@ A loop that has all that but is a row of the contractions is shared too, some it
 
 The other operand is fetched again for each tile of rows, which is worth it where what is handed over is written and read
 several times: by a contraction, by another one, and by something between them that is none.
+
+Columns of a recurrence that do not wait for each other go through all its turns, some of them at a time:
+
+    t! ( [i n : product of what came before] [n : i! ( .. )] )    becomes    48 of n at a time around t! ( .. )
+
+where the product reads what the turns before have written. That of a few columns stays in a cache, and threads, of which each
+has columns of its own, meet once, and not in each turn.
 """
 
 from __future__ import annotations
@@ -29,10 +36,11 @@ BLOCK = 8  # rows that make it worth it to fetch an operand for them
 LARGE = 2  # dimensions beside the batch that make it worth it: a matrix for each batch, not a row
 
 
-def share(found: Schedule, scop: Scop, deps: Sequence[Edge], apart: bool = False) -> Schedule:
+def share(found: Schedule, scop: Scop, deps: Sequence[Edge], apart: bool = False, columns: bool = True) -> Schedule:
     """`found`, with such loops around clusters that follow each other.
 
-    apart   whether shares of sums are for several threads: no loop goes around what adds them up, too
+    apart     whether shares of sums are for several threads: no loop goes around what adds them up, too
+    columns   whether columns go through all turns of a recurrence
     """
     classes = {s: dict(own) for s, own in found.classes.items()}
     parts = frozenset(s.target.source for s in scop.stmts if apart and shares_of(s))
@@ -40,7 +48,23 @@ def share(found: Schedule, scop: Scop, deps: Sequence[Edge], apart: bool = False
     def shared(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
         return _shared(nodes, scop, deps, classes, parts)
     nodes = tuple(replace(n, body=shared(n.body)) if isinstance(n, Serial) else n for n in found.nodes)
+    nodes = tuple(_by_columns(n, scop, deps, classes) for n in nodes) if columns else nodes
     return replace(found, nodes=shared(nodes), classes=classes)
+
+
+def _by_columns(node: Node, scop: Scop, deps: Sequence[Edge], classes: dict[str, dict[str, str]]) -> Node:
+    """`node` inside a loop over some columns at a time, if it is a recurrence in which these do not wait for each other."""
+    if not isinstance(node, Serial):
+        return node
+    clusters = tuple(n for n in node.body if isinstance(n, Cluster))
+    run = Run(clusters, scop, deps, classes)
+    column = run.column() if len(clusters) == len(node.body) else ()
+    if not column:
+        return node
+    run.rename((column,), classes)
+    body = tuple(replace(c, shell=tuple(column[0] if k == mine else k for k in c.shell))
+                 for c, mine in zip(clusters, column, strict=True))
+    return Shared((), (replace(node, body=body),), column[0])
 
 
 def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: dict[str, dict[str, str]],
@@ -85,6 +109,22 @@ class Run:
         """One that is a row of some contraction, and a batch or a row of the others; empty if there is none."""
         found = [x for x in map(self._from, self.clusters[0].shell) if x and not self._is_batch(x) and self._is_row(x)]
         return found[0] if len(found) == 1 else ()
+
+    def column(self) -> tuple[str, ...]:
+        """For the turns of a recurrence: a column of each contraction, along which no turn needs another value of any; or empty.
+
+        What a contraction reads by it is what the recurrence writes: some columns of that stay in a cache.
+        """
+        heavy = [s for c in self.clusters if c.is_contraction for s in c.stmts if s.kind == UPDATE]
+        written_here = {s.target.source for s in self.stmts}
+        for x in (x for x in map(self._from, self.clusters[0].shell) if x and heavy):
+            own = {s.name: i for s, i in self._iterators(x)}
+            inner = [e for e in self.deps if e.source.name in own and e.sink.name in own]
+            if all(s.target.index[-1:] == (affine(own[s.name]),) and
+                   {y.source for y in s.reads if y.index[-1:] == (affine(own[s.name]),)} & written_here for s in heavy) \
+                    and all(same_value(e.map, own[e.source.name], own[e.sink.name]) for e in inner):
+                return x
+        return ()
 
     def in_block(self) -> tuple[list[tuple[str, ...]], tuple[str, ...]]:
         """For a GPU: the loops that all clusters have, and the innermost of them that is a row of some contraction, apart."""

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import lcm, prod
 
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.target import NEAR
 from polyop.poly.ahead import is_settled
 from polyop.poly.blocking import RegisterTile, block_of_columns, columns_in_l2, depth_block, of_dots, register_tile_of, run_length
@@ -212,8 +213,16 @@ def _packs_left(x: Reads, tile: RegisterTile) -> bool:
 
 
 def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
-    """`s`, where a loop around gives the tiles of `rows` rows; what all of them read on the right is packed before it."""
+    """`s`, where a loop around gives the tiles of `rows` rows; what all of them read on the right is packed before it.
+
+    Or those of so many columns.
+    """
     c = s.what
+    if plan.classes[c.update.name][s.column] in plan.tiled:
+        if rows % s.columns:
+            raise UnsupportedError(f"{rows} columns at a time are no whole number of tiles")
+        grows = ends_early(c.update, s.depth, frozenset(c.update.dims) - c.roles.keys())  # each turn copies what is new
+        return replace(s, nc=rows, fuse_pack=s.fuse_pack and not grows)
     can = s.pack_right and not s.beside and not s.across and c.having(COLUMN) == (s.column,) and not c.having(BATCH)
     ahead = s.ahead or ((ALL if plan.options.threads else TILES) if can else "")
     return s if s.row is None else replace(s, mc=rows, ahead=ahead, fuse_pack=s.fuse_pack and not ahead, rows_outside=False,

@@ -39,6 +39,7 @@ def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
     around += [(x, (n.loop,)) for n in schedule.nodes if isinstance(n, Serial) for x in n.body]
     for node, serial in around:
         if isinstance(node, Shared):
+            serial = (*serial, *(n.loop for n in node.body if isinstance(n, Serial)))
             for tensor in dict.fromkeys(s.target.source for s in node.stmts):
                 t = scop.op.tensor(tensor)
                 if t.role != "temp" or tensor in local or not set(scop.users(tensor)) <= set(node.stmts):
@@ -62,9 +63,9 @@ def tile_coord(loop: str) -> str:
 
 
 def find_folds(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
-    """The temporaries that may be folded along an outermost serial loop."""
+    """The temporaries that may be folded along an outermost serial loop, or one that each thread goes through alone."""
     found: Folds = {}
-    for node in schedule.nodes:
+    for node in (x for n in schedule.nodes for x in (n.body if isinstance(n, Shared) else (n,))):
         if not isinstance(node, Serial) or node.is_reversed:
             continue
         inside = statements(node)

@@ -62,13 +62,13 @@ class Cluster:
 
 @dataclass(frozen=True, eq=False)
 class Shared:
-    """Loops around several clusters, whose iterations have nothing to do with each other: see `batches.py`.
+    """Loops around clusters, or a recurrence of them, whose iterations have nothing to do with each other: see `batches.py`.
 
     tile   a loop of all the clusters' shells of which they take `step` iterations at a time, inside the others; or None
     """
 
     loops: tuple[str, ...]
-    body: tuple[Cluster, ...]
+    body: tuple[Cluster | Serial, ...]
     tile: str | None = None
     step: int = 0
 

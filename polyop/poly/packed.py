@@ -67,11 +67,11 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     n_c, n_r = (c.name for c in t.coords(s.column)[:2])
     within = tuple(t.coords(i)[1].name for i in near)
     micro = band((*t.loops(other_m), *m_r, *within, n_r, t.n_v), *inner)
-    block = (*t.loops(other_n), *(t.coords(i)[0].name for i in near), n_c)
+    block = (*t.loops(other_n), *(t.coords(i)[0].name for i in near), *(c for c in (n_c,) if c not in t.given))
     chunk = (*t.apart, t.chunk) if t.chunk else ()
     around = (*t.loops(batch), *(c for c in m_c if c not in t.given))
     if s.row and (s.pack_left or not t.plan.splits(u)):  # a block of the left operand is for all columns
-        tree = bands((*around, *chunk), *tree_left, band(block, *tree_right, micro))
+        tree = bands((*around, *chunk), *tree_left, *bands(block, *tree_right, micro))
         around = (*block, *t.loops(other_m)) if shares_left(t) else around
     else:
         own = t.loops(t.others(BATCH))

@@ -31,12 +31,13 @@ class Tile:
         self.own = plan.classes[self.u.name]
         self.axes: dict[str, Axis] = dict(outer)
         q = self.own
+        # contractions that take tiles of rows, or of columns, together may step through them by different numbers
+        n = f"{q[s.column]}_{self.u.name}" if q[s.column] in plan.tiled else q[s.column]
+        block = plan.tiled.get(q[s.column], Coord(f"{q[s.column]}_c", s.nc))
         chains: dict[str, tuple[Coord, ...]] = {
-            s.column: (Coord(f"{q[s.column]}_c", s.nc), Coord(f"{q[s.column]}_r", s.columns, s.nc),
-                       Coord(f"{q[s.column]}_v", 1, s.columns)),
+            s.column: (block, Coord(f"{n}_r", s.columns, s.nc), Coord(f"{n}_v", 1, s.columns)),
         }
         if s.row:
-            # contractions that take tiles of rows together may step through them by different numbers
             r = f"{q[s.row]}_{self.u.name}" if q[s.row] in plan.tiled else q[s.row]
             block = plan.tiled.get(q[s.row], Coord(f"{q[s.row]}_c", s.mc))
             chains[s.row] = (block, Coord(f"{r}_r", s.rows, s.mc), Coord(f"{r}_p", 1, s.rows))
@@ -52,7 +53,7 @@ class Tile:
         for i in self.u.dims:
             if q[i] in outer:
                 continue
-            if q[i] in plan.tiled and i != s.row:
+            if q[i] in plan.tiled and i not in (s.row, s.column):
                 if i in chains:
                     raise UnsupportedError(f"{i} is taken tile by tile, and is no row of {self.u.name}")
                 chains[i] = (plan.tiled[q[i]], Coord(q[i], 1, plan.tiled[q[i]].step))
@@ -62,7 +63,7 @@ class Tile:
         other_m = self.others(ROW, s.row) if s.row else ()
         self.batch = self.others(BATCH) + (other_m if s.rows_outside else ())
         self.other_m = () if s.rows_outside else other_m
-        self.n_v = f"{q[s.column]}_v"
+        self.n_v = f"{n}_v"
         self.chunk = f"{q[s.depth]}_c" if s.kc else None
         self.apart = tuple(q[i] for i in s.apart)
         self.row = ((chains[s.row][-1].name, s.rows),) if s.row else ()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Load, affine, place, quasi
+from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import NARROW, NEAR
 from polyop.poly.build import Axes
 from polyop.poly.contract import ALL, TILES
 from polyop.poly.packedtile import Bands, Tile
-from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, is_window, iterators_of
+from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ends, is_window, iterators_of
 from polyop.poly.strides import spacing
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, bands
 
@@ -39,9 +39,26 @@ def pack_right(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> t
     copy = _Copy(t, right, pool, s.column, source if not t.fine or source == s.depth else None, (n_r,))
     target = right_place(t, {**t.axes, **copy.axes}, other_k)
     each = () if s.rows_behind else (m_c,)
-    name = copy.write(f"{t.u.name}_right", target, each, only if each else [])
+    name = copy.write(f"{t.u.name}_right", target, each, (only if each else []) + kept_from_before(t))
     around = t.others(COLUMN, s.column, *(i for i in (s.beside, s.across) if i))
     return bands(copy.loops(exclude=around), name), ()
+
+
+def kept_from_before(t: Tile) -> list[str]:
+    """What says of a step of the depth that the turn before has not copied it: k >= 32 b - 32 of { k < 32 b }.
+
+    Where some columns go through all turns, what one turn has copied of them is still there in the next one.
+    """
+    if t.plan.classes[t.u.name][t.s.column] not in t.plan.tiled or t.s.fuse_pack:
+        return []
+    turns = frozenset(i for i in t.u.dims if t.own[i] in t.outer)
+    found = ends(t.u, t.s.depth, turns)
+    moves = names(t.axes[t.own[t.s.depth]].start) - {*t.plan.scop.op.sizes}
+    if len(found) != 1 or moves or turns & iterators_of(t.c.rights[0]):
+        return []
+    turn, = {c.name for i in names(found[0]) & turns for c in t.coords(i)}
+    now = substitute(found[0], t.plan.values(t.u, t.axes))
+    return [f"{substitute(now, {turn: affine(turn) - 1})} < 0"]
 
 
 def right_place(t: Tile, axes: Axes, other_k: tuple[str, ...]) -> Load:

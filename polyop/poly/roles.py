@@ -102,7 +102,12 @@ def begins_late(u: Stmt, depth: str) -> bool:
 
 def ends_early(u: Stmt, depth: str, around: frozenset[str]) -> bool:
     """Whether each turn of a loop around adds up a number of terms of its own: { k < 32 b }."""
-    return any(isinstance(w, Tests) and any(x.factor(depth) < 0 and names(x) & around for x in w.tests) for w in u.where)
+    return bool(ends(u, depth, around))
+
+
+def ends(u: Stmt, depth: str, around: frozenset[str]) -> tuple[Affine, ...]:
+    """The conditions that say where `depth` ends in a turn of a loop around."""
+    return tuple(x for w in u.where if isinstance(w, Tests) for x in w.tests if x.factor(depth) < 0 and names(x) & around)
 
 
 def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:

@@ -33,11 +33,16 @@ def scatters(plan: Plan, s: Stmt, reduced: tuple[str, ...]) -> bool:
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | turned.TurnedStrategy) -> Part:
     """The part of the tile program for `cluster` inside the loops `outer`."""
-    if plan.tiled and (isinstance(strategy, turned.TurnedStrategy) or {strategy.lane, strategy.rows} & plan.tiled.keys()):
+    if plan.tiled and (isinstance(strategy, turned.TurnedStrategy) or strategy.rows in plan.tiled or strategy.run):
         raise UnsupportedError(f"{' and '.join(plan.tiled)} is taken tile by tile")
     if isinstance(strategy, turned.TurnedStrategy):
         return turned.build(plan, cluster, outer, strategy)
+    tile = plan.tiled.get(strategy.lane or "")
+    if tile:  # which has a whole number of blocks of lanes, of a width of their own
+        most = max(v for v in range(1, strategy.vectors + 1) if tile.step % (v * strategy.lanes) == 0)
+        strategy = replace(strategy, vectors=most)
     width = strategy.vectors * strategy.lanes
+    lane = f"{strategy.lane}_{cluster.stmts[0].name}" if tile else strategy.lane
     axes = dict(outer)
     locked: list[tuple[str, int]] = []
     also, some = strategy.also or (None, 1)
@@ -46,9 +51,10 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     for c in order:
         if c == strategy.lane:
             start = common_start(plan, cluster.stmts, c, axes)
-            runs = (Coord(f"{c}_c", strategy.run),) if strategy.run else ()
-            axes[c] = Axis((*runs, Coord(f"{c}_t", width, strategy.run or None), Coord(f"{c}_v", 1, width)), start)
-            locked.append((f"{c}_v", width))
+            runs = (Coord(f"{c}_c", strategy.run),) if strategy.run else (tile,) if tile else ()
+            blocks = Coord(f"{lane}_t", width, runs[0].step if runs else None)
+            axes[c] = Axis((*runs, blocks, Coord(f"{lane}_v", 1, width)), start)
+            locked.append((f"{lane}_v", width))
         elif c in (strategy.rows, also):
             start, extent = common_start(plan, cluster.stmts, c, axes), strategy.row_extent if c == strategy.rows else some
             axes[c] = Axis((Coord(f"{c}_s", extent), Coord(f"{c}_p", 1, extent)), start)
@@ -71,9 +77,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     body = writer.items(cluster.body, axes, loops)
     serial = [n for c in order for n in axes[c].names if n not in (*b.kinds, *strategy.turn, *around)]
     if strategy.around:
-        blocks = f"{strategy.lane}_t"
-        serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(blocks)))
-    lanes = [f"{strategy.lane}_v"] if strategy.lane and not strategy.run else [f"{c}_p" for c in (also, strategy.rows) if c]
+        serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(f"{lane}_t")))
+    lanes = [f"{lane}_v"] if strategy.lane and not strategy.run else [f"{c}_p" for c in (also, strategy.rows) if c]
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
     elif serial:

@@ -18,6 +18,7 @@ from polyop.rewrite.raised import Alike, find_alike
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_abreast, find_rows
 from polyop.rewrite.shares import Sum, lines, sums
+from polyop.rewrite.triangles import find_triangle
 from polyop.rewrite.widened import Wide, find_wide
 
 
@@ -65,6 +66,7 @@ class Questions:
     inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
     kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
+    aside    (elements of a row, bytes of one) of what is found row by row from those before, each column from itself alone
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
 
@@ -100,6 +102,7 @@ class Questions:
     inward: tuple[Lying, ...]
     kept: tuple[tuple[tuple[Affine, ...], int], ...]
     little: tuple[Affine, ...]
+    aside: tuple[tuple[Affine, int], ...]
     lines: tuple[str, ...]
 
 
@@ -125,7 +128,8 @@ def questions(op: Op) -> Questions:
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=find_passes(op), splits=find_splits(op),
         chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), wide=find_wide(op),
-        late=find_late(op), inward=find_inward(op), kept=_kept(op), little=contracted.little(op, contractions), lines=lines(op))
+        late=find_late(op), inward=find_inward(op), kept=_kept(op), little=contracted.little(op, contractions), aside=_aside(op),
+        lines=lines(op))
 
 
 def windows(op: Op) -> tuple[str, ...]:
@@ -179,6 +183,18 @@ def _kept(op: Op) -> tuple[tuple[tuple[Affine, ...], int], ...]:
             if row and t.role == "temp" and t.dtype == s.target.dtype and len(op.steps_of(t.name)) == 1:
                 found.append((tuple(row.values()), t.dtype.bytes_))
     return tuple(found)
+
+
+def _aside(op: Op) -> tuple[tuple[Affine, int], ...]:
+    """Those of triangular systems: `n` of `s[i, n] += L[i, k] * X[k, n] where k < i`."""
+    t = find_triangle(op)
+    last = t.update.target.index[-1] if t else Affine()
+    if t is None or not isinstance(last, Affine) or last.name in (None, t.turn):
+        return ()
+    own, shape = op.tensor(t.written), op.tensor(t.partial).shape
+    reads = [x for x in t.update.reads if x.source == t.written]
+    alone = all(x.index[-1] == last for x in reads) and names(shape[-1]) <= set(op.sizes)
+    return ((shape[-1], own.dtype.bytes_),) if alone else ()
 
 
 def _carried(op: Op) -> tuple[tuple[Affine, int], ...]:

@@ -36,6 +36,7 @@ from polyop.rewrite.widened import to_widen
 LONG = 32  # that part of L1
 ABREAST = 8  # rows: with six they take as long together as one after the other
 RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several threads takes at a time
+ASIDE = 384  # bytes of a row of a triangular system for each thread: two blocks of columns
 RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 
 
@@ -64,6 +65,7 @@ def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Tar
                  widened=options.widened or to_widen(q.wide, sizes, target, not relaxed),
                  lent=options.lent or has_long_rows(q, sizes, target),
                  broad=options.broad or (threads > 1 and whole and has_many_rows(q, sizes, threads, t.short == TURNED)),
+                 columns=options.columns or (threads > 1 and has_columns(q, sizes, threads)),
                  paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(t.rows), threads)))
 
 
@@ -116,6 +118,11 @@ def has_pages(q: Questions, sizes: Mapping[str, int], also_contractions: bool, t
     return bool(found) and min(found) >= threads * PAGE
 
 
+def has_columns(q: Questions, sizes: Mapping[str, int], threads: int) -> bool:
+    """Whether each thread has columns enough of a recurrence to go through all its turns without the others."""
+    return bool(q.aside) and all(evaluate(extent, sizes) * bytes_ >= threads * ASIDE for extent, bytes_ in q.aside)
+
+
 def kinds(op: Op) -> tuple[str, ...]:
     """The sorts of calls that get a kernel of their own on a CPU, in words: see `regime`."""
     q = questions(op)
@@ -162,6 +169,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append(f"in which there are at least {ABREAST} rows of running sums or products, that are not too long")
     if q.carried:
         out.append(f"in which rows that are made of rows before have at least {RUN} bytes, or more for several threads")
+    if q.aside:
+        out.append(f"in which each of several threads has {ASIDE} bytes of each row of a triangular system")
     if q.strips:
         out.append(f"in which the result of summing rows has at most {STRIP} bytes, or {PAGE} for each of several threads")
     return tuple(out)

@@ -40,7 +40,7 @@ def everyday(asked: Options, given: Options) -> Options:
     """
     return replace(asked, ones=given.ones, fixed=given.fixed, short=given.short, rows=given.rows, few=given.few,
                    height=given.height, pair=given.pair, strip=given.strip, overlap=given.overlap,
-                   paged=given.paged, broad=given.broad, along=given.along,
+                   paged=given.paged, broad=given.broad, columns=given.columns, along=given.along,
                    abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised, widened=given.widened,
                    inward=given.inward, late=given.late, lent=given.lent, deep=given.deep)
 
