@@ -25,7 +25,7 @@ EMULATOR = Path(__file__).parent / "emulator"
 _FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-ffp-contract=off", "-w")
 _KERNEL = re.compile(r'^extern "C" __global__ void (?:__\w+\([^()]*\) )*(\w+)\(', re.MULTILINE)
 _LOOP = re.compile(r"^( *for \((?:int|pop_i64) (\w+) = ([^;]+);[^;]*;[^;{}]*\{)$", re.MULTILINE)
-_WATCHED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow", "-g1", "-gdwarf-5")
+_WATCHED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow", "-g1")
 
 
 @dataclass(frozen=True, slots=True)

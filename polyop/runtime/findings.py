@@ -7,7 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 
 from polyop.ir.expr import Load
@@ -115,13 +115,15 @@ def lines_of(path: Path, places: Sequence[int]) -> dict[int, int]:
     """The line of the module's text that the code before each place stands for; 0 if it cannot be found out."""
     before = {p: p - 1 for p in places if p}  # a return address is one past the call
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    read = partial(_asked, tool, path) if tool else partial(linetable.lines, path.read_bytes(), ending=_TEXT)
-    found = read(before.values()) if before else {}
+    if tool and before:
+        found = _asked(tool, path, before.values())
+    else:
+        found = linetable.lines(path, before.values(), _TEXT) if find_spec("elftools") else {}
     return {p: found.get(before[p], 0) if p else 0 for p in places}
 
 
 def _asked(tool: str, path: Path, addresses: Iterable[int]) -> dict[int, int]:
-    """The lines of addresses, as a tool tells them that knows what was inlined where: gcc hides no function's own lines."""
+    """The lines of addresses, as binutils or LLVM tell them."""
     # -a writes each address above its lines, the innermost first
     done = subprocess.run([tool, "-a", "-i", "-e", str(path), *map(hex, addresses)], capture_output=True, text=True, check=False)
     lines: dict[int, int] = {}

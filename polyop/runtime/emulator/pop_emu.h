@@ -27,13 +27,7 @@ extern "C" float fmaf(float, float, float);
 #define gridDim pop_emu_grid_size
 #define __global__ __attribute__((visibility("default"), noinline))
 #define __device__
-// what clang inlines into a kernel has the line that calls it, which is the one that a table of lines tells (linetable.py)
-#if defined(__clang__)
-  #define POP_EMU_UNSEEN __attribute__((nodebug))
-#else
-  #define POP_EMU_UNSEEN
-#endif
-#define __forceinline__ inline __attribute__((always_inline)) POP_EMU_UNSEEN
+#define __forceinline__ inline __attribute__((always_inline))
 #define __launch_bounds__(...)
 #define __grid_constant__
 // one section holds all shared arrays, so the runtime knows where they are
@@ -49,16 +43,16 @@ extern "C" pop_emu_view __stop_pop_views[] __attribute__((weak, visibility("hidd
 // One turn of a loop, the `turn`th or so far from its beginning: lanes are in it together, whichever of them skip turns.
 struct pop_emu_turn {
     unsigned long long around;
-    POP_EMU_UNSEEN explicit pop_emu_turn(long long turn) : around(pop_emu_turn_begins(turn)) {}
-    POP_EMU_UNSEEN ~pop_emu_turn() { pop_emu_turn_ends(around); }
+    explicit pop_emu_turn(long long turn) : around(pop_emu_turn_begins(turn)) {}
+    ~pop_emu_turn() { pop_emu_turn_ends(around); }
 };
 
 // The address of dynamic shared memory. Its arrays lie farther apart here than on a device, so offsets are looked up.
 struct pop_emu_shared_memory {
-    POP_EMU_UNSEEN explicit pop_emu_shared_memory(unsigned bytes) : base(pop_emu_shared(bytes)) {}
-    POP_EMU_UNSEEN unsigned char* operator+(size_t offset) const { return pop_emu_shared_at(offset); }
-    POP_EMU_UNSEEN unsigned char& operator[](size_t offset) const { return *pop_emu_shared_at(offset); }
-    POP_EMU_UNSEEN operator unsigned char*() const { return base; }
+    explicit pop_emu_shared_memory(unsigned bytes) : base(pop_emu_shared(bytes)) {}
+    unsigned char* operator+(size_t offset) const { return pop_emu_shared_at(offset); }
+    unsigned char& operator[](size_t offset) const { return *pop_emu_shared_at(offset); }
+    operator unsigned char*() const { return base; }
     unsigned char* base;
 };
 
