@@ -239,13 +239,16 @@ class Operator:
         Raises UnsupportedError, if there can be no kernel for that GPU here.
         """
         from polyop.runtime.gpu import call as gpu  # a call with arrays of a GPU has imported its room
-        from polyop.runtime.gpu.chips import native
+        from polyop.runtime.gpu.chips import native, runs
         from polyop.runtime.gpu.kernel import GpuKernel, prepare
         from polyop.runtime.launching import fits
 
         device, t = bound.home.device, cpu.resolve(self.target)
+        mine = f"`{self.interface.name}` is for {t.name}"
         if t.family not in ("x86", device.family):
-            raise UnsupportedError(f"`{self.interface.name}` is for {t.name}, and its arrays are on {device}")
+            raise UnsupportedError(f"{mine}, and its arrays are on {device}")
+        if t.family != "x86" and not runs(device, t):
+            raise UnsupportedError(f"{mine}, and {device} runs what is for {native(device).name}")
         t = native(device) if t.family == "x86" else t
         units, options = on_gpu(merged, seen, self.options, t)
         k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))

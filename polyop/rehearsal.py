@@ -125,4 +125,4 @@ def device_for(t: Target) -> Device | None:
     if driver.unavailable(t.family):
         return None
     devices: Iterable[Device] = (Device(t.family, k) for k in range(driver.count(t.family)))
-    return next((d for d in devices if t.arch in (chips.arch(d), chips.arch(d) + "a")), None)
+    return next((d for d in devices if chips.runs(d, t)), None)

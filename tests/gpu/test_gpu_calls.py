@@ -14,6 +14,7 @@ from fake_gpu import Capsules, CupyArray, FakeGpu, Interface
 import polyop
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import CallError, InternalError, UnsupportedError
+from polyop.ir.target import ROWS
 from polyop.runtime import store
 from polyop.runtime.gpu import chips, driver, status
 from polyop.runtime.gpu.driver import Device
@@ -232,6 +233,25 @@ def test_a_thread_without_a_context_gets_the_devices_own(torch: Any, cuda: FakeG
 def test_code_is_made_for_the_nearest_row_of_the_device(cuda: FakeGpu, capability: tuple[int, int], row: str) -> None:
     cuda.reset(arch=(*capability, b""))
     assert chips.native(Device("cuda", 0)).arch == row
+
+
+@pytest.mark.parametrize(("family", "here", "there"), [
+    ("cuda", (8, 0, b""), {"cuda:sm_80"}), ("cuda", (8, 6, b""), {"cuda:sm_80"}), ("cuda", (7, 5, b""), set()),
+    ("cuda", (9, 0, b""), {"cuda:sm_90", "cuda:sm_90a"}), ("cuda", (9, 1, b""), {"cuda:sm_90"}),
+    ("hip", (0, 0, b"gfx90a:sramecc+"), {"hip:gfx90a"}), ("hip", (0, 0, b"gfx90c"), set()),
+])
+def test_machine_code_runs_on_its_capability_and_later_ones_of_its_generation(
+        family: str, here: tuple[int, int, bytes], there: set[str], cuda: FakeGpu) -> None:
+    cuda.reset(arch=here)
+    assert {t.name for t in ROWS if chips.runs(Device(family, 0), t)} == there
+
+
+def test_an_operator_for_another_chip_says_what_this_one_runs(cuda: FakeGpu) -> None:
+    with pytest.raises(UnsupportedError, match=r"`saxpy` is for cuda:sm_80, and cuda:0 runs what is for cuda:sm_90a"):
+        polyop.op(SAXPY).compile("cuda:sm_80").operator(Interface(f32(8)), Interface(f32(8)), a=1.0)
+    cuda.reset(arch=(8, 6, b""))
+    z = polyop.op(SAXPY).compile("cuda:sm_80").operator(Interface(f32(8)), Interface(f32(8)), a=0.0)
+    np.testing.assert_allclose(z.numpy(), f32(8))
 
 
 def test_a_device_that_no_row_fits_is_refused(cuda: FakeGpu) -> None:

@@ -54,6 +54,8 @@ def test_emulation_can_be_asked_for_where_there_is_a_device(gpu: FakeGpu) -> Non
 def test_a_device_that_does_not_run_the_code_is_left_alone(cuda: FakeGpu) -> None:
     assert device_for(target("cuda:sm_90")) == device_for(target("cuda:sm_90a")) == Device("cuda", 0)
     assert device_for(target("cuda:sm_80")) is None
+    cuda.reset(arch=(8, 6, b""))
+    assert device_for(target("cuda:sm_80")) == Device("cuda", 0)
     cuda.reset(devices=0)
     assert device_for(target("cuda:sm_90a")) is None
 

@@ -67,6 +67,20 @@ def native(device: Device) -> Target:
     raise UnsupportedError(f"{device} is {name}; kernels are made for {', '.join(rows)}")
 
 
+def runs(device: Device, t: Target) -> bool:
+    """Whether machine code for `t` runs on `device`.
+
+    Source  CUDA C++ Programming Guide, "Binary Compatibility": on its own capability, and on higher ones of the same generation
+            but for what ends in `a`. AMD's code objects are for one chip.
+    """
+    if t.family != device.family:
+        return False
+    here = arch(device)
+    if t.family == "hip" or t.arch.endswith("a"):
+        return here == (t.arch if t.family == "hip" else t.arch[:-1])
+    return here[:-1] == t.arch[:-1] and here[-1] >= t.arch[-1]
+
+
 def device_of(family: str, address: int) -> Device:
     """The device that memory lies on."""
     return Device(family, driver(family).ask("pointer", _ORDINAL[family], address) & 0xFFFFFFFF)
