@@ -49,8 +49,8 @@ def lines(n: For, scope: Scope, printed: Printed) -> list[str] | None:
     column = natural(h.fragment.column, {"lane": lane_of(r.warp, scope), "reg": "pop_r"})
     element = [f"const int pop_r = {register};", *(f"const int {scope.names[i]} = {at};" for i, at in digits(h.column, column)),
                *_asked([t for t in tests if t not in of_rows], printed(s, scope), scope)]
-    row = _asked(of_rows, _over([*inner, (_ELEMENT, len(mine), 1)], element, scope), scope)
-    return _over([*around, (_ROW, r.fragment.regs, 1)], [place_of_row(r, scope, _ROW), *row], scope)
+    row = _asked(of_rows, written([*inner, (_ELEMENT, len(mine), 1)], element, scope), scope)
+    return written([*around, (_ROW, r.fragment.regs, 1)], [place_of_row(r, scope, _ROW), *row], scope)
 
 
 def _store(n: For) -> tuple[tuple[For, ...], Store, tuple[Affine, ...]] | None:
@@ -82,8 +82,8 @@ def _asked(tests: Iterable[Affine], inside: list[str], scope: Scope) -> list[str
     return [f"if ({text}) {{", *("    " + x for x in inside), "}"] if text else inside
 
 
-def _over(loops: Iterable[tuple[str, int, int]], inside: list[str], scope: Scope) -> list[str]:
-    """Loops around `inside`, outermost first: an index, its end and its step."""
+def written(loops: Iterable[tuple[str, int, int]], inside: list[str], scope: Scope) -> list[str]:
+    """Loops that are written out around `inside`, outermost first: an index, its end and its step."""
     for i, end, step in reversed(list(loops)):
         c = scope.names.get(i, i)
         inside = ["#pragma unroll", f"for (int {c} = 0; {c} < {end}; {f'++{c}' if step == 1 else f'{c} += {step}'}) {{",

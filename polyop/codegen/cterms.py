@@ -1,9 +1,9 @@
 """Terms of a sum that are added to a unit's results one by one, as C text: operands in shared memory are read 16 bytes at once.
 
-    for s < n { for r { if (t) c[r] += A_s[m, s] * B_s[n, s]; } }
+    for s < n { for q, r { if (t) c[q, r] += A_s[m, s] * B_s[n, s]; } }
 
-    for s < n by 8 { for r { pop_wide<8>(a, &A_s[m, s]); pop_wide<8>(b, &B_s[n, s]);
-                             for t < 8 { if (s + t < n && t) c[r] += a[t] * b[t]; } } }
+    for s < n by 8 { for q, r { pop_wide<8>(a, &A_s[m, s]); pop_wide<8>(b, &B_s[n, s]);
+                                for t < 8 { if (s + t < n && t) c[q, r] += a[t] * b[t]; } } }
 
 Each result has its terms in the same order. What the tests leave out is read, and not used: it lies in the same line of a tile,
 of which the unit, too, reads all. Lanes read as they do for the unit, so they meet in no bank, and an eighth as often.
@@ -14,27 +14,22 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyop.codegen import cmatrix
-from polyop.codegen.cindex import below, condition, index, multiple
+from polyop.codegen import cmatrix, crows
+from polyop.codegen.cindex import below, bounded, condition, conditions, index, multiple
 from polyop.codegen.cplace import STORED, offset, strides
-from polyop.codegen.cscope import Scope
+from polyop.codegen.cscope import Printed, Scope
 from polyop.codegen.cwide import BYTES
-from polyop.codegen.nested import nested
 from polyop.ir.expr import Affine, Load, affine, bounds, loads, map_loads, names, place, substitute
-from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store
+from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store, rebuild, walk
 
 _TERM = "pop_t"
 
 
 def run(n: For, scope: Scope, printed: Callable[[Node, Scope], list[str]]) -> list[str] | None:
     """The lines of the loop `n` over terms, `printed` being those of one; None, if operands do not lie along the sum."""
-    loops, inside = nested(n.body, Kind.ATOM)
-    tests: tuple[Affine, ...] = ()
-    while len(inside) == 1 and isinstance(inside[0], If) and not inside[0].other:
-        tests, inside = (*tests, *inside[0].tests), inside[0].then
-    if not loops or len(inside) != 1 or not isinstance(inside[0], Store) or any(n.index in names(f.upper) for f in loops):
+    s = _only(n.body)
+    if s is None or any(n.index in names(f.upper) for f in walk(n.body) if isinstance(f, For)):
         return None
-    s = inside[0]
     read = tuple(dict.fromkeys(loads(s.expr)))
     count = min((BYTES // x.dtype.bytes_ for x in read), default=0)
     deep = replace(scope, steps={**scope.steps, n.index: count})
@@ -42,7 +37,7 @@ def run(n: For, scope: Scope, printed: Callable[[Node, Scope], list[str]]) -> li
         return None
     at = {n.index: affine(n.index) + affine(_TERM)}
     asked = [below(n, b) for b in bounds(n.upper) if not b.is_constant or b.const % count]
-    asked += [t for t in tests if n.index in names(t)]
+    asked += [t for x in walk(n.body) if isinstance(x, If) for t in x.tests if n.index in names(t)]
 
     def terms(one: Store, inner: Scope) -> list[str]:
         held = {x: Buffer(f"pop_a{k}", x.dtype, ((affine(count), 1),), Space.REG) for k, x in enumerate(read)}
@@ -60,15 +55,51 @@ def run(n: For, scope: Scope, printed: Callable[[Node, Scope], list[str]]) -> li
         return [*lines, "#pragma unroll", f"for (int {_TERM} = 0; {_TERM} < {count}; ++{_TERM}) {{",
                 *("    " + x for x in body), "}"]
 
-    around: Node = s
-    if rest := tuple(t for t in tests if n.index not in names(t)):
-        around = If(rest, (s,))
-    for f in reversed(loops):
-        around = replace(f, body=(around,))
-    assert isinstance(around, For)
     i = scope.names[n.index]
+    (around,) = _of_all_terms(n.body, n.index)
     return ["#pragma unroll 1", f"for (int {i} = 0; {i} < {index(n.upper, scope.names).c}; {i} += {count}) {{",
-            *("    " + x for x in cmatrix.tile(around, deep, terms)), "}"]
+            *("    " + x for x in _around(around, deep, terms)), "}"]
+
+
+def _only(body: tuple[Node, ...]) -> Store | None:
+    """The one store in loops over tiles, over their sides, and tests, if that is all."""
+    while len(body) == 1:
+        match body[0]:
+            case Store() as s:
+                return s
+            case For(kind=Kind.ROWS | Kind.ATOM) as f:
+                body = f.body
+            case If(other=()) as f:
+                body = f.then
+            case _:
+                return None
+    return None
+
+
+def _of_all_terms(body: tuple[Node, ...], term: str) -> tuple[Node, ...]:
+    """`body` without what is asked of single terms."""
+    def go(inside: tuple[Node, ...]) -> tuple[Node, ...]:
+        return _of_all_terms(inside, term)
+
+    out: list[Node] = []
+    for n in body:
+        n = rebuild(n, go)
+        tests = tuple(t for t in n.tests if term not in names(t)) if isinstance(n, If) else ()
+        out += [replace(n, tests=tests)] if isinstance(n, If) and tests else n.then if isinstance(n, If) else [n]
+    return tuple(out)
+
+
+def _around(n: Node, scope: Scope, terms: Printed) -> list[str]:
+    """The text of loops over tiles, and of what is asked of these, around `terms`."""
+    match n:
+        case If(tests=tests, then=(inside,)):
+            return [f"if ({conditions(tests, scope.names).c}) {{", *("    " + x for x in _around(inside, scope, terms)), "}"]
+        case For(kind=Kind.ROWS, body=(inside,)):
+            lines, inner = _around(inside, scope, terms), bounded(n, scope.names)
+            lines = [f"if ({' && '.join(inner)}) {{", *("    " + x for x in lines), "}"] if inner else lines
+            return crows.lines(n, scope, terms) or crows.written([(n.index, n.end, n.step)], lines, scope)
+    assert isinstance(n, For)
+    return cmatrix.tile(n, scope, terms)
 
 
 def _lies_along(x: Load, term: str, count: int, scope: Scope) -> bool:

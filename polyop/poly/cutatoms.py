@@ -94,7 +94,8 @@ def apart(s: TileStmt, tests: Sequence[Affine], sides: tuple[SideCut, SideCut], 
     rows, row = (*down.rows, *across.rows), (*down.rows, *down.atom)
     if held is None:
         found = parted(s, tests, (*atoms, step), step, terms)
-        return Apart(found, beside=tuple(band([c.name for c in (*rows, term, *atoms)], x.name) for x in found[1:]))
+        order = (*down.rows, term, *across.rows, *atoms)  # what is asked of a row and a term is asked once for all columns
+        return Apart(found, beside=tuple(band([c.name for c in order], x.name) for x in found[1:]))
     chosen = (*down.threads, *across.threads, *row)
     buffer = Buffer(f"{held.source}_{s.name}_row", held.dtype, tuple((affine(c.cap or 1), c.step) for c in chosen), Space.REG)
     to = Load(buffer.name, tuple(affine(c.name) for c in chosen), held.dtype)

@@ -12,7 +12,7 @@ from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import DTYPES
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import loads
-from polyop.ir.loops import For, stores, walk
+from polyop.ir.loops import For, Kind, placed, stores, walk
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -151,6 +151,17 @@ def test_rows_in_shared_memory_begin_with_their_block_and_get_their_zeros_in_one
     for n, sizes in enumerate(((1, 1, 1), (63, 64, 1), (65, 63, 2), (130, 129, 65))):
         report = run(made, seen, "f16", 256, sizes, n > 0, order=("forward", "backward", "shuffled")[n % 3])
         assert not report.findings, report
+
+
+@pytest.mark.parametrize(("where", "channels"), [("cuda:sm_80", 256), ("hip:gfx942", 64)])
+def test_terms_of_an_atom_that_is_cut_are_one_loop_for_all_its_columns(where, channels):
+    """Where operands lie along the sum, lanes of each column still take 16 bytes at once."""
+    made = attention(CAUSAL, where, "f16", channels)
+    ((_, loops),) = [x for x in placed(made.nest.body, Kind.SERIAL, Kind.ROWS) if x[0].stmt == "S9_cut"]
+    order = [f.index for f in loops]
+    assert order.index("i3_q") < order.index("j_p4_s") < order.index("v_q")
+    before, _ = made.module.text.split("// S9_cut")
+    assert before[before.index("int j_p4_s"):].count("pop_wide<8>") == (2 if where.startswith("hip") else 0)
 
 
 def test_products_of_scores_that_go_to_memory_are_not_asked_which_rows_there_are():
