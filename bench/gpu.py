@@ -25,7 +25,9 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.device import apart, cases, helpers, library, speed, twice  # noqa: E402
+from bench.device import apart, cases, helpers, speed, twice  # noqa: E402
+from bench.device.about import about, lacking  # noqa: E402
+from polyop.ir.target import target  # noqa: E402
 from polyop.runtime.gpu import chips, driver  # noqa: E402
 
 PARTS = ("wrappers", "library", "speed")
@@ -66,6 +68,8 @@ def wrappers(device: driver.Device, seconds: float, workers: int) -> Results:
 
 def operators(device: driver.Device, seconds: float, workers: int) -> Results:
     """Each operator of the library beside NumPy in float64."""
+    from bench.device import library  # whose cases are the tests' own, and need what these need
+
     start = time.perf_counter()
     seen, left = library.all_of(library.jobs(("f16", "bf16")), device, seconds, workers)
     wrong = [o for o in seen if o.wrong]
@@ -76,9 +80,10 @@ def operators(device: driver.Device, seconds: float, workers: int) -> Results:
     return {"cases": len(seen), "left": left, "wrong": [asdict(o) for o in wrong]}
 
 
-def speeds(index: int, seconds: float, groups: Sequence[str], compiled: bool, keep: Callable[[Results], None]) -> Results:
-    """Speed beside torch, torch.compile and Triton; what is there so far is kept after each case. The CPU is device -1."""
-    stop = time.monotonic() + seconds
+def speeds(device: driver.Device | None, seconds: float, groups: Sequence[str], compiled: bool,
+           keep: Callable[[Results], None]) -> Results:
+    """Speed beside torch, torch.compile and Triton; what is there so far is kept after each case. None is the CPU."""
+    stop, index = time.monotonic() + seconds, device.index if device else -1
     first = next(helpers.each(apart.machine, [(index,)], seconds), helpers.Done(0, lost="no time was left"))
     if first.lost:
         print(f"speed: nothing can be measured: {first.lost}")
@@ -86,7 +91,8 @@ def speeds(index: int, seconds: float, groups: Sequence[str], compiled: bool, ke
     name, version, copy, peak = first.result
     print(f"speed: {name}, torch {version}, copies {copy / 1e9:.0f} GB/s, bf16 products {peak / 1e12:.0f} TF/s\n{speed.TITLE}")
     every = cases.cases(small=index < 0)
-    asked = [k for k, c in enumerate(every) if not groups or c.group in groups]
+    runs = {c.target: not c.target or (device is not None and chips.runs(device, target(c.target))) for c in every}
+    asked = [k for k, c in enumerate(every) if (not groups or c.group in groups) and runs[c.target]]
     ends = stop - seconds / 4 if compiled else 0.0
     rows: dict[int, speed.Row] = {}
 
@@ -113,7 +119,8 @@ def speeds(index: int, seconds: float, groups: Sequence[str], compiled: bool, ke
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}")
-    parser.add_argument("--groups", nargs="*", default=[], help="of what is measured")
+    groups = tuple(dict.fromkeys(c.group for c in cases.cases()))
+    parser.add_argument("--groups", nargs="*", default=[], choices=groups, metavar="GROUP", help=f"of {', '.join(groups)}")
     parser.add_argument("--json", type=Path, help="where everything is written in numbers")
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1),
                         help="processes at a time; 1: wrappers and library in this one")
@@ -123,21 +130,25 @@ def main(arguments: list[str] | None = None) -> int:
     if device is None:
         print(f"there is no GPU here: {reason}")
         return 2
-    print(f"{device} is {chips.arch(device)}; kernels are made for {chips.native(device).name}", flush=True)
-    parts, results = given.parts or list(PARTS), Results(device=chips.arch(device))
+    parts, results = given.parts or list(PARTS), Results(about(device))
+    print(f"{device} is {results['device']}; kernels are made for {results['made_for']}; {results['date']}, "
+          f"driver for {results['driver']}, {', '.join(f'{n} {v}' for n, v in results['versions'].items())}", flush=True)
 
     def keep(part: str, said: Results) -> None:
         results[part] = said
         if given.json:
             given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
 
-    if "wrappers" in parts:
-        keep("wrappers", wrappers(device, SECONDS["wrappers"], given.workers))
-    if "library" in parts:
-        keep("library", operators(device, SECONDS["library"], given.workers))
+    for part, run in (("wrappers", wrappers), ("library", operators)):
+        reason = lacking(part)
+        if part in parts and reason:
+            print(f"{part}: nothing can be compared: {reason}", flush=True)
+            keep(part, {"missing": reason})
+        elif part in parts:
+            keep(part, run(device, SECONDS[part], given.workers))
     if "speed" in parts:
         so_far = partial(keep, "speed")
-        so_far(speeds(device.index, SECONDS["speed"], given.groups, not given.no_compile, so_far))
+        so_far(speeds(device, SECONDS["speed"], given.groups, not given.no_compile, so_far))
     wrong = [*results.get("wrappers", {}).get("differ", ()), *results.get("library", {}).get("wrong", ()),
              *(r for r in results.get("speed", {}).get("rows", ()) if r["wrong"])]
     return 1 if wrong else 0

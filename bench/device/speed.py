@@ -11,6 +11,9 @@ from typing import Any
 import polyop
 from bench.device.cases import SIZES, Case
 from bench.device.clock import Call, Clock, timed
+from polyop import program, standard
+from polyop.ir.options import Options
+from polyop.operator import Operator
 
 Ways = Sequence[Callable[..., Any]] | str
 """To run a case, each of its tensors; or why nobody can."""
@@ -90,7 +93,7 @@ def _brief(error: Exception) -> str:
 
 
 def _measured(case: Case, stage: Stage, budget_ms: float, compiled: bool) -> Row:
-    torch, operator = stage.torch, polyop.library(case.op)
+    torch, operator = stage.torch, _operator(case)
     sets = arrays(case, stage)
     ours: Callable[..., Any] = partial(operator, **case.also)
     want, most = case.peer(torch, *(x.double() for x in sets[0])), _WRONG[case.inputs[0][1]]
@@ -108,6 +111,12 @@ def _measured(case: Case, stage: Stage, budget_ms: float, compiled: bool) -> Row
     row = Row(case.group, case.name, ms, case.bytes_ / seconds / 1e9, case.flops / seconds / 1e12,
               case.bytes_ / seconds / stage.copy, case.flops / seconds / stage.peak, error)
     return replace(row, said="; ".join(reasons), wrong="" if error <= most else f"off by {error:.1e} of the norm")
+
+
+def _operator(case: Case) -> Operator:
+    if not case.target:
+        return polyop.library(case.op)
+    return program.operator(standard.program(standard.index()[case.op]), case.op, Options(), case.target)
 
 
 def _peers(case: Case, stage: Stage, given: list[Any], compiled: bool) -> Iterator[tuple[str, Ways]]:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
+import subprocess
 import sys
 import time
 from dataclasses import replace
+from datetime import date
 from functools import partial
 from pathlib import Path
 from types import ModuleType
@@ -17,13 +20,16 @@ from fake_gpu import FakeGpu
 from gpu_kernels import module
 from strange_jobs import strange_job
 
-from bench.device import cases, clock, helpers, library, speed, twice
+import polyop
+from bench.device import apart, cases, clock, helpers, library, speed, twice
 from polyop.runtime import emulated
 from polyop.runtime.gpu.driver import Device
 from tests.library.catalog import IDS
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "bench"))
 import gpu as script
+
+ROOT = Path(__file__).parents[2]
 
 # --- wrappers ------------------------------------------------------------------------------------------------------------
 
@@ -265,6 +271,48 @@ def test_the_script_says_what_is_wrong_and_writes_it_down(cuda: FakeGpu, capsys:
     assert said["device"] == "sm_90" and said["library"]["wrong"][0]["name"] == "linalg-dot"
 
 
+def test_a_run_says_its_day_and_whose_versions(cuda: FakeGpu, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(library, "jobs", lambda dtypes: [])
+    assert script.main(["library", "--workers", "1", "--json", str(tmp_path / "x.json")]) == 0
+    said = json.loads((tmp_path / "x.json").read_text())
+    assert (said["made_for"], said["driver"]) == ("cuda:sm_90a", "CUDA 12.4") and date.fromisoformat(said["date"])
+    assert said["versions"]["polyop"] == polyop.__version__ and said["versions"]["numpy"] == np.__version__
+
+
+@pytest.mark.parametrize(("part", "package"), [("wrappers", "pytest"), ("library", "scipy")])
+def test_a_part_whose_packages_are_not_there_says_so_and_the_rest_goes_on(
+        cuda: FakeGpu, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, part: str, package: str) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda n, *more: None if n == package else found(n, *more))
+    assert script.main([part, "--workers", "1"]) == 0
+    said = capsys.readouterr().out
+    assert f"{part}: nothing can be compared: {package} is not installed: `polyop[test]` brings it" in said
+
+
+def test_the_script_begins_without_the_packages_of_the_tests() -> None:
+    blocked = "import sys; sys.modules.update(dict.fromkeys(('pytest', 'scipy', 'hypothesis'))); import bench.gpu"
+    subprocess.run([sys.executable, "-c", blocked], cwd=ROOT, check=True)
+
+
+@pytest.mark.parametrize(("arch", "asked"), [((9, 0, b""), True), ((8, 0, b""), False)])
+def test_units_of_ampere_are_measured_on_a_hopper_alone(cuda: FakeGpu, arch: tuple[int, int, bytes], asked: bool,
+                                                        monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda.reset(arch=arch)
+    given: list[int] = []
+
+    def each(f: Any, jobs: Any, *how: Any, **more: Any) -> Any:
+        if f is not apart.machine:
+            given.extend(k for k, *_ in jobs)
+        return iter([helpers.Done(0, ("G", "1", 1.0, 1.0))] if f is apart.machine else [])
+
+    monkeypatch.setattr(helpers, "each", each)
+    said = script.speeds(Device("cuda", 0), 9.0, ["gemm"], False, lambda r: None)
+    chosen = [cases.cases()[k] for k in given]
+    assert [c.group for c in chosen] == ["gemm"] * (4 if asked else 3) and len(said["rows"]) == len(chosen)
+    assert [c.target for c in chosen if c.name.endswith("mma.sync")] == ["cuda:sm_90"] * asked
+    assert all(speed._operator(c).target == (c.target or "x86") for c in chosen)
+
+
 def test_the_script_says_which_wrappers_differ(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     made = twice.Twice(Device("cuda", 0), agreed={"a": 1, "b": 2}, differ=["k for cuda:sm_80: Y[0] is 1"])
@@ -282,8 +330,8 @@ def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.Ca
 def test_what_was_measured_is_kept_after_each_case(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     kept: list[int] = []
-    said = script.speeds(-1, 200.0, ["transposes", "decode"], False, lambda r: kept.append(len(r["rows"])))
+    said = script.speeds(None, 200.0, ["transposes", "decode"], False, lambda r: kept.append(len(r["rows"])))
     assert kept == [1, 2, 3] and [r["group"] for r in said["rows"]] == ["decode", "decode", "transposes"]
     assert not any(r["wrong"] for r in said["rows"]) and "decode" in capsys.readouterr().out
-    late = script.speeds(-1, 0.0, [], False, lambda r: None)
+    late = script.speeds(None, 0.0, [], False, lambda r: None)
     assert late == {"missing": "no time was left"}
