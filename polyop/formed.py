@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from math import prod
 from typing import Any
 
-from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
-from polyop.ir.options import Layout
+from polyop.ir.options import Layout, Options
 from polyop.known import Merged
 from polyop.rewrite.flatten import products
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
 from polyop.runtime.call import CallPlan
 from polyop.runtime.entry import Record
+from polyop.runtime.estimate import Count, elements_of, points_of
 from polyop.runtime.layout import layout
 from polyop.runtime.loans import Key
 
@@ -32,12 +31,27 @@ Choice = tuple[Key, bool, bool]
 
 
 @dataclass(eq=False, slots=True)
+class Wish:
+    """What calls of a form ask for whose sizes answer all questions alike.
+
+    taken   what carries them out where there are so many kernels as `made` says: the one asked for, another one, or none
+    """
+
+    options: Options
+    asked: Key
+    made: int = 0
+    taken: Key | None = None
+
+
+@dataclass(eq=False, slots=True)
 class Form:
     """What is known of calls of one form.
 
     given     (size, which value of a call, which of its dimensions) of sizes that arrays show; `known`: those of the form itself
     views     how the arrays of the first such call lay, without their memory
+    points    how much such a call computes, and `elements`: how many its arrays have together
     records   what carries such calls out
+    wishes    what calls ask for, by what `answers` says of their sizes
     looks     of calls that the form has carried out: one that comes again is worth a plan of its own
     """
 
@@ -45,8 +59,11 @@ class Form:
     given: tuple[tuple[str, int, int], ...]
     known: Mapping[str, int]
     views: Mapping[str, View]
+    points: Count
+    elements: Count
     records: dict[Choice, Record] = field(default_factory=dict)
     looks: set[Any] = field(default_factory=set)
+    wishes: dict[tuple[Any, ...], Wish] = field(default_factory=dict)
     _units: dict[tuple[str, ...], Layout] = field(default_factory=dict)
 
     @property
@@ -66,9 +83,12 @@ class Form:
             found = self._units[ones] = layout(self.op, self.views, ones)
         return found
 
-    def elements(self, sizes: Mapping[str, int]) -> int:
-        """How many elements the arrays of a call of these sizes have together."""
-        return sum(prod([evaluate(e, sizes) for e in t.shape]) for t in self.op.tensors if t.role != "temp")
+    def wants(self, said: tuple[Any, ...], wish: Wish) -> Wish:
+        """Remember what calls ask for whose sizes answer so."""
+        if len(self.wishes) >= LOOKS:
+            self.wishes.clear()
+        self.wishes[said] = wish
+        return wish
 
     def seen(self, look: Any) -> None:
         """Remember a call that was carried out."""
@@ -89,4 +109,5 @@ def form_of(plan: CallPlan, merged: Merged, seen: Bound) -> Form | None:
     if set(op.sizes) - given.keys() - known.keys():
         return None
     views = {n: replace(v, address=0, owner=None, memory=None) for n, v in seen.views.items()}
-    return Form(merged, tuple((n, *at) for n, at in given.items()), known, views)
+    inside, shown = merged.flat.op, tuple((n, *at) for n, at in given.items())
+    return Form(merged, shown, known, views, points_of(inside), elements_of(inside))

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyop.arguments import Arguments
 from polyop.artefact import Artefact, Compile, Compiled, Instantiate
-from polyop.formed import Form, form_of
+from polyop.formed import Form, Wish, form_of
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import CallError, UnsupportedError, fail
@@ -23,7 +23,7 @@ from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import Questions, questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import answers, regime, with_answers
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
@@ -160,29 +160,42 @@ class Operator:
         merged, sizes = form.merged, form.sizes(values)
         if min(sizes.values(), default=0) < 1:
             return NotImplemented
-        points, options = work(form.op, sizes), self._variant(merged.questions, sizes)
-        asked = _as_it_lies(merged.questions, form.units(options.ones), options)
-        taken, price = asked, 0.0
-        if asked not in merged.kernels:
-            found = self._lender(merged, asked, form.units)
-            if found is None or found == asked:
-                return NotImplemented
-            taken, price = found, price_of(form.elements(sizes), points, asked, found)
+        points, wish = form.points(sizes), self._wish(form, sizes)
+        asked, taken, price = wish.asked, wish.taken, 0.0
+        if taken is None:
+            return NotImplemented
+        if taken is not asked:
+            price = price_of(form.elements(sizes), points, asked, taken)
             if not merged.loans.would_lend(asked, look, price):
                 return NotImplemented
         record = form.records.get((taken, points >= _SERIAL and threads.get_num_threads() > 1, points >= call.LASTING))
         result = native.carry(front, record, *args, **keywords) if record else NotImplemented
         if result is NotImplemented:
             return result
-        if taken == asked:
+        if taken is asked:
             merged.loans.last = look
         else:
             merged.loans.lends(asked, look, price)
         self._met += 1
         form.seen(look)
-        if record and _is_close(taken[1], options):
+        if record and _is_close(taken[1], wish.options):
             entry.vary(native, front, record, args, keywords)
         return result
+
+    def _wish(self, form: Form, sizes: dict[str, int]) -> Wish:
+        """What a call of these sizes asks for, all of them at least 1, and what carries it out."""
+        merged, count, target = form.merged, threads.get_num_threads(), cpu.resolve(self.target)
+        said = count > 1, *answers(merged.questions, sizes, self.options, target, count)
+        wish = form.wishes.get(said)
+        if wish is None:
+            options = with_threads(with_answers(self.options, said[1:]), count)
+            wish = form.wants(said, Wish(options, _as_it_lies(merged.questions, form.units(options.ones), options)))
+        if wish.made != len(merged.kernels):
+            wish.made, wish.taken = len(merged.kernels), wish.asked
+            if wish.asked not in merged.kernels:
+                found = self._lender(merged, wish.asked, form.units)
+                wish.taken = found if found != wish.asked else None
+        return wish
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> tuple[Any, _Made | None]:
         """A call that looks like none before; its result, and the plan that it leaves behind if it can."""
@@ -269,7 +282,7 @@ class Operator:
         options, count = self.options, threads.get_num_threads()
         positive = min(sizes.values(), default=1) > 0
         found = regime(q, sizes, options, cpu.resolve(self.target), count) if positive else replace(options, regime="any")
-        return found if found.threads == (count > 1) else altered(found, (("threads", count > 1),))
+        return with_threads(found, count)
 
     def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
                 points: int) -> tuple[Kernel | Interpreted, Key]:
@@ -347,6 +360,11 @@ class Operator:
                rank: int | None = None) -> Choice:
         """The Op meant by names alone: see `compile`."""
         return choose.by_names(self.interface, dtypes or {}, consts or {}, rank)
+
+
+def with_threads(options: Options, count: int) -> Options:
+    """`options` for a kernel that may use so many threads."""
+    return options if options.threads == (count > 1) else altered(options, (("threads", count > 1),))
 
 
 @lru_cache(maxsize=1024)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from math import prod
 
 from polyop.ir.errors import InternalError
 
@@ -189,4 +188,7 @@ def evaluate(x: Affine, env: Mapping[str, int]) -> int:
 
 def volume(extents: Iterable[Affine], env: Mapping[str, int]) -> int:
     """How many points a box of these extents has, where every name has a value."""
-    return prod(evaluate(e, env) for e in extents)
+    total = 1
+    for e in extents:
+        total *= evaluate(e, env)
+    return total

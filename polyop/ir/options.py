@@ -126,6 +126,10 @@ class Options:
             if value not in words:
                 raise fail("E902", f"the option `{name}` is {value!r}; expected {', '.join(map(repr, words))}")
 
+    def __hash__(self) -> int:
+        """By what the kernels of one operator mostly differ in: thirty fields would take longer than most look-ups."""
+        return hash((self.regime, self.ones, self.fixed, self.short, self.rows, self.few, self.height, self.near, self.threads))
+
     @property
     def known(self) -> dict[str, int]:
         """The sizes that are numbers in the calls the kernel is for."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
@@ -69,13 +70,15 @@ def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: 
     themselves, so that they take as long as so many. Without extents: for one element of a whole tile.
     """
     r, v = tile
-
-    def one(vectors: int) -> float:
-        return 2 * max(r * vectors * second, chains) + r + vectors * second * far
-
     down = -(-rows // r) if rows else 1 / r
     whole, rest = divmod(-(-columns // lanes), v) if columns else (1, 0)
-    return down * (whole * one(v) + (one(rest) if rest else 0)) / (1 if columns else v * second)
+    last = _step(r, rest * second, far, chains) if rest else 0
+    return down * (whole * _step(r, v * second, far, chains) + last) / (1 if columns else v * second)
+
+
+def _step(rows: int, vectors: int, far: int, chains: int) -> int:
+    """What a step of the depth takes for a tile."""
+    return 2 * max(rows * vectors, chains) + rows + vectors * far
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,21 +187,45 @@ def fitting_height(t: Target, lanes: int, rows: int, columns: int, known: bool =
 
     Raises  UnsupportedError, if the target has no tile at all.
     """
-    down, along = (rows, columns) if known else (None, None)
-
-    def taken(tile: Tile) -> float:
-        return time(tile, lanes, rows, columns, chains=t.fma_chains)
-
     narrow = tall and lanes < columns <= 2 * lanes  # each vector is then used in few rows of the target's own tile
-    own = register_tile(t, lanes, down, along)
-    best, found = taken(own), 0
-    for height in range(TALLEST_NARROW if narrow else TALLEST, min(SHORTEST, rows) - 1, -1):
-        try:
-            tile = register_tile(t, lanes, down, along, height=height)
-        except UnsupportedError:
-            continue
-        is_taller = height > (found or own[0])  # a lower one reads what is packed more often
+    down, along = (rows, columns) if known else (None, None)
+    own, others = _tiles(t, lanes, down, along, TALLEST_NARROW if narrow else TALLEST, min(SHORTEST, rows))
+    vectors = -(-columns // lanes)
+    best, found = own.time(rows, vectors), 0
+    for tile in others:
+        is_taller = tile.rows > (found or own.rows)  # a lower one reads what is packed more often
         worth = WORTH_TALLER if is_taller and t.l2 >= SLOW and not streams else WORTH
-        if (now := taken(tile)) < best * worth:
-            best, found = now, height
+        if (now := tile.time(rows, vectors)) < best * worth:
+            best, found = now, tile.rows
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class _Timed:
+    """A tile of so many rows, and what a step takes for no vectors, one, ..., and all that it has: see `time`."""
+
+    rows: int
+    steps: tuple[int, ...]
+
+    def time(self, rows: int, vectors: int) -> int:
+        """`time` for `rows` x `vectors`, of which each new size asks several tiles."""
+        most = len(self.steps) - 1
+        return -(-rows // self.rows) * (vectors // most * self.steps[most] + self.steps[vectors % most])
+
+
+@lru_cache(maxsize=256)
+def _tiles(t: Target, lanes: int, down: int | None, along: int | None, tallest: int,
+           shortest: int) -> tuple[_Timed, list[_Timed]]:
+    """The target's own tile, and those of each height for which there is one, the tallest first.
+
+    Raises  UnsupportedError, if there is none at all.
+    """
+    def timed(tile: Tile) -> _Timed:
+        r, most = tile
+        return _Timed(r, (0, *(_step(r, v, 1, t.fma_chains) for v in range(1, most + 1))))
+
+    found = []
+    for height in range(tallest, shortest - 1, -1):
+        with suppress(UnsupportedError):
+            found.append(timed(register_tile(t, lanes, down, along, height=height)))
+    return timed(register_tile(t, lanes, down, along)), found

@@ -84,6 +84,10 @@ class Target:
     answers: bool = False
     spare: bool = False
 
+    def __hash__(self) -> int:
+        """By name alone: calls of new sizes look things up by target, and twenty fields would take longer than what they find."""
+        return hash(self.name)
+
     def lanes(self, bytes_: int) -> int:
         """How many elements of `bytes_` each fit into a vector register."""
         return max(1, self.vector_bytes // bytes_)

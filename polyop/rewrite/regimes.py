@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from polyop.ir.expr import evaluate, volume
 from polyop.ir.op import Op
@@ -22,6 +22,7 @@ from polyop.rewrite.tile_regimes import (
     RESULTS,
     ROWS,
     UPRIGHT,
+    Tiles,
     Values,
     few_rows,
     has_many_rows,
@@ -40,33 +41,79 @@ ASIDE = 384  # bytes of a row of a triangular system for each thread: two blocks
 RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 
 
+class Answers(NamedTuple):
+    """The fields of `Options` that sizes decide about. A tuple, since it is made and looked up for each call of new sizes."""
+
+    near: bool
+    ones: tuple[str, ...]
+    fixed: Values
+    short: int
+    rows: int
+    few: Values
+    height: int
+    pair: int
+    strip: bool
+    factors: bool
+    late: bool
+    inward: Values
+    overlap: int
+    cascade: bool
+    shares: Values
+    abreast: bool
+    along: int
+    deep: bool
+    raised: bool
+    widened: tuple[str, ...]
+    lent: bool
+    broad: bool
+    columns: bool
+    paged: bool
+
+
 def regime(q: Questions, sizes: Mapping[str, int], options: Options, target: Target, threads: int = 1) -> Options:
     """`options` for a call of these sizes, all of them at least 1, on so many threads of `target`."""
+    return with_answers(options, answers(q, sizes, options, target, threads))
+
+
+def with_answers(options: Options, found: tuple[Any, ...]) -> Options:
+    """`options` with these answers; itself, if it has them all."""
+    new = tuple((n, x) for n, x in zip(Answers._fields, found, strict=False) if getattr(options, n) != x)
+    return altered(options, new) if new else options
+
+
+def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Target, threads: int) -> tuple[Any, ...]:
+    """What `options` has for such a call, as far as sizes decide about it: `Answers`, or the first of them.
+
+    Notes   Each call of new sizes asks all of this, so what an operator has nothing of costs no call of a function.
+    """
     near = bool(q.far) and all(sizes[n] <= BOUND for n in q.far)
-    options = _with(options, near=near)
     if not options.special:
-        return options
-    ones = narrow_sizes(q, sizes)
+        return (near,)
+    ones = narrow_sizes(q, sizes) if q.narrow else ()
     if ones:
-        return _with(options, ones=ones)
+        return near, ones
     t = tiles(q, sizes, options, target, threads)
-    whole = not (t.rows or t.few or t.short == SHORT or t.factors or t.late or t.inward)
     relaxed = options.numerics != "strict"
-    cascade = options.cascade or (relaxed and one_pass_pays(q.passes, sizes, target, threads))
-    overlap = options.overlap or tile_rows(q.chains, sizes, target)
+    cascade = options.cascade or (bool(q.passes) and relaxed and one_pass_pays(q.passes, sizes, target, threads))
+    overlap = options.overlap or (tile_rows(q.chains, sizes, target) if q.chains else 0)
     overlap = overlap or (rows_of_images(q.inward, sizes, target, threads) if t.inward else 0)
-    shares = options.shares or (_shares(q, sizes, target, threads, t.factors) if relaxed and not cascade else ())
-    return _with(options, ones=t.ones, fixed=t.fixed, short=t.short, rows=t.rows, few=t.few, height=t.height, pair=t.pair,
-                 strip=t.strip, factors=t.factors, late=t.late, inward=options.inward or t.inward,
-                 overlap=overlap, cascade=cascade, shares=shares, abreast=options.abreast or runs_abreast(q, sizes, target),
-                 along=options.along or run_of_rows(q, sizes, target, threads),
-                 deep=options.deep or (not t.rows and is_deep(q, sizes, target)),
-                 raised=options.raised or raising_pays(q.alike, sizes, target),
-                 widened=options.widened or to_widen(q.wide, sizes, target, not relaxed),
-                 lent=options.lent or has_long_rows(q, sizes, target),
-                 broad=options.broad or (threads > 1 and whole and has_many_rows(q, sizes, threads, t.short == TURNED)),
-                 columns=options.columns or (threads > 1 and has_columns(q, sizes, threads)),
-                 paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(t.rows), threads)))
+    shares = options.shares or (_shares(q, sizes, target, threads, t.factors) if q.sums and relaxed and not cascade else ())
+    return Answers(
+        near, t.ones, t.fixed, t.short, t.rows, t.few, t.height, t.pair, t.strip, t.factors, t.late, options.inward or t.inward,
+        overlap, cascade, shares,
+        abreast=options.abreast or (bool(q.abreast) and runs_abreast(q, sizes, target)),
+        along=options.along or (run_of_rows(q, sizes, target, threads) if q.carried else 0),
+        deep=options.deep or (bool(q.deep) and not t.rows and is_deep(q, sizes, target)),
+        raised=options.raised or (bool(q.alike) and raising_pays(q.alike, sizes, target)),
+        widened=options.widened or (to_widen(q.wide, sizes, target, not relaxed) if q.wide else ()),
+        lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
+        broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
+        columns=options.columns or (threads > 1 and has_columns(q, sizes, threads)),
+        paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(t.rows), threads)))
+
+
+def _is_whole(t: Tiles) -> bool:
+    return not (t.rows or t.few or t.short == SHORT or t.factors or t.late or t.inward)
 
 
 def _shares(q: Questions, sizes: Mapping[str, int], target: Target, threads: int, factors: bool) -> Values:
@@ -78,12 +125,6 @@ def _shares(q: Questions, sizes: Mapping[str, int], target: Target, threads: int
         rest = tuple(x for x in found if x.target not in dict(shares))
         shares += thread_shares(rest, sizes, few_rows(q, sizes))
     return shares
-
-
-def _with(options: Options, **fields: Any) -> Options:
-    """`options` with these values; itself, if it has them all, as most calls find: a copy costs more than asking."""
-    new = {n: x for n, x in fields.items() if getattr(options, n) != x}
-    return altered(options, tuple(new.items())) if new else options
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

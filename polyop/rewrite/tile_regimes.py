@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from math import prod
+from typing import NamedTuple
 
 from polyop.ir.expr import evaluate, names, volume
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
@@ -36,9 +36,8 @@ Values = tuple[tuple[str, int], ...]
 """(size, value), or (size, at most how much), of some sizes."""
 
 
-@dataclass(frozen=True, slots=True)
-class Tiles:
-    """What tiles are made for: fields of `Options`, by their names."""
+class Tiles(NamedTuple):
+    """What tiles are made for: fields of `Options`, by their names. A tuple, since it is made for each call of new sizes."""
 
     ones: tuple[str, ...]
     rows: int
@@ -58,20 +57,20 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     relaxed = options.numerics != "strict"
     ones, rows, few, strip, short = _few_or_short(q, sizes, target)
     plain = not (rows or few)
-    height = tile_height(q, sizes, target, short) if plain else 0
-    fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW)
+    height = tile_height(q, sizes, target, short) if plain and q.tile else 0
+    fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
-    fixed += little_sizes(q, sizes, ones)
-    factors = options.factors or (relaxed and factors_out(q.inner, sizes))
+    fixed += little_sizes(q, sizes, ones) if q.little else ()
+    factors = options.factors or (bool(q.inner) and relaxed and factors_out(q.inner, sizes))
     if plain and factors and len(q.inner) == 1:  # tiles are the inner sum's, which is a product of matrices
         height, short = inner_height(q.inner[0], sizes, target), 0
     plain, pair = plain and not factors, 0
     inward = to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ()
-    late = options.late or (plain and not fixed and lies_across(q, sizes, target))
+    late = options.late or (bool(q.late) and plain and not fixed and lies_across(q, sizes, target))
     if late:  # tiles are those of another result
         height, short, fixed = 0, 0, few_terms(q, sizes, ones)
-    elif plain and not short and not fixed:
+    elif plain and not short and not fixed and q.brief[0]:
         fixed = brief_sizes(q, sizes, ones, target)
         paired, pair = tile_pair(q, sizes, target)
         if pair and q.sides:
@@ -81,13 +80,13 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
 
 def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[tuple[str, ...], int, Values, bool, int]:
     """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
-    ones, rows = tuple(n for n in q.windows if sizes[n] == 1), few_rows(q, sizes)
+    ones, rows = tuple(n for n in q.windows if sizes[n] == 1) if q.windows else (), few_rows(q, sizes) if q.rows else 0
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *q.single)))
-    strip, short = has_strip(q, sizes, bool(rows)), shortness(q, sizes, target)
-    short = short or (TURNED if not rows and stands_upright(q, sizes) else 0)
-    few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1])
-    few += () if rows else tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS)
+    strip, short = bool(q.strips) and has_strip(q, sizes, bool(rows)), shortness(q, sizes, target) if q.short else 0
+    short = short or (TURNED if q.upright and not rows and stands_upright(q, sizes) else 0)
+    few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1]) if q.turns else ()
+    few += tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS) if q.heads and not rows else ()
     if strip and rows > 1:  # then a contraction is packed, to which its strip means nothing
         rows, strip = 0, has_strip(q, sizes, False)
     return ones, rows, few, strip, short

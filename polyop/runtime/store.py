@@ -48,6 +48,9 @@ class Memo(Generic[V]):
         """The value of `key`, if it has been made."""
         return self._values.get(key)
 
+    def __len__(self) -> int:
+        return len(self._values)
+
     def __contains__(self, key: Any) -> bool:
         return key in self._values
 
