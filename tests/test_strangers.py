@@ -166,11 +166,30 @@ def test_a_loop_over_lanes_that_has_one_point_is_compiled(caplog, tmp_path, monk
     assert not caplog.records
 
 
-def test_a_product_over_an_upper_triangle_is_packed_without_complaint(caplog, tmp_path, monkeypatch):
+TRIANGLES = {
+    "m <= k": lambda m, n, k: m <= k,
+    "k <= m": lambda m, n, k: k <= m,
+    "k <= n": lambda m, n, k: k <= n,
+    "n <= k": lambda m, n, k: n <= k,
+    "n <= k <= m": lambda m, n, k: (n <= k) & (k <= m),
+    "k <= m, k <= n": lambda m, n, k: (k <= m) & (k <= n),
+    "n <= m": lambda m, n, k: n <= m + 0 * k,
+}
+
+
+@pytest.mark.parametrize("condition", TRIANGLES)
+def test_a_product_over_a_triangle_is_packed_without_complaint(condition, caplog, tmp_path, monkeypatch):
     monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
-    text = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] where m <= k }"
-    notes = polyop.op(text).compile().notes
-    assert any("packed: rows m" in n and "not packed" not in n for n in notes)
+    f = polyop.op(f"op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) {{ C[m, n] += A[m, k] * B[k, n] where {condition} }}")
+    notes = f.compile().notes
+    packed = [n for n in notes if "packed: rows m" in n and "not packed" not in n]
+    assert packed and not any("not on rung" in n for n in notes)
+    assert ("fused" in packed[0]) == (condition != "n <= m")  # a tile beyond the diagonal does nothing, and copies nothing either
+    for m, n, k in ((1, 1, 1), (7, 65, 64), (49, 100, 67)):
+        a, b = (np.random.default_rng(k).standard_normal(s).astype(np.float32) for s in ((m, k), (k, n)))
+        terms = a[:, None, :].astype(float) * b.T[None]
+        places = np.arange(m)[:, None, None], np.arange(n)[None, :, None], np.arange(k)[None, None]
+        np.testing.assert_allclose(f(a, b), np.where(TRIANGLES[condition](*places), terms, 0).sum(2), atol=1e-4)
     assert not caplog.records
 
 

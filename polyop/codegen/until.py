@@ -8,31 +8,40 @@ becomes
 
 So it is where tiles are boxes and the last share of a sum or the last block of a row is not. A test in each step costs a product
 of 32 x 32 and depth 100,000 a third of its time.
+
+A loop inside rows or lanes has one end for all of them: what a test says of each, { k <= n } for lanes along n, is for `ties.py`.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from polyop.ir.expr import Affine, affine, bounds, names, quasi
-from polyop.ir.loops import For, If, IfData, Kind, LoopNest, Node, Prefetch, rebuild
+from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Prefetch, rebuild
 
 Body = tuple[Node, ...]
 
 
 def end_early(nest: LoopNest) -> LoopNest:
     """`nest` with every such serial loop ended early; hints to fetch what would follow are left out."""
-    def go(body: Body) -> Body:
-        return tuple(_ended(rebuild(n, go)) for n in body)
-
-    return replace(nest, body=go(nest.body))
+    return replace(nest, body=_all_ended(nest.body, frozenset()))
 
 
-def _ended(n: Node) -> Node:
+def _all_ended(body: Body, abreast: frozenset[str]) -> Body:
+    """`body` inside the rows and lanes `abreast`."""
+    out = []
+    for n in body:
+        inside = abreast | {n.index} if isinstance(n, For) and n.kind in LOCKSTEP else abreast
+        out.append(_ended(rebuild(n, partial(_all_ended, abreast=inside)), abreast))
+    return tuple(out)
+
+
+def _ended(n: Node, abreast: frozenset[str]) -> Node:
     if not isinstance(n, For) or n.kind != Kind.SERIAL:
         return n
     last = {t: affine(n.index) + t for t in _asked(n.body) or () if t.factor(n.index) == -1}  # t holds while index <= last
-    known = frozenset(t for t, x in last.items() if n.index not in names(x))
+    known = frozenset(t for t, x in last.items() if not names(x) & (abreast | {n.index}))
     if not known:
         return n
     ends = sorted((last[t] + 1 for t in known), key=str)

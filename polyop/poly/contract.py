@@ -25,6 +25,7 @@ from polyop.poly.roles import (
     classify,
     ends_early,
     is_movable,
+    is_triangular,
     iterators_of,
 )
 
@@ -168,8 +169,8 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     plainly = chunk and not (outer or ahead or tile.beside or tile.across or tile.dot)
     deep = plan.options.deep and plainly and set(c.having(CONTRACTED)) == set(x.long)
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()
-    # where threads take some rows each, none of these is the first for all of them
-    fuse = fusible and not behind and not (common and len(c.having(ROW)) > 1)
+    # where threads take some rows each, none of these is the first for all of them; nor where a diagonal leaves out whole tiles
+    fuse = fusible and not behind and not (common and len(c.having(ROW)) > 1) and not is_triangular(c)
     found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_outside=threads and not common,
                     rows_behind=behind, beside=tile.beside, fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
     return (replace(found, apart=apart), found) if apart else (found,)

@@ -110,6 +110,12 @@ def ends(u: Stmt, depth: str, around: frozenset[str]) -> tuple[Affine, ...]:
     return tuple(x for w in u.where if isinstance(w, Tests) for x in w.tests if x.factor(depth) < 0 and names(x) & around)
 
 
+def is_triangular(c: Contraction) -> bool:
+    """Whether a condition ties rows of the result to its columns, { j <= i }: tiles beyond the diagonal do nothing then."""
+    return any(isinstance(w, Tests) and any(names(x) & {*c.having(ROW)} and names(x) & {*c.having(COLUMN)} for x in w.tests)
+               for w in c.update.where)
+
+
 def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
     """The instruction that adds up several steps of `depth` in each lane, if the update is a plain sum of products.
 

@@ -6,7 +6,7 @@ import islpy as isl
 import pytest
 
 from polyop.codegen.until import end_early
-from polyop.ir.expr import Const
+from polyop.ir.expr import Const, names
 from polyop.ir.loops import If, LoopNest, Prefetch, stores, structure, walk
 from polyop.poly.verify.rewrites import follows
 from tests.codegen.nests import F32, A, ld, loop, nest, rows, st, tensor
@@ -58,3 +58,11 @@ def test_inner_loops_end_for_themselves():
     cut = end_early(of(inner, upper="M"))
     assert structure(cut.body) == "k(j(s))" and str(cut.body[0].upper) == "min(M, N)"
     assert str(cut.body[0].body[0].upper) == "min(4, N)"
+
+
+@pytest.mark.parametrize("last", [A("N", (-1, "k"), -1), A("p", (-1, "k"))])
+def test_a_loop_in_rows_ends_where_it_does_for_all_of_them(last):
+    whole = nest([tensor("x", 99), tensor("y", 99)], [rows("p", 4, None, loop("k", 8, If((last,), (y("p"),))))], sizes=("N",))
+    cut = end_early(whole)
+    assert str(cut.body[0].body[0].upper) == ("min(8, N)" if "N" in names(last) else "8")
+    assert (cut == whole) == ("p" in names(last))
