@@ -3,8 +3,11 @@
     for n_r { for v (lanes) { for k { acc[v] += B[k, n_r + v] } } }                      becomes
     for n_r { for v (lanes) { for k { prefetch B[k + 16, n_r + v]; acc[v] += B[k, n_r + v] } } }
     for n_r { for v (lanes) { for k in [0, min(8, ..)) { prefetch B[k, n_r + v + 512]; acc[v] += B[k, n_r + v] } } }
+    for s (rows) { for l (lanes) { W[s, l] = B[n + l, k + s] } }                         becomes
+    for l (rows) { prefetch B[n + l, k + 96] } for s (rows) { for l (lanes) { W[s, l] = B[n + l, k + s] } }
 
-Where the loop has no more steps than that, what comes next is further on in the same rows.
+Where the loop has no more steps than that, what comes next is further on in the same rows; so it is where a square of an operand
+is copied turned, of which it is known that few steps of the depth, here 96, are added up.
 """
 
 from __future__ import annotations
@@ -63,8 +66,12 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
     space = {b.name: b.space for b in nest.buffers}
 
     def go(body: Body) -> Body:
-        return tuple(opened(n) if isinstance(n, For) and _is_full_tile(n) and not _is_brief(n) else rebuild(n, go)
-                     for n in body)
+        return tuple(x for n in body for x in one(n))
+
+    def one(n: Node) -> Body:
+        if isinstance(n, For) and _is_full_tile(n) and not _is_brief(n):
+            return (opened(n),)
+        return (*next_square(nest, n), n) if isinstance(n, For) and n.kind == Kind.ROWS else (rebuild(n, go),)
 
     def opened(n: For) -> For:
         outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
@@ -103,6 +110,29 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
         return place(x, {n.index: affine(n.index) + steps * n.step})
 
     return replace(nest, body=go(nest.body))
+
+
+def next_square(nest: LoopNest, n: For) -> Iterator[Node]:
+    """Hints for what the same square of the next block reads, where `n` copies a whole one: rows of an operand become columns.
+
+    These rows are as long as the sum, and each lies on a page of its own; mostly the next block's follow them.
+    """
+    lanes = n.body[0]
+    if not isinstance(lanes, For) or lanes.kind != Kind.LANES or not lanes.is_full or not n.is_full or len(lanes.body) > 1:
+        return
+    s = lanes.body[0]
+    if not isinstance(s, Store) or not isinstance(s.expr, Load) or any(map(is_computed, (*s.target.index, *s.expr.index))):
+        return
+    to, b = nest.buffer(s.target.source), nest.buffer(s.expr.source)
+    if to.space != Space.WORK or b.space != Space.TENSOR or b.unit is None:
+        return
+    along = s.expr.index[b.unit]
+    position = zip(s.target.index, to.dims, strict=True)
+    steps = [extent for p, (extent, _) in position if isinstance(p, Affine) and n.index in names(p)]
+    is_upright = isinstance(along, Affine) and along.factor(n.index) == 1 and lanes.index not in names(along)
+    if is_upright and len(steps) == 1 and steps[0].is_constant and steps[0].const <= FEW_STEPS:
+        later = place(s.expr, {n.index: steps[0]})
+        yield replace(lanes, kind=Kind.ROWS, body=(Prefetch(replace(later, guard=())),))
 
 
 def with_next_rows(nest: LoopNest, n: For, tile: For) -> Node:

@@ -20,9 +20,10 @@ from polyop.rewrite.upright import COLUMNS
 
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TERMS = 128  # of sums of a streamed operand that are a number
-BRIEF = 64  # terms at most of sums that are never cut
+BRIEF = 128  # terms at most of sums that are never cut
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
+WHOLE = 8  # vectors that are whole rows of what comes from memory, whatever pieces tiles take of them
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
 LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
 LITTLES = 16  # the same of several products, whose loops take longer to compile
@@ -153,7 +154,7 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     several = any(len(extents or ()) > 1 for extents in q.rows)
     lanes = target.lanes(bytes_)
     shape, lies = q.packed
-    streams = volume(shape, sizes) * bytes_ > 2 * target.l2 and (lies or down < AGAIN)
+    streams = volume(shape, sizes) * bytes_ > 2 * target.l2 and (lies or down < AGAIN) and along > lanes * WHOLE
     height = fitting_height(target, lanes, down, along, known=known, tall=several and not (short or q.windows), streams=streams)
     windows, steps = (volume(part, sizes) for part in q.sliding)
     slides = not short and windows > 1 and steps >= STEPS

@@ -120,3 +120,21 @@ def test_a_copy_of_few_known_steps_asks_for_the_same_rows_of_the_next_tile(steps
     work = Buffer("W", F32, ((affine("K"), 1), (affine(64), 1)), Space.WORK)
     n = nest([tensor("X", "K", "N"), work, reg("acc", 64)], [loop("n_c", "N", body, step=64)], sizes=("K", "N"))
     assert early(n) == [place]
+
+
+def squares(steps, at, lane=None):
+    """Squares of X, whose unit stride is at the place `at`, copied into W with lanes along n; `lane`: those of the last."""
+    copy = st(ld("W", A("k", "s"), "v"), ld("X", A("n", "v"), at))
+    square = rows("s", 16, None, lanes("v", 16, lane, copy))
+    work = Buffer("W", F32, ((affine(steps), 1), (affine(16), 1)), Space.WORK)
+    return nest([tensor("X", "N", "K"), work], [loop("n", "N", loop("k", steps, square, step=16), step=16)], sizes=("K", "N"))
+
+
+@pytest.mark.parametrize(("n", "places"), [
+    (squares(96, A("k", "s")), ["X[n + v, k + 96]"]), (squares(FEW_STEPS, A("k", "s")), [f"X[n + v, k + {FEW_STEPS}]"]),
+    (squares(FEW_STEPS + 16, A("k", "s")), []), (squares("K", A("k", "s")), []), (squares(96, A("k", (2, "s"))), []),
+    (squares(96, A("k", "s"), least(16, "N", (-1, "n"))), [])])
+def test_squares_of_few_known_steps_ask_for_the_same_ones_of_the_next_block(n, places):
+    """Each row of a square once, where a whole one stands upright in memory."""
+    assert early(n) == places
+

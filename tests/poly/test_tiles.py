@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+import polyop
 from polyop.ir.expr import loads
 from polyop.ir.loops import stores, structure, walk
 from polyop.ir.options import SHORT, TURNED, Layout, Options
@@ -357,3 +358,11 @@ def test_sums_whose_few_terms_are_known_are_never_fetched_from_the_result():
     for m, n in ((1, 1), (7, 17), (13, 129)):
         arrays, got = run(brief, {"M": m, "N": n})
         np.testing.assert_allclose(got, arrays["A"].astype(np.float64) @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+def test_squares_of_an_operand_that_ask_for_the_next_block_are_right_at_their_edges():
+    text = "op f(X: f32[C, A, B, 40], W: f32[40, J]) -> (Z: f32[C, J, B, A]) { Z[c, j, b, a] += X[c, a, b, k] * W[k, j] }"
+    f, rng = polyop.op(text), np.random.default_rng(3)
+    for c, a, b, j in ((1, 1, 1, 1), (2, 15, 3, 7), (1, 16, 2, 6), (3, 17, 1, 13), (2, 65, 5, 8)):
+        x, w = (rng.standard_normal(s).astype(np.float32) for s in ((c, a, b, 40), (40, j)))
+        np.testing.assert_allclose(f(x, w), np.einsum("cabk,kj->cjba", x.astype(np.float64), w), rtol=1e-4, atol=1e-4)

@@ -432,6 +432,14 @@ def test_the_terms_of_sums_are_known_where_they_are_few_and_the_result_passes_by
     assert "terms" in " ".join(kinds(instantiate(parse(Source("<test>", text)), "f")))
 
 
+def test_columns_that_a_block_has_as_whole_rows_stream_from_memory_in_tiles_of_any_width():
+    """Of 96 columns three vectors at a time leave nothing, in 8 rows; of 328 pieces of four come sooner."""
+    text = "op f(X: f32[C, A, B, K], Y: f32[K, J]) -> (Z: f32[C, J, B, A]) { Z[c, j, b, a] += X[c, a, b, k] * Y[k, j] }"
+    q, far = questions(instantiate(parse(Source("<test>", text)), "f")), BY_NAME["x86:sapphirerapids"]
+    sizes = {"A": 96, "B": 84, "C": 84, "J": 24, "K": 96}
+    assert [tile_height(q, sizes | {"A": a}, far, 0) for a in (96, 328)] == [8, 0]
+
+
 def test_lanes_run_over_two_columns_where_one_leaves_vectors_half_empty():
     text = "op f(X: f32[B, K, I], Y: f32[J, A, K]) -> (Z: f32[I, J, B, A]) { Z[i, j, b, a] += X[b, k, i] * Y[j, a, k] }"
     q, sizes = questions(instantiate(parse(Source("<test>", text)), "f")), {"A": 24, "B": 21, "I": 9, "J": 20, "K": 99}
