@@ -1,22 +1,23 @@
 """Strategy "turned": a recurrence along what has unit stride, for a vector of independent sequences at once.
 
-    shell.. c_t n_c ( c_v ( n_p (turn) )   c_v ( n_i (statement) )   n_v ( c_p (unturn) ) )
+    shell.. c_t n_c ( c_v ( n_p (turn) )   c_v ( n_i (statement) )   n_v ( c_p (unturn) )   c_v ( n_d (keep) ) )
 
-    turn        in[n_p, c_v]      = X[c_t + c_v, n_c + n_p]                 rows n_p: squares are transposed in registers
-    statement   out[n, c_v]       = f(out[n - 1, c_v], in[n_i, c_v])        n = n_c + n_i, in order
-    unturn      Y[c_t + c_p, n]   = out[n, c_p]                             lanes n_v: squares are transposed again
+    turn        in[n_p, c_v]            = X[c_t + c_v, n_c + n_p]           rows n_p: squares are transposed in registers
+    statement   out[d + n_i, c_v]       = f(out[d + n_i - 1, c_v], in[n_i, c_v])                    in order
+    unturn      Y[c_t + c_p, n_c + n_v] = out[d + n_v, c_p]                 lanes n_v: squares are transposed again
+    keep        out[n_d, c_v]           = out[width + n_d, c_v]             the last d steps, which the next square reads
 
 Each sequence is computed in the order in which it is written down, so that rounding stays what it was. The results of a
-vector of sequences lie in work space, from where later steps read them. A step of one addition or multiplication gains only where
+square lie in work space, which stays in L1 however long sequences are. A step of one addition or multiplication gains only where
 there are sequences enough in a call, and their results stay in L2 (`Options.abreast`). A vector at a time is best: two or four
 gain where a step is long (log-sum-exp: a fifth, two fifths), and lose everywhere else.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Expr, Load, affine, loads, map_loads, names, substitute_expr
+from polyop.ir.expr import Affine, Load, affine, loads, map_loads, names, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.scans import is_one_instruction
 from polyop.poly.build import Axes, Builder, Home, Part, Plan, shared_out
@@ -78,6 +79,12 @@ def runs_back(s: Stmt, load: Load, d: int) -> bool:
     return True
 
 
+def steps_back(s: Stmt, d: int) -> int:
+    """How far back in its sequence the elements lie that `s` reads, at most."""
+    places = ((s.target.index[d], x.index[d]) for x in loads(s.expr) if x.source == s.target.source)
+    return max((p - q).const for p, q in places if isinstance(p, Affine) and isinstance(q, Affine))
+
+
 def turns(plan: Plan, s: Stmt, load: Load, serial: str) -> bool:
     """Whether `load` stays where it is along the loop, or runs with it in unit steps and is read at each of them."""
     step = spacing(plan, s, load, serial)
@@ -101,7 +108,9 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -
                 n: Axis((Coord(f"{n}_c", width), Coord(f"{n}_{step}", 1, width)), start)}
 
     t = plan.scop.op.tensor(s.target.source)
-    out = Buffer(f"{plan.stems[t.name]}_turned", t.dtype, ((t.shape[d], 1), (affine(width), 1)), Space.WORK, private=True)
+    back = steps_back(s, d)
+    dims = ((affine(back + width), 1), (affine(width), 1))
+    out = Buffer(f"{plan.stems[t.name]}_turned", t.dtype, dims, Space.WORK, private=True)
     dropped = tuple(k != d for k in range(len(t.shape)))
     b = Builder(plan, cluster, {t.name: Home(out, dropped, (f"{c}_v",))})
     b.buffer(out)
@@ -116,19 +125,31 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -
             name = b.move(f"{s.name}_turn{len(turned)}", s, at, loops, here, b.located(s, x, at))
             packs += bands((f"{c}_v", f"{n}_p"), name)
             turned[x] = Load(here.source, (affine(f"{n}_i"), affine(f"{c}_v")), x.dtype)
+
+    def beside(x: Load, at: Axes, lane: str) -> Load:
+        """Where `x`, an element of the result, lies while its square is computed; in the iterators of `s`."""
+        found = Home(out, dropped, (lane,)).place(x, s, plan, at)
+        assert isinstance(found.index[0], Affine)
+        return replace(found, index=(found.index[0] - start - affine(f"{n}_c") + back, *found.index[1:]))
+
+    def place(x: Load, at: Axes, lane: str) -> Load:
+        found = substitute_expr(beside(x, at, lane), plan.values(s, at))
+        assert isinstance(found, Load)
+        return found
+
     at = inside("v", "i")
-
-    def place(x: Load) -> Expr:
-        return turned.get(x) or (b.homes[x.source].place(x, s, plan, at) if x.source in b.homes else x)
-
-    value = substitute_expr(map_loads(s.expr, place), plan.values(s, at))
-    step = bands((f"{c}_v", f"{n}_i"), b.compute(s, at, loops, expr=value))
-    back = inside("p", "v")
-    target = substitute_expr(s.target, plan.values(s, back))
+    value = map_loads(s.expr, lambda x: turned.get(x) or (beside(x, at, f"{c}_v") if x.source == t.name else x))
+    value = substitute_expr(value, plan.values(s, at))
+    step = bands((f"{c}_v", f"{n}_i"), b.compute(s, at, loops, place(s.target, at, f"{c}_v"), value))
+    turn = inside("p", "v")
+    target = substitute_expr(s.target, plan.values(s, turn))
     assert isinstance(target, Load)
-    read = Home(out, dropped, (f"{c}_p",)).place(s.target, s, plan, back)
-    unturn = b.move(f"{s.name}_unturn", s, back, loops, target, substitute_expr(read, plan.values(s, back)))
+    unturn = b.move(f"{s.name}_unturn", s, turn, loops, target, place(s.target, turn, f"{c}_p"))
+    last = {**at, n: Axis((Coord(f"{n}_c", width), Coord(f"{n}_d", 1, back)), start + (width - back))}
+    kept = place(s.target, last, f"{c}_v")
+    keep = b.move(f"{s.name}_keep", s, last, loops, replace(kept, index=(affine(f"{n}_d"), *kept.index[1:])), kept)
     serial = [*around, f"{c}_t"]
     b.kinds |= {f"{c}_v": (Kind.LANES, width), f"{n}_p": (Kind.ROWS, width), f"{n}_v": (Kind.LANES, width),
                 f"{c}_p": (Kind.ROWS, width)} | shared_out(plan, serial, 1 if len(serial) > 2 else 0)
-    return b.part(bands((*serial, f"{n}_c"), *packs, *step, *bands((f"{n}_v", f"{c}_p"), unturn)))
+    after = (*bands((f"{n}_v", f"{c}_p"), unturn), *bands((f"{c}_v", f"{n}_d"), keep))
+    return b.part(bands((*serial, f"{n}_c"), *packs, *step, *after))

@@ -18,6 +18,7 @@ from polyop.runtime.layout import contiguous
 HEAD = "op f(X: f32[C, N], D: f32[C], Z: f32[N, C]) -> (Y: f32[C, N]) "
 RUNNING = HEAD + "{ Y[c, n] = max((Y[c, n-1] else X[c, n]), X[c, n]) }"
 SECOND = HEAD + "{ Y[c, n] = D[c] * (Y[c, n-1] else 0) - 0.5 * (Y[c, n-2] else D[c]) + X[c, n] * X[c, n] }"
+FAR = HEAD + "{ Y[c, n] = max((Y[c, n-1] else 0), (Y[c, n-21] else D[c])) - X[c, n] }"
 BATCH = "op f(X: f32[B, C, N]) -> (Y: f32[B, C, N]) { Y[b, c, n] = abs((Y[b, c, n-1] else 0) - X[b, c, n]) }"
 SUM = HEAD + "{ Y[c, n] = (Y[c, n-1] else 0) + X[c, n] }"
 PRODUCT = HEAD + "{ Y[c, n] = (Y[c, n-1] else 1) * X[c, n] }"
@@ -33,11 +34,18 @@ def middle(text: str, arch: str = "x86-64-v4", abreast: bool = False) -> Middle:
 
 
 @pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
-@pytest.mark.parametrize("text", [RUNNING, SECOND, BATCH])
+@pytest.mark.parametrize("text", [RUNNING, SECOND, FAR, BATCH])
 def test_sequences_side_by_side_are_turned_and_proved(text, arch):
     made = middle(text, arch)
     assert "turned: lanes c" in made.chosen[0]
     assert first_failure(prove(made.scop, made.nest, made.context)) is None
+
+
+@pytest.mark.parametrize(("text", "back"), [(RUNNING, 1), (SECOND, 2), (FAR, 21)])
+def test_of_a_sequence_a_square_is_kept_and_what_the_next_one_reads(text, back):
+    """However long sequences are, what is kept of them stays in L1."""
+    kept = next(b for b in middle(text).nest.buffers if b.name == "Y_turned")
+    assert [str(e) for e, _ in kept.dims] == [str(back + 16), "16"]
 
 
 @pytest.mark.parametrize("text", [SUM, BEHIND, BACKWARDS, CROSSED, ALONE])
@@ -64,11 +72,18 @@ def second(x, d):
     return y
 
 
-SHAPES = [(1, 1), (1, 40), (2, 15), (15, 16), (16, 17), (17, 1), (33, 31), (40, 2), (16, 16), (0, 3), (3, 0)]
+def far(x, d):
+    y = np.zeros_like(x)
+    for n in range(x.shape[1]):
+        y[:, n] = np.maximum(y[:, n - 1] if n >= 1 else 0, y[:, n - 21] if n >= 21 else d) - x[:, n]
+    return y
+
+
+SHAPES = [(1, 1), (1, 40), (5, 101), (2, 15), (15, 16), (16, 17), (17, 1), (33, 31), (40, 2), (16, 16), (0, 3), (3, 0)]
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize(("text", "reference"), [(RUNNING, running), (SECOND, second)])
+@pytest.mark.parametrize(("text", "reference"), [(RUNNING, running), (SECOND, second), (FAR, far)])
 @pytest.mark.parametrize("dtype", ["f32", "f64"])
 def test_results_at_every_border(text, reference, dtype, shape):
     f = polyop.op(text.replace("f32", dtype))
