@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from polyop.ir.banks import cycles, phases
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Space, turned
@@ -17,6 +18,9 @@ from polyop.poly.roles import iterators_of
 from polyop.poly.sides import along
 from polyop.poly.staging import CHUNK, Staging, Tile, tile_of
 from polyop.poly.tiles import Band, Coord, TileStmt, band
+
+SECTOR = 32
+"""Bytes that memory takes at once: lanes beside each other that read as many leave none of it out."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -134,7 +138,10 @@ def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
     """What each thread copies of a tile: squares, if it lies across what is fast in the tensor, and goes through registers."""
     beside = max(1, CHUNK // load.dtype.bytes_)
     if t.inner == t.fast or s.plan.target.copies or not t.slow or t.stride != 1:
-        return cut(s.own, n, t.sizes, (t.fast, *t.slow), beside if t.inner == t.fast else 1, s.threads)
+        if t.inner == t.fast:
+            return cut(s.own, n, t.sizes, (t.fast, *t.slow), beside, s.threads)
+        ways = [cut(s.own, n, t.sizes, (t.fast, *t.slow), 1, s.threads, near) for near in (0, SECTOR // load.dtype.bytes_)]
+        return min(ways, key=lambda c: _cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
     return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, beside, s.threads)
 
 
@@ -152,6 +159,19 @@ def _meet(load: Load, t: Tile) -> bool:
         return len({(line // CHUNK * at(y) + e) % LANES for y in range(LANES // near) for e in range(near)})
 
     return places(int) < places(turned) == LANES
+
+
+def _cycles(c: Cut, t: Tile, bytes_: int, warp: int) -> int:
+    """How long the lanes of a warp write the first elements that they copy, one each, to a tile that is not swizzled."""
+    first = []
+    for lane in range(warp):
+        at, left = dict.fromkeys((x.name for i in c.inside.values() for x in i), affine(0)), lane
+        for x in reversed(c.loops):
+            count = (x.cap or 1) // x.step
+            at[x.name], left = affine(left % count * x.step), left // count
+        line, *beside = (substitute(p, at).const for p in _places(t, c.inside))
+        first.append((line * t.shape[-1] + sum(beside)) * bytes_)
+    return cycles(first, bytes_, phases(warp, bytes_, True))
 
 
 def _places(t: Tile, coords: Mapping[str, tuple[Coord, ...]]) -> tuple[Affine, ...]:

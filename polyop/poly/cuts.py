@@ -37,10 +37,12 @@ class Cut:
     late: tuple[Coord, ...]
 
 
-def cut(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, ...], beside: int, threads: int) -> Cut:
+def cut(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, ...], beside: int, threads: int,
+        near: int = 0) -> Cut:
     """Copy number `n` of a tile, whose iterators are named by `own`.
 
     tile    the extents; ways: the iterator that is fast, of which a thread has `beside` neighbours, and the slow ones
+    near    threads that go along the fast one, at most; 0: as many as there are
     """
     inside: dict[str, tuple[Coord, ...]] = {}
     loops: list[Coord] = []
@@ -49,7 +51,7 @@ def cut(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str
     for i in ways:
         q, size = own[i], tile[i]
         each = gcd(size, beside) if i == ways[0] else 1
-        here = gcd(size // each, left)  # each goes on as often as the others
+        here = gcd(size // each, left, near if i == ways[0] else 0)  # each goes on as often as the others
         left //= here
         x = Coord(f"{q}_x{n}", each, here * each)
         z = (Coord(f"{q}_z{n}", here * each, size),) if size > here * each else ()

@@ -189,6 +189,18 @@ def test_copies_of_16_bytes_meet_in_no_bank_whatever_the_tile(lies: str, tile: t
     assert [str(t) for t in report.traffic if t.conflicts] == []
 
 
+@pytest.mark.parametrize(("lies", "tile"), [("nn", (128, 128)), ("nt", (64, 64))])
+def test_copies_of_numbers_that_lie_across_a_tile_meet_in_no_bank(lies: str, tile: tuple[int, int]) -> None:
+    """Eight lanes have 32 bytes of a row, and four rows: 16 of two rows met two ways."""
+    module = product("cuda:sm_80", "f32", lies, tile).module
+    assert module is not None and "pop_copy_async<4>" in module.text
+    sizes = (144, 32, 144)
+    given, want = arrays("f32", lies, sizes)
+    report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, order="backward", banks=True)
+    assert np.array_equal(given["C"], want) and not report.findings
+    assert [str(t) for t in report.traffic if t.conflicts] == []
+
+
 @pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
 @pytest.mark.parametrize(("where", "unit"), [("hip:gfx90a", "v_mfma_f32_16x16x16"), ("hip:gfx942", "v_mfma_f32_16x16x16"),
                                              ("hip:gfx1100", "v_wmma_f32_16x16x16")])
