@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from polyop.dsl import values as v
 from polyop.dsl.values import Typed, Value, Weak
 from polyop.ir.dtypes import BF16, BOOL, F16, I64, DType
 from polyop.ir.errors import fail
-from polyop.ir.expr import Affine, Apply, affine, quasi
+from polyop.ir.expr import Affine, Apply, Const, Expr, affine, quasi, walk
 from polyop.ir.scalars import BINARY_FLOAT, PREDICATES, UNARY_FLOAT
 from polyop.ir.span import Span
 
+SHORT = 8
+"""Parts of an expression that is multiplied with itself: powers of powers do not grow beyond measure."""
 _ROUNDING = ("floor", "ceil", "round", "trunc")
 
 
@@ -34,7 +38,8 @@ def apply_function(name: str, args: tuple[Value, ...], default: DType, span: Spa
         t = t if t.is_float else default
         if name == "nextafter" and t in (F16, BF16):
             raise fail("E224", f"`nextafter` has no {t} form", span)
-        return Typed(Apply(name, tuple(v.to(a, t, default) for a in args), t), size)
+        values = tuple(v.to(a, t, default) for a in args)
+        return Typed(_power(*values) if name == "pow" else Apply(name, values, t), size)
     if t is None:
         return _weak(name, args, default, size, span)
     t = I64 if t == BOOL else t
@@ -42,6 +47,23 @@ def apply_function(name: str, args: tuple[Value, ...], default: DType, span: Spa
     if name in _ROUNDING and not t.is_float:
         return Typed(values[0], size)
     return Typed(Apply(name, values, t), size)
+
+
+def _power(x: Expr, n: Expr) -> Expr:
+    """`x` to the `n`: by multiplication where it is a small whole number, and `x`, which stands there several times, is short.
+
+    Squares and inverses are rounded once, as the function is. A square so is one to whoever looks for variances.
+    """
+    t, short = x.dtype, len(list(islice(walk(x), SHORT + 1))) <= SHORT
+    match n:
+        case Const(value=1):
+            return x
+        case Const(value=-1):
+            return Apply("div", (Const(1.0, t), x), t)
+        case Const(value=2 | 3 | 4 as k) if short and (k == 2 or t.bits >= 32):
+            square = Apply("mul", (x, x), t)
+            return square if k == 2 else Apply("mul", (square, x if k == 3 else square), t)
+    return Apply("pow", (x, n), t)
 
 
 def _weak(name: str, args: tuple[Value, ...], default: DType, size: int, span: Span) -> Value:

@@ -8,7 +8,8 @@ from numpy.testing import assert_allclose, assert_array_equal
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.dtypes import DTYPES
-from polyop.ir.reference import CycleError, TwiceError, UnwrittenError, first_outside
+from polyop.ir.expr import Apply
+from polyop.ir.reference import CycleError, TwiceError, UnwrittenError, evaluate, first_outside
 from polyop.ir.span import Source
 
 PROGRAM = parse(Source("examples.pop", EXAMPLES))
@@ -302,6 +303,29 @@ def test_values_take_the_dtype_they_meet(value, dtype):
 def test_integers_floor_wrap_and_saturate(value, want):
     text = f"op f(X: f32[N]) -> (Y: i64[N]) {{ Y[i] = {value} }}"
     assert compute(text, {"X": [-2.7, -1.2, 2.5, np.nan]}).tolist() == want
+
+
+@pytest.mark.parametrize(("dtype", "power", "fn"), [
+    ("f32", "2", "mul"), ("f32", "3.0", "mul"), ("f64", "4", "mul"), ("f16", "2", "mul"), ("f32", "-1", "div"),
+    ("f32", "1", "X[i]"), ("f16", "3", "pow"), ("f32", "5", "pow"), ("f32", "0.5", "pow"), ("f32", "0", "pow"),
+    ("f32", "X[i]", "pow")])
+def test_a_small_whole_power_is_a_product(dtype, power, fn):
+    made = op(f"op f(X: {dtype}[N]) -> (Y: {dtype}[N]) {{ Y[i] = pow(X[i], {power}) }}")
+    e = made.steps[0].expr
+    assert (e.fn if isinstance(e, Apply) else str(e)) == fn
+    with np.errstate(all="ignore"):
+        x = np.array([0, -0.0, 1, -2.5, 3e-5, 1e9, -1e-30, np.inf, -np.inf, np.nan]).astype(made.tensor("X").dtype.numpy)
+        want = np.power(x, x if power == "X[i]" else x.dtype.type(float(power)))
+        got = evaluate(made, {"N": len(x)}, {}, {"X": x})["Y"]
+    np.testing.assert_array_max_ulp(got[:-1], want[:-1], 2)
+    np.testing.assert_array_equal(np.signbit(got[:-1]), np.signbit(want[:-1]))
+
+
+def test_powers_of_powers_stay_short():
+    text = "X[i]"
+    for _ in range(40):
+        text = f"pow({text}, 2)"
+    assert len(str(op(f"op f(X: f32[N]) -> (Y: f32[N]) {{ Y[i] = {text} }}"))) < 2000
 
 
 def test_a_temporary_that_feeds_itself_gets_its_dtype_from_what_enters_it():
