@@ -17,7 +17,7 @@ from functools import partial
 from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
-from polyop.codegen.ctext import with_claims
+from polyop.codegen.ctext import with_head
 from polyop.forms import Form, attempts, before_scop, rounded, why_in_several
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
@@ -210,13 +210,14 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     rec.text("proofs", *proofs)
     module = next((m for n, m in begun if n is final), None) or rec.stage(
         "source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
-    if a.target.warp and proofs:
+    chosen = tuple(c for m in made for c in m.middle.chosen)
+    if a.target.warp:
         sizes = "all sizes" if a.options.regime == "any" else "all sizes of at least 1"
-        module = with_claims(module, (p.claim for p in proofs if p.holds), sizes)
+        statements = (f"{s.name}: {s.formula}" for j in jobs for s in j.scop.stmts if s.kind != "init")
+        module = with_head(module, statements, chosen, (p.claim for p in proofs if p.holds), sizes)
     rec.text("final", final)
     rec.text("source", module)
     binary = rec.stage("assemble", cpu.assemble, module, a.target) if a.target.family == "x86" else None
-    chosen = tuple(c for m in made for c in m.middle.chosen)
     said = tuple(dict.fromkeys(n for m in made for n in m.middle.notes))
     emitted = tuple(n for m in made for n in m.notes)
     alike = tuple(f"{', '.join(x.result for x in f.members)} differ in numbers alone and are one routine"

@@ -30,7 +30,7 @@ def body(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]
             going = frozenset()
         out += _node(n, scope)
         going |= cunits.started(n, scope)
-    return out + (["pop_wgmma_wait<1>();"] if turn and cunits.may_pass(nodes, going, scope) else cunits.ended(going, scope))
+    return out + ([cunits.PASSED] if turn and cunits.may_pass(nodes, going, scope) else cunits.ended(going, scope))
 
 
 def _indented(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]:

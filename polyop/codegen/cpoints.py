@@ -66,7 +66,8 @@ class Points:
             at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
             lower = index(a.loop.lower, scope.names).at(12)
             const = "" if a.loop.index in scope.anew else "const "
-            out.append(f"{const}{scope.counts} {name} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};")
+            tile = f"  // the block's {a.loop.step} of {a.loop.index.rpartition('_')[0]} begin here" if a.loop.step > 1 else ""
+            out.append(f"{const}{scope.counts} {name} = {at if a.loop.lower == Affine() else f'{lower} + {at}'};{tile}")
             if not a.exact:
                 out.append(f"if ({name} >= {index(a.loop.upper, scope.names).c}) {leave};")
         return out

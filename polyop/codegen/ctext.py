@@ -99,11 +99,15 @@ def _anew(p: Part, nest: LoopNest, block: int, target: Target) -> frozenset[str]
     return canew.all_anew(p.body, frozenset((*nest.sizes, *(a.loop.index for a in p.axes))))
 
 
-def with_claims(made: Module, claims: Iterable[str], sizes: str) -> Module:
-    """The module, with what was proved of its loops for all `sizes` told behind the first line."""
+def with_head(made: Module, statements: Iterable[str], ways: Iterable[str], claims: Iterable[str], sizes: str) -> Module:
+    """The module, with what a reader is to know first behind its first line: the statements that its comments name, the tiles in
+    which they run (`ways`), and what was proved of the loops for all `sizes`.
+    """
     first, rest = made.text.split("\n", 1)
-    said = textwrap.wrap(f"proved of its loops, for {sizes} at once: {'; '.join(claims)}", _WIDEST)
-    return replace(made, text="\n".join([first, *(f"// {x}" for x in said), rest]))
+    lines = [x for text in (*statements, *ways) for x in textwrap.wrap(text, _WIDEST, subsequent_indent="    ")]
+    proved = "; ".join(claims)
+    lines += textwrap.wrap(f"proved of its loops, for {sizes} at once: {proved}", _WIDEST) if proved else []
+    return replace(made, text="\n".join([first, *(f"// {x}" for x in lines), rest]))
 
 
 def _barrier(p: Part, nest: LoopNest, scope: Scope, boxes: bool) -> str:

@@ -105,6 +105,9 @@ def started(n: Node, scope: Scope) -> frozenset[str]:
     return frozenset(s.target.source for s in stores(n.body) if reads_shared(s, scope))
 
 
+PASSED = "pop_wgmma_wait<1>();  // this turn's products go on; what those of the turn before read may be written again"
+
+
 def must_wait(n: Node, results: frozenset[str]) -> bool:
     """Whether products that work on `results` must have ended before `n`.
 
@@ -120,7 +123,7 @@ def ended(results: frozenset[str], scope: Scope) -> list[str]:
     """The wait for all products; the compiler uses their results no earlier."""
     counts = {r: prod(n.const for n in slot_counts(scope.buffers[r])) for r in sorted(results)}
     held = [f"pop_wgmma_hold({scope.names[r]}[{i}]);" for r, count in counts.items() for i in range(count)]
-    return ["pop_wgmma_wait<0>();", *held] if results else []
+    return ["pop_wgmma_wait<0>();  // what they read may be written again, and their results be used", *held] if results else []
 
 
 def may_pass(turn: tuple[Node, ...], going: frozenset[str], scope: Scope) -> bool:

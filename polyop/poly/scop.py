@@ -56,9 +56,13 @@ class Stmt:
         inner = tuple(x for p in self.target.index if not isinstance(p, Affine) for x in loads(p))
         return loads(self.expr) + inner
 
+    @property
+    def formula(self) -> str:
+        """What it computes, in one line."""
+        return f"{self.target} {self.reduce or ''}= {self.expr}"
+
     def __str__(self) -> str:
-        sign = f"{self.reduce}=" if self.reduce else "="
-        return f"{self.name} ({self.kind})  {self.target} {sign} {self.expr}\n    {self.domain}"
+        return f"{self.name} ({self.kind})  {self.formula}\n    {self.domain}"
 
 
 @dataclass(frozen=True, eq=False)

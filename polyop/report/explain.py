@@ -47,6 +47,7 @@ def explain(made: Explained, sizes: Mapping[str, int] | None = None) -> str:
         ("operator", list(_operator(made))),
         ("work", list(_work(made, sizes or {}))),
         ("statements", [f"S{k}  {s}" for k, s in enumerate(made.op.steps)]),
+        ("statements of the kernel", list(_rewritten(made))),
         ("order and fusion", list(_fusion(made))),
         ("strategies", [n for n in made.notes if _is_choice(n)]),
         ("loops", list(_loops(made))),
@@ -130,6 +131,14 @@ def _fusion(made: Explained) -> Iterator[str]:
 def _is_choice(note: str) -> bool:
     """Whether a note says which strategy a group got, rather than what was refused."""
     return bool(re.match(r"^\[.*\]: (?!not )", note))
+
+
+def _rewritten(made: Explained) -> Iterator[str]:
+    """What the S's of loops and strategies are, if a rewrite of the operator made other ones than the text has."""
+    mine = re.findall(r"^(S\d+) \(\w+\)  (.*)$", made.trace.get("scop", ""), re.MULTILINE)
+    asked = [(f"S{k}", f"{s.target} ") for k, s in enumerate(made.op.steps)]
+    if len(mine) != len(asked) or any(n != name or not x.startswith(to) for (n, x), (name, to) in zip(mine, asked, strict=True)):
+        yield from (f"{name}  {text}" for name, text in mine)
 
 
 def _loops(made: Explained) -> Iterator[str]:

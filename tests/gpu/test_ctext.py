@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import pytest
 from gpu_cases import CASES
 from gpu_nests import at, buffer, call, loop, nest, parallel, store
+from gpu_texts import compiled
 
 from polyop.codegen import cplace, cuda, hip
 from polyop.codegen.cexpr import expression, literal
@@ -58,6 +60,21 @@ extern "C" __global__ void __launch_bounds__(128, 1) matmul_0(
     C[m * C_s0 + n] = acc;
 }
 '''
+
+
+@pytest.mark.parametrize("where", ["cuda:sm_80", "cuda:sm_90a", "hip:gfx942"])
+def test_a_text_begins_with_its_statements_and_tiles(where: str) -> None:
+    made = compiled("op m(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, k]) * f32(B[k, n]) }", on=where)
+    assert made.module is not None
+    text = made.module.text
+    lines = text.split("\n")
+    assert lines[1] == "// S0: C[m, n] add= (f32(A[m, k]) * f32(B[k, n]))"
+    (way,) = made.chosen
+    assert "// " + " ".join(x.removeprefix("// ").strip() for x in lines[2:4]) == f"// {way}" and " by " in way
+    # each S that a comment inside names is one of them
+    assert {*re.findall(r"// (S\d+)", "\n".join(lines[2:]))} == {"S0"}
+    rows = re.search(r"rows m x (\d+)", way)
+    assert rows and f"  // the block's {rows[1]} of m begin here" in text
 
 
 def test_hip_differs_in_its_title_and_the_size_of_a_block() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 
 import pytest
 
@@ -98,3 +99,15 @@ def test_an_operator_that_is_interpreted_says_so():
 def test_the_same_operator_explains_itself_for_a_gpu():
     text = polyop.library("softmax").compile(target="cuda:sm_80").explain()
     assert "target cuda:sm_80" in text
+
+
+@pytest.mark.parametrize(("name", "target", "rewritten"), [
+    ("matmul", "cuda:sm_80", False), ("softmax", "x86:x86-64-v3", False), ("attention", "cuda:sm_80", True)])
+def test_every_statement_that_is_named_is_told_as_the_kernel_has_it(name, target, rewritten):
+    sizes = dict(B=2, H=2, M=64, N=64, D=64, E=64) if rewritten else None
+    said = polyop.library(name).compile(target, sizes=sizes).explain()
+    sections = {part.split("\n")[0]: part for part in said.split("\n\n")}
+    assert ("statements of the kernel" in sections) == rewritten
+    told = sections["statements of the kernel" if rewritten else "statements"]
+    named = set(re.findall(r"\bS\d+\b", sections["order and fusion"] + sections["strategies"]))
+    assert named and named <= set(re.findall(r"^  (S\d+)  ", told, re.MULTILINE))
