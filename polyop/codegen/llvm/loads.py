@@ -234,6 +234,9 @@ def transpose(s: State, lines: list[str], element: str) -> list[str]:
     """w vectors of w lanes -> their columns, by log2(w) rounds of exchanging blocks of 1, 2, 4, .. lanes.
 
     With fewer vectors, each square of as many lanes is turned by itself. One that is not there is "poison".
+
+    Notes   LLVM asks of each shuffle what those before it come to together, a tree as deep as there are rounds: 16 vectors of f32
+            took 8 ms to compile, 64 of bytes half a second. What two rounds come to is worth knowing, so it sees these together.
     """
     w, half = s.width, 1
     t = vector(element, w)
@@ -250,4 +253,15 @@ def transpose(s: State, lines: list[str], element: str) -> list[str]:
                 new[i] = shuffle(lines[i], lines[i + half], low)
                 new[i + half] = shuffle(lines[i], lines[i + half], high)
         lines, half = new, half * 2
+        if half < len(lines) and half.bit_length() % 2:
+            lines = [x if x == "poison" else _fenced(s, x, element) for x in lines]
     return lines
+
+
+def _fenced(s: State, x: str, element: str) -> str:
+    """`x`, of which LLVM does not see how it was made; no instruction."""
+    t, count = vector(element, s.width), s.width * alignment(element) // 4
+    words = vector("float", count)
+    same = x if t == words else s.b.do(f"bitcast {t} {x} to {words}")
+    out = s.b.call(words, f"llvm.arithmetic.fence.{suffix('float', count)}", (words, same))
+    return out if t == words else s.b.do(f"bitcast {words} {out} to {t}")
