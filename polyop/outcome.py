@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cache
+from math import prod
 from typing import Any, Protocol
 
 import numpy as np
 
-from polyop.ir import reference
+from polyop.ir import reference, samples
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DType
-from polyop.ir.errors import UserError
+from polyop.ir.errors import UnsupportedError, UserError
 from polyop.ir.interface import Interface
 from polyop.runtime.estimate import work
-from polyop.trial import Array, MakeOp, Trial, trial
+from polyop.trial import Array, MakeOp, Trial, shape, trial
 
 _POINTS = 100_000  # that are evaluated one by one: some seconds
+_SAMPLES = 200     # elements of a result that are looked at, at most, where that is too few for all of them
+_LARGE = "not checked: too large to evaluate element by element, and no smaller sizes are allowed"
 _EPSILON = {"f16": 2.0**-10, "bf16": 2.0**-7, "f32": 2.0**-23, "f64": 2.0**-52}
 
 
@@ -41,11 +44,24 @@ class Called(Protocol):
 
 
 def compared(operator: Called, make: MakeOp, given: Mapping[str, Any], rank: int | None = None, seed: int = 0,
-             numerics: str = "fast") -> Outcome:
-    """A call, compared with a plain evaluation in float64; if it is too large for that, at smaller sizes on random inputs."""
+             numerics: str = "fast", results: Any = None) -> Outcome:
+    """A call, compared with a plain evaluation in float64; if it is too large for that, in some elements, and in all of them at
+    smaller sizes on random inputs. `results`: of that call, if it was made.
+    """
     call = trial(operator.interface, make, given, rank, seed)
     if work(call.op, call.sizes) <= _POINTS:
         return _compare(operator, call, "", numerics)
+    some = _sampled(operator, call, numerics, results)
+    if some is not None and not some.right:
+        return some
+    whole = _smaller(operator, make, given, call, seed, numerics)
+    if some is None or whole is None:
+        return some or whole or Outcome(True, _LARGE)
+    return Outcome(whole.right, f"{some}; {whole}" if whole.right else str(whole))
+
+
+def _smaller(operator: Called, make: MakeOp, given: Mapping[str, Any], call: Trial, seed: int, numerics: str) -> Outcome | None:
+    """A call like `call` in which all elements are compared; None if no sizes for it are allowed."""
     kept = _without_sizes(call, given)
     for cap in (11, 7, 5, 3, 2, 1):
         sizes = {n: min(v, cap) for n, v in call.sizes.items()}
@@ -56,22 +72,63 @@ def compared(operator: Called, make: MakeOp, given: Mapping[str, Any], rank: int
                                 numerics)
         except UserError:
             continue  # the operator's conditions do not allow these sizes
-    return Outcome(True, "not checked: too large to evaluate element by element, and no smaller sizes are allowed")
+    return None
 
 
 def _compare(operator: Called, call: Trial, where: str, numerics: str) -> Outcome:
     inputs = {n: a.copy() for n, a in call.inputs.items()}  # a call may write into them
-    got = operator(**call.arguments)
+    got = _named(call, operator(**call.arguments))
     @cache
     def plain(wide: bool) -> dict[str, Array]:
         return with_room(lambda: reference.evaluate(call.op, call.sizes, call.scalars, inputs, wide=wide))
 
+    return _judged(call, got, plain, where, numerics)
+
+
+def _sampled(operator: Called, call: Trial, numerics: str, results: Any) -> Outcome | None:
+    """A call, compared in a few elements of each result; None if these cannot be worked out alone."""
+    inputs = {n: a.copy() for n, a in call.inputs.items()}
+    got = _named(call, operator(**call.arguments) if results is None or call.op.updates else results)
+    rng = np.random.default_rng(0)
+    wanted = [(n, at) for n, a in got.items() for at in samples.places(rng, a.shape, _SAMPLES)]
+    most = _POINTS // max(1, len(got))
+
+    @cache
+    def some(name: str, wide: bool) -> list[Any]:
+        mine = [x for x in wanted if x[0] == name]
+        return with_room(lambda: samples.evaluate(call.op, call.sizes, call.scalars, inputs, mine, most * (2 - wide), wide=wide))
+
+    try:
+        found = {n: len(some(n, True)) for n in got}
+    except UnsupportedError:
+        return None
+    if not all(found[n] > 1 for n in got if got[n].size):
+        return None
+    seen = {n: np.array([a[x[1]] for x in wanted if x[0] == n][: found[n]], a.dtype) for n, a in got.items()}
+
+    @cache
+    def plain(wide: bool) -> dict[str, Array]:
+        return {n: np.array(some(n, wide)[: found[n]]) for n in got}
+
+    return _judged(call, seen, plain, f" in {sum(found.values()):,} of {sum(a.size for a in got.values()):,} elements", numerics)
+
+
+def _named(call: Trial, got: Any) -> dict[str, Array]:
+    """The results of a call by name."""
+    results = got if isinstance(got, tuple) else (got,)
+    return {t.name: np.asarray(x) for t, x in zip(call.op.outputs, results, strict=True)}
+
+
+def _judged(call: Trial, got: Mapping[str, Array], plain: Callable[[bool], Mapping[str, Array]], where: str,
+            numerics: str) -> Outcome:
+    """What a comparison shows. `plain`: what should be there, in float64 or in the operator's own dtypes."""
     worst, allowed = 0.0, 0.0
-    for t, x in zip(call.op.outputs, got if isinstance(got, tuple) else (got,), strict=True):
-        terms = work(call.op, call.sizes) / max(1, np.asarray(x).size)
-        error, limit = difference(np.asarray(x), plain(True)[t.name]), tolerance(t.dtype, terms, numerics)
+    for t in call.op.outputs:
+        x = got[t.name]
+        terms = work(call.op, call.sizes) / max(1, prod(shape(t, call.sizes)))
+        error, limit = difference(x, plain(True)[t.name]), tolerance(t.dtype, terms, numerics)
         if error > limit:  # where something overflows, ties or jumps, the operator's own dtypes have the word
-            error = difference(np.asarray(x), plain(True)[t.name], plain(False)[t.name])
+            error = difference(x, plain(True)[t.name], plain(False)[t.name])
         if error > limit:
             return Outcome(False, f"WRONG{where}: `{t.name}` is off by {error:.1e} of its greatest element, "
                                   f"where rounding explains {limit:.1e}")

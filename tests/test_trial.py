@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from polyop import program, standard
 from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface as interface_of
 from polyop.dsl.parse import parse
+from polyop.ir import reference, samples
 from polyop.ir.dtypes import BF16, F32, F64, I64
 from polyop.ir.errors import UserError
 from polyop.ir.options import Options
@@ -80,9 +82,54 @@ def test_a_wrong_kernel_is_seen_at_any_size():
 
 
 def test_a_check_that_cannot_be_made_says_so():
-    text = parse(Source("<test>", "op f(X: f32[N]) -> (Y: f32[N]) where N >= 1000000 { Y[n] = X[n] }"))
-    outcome = compared(program.operator(text, "f", Options()), maker(text, "f"), {"N": 1000000})
+    text = parse(Source("<test>", "op f(X: f32[N]) -> (Y: f32[N]) where N >= 1000000 { Y[n] = X[n] }\n"
+                        "op g(at: i32[N]) -> (Y: f32[N]) where N >= 1000000 { Y[at[n]] += 1.0 }"))
+    outcome = compared(program.operator(text, "g", Options()), maker(text, "g"), {"N": 1000000})
     assert "not checked" in str(outcome)
+    outcome = compared(program.operator(text, "f", Options()), maker(text, "f"), {"N": 1000000})
+    assert str(outcome).startswith("right in 200 of 1,000,000 elements: off by ") and ";" not in str(outcome)
+
+
+def test_what_is_wrong_at_large_sizes_alone_is_seen_there():
+    text = parse(Source("<test>", "op f(X: f32[M, K], B: f32[K, N]) -> (Y: f32[M, N]) { Y[m, n] += X[m, k] * B[k, n] }"))
+    right = program.operator(text, "f", Options())
+
+    class Wrong:
+        interface = right.interface
+
+        def __call__(self, X, B):
+            y = right(X, B)
+            y[32:, -1] += 1  # beyond a tile
+            return y
+
+    sizes = {"M": 60, "N": 70, "K": 80}
+    said, wrong = (str(compared(f, maker(text, "f"), sizes)) for f in (right, Wrong()))
+    assert re.fullmatch(r"right in 19\d of 4,200 elements: off by .*; right at M = 11, .*", said)
+    assert re.match(r"WRONG in 19\d of 4,200 elements: `Y` is off", wrong)
+
+
+@pytest.mark.parametrize("name", [
+    "matmul", "softmax", "attention_causal", "conv2d", "conv1d_transposed", "gemm_update", "lstm", "cumsum", "interleave",
+    "concat", "tril", "argmax_rows", "jacobi2d", "cholesky", "max_pool2d", "rotary"])
+def test_single_elements_are_what_they_are_among_all(name):
+    text = standard.program(standard.index()[name])
+    interface = interface_of(text, name)
+    call = trial(interface, maker(text, name), {p.name: 1 for p in interface.consts if p.required}, size=4)
+    all_of = reference.evaluate(call.op, call.sizes, call.scalars, call.inputs, wide=True)
+    rng = np.random.default_rng(1)
+    wanted = [(n, at) for n, a in all_of.items() for at in samples.places(rng, a.shape, 20)]
+    found = samples.evaluate(call.op, call.sizes, call.scalars, call.inputs, wanted, 1_000_000, wide=True)
+    assert len(found) == len(wanted) >= 1
+    np.testing.assert_array_equal(found, [all_of[n][at] for n, at in wanted])
+    few = samples.evaluate(call.op, call.sizes, call.scalars, call.inputs, wanted, 30, wide=True)
+    assert len(few) < len(wanted) and few == found[:len(few)]
+
+
+def test_places_are_corners_first_and_within_the_shape():
+    found = samples.places(np.random.default_rng(0), (3, 4), 30)
+    assert found[:4] == [(0, 0), (2, 0), (0, 3), (2, 3)] and len(found) == len(set(found)) <= 12
+    assert all(0 <= i < 3 and 0 <= j < 4 for i, j in found)
+    assert samples.places(np.random.default_rng(0), (3, 0), 5) == [] and samples.places(np.random.default_rng(0), (), 5) == [()]
 
 
 def test_differences_count_special_values_and_shapes():

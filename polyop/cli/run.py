@@ -70,7 +70,7 @@ def run(file: str, name: str | None, given: dict[str, Any], rank: int | None, ta
         _save(named, out)
     if checked:
         with ERR.status("checking"):
-            outcome = compared(operator, program.maker(text, name), given | call.assumed, rank, seed, numerics)
+            outcome = compared(operator, program.maker(text, name), given | call.assumed, rank, seed, numerics, results)
         OUT.print(Text(str(outcome), "green" if outcome.right else "bold red"))
         if not outcome.right:
             raise click.exceptions.Exit(1)

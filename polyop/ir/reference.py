@@ -75,7 +75,7 @@ def points(step: Step, sizes: Mapping[str, int]) -> Iterator[Point]:
     """The points of a step's ranges where all of `where` hold, the last index fastest."""
     def over(k: int, env: Point) -> Iterator[Point]:
         if k == len(step.ranges):
-            if all(_holds(c, env) for c in step.where):
+            if all(holds(c, env) for c in step.where):
                 yield dict(env)
             return
         r = step.ranges[k]
@@ -84,40 +84,44 @@ def points(step: Step, sizes: Mapping[str, int]) -> Iterator[Point]:
     yield from over(0, dict(sizes))
 
 
-def _holds(c: Expr, env: Mapping[str, int]) -> bool:
+def holds(c: Expr, env: Mapping[str, int]) -> bool:
     match c:
         case Test(tests=tests):
             return all(value_of(t, env) >= 0 for t in tests)
         case Const(value=v):
             return bool(v)
         case Apply(fn="and", args=(a, b)):
-            return _holds(a, env) and _holds(b, env)
+            return holds(a, env) and holds(b, env)
         case Apply(fn="or", args=(a, b)):
-            return _holds(a, env) or _holds(b, env)
+            return holds(a, env) or holds(b, env)
         case Apply(fn="not", args=(a,)):
-            return not _holds(a, env)
+            return not holds(a, env)
     raise PolyopError(f"{c} is no affine condition")
 
 
-class _Later(Exception):
+class Later(Exception):
     """An element that must be worked out first."""
 
     def __init__(self, key: Key) -> None:
         self.key = key
 
 
-class _Run:
-    """One evaluation. Elements are worked out when first needed, on a stack of our own, so that recurrences may be long."""
+class Run:
+    """One evaluation. Elements are worked out when first needed, on a stack of our own, so that recurrences may be long.
 
-    def __init__(
-        self, op: Op, sizes: Mapping[str, int], values: Mapping[str, Any], arrays: Mapping[str, Any], wide: bool
-    ) -> None:
+    writers   who writes each element; all are found first, unless they are given
+    """
+
+    def __init__(self, op: Op, sizes: Mapping[str, int], values: Mapping[str, Any], arrays: Mapping[str, Any], wide: bool,
+                 writers: dict[Key, list[tuple[Step, Point]]] | None = None) -> None:
         self.op, self.sizes, self.values, self.wide = op, sizes, values, wide
         self.shapes = {t.name: tuple(value_of(e, sizes) for e in t.shape) for t in op.tensors}
         self.inputs = {t.name: np.asarray(arrays[t.name]) for t in op.inputs}
         self.done: dict[Key, Any] = {}
-        self.writers: dict[Key, list[tuple[Step, Point]]] = {}
+        self.writers: dict[Key, list[tuple[Step, Point]]] = {} if writers is None else writers
         self.reduced = {s.target.source: s.reduce for s in op.steps if s.reduce}
+        if writers is not None:
+            return
         scattered = [step for step in op.steps if any(is_computed(p) for p in step.target.index)]
         for step in (*(x for x in op.steps if x not in scattered), *scattered):
             for env in points(step, sizes):
@@ -132,7 +136,7 @@ class _Run:
         while True:
             try:
                 return self.place(step.target, env)
-            except _Later as later:
+            except Later as later:
                 self.element(later.key)
             except OutsideError as error:
                 is_target = error.outside.load is step.target
@@ -159,7 +163,7 @@ class _Run:
             top = stack[-1]
             try:
                 self.done[top] = self.compute(top)
-            except _Later as later:
+            except Later as later:
                 if later.key in waiting:
                     raise CycleError(f"{self.op.name}: {later.key[0]}{list(later.key[1])} needs itself") from None
                 stack.append(later.key)
@@ -205,7 +209,7 @@ class _Run:
                     return scalars.convert(self.inputs[e.source][at], self.kind(t))
                 key = (e.source, at)
                 if key not in self.done:
-                    raise _Later(key)
+                    raise Later(key)
                 return self.done[key]
             case Apply(fn="select", args=(c, a, b), dtype=t):
                 return scalars.convert(self.value(a if self.value(c, env) else b, env), self.kind(t))
@@ -228,7 +232,7 @@ def evaluate(op: Op, sizes: Mapping[str, int], values: Mapping[str, Any], arrays
     Raises  CycleError, TwiceError, UnwrittenError, OutsideError.
     Notes   An element of an updated output that no step writes keeps the caller's value.
     """
-    run = _Run(op, sizes, values, arrays, wide)
+    run = Run(op, sizes, values, arrays, wide)
     for key in run.writers:  # in text order, so that little is found missing halfway
         if key not in run.done:
             run.element(key)
