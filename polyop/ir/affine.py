@@ -158,6 +158,8 @@ def substitute(x: Affine, env: Mapping[str, Affine]) -> Affine:
 
 def names(x: Affine) -> frozenset[str]:
     """The iterators and sizes that occur in `x`."""
+    if len(x.terms) == 1 and isinstance(x.terms[0][0], str):
+        return frozenset((x.terms[0][0],))  # as most have
     found: set[str] = set()
     for atom, _ in x.terms:
         if isinstance(atom, str):

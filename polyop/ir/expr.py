@@ -165,9 +165,16 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 def loads(e: Expr) -> tuple[Load, ...]:
     """Every Load of `e` in reading order, also those inside computed positions (an outer one before its inner ones)."""
-    if isinstance(e, Load) and all(isinstance(p, Affine) for p in e.index):
-        return (e,)  # most reads are nothing else
-    return tuple(x for x in walk(e) if isinstance(x, Load))
+    found: list[Load] = []
+    stack = [e]
+    while stack:  # as `walk` goes, which all stages together would ask for tens of thousands of children
+        top = stack.pop()
+        if isinstance(top, Apply):
+            stack += top.args[::-1]
+        elif isinstance(top, Load):
+            found.append(top)
+            stack += [p for p in top.index[::-1] if not isinstance(p, Affine)]
+    return tuple(found)
 
 
 def map_loads(e: Expr, f: Callable[[Load], Expr]) -> Expr:

@@ -302,7 +302,8 @@ def walk(body: tuple[Node, ...]) -> Iterator[Node]:
     while todo:
         n = todo.pop()
         yield n
-        todo += reversed(children(n))
+        if not isinstance(n, Store):
+            todo += children(n)[::-1]
 
 
 def has_loop(body: tuple[Node, ...]) -> bool:

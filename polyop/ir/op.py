@@ -174,9 +174,10 @@ class Op:
     def follow_from(self, tensors: Iterable[str]) -> frozenset[str]:
         """`tensors`, and those that are computed from them, directly or not."""
         found, size = set(tensors), -1
+        steps = [(s.target.source, {x.source for x in s.reads}) for s in self.steps]
         while len(found) > size:
             size = len(found)
-            found |= {s.target.source for s in self.steps if any(x.source in found for x in s.reads)}
+            found |= {written for written, read in steps if read & found}
         return frozenset(found)
 
     def __str__(self) -> str:

@@ -13,7 +13,7 @@ from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
+from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import narrow_sizes
 from polyop.rewrite.shares import lines, sums
@@ -40,7 +40,7 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     ones = tuple(dict.fromkeys((*ones, *(n for n in q.windows if sizes[n] == 1), *alone)))
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
     added, rows = (sums(known), lines(known)) if ones else (q.sums, q.lines)
-    passes, splits = (find_passes(known), find_splits(known)) if ones else (q.passes, q.splits)
+    passes, splits = find_both(known) if ones else (q.passes, q.splits)
     tiles = block_tiles(q, sizes, target)
     rows = tuple(dict.fromkeys((*rows, *(n for x in splits for n in x.beside))))
     split = row_shares(splits, sizes) if options.numerics != "strict" else 0

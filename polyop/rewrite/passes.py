@@ -80,9 +80,10 @@ class Split:
     beside: tuple[str, ...]
 
 
-def find_splits(op: Op) -> tuple[Split, ...]:
-    """The chains of `op` that may be cut into shares: those whose elements are made for a single row."""
-    return tuple(_split(op, c) for c in chains_of(op) if not c.is_rolled or _pass(op, c) is None)
+def find_both(op: Op) -> tuple[tuple[Pass, ...], tuple[Split, ...]]:
+    """The chains of `op` that may be done in one pass, and those that may be cut into shares: of a single row."""
+    chains = [(c, _pass(op, c)) for c in chains_of(op)]
+    return tuple(p for _, p in chains if p), tuple(_split(op, c) for c, p in chains if not c.is_rolled or p is None)
 
 
 def _split(op: Op, chain: Chain) -> Split:
@@ -97,7 +98,7 @@ def _split(op: Op, chain: Chain) -> Split:
 
 def find_passes(op: Op) -> tuple[Pass, ...]:
     """The chains of `op` that may be done in one pass."""
-    return tuple(p for p in (_pass(op, c) for c in chains_of(op)) if p)
+    return find_both(op)[0]
 
 
 def one_pass_pays(passes: tuple[Pass, ...], sizes: Mapping[str, int], target: Target, threads: int = 1) -> bool:

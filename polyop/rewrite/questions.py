@@ -12,7 +12,7 @@ from polyop.rewrite.contracted import Short, Sides, is_window
 from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.inward import Lying, find_inward
 from polyop.rewrite.late import Late, find_late
-from polyop.rewrite.passes import Pass, Split, find_passes, find_splits
+from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.raised import Alike, find_alike
 from polyop.rewrite.residues import cut_into_residues
@@ -116,6 +116,7 @@ def questions(op: Op) -> Questions:
     found = {op.tensor(t.source).shape[-1].name for t in last}
     rows = [contracted.rows_of(s, last) for s, last in contractions]
     slides, slid = _slides(op)
+    passes, splits = find_both(op)
     return Questions(
         narrow=tuple(n for n in op.sizes if n in found), windows=_windows(op, [s for s, _ in contractions]),
         slides=slides, slid=slid,
@@ -126,7 +127,7 @@ def questions(op: Op) -> Questions:
         strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
         packed=contracted.packed(op, one), sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
-        scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=find_passes(op), splits=find_splits(op),
+        scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=passes, splits=splits,
         chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), wide=find_wide(op),
         late=find_late(op), inward=find_inward(op), kept=_kept(op), little=contracted.little(op, contractions), aside=_aside(op),
         lines=lines(op))
