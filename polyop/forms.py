@@ -28,6 +28,7 @@ from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.scans import cut_scans
 from polyop.rewrite.shares import cut_into_shares
+from polyop.rewrite.terms import plain_products
 from polyop.rewrite.thinned import thin
 from polyop.rewrite.turns import cut_at_turns
 from polyop.rewrite.unread import without_unread
@@ -73,7 +74,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
         near = turned_late(near) if options.late else near
         near = taken_out(near) if options.factors else near
         near = widened(raised(near) if options.raised else near, options.widened)
-        near = turned_inward(near, dict(options.inward))
+        near = plain_products(turned_inward(near, dict(options.inward)), options)
         near = cut_at_turns(columns_upright(near, dict(options.few)))
     elif options.rung == "tuned":
         near = thin(computed_again(near, AGAIN))

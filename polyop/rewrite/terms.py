@@ -1,0 +1,176 @@
+"""Sums of products as register tiles like them: plain products of two operands.
+
+    C[m, n] += A[m, k] * B[k, n] - a[m, k] * b[k, n]      C[m, n] += A[m, k] * B[k, n];   C[m, n] += -(a[m, k] * b[k, n])
+    C[m, n] += 2 * A[m, k] * B[k, n] * d[n]               t[m, n] += A[m, k] * B[k, n];   C[m, n] = t[m, n] * 2 * d[n]
+    C[m, n] += gelu(A[m, k]) * B[k, n]                    g[m, k] = gelu(A[m, k]);        C[m, n] += g[m, k] * B[k, n]
+
+Two products in one sum have four operands, none of which is packed. A factor that does without what is added up costs a
+multiplication in each step of a tile. A function of an operand is computed for each tile of columns, or of rows, that uses it.
+Distributing multiplication over a sum is no more exact than reassociating it; only infinities may tell, as in `factors.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import reduce
+from math import prod
+
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, expr_names, is_computed, loads, names
+from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.options import Options
+from polyop.rewrite.contracted import is_window
+from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.instead import with_steps
+from polyop.rewrite.measure import cost
+from polyop.rewrite.names import all_names, fresh
+
+DEAR = 10
+"""The cost of an operand that is computed once and not for each tile: see `measure.py`."""
+LEAST = 4
+"""Results that share an operand which make that worth it: fewer run in lock step anyway."""
+
+Instead = tuple[tuple[Tensor, ...], tuple[Step, ...]]
+
+
+def plain_products(op: Op, options: Options) -> Op:
+    """`op`, whose sizes are at least 1, with such sums; not for sums in the order of the text."""
+    if options.numerics == "strict" or options.regime != "positive":
+        return op
+    most = {**options.known, **dict(options.few)}
+    taken = all_names(op)
+    op = with_steps(op, _one_by_one)
+    op = with_steps(op, lambda s: _outside(op, s, taken))
+    return with_steps(op, lambda s: _made_before(op, s, most, bool(options.rows), taken))
+
+
+def _one_by_one(s: Step) -> Instead | None:
+    """A sum of several products as several sums."""
+    terms = _terms(s.expr)
+    if len(terms) < 2 or not all(_is_contraction(s, _factors(x)) for x in terms):
+        return None
+    return (), tuple(replace(s, expr=x) for x in terms)
+
+
+def _terms(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Apply(fn="add", args=(a, b)):
+            return (*_terms(a), *_terms(b))
+        case Apply(fn="sub", args=(a, b)):
+            return (*_terms(a), *(Apply("neg", (x,), x.dtype) for x in _terms(b)))
+    return (e,)
+
+
+def _factors(e: Expr) -> tuple[Expr, ...]:
+    match e:
+        case Apply(fn="mul", args=(a, b), dtype=t) if t.is_float:
+            return (*_factors(a), *_factors(b))
+        case Apply(fn="neg", args=(Apply(fn="mul") as x,)):
+            first, *rest = _factors(x)
+            return (Apply("neg", (first,), first.dtype), *rest)
+        case Apply(fn="div", args=(a, b), dtype=t) if t.is_float:
+            return (*_factors(a), Apply("div", (Const(1.0, t), b), t))
+    return (e,)
+
+
+def _product(factors: Sequence[Expr]) -> Expr:
+    return reduce(_times, factors)
+
+
+def _times(a: Expr, b: Expr) -> Expr:
+    match b:
+        case Apply(fn="div", args=(Const(value=1.0), x)):
+            return Apply("div", (a, x), a.dtype)
+    return Apply("mul", (a, b), a.dtype)
+
+
+def _is_contraction(s: Step, factors: Sequence[Expr]) -> bool:
+    """Whether of the sum of these products some two operands each have an index of the result that the other has not."""
+    kept = frozenset(plain_indices(s.target) or ())
+    if s.reduce is None or s.reduce.name != "add" or not s.target.dtype.is_float or kept >= set(s.indices):
+        return False
+    has = [expr_names(x) & kept for x in factors]
+    return any(a - b and b - a for a in has for b in has)
+
+
+def _outside(op: Op, s: Step, taken: set[str]) -> Instead | None:
+    """A sum with the factors that do without what is added up behind it."""
+    kept, factors = plain_indices(s.target) or (), _factors(s.expr)
+    added = frozenset(s.indices) - frozenset(kept)
+    behind = [x for x in factors if not expr_names(x) & added and x.dtype == s.target.dtype
+              and (not s.where or all(_is_whole(op, s, y) for y in loads(x)))]
+    inside = [x for x in factors if x not in behind]
+    shape = op.tensor(s.target.source).shape
+    whole = len(op.steps_of(s.target.source)) == 1 and all(
+        r.lower == Affine() and (shape[kept.index(r.index)] == r.upper if r.index in kept else _is_some(op, r.upper))
+        for r in s.ranges)
+    if not behind or not whole or not _is_contraction(s, inside):
+        return None
+    t = Tensor(fresh(f"{s.target.source}_sum", taken), s.target.dtype, shape, "temp")
+    place = replace(s.target, source=t.name)
+    rows = tuple(r for r in s.ranges if r.index in kept)
+    last = replace(s, reduce=None, expr=_product((place, *behind)), ranges=rows, where=())
+    return (t,), (replace(s, target=place, expr=_product(inside)), last)
+
+
+def _is_whole(op: Op, s: Step, x: Load) -> bool:
+    """Whether `x` reads an argument from its first element to its last, whatever conditions `s` has."""
+    at, t = plain_indices(x), op.tensor(x.source)
+    ranges = {r.index: r for r in s.ranges}
+    return at is not None and t.role == "in" and all(
+        ranges[i].lower == Affine() and ranges[i].upper == e for i, e in zip(at, t.shape, strict=True))
+
+
+def _is_some(op: Op, extent: Affine) -> bool:
+    """Whether sizes of at least 1 leave something to be added up."""
+    return extent.const > 0 if extent.is_constant else extent.name in op.sizes
+
+
+def _made_before(op: Op, s: Step, most: Mapping[str, int], few: bool, taken: set[str]) -> Instead | None:
+    """A sum of products with those operands that take long made before, where results share them.
+
+    most   what some sizes are at most; few: whether the rows of all contractions are few
+    """
+    kept, factors = plain_indices(s.target) or (), _factors(s.expr)
+    if s.reduce is None or s.reduce.name != "add" or not kept or len(factors) < 2:
+        return None
+    tensors, steps = list[Tensor](), list[Step]()
+    for x in factors:
+        core = _unwidened(x)
+        at = expr_names(core) & set(s.indices)
+        if cost(core) < DEAR or not core.dtype.is_float or (few and kept[-1] in at) or not _is_shared(op, s, core, at, most):
+            continue
+        if x not in factors:
+            continue  # it went into another one
+        beside = [y for y in factors if core is x and (y is x or (expr_names(y) & set(s.indices) <= at and y.dtype == x.dtype))]
+        core = _product(beside) if beside else core
+        order = [i for y in loads(core) for p in y.index if isinstance(p, Affine) for i in names(p)] + sorted(at)
+        ranges = tuple(next(r for r in s.ranges if r.index == i) for i in dict.fromkeys(order) if i in at)
+        t = Tensor(fresh(f"{s.target.source}_factor", taken), core.dtype, tuple(r.upper for r in ranges), "temp")
+        place = Load(t.name, tuple(affine(r.index) for r in ranges), t.dtype)
+        tensors.append(t)
+        steps.append(Step(place, None, core, ranges, tuple(w for w in s.where if expr_names(w) & at), s.span))
+        made: Expr = Apply("cast", (place,), x.dtype) if x.dtype != t.dtype else place
+        factors = tuple(made if y is x else y for y in factors if y is x or y not in beside)
+    return (tuple(tensors), (*steps, replace(s, expr=_product(factors)))) if steps else None
+
+
+def _unwidened(e: Expr) -> Expr:
+    """`e` before it is widened: instructions for products of narrow numbers take it as it is."""
+    match e:
+        case Apply(fn="cast", args=(x,)) if x.dtype.is_float and x.dtype.bits < e.dtype.bits:
+            return x
+    return e
+
+
+def _is_shared(op: Op, s: Step, x: Expr, at: frozenset[str], most: Mapping[str, int]) -> bool:
+    """Whether several results use one value of `x`, which has the indices `at`, and each value is made of elements of its own."""
+    kept, sizes = plain_indices(s.target) or (), set(op.sizes)
+    without = [most.get(e.name or "", 0) or (e.const if e.is_constant else LEAST)
+               for e in (r.upper - r.lower for r in s.ranges if r.index in kept and r.index not in at)]
+    is_apart = all(names(r.upper) <= sizes and names(r.lower) <= sizes for r in s.ranges if r.index in at)
+    asks = [expr_names(w) & set(s.indices) for w in s.where]
+    own = replace(s, expr=x)
+    return (bool(at) and bool(without) and prod(without) >= LEAST and is_apart and all(a <= at or not a & at for a in asks)
+            and not any(is_window(own, i) for i in at)
+            and not any(is_computed(p) for y in loads(x) for p in y.index))

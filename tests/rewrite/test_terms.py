@@ -1,0 +1,102 @@
+"""Sums of products become plain products of two operands, and stay the sums of the text."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import polyop
+from polyop.ir.options import Options
+from polyop.ir.reference import evaluate
+from polyop.poly.wellformed import check
+from polyop.rewrite.terms import plain_products
+from tests.rewrite.ops import op
+
+HEAD = "op f(A: f32[M, K], B: f32[K, N], a: f32[M, K], b: f32[K, N], d: f32[N], e: f32[K]; x: f32) -> (C: f32[M, N]) {"
+SUMS = {
+    "A[m, k] * B[k, n] - a[m, k] * b[k, n]": [
+        "C[m, n] += (A[m, k] * B[k, n])", "C[m, n] += neg((a[m, k] * b[k, n]))"],
+    "2 * A[m, k] * B[k, n] * d[n]": [
+        "C_sum[m, n] += (A[m, k] * B[k, n])", "C[m, n] = ((C_sum[m, n] * f32(2.0)) * d[n])"],
+    "A[m, k] * B[k, n] / d[n]": [
+        "C_sum[m, n] += (A[m, k] * B[k, n])", "C[m, n] = (C_sum[m, n] / d[n])"],
+    "x * (A[m, k] * B[k, n]) where k <= n": [
+        "C_sum[m, n] += (A[m, k] * B[k, n])", "C[m, n] = (C_sum[m, n] * x)"],
+    "tanh(A[m, k]) * B[k, n]": [
+        "C_factor[m, k] = tanh(A[m, k])", "C[m, n] += (C_factor[m, k] * B[k, n])"],
+    "A[m, k] * (sigmoid(B[k, n]) * e[k])": [
+        "C_factor[k, n] = (sigmoid(B[k, n]) * e[k])", "C[m, n] += (A[m, k] * C_factor[k, n])"],
+    "exp(A[m, k]) * B[k, n] where k <= m": [
+        "C_factor[m, k] = exp(A[m, k])", "C[m, n] += (C_factor[m, k] * B[k, n])"],
+    "A[m, k] * B[k, n] / a[m, k]": [
+        "C_factor[m, k] = (A[m, k] / a[m, k])", "C[m, n] += (B[k, n] * C_factor[m, k])"],
+}
+OTHERS = ["A[m, k] * B[k, n]", "(A[m, k] - e[k]) * B[k, n]", "A[m, k] * B[k, n] + e[k]", "A[m, k] * e[k] + d[n]",
+          "exp(A[m, k] - B[k, n])", "exp(A[m, k]) * B[k, n] where m <= n", "A[m, k] * exp((B[k - 1, n + k] else 0))"]
+
+
+def sum_of(text):
+    return op(HEAD + f" C[m, n] += {text} }}")
+
+
+def said(o):
+    return [str(s).split("  where")[0] for s in o.steps]
+
+
+@pytest.mark.parametrize("text", SUMS)
+@settings(max_examples=15, deadline=None)
+@given(data=st.data())
+def test_the_sum_is_that_of_the_text(text, data):
+    o = sum_of(text)
+    made = plain_products(o, Options())
+    assert said(made) == SUMS[text]
+    check(made)
+    sizes = {n: data.draw(st.integers(1, 5), n) for n in o.sizes}
+    rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
+    arrays = {t.name: rng.uniform(0.5, 2, [sizes[e.name] for e in t.shape]).astype(np.float32) for t in o.inputs}
+    want, got = (evaluate(x, sizes, {"x": 0.5}, arrays, wide=True) for x in (o, made))
+    np.testing.assert_allclose(got["C"], want["C"], rtol=1e-11)
+
+
+@pytest.mark.parametrize("text", OTHERS)
+def test_other_sums_stay(text):
+    o = sum_of(text)
+    assert plain_products(o, Options()) is o
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_the_order_of_the_text_is_kept_where_it_is_asked_for_or_a_size_is_0(text):
+    o = sum_of(text)
+    assert plain_products(o, Options(numerics="strict")) is plain_products(o, Options(regime="any")) is o
+
+
+def test_what_few_results_share_is_computed_where_it_is_used():
+    text = "tanh(A[m, k]) * B[k, n]"
+    assert said(plain_products(sum_of(text), Options(few=(("N", 3),)))) == said(sum_of(text))
+    assert said(plain_products(sum_of(text), Options(ones=("N",)))) == said(sum_of(text))
+    assert said(plain_products(sum_of("A[m, k] * tanh(B[k, n])"), Options(rows=4))) == said(sum_of("A[m, k] * tanh(B[k, n])"))
+
+
+def test_a_factor_stays_where_the_result_has_other_terms():
+    o = op(HEAD + " C[m, n] += 2 * A[m, k] * B[k, n]; C[m, n] += d[n] }")
+    assert plain_products(o, Options()) is o
+
+
+def test_a_rounded_operand_is_kept_as_it_is_rounded():
+    o = op("op f(A: f32[M, K], B: bf16[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(bf16(tanh(A[m, k]))) * f32(B[k, n]) }")
+    made = plain_products(o, Options())
+    assert made.tensor("C_factor").dtype.name == "bf16"
+    assert said(made)[1] == "C[m, n] += (f32(C_factor[m, k]) * f32(B[k, n]))"
+
+
+@pytest.mark.parametrize("text", SUMS)
+def test_kernels_compute_it(text):
+    f = polyop.op(HEAD + f" C[m, n] += {text} }}")
+    rng = np.random.default_rng(0)
+    for m, n, k in ((0, 3, 2), (2, 3, 0), (1, 1, 1), (7, 65, 17), (13, 16, 64)):
+        shapes = {"A": (m, k), "B": (k, n), "a": (m, k), "b": (k, n), "d": (n,), "e": (k,)}
+        arrays = {name: rng.uniform(0.5, 2, s).astype(np.float32) for name, s in shapes.items()}
+        want = evaluate(sum_of(text), {"M": m, "N": n, "K": k}, {"x": 0.5}, arrays, wide=True)["C"]
+        np.testing.assert_allclose(f(*arrays.values(), x=0.5), want, rtol=1e-5, atol=1e-4)
