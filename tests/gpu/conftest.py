@@ -14,6 +14,10 @@ from polyop.runtime import call, device, store
 from polyop.runtime.gpu import driver, status
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "emulators: of how the emulator lays out memory, which no device does so (bench/gpu.py)")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:

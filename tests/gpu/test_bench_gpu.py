@@ -72,7 +72,8 @@ def test_a_device_that_computes_something_else_is_told(cuda: FakeGpu, monkeypatc
 
     both.run = other
     both(module("Y[t] = X[t];", arrays), {}, {}, arrays)
-    assert both.differ == ["k for cuda:sm_80: Y[3] is 0.0, on the emulator 1.0; 1 of 32 differ"]
+    mine = "test_a_device_that_computes_something_else_is_told: "
+    assert both.differ == [f"{mine}k for cuda:sm_80: Y[3] is 0.0, on the emulator 1.0; 1 of 32 differ"]
     cuda.fail("cuLaunchKernel", 900)
     both.run = plain
     both(module("Y[t] = X[t] + 1;", arrays), {}, {}, arrays)
@@ -96,6 +97,17 @@ def test_the_tests_of_the_wrappers_are_what_is_run_twice(cuda: FakeGpu, monkeypa
     made = twice.compared(Device("cuda", 0), only="move")
     assert seen[0][1] is made and emulated.run is before and made.differ == []
     assert [Path(x).name for x in seen[0][0][:2]] == ["test_wrappers.py", "test_matrix.py"] and seen[0][0][-1] == "move"
+
+
+def test_what_a_kernel_tells_of_the_emulators_memory_is_not_compared(cuda: FakeGpu) -> None:
+    made = twice.compared(Device("cuda", 0), ("test_wrappers.py",), "aligned_in_some_orders or test_a_sum_over_the_warp")
+    assert made.differ == [] and len(made.agreed) == 1
+
+
+def test_a_kernel_that_differs_is_told_with_its_test(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(twice, "differs", lambda *given: "Y[0] is 1")
+    made = twice.compared(Device("cuda", 0), ("test_wrappers.py",), "test_a_sum_over_the_warp")
+    assert made.differ == ["test_a_sum_over_the_warp_takes_five_shuffles: k for cuda:sm_80: Y[0] is 1"]
 
 
 # --- the library ------------------------------------------------------------------------------------------------------------

@@ -233,6 +233,7 @@ def test_a_move_over_the_end_is_out_of_bounds() -> None:
     assert kinds(ran("pop_move<16>(Y + 4 * t, X + 4 * t);", arrays)) == {"out of bounds"}
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize("columns", [5, 8, 16])
 def test_rows_of_tensors_are_aligned_in_some_orders_and_not_in_others(columns: int) -> None:
     arrays = {"X": np.zeros((8, columns), np.float16), "Y": np.zeros(8, np.int32)}
