@@ -25,7 +25,8 @@ EMULATOR = Path(__file__).parent / "emulator"
 _FLAGS = ("-std=c++17", "-fPIC", "-fno-exceptions", "-fno-rtti", "-fvisibility=hidden", "-ffp-contract=off", "-w")
 _KERNEL = re.compile(r'^extern "C" __global__ void (?:__\w+\([^()]*\) )*(\w+)\(', re.MULTILINE)
 _LOOP = re.compile(r"^( *for \((?:int|pop_i64) (\w+) = ([^;]+);[^;]*;[^;{}]*\{)$", re.MULTILINE)
-_WATCHED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow", "-g1")
+_REGISTERS = re.compile(r"^( *(?:alignas\(\d+\) )?(?!return)[\w<>]+ (\w+)(?:\[\w+\])*;)$", re.MULTILINE)
+_WATCHED = ("-fsanitize=thread", "-fsanitize=signed-integer-overflow,bounds", "-g1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +88,10 @@ def library(module: Module, watched: bool) -> Path:
     """
     started = (x.kernel for x in launches(module.launch))
     exports = "\n".join(f"POP_EMU_EXPORT({name})" for name in dict.fromkeys((*_KERNEL.findall(module.text), *started)))
-    text = _LOOP.sub(r"\1 const pop_emu_turn pop_here((\2) - (\3));", module.text) if watched else module.text
+    text = module.text
+    if watched:
+        text = _LOOP.sub(r"\1 const pop_emu_turn pop_here((\2) - (\3));", text)
+        text = _REGISTERS.sub(r"\1 pop_emu_poison(\2);", text)
     source = f"{text}\n{exports}\n"  # the text comes first: its lines keep their numbers
     runtime = (EMULATOR / "pop_emu_rt.cpp").read_text(encoding="utf-8")
     headers = [p.read_text(encoding="utf-8") for p in sorted([*EMULATOR.glob("*.h"), *DEVICE.glob("*.h")])]

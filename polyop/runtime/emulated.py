@@ -43,13 +43,16 @@ class _Options(ctypes.Structure):
 
 @dataclass(frozen=True, slots=True)
 class _Placed:
-    """A buffer in the emulator's memory: `box` is its storage with gaps, `view` the elements, `address` the first one."""
+    """A buffer in the emulator's memory: `box` is its storage with gaps, `view` the elements, `address` the first one, which
+    `skipped` elements are before.
+    """
 
     name: str
     address: int
     box: tuple[int, ...]
     order: tuple[int, ...]
     view: np.ndarray
+    skipped: int = 0
 
     @property
     def strides(self) -> tuple[int, ...]:
@@ -58,6 +61,7 @@ class _Placed:
     def index(self, element: int) -> tuple[int, ...]:
         """The index of the element at a distance from the start of the storage; the outermost may be out of range."""
         out = []
+        element -= self.skipped
         for extent in reversed(self.box[1:]):
             out.append(element % max(1, extent))
             element //= max(1, extent)
@@ -80,10 +84,11 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
 
     Shapes  arrays: one for each tensor of the signature, of its extents.
     Notes   Tensors are laid out with gaps between rows, so an index that leaves its dimension shows: of one element forwards,
-            so that rows are not aligned, and up to the next 16 bytes in other orders, so that they are. Outputs and work
-            buffers start uninitialised: an output keeps what is never written, but must not be read before. Without
-            `watched` nothing is reported but deadlocks, and a wild access may end the process. With `banks` a watched run
-            also counts accesses to shared memory.
+            so that rows are not aligned, and up to the next 16 bytes in other orders, so that they are; but where the shuffled
+            order has a seed with a bit of 2, each other tensor from the first on begins one element further on, with a bit of
+            4 the rest. Outputs and work buffers start uninitialised: an output keeps what is never written, but must not be
+            read before. Without `watched` nothing is reported but deadlocks, and a wild access may end the process. With
+            `banks` a watched run also counts accesses to shared memory.
     Raises  UnsupportedError, if there is no C++ compiler or not enough memory, or the module is not for such sizes.
     """
     _require_room(module, sizes, arrays)
@@ -94,8 +99,9 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     row = target(module.target)
     # on AMD a copy is an ordinary one
     how = _How(row.warp, 2 if row.family == "hip" else COMPLETIONS.index(completion), watched, ORDERS.index(order), seed, banks)
-    grain = 1 if order == ORDERS[0] else 16
-    placed = [_tensor(lib, b, arrays[b.name], b.name in outputs, grain) for b in module.signature.tensors]
+    grain, odd = 1 if order == ORDERS[0] else 16, seed >> 1 if order == ORDERS[2] else 0
+    placed = [_tensor(lib, b, arrays[b.name], b.name in outputs, grain, odd >> k % 2 & 1)
+              for k, b in enumerate(module.signature.tensors)]
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]
     placed.append(_plain(lib, STATUS, (), np.dtype(np.uint32), True))
     memory = {p.name: Memory(p.address, p.strides) for p in placed}
@@ -131,10 +137,10 @@ def _require_room(module: Module, sizes: Mapping[str, int], arrays: Mapping[str,
                                f"elements; {room.gib(room.free())} of memory are free")
 
 
-def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool, grain: int) -> _Placed:
+def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool, grain: int, skipped: int) -> _Placed:
     """A copy of `array` with a gap after each row, or between all elements if no stride is known to be 1.
 
-    Units   rows begin at multiples of `grain` bytes
+    Units   rows begin at multiples of `grain` bytes, behind `skipped` elements
     """
     rank = array.ndim
     unit = b.unit if b.unit is not None else rank - 1
@@ -145,7 +151,7 @@ def _tensor(lib: ctypes.CDLL, b: Buffer, array: np.ndarray, written: bool, grain
     if rank > 1 and spread == 1:
         elems = max(1, grain // array.itemsize)
         box = (*box[:-1], -(-box[-1] // elems) * elems)
-    p = _place(lib, b.name, box, order, array.dtype, written, not written, extents, rank)
+    p = _place(lib, b.name, box, order, array.dtype, written, not written, extents, rank, skipped)
     p.view[...] = array
     return p
 
@@ -155,18 +161,18 @@ def _plain(lib: ctypes.CDLL, name: str, shape: tuple[int, ...], dtype: np.dtype[
 
 
 def _place(lib: ctypes.CDLL, name: str, box: tuple[int, ...], order: tuple[int, ...], dtype: np.dtype[Any], written: bool,
-           initialised: bool, extents: list[int], rank: int) -> _Placed:
-    gaps = np.ones(box, np.uint8)
+           initialised: bool, extents: list[int], rank: int, skipped: int = 0) -> _Placed:
+    total = skipped + int(np.prod(box, dtype=np.int64))
+    gaps = np.ones(total, np.uint8)
     inside = tuple(slice(0, n) for n in extents) + (0,) * (len(box) - rank)
-    gaps[inside] = 0
-    total = int(np.prod(box, dtype=np.int64))
+    gaps[skipped:].reshape(box)[inside] = 0
     address = lib.pop_emu_buffer(total * dtype.itemsize, dtype.itemsize, int(not written), int(initialised), gaps.ctypes.data)
     if not address:
         raise UnsupportedError(f"the emulator has no room for {name} of {total * dtype.itemsize} bytes")
     room = ctypes.c_char * max(1, total * dtype.itemsize)
-    storage: np.ndarray = np.ndarray(box, dtype, buffer=memoryview(room.from_address(address)))
+    storage: np.ndarray = np.ndarray(box, dtype, memoryview(room.from_address(address)), skipped * dtype.itemsize)
     view = storage[inside].transpose([order.index(d) for d in range(rank)]) if rank else storage
-    return _Placed(name, address, box, (*order, *range(rank, len(box))), view)
+    return _Placed(name, address + skipped * dtype.itemsize, box, (*order, *range(rank, len(box))), view, skipped)
 
 
 @dataclass(frozen=True, slots=True)

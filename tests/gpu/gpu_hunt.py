@@ -159,7 +159,8 @@ def in_values(c: Called, seen: Bound, m: Module, rng: Rng, thorough: bool) -> st
     copies: dict[str, Array] = {}
     for k in range(len(ways)) if thorough else rng.permutation(len(ways))[:2]:
         copies = {n: a.copy() for n, a in given.items()}
-        report = emulated.run(m, seen.sizes, seen.scalars, copies, order=ways[k][0], completion=ways[k][1])
+        report = emulated.run(m, seen.sizes, seen.scalars, copies, order=ways[k][0], completion=ways[k][1],
+                              seed=1 + int(rng.integers(7)))
         if report.findings or (report.site is not None and not c.outside()):
             return f"FAULT, {ways[k]}: {report}"
         if report.site is not None:

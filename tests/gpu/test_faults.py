@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import gpu_kernels
 import numpy as np
 import pytest
 from gpu_nests import at, buffer, call, loop, nest, parallel, store
@@ -104,6 +105,48 @@ def test_registers_that_would_outlive_their_kernel_are_refused() -> None:
                  parallel("i", "N", store("S1", at("Y", "i"), at("acc"))))
     with pytest.raises(UnsupportedError, match="registers acc are used by two kernels"):
         cuda.emit(wrong, target("cuda:sm_80"), Options())
+
+
+# --- registers and addresses: nests are proved not to have such faults, so these kernels are written by hand ------------
+
+OWN = """
+    float own[2][3];
+    float last;
+    for (int i = 0; i < 2; ++i)
+        for (int j = 0; j < 3; ++j) own[i][j] = X[t] + i + j;
+    if (t < 16) last = X[t];
+    Y[t] = own[1][t % 4 == 3 ? 0 : t % 4] + own[0][t / 16] + (t < 16 ? last : 0.0f);"""
+
+
+def own(body: str) -> tuple[str, np.ndarray]:
+    arrays = {"X": np.arange(32, dtype=np.float32), "Y": np.zeros(32, np.float32)}
+    return str(gpu_kernels.ran(body, arrays)), arrays["Y"]
+
+
+def test_registers_that_are_written_and_indexed_within_their_ends_are_no_fault() -> None:
+    said, y = own(OWN)
+    assert said == "no fault found" and np.isfinite(y).all()
+
+
+@pytest.mark.parametrize("change", [("i < 2", "i <= 2"), ("j < 3", "j <= 3"), ("t % 4 == 3 ? 0 : ", "")])
+def test_registers_past_the_last_one_are_out_of_bounds(change: tuple[str, str]) -> None:
+    assert own(OWN.replace(*change))[0].startswith("out of bounds in k: ")
+
+
+@pytest.mark.parametrize(("change", "lanes"), [(("if (t < 16)", "if (t < 8)"), 8), (("int i = 0", "int i = 1"), 32)])
+def test_registers_that_were_not_written_hold_no_number(change: tuple[str, str], lanes: int) -> None:
+    said, y = own(OWN.replace(*change))
+    assert said == "no fault found" and np.isnan(y).sum() == lanes
+
+
+@pytest.mark.parametrize(("seed", "found"), [(1, []), (2, ["X"]), (4, ["Y"]), (6, ["X", "Y"])])
+def test_a_seed_says_which_tensors_begin_at_an_odd_address(seed: int, found: list[str]) -> None:
+    arrays = {"X": np.arange(128, dtype=np.float32), "Y": np.zeros(128, np.float32)}
+    text = gpu_kernels.module("    pop_move<16>(Y + 4 * t, X + 4 * t);", arrays)
+    report = emulated.run(text, {}, {}, arrays, order="shuffled", seed=seed)
+    assert sorted(f.buffer for f in report.findings) == found
+    assert {f.what for f in report.findings} <= {"misaligned access"}
+    np.testing.assert_array_equal(arrays["Y"], arrays["X"])
 
 
 # --- barriers: no nest has them yet, so these kernels are written by hand -------------------------------------------

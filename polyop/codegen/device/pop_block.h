@@ -160,13 +160,19 @@ template <int COUNT, int SIZE, int REGS, class T> POP_FN void pop_turn(T (*slabs
 
 // POP_SHARED(bytes), at the head of a kernel, declares `pop_shared`: so many bytes that the threads of a block share. The
 // launch says the same number. POP_SHARED_VIEW(name, type, offset, count) tells the emulator what lies where in them.
+// POP_SHARED_ARRAY(type, name, count), in a function, declares an array that the threads of a block share beside them: of
+// templates compilers do not leave it to a section where it lies.
 #if defined(POP_EMULATOR)
+  #define POP_SHARED_ARRAY(type, name, count) \
+      static char pop_key_##name; \
+      type* const name = (type*)pop_emu_shared_array(&pop_key_##name, (count) * sizeof(type), sizeof(type))
   #define POP_SHARED(bytes) const pop_emu_shared_memory pop_shared(bytes)
   #define POP_SHARED_VIEW(name, type, offset, count) \
       static pop_emu_view pop_view_##name __attribute__((section("pop_views"), used, aligned(32))) = \
           {__func__, #name, (offset), (count), sizeof(type), 0}; \
       static_assert((offset) % sizeof(type) == 0, "a view of shared memory starts at a multiple of its elements' size")
 #else
+  #define POP_SHARED_ARRAY(type, name, count) __shared__ type name[count]
   #if defined(__HIP__)
     #define POP_SHARED(bytes) extern __shared__ __attribute__((aligned(16))) unsigned char pop_shared[]
   #else
@@ -257,7 +263,7 @@ template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN
     if (OVER * STEP > POP_WARP) {
         // one of each group that has been joined, and each of those that lie side by side below STEP
         const pop_u32 stride = STEP > POP_WARP ? STEP : POP_WARP, beside = STEP < POP_WARP ? STEP : stride;
-        __shared__ T parts[STEP < 32 ? (BLOCK + 31) / 32 * STEP : BLOCK];
+        POP_SHARED_ARRAY(T, parts, (STEP < 32 ? (BLOCK + 31) / 32 * STEP : BLOCK));
         const pop_u32 n = pop_thread(), low = n % stride;
         if (low < beside) parts[n / stride * beside + low] = x;
         pop_barrier();
@@ -304,7 +310,7 @@ template <unsigned OVER, unsigned STEP, unsigned BLOCK, class T, class F> POP_FN
     if (OVER * STEP > POP_WARP) {
         // the last one of each group that has been joined, and each of those that lie side by side below STEP
         const pop_u32 stride = STEP > POP_WARP ? STEP : POP_WARP, beside = STEP < POP_WARP ? STEP : stride;
-        __shared__ T parts[STEP < 32 ? (BLOCK + 31) / 32 * STEP : BLOCK];
+        POP_SHARED_ARRAY(T, parts, (STEP < 32 ? (BLOCK + 31) / 32 * STEP : BLOCK));
         const pop_u32 low = n % stride;
         if (low < beside) parts[n / stride * beside + low] = all;
         pop_barrier();

@@ -14,7 +14,7 @@
 // any has.
 #if defined(POP_EMULATOR)
 POP_FN void pop_mbarrier_init(pop_u64* bar, pop_u32 arrivals) { pop_emu_mbarrier_init(bar, arrivals); }
-POP_FN void pop_mbarrier_fence() {}
+POP_FN void pop_mbarrier_fence() { pop_emu_mbarrier_fence(); }
 POP_FN void pop_mbarrier_arrive(pop_u64* bar) { pop_emu_mbarrier_arrive(bar, 0); }
 POP_FN void pop_mbarrier_expect(pop_u64* bar, pop_u32 bytes) { pop_emu_mbarrier_arrive(bar, bytes); }
 POP_FN void pop_mbarrier_wait(pop_u64* bar, pop_u32 parity) { pop_emu_mbarrier_wait(bar, parity); }

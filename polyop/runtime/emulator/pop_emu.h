@@ -47,6 +47,14 @@ struct pop_emu_turn {
     ~pop_emu_turn() { pop_emu_turn_ends(around); }
 };
 
+// Registers that were declared hold nothing yet: NaN, or the highest integer.
+template <class T> __forceinline__ void pop_emu_poison(T& x) {
+    T poison;
+    __builtin_memset(&poison, 0xff, sizeof(T));
+    x = poison;
+}
+template <class T, size_t N> void pop_emu_poison(T (&x)[N]) { pop_emu_poison_bytes(x, sizeof(x)); }
+
 // The address of dynamic shared memory. Its arrays lie farther apart here than on a device, so offsets are looked up.
 struct pop_emu_shared_memory {
     explicit pop_emu_shared_memory(unsigned bytes) : base(pop_emu_shared(bytes)) {}

@@ -52,8 +52,10 @@ struct pop_emu_kernel {
 int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const pop_emu_options* options);
 unsigned char* pop_emu_shared(unsigned bytes);
 unsigned char* pop_emu_shared_at(size_t offset);
+void* pop_emu_shared_array(const void* key, unsigned bytes, unsigned granule);
 unsigned long long pop_emu_turn_begins(long long turn);
 void pop_emu_turn_ends(unsigned long long around);
+void pop_emu_poison_bytes(void* to, size_t bytes);
 void pop_emu_aligned(const void* p, unsigned bytes);
 POP_EMU_MEET void pop_emu_barrier();
 POP_EMU_MEET void pop_emu_warp_barrier();
@@ -64,6 +66,7 @@ void pop_emu_copy_wait(unsigned groups);
 POP_EMU_MEET void pop_emu_ldmatrix(unsigned* registers, const void* row, int squares, int transposed);
 POP_EMU_MEET void pop_emu_atom(int atom, void* d, const void* a, const void* b);
 void pop_emu_mbarrier_init(void* bar, unsigned arrivals);
+void pop_emu_mbarrier_fence();
 void pop_emu_mbarrier_arrive(void* bar, unsigned bytes);
 void pop_emu_mbarrier_wait(void* bar, unsigned parity);
 void pop_emu_named_barrier(unsigned id, unsigned count, int waits);

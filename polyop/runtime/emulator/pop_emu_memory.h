@@ -16,7 +16,10 @@ struct Cell {
 };
 const uint32_t EVERY = 0xffffffffu;
 
-// buffer: its number, or -2 for shared memory, of which `offset` says where this part begins.
+const size_t BESIDE = size_t(1) << 40;
+
+// buffer: its number, or -2 for shared memory, of which `offset` says where this part begins: BESIDE all of it, an array that a
+// function has for itself.
 struct Region {
     unsigned char *begin, *end;
     unsigned granule;  // bytes of a cell
@@ -26,6 +29,7 @@ struct Region {
     Cell* cells;
     uint32_t* readers;  // for each cell a row of clocks; null: only that there are many is known
     bool shared() const { return buffer == -2; }
+    bool beside() const { return offset == BESIDE; }
 };
 
 const int MOST_REGIONS = 512, MOST_VIEWS = 64;
@@ -102,7 +106,8 @@ void report_at(What what, Region* r, int64_t byte, uint32_t other, const void* p
         }
     }
     if (!best) {
-        report(what, -2, in_shared(r->begin) ? "pop_shared" : "shared memory", at, other, place);
+        const bool parts = in_shared(r->begin) && !r->beside();
+        report(what, -2, parts ? "pop_shared" : "shared memory", r->beside() ? floor_div(byte, r->granule) : at, other, place);
         return;
     }
     const int64_t from = at - best->offset;

@@ -15,3 +15,10 @@ POP_EMU_OVERFLOW(sub_overflow)
 POP_EMU_OVERFLOW(mul_overflow)
 POP_EMU_OVERFLOW(negate_overflow)
 POP_EMU_OVERFLOW(divrem_overflow)
+
+// An index of registers, that is of an array of the thread's own, in none of them. Where such an array begins after its last
+// element a compiler does not ask.
+EXPORT void __ubsan_handle_out_of_bounds(void*, uint64_t index) {
+    report(OUTSIDE, -1, "", (int64_t)index, NOBODY, HERE);
+    stop();
+}

@@ -4,8 +4,10 @@
 namespace {
 
 // A barrier in memory. gathered: what those who arrived in this phase had seen; ended: the same of the phase before.
+// initialised: by whom, until that thread has fenced it.
 struct Phase {
     const void* at;
+    uint32_t initialised;
     uint32_t arrivals, pending, parity;
     int64_t bytes;  // announced and not come yet
     uint32_t *gathered, *ended;
@@ -68,13 +70,19 @@ extern "C" void pop_emu_mbarrier_init(void* bar, unsigned arrivals) {
             stop();
         }
         p = &phases[phase_count++];
-        *p = {bar, 0, 0, 0, 0, (uint32_t*)calloc(width(), 4), (uint32_t*)calloc(width(), 4)};
+        *p = {bar, NOBODY, 0, 0, 0, 0, (uint32_t*)calloc(width(), 4), (uint32_t*)calloc(width(), 4)};
     }
+    p->initialised = me();
     p->arrivals = p->pending = arrivals;
     p->parity = 0;
     p->bytes = 0;
     memset(p->gathered, 0, width() * 4);
     memset(p->ended, 0, width() * 4);
+}
+
+extern "C" void pop_emu_mbarrier_fence() {
+    for (uint32_t i = 0; i < phase_count; i++)
+        if (phases[i].initialised == me()) phases[i].initialised = NOBODY;
 }
 
 extern "C" void pop_emu_mbarrier_arrive(void* bar, unsigned bytes) {

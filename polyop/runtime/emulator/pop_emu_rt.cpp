@@ -119,6 +119,8 @@ extern "C" int pop_emu_launch(const pop_emu_kernel* kernel, void** args, const p
     return stopped;
 }
 
+extern "C" void pop_emu_poison_bytes(void* to, size_t bytes) { memset(to, 0xff, bytes); }
+
 // --- for the host ---------------------------------------------------------------------------------------------------
 
 EXPORT void pop_emu_reset() {

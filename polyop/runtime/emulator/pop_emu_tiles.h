@@ -232,6 +232,11 @@ void start_load(void* to, const unsigned long long* map, const int* corner, int 
     Box b = box_of(map, corner[0], corner[1], to, place);
     for (int d = 2; d < rank; d++) b.others[d - 2] = corner[d];
     b.phase = phase_at(bar, place);
+    if (b.phase->initialised != NOBODY) {
+        Region* of = region_of((unsigned char*)bar);
+        if (of) report_at(UNFENCED, of, (unsigned char*)bar - of->begin, b.phase->initialised, place);
+        else report(UNFENCED, -1, "", 0, b.phase->initialised, place);
+    }
     touch(to, box_bytes(b.matrix), true, false, place);
     if (options.completion == 1) {
         land_load(b);
