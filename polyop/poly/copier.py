@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 
 from polyop.ir.banks import cycles, phases
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Space, turned
 from polyop.poly.build import Builder, holds
-from polyop.poly.cuts import LANES, Cut, cut, squares
+from polyop.poly.cuts import LANES, WORD, Cut, cut, lines, squares
 from polyop.poly.roles import iterators_of
 from polyop.poly.sides import along
 from polyop.poly.staging import CHUNK, Staging, Tile, tile_of
@@ -51,6 +52,7 @@ class Copier:
     """Writes the copies of one operand, number `n`, between its tensor, its tile and registers.
 
     mine   the coordinates of a copy in the tile
+    by_registers   whether it goes through registers
     """
 
     b: Builder
@@ -59,6 +61,7 @@ class Copier:
     load: Load
     tile: Tile
     mine: Cut
+    by_registers: bool
 
     @property
     def name(self) -> str:
@@ -77,7 +80,7 @@ class Copier:
         at = _places(self.tile, self.mine.inside)
         target = to or Load(self.name, (slot, *at), self.load.dtype)
         value = of or guarded(s, self.load, starts, self.mine.inside)
-        self.b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=s.plan.target.copies))
+        self.b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=not self.by_registers))
         return band(tuple(c.name for c in (*self.mine.loops, *(self.mine.late if of else self.mine.rows))), label)
 
     def found(self, slot: Affine) -> Load:
@@ -96,10 +99,11 @@ class Copier:
 def copier(b: Builder, s: Staging, n: int, load: Load) -> Copier:
     """What writes the copies of `load`, with room for its tile."""
     t = tile_of(s, load)
-    mine = _share(s, n, load, t)
+    turned = _turned(s, n, load, t)
+    mine = turned or _share(s, n, load, t)
     b.over_threads(mine.loops)
     b.over_rows(mine.rows)
-    made = Copier(b, s, n, load, t, mine)
+    made = Copier(b, s, n, load, t, mine, turned is not None or not s.plan.target.copies)
     dims = [(affine(size), 1) for size in (s.slots, *t.shape)]
     folded = s.swizzle > 0 and not s.plan.target.copies  # no unit reads the tile itself
     b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded, turned=_meet(load, t)))
@@ -121,17 +125,28 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         # early turns are there whatever the depth is, so that each has its group of copies; and where copies go through
         # registers, each turn has them: what is loaded behind a test may be on its way in the next turn, and compilers wait
         known = {i: x for i, x in starts.items() if not turns or turns != early or i != s.depth}
-        known |= {} if s.plan.target.copies or s.depth not in known else {s.depth: s.starts(here)[s.depth]}
+        known |= {s.depth: s.starts(here)[s.depth]} if c.by_registers and s.depth in known else {}
         return c.copied(label, starts, s.blocks(turns), s.slot(turn), to, of, known)
 
     found = c.found(s.slot(affine(s.chunk.name)))
-    if s.plan.target.copies and s.slots == 1:
+    if not c.by_registers and s.slots == 1:
         return Copies((copied("first", early, 0),), (), (), found)
-    if s.plan.target.copies:
+    if not c.by_registers:
         return Copies((copied("first", early, 0),), (copied("next", now, s.ahead),), (), found)
     held = c.held()
     first = (copied("fetch", early, 0, to=held), copied("first", early, 0, of=held))
-    return Copies(first, (copied("ahead", now, 1, to=held),), (copied("next", now, 1, of=held),), found)
+    return Copies(first, (copied("ahead", now, s.ahead, to=held),), (copied("next", now, s.ahead, of=held),), found)
+
+
+def _turned(s: Staging, n: int, load: Load, t: Tile) -> Cut | None:
+    """What each thread copies of a tile that lies across what is fast in the tensor, of elements too small for copies that go on
+    by themselves: these go through registers, too. None of other tiles.
+    """
+    small = s.plan.target.copies and load.dtype.bytes_ < WORD and not s.swizzle and not s.around and s.slots > 1
+    square = (WORD // load.dtype.bytes_) ** 2  # elements of the least one
+    if not small or t.inner == t.fast or t.stride != 1 or len(t.sizes) != 2 or prod(t.sizes.values()) < square * s.threads:
+        return None
+    return lines(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, s.threads)
 
 
 def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
@@ -142,6 +157,8 @@ def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
             return cut(s.own, n, t.sizes, (t.fast, *t.slow), beside, s.threads)
         ways = [cut(s.own, n, t.sizes, (t.fast, *t.slow), 1, s.threads, near) for near in (0, SECTOR // load.dtype.bytes_)]
         return min(ways, key=lambda c: _cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
+    if load.dtype.bytes_ < WORD and not s.swizzle and len(t.sizes) == 2:
+        return lines(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, s.threads)
     return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, beside, s.threads)
 
 

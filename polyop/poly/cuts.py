@@ -23,6 +23,7 @@ from polyop.poly.tiles import Coord
 LANES = 8  # of 16 bytes each: what shared memory takes at once
 PLACE = 16  # bytes of such a lane
 LEAST = 8  # bytes of a column of a square
+WORD = 4  # bytes of the least copy that goes on by itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +90,30 @@ def squares(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple
         mine, outside = Coord(f"{own[i]}_x{n}", 1, each), _rest(Coord(f"{own[i]}_z{n}", each, tile[i]))
         inside[i], loops, right = (*outside, mine), (mine, *loops), (*outside, *right)
     return Cut(inside, loops, (*right, *below, u, v), (*right, *below, v, u))
+
+
+def lines(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, str], bytes_: int, threads: int) -> Cut:
+    """The same by squares of a tile whose lines are longer than they must be: a word is read of each of several lines, and
+    columns of 16 bytes are written, or of less, so that each thread has some, if there are so many words.
+
+    As many lanes go along a line of the copy as it has room for, and the next ones read what is beside that in the tensor, a word
+    further: so those that write together meet in no bank where lines have 64 bytes and 16 more, or 128 and more.
+
+    ways    the iterators that are fast in the tensor and in the copy, which are all there are
+    """
+    fast, slow = ways
+    q, p = own[fast], own[slow]
+    across = gcd(tile[fast], WORD // bytes_)
+    for places in (PLACE, LEAST, WORD):
+        high = gcd(tile[slow], places // bytes_)
+        down = gcd(tile[slow] // high, threads)
+        here = gcd(tile[fast] // across, threads // down)
+        if here * down == threads:
+            break
+    v, x = Coord(f"{q}_v{n}", 1, across), Coord(f"{q}_x{n}", across, here * across)
+    u, y = Coord(f"{p}_u{n}", 1, high), Coord(f"{p}_x{n}", high, down * high)
+    right, below = _rest(Coord(f"{q}_z{n}", here * across, tile[fast])), _rest(Coord(f"{p}_z{n}", down * high, tile[slow]))
+    return Cut({fast: (*right, x, v), slow: (*below, y, u)}, (x, y), (*right, *below, u, v), (*right, *below, v, u))
 
 
 def _apart(across: int, near: int) -> int:

@@ -189,16 +189,52 @@ def test_copies_of_16_bytes_meet_in_no_bank_whatever_the_tile(lies: str, tile: t
     assert [str(t) for t in report.traffic if t.conflicts] == []
 
 
-@pytest.mark.parametrize(("lies", "tile"), [("nn", (128, 128)), ("nt", (64, 64))])
-def test_copies_of_numbers_that_lie_across_a_tile_meet_in_no_bank(lies: str, tile: tuple[int, int]) -> None:
-    """Eight lanes have 32 bytes of a row, and four rows: 16 of two rows met two ways."""
-    module = product("cuda:sm_80", "f32", lies, tile).module
-    assert module is not None and "pop_copy_async<4>" in module.text
-    sizes = (144, 32, 144)
-    given, want = arrays("f32", lies, sizes)
+@pytest.mark.parametrize(("dtype", "lies", "tile", "way"), [
+    ("f32", "nn", (128, 128), "pop_copy_async<4>("), ("f32", "nt", (64, 64), "pop_copy_async<4>("),
+    ("i8", "nn", (128, 128), "pop_put_column<16, 4>("), ("i8", "tn", (64, 128), "pop_put_column<8, 4>(")])
+def test_copies_of_numbers_that_lie_across_a_tile_meet_in_no_bank(
+        dtype: str, lies: str, tile: tuple[int, int], way: str) -> None:
+    """Of f32 eight lanes have 32 bytes of a row, and four rows: 16 of two rows met two ways. Bytes go through registers, 16 or 8
+    at once: one by one 32 of a row met four ways.
+    """
+    module = product("cuda:sm_80", dtype, lies, tile).module
+    assert module is not None and way in module.text
+    sizes = (144, 96, 144)
+    given, want = arrays(dtype, lies, sizes)
     report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, order="backward", banks=True)
     assert np.array_equal(given["C"], want) and not report.findings
     assert [str(t) for t in report.traffic if t.conflicts] == []
+
+
+def least(where: str, dtype: str) -> Compiled:
+    """Least sums, for which no unit is: their tiles lie along rows and columns, and A across its own."""
+    operator = polyop.op(f"op mm(A: {dtype}[M, K], B: {dtype}[K, N]) -> (C: {dtype}[M, N]) {{ C[m,n] min= A[m,k] + B[k,n] }}")
+    op = operator._op(operator.choice())
+    return compile_op(op, contiguous(op), target(where), Options())
+
+
+@pytest.mark.parametrize(("where", "dtype"), [("hip:gfx942", "u8"), ("hip:gfx1100", "f16")])
+@pytest.mark.parametrize("sizes", [(129, 33, 65), (1, 1, 1), (127, 17, 128)])
+def test_narrow_numbers_without_a_unit_are_turned_a_word_at_a_time(where: str, dtype: str, sizes: tuple[int, int, int]) -> None:
+    module = least(where, dtype).module
+    assert module is not None
+    g, (m, k, n), numpy = np.random.default_rng(3), sizes, DTYPES[dtype].numpy
+    given = {name: g.integers(0, 99, shape).astype(numpy) for name, shape in (("A", (m, k)), ("B", (k, n)), ("C", (m, n)))}
+    report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, order="backward", banks=True)
+    want = (given["A"].astype(int)[:, :, None] + given["B"].astype(int)).min(1)
+    assert np.array_equal(given["C"].astype(int), want) and not report.findings
+    assert [str(t) for t in report.traffic if t.conflicts] == []
+
+
+@pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
+def test_narrow_numbers_on_their_way_to_a_tile_leave_registers() -> None:
+    """All of a tile of 2 KB was with 16 of 256 threads, 128 numbers each."""
+    operator = polyop.op("op f(A: u8[M, K], B: u8[K, N]) -> (C: u32[M, N]) "
+                         "{ s[i, j] min= A[i, k] + B[k, j]; t[i, j] += u32(A[i, k]) * u32(B[k, j]); C[i, j] = u32(s[i, j]) * t[i, j] }")
+    op = operator._op(operator.choice())
+    module = compile_op(op, contiguous(op), target("hip:gfx1100"), Options()).module
+    assert module is not None
+    assert [u.local for u in usage(amdgcn.assemble(module))] == [0, 0]
 
 
 @pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
