@@ -229,8 +229,8 @@ def test_narrow_numbers_without_a_unit_are_turned_a_word_at_a_time(where: str, d
 @pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
 def test_narrow_numbers_on_their_way_to_a_tile_leave_registers() -> None:
     """All of a tile of 2 KB was with 16 of 256 threads, 128 numbers each."""
-    operator = polyop.op("op f(A: u8[M, K], B: u8[K, N]) -> (C: u32[M, N]) "
-                         "{ s[i, j] min= A[i, k] + B[k, j]; t[i, j] += u32(A[i, k]) * u32(B[k, j]); C[i, j] = u32(s[i, j]) * t[i, j] }")
+    operator = polyop.op("op f(A: u8[M, K], B: u8[K, N]) -> (C: u32[M, N]) { s[i, j] min= A[i, k] + B[k, j]; "
+                         "t[i, j] += u32(A[i, k]) * u32(B[k, j]); C[i, j] = u32(s[i, j]) * t[i, j] }")
     op = operator._op(operator.choice())
     module = compile_op(op, contiguous(op), target("hip:gfx1100"), Options()).module
     assert module is not None
