@@ -99,6 +99,28 @@ def test_the_tests_of_the_wrappers_are_what_is_run_twice(cuda: FakeGpu, monkeypa
     assert [Path(x).name for x in seen[0][0][:2]] == ["test_wrappers.py", "test_matrix.py"] and seen[0][0][-1] == "move"
 
 
+def test_functions_are_compared_too_though_their_tests_do_not_watch(cuda: FakeGpu) -> None:
+    both = twice.Twice(Device("cuda", 0))
+    arrays = {"X": np.linspace(0, 1, 32, dtype=np.float32), "Y": np.zeros(32, np.float32)}
+    both(module("Y[t] = pop_sigmoid(X[t]);", arrays), {}, {}, arrays, watched=False)
+    assert len(cuda.launches) == 1 and both.differ == []
+    both(module("Y[0] = X[t] + t;", arrays), {}, {}, arrays, watched=False)  # a race, which nobody has told of so far
+    assert len(cuda.launches) == 1
+
+
+@pytest.mark.parametrize(("want", "near", "far"), [
+    (np.array([3e38, 1.0, 2.0], np.float32), [3e38, 1.000001, 2.0], [3e38, 1.001, 2.0]),   # a large one hides no other
+    (np.array([100.0, 90.0, 1e-6], np.float32), [100.0, 90.0, 2e-5], [100.0, 90.0, 1e-2]),  # a sum that is nearly 0
+    (np.array([np.nan, np.inf, 1], np.float32), [np.nan, np.inf, 1], [np.nan, -np.inf, 1]),
+    (np.array([np.nan, np.inf, 1], np.float32), [np.nan, np.inf, 1], [np.nan, 3e38, 1]),
+    (np.array([1, np.nan, 1], np.float32), [1, np.nan, 1], [1, 1, 1]),
+    (np.array([2**60 + 1, 5], np.int64), [2**60 + 1, 5], [2**60, 5]),
+    (np.array([1.0, 2.0], np.float16), [1.001, 2.0], [1.01, 2.0]), (np.array([True, False]), [True, False], [True, True])])
+def test_results_agree_but_for_rounding(want: np.ndarray, near: list[float], far: list[float]) -> None:
+    assert not twice.apart(np.array(near, want.dtype), want).any()
+    assert twice.apart(np.array(far, want.dtype), want).sum() == 1
+
+
 def test_what_a_kernel_tells_of_the_emulators_memory_is_not_compared(cuda: FakeGpu) -> None:
     made = twice.compared(Device("cuda", 0), ("test_wrappers.py",), "aligned_in_some_orders or test_a_sum_over_the_warp")
     assert made.differ == [] and len(made.agreed) == 1

@@ -72,6 +72,7 @@ def test_every_function_gives_what_its_definition_gives(t: DType) -> None:
     assert far_off(t, computed(t), {}) == []
 
 
+@pytest.mark.emulators  # as C++; CUDA has functions of its own, and is not asked for these
 @pytest.mark.parametrize("t", [F32, F64], ids=str)
 def test_our_own_mathematics_gives_the_same_to_a_few_more_places(t: DType) -> None:
     """That is what HIP kernels use where there are no device libraries."""
