@@ -19,7 +19,7 @@ from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
 from polyop.runtime.call import CallPlan
 from polyop.runtime.entry import Record
-from polyop.runtime.estimate import Count, elements_of, points_of
+from polyop.runtime.estimate import Count, boxes, elements_of, points_of
 from polyop.runtime.layout import layout
 from polyop.runtime.loans import Key
 
@@ -27,7 +27,7 @@ LOOKS = 4096
 """Looks that a form remembers."""
 
 Choice = tuple[Key, bool, bool]
-"""What decides about a record beside the form: its kernel, whether several threads run, and whether that takes long."""
+"""What decides about a record beside the form: its kernel, whether several threads run, and `Form.lasts`."""
 
 
 @dataclass(eq=False, slots=True)
@@ -50,6 +50,7 @@ class Form:
     given     (size, which value of a call, which of its dimensions) of sizes that arrays show; `known`: those of the form itself
     views     how the arrays of the first such call lay, without their memory
     points    how much such a call computes, and `elements`: how many its arrays have together
+    is_counted  whether the function of sizes finds out how much it is
     records   what carries such calls out
     wishes    what calls ask for, by what `answers` says of their sizes
     looks     of calls that the form has carried out: one that comes again is worth a plan of its own
@@ -61,6 +62,7 @@ class Form:
     views: Mapping[str, View]
     points: Count
     elements: Count
+    is_counted: bool
     records: dict[Choice, Record] = field(default_factory=dict)
     looks: set[Any] = field(default_factory=set)
     wishes: dict[tuple[Any, ...], Wish] = field(default_factory=dict)
@@ -75,6 +77,10 @@ class Form:
         """The sizes of a call, if they agree; also those of dimensions that are one to its kernel."""
         found = {**self.known, **{n: values[k].shape[d] for n, k, d in self.given}}
         return found | products(self.merged.flat.sizes, found) if self.merged.flat.sizes else found
+
+    def lasts(self, is_long: bool) -> bool:
+        """Whether a record is for calls that take long alone: most find that out by themselves."""
+        return is_long and not self.is_counted
 
     def units(self, ones: tuple[str, ...]) -> Layout:
         """The layout of a call, where sizes in `ones` are 1."""
@@ -110,4 +116,4 @@ def form_of(plan: CallPlan, merged: Merged, seen: Bound) -> Form | None:
         return None
     views = {n: replace(v, address=0, owner=None, memory=None) for n, v in seen.views.items()}
     inside, shown = merged.flat.op, tuple((n, *at) for n, at in given.items())
-    return Form(merged, shown, known, views, points_of(inside), elements_of(inside))
+    return Form(merged, shown, known, views, points_of(inside), elements_of(inside), boxes(op) is not None)

@@ -135,11 +135,13 @@ class Operator:
         if front is None or what is None:
             return
         form = self._forms.get(what) or form_of(made.plan, made.merged, made.seen)
-        chosen = made.key, made.plan.row[1] > 1, made.plan.is_long
-        record = form.records.get(chosen) if form else None
+        if form is None:
+            return
+        chosen = made.key, made.plan.row[1] > 1, form.lasts(made.plan.is_long)
+        record = form.records.get(chosen)
         if record is None:
             record = entry.general(native, front, made.plan, values, args, keywords)
-            if form is None or record is None:
+            if record is None:
                 return
             form.records[chosen] = record
             if len(self._forms) >= _FORMS:
@@ -168,7 +170,8 @@ class Operator:
             price = price_of(form.elements(sizes), points, asked, taken)
             if not merged.loans.would_lend(asked, look, price):
                 return NotImplemented
-        record = form.records.get((taken, points >= _SERIAL and threads.get_num_threads() > 1, points >= call.LASTING))
+        several = points >= _SERIAL and threads.get_num_threads() > 1
+        record = form.records.get((taken, several, form.lasts(points >= call.LASTING)))
         result = native.carry(front, record, *args, **keywords) if record else NotImplemented
         if result is NotImplemented:
             return result

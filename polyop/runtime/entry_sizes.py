@@ -19,11 +19,13 @@ from itertools import pairwise
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
 from polyop.runtime import blocks
-from polyop.runtime.call import CallPlan
+from polyop.runtime.call import LASTING, CallPlan
+from polyop.runtime.estimate import boxes
 
 NAME = "polyop_sizes"
 LARGEST = 1 << 20   # bytes of a result that the C library, or torch, is asked for
 HEAD = 12           # words of a plan before its row
+LONG = 2            # which of them says whether others may run meanwhile
 MEMORY = 3          # which of them says the bytes of work memory
 _MOST = 1 << 31     # no extent, and no count of elements, is larger
 _LINE = 64
@@ -130,6 +132,7 @@ def text(plan: CallPlan, arrays: Mapping[int, Array], places: Places) -> str | N
             t.need(t.test("eq", _value(t, e, known), got))
     for fact in op.facts:
         t.need(_holds(t, fact, known))
+    _length(t, plan, known)
     _row(t, plan, given, shapes, known)
     _written(t, plan, given, shapes, places)
     _fresh(t, plan, known, places)
@@ -210,6 +213,16 @@ def _strides(t: _Text, a: Array, shape: list[str]) -> list[str]:
             t.need(t.either(whole, t.test("eq", n, 1)))
         out.append(t.op("ashr", raw, a.shift) if a.shift else raw)
     return out
+
+
+def _length(t: _Text, plan: CallPlan, known: Mapping[str, str]) -> None:
+    """Whether the call takes long, as `work` counts points; else the plan says it for all calls."""
+    steps, total = boxes(plan.op), "0"
+    if steps is None:
+        return
+    for extents in steps:
+        total = t.op("add", total, t.product([t.call("smax", _value(t, e, known), 0) for e in extents]))
+    t.store(t.new(f"zext i1 {t.test('sge', total, LASTING)} to i64"), LONG)
 
 
 def _row(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mapping[str, list[str]], known: Mapping[str, str]) -> None:

@@ -27,13 +27,17 @@ def work(op: Op, sizes: Mapping[str, int]) -> int:
     return total
 
 
+def boxes(op: Op) -> list[tuple[Affine, ...]] | None:
+    """The extents of each step; None if those of some depend on where it is, as of a triangle."""
+    steps = [tuple(r.upper - r.lower for r in s.ranges) for s in op.steps]
+    known = set(op.sizes)
+    return steps if all(names(e) <= known for extents in steps for e in extents) else None
+
+
 def points_of(op: Op) -> Count:
     """`work` for calls of many sizes: what they need not ask is found once."""
-    steps = [[r.upper - r.lower for r in s.ranges] for s in op.steps]
-    known = set(op.sizes)
-    if not all(names(e) <= known for extents in steps for e in extents):
-        return partial(work, op)
-    return _sum_of(steps)
+    steps = boxes(op)
+    return partial(work, op) if steps is None else _sum_of(steps)
 
 
 def elements_of(op: Op) -> Count:
