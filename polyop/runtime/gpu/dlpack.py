@@ -7,9 +7,13 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from polyop.ir.dtypes import DTYPES, DType
+from polyop.ir.module import Module, Signature
+from polyop.runtime import cache, cpu
 
 CPU, CUDA, ROCM, CUDA_MANAGED = 1, 2, 10, 13
 """Types of devices."""
@@ -20,6 +24,7 @@ NUMBERS = {"cuda": CUDA, "hip": ROCM}
 _CODES = {"int": 0, "uint": 1, "float": 2, "bool": 6}
 _BFLOAT = 4
 _NAME = b"dltensor"
+_ENDS = "polyop_capsule_ends"
 
 
 class _Tensor(ctypes.Structure):
@@ -78,7 +83,6 @@ def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(reversed(out))
 
 
-_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", ctypes.pythonapi))
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))
 _new = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(("PyCapsule_New", ctypes.pythonapi))
 
@@ -90,13 +94,16 @@ def _delete(managed: int) -> None:
     _lent.pop(managed, None)
 
 
-def _drop(capsule: int) -> None:
-    """A capsule ends; what is in it is nobody's, unless it has been taken."""
-    if _is_valid(capsule, _NAME):
-        _lent.pop(_pointer(capsule, _NAME), None)
+_deleted = _DELETER(_delete)
 
 
-_deleted, _dropped = _DELETER(_delete), _DELETER(_drop)
+@lru_cache(maxsize=1)
+def _ends() -> cpu.Loaded:
+    """`capsule.ll` in this process: what Python calls where a capsule ends."""
+    text = Path(__file__).with_name("capsule.ll").read_text(encoding="utf-8")
+    module = Module(_ENDS, "x86:host", text, Signature(_ENDS, (), (), (), ()))
+    key = cache.key("capsule", cpu.VERSION, text, str(cpu.host()))
+    return cpu.link(cache.remember_code(key, lambda: cpu.assemble(module, cpu.host()).code), (_ENDS,)).keep()
 
 
 def capsule(address: int, shape: tuple[int, ...], dtype: DType, family: str, index: int, owner: Any) -> Any:
@@ -108,4 +115,4 @@ def capsule(address: int, shape: tuple[int, ...], dtype: DType, family: str, ind
     managed = _Managed(tensor, None, _deleted)
     at = ctypes.addressof(managed)
     _lent[at] = (managed, sizes, steps, owner)
-    return _new(at, _NAME, ctypes.cast(_dropped, ctypes.c_void_p))
+    return _new(at, _NAME, _ends().addresses[_ENDS])
