@@ -14,7 +14,7 @@ import pytest
 from polyop import cli, standard
 from polyop.cli.commands import COMMANDS, commands
 from polyop.ir.errors import UnsupportedError
-from polyop.runtime import cxx
+from polyop.runtime import amdgcn, cxx, nvrtc
 from polyop.runtime.banks import Traffic, in_words
 from polyop.trace import STAGES
 
@@ -177,6 +177,16 @@ def test_explain_names_loops_work_and_proofs(call):
 def test_targets_lists_every_family(call):
     status, out, _ = call("targets")
     assert status == 0 and all(name in out for name in ("x86:x86-64-v2", "cuda:sm_90a", "hip:gfx942"))
+
+
+def test_targets_says_what_brings_the_compilers(call, monkeypatch):
+    def none() -> amdgcn.Tools:
+        raise UnsupportedError("none")
+
+    monkeypatch.setattr(nvrtc, "unavailable", lambda: "none")
+    monkeypatch.setattr(amdgcn, "tools", none)
+    _, out, _ = call("targets")
+    assert "text; `polyop[cuda]` adds the cubin" in out and "text; `polyop[hip]` adds the code object" in out
 
 
 def test_library_lists_and_prints_operators(call):

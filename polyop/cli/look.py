@@ -137,7 +137,7 @@ def targets() -> None:
     for t in rows:
         wide = f"{t.vector_bytes} bytes" if t.family == "x86" else f"{t.warp} threads"
         name = "x86" if t.name == "x86:host" else t.name
-        table.add_row(name, wide, str(t.registers), _here(t) if t.name != "x86:host" else f"runs: {t.arch}")
+        table.add_row(name, wide, str(t.registers), Text(_here(t)) if t.name != "x86:host" else f"runs: {t.arch}")
     OUT.print(table)
     for family in ("cuda", "hip"):
         reason = driver.unavailable(family)

@@ -40,14 +40,15 @@ class Compiler:
 
 @lru_cache(maxsize=1)
 def compiler() -> Compiler:
-    """The first of g++, clang++, c++ and zig that this machine has.
+    """The first of g++, clang++, c++ and zig that this machine has, and that tells its version.
 
     Raises UnsupportedError, if there is none.
     """
     for name in ("g++", "clang++", "c++"):
         path = shutil.which(name)
-        if path:
-            return Compiler((path,), (path, "-shared"), _output([path, "--version"]).splitlines()[0])
+        said = subprocess.run([path, "--version"], capture_output=True, text=True, check=False) if path else None
+        if path and said and not said.returncode:
+            return Compiler((path,), (path, "-shared"), said.stdout.partition("\n")[0])
     found = zig()
     if found:
         version = "zig " + _output([found, "version"]).strip()
@@ -76,8 +77,21 @@ def _built(source: str, flags: tuple[str, ...]) -> Path:
         f.write(source)
     out = Path(f.name).with_suffix(".o")
     c = compiler()
-    _output([*c.compile, *_FLAGS, *flags, f"-I{DEVICE}", f"-I{EMULATOR}", "-c", f.name, "-o", str(out)])
+    try:
+        _output([*c.compile, *_FLAGS, *flags, f"-I{DEVICE}", f"-I{EMULATOR}", "-c", f.name, "-o", str(out)])
+    except InternalError:
+        _require_working(c)
+        raise
     return out
+
+
+def _require_working(c: Compiler) -> None:
+    """Raises UnsupportedError, if `c` compiles no C++ at all, for which nobody here can be blamed."""
+    command = [*c.compile, "-x", "c++", "-c", "-", "-o", str(_folder() / "nothing.o")]
+    done = subprocess.run(command, input="int nothing;", capture_output=True, text=True, check=False)
+    if done.returncode:
+        why = done.stderr.strip().partition("\n")[0]
+        raise UnsupportedError(f"the emulator needs a C++ compiler, and {c.compile[0]} compiles nothing: {why}")
 
 
 def library(module: Module, watched: bool) -> Path:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from collections.abc import Iterator
@@ -33,6 +34,23 @@ def test_without_any_compiler_the_emulator_says_what_it_needs(monkeypatch: pytes
     monkeypatch.setattr(cxx, "zig", lambda: None)
     with pytest.raises(UnsupportedError, match="the emulator needs a C\\+\\+ compiler"):
         cxx.compiler()
+
+
+BROKEN = "#!/bin/sh\n{}echo no cc1plus >&2\nexit 1\n"
+
+
+@pytest.mark.parametrize("tells_version", [False, True])
+def test_a_compiler_that_does_not_work_is_left_alone_or_named(tmp_path: Path, tells_version: bool,
+                                                              monkeypatch: pytest.MonkeyPatch) -> None:
+    own = tmp_path / "g++"
+    own.write_text(BROKEN.format('[ "$1" = --version ] && echo g++ 99 && exit 0\n' if tells_version else ""))
+    own.chmod(0o755)
+    monkeypatch.setattr(shutil, "which", lambda name: str(own) if name == "g++" else None)
+    monkeypatch.setattr(cxx, "zig", lambda: None)
+    module = cuda.emit(CASES["saxpy"].nest, target("cuda:sm_80"), Options())
+    why = f"and {own} compiles nothing: no cc1plus" if tells_version else "g++, clang++ or c++ on the path"
+    with pytest.raises(UnsupportedError, match=re.escape(why)):
+        cxx.library(module, watched=True)
 
 
 @pytest.mark.skipif(zig() is None, reason="ziglang is not installed")
