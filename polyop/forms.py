@@ -72,7 +72,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     near = _read(op, options, target)
     if options.rung == "tuned" and target.family == "x86":
         near = turned_late(near) if options.late else near
-        near = taken_out(near) if options.factors else near
+        near = taken_out(near, options.factors) if options.factors else near
         near = widened(raised(near) if options.raised else near, options.widened)
         near = plain_products(turned_inward(near, dict(options.inward)), options)
         near = cut_at_turns(columns_upright(near, dict(options.few)))

@@ -52,7 +52,8 @@ class Options:
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
                vectors, down all rows
-    factors    whether factors that do without an index of a sum are taken out of the sum over it, which is long in these calls
+    factors    in which way factors that do without an index of a sum are taken out of the sum over it, which is long here;
+               0: they are not
     raised     whether of two bytes of one sort that are multiplied one is raised by 128, since the target multiplies unsigned by
                signed ones, and enough rows share the sums of columns that are taken off in these calls
     widened    operands of 16-bit floats that are widened before the product which uses them often enough for that in these calls
@@ -102,7 +103,7 @@ class Options:
     columns: bool = False
     abreast: bool = False
     along: int = 0
-    factors: bool = False
+    factors: int = 0
     raised: bool = False
     widened: tuple[str, ...] = ()
     inward: tuple[tuple[str, int], ...] = ()

@@ -11,7 +11,7 @@ only infinities may tell: inf * 2 + inf * -1 is NaN, and inf * (2 - 1) is not.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -46,24 +46,43 @@ class Inner:
         return next(r.upper for r in self.step.ranges if r.index == index)
 
 
-def find_inner(op: Op) -> tuple[Inner, ...]:
-    """The sums of `op` of which factors may be taken out."""
-    return tuple(x for x in (_inner(op, s) for s in op.steps) if x)
+def find_inner(op: Op) -> tuple[tuple[Inner, ...], ...]:
+    """The sums of `op` of which factors may be taken out, each with the ways to do so."""
+    return tuple(x for x in (tuple(_ways(op, s)) for s in op.steps) if x)
 
 
-def pays(found: Sequence[Inner], sizes: Mapping[str, int]) -> bool:
-    """Whether these sums are long enough in a call of these sizes, and their results are not too large."""
-    def count(x: Inner, indices: Sequence[str]) -> int:
-        return prod(evaluate(x.extent(i), sizes) for i in indices)
+def way(found: Sequence[Sequence[Inner]], sizes: Mapping[str, int]) -> int:
+    """Which way, from 1 on, to take factors out in a call of these sizes; 0 if none pays.
 
-    return bool(found) and all(
-        count(x, (x.over,)) >= DEPTH and count(x, x.kept[-1:]) >= COLUMNS
-        and count(x, x.kept) <= MOST * max(count(x, plain_indices(y) or ()) for y in x.inside) for x in found)
+    That is the first one for which sums are long enough and their results not too large, or another one with half as many terms.
+    """
+    chosen, terms = 0, 0
+    for n, xs in enumerate(zip(*found, strict=False), 1):
+        own = sum(_terms(x, sizes) for x in xs)
+        if all(_pays(x, sizes) for x in xs) and (not chosen or 2 * own < terms):
+            chosen, terms = n, own
+    return chosen
 
 
-def taken_out(op: Op) -> Op:
-    """`op` with such factors outside of the sums."""
-    found = {id(x.step): x for x in find_inner(op)}
+def _count(x: Inner, indices: Sequence[str], sizes: Mapping[str, int]) -> int:
+    return prod(evaluate(x.extent(i), sizes) for i in indices)
+
+
+def _pays(x: Inner, sizes: Mapping[str, int]) -> bool:
+    largest = max(_count(x, plain_indices(y) or (), sizes) for y in x.inside)
+    return (_count(x, (x.over,), sizes) >= DEPTH and _count(x, x.kept[-1:], sizes) >= COLUMNS
+            and _count(x, x.kept, sizes) <= MOST * largest)
+
+
+def _terms(x: Inner, sizes: Mapping[str, int]) -> int:
+    """The terms of both sums."""
+    rest = tuple(i for i in x.step.indices if i != x.over)
+    return _count(x, (*x.kept, x.over), sizes) + _count(x, rest, sizes)
+
+
+def taken_out(op: Op, way: int = 1) -> Op:
+    """`op` with such factors outside of the sums, in this way."""
+    found = {id(xs[way - 1].step): xs[way - 1] for xs in find_inner(op) if len(xs) >= way}
     taken = all_names(op)
 
     def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
@@ -79,27 +98,33 @@ def taken_out(op: Op) -> Op:
     return with_steps(op, instead)
 
 
-def _inner(op: Op, s: Step) -> Inner | None:
-    """Of the index that lies last in memory, in a plain sum of products whose ranges are boxes from 0 on."""
+def _ways(op: Op, s: Step) -> Iterator[Inner]:
+    """For indices of a plain sum of products whose ranges are boxes from 0 on, that which lies last in memory first.
+
+    The inner sum is one of two factors, of which one has the last index of its result. What comes second is the last of a factor:
+    with `X[i, j, k]` added up along j first, 500 x 500 x 16 in 16 columns takes 2.8 times as long as along k first.
+    """
+    first = True
     kept = plain_indices(s.target)
     reads = _factors(s.expr, s)
     if s.reduce is None or s.reduce.name != "add" or not s.target.dtype.is_float or s.where or not kept or len(reads) < 3:
-        return None
+        return
     if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
-        return None
+        return
     places = [plain_indices(x) for x in reads]
     summed = [i for i in s.indices if i not in kept]
     if None in places or len(summed) < 2:
-        return None
+        return
     for over in reversed(summed):
         inside = tuple(x for x, at in zip(reads, places, strict=True) if at and over in at)
         outside = tuple(x for x in reads if x not in inside)
         has = {i for x in inside for i in plain_indices(x) or ()}
         beside = [i for i in (*kept[:-1], *summed, kept[-1]) if i in has and i != over]
-        apart = [x for x in inside if kept[-1] not in (plain_indices(x) or ())]
-        if outside and len(inside) == 2 and len(apart) == 1 and any(i in has for i in summed if i != over):
-            return Inner(s, over, inside, outside, tuple(beside))
-    return None
+        apart = [x for x in inside if beside and beside[-1] not in (plain_indices(x) or ())]
+        if outside and len(inside) == 2 and len(apart) == 1 and any(i in has for i in summed if i != over) and (
+                first or any((plain_indices(x) or ())[-1] == over for x in inside)):
+            first = False
+            yield Inner(s, over, inside, outside, tuple(beside))
 
 
 def _factors(e: Expr, s: Step) -> tuple[Load, ...]:

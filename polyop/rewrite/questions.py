@@ -59,7 +59,7 @@ class Questions:
     splits   those whose rows may be cut into shares
     chains   what hands over temporaries with rows to spare
     sums     reductions that may be cut into shares
-    inner    those of which factors may be taken out
+    inner    the ways in which factors may be taken out of some of those
     alike    those of products of bytes of one sort
     wide     those of products of 16-bit floats
     late     those of which a large operand lies across the result
@@ -95,7 +95,7 @@ class Questions:
     splits: tuple[Split, ...]
     chains: tuple[Chain, ...]
     sums: tuple[Sum, ...]
-    inner: tuple[Inner, ...]
+    inner: tuple[tuple[Inner, ...], ...]
     alike: tuple[Alike, ...]
     wide: tuple[Wide, ...]
     late: tuple[Late, ...]

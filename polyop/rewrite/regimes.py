@@ -53,7 +53,7 @@ class Answers(NamedTuple):
     height: int
     pair: int
     strip: bool
-    factors: bool
+    factors: int
     late: bool
     inward: Values
     overlap: int
@@ -116,9 +116,9 @@ def _is_whole(t: Tiles) -> bool:
     return not (t.rows or t.few or t.short == SHORT or t.factors or t.late or t.inward)
 
 
-def _shares(q: Questions, sizes: Mapping[str, int], target: Target, threads: int, factors: bool) -> Values:
+def _shares(q: Questions, sizes: Mapping[str, int], target: Target, threads: int, factors: int) -> Values:
     """The sums that are cut into shares: those whose rows would be read twice, and with several threads what these share."""
-    whole = {x.step.target.source for x in q.inner} if factors else set()
+    whole = {x.step.target.source for x, *_ in q.inner} if factors else set()
     found = tuple(x for x in q.sums if x.target not in whole)
     shares = fed_shares(found, sizes, target.l2)
     if threads > 1:

@@ -12,7 +12,7 @@ from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_p
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import Short
 from polyop.rewrite.factors import Inner
-from polyop.rewrite.factors import pays as factors_out
+from polyop.rewrite.factors import way as way_out
 from polyop.rewrite.inward import to_turn_inward
 from polyop.rewrite.late import TIMES
 from polyop.rewrite.questions import Questions
@@ -48,7 +48,7 @@ class Tiles(NamedTuple):
     short: int
     height: int
     pair: int
-    factors: bool
+    factors: int
     late: bool
     inward: Values
 
@@ -63,9 +63,9 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
     fixed += little_sizes(q, sizes, ones) if q.little else ()
-    factors = options.factors or (bool(q.inner) and relaxed and factors_out(q.inner, sizes))
+    factors = options.factors or (way_out(q.inner, sizes) if relaxed else 0)
     if plain and factors and len(q.inner) == 1:  # tiles are the inner sum's, which is a product of matrices
-        height, short = inner_height(q.inner[0], sizes, target), 0
+        height, short = inner_height(q.inner[0][factors - 1], sizes, target), 0
     plain, pair = plain and not factors, 0
     inward = to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ()
     late = options.late or (bool(q.late) and plain and not fixed and lies_across(q, sizes, target))

@@ -26,6 +26,10 @@ TEXTS = {
         Y[i, r] += C[k, r] * (B[j, r] * X[k, i, j]) }""",
     "four factors": """op f(X: f64[I, J, K], B: f64[J, R], C: f64[K, R], D: f64[J]) -> (Y: f64[I, R]) {
         Y[i, r] += X[i, j, k] * B[j, r] * C[k, r] * D[j] }""",
+    "low rank": """op f(X: f32[I, K], A: f32[J, K], B: f32[R, J]) -> (Y: f32[I, R]) {
+        Y[i, r] += X[i, k] * A[j, k] * B[r, j] }""",
+    "in batches": """op f(X: f64[H, I, K], A: f64[H, K, J], B: f64[H, J, R]) -> (Y: f64[H, I, R]) {
+        Y[h, i, r] += X[h, i, k] * A[h, k, j] * B[h, j, r] }""",
     "used again": """op f(X: f32[I, J, K], B: f32[J, R], C: f32[K, R]) -> (Z: f32[I, R]) {
         Y[i, r] += X[i, j, k] * B[j, r] * C[k, r]
         Z[i, r] = Y[i, r] * 2 }""",
@@ -37,7 +41,7 @@ TEXTS = {
 @given(data=st.data())
 def test_the_sum_is_that_of_the_text(name, data):
     o = op(TEXTS[name])
-    made = taken_out(o)
+    made = taken_out(o, data.draw(st.integers(1, len(find_inner(o)[0])), "way"))
     sizes = {n: data.draw(st.integers(0, 4), n) for n in o.sizes}
     rng = np.random.default_rng(data.draw(st.integers(0, 99), "seed"))
     arrays = {t.name: rng.standard_normal([sizes[e.name] for e in t.shape]).astype(t.dtype.numpy) for t in o.inputs}
@@ -54,7 +58,9 @@ def test_what_is_left_inside_is_a_product_of_two():
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_all_of_the_inner_sum_that_is_read_is_written(name):
-    check(taken_out(op(TEXTS[name])))
+    o = op(TEXTS[name])
+    for way in range(1, len(find_inner(o)[0]) + 1):
+        check(taken_out(o, way))
 
 
 @pytest.mark.parametrize("text", [
@@ -79,6 +85,27 @@ def test_factors_are_taken_out_where_the_inner_sum_is_long():
     assert not regime(q, sizes | {"R": COLUMNS - 1}, Options(), V4).factors
     assert not regime(q, sizes, Options(numerics="strict"), V4).factors
     assert not regime(q, sizes, Options(special=False), V4).factors
+
+
+def test_of_two_ways_the_one_with_far_fewer_terms_is_taken():
+    q, sizes = questions(op(TEXTS["low rank"])), {"I": 500, "R": 500, "J": 500, "K": 500}
+    assert [str(w.over) for w in q.inner[0]] == ["j", "k"]
+    assert regime(q, sizes, Options(), V4).factors == 1               # as many terms either way: what lies last in memory
+    assert regime(q, sizes | {"J": 16}, Options(), V4).factors == 2   # a product of 500 x 16, not of 500 x 500
+    assert regime(q, sizes | {"I": 50}, Options(), V4).factors == 2
+    assert regime(q, sizes | {"R": 50}, Options(), V4).factors == 1
+    made = taken_out(op(TEXTS["low rank"]), 2)
+    assert [str(s).split("  where")[0] for s in made.steps] == [
+        "Y_inner[i, j] += (X[i, k] * A[j, k])", "Y[i, r] += (Y_inner[i, j] * B[r, j])"]
+
+
+@pytest.mark.parametrize("way", [1, 2])
+def test_a_kernel_of_either_way_computes_the_same(way):
+    f = polyop.op(TEXTS["low rank"], options=Options(factors=way))
+    rng = np.random.default_rng(1)
+    for i, k, j, r in ((0, 3, 2, 4), (3, 0, 2, 4), (3, 4, 0, 2), (1, 1, 1, 1), (7, 40, 17, 65), (49, 33, 64, 15)):
+        x, a, b = (rng.standard_normal(s).astype(np.float32) for s in ((i, k), (j, k), (r, j)))
+        np.testing.assert_allclose(f(x, a, b), x.astype(float) @ a.T @ b.T, rtol=1e-4, atol=1e-3)
 
 
 def test_a_call_may_borrow_a_kernel_whose_factors_stay_inside():
