@@ -7,7 +7,7 @@ import pytest
 
 from polyop.codegen.prefetch import read_ahead
 from polyop.codegen.prefetch_tiles import prefetch_tiles
-from polyop.ir.dtypes import F16, F64
+from polyop.ir.dtypes import F16, F32, F64
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Node, Prefetch, walk
 from tests.codegen.harness import make_arrays
@@ -56,6 +56,18 @@ def test_of_several_long_rows_each_is_asked_for_nearer():
     body = strip("c", 64, "N", st(PART, both, "add"))
     assert early(nest([*long.values(), reg("part", 64)], [body])) == ["X[c_c + c_v + 256]", "Y[c_c + c_v + 256]"]
     assert early(summed(ap("mul", ld("X", "r", C), ld("Y", "r", C)), "r")) == ["X[r, c_c + c_v + 1024]", "Y[r, c_c + c_v + 1024]"]
+
+
+@pytest.mark.parametrize(("abreast", "vector", "dtype", "more"), [
+    (4, True, F32, "max(256, min(1024, -N + 4352))"), (4, True, F64, "max(128, min(512, -N + 2176))"),
+    (3, True, F32, "1024"), (4, False, F32, "1024")])
+def test_of_rows_abreast_that_are_multiplied_by_a_vector_long_ones_are_asked_for_nearer(abreast, vector, dtype, more):
+    """Rows of 16 KB and more 1 KB ahead, which is as far as four of them leave the first cache room; short ones as any."""
+    x, v, part = ld("X", A("r", "p"), C, t=dtype), ld("b", C, t=dtype), ld("part", "p", "c_v", t=dtype)
+    body = strip("c", 64, "N", st(part, ap("mul", x, v) if vector else x, "add"))
+    buffers = [tensor("X", "M", "N", t=dtype), tensor("b", "N", t=dtype), reg("part", abreast, 64, t=dtype)]
+    n = nest(buffers, [loop("r", "M", rows("p", abreast, None, body), step=abreast)], sizes=("M", "N"))
+    assert early(n) == [f"X[p + r, c_c + c_v + {more}]"]
 
 
 def test_what_an_earlier_statement_asked_for_is_not_asked_for_again():
