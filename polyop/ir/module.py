@@ -3,9 +3,10 @@
 The calling convention of every CPU kernel is one function `i64 name(ptr args)`. `args` is an array of 8-byte slots:
 
     0                       address of `void parallel(void (*body)(ptr args, i64 lo, i64 hi, i64 thread), ptr args,
-                            i64 lo, i64 hi, i64 step, i64 threads, i64 work)`, or 0 to run all parallel loops on the
-                            calling thread; `work` says about how many operations on registers all of it is. A kernel that
-                            was not compiled for several threads (`Options.threads`) does not look at it
+                            i64 lo, i64 hi, i64 step, i64 threads, i64 work, i64 lot)`, or 0 to run all parallel loops on
+                            the calling thread; `work` says about how many operations on registers all of it is, `lot` how
+                            many trips in a row begin with one copy, from a multiple of that on. A kernel that was not
+                            compiled for several threads (`Options.threads`) does not look at it
     1                       number of threads that may take part (work space holds as many private copies)
     then each size          i64
     then each scalar        its bits in the low bytes of the slot

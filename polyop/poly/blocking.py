@@ -83,7 +83,7 @@ def depth_block(x: Reads, tile: RegisterTile, pack_left: bool) -> int:
     if tile.beside:
         return min(kc, 128)
     fits = 3 * rows * 2 * kc * x.inside(shared) * tile.bytes_ <= 2 * x.plan.target.l1
-    return 2 * kc if fits and not tile.across and not tile.is_matrix and block_of_columns(x, tile, 2 * kc) >= WIDE else kc
+    return 2 * kc if fits and not tile.across and not tile.is_matrix and _most_columns(x, tile, 2 * kc) >= WIDE else kc
 
 
 def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
@@ -93,9 +93,14 @@ def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
     """
     if tile.across:
         return tile.columns
-    nc = columns_in_l2(x.plan.target, kc * x.inside() * (x.vector if tile.beside else 1), tile.columns, tile.bytes_)
+    nc = _most_columns(x, tile, kc)
     cut = x.plan.splits(x.what.update) and not x.plan.options.broad
     return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if cut else nc
+
+
+def _most_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
+    """How many columns of the right operand a thread has room for."""
+    return columns_in_l2(x.plan.target, kc * x.inside() * (x.vector if tile.beside else 1), tile.columns, tile.bytes_)
 
 
 def depth_in_l1(t: Target, rows: int, bytes_: int) -> int:

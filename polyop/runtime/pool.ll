@@ -2,7 +2,8 @@
 ;
 ; A region is one call of `parallel`. Its trips are cut into one share for each thread and each share into a few chunks;
 ; a thread takes the chunks of its own share first, in order, then those that others have left. Later chunks are smaller: who
-; has the shorter share finds something left to take. Little work has fewer chunks, as each may begin with a copy of its own. So a region ends when the work is done, not when every worker has
+; has the shorter share finds something left to take. Little work has fewer chunks, as each may begin with a copy of its own, and
+; where so many trips use one copy, a lot, chunks end where lots do: then it is made once, or again where a share ends. So a region ends when the work is done, not when every worker has
 ; woken up, and one that is preempted delays at most its own chunk.
 ;
 ; @ticket holds  generation << 32 | open << 31 | joined.  A worker takes part by adding 1 to an open ticket; closing it
@@ -16,7 +17,7 @@
 target triple = "x86_64-unknown-linux-gnu"
 
 %line = type { i64, [7 x i64] }                                  ; a counter with a cache line of its own
-%region = type { ptr, ptr, i64, i64, i64, i64, i64, i64 }        ; body, args, lo, hi, step, threads, trips, chunks of a share
+%region = type { ptr, ptr, i64, i64, i64, i64, i64, i64, i64 }   ; body, args, lo, hi, step, threads, trips, chunks of a share, lot
 
 @ticket = internal global i64 0, align 64
 @done = internal global i32 0, align 64
@@ -56,6 +57,32 @@ define internal i64 @nearest(i64 %long, i64 %part, i64 %parts) alwaysinline {
   ret i64 %q
 }
 
+; The end of a lot that is nearest to trip %at of a share, the lower one of two, if the share has a whole lot; its own ends stay.
+define internal i64 @settled(i64 %at, i64 %begin, i64 %end, i64 %lot) alwaysinline {
+entry:
+  %long = sub i64 %end, %begin
+  %inside = icmp ugt i64 %at, %begin
+  %before = icmp ult i64 %at, %end
+  %several = icmp ugt i64 %lot, 1
+  %fits = icmp ule i64 %lot, %long
+  %x = and i1 %inside, %before
+  %y = and i1 %several, %fits
+  %both = and i1 %x, %y
+  br i1 %both, label %round, label %out
+round:
+  %less = sub i64 %lot, 1
+  %half = lshr i64 %less, 1
+  %up = add i64 %at, %half
+  %lots = udiv i64 %up, %lot
+  %whole = mul i64 %lots, %lot
+  %late = call i64 @llvm.umax.i64(i64 %whole, i64 %begin)
+  %found = call i64 @llvm.umin.i64(i64 %late, i64 %end)
+  br label %out
+out:
+  %r = phi i64 [ %at, %entry ], [ %found, %round ]
+  ret i64 %r
+}
+
 define internal void @take(i64 %me) noinline {
 entry:
   %body = load ptr, ptr @region
@@ -66,6 +93,7 @@ entry:
   %threads = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 5)
   %trips = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 6)
   %per = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 7)
+  %lot = load i64, ptr getelementptr (%region, ptr @region, i32 0, i32 8)
   br label %share
 share:
   %d = phi i64 [ 0, %entry ], [ %d1, %after ]
@@ -99,8 +127,10 @@ run:                                                             ; share v is { 
   %p1 = call i64 @llvm.umin.i64(i64 %c5, i64 %parts)
   %q0 = call i64 @nearest(i64 %long, i64 %p0, i64 %parts)
   %q1 = call i64 @nearest(i64 %long, i64 %p1, i64 %parts)
-  %a = add i64 %begin, %q0
-  %b = add i64 %begin, %q1
+  %a0 = add i64 %begin, %q0
+  %b0 = add i64 %begin, %q1
+  %a = call i64 @settled(i64 %a0, i64 %begin, i64 %end, i64 %lot)
+  %b = call i64 @settled(i64 %b0, i64 %begin, i64 %end, i64 %lot)
   %any = icmp ult i64 %a, %b
   br i1 %any, label %call, label %look
 call:
@@ -287,7 +317,7 @@ out:
   ret void
 }
 
-define void @polyop_parallel(ptr %body, ptr %args, i64 %lo, i64 %hi, i64 %step, i64 %wanted, i64 %amount) {
+define void @polyop_parallel(ptr %body, ptr %args, i64 %lo, i64 %hi, i64 %step, i64 %wanted, i64 %amount, i64 %lot) {
 entry:
   %span = sub i64 %hi, %lo
   %some = icmp sgt i64 %span, 0
@@ -344,6 +374,7 @@ fill:
   store i64 %step, ptr getelementptr (%region, ptr @region, i32 0, i32 4)
   store i64 %threads, ptr getelementptr (%region, ptr @region, i32 0, i32 5)
   store i64 %trips, ptr getelementptr (%region, ptr @region, i32 0, i32 6)
+  store i64 %lot, ptr getelementptr (%region, ptr @region, i32 0, i32 8)
   %fair = udiv i64 %trips, %threads
   %each = udiv i64 %amount, %threads
   %worth = udiv i64 %each, CHUNK

@@ -25,9 +25,7 @@ from tests.codegen.test_x86 import matmul
 I = A("i_c", "i_v")
 each_target = pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
 BODY = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64)
-PARALLEL = ctypes.CFUNCTYPE(
-    None, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64, ctypes.c_int64
-)
+PARALLEL = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 6)
 
 
 class Pool:
@@ -35,11 +33,13 @@ class Pool:
 
     def __init__(self) -> None:
         self.calls: list[tuple[int, int, int]] = []
+        self.lots: list[int] = []
         self.function = PARALLEL(self.run)
         self.address = ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
-    def run(self, body, args, lo, hi, step, threads) -> None:
+    def run(self, body, args, lo, hi, step, threads, work, lot) -> None:
         self.calls.append((lo, hi, step))
+        self.lots.append(lot)
         fn = BODY(body)
         chunks = [(i, min(i + 2 * step, hi)) for i in range(lo, hi, 2 * step)]
         for number, (a, b) in enumerate(reversed(chunks)):

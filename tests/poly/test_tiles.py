@@ -85,7 +85,9 @@ def test_blocks_are_deeper_where_the_second_cache_has_room_for_wide_ones_of_that
     op = op_of(MATMUL)
     layout = Layout(tuple((t.name, 1) for t in op.tensors))
     m = lower(scop_of(op), layout, replace(V4, l2=l2), Options(), "tuned")
+    shared = lower(scop_of(op), layout, replace(V4, l2=l2), Options(threads=True), "tuned")
     assert proved(m) and block in m.chosen[0]
+    assert block.replace("nc 256", "nc 64") in shared.chosen[0]  # each thread has such a cache
     arrays, got = run(m, {"M": 7, "N": 20, "K": 1030})
     np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
 

@@ -104,7 +104,7 @@ serial:
   call void @body(ptr %args, i64 0, i64 %n, i64 0)
   ret i64 0
 shared:
-  call void %p(ptr @body, ptr %args, i64 0, i64 %n, i64 1, i64 %threads)
+  call void %p(ptr @body, ptr %args, i64 0, i64 %n, i64 1, i64 %threads, i64 4611686018427387904, i64 1)
   ret i64 0
 }
 """

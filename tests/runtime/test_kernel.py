@@ -91,7 +91,7 @@ entry:
   %sp = getelementptr i64, ptr %args, i64 5
   %s = load ptr, ptr %sp
   store float 0.0, ptr %s
-  call void %p(ptr @body, ptr %args, i64 0, i64 1000, i64 1, i64 %t)
+  call void %p(ptr @body, ptr %args, i64 0, i64 1000, i64 1, i64 %t, i64 4611686018427387904, i64 1)
   ret i64 0
 }
 """

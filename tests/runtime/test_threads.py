@@ -48,7 +48,7 @@ loop:
   %i = phi i64 [ %lo, %entry ], [ %i1, %loop ]
   %from = mul i64 %i, %n
   %to = add i64 %from, %n
-  call void %par(ptr @count, ptr %args, i64 %from, i64 %to, i64 1, i64 %t, i64 4611686018427387904)
+  call void %par(ptr @count, ptr %args, i64 %from, i64 %to, i64 1, i64 %t, i64 4611686018427387904, i64 1)
   %i1 = add i64 %i, 1
   %more = icmp slt i64 %i1, %hi
   br i1 %more, label %loop, label %out
@@ -82,19 +82,19 @@ loop:
   %i4 = add i64 %i2, 4
   %p = getelementptr i64, ptr %a, i64 %i2
   store i64 %thread, ptr %p
-  call void %par(ptr @identify, ptr %args, i64 %i3, i64 %i4, i64 1, i64 4, i64 4611686018427387904)
+  call void %par(ptr @identify, ptr %args, i64 %i3, i64 %i4, i64 1, i64 4, i64 4611686018427387904, i64 1)
   %i1 = add i64 %i, 1
   %more = icmp slt i64 %i1, %hi
   br i1 %more, label %loop, label %out
 out:
   ret void
 }
-define void @many(ptr %par, ptr %body, ptr %args, i64 %n, i64 %step, i64 %threads, i64 %times, i64 %work) {
+define void @many(ptr %par, ptr %body, ptr %args, i64 %n, i64 %step, i64 %threads, i64 %times, i64 %work, i64 %lot) {
 entry:
   br label %loop
 loop:
   %i = phi i64 [ 0, %entry ], [ %i1, %loop ]
-  call void %par(ptr %body, ptr %args, i64 0, i64 %n, i64 %step, i64 %threads, i64 %work)
+  call void %par(ptr %body, ptr %args, i64 0, i64 %n, i64 %step, i64 %threads, i64 %work, i64 %lot)
   %i1 = add i64 %i, 1
   %more = icmp slt i64 %i1, %times
   br i1 %more, label %loop, label %out
@@ -134,12 +134,12 @@ def native():
     return cpu.link(cpu.assemble(Module("t", "x86:host", _TEXT, Signature("t", (), (), (), ())), cpu.host()).code, _NAMES)
 
 
-def run(native, body, counters, n, count, times=1, inner=0, step=1, work=MUCH):
+def run(native, body, counters, n, count, times=1, inner=0, step=1, work=MUCH, lot=1):
     """The greatest thread number that took part."""
     address = threads.parallel_address()
     args = np.array([counters.ctypes.data, address, inner or step, count, 0], np.int64)
-    many = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 5)(native.addresses["many"])
-    many(address, native.addresses[body], args.ctypes.data, n, step, count, times, work)
+    many = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 3, *[ctypes.c_int64] * 6)(native.addresses["many"])
+    many(address, native.addresses[body], args.ctypes.data, n, step, count, times, work, lot)
     return int(args[4])
 
 
@@ -156,8 +156,8 @@ def test_every_trip_runs_exactly_once_in_each_of_many_regions(native, count):
 def test_loops_start_and_step_as_they_are_told(native, lo, hi, step):
     counters, address = np.zeros(100, np.int64), threads.parallel_address()
     args = np.array([counters.ctypes.data, address, step, 3, 0], np.int64)
-    parallel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 5)(address)
-    parallel(native.addresses["trips"], args.ctypes.data, lo, hi, step, 3, MUCH)
+    parallel = ctypes.CFUNCTYPE(None, *[ctypes.c_void_p] * 2, *[ctypes.c_int64] * 6)(address)
+    parallel(native.addresses["trips"], args.ctypes.data, lo, hi, step, 3, MUCH, 1)
     assert [i - 50 for i in np.flatnonzero(counters)] == list(range(lo, hi, step))
     assert counters.max(initial=0) <= 1
 
@@ -175,10 +175,27 @@ def test_little_work_has_fewer_chunks(native, work, chunks):
     assert cuts(native, 10, work) == 2 * chunks
 
 
-def cuts(native, share, work):
+@pytest.mark.parametrize(("trips", "lot", "chunks"), [
+    (20, 0, [4, 2, 3, 1] * 2), (20, 1, [4, 2, 3, 1] * 2), (16, 4, [4, 4, 4, 4]), (32, 4, [4, 4, 4, 4] * 2), (12, 4, [4, 2, 2, 4]),
+    (22, 2, [4, 2, 4, 1, 3, 4, 2, 2]), (77, 7, [14, 7, 14, 3, 18, 7, 7, 7]), (20, 11, [4, 2, 3, 1] * 2), (20, 10, [10, 10])])
+def test_chunks_end_where_lots_do(native, trips, lot, chunks):
+    """What a lot begins with is then done once, or again where a share ends; a share without a whole lot is cut anywhere."""
+    assert cuts(native, trips / 2, MUCH, lot) == chunks
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 7])
+def test_every_trip_of_lots_runs_once(native, count):
+    for n in range(1, 60):
+        for lot in (2, 3, 7, n, MUCH):
+            counters = np.zeros(n, np.int64)
+            run(native, "count", counters, n, count, 3, lot=lot)
+            assert (counters == 3).all()
+
+
+def cuts(native, share, work, lot=1):
     """The lengths of the chunks of two shares, in order."""
-    ends = np.zeros(2 * share, np.int64)
-    run(native, "ends", ends, 2 * share, 2, work=work)
+    ends = np.zeros(round(2 * share), np.int64)
+    run(native, "ends", ends, len(ends), 2, work=work, lot=lot)
     return list(np.diff([0, *ends[ends > 0]]))
 
 

@@ -20,8 +20,6 @@ from polyop.codegen.llvm.types import Int
 from polyop.ir.expr import Affine, affine, loads, quasi
 from polyop.ir.loops import For, IfData, stores, walk
 
-PIECES = 4  # of work for each thread, so that one who is late, or whose pieces are smaller, does not hold up the others
-EVEN = 4    # lots of a piece, of which one more or less does not matter
 STATUS = ["  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
 REPORT = [
     "  %found = load i64, ptr %status, align 8", "  %bad = icmp ne i64 %found, 0", "  br i1 %bad, label %report, label %finish",
@@ -64,8 +62,9 @@ def parallel_loop(s: State, n: For, by: Emitters) -> None:
     call = b.pure(f"load ptr, ptr {s.args}, align 8", s.args)
     place = b.pure(f"getelementptr i64, ptr {s.args}, i64 1", s.args)
     threads = b.pure(f"load i64, ptr {place}, align 8", place)
+    lot: Int = 1
     if len(chain.loops) > 1:
-        lower, upper, step = 0, _count(s, chain.loops), _grain(s, chain, threads)
+        lower, upper, step, lot = 0, _count(s, chain.loops), 1, _lot(s, chain)
     test = b.both(b.pure(f"icmp ne ptr {call}, null", call), b.compare("sgt", threads, 1))
     test = b.both(test, b.compare("slt", b.add(lower, step), upper))
     assert test is not None
@@ -73,7 +72,8 @@ def parallel_loop(s: State, n: For, by: Emitters) -> None:
     b.line(f"br i1 {test}, label %{with_pool}, label %{alone}")
     s.label(with_pool)
     work = _work(s, effort(s.nest, n))
-    b.line(f"call void {call}(ptr @{name}, ptr {context}, i64 {lower}, i64 {upper}, i64 {step}, i64 {threads}, i64 {work})")
+    region = f"i64 {lower}, i64 {upper}, i64 {step}, i64 {threads}, i64 {work}, i64 {lot}"
+    b.line(f"call void {call}(ptr @{name}, ptr {context}, {region})")
     b.line(f"br label %{done}")
     s.label(alone)
     b.line(f"call void @{name}(ptr {context}, i64 {lower}, i64 {upper}, i64 0)")
@@ -97,28 +97,9 @@ def _work(s: State, e: Effort) -> Int:
     return s.b.mul(s.b.extreme("max", index(s, e.times, {}), 0), total)
 
 
-def _grain(s: State, chain: Chain, threads: str) -> Int:
-    """How many trips of `chain` go together, so that what each thread does for itself is seldom done by two.
-
-    All that share it, where there are so many lots of them that these are shared out evenly, or all have as many lots of one
-    size; part of them, where each piece of work has one lot at least; and where lots are cut anyway, each goes for itself: pieces
-    then have the same size.
-    """
-    if not chain.around:
-        return 1
-    b, around = s.b, chain.loops[: chain.around]
-    lots, size = (b.extreme("max", _count(s, part), 1) for part in (around, chain.loops[chain.around:]))
-    pieces = b.mul(threads, PIECES)
-    some, most = b.compare("sge", lots, pieces), b.compare("sge", lots, b.mul(pieces, EVEN))
-    fair: str | None = b.compare("eq", b.pure(f"urem i64 {lots}, {threads}", lots, threads), 0)
-    for n in around:
-        if n.step > 1:
-            extent = index(s, n.upper - n.lower, {})
-            fair = b.both(fair, b.compare("eq", b.pure(f"urem i64 {extent}, {n.step}", extent), 0))
-    whole = b.pure(f"or i1 {most}, {fair}", most, fair or "true")
-    part = _ceil(b, size, threads)
-    cut = b.pure(f"select i1 {some}, i64 {part}, i64 1", some, part)
-    return b.pure(f"select i1 {whole}, i64 {size}, i64 {cut}", whole, size, cut)
+def _lot(s: State, chain: Chain) -> Int:
+    """How many trips of `chain` in a row use what a thread does for itself alone, so that it is seldom done twice."""
+    return s.b.extreme("max", _count(s, chain.loops[chain.around:]), 1) if chain.around else 1
 
 
 def _ceil(b: Builder, x: Int, y: Int) -> Int:
