@@ -250,6 +250,7 @@ class _Writer:
                 upper = quasi("min", upper, affine(extent * step))
         locked = w.locked | {c} if kind in LOCKSTEP else w.locked
         inner = self.body(n.for_get_body(), replace(w, coord=w.coord | {name: c}, locked=locked))
+        inner = _asked_inside(inner) if kind == Kind.THREADS else inner
         return (For(c, first, upper, inner, stride * step, kind, extent if kind in COUNTED else None, self.weights.get(c, 0)),)
 
     def store(self, n: isl.AstNode, w: _Around) -> Node:
@@ -268,3 +269,14 @@ class _Writer:
         store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at), later=s.later,
                       lasting=s.lasting)
         return If(tuple(substitute(t, at) for t in s.tests), (store,), ()) if s.tests else store
+
+
+def _asked_inside(body: tuple[Node, ...]) -> tuple[Node, ...]:
+    """A test between two loops over threads asked inside of the inner one, since such loops nest directly.
+
+        for n_v ( if n_v mod 4 < 2 ( for k_v ( S ) ) )      becomes      for n_v ( for k_v ( if n_v mod 4 < 2 ( S ) ) )
+    """
+    match body:
+        case (If(tests=tests, then=(For(kind=Kind.THREADS) as inner,), other=()),):
+            return (replace(inner, body=_asked_inside((If(tests, inner.body),))),)
+    return body

@@ -168,3 +168,15 @@ def test_a_loop_over_blocks_that_conditions_cut_is_two_kernels_with_registers_of
         j, i, k = np.indices((n, n, m))
         terms = np.where((k + j >= 2) & (j != i) & (i // 2 == k), a["A"][i] * a["B"][k], 0)
         np.testing.assert_allclose(a["T"], terms.sum((1, 2)), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("test", "taken"), [("n % 4 < 2", lambda n: n % 4 < 2), ("n % 8 < 5", lambda n: n % 8 < 5)])
+def test_a_condition_on_rows_side_by_side_is_asked_inside_all_loops_over_threads(test, taken):
+    text = f"op f(A: f32[K], B: f32[P, N, K]) -> (Y: f32[P, N]) {{ Y[p, n] += A[k] * B[p, n, k] where {test} }}"
+    made = compiled(text, Options(hints=(("K", 32),)))
+    assert made.rung == "tuned" and "32 of n in a block" in made.chosen[-1]
+    for sizes in ({"K": 1, "N": 1, "P": 2}, {"K": 31, "N": 33, "P": 1}, {"K": 5, "N": 64, "P": 2}):
+        for order in ("forward", "backward"):
+            x = values(made, sizes, order)
+            want = np.where(taken(np.arange(sizes["N"])), x["B"].astype(np.float64) @ x["A"], 0)
+            np.testing.assert_allclose(x["Y"], want, atol=1e-4)
