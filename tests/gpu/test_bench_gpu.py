@@ -78,6 +78,9 @@ def test_a_device_that_computes_something_else_is_told(cuda: FakeGpu, monkeypatc
     both.run = plain
     both(module("Y[t] = X[t] + 1;", arrays), {}, {}, arrays)
     assert "InternalError: cuda: cuLaunchKernel failed" in both.differ[1]
+    seen = len(both.differ)
+    both(module("Y[t] = X[t] + 1;", arrays), {}, {}, arrays)  # a text is told of once
+    assert len(both.differ) == seen == len(both.wrong)
 
 
 @pytest.mark.parametrize(("target", "arch", "runs"), [
@@ -349,7 +352,7 @@ def test_units_of_ampere_are_measured_on_a_hopper_alone(cuda: FakeGpu, arch: tup
 
 def test_the_script_says_which_wrappers_differ(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
-    made = twice.Twice(Device("cuda", 0), agreed={"a": 1, "b": 2}, differ=["k for cuda:sm_80: Y[0] is 1"])
+    made = twice.Twice(Device("cuda", 0), agreed={"a": 1, "b": 2}, differ=["k for cuda:sm_80: Y[0] is 1"], wrong={"a"})
     monkeypatch.setattr(twice, "compared", lambda device: made)
     assert script.main(["wrappers", "--workers", "1"]) == 1
     assert "wrappers: 1 of 2 kernels agree with the emulator, 0 cannot run here" in capsys.readouterr().out

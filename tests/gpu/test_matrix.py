@@ -12,7 +12,8 @@ from gpu_kernels import ran
 from polyop.ir.atoms import ROWS, Atom
 from polyop.ir.dtypes import F32, DType
 from polyop.ir.errors import UnsupportedError
-from polyop.runtime import cxx
+from polyop.ir.module import Module
+from polyop.runtime import cxx, emulated, nvrtc
 
 try:
     cxx.compiler()
@@ -35,13 +36,13 @@ def as_tf32(x: np.ndarray) -> np.ndarray:
 
 def operand(name: str, t: DType, regs: int) -> tuple[str, str]:
     """The declaration of an operand's registers and the statement that fills them from the array of that name."""
-    words = regs * t.bytes_ // 4
+    words, each = regs * t.bytes_ // 4, f"{name.upper()} + t * {regs}"
     if t.bits < 32 or (t == F32 and regs > 1):
-        each = 4 // t.bytes_
-        return f"pop_u32 {name}[{words}];", f"__builtin_memcpy({name}, {name.upper()} + t * {regs}, {words * each * t.bytes_});"
+        taken = f"pop_move<4>(&{name}[i], (const char*)({each}) + 4 * i);"  # NVRTC has no memcpy
+        return f"pop_u32 {name}[{words}];", f"for (int i = 0; i < {words}; i++) {taken}"
     if regs > 1:
-        return f"{STORED[t.name]} {name}[{regs}];", f"__builtin_memcpy({name}, {name.upper()} + t * {regs}, {regs * t.bytes_});"
-    return f"{STORED[t.name]} {name};", f"{name} = {name.upper()}[t * {regs}];"
+        return f"{STORED[t.name]} {name}[{regs}];", f"for (int i = 0; i < {regs}; i++) {name}[i] = ({each})[i];"
+    return f"{STORED[t.name]} {name};", f"{name} = *({each});"
 
 
 def multiplied(x: Atom, a: np.ndarray, b: np.ndarray, c: np.ndarray, order: str) -> np.ndarray:
@@ -129,3 +130,14 @@ def test_lanes_that_do_not_take_part_are_reported(body: str, line: str) -> None:
     report = ran(body, {"Y": np.zeros(32, np.float32)})
     assert [f.what for f in report.findings] == ["divergent collective"]
     assert line in report.findings[0].code
+
+
+@pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
+@pytest.mark.parametrize("name", ["mma_m16n8k16_f16", "mma_m16n8k8_tf32", "mma_m8n8k4_f64", "mma_m16n8k32_s8u8"])
+def test_nvidias_compiler_takes_what_a_device_is_to_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Module] = []
+    monkeypatch.setattr(emulated, "run", lambda m, *given, **how: made.append(m) or emulated.Report(None, ()))
+    x = next(x for x in IN_REGISTERS if x.name == name)
+    multiplied(x, *(np.zeros(s, t.numpy) for t, s in ((x.a, (x.m, x.k)), (x.b, (x.k, x.n)), (x.c, (x.m, x.n)))), "forward")
+    code, said = nvrtc.compiled(made[0])
+    assert code and not said
