@@ -6,7 +6,7 @@
     python bench/gpu.py --json FILE           everything in numbers, written down as it is found
 
 Everything runs in processes of its own: one that faults or never ends is told and replaced. Without torch or Triton the rest
-is measured. Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here.
+is measured. Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here, or no compiler for it.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ sys.path[:0] = [str(ROOT)]
 from bench.device import apart, cases, helpers, speed, twice  # noqa: E402
 from bench.device.about import about, lacking  # noqa: E402
 from polyop.ir.target import target  # noqa: E402
+from polyop.runtime import device as compilers  # noqa: E402
 from polyop.runtime.gpu import chips, driver  # noqa: E402
 
 PARTS = ("wrappers", "library", "speed")
@@ -129,6 +130,10 @@ def main(arguments: list[str] | None = None) -> int:
     device, reason = found()
     if device is None:
         print(f"there is no GPU here: {reason}")
+        return 2
+    missing = compilers.unavailable(device.family)
+    if missing:
+        print(f"{device} is {chips.arch(device)}, and there are no kernels for it: {missing}")
         return 2
     parts, results = given.parts or list(PARTS), Results(about(device))
     print(f"{device} is {results['device']}; kernels are made for {results['made_for']}; {results['date']}, "

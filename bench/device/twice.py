@@ -16,8 +16,10 @@ from typing import Any
 
 import numpy as np
 
+from polyop.ir.atoms import ROWS
 from polyop.ir.errors import PolyopError
 from polyop.ir.module import Module
+from polyop.ir.target import target
 from polyop.runtime import device as compilers
 from polyop.runtime import emulated
 from polyop.runtime.findings import Report
@@ -78,11 +80,15 @@ def _test() -> str:
 
 
 def runs_here(module: Module, device: Device) -> bool:
-    """Whether the text of `module` may be compiled for `device`: it is for this family, and this chip is not older."""
+    """Whether the text of `module` may be compiled for `device`: it is for this family, and this chip is not older.
+
+    AMD's chips of one width of warps differ in their matrix units alone.
+    """
     family, _, arch = module.target.partition(":")
     here = chips.arch(device)
-    if family == "hip":
-        return family == device.family and arch == here
+    if family == "hip" == device.family:
+        units = [x for x in ROWS if f"{x.wrapper}(" in module.text]
+        return target(module.target).warp == chips.native(device).warp and all(here in x.targets for x in units)
     return family == device.family and (arch.rstrip("a") == here if arch.endswith("a") else int(arch[3:]) <= int(here[3:]))
 
 

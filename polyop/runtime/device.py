@@ -11,6 +11,12 @@ from polyop.runtime import amdgcn, nvrtc
 _TOOLS = {"cuda": nvrtc, "hip": amdgcn}
 
 
+def unavailable(family: str) -> str:
+    """Why no text for GPUs of a family can be compiled here, or "" if it can."""
+    why: str = _TOOLS[family].unavailable()
+    return why
+
+
 def assembled(module: Module, numerics: str = "fast") -> tuple[Binary | None, str]:
     """The cubin or code object; or none, and why.
 

@@ -46,6 +46,7 @@ def _faked(family: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeGpu]:
     made = FakeGpu(family)
     monkeypatch.setattr(driver, "LIBRARIES", {"cuda": (path,), "hip": (path,)})
     monkeypatch.setattr(device, "assembled", fake_gpu.assembled)
+    monkeypatch.setattr(device, "unavailable", lambda family: "")
     monkeypatch.setattr(store, "kernels", store.Memo())
     monkeypatch.setattr(call, "_torch", ())
     monkeypatch.setattr(call, "_looks", {})

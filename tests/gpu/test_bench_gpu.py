@@ -22,6 +22,7 @@ from strange_jobs import strange_job
 
 import polyop
 from bench.device import apart, cases, clock, helpers, library, speed, twice
+from polyop.runtime import device as compilers
 from polyop.runtime import emulated
 from polyop.runtime.gpu.driver import Device
 from tests.library.catalog import IDS
@@ -89,6 +90,14 @@ def test_a_device_that_computes_something_else_is_told(cuda: FakeGpu, monkeypatc
 def test_texts_run_on_their_chip_and_later_ones(cuda: FakeGpu, target: str, arch: tuple[int, int, bytes], runs: bool) -> None:
     cuda.reset(arch=arch)
     assert twice.runs_here(module("", {}, target=target), Device("cuda", 0)) == runs
+
+
+@pytest.mark.parametrize(("target", "text", "runs"), [
+    ("hip:gfx90a", "pop_mfma_f32_16x16x16_f16(d, a, b);", True), ("hip:gfx90a", "pop_mfma_i32_16x16x16_i8(d, a, b);", False),
+    ("hip:gfx942", "pop_mfma_i32_16x16x32_i8(d, a, b);", True), ("hip:gfx1100", "", False), ("cuda:sm_80", "", False)])
+def test_amds_texts_run_where_their_matrix_units_are(gpu: FakeGpu, target: str, text: str, runs: bool) -> None:
+    here = twice.runs_here(module(text, {}, target=target), Device(gpu.family, 0))
+    assert here == (runs if gpu.family == "hip" else target.startswith("cuda"))
 
 
 def test_the_tests_of_the_wrappers_are_what_is_run_twice(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -293,6 +302,13 @@ def test_without_a_gpu_the_script_says_so(cuda: FakeGpu, capsys: pytest.CaptureF
     cuda.reset(devices=0)
     assert script.main([]) == 2
     assert "there is no GPU here: no CUDA device can be used" in capsys.readouterr().out
+
+
+def test_without_a_compiler_the_script_says_so_once(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
+                                                    monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compilers, "unavailable", lambda family: f"no {family} here")
+    assert script.main([]) == 2
+    assert capsys.readouterr().out == "cuda:0 is sm_90, and there are no kernels for it: no cuda here\n"
 
 
 def test_the_script_says_what_is_wrong_and_writes_it_down(cuda: FakeGpu, capsys: pytest.CaptureFixture[str], tmp_path: Path,
