@@ -91,7 +91,7 @@ def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
 
     Not where each has many rows, which then come from memory as often as they do for one thread.
     """
-    if tile.across:
+    if tile.across or x.plan.options.slim:
         return tile.columns
     nc = _most_columns(x, tile, kc)
     cut = x.plan.splits(x.what.update) and not x.plan.options.broad

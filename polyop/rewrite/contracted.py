@@ -166,6 +166,15 @@ def packed(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], bool
     return (shape if all(names(e) <= set(op.sizes) for e in shape) else ()), isinstance(end, Affine) and last in names(end)
 
 
+def unpacked(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
+    """The shape of what has the rows of the one contraction, and not its columns; () if nobody knows."""
+    if len(contractions) != 1:
+        return ()
+    (s, last), = contractions
+    shape = next((op.tensor(x.source).shape for x in loads(s.expr) if last not in expr_names(x)), ())
+    return shape if all(names(e) <= set(op.sizes) for e in shape) else ()
+
+
 def sliding(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], tuple[Affine, ...]]:
     """The extents of what is added to the last row of the one contraction, and of what it adds up beside windows."""
     if len(contractions) != 1:

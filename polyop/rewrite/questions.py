@@ -46,6 +46,7 @@ class Questions:
     strips   (extent, bytes of an element) of sums of rows, and whether they are contractions
     tile     (rows, columns, bytes of an element) of the one contraction, or of one of its classes, as far as its tiles hold them;
              None if there are more
+    unpacked the shape of what has its rows, `A`
     packed   the shape of what has its columns, `B` of `A[m, k] * B[k, n]`, and whether that lies along them, as here
     sliding  the extents of the windows that are added to the row of these tiles, and of what else is added up but windows
     sides    of the same
@@ -82,6 +83,7 @@ class Questions:
     turns: tuple[str, ...]
     strips: tuple[tuple[Affine, int, bool], ...]
     tile: tuple[Affine, Affine, int] | None
+    unpacked: tuple[Affine, ...]
     packed: tuple[tuple[Affine, ...], bool]
     sliding: tuple[tuple[Affine, ...], tuple[Affine, ...]]
     sides: Sides | None
@@ -125,7 +127,8 @@ def questions(op: Op) -> Questions:
         rows=tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),
         strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
-        packed=contracted.packed(op, one), sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
+        unpacked=contracted.unpacked(op, one), packed=contracted.packed(op, one),
+        sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=passes, splits=splits,
         chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), wide=find_wide(op),

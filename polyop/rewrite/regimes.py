@@ -28,6 +28,7 @@ from polyop.rewrite.tile_regimes import (
     has_many_rows,
     is_deep,
     most_of_little,
+    rows_stay,
     tiles,
 )
 from polyop.rewrite.traffic import tile_rows
@@ -66,6 +67,7 @@ class Answers(NamedTuple):
     widened: tuple[str, ...]
     lent: bool
     broad: bool
+    slim: bool
     columns: bool
     paged: bool
 
@@ -108,6 +110,7 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
         widened=options.widened or (to_widen(q.wide, sizes, target, not relaxed) if q.wide else ()),
         lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
         broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
+        slim=options.slim or (threads == 1 and not t.rows and t.short != SHORT and rows_stay(q, sizes, target, t.short == TURNED)),
         columns=options.columns or (threads > 1 and has_columns(q, sizes, threads)),
         paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(t.rows), threads)))
 
@@ -183,6 +186,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which register tiles of another height are less empty")
     if q.sides and not q.sides.is_near:
         out.append(f"in which several threads have {RESULTS} results of a contraction each, and {ROWS} rows or more")
+    if q.sides and q.unpacked and q.packed[0]:
+        out.append("in which all rows of a contraction stay in L2, and the operand with its columns does not")
     if q.deep:
         out.append("in which a contraction is long in several indices")
     if q.late:

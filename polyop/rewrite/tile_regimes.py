@@ -30,6 +30,7 @@ LITTLES = 16  # the same of several products, whose loops take longer to compile
 LEAST = 5  # rows of one vector that go together in a window
 ROWS = 256  # of a product, from which threads may copy all columns that a cache holds, each for itself
 RESULTS = 1 << 18  # of each thread, from which they do: its share goes in four chunks, which have as many columns as rows
+FEW = 56  # rows that use what is packed in so little time that its way from the last cache takes as long
 PIECE = 256  # bytes of a row of results that they take at a time else
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -235,3 +236,18 @@ def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int, turned: 
     down, along = (q.sides.columns, q.sides.rows) if turned else (q.sides.rows, q.sides.columns)
     rows, columns = volume(down, sizes), volume(along, sizes)
     return rows >= ROWS and rows * columns >= threads * RESULTS and evaluate(along[-1], sizes) * q.tile[2] > PIECE
+
+
+def rows_stay(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool) -> bool:
+    """Whether all that has the rows of a contraction stays in L2, and what has the columns does not, so that it comes from far.
+
+    And whether a tile's columns make enough of each row: by a window, or since there are so few rows that the copy of what has
+    the columns, which lies along them, takes as long as all the rest.
+    """
+    if q.tile is None or q.sides is None or not (q.unpacked and q.packed[0]):
+        return False
+    shape, lies = q.packed
+    rows, stays, comes = (q.sides.columns, shape, q.unpacked) if turned else (q.sides.rows, q.unpacked, shape)
+    is_matrix = not turned and len(q.sides.columns) == 1
+    often = prod(sizes[n] for n in q.windows) > 1 or (lies and is_matrix and volume(rows, sizes) <= FEW)
+    return often and volume(stays, sizes) * q.tile[2] <= target.l2 // 2 and volume(comes, sizes) * q.tile[2] > target.l2

@@ -40,7 +40,7 @@ def everyday(asked: Options, given: Options) -> Options:
     """
     return replace(asked, ones=given.ones, fixed=given.fixed, short=given.short, rows=given.rows, few=given.few,
                    height=given.height, pair=given.pair, strip=given.strip, overlap=given.overlap,
-                   paged=given.paged, broad=given.broad, columns=given.columns, along=given.along,
+                   paged=given.paged, broad=given.broad, slim=given.slim, columns=given.columns, along=given.along,
                    abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised, widened=given.widened,
                    inward=given.inward, late=given.late, lent=given.lent, deep=given.deep)
 
@@ -62,7 +62,7 @@ def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:
 @lru_cache(maxsize=1024)
 def is_like(served: Options, asked: Options) -> bool:
     """Whether kernels differ in the height of tiles alone, and in where long rows of temporaries lie: in little time."""
-    return replace(served, height=asked.height, lent=asked.lent) == asked
+    return replace(served, height=asked.height, slim=asked.slim, lent=asked.lent) == asked
 
 
 def price_of(elements: int, points: int, asked: Key, served: Key) -> float:

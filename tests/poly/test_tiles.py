@@ -80,6 +80,15 @@ def test_blocks_of_columns_are_as_broad_for_threads_that_have_many_rows_as_for_o
     np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 47, 15), (49, 48, 16), (6, 49, 17), (13, 193, 3)])
+def test_blocks_have_the_columns_of_one_tile_where_all_rows_stay(m, n, k):
+    found = middle(MATMUL, "tuned", Options(slim=True))
+    assert "nc 64," in found.chosen[0] and "lanes n x 64" in found.chosen[0] and proved(found)
+    assert "nc 64," not in middle(MATMUL, "tuned", Options()).chosen[0]
+    arrays, got = run(found, {"M": m, "N": n, "K": k})
+    np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("l2", "block"), [(1 << 20, "kc 512, nc 256"), (2 << 20, "kc 1024, nc 256")])
 def test_blocks_are_deeper_where_the_second_cache_has_room_for_wide_ones_of_that_depth(l2, block):
     op = op_of(MATMUL)

@@ -23,12 +23,13 @@ from polyop.known import Known, seen_as
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import LONG, kinds, narrow_sizes, regime
-from polyop.rewrite.tile_regimes import BRIEF, few_rows, has_strip, passes_by, shortness, tile_height
+from polyop.rewrite.tile_regimes import BRIEF, FEW, few_rows, has_strip, passes_by, shortness, tile_height
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
+XEON = BY_NAME["x86:sapphirerapids"]
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
 """)), "f")
@@ -272,6 +273,30 @@ def test_threads_copy_more_columns_each_where_they_have_many_rows(rows, columns,
     for text in (across, below):
         q = questions(instantiate(parse(Source("<test>", text)), "f"))
         assert not regime(q, sizes, Options(), AVX512, threads).broad
+
+
+@pytest.mark.parametrize(("rows", "terms", "threads", "slim"), [
+    (FEW, 512, 1, True), (FEW + 1, 512, 1, False), (9, 512, 1, True), (8, 512, 1, False), (FEW, 512, 2, False), (FEW, 128, 1, False),
+    (FEW, 4681, 1, True), (FEW, 4682, 1, False)])
+def test_blocks_are_slim_where_few_rows_stay_in_the_second_cache(rows, terms, threads, slim):
+    """1,024 kB of A and no more; more than 2,048 of B; and with one to eight rows nothing is copied."""
+    sizes = {"M": rows, "K": terms, "N": 2048}
+    assert regime(questions(MATMUL), sizes, Options(), XEON, threads).slim is slim
+    lies = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"  # copied by squares
+    pages = "op f(A: f32[M, K], B: f32[K, N, J]) -> (C: f32[M, N, J]) { C[m, n, j] += A[m, k] * B[k, n, j] }"
+    for text in (lies, pages):
+        q = questions(instantiate(parse(Source("<test>", text)), "f"))
+        assert not regime(q, sizes | {"J": 64}, Options(), XEON, threads).slim
+
+
+@pytest.mark.parametrize("name", ["conv2d", "conv2d_nhwc"])
+def test_blocks_are_slim_where_a_window_reads_an_image_that_stays(name):
+    op = library("conv", name)
+    q = questions(op)
+    sizes = {"B": 1, "C": 256, "K": 256, "H": 14, "W": 14, "R": 3, "S": 3}
+    for change, slim in (({}, True), ({"K": 64}, False), ({"B": 8}, False), ({"R": 1, "S": 1}, False)):
+        assert regime(q, sizes | change, Options(), XEON).slim is slim, change
+    assert any("stay in L2" in k for k in kinds(op))
 
 
 @pytest.mark.parametrize(("hidden", "columns", "paged"), [(4096, 4096, True), (4096, 768, False), (768, 4096, False)])
