@@ -110,7 +110,8 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
         widened=options.widened or (to_widen(q.wide, sizes, target, not relaxed) if q.wide else ()),
         lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
         broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
-        slim=options.slim or (threads == 1 and not t.rows and t.short != SHORT and rows_stay(q, sizes, target, t.short == TURNED)),
+        slim=options.slim or (threads == 1 and bool(q.unpacked) and not t.rows and t.short != SHORT
+                              and rows_stay(q, sizes, target, t.short == TURNED)),
         columns=options.columns or (threads > 1 and has_columns(q, sizes, threads)),
         paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(t.rows), threads)))
 

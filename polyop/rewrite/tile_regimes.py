@@ -25,6 +25,7 @@ LONGER = 64  # steps of each index that is added up along, from which partial su
 AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
 WHOLE = 8  # vectors that are whole rows of what comes from memory, whatever pieces tiles take of them
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
+NARROW = 2  # vectors of all columns: a tile of 14 rows then has as many sums as others, and no fewer columns
 LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
 LITTLES = 16  # the same of several products, whose loops take longer to compile
 LEAST = 5  # rows of one vector that go together in a window
@@ -69,6 +70,7 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
         height, short = inner_height(q.inner[0][factors - 1], sizes, target), 0
     plain, pair = plain and not factors, 0
     inward = to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ()
+    height = height_inward(q, sizes, target, height) if inward and q.tile else height
     late = options.late or (bool(q.late) and plain and not fixed and lies_across(q, sizes, target))
     if late:  # tiles are those of another result
         height, short, fixed = 0, 0, few_terms(q, sizes, ones)
@@ -158,7 +160,16 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     streams = volume(shape, sizes) * bytes_ > 2 * target.l2 and (lies or down < AGAIN) and along > lanes * WHOLE
     height = fitting_height(target, lanes, down, along, known=known, tall=several and not (short or q.windows), streams=streams)
     windows, steps = (volume(part, sizes) for part in q.sliding)
-    slides = not short and windows > 1 and steps >= STEPS
+    slides = not short and windows > 1 and (steps >= STEPS or along == lanes * NARROW)
+    return sliding_height(target, lanes, down, along, height) if slides else height
+
+
+def height_inward(q: Questions, sizes: Mapping[str, int], target: Target, height: int) -> int:
+    """The same, not `height`, where a window slides along what is copied to lie as rows do elsewhere."""
+    assert q.tile is not None
+    down, along, bytes_ = evaluate(q.tile[1], sizes), evaluate(q.tile[0], sizes), q.tile[2]
+    lanes = target.lanes(bytes_)
+    slides = along == lanes * NARROW and any(volume(x.windows, sizes) > 1 for x in q.short)
     return sliding_height(target, lanes, down, along, height) if slides else height
 
 

@@ -276,8 +276,8 @@ def test_threads_copy_more_columns_each_where_they_have_many_rows(rows, columns,
 
 
 @pytest.mark.parametrize(("rows", "terms", "threads", "slim"), [
-    (FEW, 512, 1, True), (FEW + 1, 512, 1, False), (9, 512, 1, True), (8, 512, 1, False), (FEW, 512, 2, False), (FEW, 128, 1, False),
-    (FEW, 4681, 1, True), (FEW, 4682, 1, False)])
+    (FEW, 512, 1, True), (FEW + 1, 512, 1, False), (9, 512, 1, True), (8, 512, 1, False), (FEW, 512, 2, False),
+    (FEW, 128, 1, False), (FEW, 4681, 1, True), (FEW, 4682, 1, False)])
 def test_blocks_are_slim_where_few_rows_stay_in_the_second_cache(rows, terms, threads, slim):
     """1,024 kB of A and no more; more than 2,048 of B; and with one to eight rows nothing is copied."""
     sizes = {"M": rows, "K": terms, "N": 2048}

@@ -44,6 +44,19 @@ def test_long_sums_under_a_window_ask_for_it():
     assert questions(op(ROWS)).sliding[0] == () and regime(questions(op(ROWS)), sizes, Options(), FAR).height != TALLEST_NARROW
 
 
+@pytest.mark.parametrize(("filters", "width", "taller"), [(32, 28, True), (31, 28, False), (33, 28, False), (64, 28, False),
+                                                          (32, 29, False), (32, 14, True)])
+def test_two_whole_vectors_of_filters_ask_for_it_whatever_the_depth(filters, width, taller):
+    """Channels first, too, where the image is copied to lie as it does with channels last."""
+    sizes = {"H": 28, "W": width, "K": filters, "C": STEPS // 2, "R": 3, "S": 3}
+    first = """op f(X: f32[C, H, W], F: f32[K, C, R, S]) -> (Y: f32[K, H, W]) where R >= 1, S >= 1 {
+        Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s]  where p in 0:H, q in 0:W }"""
+    for text in (IMAGE, first):
+        far, near = (regime(questions(op(text)), sizes, Options(), t) for t in (FAR, NEAR))
+        assert (far.height == TALLEST_NARROW) is taller and near.height != TALLEST_NARROW
+        assert bool(far.inward) or text == IMAGE or not taller
+
+
 @pytest.mark.parametrize("width", [1, 13, 14, 15, 28, 29])
 @pytest.mark.parametrize("filters", [1, 16, 31, 32, 33])
 def test_images_of_all_widths(width, filters):
