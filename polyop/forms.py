@@ -74,7 +74,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
         near = turned_late(near) if options.late else near
         near = taken_out(near, options.factors) if options.factors else near
         near = widened(raised(near) if options.raised else near, options.widened)
-        near = plain_products(turned_inward(near, dict(options.inward)), options)
+        near = plain_products(turned_inward(near, dict(options.inward), options.known), options)
         near = cut_at_turns(columns_upright(near, dict(options.few)))
     elif options.rung == "tuned":
         near = thin(computed_again(near, AGAIN))

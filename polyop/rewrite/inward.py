@@ -7,6 +7,7 @@
 Each step of a register tile reads an element for every row of it. Along the sum these come in runs, which stay in the first cache
 and which hardware fetches ahead; where they lie along the rows, each step is on a line, or even a page, of its own. The copy goes
 by squares that are turned in registers. Where all of it leaves L2 it is made for one image after the other (`overlap.py`).
+Of an image that is read in steps without a window, `X[b, c, 2*p, 2*q]`, it has what is read: `Xt[b, p, q, c]`.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, loads, map_loads, names, volume
+from polyop.ir.expr import Affine, Load, Position, affine, evaluate, expr_names, loads, map_loads, names, substitute, volume
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import NEAR, Target
 from polyop.rewrite.folds import plain_indices
@@ -104,9 +105,10 @@ def rows_of_images(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
     return 0
 
 
-def turned_inward(op: Op, inputs: Mapping[str, int]) -> Op:
-    """`op`, whose sum reads copies of these inputs in which that dimension is the last."""
+def turned_inward(op: Op, inputs: Mapping[str, int], known: Mapping[str, int] | None = None) -> Op:
+    """`op`, whose sum reads copies of these inputs in which that dimension is the last; `known`: sizes that are numbers."""
     taken = all_names(op)
+    sizes = {n: affine(v) for n, v in (known or {}).items()}
 
     def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
         found = dict.fromkeys(x for x in loads(s.expr) if x.source in inputs) if s.reduce is not None else {}
@@ -115,12 +117,29 @@ def turned_inward(op: Op, inputs: Mapping[str, int]) -> Op:
         (x,) = found
         t, deep = op.tensor(x.source), inputs[x.source]
         order = (*(d for d in range(len(t.shape)) if d != deep), deep)
-        copy = Tensor(fresh(f"{t.name}_inward", taken), t.dtype, tuple(t.shape[d] for d in order), "temp")
+        steps = {d: y for d, p in enumerate(x.index) if not x.guard and d != deep and (y := _in_steps(s, p, sizes))}
+        shape = tuple(steps[d][0].upper if d in steps else e for d, e in enumerate(t.shape))
+        copy = Tensor(fresh(f"{t.name}_inward", taken), t.dtype, tuple(shape[d] for d in order), "temp")
         at = tuple(fresh(f"{t.name}_{d}", taken) for d in range(len(t.shape)))
-        ranges = tuple(Range(at[d], Affine(), t.shape[d]) for d in order)
+        ranges = tuple(Range(at[d], Affine(), shape[d]) for d in order)
         target = Load(copy.name, tuple(affine(at[d]) for d in order), t.dtype)
-        write = Step(target, None, Load(t.name, tuple(map(affine, at)), t.dtype), ranges, (), s.span)
-        read = replace(x, source=copy.name, index=tuple(x.index[d] for d in order))
+        values = {r.index: affine(at[d]) for d, (r, _) in steps.items()}
+        places = tuple(substitute(steps[d][1], values) if d in steps else affine(i) for d, i in enumerate(at))
+        write = Step(target, None, Load(t.name, places, t.dtype), ranges, (), s.span)
+        index = tuple(affine(steps[d][0].index) if d in steps else p for d, p in enumerate(x.index))
+        read = replace(x, source=copy.name, index=tuple(index[d] for d in order))
         return (copy,), (write, replace(s, expr=map_loads(s.expr, lambda y: read if y == x else y)))
 
     return with_steps(op, instead) if inputs else op
+
+
+def _in_steps(s: Step, p: Position, sizes: Mapping[str, Affine]) -> tuple[Range, Affine] | None:
+    """The range that the position `p` goes through in steps, as 2*p of `2*p + r` where r is 0 alone, and `p` without that."""
+    one = {r.index: r.lower for r in s.ranges if substitute(r.upper - r.lower, sizes) == affine(1)}
+    if not isinstance(p, Affine):
+        return None
+    place = substitute(p, one)
+    found = [r for r in s.ranges if r.index in names(place)]
+    if len(found) != 1 or found[0].lower != Affine() or place.factor(found[0].index) < 2 or names(place) != {found[0].index}:
+        return None
+    return found[0], place

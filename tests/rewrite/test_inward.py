@@ -52,6 +52,29 @@ def test_the_copy_stands_before_the_sum():
     assert turned_inward(op(IMAGE), {}) == op(IMAGE)
 
 
+STEPS = """op f(X: f32[C, H, W], F: f32[K, C, R]) -> (Y: f32[K, (H - R) / 2 + 1, W]) where R >= 1, H >= R {
+    Y[k, p, q] += X[c, 2*p + r, q] * F[k, c, r] }"""
+
+
+def test_of_an_image_that_is_read_in_steps_what_is_read_is_copied():
+    o = op(STEPS)
+    copy, update = (str(s).split("  where")[0] for s in turned_inward(o, {"X": 0}, {"R": 1}).steps)
+    assert copy == "X_inward[X_1, X_2, X_0] = X[X_0, 2*X_1, X_2]" and "X_inward[p, q, c]" in update
+    assert "X[X_0, X_1, X_2]" in str(turned_inward(o, {"X": 0}, {"R": 2}).steps[0]) == str(turned_inward(o, {"X": 0}).steps[0])
+    made = turned_inward(o, {"X": 0}, {"R": 1})
+    check(made)
+    for c, h, w, k in ((2, 1, 1, 3), (3, 2, 5, 1), (2, 7, 4, 2), (1, 8, 3, 2)):
+        sizes = {"C": c, "H": h, "W": w, "K": k, "R": 1}
+        rng = np.random.default_rng(h)
+        arrays = {t.name: rng.integers(-9, 9, [value(e, sizes) for e in t.shape]).astype(t.dtype.numpy) for t in o.inputs}
+        np.testing.assert_array_equal(evaluate(made, sizes, {}, arrays)["Y"], evaluate(o, sizes, {}, arrays)["Y"])
+
+
+def test_a_guarded_image_is_copied_as_a_whole():
+    text = STEPS.replace("X[c, 2*p + r, q]", "(X[c, 2*p + r - 1, q] else 0)")
+    assert "X[X_0, X_1, X_2]" in str(turned_inward(op(text), {"X": 0}, {"R": 1}).steps[0])
+
+
 @pytest.mark.parametrize("text", [
     "op f(X: f32[W, C], F: f32[C, K]) -> (Y: f32[W, K]) { Y[q, k] += X[q, c] * F[c, k] }",              # F has no other dimension
     "op f(X: f32[C, W], F: f32[C, W]) -> (Y: f32[C, W]) { Y[c, q] += X[c, q] * F[c, q] }",                # no rows of F
