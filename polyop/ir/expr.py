@@ -147,7 +147,7 @@ def rebuild(e: Expr, f: Callable[[Expr], Expr]) -> Expr:
     match e:
         case Apply(args=args):
             new = tuple(map(f, args))
-            return e if all(a is b for a, b in zip(args, new, strict=True)) else replace(e, args=new)
+            return e if all(a is b for a, b in zip(args, new, strict=True)) else Apply(e.fn, new, e.dtype)
         case Load(index=index) if any(is_computed(p) for p in index):
             return replace(e, index=tuple(p if isinstance(p, Affine) else f(p) for p in index))
     return e
@@ -192,9 +192,9 @@ def map_affine(e: Expr, f: Callable[[Affine], Affine]) -> Expr:
             return Test(tuple(map(f, tests)))
         case Load(index=index, guard=guard):
             at = tuple(f(p) if isinstance(p, Affine) else map_affine(p, f) for p in index)
-            return replace(e, index=at, guard=tuple(map(f, guard)))
+            return Load(e.source, at, e.dtype, tuple(map(f, guard)), e.span)
         case Apply(args=args):
-            return replace(e, args=tuple(map_affine(a, f) for a in args))
+            return Apply(e.fn, tuple([map_affine(a, f) for a in args]), e.dtype)
         case Const() | Scalar():
             return e
     assert_never(e)

@@ -272,13 +272,19 @@ class LoopNest:
 
 
 def rebuild(n: Node, f: Callable[[tuple[Node, ...]], tuple[Node, ...]]) -> Node:
-    """`n` with `f` applied to each of its bodies."""
+    """`n` with `f` applied to each of its bodies; itself, if these stay as they are, as in most passes most do."""
     match n:
         case For(body=b):
-            return replace(n, body=f(b))
+            new = f(b)
+            return n if _same(b, new) else replace(n, body=new)
         case If(then=a, other=b) | IfData(then=a, other=b):
-            return replace(n, then=f(a), other=f(b))
+            then, other = f(a), f(b)
+            return n if _same(a, then) and _same(b, other) else replace(n, then=then, other=other)
     return n
+
+
+def _same(a: tuple[Node, ...], b: tuple[Node, ...]) -> bool:
+    return len(a) == len(b) and all(x is y for x, y in zip(a, b, strict=True))
 
 
 def map_accesses(body: tuple[Node, ...], f: Callable[[Load], Load]) -> tuple[Node, ...]:

@@ -166,3 +166,14 @@ def test_an_update_with_the_identity_keeps_what_was_there(target):
         arrays = {"x": np.ones(size, np.float32)} | {f"y_{m}": np.zeros(32, np.float32) for m in names}
         assert k({"N": size}, {}, arrays) == 0
         assert not np.signbit(arrays["y_add"][:size]).any()  # -0 + 0 is 0
+
+
+def test_a_pass_that_changes_one_loop_leaves_the_others_as_they_are():
+    one, other = searching().body[0], SEARCH
+    twice = loop("q", "M", one, other)
+
+    def marked(body):
+        return tuple(replace(n, index="other") if n is other else rebuild(n, marked) for n in body)
+    new = rebuild(twice, marked)
+    assert new.body[0] is one and new.body[1] == replace(other, index="other") and new != twice
+    assert rebuild(twice, lambda body: tuple(body)) is twice
