@@ -16,7 +16,7 @@ from polyop.ir.loops import COUNTED, For, Kind, LoopNest, Node, Space, Store, re
 def with_atomics(nest: LoopNest) -> LoopNest:
     """`nest`, in which each reduction is marked whose target some parallel loop around does not choose."""
     counted = {n.index for n in walk(nest.body) if isinstance(n, For) and n.kind in COUNTED}
-    own = {b.name for b in nest.buffers if b.space in (Space.REG, Space.SHARED)}
+    own = {b.name for b in nest.buffers if b.space in (Space.REG, Space.SHARED) or b.private}
 
     def go(body: tuple[Node, ...], parallel: frozenset[str]) -> tuple[Node, ...]:
         return tuple(one(n, parallel) for n in body)

@@ -102,3 +102,22 @@ def test_amdgcn_accepts_each_kind_of_update() -> None:
     for text in TEXTS:
         c = compiled(text, on="hip:gfx942")
         assert c.module is not None and amdgcn.assemble(c.module).code
+
+
+@pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
+def test_what_a_thread_has_for_itself_is_updated_without_a_mark_and_in_the_order_of_the_text(on: str) -> None:
+    c = compiled("op rows(X: f32[M, K], at: i32[M, K], Z: f32[M, V]) -> (Y: f32[M, V]) {\n"
+                 "  T: f32[V, M]\n  T[at[m, k], m] += X[m, k]\n  Y[m, v] = T[v, m] + Z[m, v] }",
+                 Options(numerics="strict", regime="any"), on)
+    assert c.rung == "tuned" and all(p.holds for p in c.proofs)
+    assert c.nest is not None and c.module is not None and "atomic" not in c.module.text
+    rng = np.random.default_rng(0)
+    for (m, k, v), order in zip(((1, 1, 1), (130, 9, 2), (3, 0, 4)), emulated.ORDERS, strict=True):
+        x, at = rng.standard_normal((m, k)).astype(np.float32), rng.integers(0, v, (m, k)).astype(np.int32)
+        z, y = np.ones((m, v), np.float32), np.empty((m, v), np.float32)
+        want = np.zeros_like(y)
+        for j in range(k):  # in this order
+            np.add.at(want, (np.arange(m), at[:, j]), x[:, j])
+        assert str(emulated.run(c.module, {"M": m, "K": k, "V": v}, {}, {"X": x, "at": at, "Z": z, "Y": y},
+                                order=order)) == "no fault found"
+        np.testing.assert_array_equal(y, want + z)
