@@ -193,6 +193,19 @@ def test_a_product_over_a_triangle_is_packed_without_complaint(condition, caplog
     assert not caplog.records
 
 
+@pytest.mark.parametrize(("text", "want"), [
+    ("t[r] max= X[r, c]; e[r, c] = exp(X[r, c] - t[r]); z[r] += e[r, c]; Y[c, r] = e[r, c] / z[r]",
+     lambda x: np.exp(x) / np.exp(x).sum(1, keepdims=True)),
+    ("z[r] += X[r, c] * X[r, c]; Y[c, r] = X[r, c] * rsqrt(z[r] + 1)", lambda x: x / np.sqrt((x * x).sum(1, keepdims=True) + 1)),
+])
+def test_rows_that_are_written_as_columns_are_turned_in_squares(text, want):
+    f = polyop.op(f"op f(X: f32[M, N]) -> (Y: f32[N, M]) {{ {text} }}")
+    assert any("it writes across" in line and "rows c" in f.compile().explain() for line in f.compile().explain().splitlines())
+    for m, n in ((0, 3), (3, 0), (1, 1), (15, 17), (16, 16), (33, 65), (64, 3)):
+        x = np.random.default_rng(m).standard_normal((m, n)).astype(np.float32)
+        np.testing.assert_allclose(f(x), want(x.astype(float)).T if n else x.T, rtol=1e-5, atol=1e-6)
+
+
 def test_whatever_goes_wrong_on_a_rung_the_next_one_is_tried(caplog, monkeypatch):
     broken = []
 

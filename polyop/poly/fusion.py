@@ -147,6 +147,9 @@ class Fusion:
         if d.heavy and self.lies_across(d, own, s):
             self.notes.append(f"{s.name} is not fused with the contraction {d.stmts[-1].name}: it lies across its tiles")
             return False
+        if not d.heavy and self.is_turned(d, own, s, shell):
+            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it writes across the rows that it reads")
+            return False
         mine = {c: i for i, c in own.items()}
         old = d.domain if shell == d.shell else self.loops.projection(d.stmts[0], self.loops.iterators(d.stmts[0], shell))
         if not self.loops.projection(s, tuple(mine[c] for c in shell)).is_equal(old):
@@ -175,6 +178,22 @@ class Fusion:
         lane, end = self.classes[u.name].get(names[0]), own.get(names[1])
         used = [{self.classes[u.name].get(i) for i in expr_names(x)} for x in u.reads]
         return lane != end and any(lane in x for x in used) and all((lane in x) == (end in x) for x in used)
+
+    def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:
+        """Whether `s` writes along the loop around the rows that it and `d` read: { Y[c, r] = e[r, c] / z[r] }.
+
+        By itself that is done in squares; in the loop around the rows, one by one.
+        """
+        def end(x: Load, loops: Mapping[str, str]) -> str | None:
+            p = x.index[-1] if len(x.index) > 1 else None
+            return loops.get(p.name) if isinstance(p, Affine) and p.name else None
+
+        last = end(s.target, own)
+        if self.apart or s.kind != MAP or last not in shell:
+            return False
+        read = {end(x, self.classes[q.name]) for q in d.stmts for x in q.reads}
+        ends = {end(x, own) for x in s.reads if len(x.index) > 1}
+        return bool(ends) and not ends & {None, *shell} and last not in read
 
     def lies_beside(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
         """Put `s` into `d` where that copies rows of a tensor, and `s` the few elements before or behind each of them.
