@@ -14,7 +14,7 @@ from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, sub
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import Buffer, Space, turned
 from polyop.poly.build import Builder, holds
-from polyop.poly.cuts import LANES, WORD, Cut, cut, lines, squares
+from polyop.poly.cuts import LANES, LEAST, WORD, Cut, cut, lines, squares
 from polyop.poly.roles import iterators_of
 from polyop.poly.sides import along
 from polyop.poly.staging import CHUNK, Staging, Tile, tile_of
@@ -22,6 +22,9 @@ from polyop.poly.tiles import Band, Coord, TileStmt, band
 
 SECTOR = 32
 """Bytes that memory takes at once: lanes beside each other that read as many leave none of it out."""
+
+MOST = 32
+"""Numbers of a square: until it is turned, each of them has a register, bytes too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,7 +162,8 @@ def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
         return min(ways, key=lambda c: _cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
     if load.dtype.bytes_ < WORD and not s.swizzle and len(t.sizes) == 2:
         return lines(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, s.threads)
-    return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, beside, s.threads)
+    near = min(beside, MOST * load.dtype.bytes_ // LEAST)
+    return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, near, s.threads)
 
 
 def _meet(load: Load, t: Tile) -> bool:

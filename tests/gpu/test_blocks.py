@@ -151,9 +151,10 @@ def test_a_product_spills_nothing_on_nvidia(where: str, dtype: str) -> None:
 
 
 @pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
-@pytest.mark.parametrize("where", ["hip:gfx90a", "hip:gfx942", "hip:gfx1100"])
-def test_a_product_spills_nothing_on_amd(where: str) -> None:
-    module = product(where, "f16").module
+@pytest.mark.parametrize(("where", "dtype"), [("hip:gfx90a", "f16"), ("hip:gfx942", "f16"), ("hip:gfx1100", "f16"),
+                                              ("hip:gfx1100", "i8")])
+def test_a_product_spills_nothing_on_amd(where: str, dtype: str) -> None:
+    module = product(where, dtype).module
     assert module is not None
     (taken,) = usage(amdgcn.assemble(module))
     assert taken.local == 0
@@ -204,6 +205,17 @@ def test_copies_of_numbers_that_lie_across_a_tile_meet_in_no_bank(
     report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, order="backward", banks=True)
     assert np.array_equal(given["C"], want) and not report.findings
     assert [str(t) for t in report.traffic if t.conflicts] == []
+
+
+@pytest.mark.parametrize(("where", "lies"), [("hip:gfx942", "nn"), ("hip:gfx942", "tn"), ("hip:gfx1100", "tt")])
+def test_bytes_that_lie_across_a_tile_of_amd_meet_in_no_bank_and_leave_none_out(where: str, lies: str) -> None:
+    module = product(where, "i8", lies).module
+    assert module is not None and "pop_put_column<8, 4>(" in module.text
+    for sizes in ((1, 1, 1), (5, 3, 7), (129, 131, 65), (144, 128, 144)):
+        given, want = arrays("i8", lies, sizes)
+        report = emulated.run(module, dict(zip("MKN", sizes, strict=True)), {}, given, order="backward", banks=True)
+        assert np.array_equal(given["C"], want) and not report.findings
+        assert [str(t) for t in report.traffic if t.conflicts] == []
 
 
 def least(where: str, dtype: str) -> Compiled:
