@@ -25,7 +25,7 @@ TOGETHER = 1024
 SEVERAL = 4
 """Rows in lock step that are as many streams, beside something that they share: a matrix times a vector."""
 
-LONG = 16384
+LONG = 8192
 """Bytes of such rows from which they come `TOGETHER`; short ones are found in a second cache, where further ahead is sooner."""
 
 Body = tuple[Node, ...]
@@ -38,6 +38,7 @@ def read_ahead(nest: LoopNest) -> LoopNest:
     """`nest` with prefetches in lanes loops that read memory and write none."""
     spaces = {b.name: b.space for b in nest.buffers}
     rows: list[For] = []  # in lock step around
+    tiles: list[str] = []  # loops over so few rows at a time that what these share is hardly read again
     first: dict[Stream, str] = {}  # the statement that reads it before others do: those then find it in a cache
 
     def go(body: Body, around: Around) -> Body:
@@ -47,7 +48,12 @@ def read_ahead(nest: LoopNest) -> LoopNest:
         if not isinstance(n, For):
             return rebuild(n, lambda body: go(body, around))
         if n.kind not in LOCKSTEP:
-            return replace(n, body=go(n.body, around | {n.index}))
+            if not around or n.step == 1 or not any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body):
+                return replace(n, body=go(n.body, around | {n.index}))
+            tiles.append(n.index)
+            new = replace(n, body=go(n.body, around))
+            tiles.pop()
+            return new
         inside = [x for x in walk(n.body) if isinstance(x, For)]
         if n.kind == Kind.ROWS or any(x.kind not in LOCKSTEP for x in inside):
             rows.append(n)
@@ -57,7 +63,7 @@ def read_ahead(nest: LoopNest) -> LoopNest:
         if not around or any(spaces[s.target.source] != Space.REG for s in stores(n.body)):
             return n
         found = {s: x for s, (x, stmt) in streams(nest, n, around, frozenset(x.index for x in inside)).items()
-                 if first.setdefault(s, stmt) == stmt}
+                 if first.setdefault(s, stmt) == stmt and is_for_tiles(x)}
         several = len(found) > 1 and all(len(x.index) == 1 for x in found.values())
         bytes_ = TOGETHER if several else AHEAD
         reads = [x for s in stores(n.body) for x in loads(s.expr)]
@@ -68,6 +74,9 @@ def read_ahead(nest: LoopNest) -> LoopNest:
 
         hints = (Prefetch(_later(nest.buffer(x.source), x, bytes_, abreast(x))) for x in found.values())
         return replace(n, body=(*hints, *n.body))
+
+    def is_for_tiles(x: Load) -> bool:
+        return not {*tiles} - expr_names(x) or any(f.index in expr_names(x) for f in rows)
 
     return replace(nest, body=go(nest.body, frozenset()))
 

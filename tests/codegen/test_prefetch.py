@@ -59,15 +59,31 @@ def test_of_several_long_rows_each_is_asked_for_nearer():
 
 
 @pytest.mark.parametrize(("abreast", "vector", "dtype", "more"), [
-    (4, True, F32, "max(256, min(1024, -N + 4352))"), (4, True, F64, "max(128, min(512, -N + 2176))"),
+    (4, True, F32, "max(256, min(1024, -N + 2304))"), (4, True, F64, "max(128, min(512, -N + 1152))"),
     (3, True, F32, "1024"), (4, False, F32, "1024")])
 def test_of_rows_abreast_that_are_multiplied_by_a_vector_long_ones_are_asked_for_nearer(abreast, vector, dtype, more):
-    """Rows of 16 KB and more 1 KB ahead, which is as far as four of them leave the first cache room; short ones as any."""
+    """Rows of 8 KB and more 1 KB ahead, which is as far as four of them leave the first cache room; short ones as any."""
     x, v, part = ld("X", A("r", "p"), C, t=dtype), ld("b", C, t=dtype), ld("part", "p", "c_v", t=dtype)
     body = strip("c", 64, "N", st(part, ap("mul", x, v) if vector else x, "add"))
     buffers = [tensor("X", "M", "N", t=dtype), tensor("b", "N", t=dtype), reg("part", abreast, 64, t=dtype)]
     n = nest(buffers, [loop("r", "M", rows("p", abreast, None, body), step=abreast)], sizes=("M", "N"))
     assert early(n) == [f"X[p + r, c_c + c_v + {more}]"]
+
+
+def test_what_few_rows_share_is_asked_for_by_each_tile_of_them():
+    """Not these rows, which all columns read again."""
+    step = st(ld("part", "q", "p", "c_v"), ap("mul", ld("X", A("r", "p"), C), ld("Y", A("m", "q"), C)), "add")
+    tile = rows("p", 4, None, rows("q", 4, None, strip("c", 64, "N", step)))
+    found = nest([tensor("X", "M", "N"), tensor("Y", "K", "N"), reg("part", 4, 4, 64)],
+                 [loop("r", "M", loop("m", "K", tile, step=4), step=4)], sizes=("M", "N", "K"))
+    assert early(found) == ["X[p + r, c_c + c_v + max(256, min(1024, -N + 2304))]"]
+
+
+def test_what_no_row_of_a_tile_has_of_its_own_is_not_asked_for():
+    step = st(ld("part", "p", "c_v"), ap("mul", ld("X", "b", A("r", "p"), C), ld("Y", "b", C)), "add")
+    tile = loop("r", "M", rows("p", 4, None, strip("c", 64, "N", step)), step=4)
+    buffers = [tensor("X", "B", "M", "N"), tensor("Y", "B", "N"), reg("part", 4, 64)]
+    assert all(x.startswith("X[") for x in early(nest(buffers, [loop("b", "B", tile)], sizes=("B", "M", "N"))))
 
 
 def test_what_an_earlier_statement_asked_for_is_not_asked_for_again():
