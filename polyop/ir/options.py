@@ -50,7 +50,7 @@ class Options:
     columns    whether threads have columns of a recurrence to themselves, since those that do not wait for each other are many in
                these calls
     slim       whether one thread's blocks of columns are as broad as one tile, since all rows stay in L2 in these calls, and the
-               operand with the columns does not
+               operand with the columns does not, or images are copied one by one
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
                vectors, down all rows

@@ -98,7 +98,8 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
     relaxed = options.numerics != "strict"
     cascade = options.cascade or (bool(q.passes) and relaxed and one_pass_pays(q.passes, sizes, target, threads))
     overlap = options.overlap or (tile_rows(q.chains, sizes, target) if q.chains else 0)
-    overlap = overlap or (rows_of_images(q.inward, sizes, target, threads) if t.inward else 0)
+    by_image = rows_of_images(q.inward, sizes, target, threads) if t.inward and not overlap else 0
+    overlap = overlap or by_image
     shares = options.shares or (_shares(q, sizes, target, threads, t.factors) if q.sums and relaxed and not cascade else ())
     return Answers(
         near, t.ones, t.fixed, t.short, t.rows, t.few, t.height, t.pair, t.strip, t.factors, t.late, options.inward or t.inward,
@@ -110,8 +111,8 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
         widened=options.widened or (to_widen(q.wide, sizes, target, not relaxed) if q.wide else ()),
         lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
         broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
-        slim=options.slim or (threads == 1 and bool(q.unpacked) and not t.rows and t.short != SHORT
-                              and rows_stay(q, sizes, target, t.short == TURNED)),
+        slim=options.slim or (threads == 1 and bool(by_image or (q.unpacked and not t.rows and t.short != SHORT
+                                                                 and rows_stay(q, sizes, target, t.short == TURNED)))),
         columns=options.columns or (threads > 1 and has_columns(q, sizes, threads)),
         paged=options.paged or (threads > 1 and has_pages(q, sizes, bool(t.rows), threads)))
 

@@ -108,6 +108,8 @@ def test_large_copies_are_made_image_by_image():
     assert asked(threads=2, K=48, **many).inward == ()
     assert asked(threads=2, B=64, C=512, H=7, W=7, K=300, R=1, S=1).inward == (("X", 1),)  # else each has copies of its own
     assert asked(threads=4, K=128, **many).overlap == 0                            # images are too few to share
+    assert asked(K=128, **many).slim and not asked(K=128, threads=2, **many).slim  # one's filters leave it room in L2
+    assert not asked(K=128, **dict(many, B=1)).slim                                # an image alone is copied in full
 
 
 def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies():
@@ -123,10 +125,11 @@ def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies()
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 7), (14, 15), (28, 29)])
 @pytest.mark.parametrize("channels", [1, 16, 17, 33])
 def test_images_of_all_sizes(images, overlap, height, width, channels):
-    rng, filters = np.random.default_rng(height), 37
+    rng, filters = np.random.default_rng(height), 53  # two tiles
     x = rng.integers(-4, 4, (images, channels, height, width)).astype(np.float32)
     w = rng.integers(-4, 4, (filters, channels, 3, 3)).astype(np.float32)
-    f = polyop.op(IMAGE, options=Options(special=False, short=TURNED, height=7, inward=(("X", 1),), overlap=overlap))
+    options = Options(special=False, short=TURNED, height=7, inward=(("X", 1),), overlap=overlap, slim=overlap > 0)
+    f = polyop.op(IMAGE, options=options)
     around = np.pad(x, ((0, 0), (0, 0), (1, 1), (1, 1))).astype(np.float64)
     want = sum(np.einsum("bchw,kc->bkhw", around[:, :, r : r + height, s : s + width], w[:, :, r, s])
                for r in range(3) for s in range(3))
