@@ -12,6 +12,7 @@ from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.blocks import cut_into_blocks
+from polyop.rewrite.bordered import with_borders
 from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.factors import taken_out
@@ -75,6 +76,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
         near = taken_out(near, options.factors) if options.factors else near
         near = widened(raised(near) if options.raised else near, options.widened)
         near = plain_products(turned_inward(near, dict(options.inward), options.known), options)
+        near = with_borders(near, target, options)
         near = cut_at_turns(columns_upright(near, dict(options.few)))
     elif options.rung == "tuned":
         near = thin(computed_again(near, AGAIN))
