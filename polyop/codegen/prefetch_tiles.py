@@ -2,7 +2,7 @@
 
     for n_r { for v (lanes) { for k { acc[v] += B[k, n_r + v] } } }                      becomes
     for n_r { for v (lanes) { for k { prefetch B[k + 16, n_r + v]; acc[v] += B[k, n_r + v] } } }
-    for n_r { for v (lanes) { for k in [0, min(8, ..)) { prefetch B[k, n_r + v + 512]; acc[v] += B[k, n_r + v] } } }
+    for n_r { for v (lanes) { for k in [0, min(8, ..)) { prefetch B[k, n_r + v + 128]; acc[v] += B[k, n_r + v] } } }
     for s (rows) { for l (lanes) { W[s, l] = B[n + l, k + s] } }                         becomes
     for l (rows) { prefetch B[n + l, k + 96] } for s (rows) { for l (lanes) { W[s, l] = B[n + l, k + s] } }
 
@@ -57,7 +57,7 @@ FEW_STEPS = 128
 NEXT = 384
 """Bytes between what such a loop reads and what it prefetches: mostly the same rows of the next tile."""
 
-ALONG = 2048
+ALONG = 512
 """Bytes between what is read and what is prefetched further on in the same row."""
 
 

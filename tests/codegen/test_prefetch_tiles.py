@@ -33,7 +33,7 @@ def test_what_a_loop_streams_is_asked_for_some_steps_early():
     assert early(rows_added_up("K", N)) == ["X[k + 16, n_c + n_v]"]
 
 
-@pytest.mark.parametrize(("t", "place"), [(F32, "X[k, n_c + n_v + 512]"), (F64, "X[k, n_c + n_v + 256]")])
+@pytest.mark.parametrize(("t", "place"), [(F32, "X[k, n_c + n_v + 128]"), (F64, "X[k, n_c + n_v + 64]")])
 def test_behind_a_loop_of_few_steps_come_the_next_places_of_its_rows(t, place):
     assert early(rows_added_up(least(8, "K"), N, t)) == [place]
 
