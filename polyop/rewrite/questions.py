@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite import contracted
+from polyop.rewrite.bordered import find_borders
 from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.contracted import Short, Sides, is_window
 from polyop.rewrite.factors import Inner, find_inner
@@ -62,6 +63,7 @@ class Questions:
     sums     reductions that may be cut into shares
     inner    the ways in which factors may be taken out of some of those
     alike    those of products of bytes of one sort
+    borders  extents of channels of narrow numbers with a border, which those are sums of products of
     wide     those of products of 16-bit floats
     late     those of which a large operand lies across the result
     inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
@@ -99,6 +101,7 @@ class Questions:
     sums: tuple[Sum, ...]
     inner: tuple[tuple[Inner, ...], ...]
     alike: tuple[Alike, ...]
+    borders: tuple[tuple[Affine, ...], ...]
     wide: tuple[Wide, ...]
     late: tuple[Late, ...]
     inward: tuple[Lying, ...]
@@ -131,7 +134,8 @@ def questions(op: Op) -> Questions:
         sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=passes, splits=splits,
-        chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), wide=find_wide(op),
+        chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), borders=find_borders(op),
+        wide=find_wide(op),
         late=find_late(op), inward=find_inward(op), kept=_kept(op), little=contracted.little(op, contractions), aside=_aside(op),
         lines=lines(op))
 

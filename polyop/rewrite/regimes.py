@@ -10,6 +10,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import SHORT, STRIP, TURNED, Options, altered
 from polyop.ir.registers import WINDOW
 from polyop.ir.target import LINE, PAGE, Target
+from polyop.rewrite.bordered import CHANNELS
 from polyop.rewrite.inward import rows_of_images
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
@@ -64,6 +65,7 @@ class Answers(NamedTuple):
     along: int
     deep: bool
     raised: bool
+    bordered: bool
     widened: tuple[str, ...]
     lent: bool
     broad: bool
@@ -108,6 +110,7 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
         along=options.along or (run_of_rows(q, sizes, target, threads) if q.carried else 0),
         deep=options.deep or (bool(q.deep) and not t.rows and is_deep(q, sizes, target)),
         raised=options.raised or (bool(q.alike) and raising_pays(q.alike, sizes, target)),
+        bordered=options.bordered or any(volume(e, sizes) >= CHANNELS for e in q.borders),
         widened=options.widened or (to_widen(q.wide, sizes, target, not relaxed) if q.wide else ()),
         lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
         broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
@@ -209,6 +212,8 @@ def kinds(op: Op) -> tuple[str, ...]:
     if q.little:
         those = " and ".join(e.name for e in q.little if e.name)
         out += [f"where {those} are all at most {most_of_little(q)}, one for each"] if those else []
+    if q.borders:
+        out.append(f"in which at least {CHANNELS} channels of narrow numbers with a border are added up")
     if q.alike:
         out.append(f"in which {MANY} rows or more are products of bytes of one sort, and the target has none for these")
     if q.chains:

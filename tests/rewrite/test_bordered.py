@@ -12,10 +12,13 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.bordered import with_borders
+from polyop.rewrite.bordered import CHANNELS, with_borders
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import regime
 from tests.rewrite.ops import arguments, op
 
 AMX = target("x86:sapphirerapids")
+BORDERED = Options(bordered=True)
 TEXTS = {
     "bf16": """op f(X: bf16[B, H, W, C], F: bf16[3, 3, C, K]) -> (Y: f32[B, H, W, K]) {
         Y[b, p, q, k] += (X[b, p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }""",
@@ -34,7 +37,7 @@ PLAIN = ("op f(X: bf16[N, C], F: bf16[C, K]) -> (Y: f32[N, K]) { Y[n, k] += X[n,
 @given(data=st.data())
 def test_the_copy_has_what_the_text_reads(name, data):
     o = op(TEXTS[name])
-    made = with_borders(o, AMX, Options())
+    made = with_borders(o, AMX, BORDERED)
     check(made)
     assert len(made.steps) == len(o.steps) + 1
     assert not any(x.guard for s in made.steps if s.reduce for x in s.reads)
@@ -47,22 +50,22 @@ def test_the_copy_has_what_the_text_reads(name, data):
 @pytest.mark.parametrize("text", PLAIN)
 def test_what_has_no_border_or_no_instruction_stays(text):
     o = op(text)
-    assert with_borders(o, AMX, Options()) is o
+    assert with_borders(o, AMX, BORDERED) is o
 
 
 def test_neither_sizes_of_0_nor_targets_without_such_an_instruction_have_copies():
     o = op(TEXTS["bf16"])
-    assert with_borders(o, AMX, Options(regime="any")) is with_borders(o, target("x86:x86-64-v3"), Options()) is o
-    assert with_borders(o, AMX, Options(numerics="strict")) is o
+    assert with_borders(o, AMX, Options(regime="any", bordered=True)) is with_borders(o, target("x86:x86-64-v3"), BORDERED) is o
+    assert with_borders(o, AMX, Options(numerics="strict", bordered=True)) is o
 
 
 def test_its_products_take_several_steps_at_once():
-    notes = polyop.op(TEXTS["bf16"]).compile(target="x86:sapphirerapids").notes
+    notes = polyop.op(TEXTS["bf16"], options=BORDERED).compile(target="x86:sapphirerapids").notes
     assert any("depth c x 2" in n for n in notes)
 
 
 def test_kernels_compute_it():
-    f = polyop.op(TEXTS["bytes in steps of two"])
+    f = polyop.op(TEXTS["bytes in steps of two"], options=BORDERED)
     rng = np.random.default_rng(0)
     for b, c, h, k in ((0, 1, 1, 1), (1, 0, 3, 2), (1, 1, 1, 1), (2, 17, 9, 33), (1, 64, 14, 40)):
         x, w = rng.integers(0, 256, (b, c, h), np.uint8), rng.integers(-128, 128, (k, c, 3), np.int8)
@@ -70,3 +73,9 @@ def test_kernels_compute_it():
         taps = (padded[:, :, r:r + h:2][:, :, :(h + 1) // 2] for r in range(3))
         want = sum(np.einsum("bch,kc->bkh", tap, w[:, :, r].astype(int)) for r, tap in enumerate(taps))
         np.testing.assert_array_equal(f(x, w), want)
+
+
+def test_few_channels_are_read_in_place():
+    q, sizes = questions(op(TEXTS["bf16"])), {"B": 1, "H": 28, "W": 28, "C": CHANNELS, "K": 64}
+    assert regime(q, sizes, Options(), AMX).bordered
+    assert not regime(q, sizes | {"C": CHANNELS - 1}, Options(), AMX).bordered
