@@ -229,7 +229,7 @@ def test_long_rows_of_a_temporary_lie_in_the_result_that_is_made_of_them():
 
 @pytest.mark.parametrize(("result", "last"), [
     ("Y: f32[M, N]", "Y[m, n] = t[m, n] * s[m] + t[m, N - 1 - n]"),    # of an element that is another one then
-    ("Y: f32[N, M]", "Y[n, m] = t[m, n] * s[m]"),                      # in another place
+    ("Y: f32[M, N]", "Y[M - 1 - m, n] = t[m, n] * s[m]"),              # in another place
     ("Y: f64[M, N]", "Y[m, n] = f64(t[m, n] * s[m])"),                 # of another size
     ("Y: f32[M, N], Z: f32[M, N]", "Y[m, n] = t[m, n] * s[m]; Z[m, n] = Y[m, n] + t[m, n]"),  # that is read, and too late
     ("inout Y: f32[M, N]", "Y[m, n] = t[m, n] * s[m] + Y[m, n]"),      # that held something else
