@@ -6,7 +6,8 @@
     python bench/gpu.py --json FILE           everything in numbers, written down as it is found
 
 Everything runs in processes of its own: one that faults or never ends is told and replaced. Without torch or Triton the rest
-is measured. Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here, or no compiler for it.
+is measured. Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here, no compiler for it, or
+nothing that wrappers or the library are compared by.
 """
 
 from __future__ import annotations
@@ -156,7 +157,8 @@ def main(arguments: list[str] | None = None) -> int:
         so_far(speeds(device, SECONDS["speed"], given.groups, not given.no_compile, so_far))
     wrong = [*results.get("wrappers", {}).get("differ", ()), *results.get("library", {}).get("wrong", ()),
              *(r for r in results.get("speed", {}).get("rows", ()) if r["wrong"])]
-    return 1 if wrong else 0
+    lacks = any("missing" in results.get(part, {}) for part in ("wrappers", "library"))
+    return 1 if wrong else 2 if lacks else 0
 
 
 if __name__ == "__main__":
