@@ -59,28 +59,29 @@ def test_what_stands_behind_a_loop_ends_the_chain():
 def test_each_thread_makes_the_copy_that_its_part_needs(target):
     n = turns(COPY)
     k, pool = compiled(n, target), Pool()
-    for b, m in ((1, 1), (1, 7), (2, 40), (3, 40), (11, 4), (13, 7), (50, 1)):
+    for b, m, lot in ((1, 1, 1), (1, 7, 1), (2, 40, 1), (3, 40, 40), (11, 4, 1), (12, 4, 4), (13, 7, 7), (50, 1, 1)):
         pool.calls.clear()
         pool.lots.clear()
         check(n, {"B": b, "M": m, "N": 17}, kernel=k, parallel=pool.address, threads=3)
-        assert (pool.calls, pool.lots) == (([(0, b * m, 1)], [m]) if b * m > 1 else ([], []))
+        assert (pool.calls, pool.lots) == (([(0, b * m, 1)], [lot]) if b * m > 1 else ([], []))
         check(n, {"B": b, "M": m, "N": 17}, kernel=k)
     check(n, {"B": 0, "M": 5, "N": 17}, kernel=k, parallel=pool.address, threads=3)
 
 
 @pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
-def test_lots_are_counted_in_trips_of_all_loops_inside(target):
+def test_lots_are_told_where_they_are_even_or_many(target):
+    """Of four rows each: three threads have one each, or some a smaller one, or four and more, of which one does not matter."""
     p = A("b", "p")
     tile = strip("i", 16, "N", rows("p", 4, least(4, A("B", (-1, "b"))), st(ld("y", p, "m", I), ld("x", p, I))))
     own = loop("b", "B", COPY, loop("m", "M", tile, parallel=True), step=4, parallel=True)
     n = nest([X, Y, OWN], [own], sizes=("B", "M", "N"))
     assert chained(n) == (["b", "m"], 1)
     k, pool = compiled(n, target), Pool()
-    for b, m in ((12, 5), (11, 5), (28, 3)):
+    for b, m, lot in ((12, 5, 5), (11, 5, 1), (28, 3, 1), (43, 3, 1), (45, 3, 3), (49, 3, 3)):
         pool.calls.clear()
         pool.lots.clear()
         check(n, {"B": b, "M": m, "N": 17}, kernel=k, parallel=pool.address, threads=3)
-        assert (pool.calls, pool.lots) == ([(0, -(-b // 4) * m, 1)], [m])
+        assert (pool.calls, pool.lots) == ([(0, -(-b // 4) * m, 1)], [lot])
 
 
 @pytest.mark.parametrize("counted,rare,alone", [(2, True, True), (2, False, False), (0, True, False)])

@@ -20,6 +20,7 @@ from polyop.codegen.llvm.types import Int
 from polyop.ir.expr import Affine, affine, loads, quasi
 from polyop.ir.loops import For, IfData, stores, walk
 
+LOTS = 4  # for each thread, of which a smaller one does not matter
 STATUS = ["  %status = alloca i64, align 8", "  store i64 0, ptr %status, align 8"]
 REPORT = [
     "  %found = load i64, ptr %status, align 8", "  %bad = icmp ne i64 %found, 0", "  br i1 %bad, label %report, label %finish",
@@ -64,7 +65,7 @@ def parallel_loop(s: State, n: For, by: Emitters) -> None:
     threads = b.pure(f"load i64, ptr {place}, align 8", place)
     lot: Int = 1
     if len(chain.loops) > 1:
-        lower, upper, step, lot = 0, _count(s, chain.loops), 1, _lot(s, chain)
+        lower, upper, step, lot = 0, _count(s, chain.loops), 1, _lot(s, chain, threads)
     test = b.both(b.pure(f"icmp ne ptr {call}, null", call), b.compare("sgt", threads, 1))
     test = b.both(test, b.compare("slt", b.add(lower, step), upper))
     assert test is not None
@@ -97,9 +98,24 @@ def _work(s: State, e: Effort) -> Int:
     return s.b.mul(s.b.extreme("max", index(s, e.times, {}), 0), total)
 
 
-def _lot(s: State, chain: Chain) -> Int:
-    """How many trips of `chain` in a row use what a thread does for itself alone, so that it is seldom done twice."""
-    return s.b.extreme("max", _count(s, chain.loops[chain.around:]), 1) if chain.around else 1
+def _lot(s: State, chain: Chain, threads: str) -> Int:
+    """How many trips of `chain` in a row use what a thread does for itself alone, so that it is seldom done twice.
+
+    1 where whole lots would not be shared out evenly: there are few, and the last of a loop is smaller than the others, or
+    some threads have one more.
+    """
+    if not chain.around:
+        return 1
+    b, around = s.b, chain.loops[: chain.around]
+    lots, size = (b.extreme("max", _count(s, part), 1) for part in (around, chain.loops[chain.around:]))
+    many = b.compare("sge", lots, b.mul(threads, LOTS))
+    fair: str | None = b.compare("eq", b.pure(f"urem i64 {lots}, {threads}", lots, threads), 0)
+    for n in around:
+        if n.step > 1:
+            extent = index(s, n.upper - n.lower, {})
+            fair = b.both(fair, b.compare("eq", b.pure(f"urem i64 {extent}, {n.step}", extent), 0))
+    whole = b.pure(f"or i1 {many}, {fair}", many, fair or "true")
+    return b.pure(f"select i1 {whole}, i64 {size}, i64 1", whole, size)
 
 
 def _ceil(b: Builder, x: Int, y: Int) -> Int:
