@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from elftools.dwarf.compileunit import CompileUnit
     from elftools.dwarf.die import DIE
     from elftools.dwarf.dwarfinfo import DWARFInfo
+    from elftools.dwarf.lineprogram import LineProgram
 
 Place = tuple[str, int]
 """A file and a line."""
@@ -56,11 +57,17 @@ def _rows(dwarf: DWARFInfo, unit: CompileUnit) -> Iterator[tuple[int, Place]]:
     program = dwarf.line_program_for_CU(unit)
     if program is None:
         return
-    files, first = program["file_entry"], 0 if program["version"] >= 5 else 1
+    files = _files(program)
     for entry in program.get_entries():
         s = entry.state
         if s is not None:
-            yield s.address, ("", 0) if s.end_sequence else (files[s.file - first].name.decode(), s.line)
+            yield s.address, ("", 0) if s.end_sequence else (files[s.file], s.line)
+
+
+def _files(program: LineProgram) -> dict[int, str]:
+    """The names of a unit's files by number, which begins with 1 before DWARF 5."""
+    first = 0 if program["version"] >= 5 else 1
+    return {k: f.name.decode() for k, f in enumerate(program["file_entry"], first)}
 
 
 def _calls(dwarf: DWARFInfo, unit: CompileUnit) -> Iterator[Call]:
@@ -68,13 +75,13 @@ def _calls(dwarf: DWARFInfo, unit: CompileUnit) -> Iterator[Call]:
     program, top = dwarf.line_program_for_CU(unit), unit.get_top_DIE()
     if program is None:
         return
-    files, first = program["file_entry"], 0 if program["version"] >= 5 else 1
+    files = _files(program)
     pending = [(0, die) for die in top.iter_children()]
     while pending:
         depth, die = pending.pop()
         pending += [(depth + 1, child) for child in die.iter_children()]
         if die.tag == "DW_TAG_inlined_subroutine" and "DW_AT_call_line" in die.attributes:
-            file = files[die.attributes["DW_AT_call_file"].value - first].name.decode()
+            file = files[die.attributes["DW_AT_call_file"].value]
             for low, high in _ranges(dwarf, unit, top, die):
                 yield depth, low, high, (file, die.attributes["DW_AT_call_line"].value)
 
