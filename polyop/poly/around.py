@@ -111,7 +111,7 @@ def sized(plan: Plan, node: Node, tile: bool, outer: Axes | None = None) -> tupl
     if not tile or not may_pack(plan) or plan.options.rows:
         return plain
     outer = {**outer, **{c: Axis((Coord(c),)) for c in node.loops}}
-    if any(isinstance(n, Serial) for n in node.body):
+    if node.serial:
         step = _columns(plan, node, outer)
         return (replace(node, step=step),) if step else plain
     rows = 1
@@ -146,4 +146,4 @@ def _columns(plan: Plan, node: Shared, outer: Axes) -> int:
 
 def _of_one(plan: Plan, node: Shared) -> Options:
     """The options for what is inside: one thread has all turns of a recurrence to itself."""
-    return replace(plan.options, threads=False) if any(isinstance(n, Serial) for n in node.body) else plan.options
+    return replace(plan.options, threads=False) if node.serial else plan.options

@@ -39,7 +39,7 @@ def find_batches(scop: Scop, schedule: Schedule, local: Iterable[str]) -> Folds:
     around += [(x, (n.loop,)) for n in schedule.nodes if isinstance(n, Serial) for x in n.body]
     for node, serial in around:
         if isinstance(node, Shared):
-            serial = (*serial, *(n.loop for n in node.body if isinstance(n, Serial)))
+            serial = (*serial, *node.serial)
             for tensor in dict.fromkeys(s.target.source for s in node.stmts):
                 t = scop.op.tensor(tensor)
                 if t.role != "temp" or tensor in local or not set(scop.users(tensor)) <= set(node.stmts):

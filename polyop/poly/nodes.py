@@ -73,6 +73,11 @@ class Shared:
     step: int = 0
 
     @property
+    def serial(self) -> tuple[str, ...]:
+        """The loops of recurrences inside, which go through all their turns for each iteration."""
+        return tuple(n.loop for n in self.body if isinstance(n, Serial))
+
+    @property
     def stmts(self) -> tuple[Stmt, ...]:
         return tuple(s for c in self.body for s in c.stmts)
 
