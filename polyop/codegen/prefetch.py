@@ -10,7 +10,7 @@ long rows that are multiplied by a vector it is nearer.
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, expr_names, is_computed, loads, names, quasi
@@ -29,16 +29,25 @@ LONG = 8192
 """Bytes of such rows from which they come `TOGETHER`; short ones are found in a second cache, where further ahead is sooner."""
 
 Body = tuple[Node, ...]
-Around = frozenset[str]
 Stream = tuple[str, tuple[Affine, ...]]
 """A tensor, and where in it lanes read, up to a constant along them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Around:
+    """The loops around a node: all that are carried out one by one, those over tiles of rows among them, and rows in lock step.
+
+    Over a tile of rows there are so few at a time that what they share is hardly read again.
+    """
+
+    serial: frozenset[str] = frozenset()
+    tiles: frozenset[str] = frozenset()
+    rows: tuple[For, ...] = ()
 
 
 def read_ahead(nest: LoopNest) -> LoopNest:
     """`nest` with prefetches in lanes loops that read memory and write none."""
     spaces = {b.name: b.space for b in nest.buffers}
-    rows: list[For] = []  # in lock step around
-    tiles: list[str] = []  # loops over so few rows at a time that what these share is hardly read again
     first: dict[Stream, str] = {}  # the statement that reads it before others do: those then find it in a cache
 
     def go(body: Body, around: Around) -> Body:
@@ -48,37 +57,42 @@ def read_ahead(nest: LoopNest) -> LoopNest:
         if not isinstance(n, For):
             return rebuild(n, lambda body: go(body, around))
         if n.kind not in LOCKSTEP:
-            if not around or n.step == 1 or not any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body):
-                return replace(n, body=go(n.body, around | {n.index}))
-            tiles.append(n.index)
-            new = replace(n, body=go(n.body, around))
-            tiles.pop()
-            return new
-        inside = [x for x in walk(n.body) if isinstance(x, For)]
-        if n.kind == Kind.ROWS or any(x.kind not in LOCKSTEP for x in inside):
-            rows.append(n)
-            new = replace(n, body=go(n.body, around))
-            rows.pop()
-            return new
-        if not around or any(spaces[s.target.source] != Space.REG for s in stores(n.body)):
+            return replace(n, body=go(n.body, _within(n, around)))
+        if n.kind == Kind.ROWS or any(isinstance(x, For) and x.kind not in LOCKSTEP for x in walk(n.body)):
+            return replace(n, body=go(n.body, replace(around, rows=(*around.rows, n))))
+        if not around.serial or any(spaces[s.target.source] != Space.REG for s in stores(n.body)):
             return n
-        found = {s: x for s, (x, stmt) in streams(nest, n, around, frozenset(x.index for x in inside)).items()
-                 if first.setdefault(s, stmt) == stmt and is_for_tiles(x)}
-        several = len(found) > 1 and all(len(x.index) == 1 for x in found.values())
-        bytes_ = TOGETHER if several else AHEAD
-        reads = [x for s in stores(n.body) for x in loads(s.expr)]
-        locked = {f.index: f.extent or 1 for f in rows if any(f.index not in expr_names(x) for x in reads)}
+        return replace(n, body=(*_hints(nest, n, around, first), *n.body))
 
-        def abreast(x: Load) -> bool:
-            return prod(e for i, e in locked.items() if i in expr_names(x)) >= SEVERAL
+    return replace(nest, body=go(nest.body, Around()))
 
-        hints = (Prefetch(_later(nest.buffer(x.source), x, bytes_, abreast(x))) for x in found.values())
-        return replace(n, body=(*hints, *n.body))
+
+def _within(n: For, around: Around) -> Around:
+    """What stands around the body of `n`, which stands in `around`."""
+    rows_follow = any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body)
+    if around.serial and n.step != 1 and rows_follow:
+        return replace(around, tiles=around.tiles | {n.index})
+    return replace(around, serial=around.serial | {n.index})
+
+
+def _hints(nest: LoopNest, n: For, around: Around, first: dict[Stream, str]) -> tuple[Prefetch, ...]:
+    """Prefetches of the streams that the lanes `n` read before other statements do."""
+    inside = frozenset(x.index for x in walk(n.body) if isinstance(x, For))
 
     def is_for_tiles(x: Load) -> bool:
-        return not {*tiles} - expr_names(x) or any(f.index in expr_names(x) for f in rows)
+        return around.tiles <= expr_names(x) or any(f.index in expr_names(x) for f in around.rows)
 
-    return replace(nest, body=go(nest.body, frozenset()))
+    found = [x for s, (x, stmt) in streams(nest, n, around.serial, inside).items()
+             if first.setdefault(s, stmt) == stmt and is_for_tiles(x)]
+    several = len(found) > 1 and all(len(x.index) == 1 for x in found)
+    bytes_ = TOGETHER if several else AHEAD
+    reads = [x for s in stores(n.body) for x in loads(s.expr)]
+    locked = {f.index: f.extent or 1 for f in around.rows if any(f.index not in expr_names(x) for x in reads)}
+
+    def abreast(x: Load) -> bool:
+        return prod(e for i, e in locked.items() if i in expr_names(x)) >= SEVERAL
+
+    return tuple(Prefetch(_later(nest.buffer(x.source), x, bytes_, abreast(x))) for x in found)
 
 
 def further_on(nest: LoopNest, lanes: For, bytes_: int) -> tuple[Prefetch, ...]:
@@ -87,7 +101,7 @@ def further_on(nest: LoopNest, lanes: For, bytes_: int) -> tuple[Prefetch, ...]:
     return tuple(Prefetch(_later(nest.buffer(x.source), x, bytes_)) for x, _ in found.values())
 
 
-def streams(nest: LoopNest, n: For, around: Around, inside: frozenset[str]) -> dict[Stream, tuple[Load, str]]:
+def streams(nest: LoopNest, n: For, around: frozenset[str], inside: frozenset[str]) -> dict[Stream, tuple[Load, str]]:
     """What the lanes `n` read side by side, and no other iteration of the loops `around` reads; with the statement that reads it.
 
     Of neighbours the last one.
