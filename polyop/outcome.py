@@ -90,12 +90,12 @@ def _sampled(operator: Called, call: Trial, numerics: str, results: Any) -> Outc
     inputs = {n: a.copy() for n, a in call.inputs.items()}
     got = _named(call, operator(**call.arguments) if results is None or call.op.updates else results)
     rng = np.random.default_rng(0)
-    wanted = [(n, at) for n, a in got.items() for at in samples.places(rng, a.shape, _SAMPLES)]
+    wanted = {n: samples.places(rng, a.shape, _SAMPLES) for n, a in got.items()}
     most = _POINTS // max(1, len(got))
 
     @cache
     def some(name: str, wide: bool) -> list[Any]:
-        mine = [x for x in wanted if x[0] == name]
+        mine = [(name, at) for at in wanted[name]]
         return with_room(lambda: samples.evaluate(call.op, call.sizes, call.scalars, inputs, mine, most * (2 - wide), wide=wide))
 
     try:
@@ -104,7 +104,7 @@ def _sampled(operator: Called, call: Trial, numerics: str, results: Any) -> Outc
         return None
     if not all(found[n] > 1 for n in got if got[n].size):
         return None
-    seen = {n: np.array([a[x[1]] for x in wanted if x[0] == n][: found[n]], a.dtype) for n, a in got.items()}
+    seen = {n: np.array([a[at] for at in wanted[n][: found[n]]], a.dtype) for n, a in got.items()}
 
     @cache
     def plain(wide: bool) -> dict[str, Array]:

@@ -213,17 +213,26 @@ def _packs_left(x: Reads, tile: RegisterTile) -> bool:
     return movable and x.depth in iterators_of(x.left) and not dense and not in_place
 
 
-def in_tiles(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
-    """`s`, where a loop around gives the tiles of `rows` rows; what all of them read on the right is packed before it.
+def in_tiles(plan: Plan, s: PackedStrategy, step: int) -> PackedStrategy:
+    """`s`, where a loop around gives tiles of `step` rows, or of so many columns, at a time."""
+    return _in_columns(s, step) if plan.classes[s.what.update.name][s.column] in plan.tiled else _in_rows(plan, s, step)
 
-    Or those of so many columns.
+
+def _in_columns(s: PackedStrategy, columns: int) -> PackedStrategy:
+    """`s` for so many columns at a time.
+
+    Raises UnsupportedError, if its register tiles have others.
     """
+    if columns % s.columns:
+        raise UnsupportedError(f"{columns} columns at a time are no whole number of tiles")
     c = s.what
-    if plan.classes[c.update.name][s.column] in plan.tiled:
-        if rows % s.columns:
-            raise UnsupportedError(f"{rows} columns at a time are no whole number of tiles")
-        grows = ends_early(c.update, s.depth, frozenset(c.update.dims) - c.roles.keys())  # each turn copies what is new
-        return replace(s, nc=rows, fuse_pack=s.fuse_pack and not grows)
+    grows = ends_early(c.update, s.depth, frozenset(c.update.dims) - c.roles.keys())  # each turn copies what is new
+    return replace(s, nc=columns, fuse_pack=s.fuse_pack and not grows)
+
+
+def _in_rows(plan: Plan, s: PackedStrategy, rows: int) -> PackedStrategy:
+    """`s` for so many rows at a time; what all of them read on the right is packed before them."""
+    c = s.what
     can = s.pack_right and not s.beside and not s.across and c.having(COLUMN) == (s.column,) and not c.having(BATCH)
     ahead = s.ahead or ((ALL if plan.options.threads else TILES) if can else "")
     return s if s.row is None else replace(s, mc=rows, ahead=ahead, fuse_pack=s.fuse_pack and not ahead, rows_outside=False,
