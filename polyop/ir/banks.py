@@ -28,8 +28,9 @@ def number(b: Buffer, place: Sequence[int]) -> int:
     weights = [prod(counts[d + 1:]) for d in range(len(counts))]
     slots = [p // unit for p, (_, unit) in zip(place, b.dims, strict=True)]
     if not b.swizzle:
-        y = len(slots) - 2
-        return sum((turned(s) if b.turned and d == y else s) * w for d, (s, w) in enumerate(zip(slots, weights, strict=True)))
+        if b.turned:
+            slots[-2] = turned(slots[-2], b.turned)
+        return sum(s * w for s, w in zip(slots, weights, strict=True))
     *outer, y, x = slots
     line = b.swizzle // b.dtype.bytes_
     inner = line * (counts[-2] * (x // line) + y) + (x % line ^ line // 8 * eighth(y, b))

@@ -37,6 +37,7 @@ class Kind(str, Enum):
 
 LOCKSTEP = (Kind.ROWS, Kind.LANES)
 COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
+TURNS = (4, 8)  # rows of shared memory that may change places
 """Kinds of loops with a constant number of iterations at most."""
 
 
@@ -70,8 +71,8 @@ class Buffer:
              are 2, 4 or 8 apart lie in different banks as well
     doubled  of a folded swizzle: instead of that number z, twice z in GF(8), modulo z^3 + z^2 + 1, so that lanes which have two
              neighbouring eighths of a row each meet none of another row
-    turned   for shared memory: of each eight rows, 4 c + 2 b + a in the dimension before the last one lies where 4 a + 2 b + c
-             would, so that neighbours are four lines apart
+    turned   for shared memory: of each 8 or 4 rows in the dimension before the last one, 4 c + 2 b + a lies where 4 a + 2 b + c
+             would, or 2 c + a where 2 a + c would, so that neighbours are four lines or two apart
     """
 
     name: str
@@ -84,7 +85,7 @@ class Buffer:
     swizzle: int = 0
     folded: bool = False
     doubled: bool = False
-    turned: bool = False
+    turned: int = 0
 
     def __post_init__(self) -> None:
         if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
@@ -92,9 +93,9 @@ class Buffer:
             raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
         if (self.folded and not self.swizzle) or (self.doubled and not self.folded):
             raise InternalError(f"buffer {self.name}: no swizzle to fold")
-        if self.turned and (self.space != Space.SHARED or self.swizzle or len(self.dims) < 2 or self.dims[-2][1] != 1
-                            or self.dims[-2][0].const % 8):
-            raise InternalError(f"buffer {self.name}: no eights of rows to turn")
+        if self.turned and (self.turned not in TURNS or self.space != Space.SHARED or self.swizzle or len(self.dims) < 2
+                            or self.dims[-2][1] != 1 or self.dims[-2][0].const % self.turned):
+            raise InternalError(f"buffer {self.name}: rows cannot be turned, {self.turned} at a time")
 
     @property
     def dense(self) -> int | None:
@@ -106,7 +107,7 @@ class Buffer:
         notes = [f"unit {self.unit}"] if self.unit is not None else []
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
         notes += [f"swizzle {self.swizzle}{' folded' * self.folded}{' doubled' * self.doubled}"] if self.swizzle else []
-        notes += ["turned"] * self.turned
+        notes += [f"turned {self.turned}"] if self.turned else []
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -116,9 +117,10 @@ def eighth(row: int, b: Buffer) -> int:
     return (2 * z ^ z // 4 * 5) % 8 if b.doubled else z
 
 
-def turned(row: int) -> int:
-    """Where the row lies of a buffer whose rows are `turned`: 8 k + 4 c + 2 b + a at 8 k + 4 a + 2 b + c."""
-    return row // 8 * 8 + row % 2 * 4 + row // 2 % 2 * 2 + row // 4 % 2
+def turned(row: int, of: int) -> int:
+    """Where the row lies of a buffer of which so many rows are `turned`: 8 k + 4 c + 2 b + a at 8 k + 4 a + 2 b + c."""
+    half = of // 2
+    return row - row % 2 - row // half % 2 * half + row % 2 * half + row // half % 2
 
 
 @dataclass(frozen=True, slots=True)

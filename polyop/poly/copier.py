@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from math import prod
 
 from polyop.ir.banks import cycles, phases
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
-from polyop.ir.loops import Buffer, Space, turned
+from polyop.ir.loops import TURNS, Buffer, Space, turned
 from polyop.poly.build import Builder, holds
 from polyop.poly.cuts import LANES, LEAST, WORD, Cut, cut, lines, squares
 from polyop.poly.roles import iterators_of
@@ -109,7 +110,7 @@ def copier(b: Builder, s: Staging, n: int, load: Load) -> Copier:
     made = Copier(b, s, n, load, t, mine, turned is not None or not s.plan.target.copies)
     dims = [(affine(size), 1) for size in (s.slots, *t.shape)]
     folded = s.swizzle > 0 and not s.plan.target.copies  # no unit reads the tile itself
-    b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded, turned=_meet(load, t)))
+    b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded, turned=_apart(load, t)))
     return made
 
 
@@ -166,20 +167,21 @@ def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
     return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, near, s.threads)
 
 
-def _meet(load: Load, t: Tile) -> bool:
-    """Whether lanes that copy 16 bytes each of several lines meet in a bank, unless eight lines change places.
+def _apart(load: Load, t: Tile) -> int:
+    """How many lines must change places so that lanes that copy 16 bytes each of several lines meet in no bank; 0: none must.
 
-    Lines of 80 bytes, of which four lanes have 64, meet if they are neighbours, and four lines apart they do not.
+    Lines of 80 bytes, of which four lanes have 64, meet if they are neighbours, and four lines apart they do not; those of 96
+    bytes, two lines apart.
     """
     line = t.shape[-1] * load.dtype.bytes_
     near = (t.shape[-1] - t.pad) * load.dtype.bytes_ // CHUNK  # lanes of one line
     if not t.pad or t.inner != t.fast or t.shape[0] % LANES or line % CHUNK or not 0 < near < LANES or LANES % near:
-        return False
+        return 0
 
-    def places(at: Callable[[int], int]) -> int:
-        return len({(line // CHUNK * at(y) + e) % LANES for y in range(LANES // near) for e in range(near)})
+    def meet(at: Callable[[int], int]) -> bool:
+        return len({(line // CHUNK * at(y) + e) % LANES for y in range(LANES // near) for e in range(near)}) < LANES
 
-    return places(int) < places(turned) == LANES
+    return next((of for of in TURNS if not meet(partial(turned, of=of))), 0) if meet(int) else 0
 
 
 def _cycles(c: Cut, t: Tile, bytes_: int, warp: int) -> int:

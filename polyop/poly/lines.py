@@ -37,12 +37,12 @@ def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool, made_by: 
     if len(dims) > 1 and dims[-1][0].const >= PADDED:
         new = replace(new, dims=(*dims[:-1], (dims[-1][0] + PAD // b.dtype.bytes_, 1)))
         eights = dims[-2][0].is_constant and dims[-2][0].const % 8 == 0
-        if eights and made_by and _cycles(made_by, new, True) < _cycles(made_by, new, False):
-            return replace(new, turned=True)
+        if eights and made_by and _cycles(made_by, new, 8) < _cycles(made_by, new, 0):
+            return replace(new, turned=8)
     return new
 
 
-def _cycles(atom: Atom, b: Buffer, turn: bool) -> int:
+def _cycles(atom: Atom, b: Buffer, turn: int) -> int:
     """How long the lanes of a warp write a tile of `atom`'s results to `b`, a register of each at a time."""
     new = replace(b, turned=turn, dims=b.dims[-2:])
     return sum(cycles([number(new, atom.c_map.at(lane, reg)) * b.dtype.bytes_ for lane in range(atom.warp)], b.dtype.bytes_,

@@ -177,13 +177,15 @@ def test_what_matrix_units_read_meets_in_no_bank(dtype: str, lies: str) -> None:
     assert reads and [t.code for t in reads if t.conflicts] == []
 
 
-@pytest.mark.parametrize(("lies", "tile"), [
-    ("nt", (32, 32)), ("nt", (128, 128)), ("nn", (32, 64)), ("tn", (16, 32)), ("tn", (32, 32))])
-def test_copies_of_16_bytes_meet_in_no_bank_whatever_the_tile(lies: str, tile: tuple[int, int]) -> None:
-    module = product("cuda:sm_80", "f16", lies, tile).module
+@pytest.mark.parametrize(("dtype", "lies", "tile"), [
+    ("f16", "nt", (32, 32)), ("f16", "nt", (128, 128)), ("f16", "nn", (32, 64)), ("f16", "tn", (16, 32)), ("f16", "tn", (32, 32)),
+    ("f64", "nt", (32, 32)), ("f64", "nn", (128, 128))])
+def test_copies_of_16_bytes_meet_in_no_bank_whatever_the_tile(dtype: str, lies: str, tile: tuple[int, int]) -> None:
+    """Lines of 80 bytes, and of 96, of which four lanes copy 64."""
+    module = product("cuda:sm_80", dtype, lies, tile).module
     assert module is not None
     sizes = (2 * tile[0], 96, tile[1])
-    given, want = arrays("f16", lies, sizes)
+    given, want = arrays(dtype, lies, sizes)
     known = dict(zip("MKN", sizes, strict=True))
     report = emulated.run(module, known, {}, given, order="backward", banks=True)  # in which rows are aligned
     assert np.array_equal(given["C"], want) and {t.write for t in report.traffic} == {False, True}

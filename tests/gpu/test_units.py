@@ -19,7 +19,7 @@ from polyop.ir.atoms import ROWS
 from polyop.ir.dtypes import BF16, F32
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, evaluate
-from polyop.ir.loops import Barrier, Buffer, For, Kind, Space, Store, turned
+from polyop.ir.loops import TURNS, Barrier, Buffer, For, Kind, Space, Store, turned
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -267,12 +267,14 @@ def test_a_swizzle_gives_each_element_a_place_of_its_own_and_keeps_eighths_of_a_
     assert all(len({swizzled(rows, line, d * y, 0, True, doubled) % line for y in range(8)}) == 8 for d in apart)
 
 
-def test_of_eight_rows_that_are_turned_neighbours_are_four_lines_apart() -> None:
+@pytest.mark.parametrize("of", TURNS)
+def test_of_rows_that_are_turned_neighbours_are_half_of_them_apart(of: int) -> None:
     arrays = {"Y": np.full(64, -1, np.float32)}
-    assert str(ran("for (int i = t; i < 64; i += 32) Y[i] = pop_turned(i);", arrays)) == "no fault found"
-    assert arrays["Y"].tolist() == [turned(y) for y in range(64)]
-    assert all(sorted(map(turned, range(y, y + 8))) == [*range(y, y + 8)] for y in range(0, 64, 8))
-    assert all(abs(turned(y) - turned(y + 1)) == 4 for y in range(0, 64, 2))
+    assert str(ran(f"for (int i = t; i < 64; i += 32) Y[i] = pop_turned<{of}>(i);", arrays)) == "no fault found"
+    places = [turned(y, of) for y in range(64)]
+    assert arrays["Y"].tolist() == places
+    assert all(sorted(places[y: y + of]) == [*range(y, y + of)] for y in range(0, 64, of))
+    assert all(abs(places[y] - places[y + 1]) == of // 2 for y in range(0, 64, 2))
 
 
 @pytest.mark.parametrize("name", ["rows", "columns"])
@@ -297,8 +299,9 @@ def test_only_whole_lines_of_shared_memory_are_swizzled() -> None:
     assert str(replace(tile(), folded=True)) == "A_s: bf16[64, 64] shared (swizzle 128 folded)"
     with pytest.raises(InternalError, match="no swizzle to fold"):
         replace(tile(), swizzle=0, folded=True)
-    with pytest.raises(InternalError, match="no eights of rows to turn"):
-        replace(tile(60, 64, 0), turned=True)
+    for rows, of in ((60, 8), (62, 4), (64, 16)):
+        with pytest.raises(InternalError, match="rows cannot be turned"):
+            replace(tile(rows, 64, 0), turned=of)
     for wrong in (lambda: tile(60), lambda: tile(64, 72), lambda: replace(tile(), space=Space.WORK)):
         with pytest.raises(InternalError, match="no lines of 128 bytes"):
             wrong()
