@@ -24,6 +24,7 @@ from polyop.operator import Operator
 from polyop.runtime import arrays, choose, emulated, outside
 from polyop.runtime.banks import Traffic
 from polyop.runtime.bind import Bound, bind
+from polyop.runtime.findings import kept
 from polyop.runtime.gpu import chips, driver
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.memory import put
@@ -59,7 +60,7 @@ class Rehearsal:
         """The results.
 
         Raises CallError, if the arguments do not fit; UnsupportedError without a C++ compiler, or where the operator has no
-        loops; InternalError, if the emulator saw a fault.
+        loops; InternalError, if the emulator saw a fault, and where the kernels' text can be read then.
         """
         values = choose.named(self.interface, (), arguments)
         op = self.make(choose.choose(self.interface, values))
@@ -85,7 +86,8 @@ class Rehearsal:
             counted = self.told is not None and (order, completion) == self.ways[-1]  # of all, the last has aligned rows
             report = emulated.run(module, seen.sizes, seen.scalars, copies, order=order, completion=completion, banks=counted)
             if report.findings:
-                raise InternalError(f"emulator: {op.name} for {self.target.name}, threads {order}: {report}")
+                where = f"lines are of {kept(module)}"
+                raise InternalError(f"emulator: {op.name} for {self.target.name}, threads {order}: {report}\n{where}")
             if report.site is not None:
                 raise outside.report(seen, report.site)
             if counted and self.told:

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 
 from polyop.ir.expr import Load
 from polyop.ir.module import Module
@@ -70,6 +71,14 @@ class Report:
     def __str__(self) -> str:
         lines = [f"{self.site} is outside its tensor"] if self.site else []
         return "\n".join([*lines, *map(str, self.findings)]) or "no fault found"
+
+
+def kept(module: Module) -> Path:
+    """A new file with the module's text, whose lines are those of findings. Nobody removes it."""
+    kind = ".cu" if module.target.startswith("cuda") else ".hip"
+    with NamedTemporaryFile("w", prefix=f"polyop-{module.name}-", suffix=kind, delete=False, encoding="utf-8") as f:
+        f.write(module.text)
+    return Path(f.name)
 
 
 class _Found(ctypes.Structure):

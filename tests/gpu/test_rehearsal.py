@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import tempfile
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -99,6 +101,24 @@ def test_a_fault_in_one_order_is_one_of_the_call(monkeypatch: pytest.MonkeyPatch
     called(TEXT, "bump", "cuda:sm_80")(X=X.copy())
     with pytest.raises(InternalError, match="threads shuffled: race in k"):
         called(TEXT, "bump", "cuda:sm_80", thorough=True)(X=X.copy())
+
+
+@pytest.mark.parametrize(("where", "kind"), [("cuda:sm_80", ".cu"), ("hip:gfx942", ".hip")])
+def test_a_fault_says_where_the_text_lies_whose_line_it_names(
+        where: str, kind: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    texts: list[str] = []
+
+    def run(module: Module, *_: object, **__: object) -> Report:
+        texts.append(module.text)
+        return Report(None, (emulated.Finding("race", "k", "X", (0,), "by all", 3, "code"),))
+
+    monkeypatch.setattr(emulated, "run", run)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with pytest.raises(InternalError) as raised:
+        called(TEXT, "bump", where, emulate=True)(X=X.copy())
+    (path,) = tmp_path.iterdir()
+    assert path.suffix == kind and path.read_text(encoding="utf-8") == texts[0]
+    assert str(raised.value).endswith(f"line 3: `code`\nlines are of {path}")
 
 
 @pytest.mark.parametrize("sizes", [(2, 3, 40, 70, 33), (1, 1, 5, 3000, 1)])
