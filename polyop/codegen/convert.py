@@ -5,7 +5,7 @@ Float to integer truncates and saturates, and NaN gives 0; integers wrap; to boo
 
 from __future__ import annotations
 
-from polyop.codegen.llvm.types import register, suffix, vector
+from polyop.codegen.llvm.types import register
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, DType
 from polyop.ir.target import Target
@@ -153,14 +153,24 @@ def _to_float(x: V, source: DType, t: DType, target: Target) -> V:
 
 
 def _to_integer(x: V, t: DType) -> V:
-    verb = "fptosi" if t.kind == "int" else "fptoui"
+    """Towards zero, as far as `t` goes; NaN gives 0.
+
+    LLVM's own saturating conversion takes the elements of a vector one by one. Here bounds come first, so that the conversion
+    itself never leaves what it is defined for: the greatest float that `t` has may lie below its greatest integer.
+    """
     element = register(t)
-    return _saturating(x, verb, element)
+    between = "i32" if t.bits < 32 else element
+    last = _last(t, 53 if x.element == "double" else 24)
+    inside = x.cmp("ogt", t.lowest).pick(x, float(t.lowest))
+    inside = inside.cmp("olt", last).pick(inside, float(last))
+    out = inside.cast("fptosi" if t.bits < 32 or t.kind == "int" else "fptoui", between)
+    out = out if last == t.highest else x.cmp("ogt", last).pick(out.const(t.highest), out)
+    out = x.cmp("uno", x).pick(0, out)
+    return out if between == element else out.cast("trunc", element)
 
 
-def _saturating(x: V, verb: str, element: str) -> V:
-    result = vector(element, x.width)
-    name = f"llvm.{verb}.sat.{suffix(element, x.width)}.{suffix(x.element, x.width)}"
-    return x.like(x.b.call(result, name, (x.type_, x.text)), element)
-
-
+def _last(t: DType, digits: int) -> int:
+    """The greatest integer of `t` that a float with so many binary digits has."""
+    bits = t.bits - (t.kind == "int")
+    spare = max(0, bits - digits)
+    return ((1 << (bits - spare)) - 1) << spare

@@ -4,9 +4,11 @@ import numpy as np
 import pytest
 
 from polyop.codegen.llvm.weight import vector_width
+from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, BOOL, DTYPES, F16, I16, I32, I64, U8, DType
 from polyop.ir.expr import Apply
+from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, WITH_BRAIN, check, compiled, random_array
 from tests.codegen.nests import A, ap, ld, loop, nest, st, strip, tensor
 
@@ -168,6 +170,36 @@ def test_a_cast_saturates_wraps_and_rounds_as_defined(t, target):
                 a[20:60] = (np.random.default_rng(1).standard_normal(40) * 10.0 ** np.linspace(-9, 25, 40)).astype(t.numpy)
         arrays["a"] = a
         check(n, {"N": size}, kernel=compiled(n, target), arrays=arrays, rtol=1e-12, atol=1e-300)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("source", ["f32", "f64"])
+def test_floats_beside_the_ends_of_integers_become_what_python_says(source, target):
+    t = DTYPES[source]
+    integers = [u for u in DTYPES.values() if u.is_integer]
+    ends = np.array([e for u in integers for e in (u.lowest, u.highest, u.highest + 1)], t.numpy)
+    steps = [x for d in (0.0, -1.5, -0.5, 0.5, 1.5) for x in ends + t.numpy.type(d)]
+    given = np.array([*steps, *np.nextafter(ends, t.numpy.type(-np.inf)), *np.nextafter(ends, t.numpy.type(np.inf)),
+                      np.inf, -np.inf, np.nan, -0.0], t.numpy)
+    i = A("i_c", "i_v")
+    n = nest([tensor("a", "N", t=t), *(tensor(f"y_{u}", "N", t=u) for u in integers)],
+             [strip("i", 16, "N", *(st(ld(f"y_{u}", i, t=u), Apply("cast", (ld("a", i, t=t),), u)) for u in integers))])
+    arrays = {b.name: np.zeros(given.size, b.dtype.numpy) for b in n.buffers}
+    arrays["a"] = given
+    assert compiled(n, target)({"N": given.size}, {}, arrays, 0, 1) == 0
+    for u in integers:
+        whole = [0 if np.isnan(x) else int(x) if np.isfinite(x) else 2**70 * int(np.sign(x)) for x in given]
+        want = [max(u.lowest, min(u.highest, x)) for x in whole]
+        assert arrays[f"y_{u}"].tolist() == want, u
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_vectors_become_integers_whole(target):
+    i = A("i_c", "i_v")
+    n = nest([tensor("a", "N"), tensor("y", "N", t=DTYPES["i32"])],
+             [strip("i", 16, "N", st(ld("y", i, t=DTYPES["i32"]), Apply("cast", (ld("a", i),), DTYPES["i32"])))])
+    text = emit(n, target, Options()).text
+    assert "fptosi <" in text and ".sat." not in text
 
 
 @pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
