@@ -21,6 +21,7 @@ from polyop.rewrite.inward import turned_inward
 from polyop.rewrite.late import turned_late
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.operands import rounded_apart
+from polyop.rewrite.outward import turned_outward
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
@@ -73,6 +74,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     near = _read(op, options, target)
     if options.rung == "tuned" and target.family == "x86":
         near = turned_late(near) if options.late else near
+        near = turned_outward(near) if options.outward else near
         near = taken_out(near, options.factors) if options.factors else near
         near = widened(raised(near) if options.raised else near, options.widened)
         near = plain_products(turned_inward(near, dict(options.inward), options.known), options)

@@ -416,6 +416,9 @@ def _roomy(f: Callable[[], T]) -> T:
 
 
 def _as_it_lies(q: Questions, units: Layout, options: Options) -> Key:
-    """What finds the kernel of a call: an operand that lies across the result by the text may lie along it in memory."""
+    """What finds the kernel of a call: what lies across a result by the text, or apart for a batch, may not in memory."""
     across = all(units.unit(x.tensors[0]) == len(x.operand) - 1 and units.unit(x.tensors[1]) == len(x.result) - 1 for x in q.late)
-    return (units, options) if across or not options.late else (units, altered(options, (("late", False),)))
+    apart = all(units.unit(t) == rank - 1 for x in q.outward for t, rank in x.tensors)
+    no = (*((("late", False),) if options.late and not across else ()),
+          *((("outward", False),) if options.outward and not apart else ()))
+    return (units, altered(options, no) if no else options)

@@ -175,8 +175,17 @@ class Run:
         again = self._read_again()
         if again:
             return any(x.source in again and x.index[-1:] == (affine(i),) for s, i in self._iterators(loop) for x in s.reads)
-        return any(self.scop.op.tensor(s.target.source).role == "temp" and s.target.index[-1:] == (affine(i),)
+        made = any(self.scop.op.tensor(s.target.source).role == "temp" and s.target.index[-1:] == (affine(i),)
                    for s, i in self._iterators(loop))
+        return made or self._turns(loop)
+
+    def _turns(self, loop: tuple[str, ...]) -> bool:
+        """Whether beside contractions something takes whole matrices from where the loop has unit stride, or there: by squares
+        of several of its values.
+        """
+        beside = {s.name for c in self.clusters if not c.is_contraction for s in c.stmts}
+        return any(s.name in beside and len(x.index) > LARGE and x.index[-1] == affine(i)
+                   for s, i in self._iterators(loop) for x in (s.target, *s.reads))
 
     def _has_blocks(self, loop: tuple[str, ...]) -> bool:
         """Whether each iteration has a block of rows, in which operands are used again, as b of { Y[8 b + p] : 0 <= p < 8 }."""

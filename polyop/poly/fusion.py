@@ -169,7 +169,8 @@ class Fusion:
     def lies_across(self, d: _Draft, own: Mapping[str, str], s: Stmt) -> bool:
         """Whether `s` only moves the sums of `d` to where neither lanes nor rows of a tile are neighbours.
 
-        Both ends of the two targets are then columns, in the same operand: { Z[j, b, a] = t[a, j, b] } of X[a, k, b] * W[j, k].
+        Both ends of the two targets are then columns, in the same operand: { Z[j, b, a] = t[a, j, b] } of X[a, k, b] * W[j, k];
+        or the end is a batch, in each operand: { Z[i, j, b] = t[b, i, j] }.
         """
         u = next(q for q in d.stmts if q.kind == UPDATE)
         names = [p.name for q in (u, s) for p in q.target.index[-1:] if isinstance(p, Affine) and p.name]
@@ -177,7 +178,8 @@ class Fusion:
             return False
         lane, end = self.classes[u.name].get(names[0]), own.get(names[1])
         used = [{self.classes[u.name].get(i) for i in expr_names(x)} for x in u.reads]
-        return lane != end and any(lane in x for x in used) and all((lane in x) == (end in x) for x in used)
+        is_batch = all(end in x for x in used)
+        return lane != end and any(lane in x for x in used) and (is_batch or all((lane in x) == (end in x) for x in used))
 
     def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:
         """Whether `s` writes along the loop around the rows that it and `d` read: { Y[c, r] = e[r, c] / z[r] }.

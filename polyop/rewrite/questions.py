@@ -13,6 +13,7 @@ from polyop.rewrite.contracted import Short, Sides, is_window
 from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.inward import Lying, find_inward
 from polyop.rewrite.late import Late, find_late
+from polyop.rewrite.outward import Outward, find_outward
 from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.positions import bounding
 from polyop.rewrite.raised import Alike, find_alike
@@ -66,6 +67,7 @@ class Questions:
     borders  extents of channels of narrow numbers with a border, which those are sums of products of
     wide     those of products of 16-bit floats
     late     those of which a large operand lies across the result
+    outward  those of batches that come last
     inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
     kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
@@ -104,6 +106,7 @@ class Questions:
     borders: tuple[tuple[Affine, ...], ...]
     wide: tuple[Wide, ...]
     late: tuple[Late, ...]
+    outward: tuple[Outward, ...]
     inward: tuple[Lying, ...]
     kept: tuple[tuple[tuple[Affine, ...], int], ...]
     little: tuple[Affine, ...]
@@ -136,8 +139,8 @@ def questions(op: Op) -> Questions:
         scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=passes, splits=splits,
         chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), borders=find_borders(op),
         wide=find_wide(op),
-        late=find_late(op), inward=find_inward(op), kept=_kept(op), little=contracted.little(op, contractions), aside=_aside(op),
-        lines=lines(op))
+        late=find_late(op), outward=find_outward(op), inward=find_inward(op), kept=_kept(op),
+        little=contracted.little(op, contractions), aside=_aside(op), lines=lines(op))
 
 
 def windows(op: Op) -> tuple[str, ...]:

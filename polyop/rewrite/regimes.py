@@ -12,6 +12,7 @@ from polyop.ir.registers import WINDOW
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.bordered import CHANNELS
 from polyop.rewrite.inward import rows_of_images
+from polyop.rewrite.outward import turning_pays
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
 from polyop.rewrite.questions import Questions, questions
@@ -67,6 +68,7 @@ class Answers(NamedTuple):
     raised: bool
     bordered: bool
     widened: tuple[str, ...]
+    outward: bool
     lent: bool
     broad: bool
     slim: bool
@@ -112,6 +114,7 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
         raised=options.raised or (bool(q.alike) and raising_pays(q.alike, sizes, target)),
         bordered=options.bordered or any(volume(e, sizes) >= CHANNELS for e in q.borders),
         widened=options.widened or (to_widen(q.wide, sizes, target, not relaxed) if q.wide else ()),
+        outward=options.outward or (bool(q.outward) and turning_pays(q.outward, sizes)),
         lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
         broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
         slim=options.slim or (threads == 1 and bool(by_image or (q.unpacked and not t.rows and t.short != SHORT
@@ -197,6 +200,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which a contraction is long in several indices")
     if q.late:
         out.append("in which an operand that lies across the result of a contraction is large")
+    if q.outward:
+        out.append("in which what is copied of products over a batch that comes last is used often")
     if q.brief[0]:
         out.append(f"in which each of many results has at most {BRIEF} terms, one for each number of these")
     if q.far:

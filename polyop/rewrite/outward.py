@@ -1,0 +1,106 @@
+"""Products for each of a batch whose number comes last are computed matrix by matrix, on copies in which it comes first.
+
+    Z[m, n, b] += X[m, k, b] * Y[b, k, n]
+
+    x[b, m, k] = X[m, k, b];   z[b, m, n] += x[b, m, k] * Y[b, k, n];   Z[m, n, b] = z[b, m, n]
+
+Lanes run along what has unit stride in the result. A batch is nothing for a register tile: it is in both operands, so nothing is
+used twice. Where it comes last in an operand, each matrix would take a number of each line. Copies go by squares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names, volume
+from polyop.ir.op import Op, Step, Tensor
+from polyop.rewrite.folds import plain_indices, replaced
+from polyop.rewrite.instead import with_steps
+from polyop.rewrite.names import all_names, fresh
+
+TIMES = 16
+"""Multiply-adds with each element that make its copy worth it."""
+LANES = 24
+"""The same where a batch comes last in all there is: it may have the lanes then, and nothing need be copied."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outward:
+    """A sum of products over a batch that comes last somewhere.
+
+    tensors  (name, rank) of those in which it does
+    uses     for each of them, the extents of the loops that use an element of it
+    all_     whether these are the result and both operands; only: whether it is the result alone
+    """
+
+    tensors: tuple[tuple[str, int], ...]
+    uses: tuple[tuple[Affine, ...], ...]
+    all_: bool
+    only: bool
+
+
+def find_outward(op: Op) -> tuple[Outward, ...]:
+    """The sums of `op` that are such."""
+    out = []
+    for s in op.steps:
+        found = _lying(op, s)
+        if found:
+            extents = {r.index: r.upper for r in s.ranges}
+            uses = tuple(tuple(e for i, e in extents.items() if i not in expr_names(x)) for x in found)
+            tensors = tuple((x.source, len(x.index)) for x in found)
+            out.append(Outward(tensors, uses, len(found) == 3, found == (s.target,)))
+    return tuple(out)
+
+
+def turning_pays(found: Sequence[Outward], sizes: Mapping[str, int]) -> bool:
+    """Whether what is copied in a call of these sizes is used often enough; a result is if nothing else need be copied."""
+    return any(x.only or min(volume(u, sizes) for u in x.uses) >= (LANES if x.all_ else TIMES) for x in found)
+
+
+def turned_outward(op: Op) -> Op:
+    """`op` with such copies."""
+    taken = all_names(op)
+
+    def instead(s: Step) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
+        found = _lying(op, s)
+        if not found:
+            return None
+        ranges = {r.index: r for r in s.ranges}
+        batch = _batch(s)
+        copies, before, after, update = list[Tensor](), list[Step](), list[Step](), s
+        for x in found:
+            at = plain_indices(x) or ()
+            order = sorted(at, key=lambda i: i not in batch)
+            copy = Load(fresh(f"{x.source}_outward", taken), tuple(map(affine, order)), x.dtype)
+            copies.append(Tensor(copy.source, x.dtype, tuple(ranges[i].upper for i in order), "temp"))
+            if x == s.target:
+                update = replace(update, target=copy)
+                after.append(Step(x, None, copy, tuple(ranges[i] for i in at), (), s.span))
+            else:
+                update = replace(update, expr=replaced(update.expr, x, copy))
+                before.append(Step(copy, None, x, tuple(ranges[i] for i in order), (), s.span))
+        kept = plain_indices(update.target) or ()
+        rest = tuple(r for r in s.ranges if r.index not in kept)
+        return tuple(copies), (*before, replace(update, ranges=(*(ranges[i] for i in kept), *rest)), *after)
+
+    return with_steps(op, instead)
+
+
+def _batch(s: Step) -> frozenset[str]:
+    """The indices that the result and all operands have."""
+    return frozenset(plain_indices(s.target) or ()).intersection(*map(expr_names, loads(s.expr)))
+
+
+def _lying(op: Op, s: Step) -> tuple[Load, ...]:
+    """What of the product of matrices `s` ends in one of a batch: operands first; nothing if `s` is none, or not plain."""
+    reads, kept = tuple(dict.fromkeys(loads(s.expr))), plain_indices(s.target)
+    if s.reduce is None or not kept or s.where or len(reads) != 2 or op.updates or len(op.steps_of(s.target.source)) != 1:
+        return ()
+    if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
+        return ()
+    batch, (a, b) = _batch(s), (expr_names(x) & set(kept) for x in reads)
+    if not batch or not a - b or not b - a or set(s.indices) <= set(kept):
+        return ()
+    found = [x for x in reads if op.tensor(x.source).role == "in" and plain_indices(x)]
+    return tuple(x for x in (*found, s.target) if (plain_indices(x) or ("",))[-1] in batch)

@@ -1,0 +1,95 @@
+"""Products for each of a batch that comes last are computed matrix by matrix, on copies in which it comes first."""
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.compiler import compile_op
+from polyop.ir.expr import evaluate as value
+from polyop.ir.options import Options
+from polyop.ir.reference import evaluate
+from polyop.ir.target import target
+from polyop.operator import _as_it_lies
+from polyop.poly.wellformed import check
+from polyop.rewrite.outward import LANES, TIMES, find_outward, turned_outward
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import kinds, regime
+from polyop.runtime.arrays import view
+from polyop.runtime.layout import contiguous, layout
+from tests.rewrite.ops import op
+
+XEON = target("x86:sapphirerapids")
+
+
+def text(x, y, z, dtype="f32", by="+=", times="*"):
+    a, b, c = (", ".join(t) for t in (x, y, z))
+    return (f"op f(X: {dtype}[{a.upper()}], Y: {dtype}[{b.upper()}]) -> (Z: {dtype}[{c.upper()}]) "
+            f"{{ Z[{c}] {by} X[{a}] {times} Y[{b}] }}")
+
+
+LYING = [("bmk", "bkn", "mnb"), ("mkb", "bkn", "bmn"), ("bmk", "knb", "mbn"), ("mkb", "knb", "mnb"), ("kmbc", "cbkn", "mnbc")]
+
+
+@pytest.mark.parametrize("lying", LYING, ids=",".join)
+@pytest.mark.parametrize("how", [("i32", "+=", "*"), ("i32", "max=", "+")], ids=str)
+def test_the_sum_is_that_of_the_text(lying, how):
+    o = op(text(*lying, *how))
+    made = turned_outward(o)
+    check(made)
+    for sizes in (dict.fromkeys(o.sizes, 3), {n: 1 + k for k, n in enumerate(o.sizes)}):
+        rng = np.random.default_rng(1)
+        arrays = {t.name: rng.integers(-9, 9, [value(e, sizes) for e in t.shape]).astype(t.dtype.numpy) for t in o.inputs}
+        np.testing.assert_array_equal(evaluate(made, sizes, {}, arrays)["Z"], evaluate(o, sizes, {}, arrays)["Z"])
+
+
+def test_what_ends_in_the_batch_is_copied():
+    steps = [str(s).split("  where")[0] for s in turned_outward(op(text("mkb", "bkn", "mnb"))).steps]
+    assert steps == ["X_outward[b, m, k] = X[m, k, b]", "Z_outward[b, m, n] += (X_outward[b, m, k] * Y[b, k, n])",
+                     "Z[m, n, b] = Z_outward[b, m, n]"]
+
+
+@pytest.mark.parametrize("other", [
+    text("bmk", "bkn", "bmn"),                                                                    # the batch comes first
+    text("mkb", "kb", "mb"),                                                                      # no columns
+    text("mb", "nb", "mnb"),                                                                      # no sum
+    text("bmk", "bkn", "mnb").replace(" }", " where k <= m }"),
+    "op f(X: f32[M, K + 1, B], Y: f32[B, K, N]) -> (Z: f32[B, M, N]) { Z[b, m, n] += X[m, k + 1, b] * Y[b, k, n] }",
+])
+def test_other_sums_stay(other):
+    assert turned_outward(op(other)) == op(other) and find_outward(op(other)) == ()
+
+
+def test_calls_ask_for_it_where_what_is_copied_is_used_often():
+    def asked(*lying, **sizes):
+        return regime(questions(op(text(*lying))), {"B": 5, "M": 64, "N": 64, "K": 64} | sizes, Options(), XEON).outward
+    assert all(asked("bmk", "bkn", "mnb", **{n: v}) for n in "MNK" for v in (1, 64))  # nothing else need be copied
+    assert asked("mkb", "bkn", "bmn", N=TIMES, M=1, K=1) and not asked("mkb", "bkn", "bmn", N=TIMES - 1)
+    assert asked("mkb", "bkn", "mnb", N=TIMES, K=TIMES, M=1) and not asked("mkb", "bkn", "mnb", K=TIMES - 1)
+    assert asked("mkb", "knb", "mnb", N=LANES, K=LANES, M=LANES) and not asked("mkb", "knb", "mnb", M=LANES - 1)
+    assert "comes last" in " ".join(kinds(op(text("mkb", "bkn", "mnb"))))
+
+
+@pytest.mark.parametrize(("m", "n", "k", "b"), [(1, 1, 1, 2), (17, 16, 7, 3), (6, 65, 33, 16), (7, 3, 130, 17)])
+def test_kernels_compute_what_numpy_does(m, n, k, b):
+    rng = np.random.default_rng(m)
+    sizes = {"m": m, "n": n, "k": k, "b": b}
+    x, y = (rng.integers(-3, 4, [sizes[i] for i in part]).astype(np.float32) for part in LYING[3][:2])
+    f = polyop.op(text(*LYING[3]), options=Options(outward=True))
+    np.testing.assert_array_equal(f(x, y), np.einsum("mkb,knb->mnb", x.astype(np.float64), y))
+
+
+def test_copies_are_made_for_all_of_the_batch_by_themselves():
+    o = op(text("mkb", "bkn", "mnb"))
+    made = compile_op(o, contiguous(o), XEON, Options(outward=True, check=False))
+    assert made.rung == "tuned" and len(made.chosen) == 3 and "packed" in made.chosen[1]
+    assert "lies across its tiles" in " ".join(made.notes) and "around" not in made.trace["schedule"]
+
+
+def test_a_batch_that_comes_first_in_memory_needs_no_copy():
+    o, rng = op(text("bmk", "bkn", "mnb")), np.random.default_rng(0)
+    arrays = {"X": rng.random((3, 4, 5)), "Y": rng.random((3, 5, 6))}
+    for shape, outward in (((4, 6, 3), True), ((3, 4, 6), False)):
+        z = np.zeros(shape).astype(np.float32)
+        views = {n: view(a.astype(np.float32), n, None) for n, a in arrays.items()}
+        views["Z"] = view(z if outward else z.transpose(1, 2, 0), "Z", None)
+        assert _as_it_lies(questions(o), layout(o, views), Options(outward=True))[1].outward is outward
