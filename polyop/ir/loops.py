@@ -37,8 +37,10 @@ class Kind(str, Enum):
 
 LOCKSTEP = (Kind.ROWS, Kind.LANES)
 COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
-TURNS = (4, 8)  # rows of shared memory that may change places
 """Kinds of loops with a constant number of iterations at most."""
+
+TURNS = (4, 8)
+"""How many rows of shared memory may change places."""
 
 
 class Space(str, Enum):
