@@ -39,8 +39,6 @@ class Twice:
 
     agreed   texts that were run, and how often; `wrong`: those of them that did not agree, or were refused, and are run no more;
              `differ`: what is told of these
-    left     texts that a device cannot run: they write down themselves what the bulk copy engine knows of a matrix, as the
-             emulator wants it
     """
 
     device: Device
@@ -48,16 +46,13 @@ class Twice:
     agreed: dict[str, int] = field(default_factory=dict)
     differ: list[str] = field(default_factory=list)
     wrong: set[str] = field(default_factory=set)
-    left: set[str] = field(default_factory=set)
 
     def __call__(self, module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
                  **how: Any) -> Report:
         before = {n: a.copy() for n, a in arrays.items()}
         report = self.run(module, sizes, scalars, arrays, **how)
         seen = self.agreed.get(module.text, 0)
-        if "pop_tensor_map map = {{" in module.text:
-            self.left.add(module.text)
-        elif not report.findings and seen < SAME and module.text not in self.wrong and runs_here(module, self.device) and (
+        if not report.findings and seen < SAME and module.text not in self.wrong and runs_here(module, self.device) and (
                 how.get("watched", True) or self.is_clean(module, sizes, scalars, before, how)):
             self.agreed[module.text] = seen + 1
             said = differs(module, sizes, scalars, before, arrays, report, self.device)

@@ -79,16 +79,16 @@ def _load(path: Path) -> ctypes.CDLL:
 
 def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray], *,
         watched: bool = True, order: str = "forward", completion: str = "late", seed: int = 1,
-        banks: bool = False) -> Report:
+        banks: bool = False, aligned: bool = False) -> Report:
     """Carry out `module`'s host plan on NumPy arrays; outputs are written in place.
 
     Shapes  arrays: one for each tensor of the signature, of its extents.
     Notes   Tensors are laid out with gaps between rows, so an index that leaves its dimension shows: of one element forwards,
-            so that rows are not aligned, and up to the next 16 bytes in other orders, so that they are; but where the shuffled
-            order has a seed with a bit of 2, each other tensor from the first on begins one element further on, with a bit of
-            4 the rest. Outputs and work buffers start uninitialised: an output keeps what is never written, but must not be
-            read before. Without `watched` nothing is reported but deadlocks, and a wild access may end the process. With
-            `banks` a watched run also counts accesses to shared memory.
+            so that rows are not aligned, and up to the next 16 bytes in other orders, or in all if `aligned`, so that they are;
+            but where the shuffled order has a seed with a bit of 2, each other tensor from the first on begins one element
+            further on, with a bit of 4 the rest. Outputs and work buffers start uninitialised: an output keeps what is never
+            written, but must not be read before. Without `watched` nothing is reported but deadlocks, and a wild access may
+            end the process. With `banks` a watched run also counts accesses to shared memory.
     Raises  UnsupportedError, if there is no C++ compiler or not enough memory, or the module is not for such sizes.
     """
     _require_room(module, sizes, arrays)
@@ -99,7 +99,7 @@ def run(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     row = target(module.target)
     # on AMD a copy is an ordinary one
     how = _How(row.warp, 2 if row.family == "hip" else COMPLETIONS.index(completion), watched, ORDERS.index(order), seed, banks)
-    grain, odd = 1 if order == ORDERS[0] else 16, seed >> 1 if order == ORDERS[2] else 0
+    grain, odd = 1 if order == ORDERS[0] and not aligned else 16, seed >> 1 if order == ORDERS[2] else 0
     placed = [_tensor(lib, b, arrays[b.name], b.name in outputs, grain, odd >> k % 2 & 1)
               for k, b in enumerate(module.signature.tensors)]
     placed += [_plain(lib, b.name, (slots(b, dict(sizes)),), b.dtype.numpy, False) for b in module.signature.work]

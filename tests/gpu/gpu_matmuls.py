@@ -5,6 +5,8 @@ Each multiplies `A` of M x K by `B` of K x N, row by row, 16-bit floats, to `C` 
 
 from __future__ import annotations
 
+from polyop.ir.module import Boxes
+
 # 64 x 64 x 32 by four warps, three stages of asynchronous copies, tiles swizzled in pieces of 16 bytes
 AMPERE = """
 POP_SHARED_VIEW(A_s, pop_u16, 0, 3 * 2048);
@@ -193,8 +195,4 @@ if (t < 128) {
 }
 """
 HOPPER_SHARED = 131104
-HOPPER_MAPS = """
-const pop_tensor_map A_map = {{(pop_u64)A, K, M, 2 * K, 64, 128, 2, 128}};
-const pop_tensor_map B_map = {{(pop_u64)B, N, K, 2 * N, 64, 64, 2, 128}};
-const pop_tensor_map C_map = {{(pop_u64)C, N, M, 4 * N, 32, 64, 4, 128}};
-"""
+HOPPER_BOXES = tuple(Boxes(name, (1, 0), box, 128) for name, box in (("A", (64, 128)), ("B", (64, 64)), ("C", (32, 64))))

@@ -8,6 +8,7 @@ import pytest
 from gpu_kernels import kinds, ran
 
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.module import Boxes
 from polyop.runtime import cxx, emulated
 from polyop.runtime.findings import Report
 
@@ -137,13 +138,12 @@ def test_a_barrier_by_number_that_not_all_come_to_is_reported(arrive: str, found
 
 # --- the bulk copy engine -------------------------------------------------------------------------------------------
 
-# X is a matrix of 100 x 50 elements of 2 bytes, boxes are of 8 x 64
+# X is a matrix of 100 x 56 elements of 2 bytes, boxes are of 8 x 64
 TILES = """
 POP_SHARED_VIEW(X_s, pop_u16, 0, 1024);
 POP_SHARED_VIEW(full, pop_u64, 2048, 2);
 pop_u16* X_s = (pop_u16*)(pop_shared + 0);
 pop_u64* full = (pop_u64*)(pop_shared + 2048);
-const pop_tensor_map map = {{(pop_u64)X, 50, 100, 100, 64, 8, 2, SWIZZLE}};
 if (t == 0) {
     for (int s = 0; s < 2; s++) pop_mbarrier_init(full + s, 1);
     pop_mbarrier_fence();
@@ -151,7 +151,7 @@ if (t == 0) {
 pop_barrier();
 for (int k = 0; k < 2 && t == 0; k++) {
     pop_mbarrier_expect(full + k, 1024);
-    pop_tile_load(X_s + 512 * k, map, 10, 8 * k + 90, full + k);
+    pop_tile_load(X_s + 512 * k, X_map, 10, 8 * k + 90, full + k);
 }
 for (int k = 0; k < 4; k++) {
     const int s = k % 2;
@@ -163,18 +163,19 @@ for (int k = 0; k < 4; k++) {
     pop_barrier();
     if (k < 2 && t == 0) {
         pop_mbarrier_expect(full + s, 1024);
-        pop_tile_load(X_s + 512 * s, map, -3, 8 * k - 4, full + s);
+        pop_tile_load(X_s + 512 * s, X_map, -3, 8 * k - 4, full + s);
     }
 }
 """
 
 
 def tiled(*changes: tuple[str, str], order: str = "forward", completion: str = "late", swizzle: int = 128) -> tuple:
-    x = np.arange(1, 5001, dtype=np.uint16)
+    x = np.arange(1, 5601, dtype=np.uint16).reshape(100, 56)
     arrays = {"X": x, "Y": np.zeros(2048, np.uint16)}
     text = changed(TILES, *changes).replace("SWIZZLE", str(swizzle))
-    report = ran(text, arrays, shared=2064, order=order, completion=completion, target="cuda:sm_90a")
-    padded = np.pad(x.reshape(100, 50), ((16, 16), (16, 64)))
+    report = ran(text, arrays, shared=2064, order=order, completion=completion, target="cuda:sm_90a",
+                 boxes=(Boxes("X", (1, 0), (64, 8), swizzle),))
+    padded = np.pad(x, ((16, 16), (16, 64)))
     corners = [(90, 10), (98, 10), (-4, -3), (4, -3)]
     expected = [padded[r + 16 : r + 24, c + 16 : c + 80] for r, c in corners]
     return report, arrays["Y"].reshape(4, 8, 64), np.array(expected)
@@ -212,7 +213,7 @@ def test_waiting_for_the_wrong_stage_is_seen() -> None:
 
 
 def test_a_swizzled_tile_that_does_not_start_at_1024_bytes_is_reported() -> None:
-    assert kinds(tiled(("X_s + 512 * k, map", "X_s + 512 * k + 64, map"))[0]) == {"misaligned access"}
+    assert kinds(tiled(("X_s + 512 * k, X_map", "X_s + 512 * k + 64, X_map"))[0]) == {"misaligned access"}
 
 
 def test_a_block_that_ends_before_its_loads_is_reported() -> None:
@@ -223,7 +224,6 @@ def test_a_block_that_ends_before_its_loads_is_reported() -> None:
 STORE = """
 POP_SHARED_VIEW(Y_s, float, 0, 256);
 float* Y_s = (float*)(pop_shared + 0);
-const pop_tensor_map map = {{(pop_u64)Y, 30, 12, 120, 32, 8, 4, 0}};
 for (int k = 0; k < 2; k++) {
     if (t == 0) pop_tile_wait_read<0>();
     pop_barrier();
@@ -231,7 +231,7 @@ for (int k = 0; k < 2; k++) {
     pop_async_fence();
     pop_barrier();
     if (t == 0) {
-        pop_tile_store(map, 0, 8 * k, Y_s);
+        pop_tile_store(Y_map, 0, 8 * k, Y_s);
         pop_tile_commit();
     }
 }
@@ -240,17 +240,17 @@ if (t == 0) pop_tile_wait<0>();
 
 
 def stored(*changes: tuple[str, str], order: str = "forward", completion: str = "late", blocks: int = 1) -> tuple:
-    arrays = {"X": f32(512), "Y": np.full(360, -1, np.float32)}
+    arrays = {"X": f32(512), "Y": np.full((12, 28), -1, np.float32)}
     report = ran(changed(STORE, *changes), arrays, shared=1024, order=order, completion=completion, target="cuda:sm_90a",
-                 blocks=blocks)
-    return report, arrays["Y"].reshape(12, 30)
+                 blocks=blocks, boxes=(Boxes("Y", (1, 0), (32, 8), 0),))
+    return report, arrays["Y"]
 
 
 @EACH_WAY
 def test_boxes_go_to_global_memory_and_not_past_the_matrix(order: str, completion: str) -> None:
     report, y = stored(order=order, completion=completion)
     assert str(report) == "no fault found"
-    np.testing.assert_array_equal(y, f32(512).reshape(16, 32)[:12, :30])
+    np.testing.assert_array_equal(y, f32(512).reshape(16, 32)[:12, :28])
 
 
 @EACH_WAY

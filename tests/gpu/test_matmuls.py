@@ -11,7 +11,7 @@ import pytest
 from gpu_kernels import kinds, module, ran
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.module import Module
+from polyop.ir.module import Boxes, Module
 from polyop.runtime import amdgcn, cxx, nvrtc
 from polyop.runtime.findings import Report
 from polyop.runtime.usage import usage
@@ -31,13 +31,13 @@ class Matmul:
     block: int
     shared: int
     tile: int
-    maps: str = ""
+    boxes: tuple[Boxes, ...] = ()
 
 
 ALL = {"ampere": Matmul(gpu_matmuls.AMPERE, "cuda:sm_80", 128, gpu_matmuls.AMPERE_SHARED, 64),
        "cdna": Matmul(gpu_matmuls.CDNA, "hip:gfx90a", 256, gpu_matmuls.CDNA_SHARED, 64),
        "rdna": Matmul(gpu_matmuls.RDNA, "hip:gfx1100", 64, gpu_matmuls.RDNA_SHARED, 32),
-       "hopper": Matmul(gpu_matmuls.HOPPER, "cuda:sm_90a", 384, gpu_matmuls.HOPPER_SHARED, 128, gpu_matmuls.HOPPER_MAPS)}
+       "hopper": Matmul(gpu_matmuls.HOPPER, "cuda:sm_90a", 384, gpu_matmuls.HOPPER_SHARED, 128, gpu_matmuls.HOPPER_BOXES)}
 SIZES = {"ampere": (72, 104, 88), "cdna": (70, 65, 37), "rdna": (33, 40, 20), "hopper": (136, 136, 200)}
 
 
@@ -52,10 +52,13 @@ def multiplied(name: str, *changes: tuple[str, str], order: str = "forward", com
     m, n, k = sizes or SIZES[name]
     g = np.random.default_rng(5)
     a, b = (g.uniform(-1, 1, s).astype(ml_dtypes.bfloat16) for s in ((m, k), (k, n)))
-    arrays = {"A": a.reshape(-1), "B": b.reshape(-1), "C": np.full(m * n, np.nan, np.float32)}
+    arrays = {"A": a, "B": b, "C": np.full((m, n), np.nan, np.float32)}
+    if not x.boxes:
+        arrays = {name: array.reshape(-1) for name, array in arrays.items()}
     blocks = -(-m // x.tile) * -(-n // x.tile)
-    report = ran(f"const int M = {m}, N = {n}, K = {k};\n{x.maps}{text}", arrays, block=x.block, blocks=blocks, shared=x.shared,
-                 writes=("C",), target=x.target, order=order, completion=completion, watched=watched, banks=banks)
+    report = ran(f"const int M = {m}, N = {n}, K = {k};\n{text}", arrays, block=x.block, blocks=blocks, shared=x.shared,
+                 writes=("C",), target=x.target, order=order, completion=completion, watched=watched, banks=banks,
+                 boxes=x.boxes)
     return report, arrays["C"].reshape(m, n), a.astype(np.float64) @ b.astype(np.float64)
 
 
@@ -157,14 +160,11 @@ def test_a_wrong_lane_map_shows_in_the_values(name: str, what: str, change: tupl
 def whole(name: str, target: str) -> Module:
     x = ALL[name]
     m, n, k = (1024, 1024, 1024)
-    arrays = {"A": np.zeros(1, ml_dtypes.bfloat16), "B": np.zeros(1, ml_dtypes.bfloat16), "C": np.zeros(1, np.float32)}
+    dtypes = {"A": ml_dtypes.bfloat16, "B": ml_dtypes.bfloat16, "C": np.float32}
+    arrays = {name: np.zeros((1, 1), dtype) for name, dtype in dtypes.items()}
     made = module(f"const int M = {m}, N = {n}, K = {k};\n{x.text}", arrays, block=x.block, shared=x.shared, writes=("C",),
-                  target=target)
-    if not x.maps:
-        return made
-    maps = ", ".join(f"const __grid_constant__ pop_tensor_map {y}_map" for y in "ABC")
-    text = made.text.replace(" k(", f" k({maps}, ").replace("__launch_bounds__(384)", "__launch_bounds__(384, 1)")
-    return replace(made, text=text)
+                  target=target, boxes=x.boxes)
+    return replace(made, text=made.text.replace("__launch_bounds__(384)", "__launch_bounds__(384, 1)"))
 
 
 @pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
