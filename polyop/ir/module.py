@@ -12,7 +12,8 @@ The calling convention of every CPU kernel is one function `i64 name(ptr args)`.
     then each scalar        its bits in the low bytes of the slot
     then each tensor        address of element [0, .., 0], then one i64 stride in elements for each dimension
     then each work buffer   address, aligned to 64 bytes; a private one is followed by its siblings at a distance of
-                            `slots * bytes` rounded up to 64
+                            `slots * bytes` rounded up to 64, and a page: else a processor that reads its own to the end
+                            fetches ahead the lines that another one is writing
 
 It returns 0, or the number (from 1) of the first computed position found outside its tensor; see Signature.sites.
 """
@@ -27,6 +28,7 @@ from polyop.ir.errors import InternalError, assert_never
 from polyop.ir.expr import Affine, Load, evaluate
 from polyop.ir.loops import Buffer
 from polyop.ir.reach import Reach
+from polyop.ir.target import LINE, PAGE
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,3 +208,9 @@ def slots(b: Buffer, sizes: dict[str, int]) -> int:
     for c in counts:
         total *= c
     return total
+
+
+def room(b: Buffer, sizes: dict[str, int], threads: int) -> int:
+    """Bytes that a work buffer takes, with its siblings and a page behind each if it is private and there are several threads."""
+    one = -(-slots(b, sizes) * b.dtype.bytes_ // LINE) * LINE
+    return (one + PAGE) * threads if b.private and threads > 1 else one

@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
+from polyop.ir.target import PAGE
 from polyop.runtime import blocks
 from polyop.runtime.call import LASTING, CallPlan
 from polyop.runtime.estimate import boxes
@@ -316,7 +317,7 @@ def _by_slot(plan: CallPlan) -> dict[int, str]:
 
 
 def _work(t: _Text, plan: CallPlan, known: Mapping[str, str], places: Places) -> None:
-    """Where work buffers begin, and how much memory they take together; as `slots` of ir/module.py and `Kernel.prepare`."""
+    """Where work buffers begin, and how much memory they take together; as `room` of ir/module.py and `Kernel.prepare`."""
     total = "0"
     for b, at in zip(plan.kernel.binary.signature.work, places.work, strict=True):
         t.store(total, at + 1)
@@ -329,7 +330,8 @@ def _work(t: _Text, plan: CallPlan, known: Mapping[str, str], places: Places) ->
         elems = t.product(counts)
         t.need(t.test("slt", elems, _MOST))
         lines = t.op("sdiv", t.op("add", t.op("mul", elems, b.dtype.bytes_), _LINE - 1), _LINE)
-        total = t.op("add", total, t.op("mul", lines, _LINE * (plan.row[1] if b.private else 1)))
+        one, count = t.op("mul", lines, _LINE), plan.row[1] if b.private else 1
+        total = t.op("add", total, t.op("mul", t.op("add", one, PAGE), count) if count > 1 else one)
     t.store(total, MEMORY)
 
 

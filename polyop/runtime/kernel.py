@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.errors import InternalError, UnsupportedError
-from polyop.ir.module import Binary, Proof, slots
+from polyop.ir.module import Binary, Proof, room
 from polyop.runtime import cpu, threads
 from polyop.runtime.arrays import refuse
 from polyop.runtime.bind import Bound
@@ -114,8 +114,7 @@ class Kernel:
         for b in signature.work:
             work.append((len(row), total))
             row.append(0)
-            one = -(-slots(b, bound.sizes) * b.dtype.bytes_ // _LINE) * _LINE
-            total += one * (count if b.private else 1)
+            total += room(b, bound.sizes, count)
         return Prepared(self, tuple(row), tuple(pointers), tuple(work), total, struct.Struct(f"<{len(row)}q").pack)
 
     def __call__(self, bound: Bound, count: int = 1) -> Any:

@@ -14,7 +14,7 @@ from polyop.ir.dtypes import DType
 from polyop.ir.expr import evaluate
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import LoopNest, Space
-from polyop.ir.module import Module, slots
+from polyop.ir.module import Module, room
 from polyop.ir.options import Options
 from polyop.ir.target import BY_NAME, Target
 
@@ -58,8 +58,7 @@ class Loaded:
             raw += [(st // a.itemsize).to_bytes(8, "little", signed=True) for st in a.strides]
         work = []
         for b in sig.work:
-            bytes_ = -(-slots(b, sizes) * b.dtype.bytes_ // 64) * 64
-            work.append(aligned(bytes_ * (threads if b.private else 1) + 64))
+            work.append(aligned(room(b, sizes, threads) + 64))
             raw.append(work[-1].ctypes.data.to_bytes(8, "little"))
         args = ctypes.create_string_buffer(b"".join(raw))
         fn = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p)(self.address)

@@ -18,7 +18,9 @@ from polyop.ir.expr import Const, affine, quasi
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import For, structure, walk
 from polyop.ir.options import Options
-from tests.codegen.harness import RUNNABLE, V3, V4, assembled, check, compiled, load, make_arrays
+from polyop.ir.target import PAGE
+from tests.codegen import harness
+from tests.codegen.harness import RUNNABLE, V3, V4, aligned, assembled, check, compiled, load, make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, when, work
 from tests.codegen.test_x86 import matmul
 
@@ -73,6 +75,26 @@ def test_a_parallel_loop_runs_through_the_callback_if_there_are_threads(target):
             check(n, {"M": m, "N": c}, kernel=k, parallel=pool.address, threads=threads)
             assert pool.calls == ([(1, m, 2)] if threads > 1 and m > 3 else [])
         check(n, {"M": m, "N": c}, kernel=k)
+
+
+@each_target
+def test_no_thread_writes_within_a_page_of_what_another_one_has_for_itself(target, monkeypatch):
+    taken = []
+
+    def recorded(bytes_):
+        taken.append(aligned(bytes_))
+        return taken[-1]
+
+    monkeypatch.setattr(harness, "aligned", recorded)
+    copied = strip("i", 16, "N", st(ld("t", I), ld("x", "m", I)))
+    used = strip("i", 16, "N", st(ld("y", "m", I), ap("add", ld("t", I), ld("y", "m", I))))
+    n = nest([tensor("x", "M", "N"), tensor("y", "M", "N"), work("t", "N", pad=16, private=True)],
+             [loop("m", "M", copied, used, parallel=True)], sizes=("M", "N"))
+    pool = Pool()
+    for columns in (1, 16, 17, 1024):
+        check(n, {"M": 12, "N": columns}, kernel=compiled(n, target), parallel=pool.address, threads=3)
+        written = np.flatnonzero(taken[-1] != 0xFF)  # what no thread wrote is 0xFF
+        assert np.count_nonzero(np.diff(written) > PAGE) == 2
 
 
 def test_a_kernel_for_one_thread_shares_nothing_out():

@@ -61,7 +61,8 @@ entry:
   %n = load i64, ptr %np
   %bytes = mul i64 %n, 4
   %more = add i64 %bytes, 63
-  %distance = and i64 %more, -64
+  %lines = and i64 %more, -64
+  %distance = add i64 %lines, 4096
   %o = mul i64 %thread, %distance
   %wp = getelementptr i64, ptr %args, i64 7
   %w = load ptr, ptr %wp
@@ -104,4 +105,5 @@ def test_every_thread_has_a_private_work_space_aligned_to_a_cache_line():
     for n in (1, 17, 1000):
         assert k(bind(modules.SUM, {"X": np.ones(n, np.float32)}), 3) == 1000
         row = k.prepare(bind(modules.SUM, {"X": np.ones(n, np.float32)}), 3)
-        assert row.bytes_ == 4 * (-(-4 * n // 64) * 64)
+        lines = -(-4 * n // 64) * 64
+        assert row.bytes_ == lines + 3 * (lines + 4096)

@@ -12,7 +12,7 @@ from polyop.codegen.llvm.state import Point, State, Value
 from polyop.codegen.llvm.types import Int, memory
 from polyop.ir.expr import Atom
 from polyop.ir.loops import Buffer, Space
-from polyop.ir.target import NEAR
+from polyop.ir.target import NEAR, PAGE
 
 ZEROS = 16 << 10
 """Bytes of zeros that a guarded pointer may run through before its test is taken at every access instead."""
@@ -46,7 +46,7 @@ def base_pointer(s: State, b: Buffer) -> str:
     strides(s, b)
     bytes_ = s.b.mul(s.env[f"{b.name}.slots"], b.dtype.bytes_)
     rounded = s.b.mul(s.b.floor_div(s.b.add(bytes_, 63), 64, True), 64)
-    return gep(s, "i8", p, s.b.mul(s.thread, rounded))
+    return gep(s, "i8", p, s.b.mul(s.thread, s.b.add(rounded, PAGE)))
 
 
 def is_large(s: State, b: Buffer, times: int = 1) -> str:
