@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 import os
 import sys
 import time
@@ -49,15 +50,16 @@ def found() -> tuple[driver.Device | None, str]:
 
 
 def wrappers(device: driver.Device, seconds: float, workers: int) -> Results:
-    """Each wrapper beside the emulator, the tests of each file in a process of their own."""
+    """Each wrapper beside the emulator, in processes that are asked for one test at a time."""
     start, kernels, wrong, differ = time.perf_counter(), 0, 0, list[str]()
     if workers > 1:
-        late = set(twice.FILES)
-        for done in helpers.each(apart.wrappers, [(device, f) for f in twice.FILES], seconds, workers, seconds):
-            late.discard(twice.FILES[done.index])
-            ran, bad, said = done.result or (0, 0, [f"{twice.FILES[done.index]}: {done.lost}"])
+        every = twice.tests()
+        late = dict.fromkeys(every)
+        for done in helpers.each(apart.wrappers, [(device, t) for t in every], seconds, workers, is_wrong=lambda r: bool(r[2])):
+            del late[every[done.index]]
+            ran, bad, said = done.result or (0, 0, [f"{every[done.index]}: {done.lost}"])
             kernels, wrong, differ = kernels + ran, wrong + bad, differ + said
-        differ += [f"{f}: not done after {seconds:.0f} s" for f in sorted(late)]
+        differ += [f"{len(late)} tests not done after {seconds:.0f} s: {', '.join(late)}"] if late else []
     else:
         made = twice.compared(device)
         kernels, wrong, differ = len(made.agreed), len(made.wrong), made.differ
@@ -86,7 +88,7 @@ def speeds(device: driver.Device | None, seconds: float, groups: Sequence[str], 
            keep: Callable[[Results], None]) -> Results:
     """Speed beside torch, torch.compile and Triton; what is there so far is kept after each case. None is the CPU."""
     stop, index = time.monotonic() + seconds, device.index if device else -1
-    first = next(helpers.each(apart.machine, [(index,)], seconds), helpers.Done(0, lost="no time was left"))
+    first = next(helpers.each(apart.machine, [(index,)], seconds, longest=seconds), helpers.Done(0, lost="no time was left"))
     if first.lost:
         print(f"speed: nothing can be measured: {first.lost}")
         return {"missing": first.lost}
@@ -118,6 +120,15 @@ def speeds(device: driver.Device | None, seconds: float, groups: Sequence[str], 
     return results()
 
 
+def plain(x: Any) -> Any:
+    """`x` as JSON has it, which knows neither infinity nor NaN: their names."""
+    if isinstance(x, dict):
+        return {k: plain(v) for k, v in x.items()}
+    if isinstance(x, list | tuple):
+        return [plain(v) for v in x]
+    return str(x) if isinstance(x, float) and not math.isfinite(x) else x
+
+
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}")
@@ -143,7 +154,7 @@ def main(arguments: list[str] | None = None) -> int:
     def keep(part: str, said: Results) -> None:
         results[part] = said
         if given.json:
-            given.json.write_text(json.dumps(results, indent=1) + "\n", encoding="utf-8")
+            given.json.write_text(json.dumps(plain(results), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
     for part, run in (("wrappers", wrappers), ("library", operators)):
         reason = lacking(part)

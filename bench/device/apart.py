@@ -10,9 +10,9 @@ from polyop.ir.errors import UnsupportedError
 from polyop.runtime.gpu.driver import Device
 
 
-def wrappers(device: Device, file: str) -> tuple[int, int, list[str]]:
-    """How many kernels of a file of tests ran on the device too, how many of them differ, and what does."""
-    made = twice.compared(device, (file,))
+def wrappers(device: Device, test: str) -> tuple[int, int, list[str]]:
+    """How many kernels of a test ran on the device too, how many of them differ, and what does."""
+    made = twice.compared(device, (test,))
     return len(made.agreed), len(made.wrong), made.differ
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from polyop.runtime import device as compilers
 from polyop.runtime import emulated
 from polyop.runtime.findings import Report
 from polyop.runtime.gpu import chips, direct
-from polyop.runtime.gpu.driver import Device
+from polyop.runtime.gpu.driver import Device, on
 
 TESTS = Path(__file__).parents[2] / "tests" / "gpu"
 FILES = ("test_wrappers.py", "test_matrix.py", "test_hopper.py", "test_matmuls.py", "test_functions.py")
@@ -39,6 +40,7 @@ class Twice:
 
     agreed   texts that were run, and how often; `wrong`: those of them that did not agree, or were refused, and are run no more;
              `differ`: what is told of these
+    lost     whether the device takes no more work from this process, so that what follows says nothing of a text
     """
 
     device: Device
@@ -46,19 +48,23 @@ class Twice:
     agreed: dict[str, int] = field(default_factory=dict)
     differ: list[str] = field(default_factory=list)
     wrong: set[str] = field(default_factory=set)
+    lost: bool = False
 
     def __call__(self, module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
                  **how: Any) -> Report:
         before = {n: a.copy() for n, a in arrays.items()}
         report = self.run(module, sizes, scalars, arrays, **how)
         seen = self.agreed.get(module.text, 0)
-        if not report.findings and seen < SAME and module.text not in self.wrong and runs_here(module, self.device) and (
-                how.get("watched", True) or self.is_clean(module, sizes, scalars, before, how)):
+        if not self.lost and not report.findings and seen < SAME and module.text not in self.wrong \
+                and runs_here(module, self.device) and (
+                    how.get("watched", True) or self.is_clean(module, sizes, scalars, before, how)):
             self.agreed[module.text] = seen + 1
             said = differs(module, sizes, scalars, before, arrays, report, self.device)
             if said:
                 self.wrong.add(module.text)
-                self.differ.append(f"{_test()}{module.name} for {module.target}: {said}")
+                self.lost = is_lost(self.device)
+                rest = "; the rest of this test was not tried" if self.lost else ""
+                self.differ.append(f"{_test()}{module.name} for {module.target}: {said}{rest}")
         return report
 
     def is_clean(self, module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
@@ -85,6 +91,16 @@ def runs_here(module: Module, device: Device) -> bool:
         units = [x for x in ROWS if f"{x.wrapper}(" in module.text]
         return target(module.target).warp == chips.native(device).warp and all(here in x.targets for x in units)
     return family == device.family and (arch.rstrip("a") == here if arch.endswith("a") else int(arch[3:]) <= int(here[3:]))
+
+
+def is_lost(device: Device) -> bool:
+    """Whether the device takes no more work from this process: after a fault each call fails as the kernel did."""
+    try:
+        with on(device) as d:
+            d.do("wait_all")
+    except PolyopError:
+        return True
+    return False
 
 
 def differs(module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: dict[str, np.ndarray],
@@ -119,8 +135,14 @@ def apart(got: np.ndarray, want: np.ndarray) -> np.ndarray:
         return (a != b) & ~(np.isnan(a) & np.isnan(b)) & ~(np.abs(a - b) <= room)
 
 
-def compared(device: Device, files: tuple[str, ...] = FILES, only: str = "") -> Twice:
-    """Run the tests in `files`, or those whose name contains `only`, with every kernel carried out twice.
+def tests(files: Sequence[str] = FILES) -> list[str]:
+    """The tests in `files` as pytest calls them, each with all its parameters: what one process is asked for at a time."""
+    return [f"{f}::{name}" for f in files if (TESTS / f).exists()
+            for name in re.findall(r"^def (test_\w+)", (TESTS / f).read_text(encoding="utf-8"), re.MULTILINE)]
+
+
+def compared(device: Device, which: Sequence[str] = FILES, only: str = "") -> Twice:
+    """Run the files and tests `which`, or those whose name contains `only`, with every kernel carried out twice.
 
     Raises ModuleNotFoundError without pytest.
     """
@@ -130,11 +152,11 @@ def compared(device: Device, files: tuple[str, ...] = FILES, only: str = "") -> 
     quiet = io.StringIO()
     emulated.run = twice
     try:
-        with contextlib.redirect_stdout(quiet):
-            code = pytest.main([*(str(TESTS / f) for f in files if (TESTS / f).exists()), "-q", "-p", "no:cacheprovider",
-                                "-m", "not emulators", *(["-k", only] if only else [])])
+        with contextlib.redirect_stdout(quiet), contextlib.redirect_stderr(quiet):
+            code = pytest.main([*(str(TESTS / f) for f in which if (TESTS / f.partition("::")[0]).exists()), "-q",
+                                "-p", "no:cacheprovider", "-m", "not emulators", *(["-k", only] if only else [])])
     finally:
         emulated.run = twice.run
-    if code != pytest.ExitCode.OK:
+    if code not in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
         twice.differ.append("the tests themselves do not pass here:\n" + quiet.getvalue()[-2000:])
     return twice

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import asdict, replace
 from datetime import date
 from functools import partial
 from pathlib import Path
@@ -162,6 +162,43 @@ def test_a_kernel_that_differs_is_told_with_its_test(cuda: FakeGpu, monkeypatch:
     monkeypatch.setattr(twice, "differs", lambda *given: "Y[0] is 1")
     made = twice.compared(Device("cuda", 0), ("test_wrappers.py",), "test_a_sum_over_the_warp")
     assert made.differ == ["test_a_sum_over_the_warp_takes_five_shuffles: k for cuda:sm_80: Y[0] is 1"]
+
+
+def test_after_a_fault_nothing_more_is_said_of_the_texts_of_this_process(cuda: FakeGpu) -> None:
+    both = twice.Twice(Device("cuda", 0))
+    arrays = {"X": np.zeros(32, np.float32), "Y": np.zeros(32, np.float32)}
+    cuda.fail("cuLaunchKernel", 1)
+    both(module("Y[t] = X[t];", arrays), {}, {}, arrays)  # refused, and the device goes on
+    assert len(both.differ) == 1 and not both.lost
+    cuda.fail("cuCtxSynchronize", 700)
+    both(module("Y[t] = X[t] + 1;", arrays), {}, {}, arrays)
+    assert both.lost and both.differ[1].endswith("; the rest of this test was not tried")
+    both(module("Y[t] = X[t] + 2;", arrays), {}, {}, arrays)
+    assert len(both.differ) == len(both.wrong) == len(both.agreed) == 2
+
+
+def test_each_test_of_the_wrappers_is_a_job_of_its_own_and_one_that_never_ends_is_told(
+        cuda: FakeGpu, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    every = twice.tests()
+    assert len(every) > 80 and {x.partition("::")[0] for x in every} == set(twice.FILES)
+    asked: list[str] = []
+
+    def each(f: Any, jobs: Any, *how: Any, is_wrong: Any, **more: Any) -> Any:
+        asked.extend(test for _, test in jobs)
+        assert is_wrong((3, 1, ["k differs"])) and is_wrong((1, 0, ["the tests fail"])) and not is_wrong((3, 0, []))
+        return iter([helpers.Done(0, (3, 1, ["k differs"])), helpers.Done(1, lost="no answer after 60 s"),
+                     *(helpers.Done(k, (1, 0, [])) for k in range(2, len(every) - 1))])
+
+    monkeypatch.setattr(helpers, "each", each)
+    said = script.wrappers(Device("cuda", 0), 90.0, 4)
+    assert asked == every and said["kernels"] == len(every) and "wrappers: " in capsys.readouterr().out
+    assert said["differ"] == ["k differs", f"{every[1]}: no answer after 60 s", f"1 tests not done after 90 s: {every[-1]}"]
+
+
+def test_tests_of_the_emulator_alone_are_none_that_fail(cuda: FakeGpu) -> None:
+    (name,) = (t for t in twice.tests() if t.endswith("aligned_in_some_orders_and_not_in_others"))
+    made = twice.compared(Device("cuda", 0), (name,))
+    assert made.differ == [] and not made.agreed
 
 
 # --- the library ------------------------------------------------------------------------------------------------------------
@@ -350,6 +387,20 @@ def test_a_run_says_its_day_and_whose_versions(cuda: FakeGpu, tmp_path: Path, mo
     said = json.loads((tmp_path / "x.json").read_text())
     assert (said["made_for"], said["driver"]) == ("cuda:sm_90a", "CUDA 12.4") and date.fromisoformat(said["date"])
     assert said["versions"]["polyop"] == polyop.__version__ and said["versions"]["numpy"] == np.__version__
+
+
+def test_a_result_without_a_number_is_written_down_so_that_all_can_read_it(cuda: FakeGpu, tmp_path: Path,
+                                                                           monkeypatch: pytest.MonkeyPatch) -> None:
+    row = replace(speed.missing(cases.cases()[0], ""), error=float("inf"), wrong="off by inf of the norm", ms={"polyop": 1.0})
+    said = {"device": "G", "rows": [asdict(row)]}
+    monkeypatch.setattr(script, "speeds", lambda *given: said)
+    assert script.main(["speed", "--json", str(tmp_path / "x.json")]) == 1
+
+    def refuse(word: str) -> None:
+        raise AssertionError(f"{word} is no JSON")
+
+    read = json.loads((tmp_path / "x.json").read_text(), parse_constant=refuse)
+    assert read["speed"]["rows"][0]["error"] == "inf" and read["speed"]["rows"][0]["ms"] == {"polyop": 1.0}
 
 
 @pytest.mark.parametrize(("part", "package"), [("wrappers", "pytest"), ("library", "scipy")])
