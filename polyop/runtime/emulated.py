@@ -190,7 +190,7 @@ class _How:
 def _launch(lib: ctypes.CDLL, launch: Launch, module: Module, env: Mapping[str, int], scalars: Mapping[str, Any],
             memory: Mapping[str, Memory], how: _How) -> bool:
     """Start one kernel; whether it was stopped: by an access out of bounds, or because it could not go on."""
-    blocks = grid(launch, env, lambda: _PROCESSORS)
+    blocks = grid(launch, env, lambda: _PROCESSORS, target(module.target).family)
     if not blocks:
         return False
     values = arguments(launch, module.signature, env, scalars, memory)

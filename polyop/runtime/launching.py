@@ -16,7 +16,8 @@ from polyop.ir.module import Blocks, HostStep, Launch, Signature, launches
 from polyop.ir.reach import within
 from polyop.runtime.boxes import WORDS, emulated, view_of
 
-_MOST_BLOCKS = 2**31 - 1  # in the first dimension of a grid, for CUDA and HIP alike
+_MOST_BLOCKS = 2**31 - 1  # in the first dimension of a grid
+_MOST_THREADS = {"hip": 2**32 - 1}  # in that dimension, where the driver counts them: hipModuleLaunchKernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Memory:
     strides: tuple[int, ...] = ()
 
 
-def grid(launch: Launch, env: Mapping[str, int], processors: Callable[[], int]) -> int:
-    """How many blocks start; 0 if nothing does. `processors`: how many multiprocessors the device has.
+def grid(launch: Launch, env: Mapping[str, int], processors: Callable[[], int], family: str) -> int:
+    """How many blocks start; 0 if nothing does. `processors`: how many multiprocessors the device has, which is one of `family`.
 
     Raises UnsupportedError for more blocks than a grid holds.
     """
@@ -36,8 +37,9 @@ def grid(launch: Launch, env: Mapping[str, int], processors: Callable[[], int]) 
     for part in (Blocks(launch.extents, launch.points), *launch.more):
         points = prod(max(0, evaluate(e, env)) for e in part.extents)
         blocks += -(-points // (part.points or launch.block))
-    if blocks > _MOST_BLOCKS:
-        raise UnsupportedError(f"{launch.kernel} would need {blocks} blocks; a grid has at most {_MOST_BLOCKS}")
+    most = min(_MOST_BLOCKS, _MOST_THREADS[family] // launch.block) if family in _MOST_THREADS else _MOST_BLOCKS
+    if blocks > most:
+        raise UnsupportedError(f"{launch.kernel} would need {blocks} blocks; a grid has at most {most}")
     return min(blocks, processors()) if launch.persistent else blocks
 
 

@@ -13,7 +13,7 @@
 #define EXPORT extern "C" __attribute__((visibility("default")))
 
 namespace {
-enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200, NO_CONTEXT = 201,
+enum { OK = 0, INVALID = 1, OUT_OF_MEMORY = 2, CONFIGURATION = 9, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_IMAGE = 200, NO_CONTEXT = 201, INVALID_HANDLE = 400,
        NOT_FOUND = 500, CAPTURED = 900 };
 const size_t MANY = 4096;
 
@@ -31,7 +31,10 @@ struct Block { void* at; int device; };
 Block blocks[MANY];
 int live = 0;
 
-struct Function { int (*entry)(void**, const pop_emu_options*); int shared; const unsigned* bytes; };
+struct Loaded { void* library; int64_t context; };
+Loaded modules[MANY];
+int module_size = 0;
+struct Function { int (*entry)(void**, const pop_emu_options*); int shared; const unsigned* bytes; int64_t context; };
 Function functions[MANY];
 int function_size = 0;
 
@@ -61,18 +64,23 @@ int enter(const char* name, bool unsafe) {
 int load(void** module, const void* image) {
     const char* text = (const char*)image;
     if (strncmp(text, "fake:", 5)) return INVALID_IMAGE;
-    *module = dlopen(text + 5, RTLD_NOW | RTLD_LOCAL);
-    return *module ? OK : INVALID_IMAGE;
+    void* library = dlopen(text + 5, RTLD_NOW | RTLD_LOCAL);
+    if (!library) return INVALID_IMAGE;
+    modules[module_size] = Loaded{library, context};
+    *module = &modules[module_size++];
+    return OK;
 }
 
-int function(void** out, void* module, const char* name) {
+int function(void** out, void* loaded, const char* name) {
     char symbol[512];
+    void* module = ((Loaded*)loaded)->library;
     snprintf(symbol, sizeof symbol, "%s__launch", name);
     void* entry = dlsym(module, symbol);
     if (!entry) return NOT_FOUND;
     Function& f = functions[function_size++];
     f.entry = (int (*)(void**, const pop_emu_options*))entry;
     f.shared = 48 << 10;
+    f.context = ((Loaded*)loaded)->context;
     snprintf(symbol, sizeof symbol, "%s__bytes", name);
     f.bytes = ((const unsigned* (*)())dlsym(module, symbol))();
     *out = &f;
@@ -93,6 +101,7 @@ int launch(void* f, unsigned grid, unsigned block, unsigned shared, void* stream
     Function* found = (Function*)f;
     if (!found || !grid || !block || block > 1024 || grid > 0x7fffffffu) return INVALID;
     if (bounded && (int)shared > found->shared) return INVALID;
+    if (found->context != context) return INVALID_HANDLE;  // code is a context's own
     Launched& l = launched[__atomic_fetch_add(&launched_size, 1, __ATOMIC_SEQ_CST) % MANY];  // threads may meet here
     l.stream = (uint64_t)stream, l.context = context, l.grid = grid, l.block = block, l.shared = shared, l.warp = bounded ? 32 : 64, l.function = found;
     l.args = 0;
@@ -197,6 +206,7 @@ EXPORT int cuCtxSynchronize() { TRY("cuCtxSynchronize", false); IN_CONTEXT(); re
 EXPORT int cuModuleLoadData(void** out, const void* image) { TRY("cuModuleLoadData", true); IN_CONTEXT(); return load(out, image); }
 EXPORT int cuModuleGetFunction(void** out, void* module, const char* name) {
     TRY("cuModuleGetFunction", true);
+    IN_CONTEXT();
     return function(out, module, name);
 }
 EXPORT int cuFuncSetAttribute(void* f, int attribute, int value) {
@@ -221,7 +231,7 @@ EXPORT int cuTensorMapEncodeTiled(uint64_t* map, int type, unsigned rank, void* 
     for (unsigned i = 0; i + 1 < rank; i++)
         if (!strides[i] || strides[i] % 16 || strides[i] >> 40) return INVALID;
     const uint64_t element = type == 0 ? 1 : type == 1 ? 2 : type == 2 ? 4 : 8, lines = swizzle ? 16u << swizzle : 0;
-    if (lines && box[0] * element > lines) return INVALID;
+    if (box[0] * element % 16 || (lines && box[0] * element > lines)) return INVALID;
     const uint64_t head[8] = {(uint64_t)at, shape[0], shape[1], strides[0], box[0], box[1], element, lines};
     memset(map, 0, 128);
     memcpy(map, head, sizeof head);
@@ -229,20 +239,21 @@ EXPORT int cuTensorMapEncodeTiled(uint64_t* map, int type, unsigned rank, void* 
     return OK;
 }
 EXPORT int cuMemAllocAsync(void** out, size_t bytes, void*) { TRY("cuMemAllocAsync", false); IN_CONTEXT(); return allocate(out, bytes, DEVICE); }
-EXPORT int cuMemFreeAsync(void* at, void*) { TRY("cuMemFreeAsync", false); return release(at); }
+EXPORT int cuMemFreeAsync(void* at, void*) { TRY("cuMemFreeAsync", false); IN_CONTEXT(); return release(at); }
 EXPORT int cuMemHostAlloc(void** out, size_t bytes, unsigned) { TRY("cuMemHostAlloc", true); IN_CONTEXT(); *out = aligned_alloc(4096, bytes); return OK; }
-EXPORT int cuMemHostGetDevicePointer_v2(void** out, void* at, unsigned) { TRY("cuMemHostGetDevicePointer_v2", false); *out = at; return OK; }
-EXPORT int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t n, void*) { TRY("cuMemcpyHtoDAsync_v2", false); memcpy(to, from, n); return OK; }
-EXPORT int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t n, void*) { TRY("cuMemcpyDtoHAsync_v2", false); memcpy(to, from, n); return OK; }
-EXPORT int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t n, void*) { TRY("cuMemcpyDtoDAsync_v2", false); memcpy(to, from, n); return OK; }
-EXPORT int cuMemsetD8Async(uint8_t* to, uint8_t v, size_t n, void*) { TRY("cuMemsetD8Async", false); for (size_t i = 0; i < n; i++) to[i] = v; return OK; }
-EXPORT int cuMemsetD16Async(uint16_t* to, uint16_t v, size_t n, void*) { TRY("cuMemsetD16Async", false); for (size_t i = 0; i < n; i++) to[i] = v; return OK; }
-EXPORT int cuMemsetD32Async(uint32_t* to, uint32_t v, size_t n, void*) { TRY("cuMemsetD32Async", false); for (size_t i = 0; i < n; i++) to[i] = v; return OK; }
-EXPORT int cuStreamSynchronize(void*) { TRY("cuStreamSynchronize", false); return capturing ? CAPTURED : OK; }
+EXPORT int cuMemHostGetDevicePointer_v2(void** out, void* at, unsigned) { TRY("cuMemHostGetDevicePointer_v2", false); IN_CONTEXT(); *out = at; return OK; }
+EXPORT int cuMemcpyHtoDAsync_v2(void* to, const void* from, size_t n, void*) { TRY("cuMemcpyHtoDAsync_v2", false); IN_CONTEXT(); memcpy(to, from, n); return OK; }
+EXPORT int cuMemcpyDtoHAsync_v2(void* to, const void* from, size_t n, void*) { TRY("cuMemcpyDtoHAsync_v2", false); IN_CONTEXT(); memcpy(to, from, n); return OK; }
+EXPORT int cuMemcpyDtoDAsync_v2(void* to, const void* from, size_t n, void*) { TRY("cuMemcpyDtoDAsync_v2", false); IN_CONTEXT(); memcpy(to, from, n); return OK; }
+EXPORT int cuMemsetD8Async(uint8_t* to, uint8_t v, size_t n, void*) { TRY("cuMemsetD8Async", false); IN_CONTEXT(); for (size_t i = 0; i < n; i++) to[i] = v; return OK; }
+EXPORT int cuMemsetD16Async(uint16_t* to, uint16_t v, size_t n, void*) { TRY("cuMemsetD16Async", false); IN_CONTEXT(); for (size_t i = 0; i < n; i++) to[i] = v; return OK; }
+EXPORT int cuMemsetD32Async(uint32_t* to, uint32_t v, size_t n, void*) { TRY("cuMemsetD32Async", false); IN_CONTEXT(); for (size_t i = 0; i < n; i++) to[i] = v; return OK; }
+EXPORT int cuStreamSynchronize(void*) { TRY("cuStreamSynchronize", false); IN_CONTEXT(); return capturing ? CAPTURED : OK; }
 EXPORT int cuEventCreate(void** out, unsigned) { TRY("cuEventCreate", false); IN_CONTEXT(); *out = &events[event_size++]; return OK; }
-EXPORT int cuEventRecord(void* e, void* stream) { TRY("cuEventRecord", false); *(uint64_t*)e = (uint64_t)stream; return OK; }
+EXPORT int cuEventRecord(void* e, void* stream) { TRY("cuEventRecord", false); IN_CONTEXT(); *(uint64_t*)e = (uint64_t)stream; return OK; }
 EXPORT int cuStreamWaitEvent(void* stream, void* e, unsigned) {
     TRY("cuStreamWaitEvent", false);
+    IN_CONTEXT();
     orders[order_size++] = Order{(uint64_t)stream, *(uint64_t*)e};
     return OK;
 }
@@ -275,6 +286,7 @@ EXPORT int hipModuleGetFunction(void** out, void* module, const char* name) { TR
 EXPORT int hipModuleLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, unsigned by, unsigned bz, unsigned shared,
                                  void* stream, void** args, void**) {
     TRY("hipModuleLaunchKernel", false);
+    if ((uint64_t)gx * bx >> 32) return CONFIGURATION;  // threads are counted in 32 bits
     return gy * gz * by * bz != 1 ? INVALID : launch(f, gx, bx, shared, stream, args, false);
 }
 EXPORT int hipMallocAsync(void** out, size_t bytes, void*) { TRY("hipMallocAsync", false); return allocate(out, bytes, (int)context); }

@@ -11,11 +11,15 @@ from polyop.ir.codec import decode, encode
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import affine
 from polyop.ir.module import Blocks, Launch
-from polyop.runtime.launching import grid
+from polyop.runtime import launching
 
 
 def launch(**changes: Any) -> Launch:
     return Launch("k", (affine("N"), affine(3)), **{"block": 128, "args": ("N",), "writes": (), **changes})
+
+
+def grid(made: Launch, env: dict[str, int], processors: Any, family: str = "cuda") -> int:
+    return launching.grid(made, env, processors, family)
 
 
 def nobody() -> int:
@@ -46,6 +50,13 @@ def test_parts_of_a_launch_have_blocks_of_their_own() -> None:
 def test_more_blocks_than_a_grid_holds_are_refused() -> None:
     with pytest.raises(UnsupportedError, match="a grid has at most 2147483647"):
         grid(launch(points=1), {"N": 2**31}, nobody)
+
+
+def test_hip_counts_the_threads_of_a_grid_in_32_bits() -> None:
+    assert grid(launch(points=3, block=256), {"N": 2**24 - 1}, nobody, "hip") == 2**24 - 1
+    with pytest.raises(UnsupportedError, match="would need 16777216 blocks; a grid has at most 16777215"):
+        grid(launch(points=3, block=256), {"N": 2**24}, nobody, "hip")
+    assert grid(launch(points=3, block=256), {"N": 2**24}, nobody) == 2**24
 
 
 @pytest.mark.parametrize("wrong", [{"block": 0}, {"shared": -1}, {"points": 0}, {"more": (Blocks((), 0),)}])

@@ -36,6 +36,11 @@ def test_compiling_for_a_gpu_gives_the_binary_and_what_its_kernels_take(target):
         f"{most} of {most} warps on a multiprocessor in blocks of {block}\n" in made.explain()
 
 
+def test_code_objects_are_of_the_version_that_drivers_take(target):
+    code = polyop.op(SCALE).compile(target=target).binary.code
+    assert target.startswith("cuda") or code[8] == 3  # ELFABIVERSION_AMDGPU_HSA_V5
+
+
 def test_large_kernels_take_more(target):
     (taken,) = usage(polyop.op(MANY).compile(target=target).binary)
     assert taken.registers > 40

@@ -136,7 +136,7 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
     shapes = {b.name: (b.dtype.bytes_, tuple(evaluate(e, sizes) for e, _ in b.dims)) for b in signature.tensors}
     starts = []
     for launch, env in in_order(kernel.binary.launch, sizes):
-        blocks = grid(launch, env, lambda: chips.processors(device))
+        blocks = grid(launch, env, lambda: chips.processors(device), device.family)
         if not blocks:
             continue
         key = launch.kernel, launch.shared
