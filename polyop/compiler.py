@@ -31,8 +31,9 @@ from polyop.making import PLAIN, Job, NotProvedError, Way, make
 from polyop.poly.middle import scop_of
 from polyop.poly.verify.verdict import is_undecided
 from polyop.poly.wellformed import check
-from polyop.runtime import cpu, forks
+from polyop.runtime import forks
 from polyop.runtime.collector import old_objects_spared
+from polyop.runtime.cpu_ahead import Ahead
 from polyop.trace import Recorder, Trace
 
 T = TypeVar("T")
@@ -74,7 +75,8 @@ class Compiled:
 class _Asked:
     """What is to be compiled, and `notes`: what was refused so far.
 
-    ahead   what is told a GPU's text before its loops are proved
+    code    what makes machine code of x86
+    ahead   what is told the text before its loops are proved
     """
 
     op: Op
@@ -83,6 +85,7 @@ class _Asked:
     options: Options
     rec: Recorder
     notes: list[str]
+    code: Ahead
     ahead: Callable[[Module], None] | None = None
 
 
@@ -95,9 +98,10 @@ def compile_op(op: Op, layout: Layout, target: Target, options: Options | None =
     Raises  UserError, if the operator itself is wrong: reads outside, results not written, no legal order; or if isl cannot
             decide within its quota whether it is. UnsupportedError, if the pieces it is cut into exceed that quota.
     """
-    asked = _Asked(op, layout, target, options or Options(), Recorder(), [], ahead)
+    code = Ahead(target)
+    asked = _Asked(op, layout, target, options or Options(), Recorder(), [], code, code.begin if code.is_worth_it else ahead)
     asked.rec.text("op", op)
-    with _ISL, old_objects_spared():
+    with _ISL, old_objects_spared(), code:
         asked.rec.stage("check", check, op)
         made = _climbed_down(asked)
         if made:
@@ -217,7 +221,7 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
         module = with_head(module, statements, chosen, (p.claim for p in proofs if p.holds), sizes)
     rec.text("final", final)
     rec.text("source", module)
-    binary = rec.stage("assemble", cpu.assemble, module, a.target) if a.target.family == "x86" else None
+    binary = rec.stage("assemble", a.code.assembled, module) if a.target.family == "x86" else None
     said = tuple(dict.fromkeys(n for m in made for n in m.middle.notes))
     emitted = tuple(n for m in made for n in m.notes)
     alike = tuple(f"{', '.join(x.result for x in f.members)} differ in numbers alone and are one routine"

@@ -74,7 +74,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
          early: Callable[[LoopNest], None] | None = None) -> Made:
     """The nest of a job on a rung, proved and rewritten.
 
-    early   what may begin before the proofs, of a nest that is not rewritten afterwards
+    early   is told the nest that will be emitted, if all that follows is proved, so that work on it may begin meanwhile
     Raises  NotProvedError; UnsupportedError, if this rung cannot do it.
     """
     middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
@@ -86,11 +86,13 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     rec.text("loops", middle.nest)
     on_cpu = target.family == "x86"
     nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
+    final = rec.stage("final", rewritten, nest, target) if on_cpu else nest
     if not options.check:
-        return Made(job, middle, nest, rec.stage("final", rewritten, nest, target) if on_cpu else nest, (), ())
-    if early and not on_cpu:
-        early(nest)
-    nest, proofs = rec.stage("proofs", _proved, middle, nest, job.layout)
+        return Made(job, middle, nest, final, (), ())
+    if early:
+        early(final)
+    given = nest
+    nest, proofs = rec.stage("proofs", _proved, middle, given, job.layout)
     if job.tiled:
         proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)
     rec.text("proofs", *proofs)
@@ -99,7 +101,8 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
         raise NotProvedError(failed, middle)
     if not on_cpu:
         return Made(job, middle, nest, nest, proofs, ())
-    final = rec.stage("final", rewritten, nest, target)
+    if nest is not given:
+        final = rec.stage("final", rewritten, nest, target)
     proof = rec.stage("proofs", follows, nest, final, middle.scop.context.intersect(middle.context))
     if proof.holds:
         return Made(job, middle, nest, final, (*proofs, proof), ())
