@@ -12,6 +12,7 @@ from polyop.ir.target import Target
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
+from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
@@ -42,29 +43,39 @@ class Known:
     def __init__(self, op: Op) -> None:
         self.op = op
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
-        self._windows = windows(op)
+        self._taps = find_taps(op)
+        self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
 
-    def merged(self, bound: Bound, special: bool = False) -> Merged:
+    def merged(self, bound: Bound, special: bool = False, strict: bool = False) -> Merged:
         """The Op with those dimensions as one that lie one after the other in all arrays of a call.
 
         special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
                   a product of matrices, whose columns are all pixels of an image
+        strict    whether terms are added up in the order of the text
         """
-        op, groups = self._grouped((), bound)
-        ones = tuple(n for n in self._windows if bound.sizes[n] == 1) if special else ()
-        if ones:
-            op, groups = self._grouped(ones, bound)
-        return self._merged.get((ones, groups), lambda: Merged(op, groups))
+        taps = tuple(t for t in self._taps if pays(t, bound.sizes, strict))
+        _, found = self._windows(taps)
+        ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()
+        op, groups = self._grouped(taps, ones, bound)
+        return self._merged.get((taps, ones, groups), lambda: Merged(op, groups))
 
-    def _grouped(self, ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
-        """The Op with sizes that are 1 put in, and which of its dimensions are one in a call."""
+    def _windows(self, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
+        """The Op with sums over `taps`, and the sizes of its windows."""
+        def form() -> tuple[Op, tuple[str, ...]]:
+            op = along_taps(self.op, taps)
+            return op, windows(op)
+
+        return self._along.get(taps, form)
+
+    def _grouped(self, taps: tuple[Taps, ...], ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
+        """The Op with sums over `taps` and sizes that are 1 put in, and which of its dimensions are one in a call."""
         def form() -> tuple[Op, tuple[Chain, ...]]:
-            op = fix_sizes(self.op, dict.fromkeys(ones, 1))
+            op = fix_sizes(self._windows(taps)[0], dict.fromkeys(ones, 1))
             return op, in_arrays(op)
 
-        op, chains = self._forms.get(ones, form)
+        op, chains = self._forms.get((taps, ones), form)
         views = bound.views
         shapes, strides = ({n: getattr(v, what) for n, v in views.items()} for what in ("shape", "strides"))
         return op, allowed(chains, shapes, strides) if chains else ()

@@ -216,7 +216,7 @@ class Operator:
             bound = bind(op, dict(zip(self._arguments.inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
-        merged = known.merged(bound, self.options.special and bound.home is None)
+        merged = known.merged(bound, self.options.special and bound.home is None, self.options.numerics == "strict")
         seen = seen_as(bound, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:

@@ -45,7 +45,8 @@ def _cut(n: Node, abreast: frozenset[str]) -> Body:
     test = n.body[0]
     first = [affine(n.index) - t for t in test.tests if t.factor(n.index) == 1]  # the tests hold while first <= index <= last
     last = [affine(n.index) + t for t in test.tests if t.factor(n.index) == -1]
-    if len(first) + len(last) != len(test.tests) or not test.other or any(names(x) & {n.index, *abreast} for x in (*first, *last)):
+    own = {n.index, *abreast}
+    if len(first) + len(last) != len(test.tests) or not test.other or any(names(x) & own for x in (*first, *last)):
         return (n,)
     start = _reached(n, *first) if first else n.lower
     before = replace(n, upper=quasi("min", *bounds(n.upper), start), body=test.other, kind=Kind.SERIAL)

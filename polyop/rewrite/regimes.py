@@ -19,6 +19,7 @@ from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.raised import ROWS as MANY
 from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.shares import fed_shares, thread_shares
+from polyop.rewrite.taps import find_taps
 from polyop.rewrite.tile_regimes import (
     BRIEF,
     RESULTS,
@@ -181,6 +182,7 @@ def kinds(op: Op) -> tuple[str, ...]:
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in (*q.narrow, *q.windows)]
     out += [f"where {n} is one of 2 to {WINDOW}" for n in q.slides]
+    out += [f"where {t.extent} is less than {t.other}, whose sums then go along a window" for t in find_taps(op)]
     if any(rows is None or rows for rows in q.rows):
         out.append("in which a contraction has one row, at most 4, or at most 8")
     if q.upright:

@@ -12,7 +12,7 @@ from polyop.codegen.peel import peel
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Load, affine
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import Buffer, For, If, LoopNest, Space, Store, structure
+from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Space, Store, structure
 
 
 def store(value: float, at: Affine) -> Store:
@@ -65,3 +65,13 @@ def test_border_interior_and_border_write_what_the_one_loop_wrote(lower, step, l
 
 def test_between_two_borders_there_is_no_test():
     assert structure(peel(between(0, 4, 2, 4)).body) == "i(S) i(S) i(S)"
+
+
+def test_a_loop_in_lanes_has_one_end_for_all_of_them():
+    each = If((affine("r") + affine("v") - 1,), (store(1, affine("v")),), (store(2, affine("v")),))
+    inner = For("r", affine(0), affine(3), (each,))
+    for body in (inner, For("p", affine(0), affine(2), (inner,), kind=Kind.ROWS, extent=2)):
+        lanes = For("v", affine(0), affine(4), (body,), kind=Kind.LANES, extent=4)
+        whole = replace(nest(0, 1, 1), body=(lanes,))
+        assert peel(whole) == whole
+    assert peel(replace(whole, body=(replace(lanes, kind=Kind.SERIAL, extent=None, body=(inner,)),))) != whole
