@@ -31,7 +31,7 @@ _SHADOW = 34  # bytes that the emulator keeps beside each element: who wrote it 
 COMPLETIONS = ("late", "early")
 """When asynchronous copies arrive: at the wait, or at once."""
 
-_WAITING = re.compile(r"__syncthreads|\bpop_\w*(barrier|shuffle|pairs|fold|scan|ldmatrix|mma|mfma|tile|named)")
+_WAITING = re.compile(r"__syncthreads|\bpop_\w*(barrier|shuffle|pairs|fold|scan|ldmatrix|mma|mfma|tile|named|registers)")
 """Words of a text whose threads wait for each other, so that each needs a stack of its own."""
 
 

@@ -102,6 +102,30 @@ def test_a_barrier_that_is_used_before_all_know_of_it_races() -> None:
     assert kinds(report) & {"race", "uninitialised read"}
 
 
+# --- registers ------------------------------------------------------------------------------------------------------
+
+
+def moved(body: str, order: str = "forward") -> set[str]:
+    arrays = {"X": f32(384), "Y": np.zeros(384, np.float32)}
+    report = ran(body + "Y[t] = X[t];", arrays, block=384, shared=64, order=order, target="cuda:sm_90a")
+    assert report.findings or (arrays["Y"] == arrays["X"]).all()
+    return kinds(report)
+
+
+@pytest.mark.parametrize("order", emulated.ORDERS)
+def test_registers_that_some_warps_give_back_are_taken_by_others(order: str) -> None:
+    assert moved("if (t < 128) pop_registers_less<40>(); else pop_registers_more<232>();", order) == set()
+
+
+@pytest.mark.parametrize(("body", "found"), [
+    ("if (t >= 128) pop_registers_more<232>();", {"deadlock"}),                                     # nobody gives any back
+    ("if (t < 128) pop_registers_less<48>(); else pop_registers_more<232>();", {"deadlock"}),       # not enough
+    ("if (t < 128) pop_registers_less<40>(); else pop_registers_more<240>();", {"deadlock"}),       # too many are asked for
+    ("if (t < 64) pop_registers_less<40>();", {"divergent collective"})])                           # half of a warpgroup
+def test_registers_that_nobody_has_are_waited_for_in_vain(body: str, found: set[str]) -> None:
+    assert moved(body) == found
+
+
 NAMED = """
 POP_SHARED_VIEW(X_s, float, 0, 64);
 float* X_s = (float*)(pop_shared + 0);

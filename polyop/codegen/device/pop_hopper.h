@@ -241,8 +241,11 @@ template <int N, int R> POP_FN void pop_units_barrier(pop_ring<R>& ring) {
 // A warpgroup (four warps from a multiple of four on) asks for N registers a thread, more or less than it has; N is a
 // multiple of 8 from 24 to 256.
 #if defined(POP_EMULATOR)
-template <int N> POP_FN void pop_registers_more() { static_assert(N % 8 == 0 && N >= 24 && N <= 256, "24, 32, .. 256"); }
-template <int N> POP_FN void pop_registers_less() { static_assert(N % 8 == 0 && N >= 24 && N <= 256, "24, 32, .. 256"); }
+template <int N> POP_FN void pop_registers_more() {
+    static_assert(N % 8 == 0 && N >= 24 && N <= 256, "24, 32, .. 256");
+    pop_emu_registers(N);
+}
+template <int N> POP_FN void pop_registers_less() { pop_registers_more<N>(); }
 #else
 template <int N> POP_FN void pop_registers_more() { asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(N)); }
 template <int N> POP_FN void pop_registers_less() { asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(N)); }

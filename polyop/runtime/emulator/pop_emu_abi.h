@@ -70,6 +70,7 @@ void pop_emu_mbarrier_fence();
 void pop_emu_mbarrier_arrive(void* bar, unsigned bytes);
 void pop_emu_mbarrier_wait(void* bar, unsigned parity);
 void pop_emu_named_barrier(unsigned id, unsigned count, int waits);
+POP_EMU_MEET void pop_emu_registers(unsigned count);
 void pop_emu_tile_load(void* to, const unsigned long long* map, int column, int row, void* bar);
 void pop_emu_box_load(void* to, const unsigned long long* map, const int* corner, void* bar);
 void pop_emu_tile_store(const unsigned long long* map, int column, int row, const void* from);

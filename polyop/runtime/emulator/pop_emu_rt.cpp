@@ -31,6 +31,7 @@ unsigned pop_emu_warp = 32;
 #include "pop_emu_copies.h"
 #include "pop_emu_atoms.h"
 #include "pop_emu_phases.h"
+#include "pop_emu_registers.h"
 #include "pop_emu_tiles.h"
 #include "pop_emu_wgmma.h"
 #include "pop_emu_banks.h"
@@ -51,6 +52,7 @@ void make_block() {
     make_tiles();
     make_units();
     make_turns();
+    make_registers();
 }
 
 void start_block() {
@@ -60,6 +62,7 @@ void start_block() {
     start_tiles();
     start_units();
     start_turns();
+    start_registers();
     poison_shared();
 }
 
@@ -70,6 +73,7 @@ void free_block() {
     free_units();
     free_banks();
     free_turns();
+    free_registers();
     free_clocks();
 }
 

@@ -50,7 +50,7 @@ void prepare(Context* c, unsigned char* stack, void (*run)()) {
 }
 #endif
 
-enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_PHASE, AT_NAMED, DONE };
+enum State : uint8_t { READY, AT_BARRIER, AT_WARP, AT_PHASE, AT_NAMED, AT_REGISTERS, DONE };
 
 struct Phase;
 
