@@ -17,7 +17,7 @@ from math import gcd
 from polyop.ir.expr import Affine
 from polyop.poly.tiles import Coord
 
-GROUP = 4  # results side by side, of which a thread has two groups: 16 bytes of f32
+AT_ONCE, WIDEST = 16, 4  # bytes of operands that a thread has side by side, and numbers at most
 
 Side = tuple[tuple[str, int], ...]
 """The iterators of a side with the extents that a tile has of them; the last one runs fastest."""
@@ -46,13 +46,13 @@ def along(side: Side, values: Mapping[str, Affine]) -> Affine:
     return at
 
 
-def cut(side: Side, own: Mapping[str, str], mine: int, atom: int = 0, block: Coord | None = None) -> SideCut:
-    """`side` by blocks, and `mine` values of it by a thread: in two groups of half, if they are more than a group.
+def cut(side: Side, own: Mapping[str, str], mine: int, bytes_: int, atom: int = 0, block: Coord | None = None) -> SideCut:
+    """`side` by blocks, and `mine` values of it by a thread: in groups that it reads at once, beside those of its neighbours.
 
     With an `atom`, `mine` are a warp's, in as many atoms as there are. own: the names of iterators; block: the coordinate of the
-    tiles, if there is one.
+    tiles, if there is one; bytes_: of a number that is read.
     """
-    groups = 1 if atom or mine <= GROUP else 2
+    groups = 1 if atom else min(side[0][1], -(-mine // min(WIDEST, max(1, AT_ONCE // bytes_))))
     left, unit = mine // groups, atom
     of: dict[str, tuple[Coord, ...]] = {}
     found: list[tuple[tuple[Coord, ...], ...]] = []

@@ -79,8 +79,9 @@ class Cells:
 def sides_of(plan: Plan, s: StagedStrategy, rows: str = "") -> tuple[SideCut, SideCut]:
     """How the rows and the columns of the results of `s` are cut; `rows`: as in `Cells`."""
     own, a = plan.classes[s.what.update.name], s.atom
-    down = cut(s.down, {**own, s.row: rows} if rows else own, s.high, a.m if a else 0, plan.tiled.get(own[s.row]))
-    return down, cut(s.across, own, s.wide, a.n if a else 0)
+    bytes_ = max(x.dtype.bytes_ for x in (*s.what.lefts, *s.what.rights))
+    down = cut(s.down, {**own, s.row: rows} if rows else own, s.high, bytes_, a.m if a else 0, plan.tiled.get(own[s.row]))
+    return down, cut(s.across, own, s.wide, bytes_, a.n if a else 0)
 
 
 class _Staged:

@@ -240,6 +240,20 @@ def test_narrow_numbers_without_a_unit_are_turned_a_word_at_a_time(where: str, d
     assert [str(t) for t in report.traffic if t.conflicts] == []
 
 
+@pytest.mark.parametrize(("where", "dtype"), [("cuda:sm_80", "f64"), ("hip:gfx1100", "f64"), ("hip:gfx942", "i64")])
+def test_threads_that_read_neighbours_of_8_bytes_meet_in_no_bank(where: str, dtype: str) -> None:
+    """A thread has four groups of two, 16 bytes each: of two groups of four each half met the neighbour's."""
+    module = least(where, dtype).module
+    assert module is not None
+    g, (m, k, n), numpy = np.random.default_rng(3), (129, 17, 131), DTYPES[dtype].numpy
+    given = {name: g.integers(0, 99, shape).astype(numpy) for name, shape in (("A", (m, k)), ("B", (k, n)), ("C", (m, n)))}
+    report = emulated.run(module, {"M": m, "K": k, "N": n}, {}, given, order="backward", banks=True)
+    want = (given["A"].astype(int)[:, :, None] + given["B"].astype(int)).min(1)
+    assert np.array_equal(given["C"].astype(int), want) and not report.findings
+    wide = [t for t in report.traffic if not t.write and "pop_wide<2>(" in t.code]
+    assert wide and not [str(t) for t in report.traffic if t.conflicts and not t.write]
+
+
 @pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
 def test_narrow_numbers_on_their_way_to_a_tile_leave_registers() -> None:
     """All of a tile of 2 KB was with 16 of 256 threads, 128 numbers each."""

@@ -34,9 +34,10 @@ def points(inside: dict[str, tuple[Coord, ...]]) -> Counter[tuple[tuple[str, int
 
 
 @pytest.mark.parametrize("side", SIDES, ids=str)
-@pytest.mark.parametrize(("mine", "atom"), [(64, 16), (64, 64), (32, 8), (128, 16), (8, 0), (4, 0)])
-def test_each_value_of_a_side_is_that_of_one_thread(side: Side, mine: int, atom: int) -> None:
-    s = cut_side(side, OWN, mine, atom)
+@pytest.mark.parametrize(("mine", "bytes_", "atom"), [
+    (64, 2, 16), (64, 4, 64), (32, 8, 8), (128, 2, 16), (8, 4, 0), (4, 4, 0), (8, 8, 0), (4, 8, 0), (8, 1, 0)])
+def test_each_value_of_a_side_is_that_of_one_thread(side: Side, mine: int, bytes_: int, atom: int) -> None:
+    s = cut_side(side, OWN, mine, bytes_, atom)
     found = points({i: coords[1:] for i, coords in s.of.items()})
     assert len(found) == 128 and set(found.values()) == {1}
     places = [evaluate(along(side, {i: affine(x) for i, x in at}), {}) for at in found]
@@ -44,6 +45,7 @@ def test_each_value_of_a_side_is_that_of_one_thread(side: Side, mine: int, atom:
     sizes = [sum(1 for _ in product(*map(values, part))) for part in (s.threads, s.rows, s.atom)]
     assert sizes == ([128 // mine, mine // atom, atom] if atom else [128 // mine, mine, 1])
     assert [c.step for c in s.blocks] == [n for _, n in side]
+    assert atom or len(side) > 1 or [c.cap for c in s.rows if c.step == 1] == [min(4, 16 // bytes_)]
 
 
 @pytest.mark.parametrize("side", SIDES, ids=str)
