@@ -22,7 +22,7 @@ from polyop.poly.blocktile import (
     kept_by_warps,
     reached,
 )
-from polyop.poly.build import Axes, Plan
+from polyop.poly.build import Axes, Plan, holds
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ROW, Contraction, classify, iterators_of, written_order
 from polyop.poly.scop import Stmt
@@ -110,7 +110,8 @@ def _cuts(plan: Plan, s: StagedStrategy) -> tuple[Affine, ...] | None:
     # a tile of an operand that is one along the sum would not be 0 beyond its end, nor one that does not know where that is
     if not all(s.depth in iterators_of(x) for x in operands):
         return None
-    if u.extent(s.depth) == affine(1):
+    first = next(r.lower for r in u.ranges if r.index == s.depth)
+    if holds(u.domain.intersect_params(plan.context), first - affine(s.depth)):
         return None  # of one term nothing is a sum, and no loop over an atom's depth is left
     found = cutatoms.cuts(u, s.depth, (s.row, s.column), operands)
     # two of them in any tile are too much for the proofs, and one for the scalar registers of warps of 64 lanes

@@ -220,6 +220,22 @@ def test_bytes_that_lie_across_a_tile_of_amd_meet_in_no_bank_and_leave_none_out(
         assert [str(t) for t in report.traffic if t.conflicts] == []
 
 
+@pytest.mark.parametrize(("where", "dtype", "fact"), [
+    ("cuda:sm_80", "f64", "K <= 1"), ("cuda:sm_90a", "f16", "0 <= K < 2"), ("hip:gfx942", "f32", "K == 1")])
+def test_a_sum_that_facts_leave_one_term_needs_no_unit(where: str, dtype: str, fact: str) -> None:
+    """isl writes no loop over an atom's depth there."""
+    a, b = CASTS[dtype].format("A[m,k]"), CASTS[dtype].format("B[k,n]")
+    operator = polyop.op(f"op mm(A: {dtype}[M, K], B: {dtype}[K, N]) -> (C: {SUMS[dtype]}[M, N]) where {fact} {{\n"
+                         f"  C[m,n] += {a} * {b} }}")
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op), target(where), Options())
+    assert made.rung == "tuned" and made.module is not None
+    for sizes in ((17, 1, 129), (1, 1, 1), *([] if "==" in fact else [(17, 0, 33)])):
+        given, want = arrays(dtype, "nn", sizes)
+        report = emulated.run(made.module, dict(zip("MKN", sizes, strict=True)), {}, given)
+        assert str(report) == "no fault found" and np.array_equal(given["C"], want)
+
+
 def least(where: str, dtype: str) -> Compiled:
     """Least sums, for which no unit is: their tiles lie along rows and columns, and A across its own."""
     operator = polyop.op(f"op mm(A: {dtype}[M, K], B: {dtype}[K, N]) -> (C: {dtype}[M, N]) {{ C[m,n] min= A[m,k] + B[k,n] }}")
