@@ -23,7 +23,7 @@ from polyop.runtime import cxx, emulated
 Array = np.ndarray
 Way = tuple[str, int, str]
 FIRST = 1 << 20  # number of a mutant in a header
-SECONDS = 30  # that a mutant may run: a loop may have lost its end
+SECONDS = 30  # of a processor that a mutant may take, whatever else runs: a loop may have lost its end
 
 HEAD = """
 extern "C" __attribute__((visibility("default"))) int pop_mutant = -1;
@@ -220,14 +220,14 @@ def _in_a_process(work: Callable[[], Iterator[str]]) -> list[str]:
     child = os.fork()
     if not child:
         os.close(read)
-        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.signal(signal.SIGPROF, signal.SIG_DFL)
         try:
             with os.fdopen(write, "wb") as out:
-                signal.alarm(SECONDS)
+                signal.setitimer(signal.ITIMER_PROF, SECONDS)
                 for said in work():
                     pickle.dump(said, out)
                     out.flush()
-                    signal.alarm(SECONDS)
+                    signal.setitimer(signal.ITIMER_PROF, SECONDS)
             os._exit(0)
         except BaseException as error:
             os.write(2, f"{error!r}\n".encode())
@@ -243,7 +243,7 @@ def _in_a_process(work: Callable[[], Iterator[str]]) -> list[str]:
                 break
     status = os.waitpid(child, 0)[1]
     if os.WIFSIGNALED(status):
-        found.append("endless" if os.WTERMSIG(status) == signal.SIGALRM else f"crash, signal {os.WTERMSIG(status)}")
+        found.append("endless" if os.WTERMSIG(status) == signal.SIGPROF else f"crash, signal {os.WTERMSIG(status)}")
     elif status:
         raise RuntimeError("the process of mutants failed")
     return found
