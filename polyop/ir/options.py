@@ -65,6 +65,8 @@ class Options:
     late       whether contractions whose large operand lies across their result are computed in its order, and turned afterwards
     outward    whether products for each of a batch that comes last are computed matrix by matrix, on copies in which it comes
                first, since what is copied is used often enough in these calls
+    early      what operands of contractions that take little to compute, and are computed before in these calls, read first:
+               enough results share them
     lent       whether rows of temporaries are so long in these calls that they lie in those of a result that takes them
     cascade    whether reductions that need another one's result go over their elements once, in blocks: see `rewrite/cascade.py`
     threads    whether several threads run the kernel: loops are then cut so that all have work, and else none is shared out
@@ -116,6 +118,7 @@ class Options:
     inward: tuple[tuple[str, int], ...] = ()
     late: bool = False
     outward: bool = False
+    early: tuple[str, ...] = ()
     lent: bool = False
     cascade: bool = False
     threads: bool = False

@@ -20,6 +20,7 @@ from polyop.rewrite.raised import Alike, find_alike
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_abreast, find_rows
 from polyop.rewrite.shares import Sum, lines, sums
+from polyop.rewrite.terms import Early, find_early
 from polyop.rewrite.triangles import find_triangle
 from polyop.rewrite.widened import Wide, find_wide
 
@@ -67,6 +68,7 @@ class Questions:
     borders  extents of channels of narrow numbers with a border, which those are sums of products of
     wide     those of products of 16-bit floats
     late     those of which a large operand lies across the result
+    early    operands of those that take little to compute
     outward  those of batches that come last
     inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
     kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
@@ -106,6 +108,7 @@ class Questions:
     borders: tuple[tuple[Affine, ...], ...]
     wide: tuple[Wide, ...]
     late: tuple[Late, ...]
+    early: tuple[Early, ...]
     outward: tuple[Outward, ...]
     inward: tuple[Lying, ...]
     kept: tuple[tuple[tuple[Affine, ...], int], ...]
@@ -139,7 +142,7 @@ def questions(op: Op) -> Questions:
         scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=passes, splits=splits,
         chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), borders=find_borders(op),
         wide=find_wide(op),
-        late=find_late(op), outward=find_outward(op), inward=find_inward(op), kept=_kept(op),
+        late=find_late(op), early=find_early(op), outward=find_outward(op), inward=find_inward(op), kept=_kept(op),
         little=contracted.little(op, contractions), aside=_aside(op), lines=lines(op))
 
 

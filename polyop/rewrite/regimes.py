@@ -20,6 +20,7 @@ from polyop.rewrite.raised import ROWS as MANY
 from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.shares import fed_shares, thread_shares
 from polyop.rewrite.taps import find_taps
+from polyop.rewrite.terms import to_make_early
 from polyop.rewrite.tile_regimes import (
     BRIEF,
     RESULTS,
@@ -70,6 +71,7 @@ class Answers(NamedTuple):
     bordered: bool
     widened: tuple[str, ...]
     outward: bool
+    early: tuple[str, ...]
     lent: bool
     broad: bool
     slim: bool
@@ -116,6 +118,7 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
         bordered=options.bordered or any(volume(e, sizes) >= CHANNELS for e in q.borders),
         widened=options.widened or (to_widen(q.wide, sizes, target, not relaxed) if q.wide else ()),
         outward=options.outward or (bool(q.outward) and turning_pays(q.outward, sizes)),
+        early=options.early or (to_make_early(q.early, sizes, target.l2) if q.early and relaxed else ()),
         lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
         broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
         slim=options.slim or (threads == 1 and bool(by_image or (q.unpacked and not t.rows and t.short != SHORT
@@ -202,6 +205,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which a contraction is long in several indices")
     if q.late:
         out.append("in which an operand that lies across the result of a contraction is large")
+    if q.early:
+        out.append("in which enough results share an operand of a contraction that takes little to compute")
     if q.outward:
         out.append("in which what is copied of products over a batch that comes last is used often")
     if q.brief[0]:

@@ -5,18 +5,19 @@
     C[m, n] += gelu(A[m, k]) * B[k, n]                    g[m, k] = gelu(A[m, k]);        C[m, n] += g[m, k] * B[k, n]
 
 Two products in one sum have four operands, none of which is packed. A factor that does without what is added up costs a
-multiplication in each step of a tile. A function of an operand is computed for each tile of columns, or of rows, that uses it.
+multiplication in each step of a tile. A function of an operand is computed for each tile of columns, or of rows, that uses it:
+one that takes long always is before, and one that does not, as `max(A[m, k], 0)`, where a call has enough results that share it.
 Distributing multiplication over a sum is no more exact than reassociating it; only infinities may tell, as in `factors.py`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from math import prod
 
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, expr_names, is_computed, loads, names
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, expr_names, is_computed, loads, names, volume
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import Options
 from polyop.rewrite.contracted import is_window
@@ -30,6 +31,13 @@ DEAR = 10
 LEAST = 4
 """Results that share an operand which make that worth it: fewer run in lock step anyway."""
 
+COLUMNS, ROWS = 128, 192
+"""The same of an operand that takes little: of one with rows and, on vectors of columns, of one with these."""
+FAR = 2
+"""How many times as many if it leaves the cache."""
+APART = 8
+"""How many times fewer where it is made of what lies in several orders, or of several rows along the sum: no tile copies that."""
+
 Instead = tuple[tuple[Tensor, ...], tuple[Step, ...]]
 
 
@@ -39,9 +47,78 @@ def plain_products(op: Op, options: Options) -> Op:
         return op
     most = {**options.known, **dict(options.few)}
     taken = all_names(op)
+    op = _single_products(op, taken)
+    return with_steps(op, lambda s: _made_before(op, s, most, bool(options.rows), options.early, taken))
+
+
+def _single_products(op: Op, taken: set[str]) -> Op:
     op = with_steps(op, _one_by_one)
-    op = with_steps(op, lambda s: _outside(op, s, taken))
-    return with_steps(op, lambda s: _made_before(op, s, most, bool(options.rows), taken))
+    return with_steps(op, lambda s: _outside(op, s, taken))
+
+
+@dataclass(frozen=True, slots=True)
+class Early:
+    """An operand of a sum of products, found by the `source` that it reads first, which is computed with little.
+
+    elements  the extents of its indices; uses: of those of the result that it does without; bytes_: of one of it
+    least     results that share one of it which make it worth it to be computed before
+    """
+
+    source: str
+    elements: tuple[Affine, ...]
+    uses: tuple[Affine, ...]
+    bytes_: int
+    least: int
+
+
+def find_early(op: Op) -> tuple[Early, ...]:
+    """The operands of `op` that are such."""
+    op, found = _single_products(op, all_names(op)), list[Early]()
+    for s in op.steps:
+        kept, factors = plain_indices(s.target) or (), _factors(s.expr)
+        extents, later = {r.index: r.upper - r.lower for r in s.ranges}, op.follow_from((s.target.source,))
+        if not _is_contraction(s, factors) or not all(names(e) <= set(op.sizes) for e in extents.values()):
+            continue
+        for x in factors:
+            core, at = _unwidened(x), expr_names(x) & set(s.indices)
+            reads = loads(core)
+            if later & {y.source for y in reads}:
+                continue  # in each turn of a recurrence
+            if not reads or not at & {*kept} or at >= {*kept} or not _is_made(core, _beside(s, factors, x)) or cost(core) >= DEAR:
+                continue
+            if not core.dtype.is_float or not _is_shared(op, s, core, at, {}):
+                continue
+            least = (ROWS if kept[-1] in at else COLUMNS) // (APART if _is_apart(reads, kept[-1]) else 1)
+            found.append(Early(reads[0].source, tuple(extents[i] for i in extents if i in at),
+                               tuple(extents[i] for i in kept if i not in at), core.dtype.bytes_, least))
+    return tuple(found)
+
+
+def to_make_early(found: Sequence[Early], sizes: Mapping[str, int], room: int) -> tuple[str, ...]:
+    """Those that are worth it in a call of these sizes; room: bytes of a cache."""
+    worth = [x.source for x in found if volume(x.uses, sizes) >=
+             x.least * (FAR if volume(x.elements, sizes) * x.bytes_ > room else 1)]
+    return tuple(dict.fromkeys(worth))
+
+
+def _is_apart(reads: Sequence[Load], lane: str) -> bool:
+    """Whether these lie in several orders, as the two halves of a symmetric matrix, or what has the lanes lies another way."""
+    distinct = {*reads}
+    across = any(lane in expr_names(y) and y.index[-1] != affine(lane) and len(y.index) > 1 for y in distinct)
+    return len(distinct) > 1 and (across or len({y.source for y in distinct}) < len(distinct))
+
+
+def _is_made(core: Expr, beside: Sequence[Expr]) -> bool:
+    """Whether there is anything to compute of an operand, of which `beside` are all its factors."""
+    return cost(core) > 0 or len(beside) > 1
+
+
+def _beside(s: Step, factors: Sequence[Expr], x: Expr) -> list[Expr]:
+    """The factors of `s` that go into the operand `x`: it, and what has no other indices; nothing if it is to be widened."""
+    at = expr_names(x) & set(s.indices)
+    if _unwidened(x) is not x:
+        return []
+    return [y for y in factors if y is x or (expr_names(y) & set(s.indices) <= at and y.dtype == x.dtype)]
 
 
 def _one_by_one(s: Step) -> Instead | None:
@@ -126,10 +203,11 @@ def _is_some(op: Op, extent: Affine) -> bool:
     return extent.const > 0 if extent.is_constant else extent.name in op.sizes
 
 
-def _made_before(op: Op, s: Step, most: Mapping[str, int], few: bool, taken: set[str]) -> Instead | None:
+def _made_before(op: Op, s: Step, most: Mapping[str, int], few: bool, early: Sequence[str], taken: set[str]) -> Instead | None:
     """A sum of products with those operands that take long made before, where results share them.
 
     most   what some sizes are at most; few: whether the rows of all contractions are few
+    early  what the operands that take little and are made before, too, read first
     """
     kept, factors = plain_indices(s.target) or (), _factors(s.expr)
     if s.reduce is None or s.reduce.name != "add" or not kept or len(factors) < 2:
@@ -138,11 +216,14 @@ def _made_before(op: Op, s: Step, most: Mapping[str, int], few: bool, taken: set
     for x in factors:
         core = _unwidened(x)
         at = expr_names(core) & set(s.indices)
-        if cost(core) < DEAR or not core.dtype.is_float or (few and kept[-1] in at) or not _is_shared(op, s, core, at, most):
-            continue
         if x not in factors:
             continue  # it went into another one
-        beside = [y for y in factors if core is x and (y is x or (expr_names(y) & set(s.indices) <= at and y.dtype == x.dtype))]
+        beside = _beside(s, factors, x)
+        asked = bool(at & {*kept}) and {y.source for y in loads(core)[:1]} <= {*early} and _is_made(core, beside)
+        if not (cost(core) >= DEAR or asked) or not core.dtype.is_float or (few and kept[-1] in at):
+            continue
+        if not _is_shared(op, s, core, at, most):
+            continue
         core = _product(beside) if beside else core
         order = [i for y in loads(core) for p in y.index if isinstance(p, Affine) for i in names(p)] + sorted(at)
         ranges = tuple(next(r for r in s.ranges if r.index == i) for i in dict.fromkeys(order) if i in at)

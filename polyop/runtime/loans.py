@@ -43,7 +43,7 @@ def everyday(asked: Options, given: Options) -> Options:
                    paged=given.paged, broad=given.broad, slim=given.slim, columns=given.columns, along=given.along,
                    abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised,
                    bordered=given.bordered, widened=given.widened, inward=given.inward,
-                   late=given.late, lent=given.lent, deep=given.deep)
+                   late=given.late, early=given.early, lent=given.lent, deep=given.deep)
 
 
 def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 import polyop
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
+from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.terms import plain_products
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.terms import APART, COLUMNS, FAR, ROWS, find_early, plain_products
 from tests.rewrite.ops import op
 
 HEAD = "op f(A: f32[M, K], B: f32[K, N], a: f32[M, K], b: f32[K, N], d: f32[N], e: f32[K]; x: f32) -> (C: f32[M, N]) {"
@@ -100,3 +103,53 @@ def test_kernels_compute_it(text):
         arrays = {name: rng.uniform(0.5, 2, s).astype(np.float32) for name, s in shapes.items()}
         want = evaluate(sum_of(text), {"M": m, "N": n, "K": k}, {"x": 0.5}, arrays, wide=True)["C"]
         np.testing.assert_allclose(f(*arrays.values(), x=0.5), want, rtol=1e-5, atol=1e-4)
+
+
+CHEAP = {
+    "max(A[m, k], 0) * B[k, n]": ["C_factor[m, k] = max(A[m, k], f32(0.0))", "C[m, n] += (C_factor[m, k] * B[k, n])"],
+    "A[m, k] * e[k] * B[k, n]": ["C_factor[m, k] = (A[m, k] * e[k])", "C[m, n] += (C_factor[m, k] * B[k, n])"],
+}
+
+
+@pytest.mark.parametrize("text", CHEAP)
+def test_what_takes_little_is_computed_before_where_it_is_asked_for(text):
+    o = sum_of(text)
+    made = plain_products(o, Options(early=("A",)))
+    assert said(plain_products(o, Options())) == said(o) and said(made) == CHEAP[text]
+    check(made)
+    assert plain_products(o, Options(early=("A",), numerics="strict")) is o
+
+
+def asked(o, **sizes):
+    return regime(questions(o), {"M": 500, "N": 500, "K": 50} | sizes, Options(), target("x86:sapphirerapids")).early
+
+
+def test_calls_ask_for_it_where_enough_results_share_an_operand():
+    left, right = sum_of("max(A[m, k], 0) * B[k, n]"), sum_of("A[m, k] * max(B[k, n], 0)")
+    assert asked(left, N=COLUMNS) == ("A",) and asked(left, N=COLUMNS - 1) == ()
+    assert asked(right, M=ROWS) == ("B",) and asked(right, M=ROWS - 1) == ()
+    far = target("x86:sapphirerapids").l2 // 4 // 500 + 1
+    assert asked(left, K=far, N=FAR * COLUMNS) == ("A",) and asked(left, K=far, N=FAR * COLUMNS - 1) == ()
+    assert asked(sum_of("A[m, k] * B[k, n]")) == () == asked(sum_of("(A[m, k] - e[k]) * B[k, n]"), N=1)
+    assert "takes little" in " ".join(kinds(left)) and "takes little" not in " ".join(kinds(sum_of("A[m, k] * B[k, n]")))
+
+
+SYMMETRIC = "op f(S: f32[N, N], B: f32[M, N]) -> (C: f32[M, N]) { C[m, n] += B[m, k] * (k >= n ? S[k, n] : S[n, k]) }"
+
+
+def test_halves_of_a_matrix_are_put_together_for_fewer_results():
+    o = op(SYMMETRIC)
+    assert asked(o, M=ROWS // APART) == ("S",) and asked(o, M=ROWS // APART - 1) == ()
+    f = polyop.op(SYMMETRIC, options=Options(early=("S",)))
+    rng = np.random.default_rng(0)
+    for m, n in ((1, 1), (7, 17), (13, 33)):
+        s, b = rng.integers(-9, 9, (n, n)).astype(np.float32), rng.integers(-9, 9, (m, n)).astype(np.float32)
+        whole = np.tril(s) + np.tril(s, -1).T
+        np.testing.assert_array_equal(f(s, b), b.astype(np.float64) @ whole)
+
+
+def test_what_is_computed_in_each_turn_of_a_recurrence_is_not_early():
+    o = op("op f(U: f32[K, K], h: f32[B, K]; T: int) -> (Y: f32[T, B, K]) where T >= 1 {"
+           " Y[0, b, g] = h[b, g]; z[t, b, g] += max(Y[t - 1, b, k], 0) * U[k, g] where t in 1:T;"
+           " Y[t, b, g] = z[t, b, g] where t in 1:T }")
+    assert find_early(o) == ()
