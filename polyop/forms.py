@@ -25,6 +25,7 @@ from polyop.rewrite.outward import turned_outward
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
 from polyop.rewrite.positions import narrowed
+from polyop.rewrite.prefixes import as_recurrences
 from polyop.rewrite.raised import raised
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
@@ -72,6 +73,8 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     On a GPU, what costs at most `AGAIN` is computed again and not stored.
     """
     near = _read(op, options, target)
+    if options.rung == "tuned" and options.numerics != "strict":
+        near = as_recurrences(near)
     if options.rung == "tuned" and target.family == "x86":
         near = turned_late(near) if options.late else near
         near = turned_outward(near) if options.outward else near

@@ -1,0 +1,61 @@
+"""A reduction over all that comes before, or behind, a position goes on from the neighbour's."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.ir.reference import evaluate
+from polyop.poly.wellformed import check
+from polyop.rewrite.prefixes import as_recurrences
+from tests.rewrite.ops import arguments, op
+
+HEAD = "op f(X: f32[M, N]) -> (Y: f32[M, N]) "
+TEXTS = {
+    "sums": HEAD + "{ Y[m, n] += X[m, k] * X[m, k] where k <= n }",
+    "down columns": HEAD + "{ Y[m, n] += X[k, n] where k <= m }",
+    "before": HEAD + "{ Y[m, n] += X[m, k] where k < n }",
+    "from here": HEAD + "{ Y[m, n] += X[m, k] where k >= n }",
+    "behind": HEAD + "{ Y[m, n] max= X[m, k] where n < k }",
+    "products": HEAD + "{ Y[m, n] *= X[m, k] where k <= n }",
+    "positions": HEAD + "{ Y[m, n] += X[m, k] * f32(k + 1) where k <= n }",
+    "of sums": "op f(X: f32[M, N], Z: f32[M, M]) -> (Y: f32[N, M]) { Y[n, m] += X[r, k] * Z[m, r] where k <= n }",
+    "bytes": "op f(X: u8[N]) -> (Y: u32[N]) { Y[n] += X[k] where k <= n }",
+    "any": "op f(X: bool[N]) -> (Y: bool[N]) { Y[n] or= X[k] where k < n }",
+    "both": "op f(X: f32[N]) -> (Y: f32[N]) { s: f32[N]; s[n] += X[k] where k <= n; Y[n] += s[k] where k >= n }",
+}
+
+
+@pytest.mark.parametrize("text", TEXTS.values(), ids=TEXTS)
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_recurrences_compute_what_the_reductions_do(text, n):
+    whole = op(text)
+    made = as_recurrences(whole)
+    assert not any(s.where for s in made.steps)
+    check(made)
+    values, arrays = arguments(whole, {"M": 3, "N": n})
+    whole_numbers = {k: np.rint(3 * x).astype(x.dtype) if x.dtype.kind == "f" else x for k, x in arrays.items()}
+    want, got = (evaluate(x, {"M": 3, "N": n}, values, whole_numbers)["Y"] for x in (whole, made))
+    assert np.array_equal(want, got)
+
+
+@pytest.mark.parametrize("text", [
+    HEAD + "{ Y[m, n] += X[m, k] where k <= n, k > n - 3 }",
+    HEAD + "{ Y[m, n] += X[m, k] where k <= n + 1 }",
+    HEAD + "{ Y[m, n] += X[m, k] * X[m, n] where k <= n }",
+    HEAD + "{ Y[m, n] += X[m, k] where 2*k <= n }",
+    HEAD + "where M <= N { Y[m, n] += X[k, n] where k <= n, k in 0:M }",
+    "op f(X: f32[M, N], i: i64[N]) -> (Y: f32[M, N]) { Y[m, i[n]] += X[m, k] where k <= n }",
+], ids=["a window", "one more", "with the position", "every second", "another range", "scattered"])
+def test_other_reductions_stay(text):
+    whole = op(text)
+    assert as_recurrences(whole) == whole
+
+
+@pytest.mark.parametrize("n", [0, 1, 15, 16, 17, 67])
+def test_a_call_adds_up_along_a_row(n):
+    x = np.random.default_rng(n).integers(-9, 9, (5, n)).astype(np.float32)
+    f = polyop.op(HEAD + "{ Y[m, n] += X[m, k] where k <= n }")
+    assert np.array_equal(f(x), x.cumsum(1))
+    assert not n or "k*" not in f.compile().explain()
