@@ -58,7 +58,8 @@ class Fusion:
             init = inits.get(s.target.source) if self.fuse and s is first.get(s.target.source) else None
             into = [n for n, d in enumerate(found) if any(e.sink is s and e.source in d.stmts for e in deps)]
             alone = s.name in self.ends or any(q.name in self.ends for n in into[-1:] for q in found[n].stmts)
-            joins = into and self.fuse and not alone and self.try_join(found[into[-1]], s, deps, fixed)
+            joins = into and self.fuse and not alone and (
+                self.ends_contraction(found, into, s, deps, fixed) or self.try_join(found[into[-1]], s, deps, fixed))
             at = into[-1] if joins else len(found)
             if not into and self.fuse and s.name not in self.ends:
                 ways = (self.reads_with,) if self.apart else (self.lies_beside, self.copies_again)
@@ -68,6 +69,23 @@ class Fusion:
             if init and not self.join_init(found[at], init, s, fixed):
                 found.insert(at, self.draft(init, fixed))
         return tuple(self.finish(d, deps, fixed) for d in found)
+
+    def ends_contraction(self, found: list[_Draft], into: list[int], s: Stmt, deps: tuple[Edge, ...],
+                         fixed: tuple[str, ...]) -> bool:
+        """Put `s` behind the contraction that it reads, though it reads from later clusters, too, if these do without that one.
+
+        They come first then: of { z[m, n] += x[m, k] * w[n, k]; c[n] += w[n, k]; Y[m, n] = z[m, n] - c[n] } the sums c.
+        """
+        n, last = next((n for n in reversed(into) if found[n].heavy), into[-1]), into[-1]
+        first = found[n].stmts
+        if n == last or any(e.source in first and e.sink in q.stmts for q in found[n + 1:last + 1] for e in deps):
+            return False
+        said = len(self.notes)
+        if not self.try_join(found[n], s, deps, fixed):
+            del self.notes[said:]  # of what is tried first
+            return False
+        found.insert(last, found.pop(n))
+        return True
 
     def join_init(self, d: _Draft, init: Stmt, update: Stmt, fixed: tuple[str, ...]) -> bool:
         """Put `init` before its `update` in `d`, where it runs over the same points of the shell."""
@@ -182,9 +200,9 @@ class Fusion:
         return lane != end and any(lane in x for x in used) and (is_batch or all((lane in x) == (end in x) for x in used))
 
     def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:
-        """Whether `s` writes along the loop around the rows that it and `d` read: { Y[c, r] = e[r, c] / z[r] }.
+        """Whether `s` writes along the loop around the rows that `d` reads: { Y[c, r] = e[r, c] / z[r] }, or of x[c, r].
 
-        By itself that is done in squares; in the loop around the rows, one by one.
+        By itself that is done in squares, or by rows of its own; in the loop around the rows, one by one.
         """
         def end(x: Load, loops: Mapping[str, str]) -> str | None:
             p = x.index[-1] if len(x.index) > 1 else None
@@ -195,7 +213,7 @@ class Fusion:
             return False
         read = {end(x, self.classes[q.name]) for q in d.stmts for x in q.reads}
         ends = {end(x, own) for x in s.reads if len(x.index) > 1}
-        return bool(ends) and not ends & {None, *shell} and last not in read
+        return None not in ends and last not in read and any(own.get(i) not in shell for i in s.dims)
 
     def lies_beside(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
         """Put `s` into `d` where that copies rows of a tensor, and `s` the few elements before or behind each of them.
