@@ -16,6 +16,7 @@ NUMERICS = ("fast", "strict", "tf32")
 
 SHORT, TURNED = 1, 2
 STRIP = 256  # bytes: four vectors
+FLAT = 8  # terms at most of sums whose results take longer to write than to compute
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +50,7 @@ class Options:
     broad      whether blocks of columns are as broad for several threads as for one, since each has many rows in these calls
     columns    whether threads have columns of a recurrence to themselves, since those that do not wait for each other are many in
                these calls
+    flat       whether a contraction of many rows adds up at most `FLAT` terms in these calls, so that L1 holds more columns
     slim       whether one thread's blocks of columns are as broad as one tile, since all rows stay in L2 in these calls, and the
                operand with the columns does not, or images are copied one by one
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
@@ -107,6 +109,7 @@ class Options:
     overlap: int = 0
     paged: bool = False
     broad: bool = False
+    flat: bool = False
     slim: bool = False
     columns: bool = False
     abreast: bool = False

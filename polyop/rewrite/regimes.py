@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from polyop.ir.expr import evaluate, volume
 from polyop.ir.op import Op
-from polyop.ir.options import SHORT, STRIP, TURNED, Options, altered
+from polyop.ir.options import FLAT, SHORT, STRIP, TURNED, Options, altered
 from polyop.ir.registers import WINDOW
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.bordered import CHANNELS
@@ -74,6 +74,7 @@ class Answers(NamedTuple):
     early: tuple[str, ...]
     lent: bool
     broad: bool
+    flat: bool
     slim: bool
     columns: bool
     paged: bool
@@ -107,6 +108,8 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
     overlap = options.overlap or (tile_rows(q.chains, sizes, target) if q.chains else 0)
     by_image = rows_of_images(q.inward, sizes, target, threads) if t.inward and not overlap else 0
     overlap = overlap or by_image
+    flat = bool(q.brief[0]) and volume(q.brief[0], sizes) <= FLAT
+    many = (flat or threads > 1) and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)
     shares = options.shares or (_shares(q, sizes, target, threads, t.factors) if q.sums and relaxed and not cascade else ())
     return Answers(
         near, t.ones, t.fixed, t.short, t.rows, t.few, t.height, t.pair, t.strip, t.factors, t.late, options.inward or t.inward,
@@ -120,7 +123,8 @@ def answers(q: Questions, sizes: Mapping[str, int], options: Options, target: Ta
         outward=options.outward or (bool(q.outward) and turning_pays(q.outward, sizes)),
         early=options.early or (to_make_early(q.early, sizes, target.l2) if q.early and relaxed else ()),
         lent=options.lent or (bool(q.kept) and has_long_rows(q, sizes, target)),
-        broad=options.broad or (threads > 1 and _is_whole(t) and has_many_rows(q, sizes, threads, t.short == TURNED)),
+        broad=options.broad or (threads > 1 and many),
+        flat=options.flat or (flat and many),
         slim=options.slim or (threads == 1 and bool(by_image or (q.unpacked and not t.rows and t.short != SHORT
                                                                  and rows_stay(q, sizes, target, t.short == TURNED)))),
         columns=options.columns or (threads > 1 and has_columns(q, sizes, threads)),
@@ -199,6 +203,8 @@ def kinds(op: Op) -> tuple[str, ...]:
         out.append("in which register tiles of another height are less empty")
     if q.sides and not q.sides.is_near:
         out.append(f"in which several threads have {RESULTS} results of a contraction each, and {ROWS} rows or more")
+    if q.sides and q.brief[0]:
+        out.append(f"in which each of {RESULTS} results, or as many for each thread, has at most {FLAT} terms")
     if q.sides and q.unpacked and q.packed[0]:
         out.append("in which all rows of a contraction stay in L2, and the operand with its columns does not")
     if q.deep:

@@ -40,8 +40,8 @@ def everyday(asked: Options, given: Options) -> Options:
     """
     return replace(asked, ones=given.ones, fixed=given.fixed, short=given.short, rows=given.rows, few=given.few,
                    height=given.height, pair=given.pair, strip=given.strip, overlap=given.overlap,
-                   paged=given.paged, broad=given.broad, slim=given.slim, columns=given.columns, along=given.along,
-                   abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised,
+                   paged=given.paged, broad=given.broad, flat=given.flat, slim=given.slim, columns=given.columns,
+                   along=given.along, abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised,
                    bordered=given.bordered, widened=given.widened, inward=given.inward,
                    late=given.late, early=given.early, lent=given.lent, deep=given.deep)
 

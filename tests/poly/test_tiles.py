@@ -89,6 +89,15 @@ def test_blocks_have_the_columns_of_one_tile_where_all_rows_stay(m, n, k):
     np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("threads", [False, True])
+def test_blocks_have_as_many_columns_of_short_sums_as_the_first_cache_holds(threads):
+    found = middle(MATMUL, "tuned", Options(flat=True, threads=threads))
+    assert "nc 1024," in found.chosen[0] and proved(found)  # 32 of 48 kB
+    for m, n, k in ((1, 1, 1), (7, 65, 9), (2, 1025, 1)):
+        arrays, got = run(found, {"M": m, "N": n, "K": k})
+        np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize(("l2", "block"), [(1 << 20, "kc 512, nc 256"), (2 << 20, "kc 1024, nc 256")])
 def test_blocks_are_deeper_where_the_second_cache_has_room_for_wide_ones_of_that_depth(l2, block):
     op = op_of(MATMUL)

@@ -275,6 +275,15 @@ def test_threads_copy_more_columns_each_where_they_have_many_rows(rows, columns,
         assert not regime(q, sizes, Options(), AVX512, threads).broad
 
 
+@pytest.mark.parametrize(("rows", "columns", "terms", "threads", "flat"), [
+    (512, 512, 8, 1, True), (512, 512, 9, 1, False), (511, 512, 8, 1, False), (512, 512, 8, 2, False), (1024, 512, 1, 2, True),
+    (255, 4096, 8, 1, False), (256, 4096, 8, 2, True)])
+def test_blocks_have_more_columns_where_many_results_are_short_sums(rows, columns, terms, threads, flat):
+    sizes = {"K": terms, "M": rows, "N": columns}
+    assert regime(questions(MATMUL), sizes, Options(), AVX512, threads).flat is flat
+    assert any("at most 8 terms" in k for k in kinds(MATMUL))
+
+
 @pytest.mark.parametrize(("rows", "terms", "threads", "slim"), [
     (FEW, 512, 1, True), (FEW + 1, 512, 1, False), (9, 512, 1, True), (8, 512, 1, False), (FEW, 512, 2, False),
     (FEW, 128, 1, False), (FEW, 4681, 1, True), (FEW, 4682, 1, False)])
