@@ -8,7 +8,7 @@
     sunk      operands are fetched behind what their products ask, see `sunk.py`
     filled    copies of a statement that write registers alone run all, beyond the bounds of the tensor too: nobody reads those
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
-    split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, which the compiler unrolls
+    split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, see `whole.py`
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from polyop.codegen.hoisted import asked
 from polyop.codegen.implied import without_implied
 from polyop.codegen.sunk import sunk
 from polyop.codegen.unread import going_on, unasked
+from polyop.codegen.whole import is_of_rows, split
 from polyop.ir.expr import Affine, Load, Quasi, affine, bounds, loads, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import (
     COUNTED,
@@ -31,8 +32,6 @@ from polyop.ir.loops import (
     Node,
     Space,
     Store,
-    children,
-    has_loop,
     map_accesses,
     placed,
     rebuild,
@@ -147,9 +146,10 @@ def _most(n: For) -> dict[str, int]:
 
 
 def _plain(n: For) -> tuple[Store, ...]:
-    """The stores of `n`; none, if there are tests or loops other than copies and sides of tiles."""
+    """The stores of `n`; none, if there are loops other than copies and sides of tiles, or tests of what units multiply."""
     inside = tuple(walk(n.body))
-    if any(isinstance(x, If) or (isinstance(x, For) and x.kind not in (Kind.ROWS, Kind.ATOM)) for x in inside):
+    if not (is_of_rows(inside) or all(isinstance(x, Store) or (isinstance(x, For) and x.kind in (Kind.ROWS, Kind.ATOM))
+                                       for x in inside)):
         return ()
     return tuple(x for x in inside if isinstance(x, Store))
 
@@ -222,25 +222,3 @@ def _top(a: Quasi, most: Mapping[str, int]) -> int | None:
     if a.op == "mod":
         return a.args[1].const - 1 if inner is None else min(inner, a.args[1].const - 1)
     return None if inner is None else inner // a.args[1].const
-
-
-def split(nest: LoopNest) -> LoopNest:
-    """The innermost loops of threads, whole and not.
-
-        for k in [0, min(16, K - k_c)) { S }   becomes   if K - k_c - 16 >= 0 { for k in [0, 16) { S } } else { .. }
-    """
-    def go(body: Body, inside: bool) -> Body:
-        return tuple(one(n, inside) for n in body)
-
-    def one(n: Node, inside: bool) -> Node:
-        new = rebuild(n, lambda body: go(body, inside or (isinstance(n, For) and n.kind == Kind.THREADS)))
-        if not isinstance(new, For) or not inside or new.kind != Kind.SERIAL or has_loop(new.body) or new.lower != Affine():
-            return new
-        limits = bounds(new.upper)
-        whole = [b for b in limits if b.is_constant]
-        if len(whole) != 1 or len(limits) == 1 or not any(children(x) for x in new.body):
-            return new
-        tests = tuple(b - whole[0] for b in limits if b != whole[0])
-        return If(tests, (replace(new, upper=whole[0]),), (new,))
-
-    return replace(nest, body=go(nest.body, False))

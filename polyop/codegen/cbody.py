@@ -57,7 +57,8 @@ def _node(n: Node, scope: Scope) -> list[str]:
             return [f"{scope.barrier.format(n.pending)}  // {n.reason}"]
         case If():
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
-            return [head, *_indented(n.then, scope), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
+            then = replace(scope, beside=sum(map(_copies, n.other))) if any(isinstance(x, If) for x in walk(n.other)) else scope
+            return [head, *_indented(n.then, then), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
         case IfData():
             raise InternalError(f"ctext: `{n.test}` chooses, and nests for GPUs are not rewritten so")
         case Store():
@@ -114,7 +115,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
         return wide
     once = ["#pragma unroll 1"] if terms else []
     few = is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step
-    head = [*(once or ([_unrolled(n)] if few else [])),
+    head = [*(once or ([_unrolled(n, scope.beside)] if few else [])),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     asked = canew.anew(n, scope.anew) if scope.block else ()
     again = [f"    pop_anew({', '.join(scope.names[x] for x in asked)});"] if asked else []
@@ -135,16 +136,18 @@ def _adds_terms(n: For, scope: Scope) -> bool:
         s.stmt in scope.tiles.handed or (s.reduce is not None and s.stmt not in scope.tiles.products) for s in stores(n.body))
 
 
-def _unrolled(n: For) -> str:
+def _unrolled(n: For, beside: int) -> str:
     """The pragma for a loop of few iterations: all of them, or as many as make a body that compilers take in good time.
+
+    A copy that stands `beside` it takes time, too, and registers: f32 products with 132 of them had one block, not two.
 
     Iterations that meet at a barrier have nothing to share but registers for addresses, which are short then.
     """
     if any(isinstance(x, Barrier) for x in walk(n.body)):
         return "#pragma unroll 1"
     copies = sum(_copies(x) for x in n.body)
-    trips = -(-n.upper.const // n.step)
-    return "#pragma unroll" if copies * trips <= _WRITTEN else f"#pragma unroll {max(1, _WRITTEN // copies)}"
+    trips, most = -(-n.upper.const // n.step), _WRITTEN - beside
+    return "#pragma unroll" if copies * trips <= most else f"#pragma unroll {max(1, most // copies)}"
 
 
 def _copies(n: Node) -> int:
@@ -153,7 +156,7 @@ def _copies(n: Node) -> int:
         case For():
             return sum(map(_copies, n.body)) * (n.extent or 1 if n.kind in LOCKSTEP else 1)
         case If():
-            return sum(map(_copies, n.then + n.other))
+            return sum(map(_copies, n.then + n.other)) + len(n.tests)
         case Store():
             return 1 + _FUNCTION * sum(isinstance(x, Apply) and x.fn in UNARY_FLOAT for x in walk_expr(n.expr))
     return 1
