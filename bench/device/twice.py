@@ -28,8 +28,9 @@ from polyop.runtime.gpu import chips, direct
 from polyop.runtime.gpu.driver import Device, on
 
 TESTS = Path(__file__).parents[2] / "tests" / "gpu"
-FILES = ("test_wrappers.py", "test_matrix.py", "test_hopper.py", "test_matmuls.py", "test_functions.py")
-SAME = 4        # runs of one text, with different arrays
+FILES = ("test_wrappers.py", "test_matrix.py", "test_hopper.py", "test_matmuls.py", "test_functions.py",
+         "test_units.py", "test_boxes.py", "test_roles.py", "test_blocks.py")  # what wrappers are, and then whole products
+SAME = 4        # runs of one text without sizes, with different arrays; of one with sizes each is run once
 _LOOSE = 1e-5   # of a number, or of what is usual: sums of matrix units are rounded otherwise, and so are functions
 _STEPS = {"float16": 2.0**-9, "bfloat16": 2.0**-6}  # two last places: f32 that differ in their last are rounded apart
 
@@ -40,6 +41,7 @@ class Twice:
 
     agreed   texts that were run, and how often; `wrong`: those of them that did not agree, or were refused, and are run no more;
              `differ`: what is told of these
+    sizes    how often a text was run with these
     lost     whether the device takes no more work from this process, so that what follows says nothing of a text
     """
 
@@ -48,17 +50,20 @@ class Twice:
     agreed: dict[str, int] = field(default_factory=dict)
     differ: list[str] = field(default_factory=list)
     wrong: set[str] = field(default_factory=set)
+    sizes: dict[tuple[str, tuple[tuple[str, int], ...]], int] = field(default_factory=dict)
     lost: bool = False
 
     def __call__(self, module: Module, sizes: Mapping[str, int], scalars: Mapping[str, Any], arrays: Mapping[str, np.ndarray],
                  **how: Any) -> Report:
         before = {n: a.copy() for n, a in arrays.items()}
         report = self.run(module, sizes, scalars, arrays, **how)
-        seen = self.agreed.get(module.text, 0)
-        if not self.lost and not report.findings and seen < SAME and module.text not in self.wrong \
+        given = module.text, tuple(sizes.items())
+        seen = self.sizes.get(given, 0)
+        if not self.lost and not report.findings and seen < (1 if sizes else SAME) and module.text not in self.wrong \
                 and runs_here(module, self.device) and (
                     how.get("watched", True) or self.is_clean(module, sizes, scalars, before, how)):
-            self.agreed[module.text] = seen + 1
+            self.sizes[given] = seen + 1
+            self.agreed[module.text] = self.agreed.get(module.text, 0) + 1
             said = differs(module, sizes, scalars, before, arrays, report, self.device)
             if said:
                 self.wrong.add(module.text)

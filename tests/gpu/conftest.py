@@ -15,7 +15,8 @@ from polyop.runtime.gpu import driver, status
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    config.addinivalue_line("markers", "emulators: of how the emulator lays out memory, which no device does so (bench/gpu.py)")
+    config.addinivalue_line("markers", "emulators: what no device is asked for (bench/gpu.py): how the emulator lays out memory, "
+                                       "and kernels that are wrong on purpose, though not in each order")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -25,6 +25,7 @@ from bench.device import apart, cases, clock, helpers, library, speed, twice
 from polyop.ir.module import Boxes
 from polyop.runtime import device as compilers
 from polyop.runtime import emulated
+from polyop.runtime.findings import Report
 from polyop.runtime.gpu.driver import Device
 from tests.library.catalog import IDS
 
@@ -162,6 +163,15 @@ def test_a_kernel_that_differs_is_told_with_its_test(cuda: FakeGpu, monkeypatch:
     monkeypatch.setattr(twice, "differs", lambda *given: "Y[0] is 1")
     made = twice.compared(Device("cuda", 0), ("test_wrappers.py",), "test_a_sum_over_the_warp")
     assert made.differ == ["test_a_sum_over_the_warp_takes_five_shuffles: k for cuda:sm_80: Y[0] is 1"]
+
+
+def test_a_text_with_sizes_is_run_once_for_each_of_them(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(twice, "differs", lambda module, sizes, *given: asked.append(sizes["M"]) or "")
+    both = twice.Twice(Device("cuda", 0), run=lambda *given, **how: Report(None, ()))
+    for m in (1, 1, 640, 7, 640, 8, 9, 10):
+        both(module("Y[t] = X[t];", {}), {"M": m}, {}, {})
+    assert asked == [1, 640, 7, 8, 9, 10] and list(both.agreed.values()) == [6]
 
 
 def test_after_a_fault_nothing_more_is_said_of_the_texts_of_this_process(cuda: FakeGpu) -> None:

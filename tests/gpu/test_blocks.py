@@ -87,6 +87,7 @@ def test_operands_may_lie_either_way(where: str, dtype: str, order: str) -> None
     assert run(made.module, dtype, order, (40, 35, 21)) == ("no fault found", True)
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize("dtype", ["f32", "f16"])
 def test_without_its_barrier_a_product_races(dtype: str) -> None:
     module = product("cuda:sm_80", dtype).module
@@ -110,6 +111,7 @@ def test_a_sum_of_any_number_of_turns_finds_its_tiles(where: str, dtype: str, de
                 assert found == ("no fault found", True), (turns, k)
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize(("where", "dtype", "k"), [("cuda:sm_80", "f16", 32), ("cuda:sm_80", "f32", 200),
                                                    ("cuda:sm_90a", "f16", 320)])
 def test_a_barrier_that_leaves_a_group_too_many_shows(where: str, dtype: str, k: int) -> None:
@@ -129,6 +131,7 @@ PLANTED = (
 )
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize(("right", "wrong"), PLANTED)
 def test_a_planted_bug_in_a_generated_kernel_shows(right: str, wrong: str) -> None:
     module = product("cuda:sm_80", "f16").module

@@ -96,6 +96,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize(("what", "old", "new"), FAULTS, ids=[w for w, _, _ in FAULTS])
 def test_what_goes_around_a_box_is_needed(what: str, old: str, new: str) -> None:
     module = compiled("few").module

@@ -103,6 +103,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize(("what", "old", "new"), FAULTS, ids=[w for w, _, _ in FAULTS])
 def test_what_the_roles_tell_each_other_is_needed(what: str, old: str, new: str) -> None:
     m = module("product")

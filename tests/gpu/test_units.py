@@ -121,6 +121,7 @@ def test_with_slots_enough_the_products_of_a_turn_go_on_beyond_the_next_barrier(
     assert places == sorted(places) and turn.count("pop_wgmma_wait") == 2
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize(("old", "new"), [("pop_wgmma_wait<1>();", ""), ("pop_wgmma_wait<1>();", "pop_wgmma_wait<2>();"),
                                           ("pop_wgmma_wait<0>();", "pop_wgmma_wait<1>();")])
 @pytest.mark.parametrize("order", ["forward", "backward"])  # tiles are copied by threads, and by the engine
@@ -200,6 +201,7 @@ FAULTS = [
 ]
 
 
+@pytest.mark.emulators
 @pytest.mark.parametrize(("what", "change", "found"), FAULTS, ids=[w for w, _, _ in FAULTS])
 def test_what_goes_around_a_product_is_needed(what: str, change: tuple[str, str], found: set[str]) -> None:
     module = compiled("few").module
