@@ -149,7 +149,8 @@ class Builder:
 
     def spelled(self, result: str, name: str, args: tuple[tuple[str, Int], ...]) -> str:
         """The text of a call; declares what is called."""
-        self.text.declare(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
+        if f"@{name}" not in self.text.declared:
+            self.text.declare(f"declare {result} @{name}({', '.join(t for t, _ in args)})")
         return f"call {result} @{name}({', '.join(f'{t} {a}' for t, a in args)})"
 
     def call(self, result: str, name: str, *args: tuple[str, Int]) -> str:

@@ -10,7 +10,7 @@ from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.index import atom_value, index
 from polyop.codegen.llvm.state import Point, State, Value
 from polyop.codegen.llvm.types import Int, memory
-from polyop.ir.expr import Atom
+from polyop.ir.expr import Affine, Atom, names
 from polyop.ir.loops import Buffer, Space
 from polyop.ir.target import NEAR, PAGE
 
@@ -81,6 +81,8 @@ def pointer(s: State, b: Buffer, element: str, terms: list[Term], const: int) ->
     here = s.tile_depth
     order = tuple(sorted(s.axes))
     made: dict[tuple[tuple[int, ...], str | None], str] = {}
+    window = {t.step for t in terms if isinstance(t.atom, str) and isinstance(s.env.get(t.atom), int) and 0 < t.times <= NEAR}
+    known: dict[int, tuple[Int, Int, int]] = {}  # value, product and level of terms that are the same for all copies, once found
 
     def base(point: Point, test: str | None) -> str:
         key = tuple(point.get(a, 0) for a in order), test
@@ -91,13 +93,20 @@ def pointer(s: State, b: Buffer, element: str, terms: list[Term], const: int) ->
             made[key] = p
         return p
 
+    def product_of(k: int, atom: Atom, factor: Int, point: Point) -> tuple[Int, Int, int]:
+        value = atom_value(s, atom, point)
+        by = s.b.mul(value, factor)
+        found = value, by, s.b.level(by)
+        if found[2] != IMPURE and not names(Affine(((atom, 1),))) & s.axes.keys():
+            known[k] = found
+        return found
+
     def fresh(point: Point, test: str | None) -> str:
         offset = const
         outer: list[tuple[int, Int]] = []
         own: list[tuple[int, Int]] = []
         inner: list[_Inner] = []
-        window = {t.step for t in terms if isinstance(t.atom, str) and isinstance(s.env.get(t.atom), int) and 0 < t.times <= NEAR}
-        for t in terms:
+        for k, t in enumerate(terms):
             if isinstance(t.atom, Value):
                 found = t.atom.at(point, 0)
                 inner.append(_Inner(s.b.level(s.b.mul(found, t.factor)), found, t.factor, None))
@@ -106,9 +115,7 @@ def pointer(s: State, b: Buffer, element: str, terms: list[Term], const: int) ->
                 by = t.factor
                 outer.append((s.b.level(by), by))
                 continue
-            value = atom_value(s, t.atom, point)
-            by = s.b.mul(value, t.factor)
-            level = s.b.level(by)
+            value, by, level = known[k] if k in known else product_of(k, t.atom, t.factor, point)
             if isinstance(by, int):
                 offset += by
             elif isinstance(value, int) and value >= 0 and 0 < t.times <= NEAR and t.step in window:

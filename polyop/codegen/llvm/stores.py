@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from polyop.codegen.llvm.dots import operands, store_dots
 from polyop.codegen.llvm.expressions import condition, operand, value_of
@@ -52,7 +52,7 @@ def conditional(n: Store) -> tuple[Expr, Expr] | None:
 
 def _to_register(s: State, n: Store, x: Value) -> None:
     rows, lanes = register_axes(s, n.target)
-    blend = blended_axes(s, n.target)
+    blend, write = blended_axes(s, n.target), register_update(s, n, x)
     for point in points(s, rows_needed(s, n, x, rows)):
         if is_folded(s, n, x, lanes):
             missing = tuple(a for a in s.rows if a.index not in rows or a.index in blend)
@@ -62,26 +62,30 @@ def _to_register(s: State, n: Store, x: Value) -> None:
             new = across(s, n, x, point, s.active, old)
             s.regs[key] = _kept(s, key, exists, new.text)
             continue
-        update_register(s, n, x, point, s.pieces() if lanes else range(1))
+        write(point, s.pieces() if lanes else range(1))
 
 
-def update_register(s: State, n: Store, x: Value, point: Point, vectors: Iterable[int]) -> None:
-    """Carry out `n`, of the value `x`, for one copy of the rows and these vectors; vector 0 is what is the same in all lanes."""
+def register_update(s: State, n: Store, x: Value) -> Callable[[Point, Iterable[int]], None]:
+    """What carries out `n`, of the value `x`, for one copy of the rows and some vectors; 0 is what is the same in all lanes."""
     rows, lanes = register_axes(s, n.target)
     blend = blended_axes(s, n.target)
     missing = tuple(a for a in s.rows if a.index not in rows or a.index in blend)
     ignored = s.lives.ignored.get(n.target.source, frozenset())
     active = tuple(c for c in s.active if not c.tests or c.tests not in ignored)
-    exists = s.b.both(row_exists(s, missing, point), scalar_part(s, active, point))
-    for v in vectors:
-        key = key_of(s, n.target, point, v)
-        new = operand(s, x, point, v, lanes)
-        if n.reduce is not None:
-            new = pair(s, n.reduce, new.like(s.regs[key]), new, n.target.dtype)
-        mask = lanes_part(s, active, point, v)
-        if lanes and s.lanes and s.lanes.index in blend:
-            mask = s.b.both(mask, existing(s, v), s.width)
-        s.regs[key] = _kept(s, key, exists, _kept_lanes(s, key, mask, new.text))
+
+    def update(point: Point, vectors: Iterable[int]) -> None:
+        exists = s.b.both(row_exists(s, missing, point), scalar_part(s, active, point))
+        for v in vectors:
+            key = key_of(s, n.target, point, v)
+            new = operand(s, x, point, v, lanes)
+            if n.reduce is not None:
+                new = pair(s, n.reduce, new.like(s.regs[key]), new, n.target.dtype)
+            mask = lanes_part(s, active, point, v)
+            if lanes and s.lanes and s.lanes.index in blend:
+                mask = s.b.both(mask, existing(s, v), s.width)
+            s.regs[key] = _kept(s, key, exists, _kept_lanes(s, key, mask, new.text))
+
+    return update
 
 
 def _kept(s: State, key: RegKey, test: str | None, new: str) -> str:

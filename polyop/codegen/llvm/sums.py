@@ -63,6 +63,8 @@ def put(s: State, name: str, tiles: list[str]) -> None:
 
 def settle(s: State, body: tuple[Node, ...]) -> None:
     """What `body` does with sums it does on the stack."""
+    if not s.sums:
+        return
     for name in sorted(s.sums.keys() & _touched(body)):
         x = s.sums[name]
         if not x.is_stored:
@@ -93,6 +95,8 @@ def start_at_zero(s: State, n: For) -> bool:
 
 def carried(s: State, n: For) -> tuple[str, ...]:
     """The sums that loops inside `n` add up."""
+    if not s.shared.tiled:
+        return ()
     inner = {x.target.source for f in n.body if isinstance(f, For) for x in stores((f,)) if x.reduce is not None}
     return tuple(sorted(inner & s.shared.tiled)) if s.lanes is not None and not s.rows else ()
 

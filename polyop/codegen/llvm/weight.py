@@ -24,10 +24,10 @@ def vector_width(nest: LoopNest, target: Target) -> int:
     """
     lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
     found = [x for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)]
-    touched = {x.dtype.bits for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)
-               if isinstance(x, Load) and n.index in expr_names(x)}
+    is_wide = any(n.index in expr_names(x) for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)
+                  if isinstance(x, Load) and x.dtype.bits == 64)
     small = max((x.dtype.bytes_ for x in found), default=4) if all(map(_is_small, found)) else 4
-    width = target.lanes(8 if 64 in touched else small)
+    width = target.lanes(8 if is_wide else small)
     if target.l2 >= SLOW and target.masks and _is_light(nest, lanes):
         width //= 2
     widest = max((n.extent or 1 for n in lanes), default=width)

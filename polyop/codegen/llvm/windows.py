@@ -12,12 +12,13 @@ nothing stay loops: written out too, they would leave LLVM more values than ther
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 from polyop.codegen.llvm.expressions import condition, value_of
 from polyop.codegen.llvm.repeat import points
-from polyop.codegen.llvm.state import Active, State, Value
-from polyop.codegen.llvm.stores import conditional, update_register
+from polyop.codegen.llvm.state import Active, Point, State, Value
+from polyop.codegen.llvm.stores import conditional, register_update
 from polyop.ir.expr import Affine, evaluate, is_computed, loads, names
 from polyop.ir.loops import For, Kind, Node, Space, Store
 from polyop.ir.registers import WINDOW
@@ -88,7 +89,7 @@ def write_out(s: State, n: For) -> None:
     assert s.lanes is not None
     row = _shared(update, n.index, set(rows), s.lanes.index)
     assert row is not None
-    made: dict[int, tuple[Value, Active]] = {}
+    made: dict[int, tuple[Callable[[Point, Iterable[int]], None], Active]] = {}
     steps = [(i, point) for i in range(n.lower.const, n.upper.const) for point in copies]
     steps.sort(key=lambda x: evaluate(row, {**x[1], n.index: x[0]}))
     with s.b.reading_once():
@@ -97,9 +98,10 @@ def write_out(s: State, n: For) -> None:
                 s.env = {**env, n.index: i}
                 if i not in made:
                     s.loaded, s.active = {}, active
-                    made[i] = _value(s, update)
-                x, s.active = made[i]
-                update_register(s, update, x, point, (v,))
+                    x, s.active = _value(s, update)
+                    made[i] = register_update(s, update, x), s.active
+                write, s.active = made[i]
+                write(point, (v,))
     s.env, s.active = env, active
 
 
