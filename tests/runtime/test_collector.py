@@ -50,6 +50,14 @@ def test_thresholds_are_put_back_after_an_error_and_inside_each_other(whole_coll
     assert gc.get_threshold() == (100, 2, 2)
 
 
+@pytest.mark.parametrize(("usual", "inside"), [(700, 20_000), (50_000, 50_000), (0, 0)])
+def test_young_objects_are_looked_through_as_seldom_as_elsewhere_at_least(whole_collections, usual, inside):
+    gc.set_threshold(usual, 10, 10)
+    with old_objects_spared():
+        assert gc.get_threshold()[:2] == (inside, 10)
+    assert gc.get_threshold() == (usual, 10, 10)
+
+
 def test_what_somebody_sets_meanwhile_stays(whole_collections):
     with old_objects_spared():
         gc.set_threshold(200, 3, 4)
