@@ -23,8 +23,9 @@ DEVICE = Path(__file__).parents[1] / "codegen" / "device"
 """The headers that kernel texts include."""
 
 _VERSION = "-mcode-object-version=5"  # older drivers do not take 6, clang's own choice, which has nothing more for a single chip
+_NAMELESS = "-fuse-cuid=none"  # else clang puts a number of the file's path into the code, and no two of one text are the same
 _FRONT = ("-x", "hip", "--cuda-device-only", "-nogpulib", "-nogpuinc", "-nostdinc", "-std=c++17", "-O3", "-DPOP_BARE", _VERSION,
-          "-fbracket-depth=100000", "-Wall", "-Wno-unused-function", "-c", "-emit-llvm")
+          "-fbracket-depth=100000", "-Wall", "-Wno-unused-function", _NAMELESS, "-c", "-emit-llvm")
 _BACK = ("-target", "amdgcn-amd-amdhsa", "-nogpulib", "-O3", "-c")
 
 

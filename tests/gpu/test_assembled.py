@@ -51,6 +51,12 @@ def test_amdgcn_accepts_the_text_for_gfx942_without_a_word(name: str) -> None:
 
 
 @needs_amdgcn
+def test_amdgcn_makes_the_same_code_of_the_same_text() -> None:
+    module = hip.emit(NESTS["heat"], target("hip:gfx942"), Options())
+    assert amdgcn.compiled(module)[0] == amdgcn.compiled(module)[0]
+
+
+@needs_amdgcn
 @pytest.mark.parametrize("arch", ["gfx90a", "gfx1100"])
 @pytest.mark.parametrize("name", ["matmul", "gather", "dot_bf16", "functions_f32"])
 def test_amdgcn_accepts_the_text_for_other_machines(name: str, arch: str) -> None:
