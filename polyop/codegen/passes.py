@@ -7,7 +7,7 @@ from dataclasses import replace
 from polyop.codegen.apart import rows_lie_apart
 from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
-from polyop.codegen.ties import has_ties
+from polyop.codegen.ties import is_cut_across
 from polyop.ir.expr import Affine, affine, bounds, names
 from polyop.ir.expr import walk as expr_walk
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, has_loop, rebuild, stores, walk
@@ -120,7 +120,7 @@ def _versions(nest: LoopNest, n: For, width: int, copies: int) -> Node | None:
     if not tests:
         return None
     edge: Node = n
-    if not is_in_pieces(n, width) and _size(n, width) <= copies and not has_ties(n):
+    if not is_in_pieces(n, width) and _size(n, width) <= copies and not is_cut_across(n):
         lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
         edge = _narrower(n, lanes, width, n)
         rows = _full([x for x in partial if x.kind == Kind.ROWS])

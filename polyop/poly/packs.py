@@ -195,8 +195,25 @@ class _Copy:
         coords = tuple(c for i in values for c in axes[p.own[i]].coords)
         coords += tuple(c for c in also if c not in coords)
         domain = p.b.domain(name, p.u, values, coords, only)
-        p.b.stmts.append(TileStmt(name, coords, domain, None, (), target, None, place(self.load, values), p.b.tests(p.u, values)))
+        load, tests = place(self.load, values), p.b.tests(p.u, values)
+        zeros = self._beyond(load, tests, axes)
+        load = replace(load, guard=(*load.guard, *zeros))
+        p.b.stmts.append(TileStmt(name, coords, domain, None, (), target, None, load, tuple(t for t in tests if t not in zeros)))
         return name
+
+    def _beyond(self, load: Load, tests: tuple[Affine, ...], axes: Axes) -> tuple[Affine, ...]:
+        """Those of `tests` that say where `load` is inside along the lanes: 0 is copied where they fail, and not used.
+
+        A vector that is written whole need not come from memory again for what uses it at once.
+        """
+        lanes = {c.name for c in axes[self.p.own[self.lane]].coords}
+        along = [p - p.const for p in load.index if isinstance(p, Affine) and names(p) & lanes]
+        sizes = {*self.p.plan.scop.op.sizes}
+
+        def is_end(t: Affine) -> bool:
+            return any(names(t + p * sign) <= sizes for p in along for sign in (1, -1))
+
+        return tuple(t for t in tests if names(t) & lanes and is_end(t))
 
     def loops(self, exclude: tuple[str, ...]) -> tuple[str, ...]:
         """The copy's own loops, outermost first: those that the tiles around do not already have."""

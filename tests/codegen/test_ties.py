@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from polyop.codegen.passes import split_full_tiles
-from polyop.codegen.ties import has_ties, untie
+from polyop.codegen.ties import is_cut_across, untie
 from polyop.ir.expr import Affine
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import structure
@@ -77,7 +77,7 @@ def test_a_tile_without_a_point_is_left_out_and_one_with_all_of_them_asks_nothin
     n = untie(triangle((below,), untested=False))
     tile = "j_v:lanes(i_p:rows({0}) k(i_p:rows({0})))"
     assert structure(n.body) == f"i_c(j_c(if(if({tile.format('s')} | {tile.format('if(s)')}))))"
-    assert has_ties(triangle((below,), untested=False).body[0].body[0].body[0])
+    assert is_cut_across(triangle((below,), untested=False).body[0].body[0].body[0])
 
 
 def test_a_loop_inside_ends_where_no_row_is_left():

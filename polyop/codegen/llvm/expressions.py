@@ -220,23 +220,37 @@ def conditions_of(s: State, load: Load, active: Active) -> Active:
 def _enough(s: State, load: Load, c: Condition) -> Condition:
     """What must hold for `load` to lie inside its buffer where `c` holds for some row and lane: that, instead of `c` for each.
 
-    Its place differs between lanes alone, of which the buffer has room for all, so it lies inside for all if it does for one.
-    What else is read for a lane is not used, since whatever is done under `c` is done where it holds.
+    Its place is the same for all of them; or differs between lanes alone, of which the buffer has room for all, so it lies inside
+    for all if it does for one. What else is read for a lane is not used, since whatever is done under `c` is done where it holds.
     """
     buffer, lanes = s.nest.buffer(load.source), s.lanes
-    if len(c.tests) != 1 or not all(isinstance(a, str) for a, _ in c.tests[0].terms):
+    if not c.tests or not all(isinstance(a, str) for t in c.tests for a, _ in t.terms):
         return c
     if lanes is None or buffer.space != Space.WORK or not load.dtype.is_float or load.guard:
         return c
-    used = names(c.tests[0]) & s.axes.keys()
+    used = frozenset[str]().union(*map(names, c.tests)) & s.axes.keys()
     at = [d for d, p in enumerate(load.index) if isinstance(p, Affine) and names(p) & used]
-    if len(at) != 1 or load.index[at[0]] != affine(lanes.index):
+    if at and (len(at) > 1 or load.index[at[0]] != affine(lanes.index)):
         return c
-    extent, unit = buffer.dims[at[0]]
-    if unit != 1 or not extent.is_constant or extent.const < s.vectors() * s.width:
+    extent, unit = buffer.dims[at[0]] if at else (affine(0), 1)
+    if at and (unit != 1 or not extent.is_constant or extent.const < s.vectors() * s.width):
         return c
-    most = substitute(c.tests[0], {n: s.axes[n].upper - 1 if c.tests[0].factor(n) > 0 else affine(0) for n in used})
-    return Condition(test_value(s, (most,)), True)
+    tests = _somewhere(s, c.tests, used)
+    return Condition(test_value(s, tests), True) if tests is not None else c
+
+
+def _somewhere(s: State, tests: tuple[Affine, ...], used: frozenset[str]) -> tuple[Affine, ...] | None:
+    """What holds if and only if all of `tests` do for some values of the rows or lanes `used`; None if that cannot be said.
+
+    Of several tests with one of these, { v >= -a } and { v <= b }, each must hold somewhere, and each two at the same place.
+    """
+    tied = [t for t in tests if names(t) & used]
+    if len(tied) > 1 and (len(used) > 1 or any(abs(t.factor(n)) != 1 for t in tied for n in used)):
+        return None
+    ends = [{n: s.axes[n].upper - 1 if t.factor(n) > 0 else affine(0) for n in used} for t in tied]
+    most = [substitute(t, at) for t, at in zip(tied, ends, strict=True)]
+    both = [a + b for a in tied for b in tied if used and a.factor(min(used)) > 0 > b.factor(min(used))]
+    return tuple(dict.fromkeys((*(t for t in tests if t not in tied), *most, *both)))
 
 
 def load_value(s: State, e: Load, active: Active) -> Value:
