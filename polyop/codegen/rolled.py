@@ -54,23 +54,28 @@ def is_of_tiles(nest: LoopNest, target: Target, s: Store, around: tuple[For, ...
     return not any(x.guard for x in (left, right)) and lie_along(nest, left, deep.index, fine.index)
 
 
-def rolled(nest: LoopNest, target: Target) -> LoopNest:
-    """`nest`, with such sums on the stack, beside all else that their rows have in registers."""
-    sums = sums_of_tiles(nest, target)
-    if not sums:
-        return nest
+def on_stack(nest: LoopNest, target: Target) -> tuple[frozenset[str], frozenset[str]]:
+    """The register buffers that lie in memory: such sums, and all else that their rows have; and these rows."""
     of: dict[str, set[str]] = {b.name: set() for b in nest.buffers if b.space == Space.REG}
     rows = frozenset(n.index for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.ROWS)
     for s in stores(nest.body):
         for x in (s.target, *loads(s.expr)):
             if x.source in of:
                 of[x.source] |= rows & _names(x)
-    moved, own = set[str](), set[str]()
-    more = set(sums)
+    moved, own = frozenset[str](), frozenset[str]()
+    more = sums_of_tiles(nest, target)
     while more != moved:
         moved = more
-        own = set[str]().union(*(of[x] for x in moved))
+        own = own.union(*(of[x] for x in moved))
         more = moved | {x for x, used in of.items() if used & own}
+    return moved, own
+
+
+def rolled(nest: LoopNest, target: Target) -> LoopNest:
+    """`nest`, with such sums on the stack, beside all else that their rows have in registers."""
+    moved, own = on_stack(nest, target)
+    if not moved:
+        return nest
     lanes = frozenset(n.index for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.LANES)
 
     def one(n: Node) -> Node:

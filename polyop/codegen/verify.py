@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.pairs import paired
-from polyop.codegen.rolled import sums_of_tiles
+from polyop.codegen.rolled import on_stack
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
 from polyop.ir.loops import (
@@ -36,7 +36,7 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
     _scopes(nest, nest.body, frozenset(nest.sizes), frozenset(), frozenset(), bool(target.warp))
     _whole_registers(nest)
     width = vector_width(nest, target)
-    aside = sums_of_tiles(nest, target)
+    aside, _ = on_stack(nest, target)
     written = paired(nest, width)
     for n in _tiles(written.body):
         if (need := pressure(written, n, width, aside)) > target.registers:

@@ -34,6 +34,11 @@ BATCH = "op f(A: bf16[B, M, K], W: bf16[B, K, N]) -> (C: f32[B, M, N]) { C[b, m,
 BIAS = """op f(A: bf16[M, K], W: bf16[N, K], v: f32[N]) -> (C: bf16[M, N]) {
     t[m, n] += f32(A[m, k]) * f32(W[n, k])
     C[m, n] = bf16(max(t[m, n] + v[n], 0.0)) }"""
+TWICE = """op f(A: i8[M, K], W: i8[N, K], v: i32[N]) -> (C: i32[M, N]) {
+    t[m, n] += i32(A[m, k]) * i32(W[n, k])
+    y[m, n] = t[m, n] + v[n]
+    u[m, n] = y[m, n] * y[m, n] + t[m, n]
+    C[m, n] = max(u[m, n], 3 * y[m, n]) }"""
 TURNED = "op f(A: bf16[M, K], W: bf16[K, N]) -> (C: f32[N, M]) { C[n, m] += f32(A[m, k]) * f32(W[k, n]) }"
 WINDOW = """op f(X: i8[H, W, C], F: i8[3, 3, C, N]) -> (Y: i32[H-2, W-2, N]) {
     Y[p, q, n] += i32(X[p + r, q + s, c]) * i32(F[r, s, c, n])  where p in 0:H-2, q in 0:W-2 }"""
@@ -82,6 +87,16 @@ def test_what_is_done_with_sums_reads_them_from_the_stack(m, k, n):
     a, w, v = numbers(m, k), numbers(n, k), numbers(n)
     got = run(BIAS, {"M": m, "K": k, "N": n}, (m, n), A=("bf16", a), W=("bf16", w), v=("f32", v))
     np.testing.assert_array_equal(got, np.maximum(a @ w.T + v, 0).astype(ml_dtypes.bfloat16).astype(float))
+
+
+@here
+@pytest.mark.parametrize("m,k,n", SIZES)
+def test_what_rows_make_of_their_sums_may_be_read_twice(m, k, n):
+    a, w, v = numbers(m, k), numbers(n, k), numbers(n)
+    t = a @ w.T
+    y = t + v
+    got = run(TWICE, {"M": m, "K": k, "N": n}, (m, n), A=("i8", a), W=("i8", w), v=("i32", v))
+    np.testing.assert_array_equal(got, np.maximum(y * y + t, 3 * y))
 
 
 @here
