@@ -37,6 +37,7 @@ from polyop.rewrite.turns import cut_at_turns
 from polyop.rewrite.unread import without_unread
 from polyop.rewrite.upright import columns_upright
 from polyop.rewrite.widened import widened
+from polyop.rewrite.zeros import multiplied_out
 
 AGAIN = 40
 """What is computed again on a GPU costs at most that much, see `rewrite/measure.py`: four exponentials."""
@@ -76,6 +77,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     if options.rung == "tuned" and options.numerics != "strict":
         near = as_recurrences(near)
     if options.rung == "tuned" and target.family == "x86":
+        near = multiplied_out(near)
         near = turned_late(near) if options.late else near
         near = turned_outward(near) if options.outward else near
         near = taken_out(near, options.factors) if options.factors else near
