@@ -162,8 +162,9 @@ class Fusion:
         if d.heavy and not pointwise:
             self.notes.append(f"{s.name} is not fused with the contraction {d.stmts[-1].name}: it needs more than a point of it")
             return False
-        if d.heavy and self.lies_across(d, own, s):
-            self.notes.append(f"{s.name} is not fused with the contraction {d.stmts[-1].name}: it lies across its tiles")
+        if self.lies_across(d, own, s):
+            what, of = ("the contraction ", "tiles") if d.heavy else ("", "lanes")
+            self.notes.append(f"{s.name} is not fused with {what}{d.stmts[-1].name}: it lies across its {of}")
             return False
         if not d.heavy and self.is_turned(d, own, s, shell):
             self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it writes across the rows that it reads")
@@ -188,16 +189,19 @@ class Fusion:
         """Whether `s` only moves the sums of `d` to where neither lanes nor rows of a tile are neighbours.
 
         Both ends of the two targets are then columns, in the same operand: { Z[j, b, a] = t[a, j, b] } of X[a, k, b] * W[j, k];
-        or the end is a batch, in each operand: { Z[i, j, b] = t[b, i, j] }.
+        or the end is a batch, in each operand: { Z[i, j, b] = t[b, i, j] }, of which a sum of rows has no tiles, but lanes.
         """
-        u = next(q for q in d.stmts if q.kind == UPDATE)
+        u = next((q for q in d.stmts if q.kind == UPDATE), None)
+        if u is None or s.kind != MAP:
+            return False
         names = [p.name for q in (u, s) for p in q.target.index[-1:] if isinstance(p, Affine) and p.name]
         if len(names) < 2 or not isinstance(s.expr, Load):
             return False
         lane, end = self.classes[u.name].get(names[0]), own.get(names[1])
         used = [{self.classes[u.name].get(i) for i in expr_names(x)} for x in u.reads]
         is_batch = all(end in x for x in used)
-        return lane != end and any(lane in x for x in used) and (is_batch or all((lane in x) == (end in x) for x in used))
+        beside = d.heavy and all((lane in x) == (end in x) for x in used)
+        return lane != end and any(lane in x for x in used) and (is_batch or beside)
 
     def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:
         """Whether `s` writes along the loop around the rows that `d` reads: { Y[c, r] = e[r, c] / z[r] }, or of x[c, r].

@@ -1,4 +1,4 @@
-"""Products for each of a batch whose number comes last are computed matrix by matrix, on copies in which it comes first.
+"""Products for each of a batch whose number comes last, of two matrices or one and a vector, on copies in which it comes first.
 
     Z[m, n, b] += X[m, k, b] * Y[b, k, n]
 
@@ -93,14 +93,14 @@ def _batch(s: Step) -> frozenset[str]:
 
 
 def _lying(op: Op, s: Step) -> tuple[Load, ...]:
-    """What of the product of matrices `s` ends in one of a batch: operands first; nothing if `s` is none, or not plain."""
+    """What of the product `s` ends in one of a batch: operands first; nothing if `s` is none, or not plain."""
     reads, kept = tuple(dict.fromkeys(loads(s.expr))), plain_indices(s.target)
     if s.reduce is None or not kept or s.where or len(reads) != 2 or op.updates or len(op.steps_of(s.target.source)) != 1:
         return ()
     if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
         return ()
     batch, (a, b) = _batch(s), (expr_names(x) & set(kept) for x in reads)
-    if not batch or not a - b or not b - a or set(s.indices) <= set(kept):
+    if not batch or a == b or set(s.indices) <= set(kept):
         return ()
     found = [x for x in reads if op.tensor(x.source).role == "in" and plain_indices(x)]
     return tuple(x for x in (*found, s.target) if (plain_indices(x) or ("",))[-1] in batch)

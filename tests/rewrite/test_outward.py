@@ -27,7 +27,8 @@ def text(x, y, z, dtype="f32", by="+=", times="*"):
             f"{{ Z[{c}] {by} X[{a}] {times} Y[{b}] }}")
 
 
-LYING = [("bmk", "bkn", "mnb"), ("mkb", "bkn", "bmn"), ("bmk", "knb", "mbn"), ("mkb", "knb", "mnb"), ("kmbc", "cbkn", "mnbc")]
+LYING = [("bmk", "bkn", "mnb"), ("mkb", "bkn", "bmn"), ("bmk", "knb", "mbn"), ("mkb", "knb", "mnb"), ("kmbc", "cbkn", "mnbc"),
+         ("bk", "bkn", "nb")]
 
 
 @pytest.mark.parametrize("lying", LYING, ids=",".join)
@@ -50,7 +51,7 @@ def test_what_ends_in_the_batch_is_copied():
 
 @pytest.mark.parametrize("other", [
     text("bmk", "bkn", "bmn"),                                                                    # the batch comes first
-    text("mkb", "kb", "mb"),                                                                      # no columns
+    text("mkb", "mkb", "mb"),                                                                     # neither rows nor columns
     text("mb", "nb", "mnb"),                                                                      # no sum
     text("bmk", "bkn", "mnb").replace(" }", " where k <= m }"),
     "op f(X: f32[M, K + 1, B], Y: f32[B, K, N]) -> (Z: f32[B, M, N]) { Z[b, m, n] += X[m, k + 1, b] * Y[b, k, n] }",
@@ -66,6 +67,7 @@ def test_calls_ask_for_it_where_what_is_copied_is_used_often():
     assert asked("mkb", "bkn", "bmn", N=TIMES, M=1, K=1) and not asked("mkb", "bkn", "bmn", N=TIMES - 1)
     assert asked("mkb", "bkn", "mnb", N=TIMES, K=TIMES, M=1) and not asked("mkb", "bkn", "mnb", K=TIMES - 1)
     assert asked("mkb", "knb", "mnb", N=LANES, K=LANES, M=LANES) and not asked("mkb", "knb", "mnb", M=LANES - 1)
+    assert asked("bk", "bkn", "nb") and asked("bmk", "kb", "mb") and not asked("mkb", "kb", "mb")
     assert "comes last" in " ".join(kinds(op(text("mkb", "bkn", "mnb"))))
 
 
@@ -83,6 +85,16 @@ def test_copies_are_made_for_all_of_the_batch_by_themselves():
     made = compile_op(o, contiguous(o), XEON, Options(outward=True, check=False))
     assert made.rung == "tuned" and len(made.chosen) == 3 and "packed" in made.chosen[1]
     assert "lies across its tiles" in " ".join(made.notes) and "around" not in made.trace["schedule"]
+
+
+def test_sums_of_rows_are_turned_by_themselves():
+    o = op(text(*LYING[-1]))
+    made = compile_op(o, contiguous(o), XEON, Options(outward=True, check=False, threads=True))
+    assert len(made.chosen) == 2 and "lies across its lanes" in " ".join(made.notes)
+    f, rng = polyop.op(text(*LYING[-1]), options=Options(outward=True)), np.random.default_rng(0)
+    for b, n, k in ((2, 17, 3), (17, 64, 9), (16, 5, 1)):
+        x, y = rng.integers(-9, 9, (b, k)).astype(np.float32), rng.integers(-9, 9, (b, k, n)).astype(np.float32)
+        np.testing.assert_array_equal(f(x, y), np.einsum("bk,bkn->nb", x.astype(np.float64), y))
 
 
 def test_a_batch_that_comes_first_in_memory_needs_no_copy():
