@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from polyop.bench.case import Case, Node, library
+from polyop.bench.case import Case, Node, library, text
 
 # (channels in, out, height and width, window, stride): each once, though the networks have some of them often
 RESNET50 = (
@@ -18,6 +18,11 @@ RESNET50 = (
 QUICK = {(64, 64, 56, 3, 1), (256, 64, 56, 1, 1)}
 ODD = ((17, 33, 35, 3, 1), (3, 32, 112, 3, 2), (1, 20, 28, 5, 1), (24, 144, 56, 1, 1), (100, 100, 30, 3, 1), (320, 4, 64, 3, 1))
 DEPTHWISE = ((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (192, 28, 3, 1), (576, 14, 3, 1), (960, 7, 3, 1), (96, 56, 7, 1))
+
+CONDITIONS = """op transposed(X: f32[C, H, W], F: f32[C, K, R, S]) -> (Y: f32[K, 2*H + R - 4, 2*W + S - 4]) {
+    Y[k, p, q] += X[c, i, j] * F[c, k, p + 1 - 2*i, q + 1 - 2*j]  where 0 <= p + 1 - 2*i < R, 0 <= q + 1 - 2*j < S
+}"""
+"""The sum over the image that `conv2d_transposed` says as one over the window."""
 
 
 def _attributes(stride: int, pad: int, group: int = 1) -> tuple[tuple[str, Any], ...]:
@@ -69,11 +74,11 @@ def odd_conv() -> Iterator[Case]:
         yield Case("odd_conv", f"depthwise nchw {r}x{r} {c} {h}x{h} /{s}", *library("conv2d_depthwise"), sizes, torch=plain,
                    quick=c == 144)
         yield Case("odd_conv", f"depthwise nhwc {r}x{r} {c} {h}x{h} /{s}", *library("conv2d_depthwise_nhwc"), sizes, torch=last)
-    for g, c, h, s in ((32, 4, 56, 1), (32, 16, 14, 1), (2, 48, 27, 1)):
+    for g, c, h, s in ((32, 4, 56, 1), (32, 16, 14, 1), (32, 16, 14, 2), (32, 16, 7, 1), (2, 48, 27, 1)):
         def grouped(t: Any, x: Any, f: Any, g: int = g, s: int = s) -> Any:
             y = t.nn.functional.conv2d(x.flatten(1, 2), f.flatten(0, 1), stride=s, padding=1, groups=g)
             return y.unflatten(1, (g, -1))
-        yield Case("odd_conv", f"grouped 3x3 {g} x {c}->{c} {h}x{h}", *library("conv2d_grouped"),
+        yield Case("odd_conv", f"grouped 3x3 {g} x {c}->{c} {h}x{h}" + (f" /{s}" if s > 1 else ""), *library("conv2d_grouped"),
                    {"B": 1, "G": g, "C": c, "K": c, "H": h, "W": h, "R": 3, "S": 3, "stride": s, "pad": 1}, torch=grouped)
     for c, k, n, s in ((80, 384, 3000, 1), (384, 384, 3000, 2)):
         yield Case("odd_conv", f"conv1d 3 {c}->{k} {n} /{s}", *library("conv1d"),
@@ -87,4 +92,7 @@ def odd_conv() -> Iterator[Case]:
                torch=lambda t, x, f: t.nn.functional.conv3d(x, f, padding=1))
     yield Case("odd_conv", "transposed 4x4 64->32 28x28 /2", *library("conv2d_transposed"),
                {"B": 1, "C": 64, "K": 32, "H": 28, "W": 28, "R": 4, "S": 4, "stride": 2, "pad": 1},
+               torch=lambda t, x, f: t.nn.functional.conv_transpose2d(x, f, stride=2, padding=1))
+    yield Case("odd_conv", "transposed 4x4 64->32 28x28 /2, with conditions", *text(CONDITIONS),
+               {"C": 64, "K": 32, "H": 28, "W": 28, "R": 4, "S": 4}, flops=2 * 64 * 32 * 28 * 28 * 16,
                torch=lambda t, x, f: t.nn.functional.conv_transpose2d(x, f, stride=2, padding=1))
