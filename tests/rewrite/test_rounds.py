@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import polyop
 from polyop.ir.expr import is_computed, loads
 from polyop.poly.wellformed import check
 from polyop.rewrite.rounds import MOST, cut_into_rounds
@@ -39,3 +41,40 @@ def test_rounds_along_several_indices_are_few_together():
 def test_other_steps_stay_whole(text):
     whole = op(text)
     assert cut_into_rounds(whole) == whole
+
+
+RINGS = {
+    "neighbours": "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[(n + N - 1) % N] - X[(n + 1) % N] + X[n % N] }",
+    "known to be long": "op f(X: f32[M, N]) -> (Y: f32[M, N]) where N >= 3 { Y[m, n] = X[(m + 1) % M, (n + N - 3) % N] }",
+    "backwards": "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[(n - 1) % N] * f32(n) }",
+    "sums": "op f(X: f32[M, N]) -> (y: f32[M]) { y[m] += X[(m + M - 1) % M, (n + 1) % N] where n in 0:N }",
+}
+
+
+@pytest.mark.parametrize("text", RINGS.values(), ids=RINGS)
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_rings_are_gone_round_by_affine_positions(text, n):
+    whole = op(text)
+    cut = cut_into_rounds(whole)
+    assert not any(is_computed(p) for s in cut.steps for x in loads(s.expr) for p in x.index)
+    check(cut)
+    if n >= 3 or "N >= 3" not in text:
+        assert_same(whole, cut, {"M": n, "N": n})
+
+
+@pytest.mark.parametrize("position", ["(n + 2) % N", "(2*n) % N", "(n + M) % N", "(n + 1) % M"])
+def test_what_may_go_round_more_often_stays(position):
+    whole = op(f"op f(X: f32[N], Z: f32[M]) -> (Y: f32[N]) {{ Y[n] = (X[{position}] else Z[0]) where M >= 1 }}")
+    assert cut_into_rounds(whole) == whole
+
+
+def test_a_torus_is_stepped_through_as_numpy_rolls_it():
+    f = polyop.op("""op f(X: i32[M, N]; T: int) -> (Y: i32[M, N]) {
+        A: i32[T + 1, M, N]; A[0, m, n] = X[m, n]; Y[m, n] = A[T, m, n]
+        A[t, m, n] = A[t-1, (m + 1) % M, n] + 2 * A[t-1, m, (n + N - 1) % N] where t >= 1 }""")
+    for shape in ((1, 1), (3, 17)):
+        x = np.random.default_rng(1).integers(-9, 9, shape).astype(np.int32)
+        y = x
+        for _ in range(3):
+            y = np.roll(y, -1, 0) + 2 * np.roll(y, 1, 1)
+        assert np.array_equal(f(x, T=3), y)
