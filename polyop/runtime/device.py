@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
 
 from polyop.ir.module import Binary, Module
 from polyop.ir.target import BY_NAME
 from polyop.runtime import amdgcn, nvrtc
+from polyop.runtime.aside import Aside
 
 _TOOLS = {"cuda": nvrtc, "hip": amdgcn}
 
@@ -35,13 +36,11 @@ class Ahead:
 
     def __init__(self, numerics: str = "fast") -> None:
         self._numerics = numerics
-        self._begun: tuple[list[str], Future[tuple[Binary | None, str]]] | None = None
+        self._begun: tuple[list[str], Aside[tuple[Binary | None, str]]] | None = None
 
     def begin(self, module: Module) -> None:
         if not _TOOLS[BY_NAME[module.target].family].unavailable():  # which imports it, and other threads are not to do that
-            pool = ThreadPoolExecutor(1, "polyop-ahead")
-            self._begun = _code(module), pool.submit(assembled, module, self._numerics)
-            pool.shutdown(wait=False)  # its thread ends with the work
+            self._begun = _code(module), Aside(partial(assembled, module, self._numerics))
 
     def assembled(self, module: Module) -> tuple[Binary | None, str]:
         """The same as of the function, of what was begun if that is `module` but for what is told in it.

@@ -231,7 +231,7 @@ def test_a_grid_has_the_blocks_of_all_parts() -> None:
     assert module
     (launch,) = launches(module.launch)
     sizes = ((1, 1, 1), (128, 4, 8), (128, 0, 9), (0, 4, 4))
-    assert [grid(launch, {"R": r, "M": m, "N": n}, lambda: 1) for r, m, n in sizes] == [2, 3, 3, 0]
+    assert [grid(launch, {"R": r, "M": m, "N": n}, lambda: 1, "cuda") for r, m, n in sizes] == [2, 3, 3, 0]
 
 
 def test_a_call_starts_all_parts_at_once(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,5 +1,6 @@
 """LLVM works while the loops of its text are proved, and what it makes of loops that are not proved is not used."""
 
+import concurrent.futures.thread
 import os
 import sys
 import threading
@@ -83,7 +84,36 @@ def test_what_llvm_refuses_is_told_who_waits_and_nothing_is_left_behind():
         assert sys.getswitchinterval() < turn
         with pytest.raises(InternalError, match="LLVM refuses f"):
             ahead.assembled(module)
-    assert sys.getswitchinterval() == turn and not any("polyop-ahead" in t.name for t in threading.enumerate())
+    assert sys.getswitchinterval() == turn and not any("polyop-aside" in t.name for t in threading.enumerate())
+
+
+def test_two_that_compile_by_turns_leave_pythons_turns_as_they_were():
+    turn, module = sys.getswitchinterval(), compiled().module
+    first = Ahead(V3)
+    with first:
+        first.begin(module)
+        second = Ahead(V3)  # another thread's, which waits for this one to end
+    with second:
+        second.begin(module)
+    assert sys.getswitchinterval() == turn
+
+
+def test_a_fork_waits_for_a_compiler_that_sets_llvm_to_work():
+    """It takes the lock of `concurrent.futures` before ours, so a compiler must do without that module's threads."""
+    module = compiled().module
+    lock = concurrent.futures.thread._global_shutdown_lock
+    begun = threading.Event()
+
+    def begin():
+        with Ahead(V3) as ahead:
+            ahead.begin(module)
+            begun.set()
+
+    with lock:
+        thread = threading.Thread(target=begin)
+        thread.start()
+        assert begun.wait(20)
+    thread.join()
 
 
 def test_a_gpus_text_is_none_of_llvms_here():
