@@ -102,5 +102,7 @@ def _lying(op: Op, s: Step) -> tuple[Load, ...]:
     batch, (a, b) = _batch(s), (expr_names(x) & set(kept) for x in reads)
     if not batch or a == b or set(s.indices) <= set(kept):
         return ()
-    found = [x for x in reads if op.tensor(x.source).role == "in" and plain_indices(x)]
-    return tuple(x for x in (*found, s.target) if (plain_indices(x) or ("",))[-1] in batch)
+    lying = tuple(x for x in (*reads, s.target) if expr_names(replace(x, index=x.index[-1:])) & batch)
+    if not all(plain_indices(x) and (x is s.target or op.tensor(x.source).role == "in") for x in lying):
+        return ()  # what stays as it lies would be read a number from each line, and a window wants lanes along the batch
+    return lying

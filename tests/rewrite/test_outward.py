@@ -55,6 +55,7 @@ def test_what_ends_in_the_batch_is_copied():
     text("mb", "nb", "mnb"),                                                                      # no sum
     text("bmk", "bkn", "mnb").replace(" }", " where k <= m }"),
     "op f(X: f32[M, K + 1, B], Y: f32[B, K, N]) -> (Z: f32[B, M, N]) { Z[b, m, n] += X[m, k + 1, b] * Y[b, k, n] }",
+    "op f(X: f32[W, C], F: f32[R, C]) -> (Y: f32[W - R + 1, C]) { Y[p, c] += X[p + r, c] * F[r, c] }",   # lanes along channels
 ])
 def test_other_sums_stay(other):
     assert turned_outward(op(other)) == op(other) and find_outward(op(other)) == ()
