@@ -15,9 +15,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate, names
+from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate
 from polyop.ir.op import Op, Range, Step, Tensor
-from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
 
@@ -109,7 +109,7 @@ def _ways(op: Op, s: Step) -> Iterator[Inner]:
     reads = _factors(s.expr, s)
     if s.reduce is None or s.reduce.name != "add" or not s.target.dtype.is_float or s.where or not kept or len(reads) < 3:
         return
-    if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
+    if not is_box(op, s):
         return
     places = [plain_indices(x) for x in reads]
     summed = [i for i in s.indices if i not in kept]

@@ -46,6 +46,11 @@ def plain_indices(x: Load) -> tuple[str, ...] | None:
     return known if len(known) == len(found) == len(set(known)) and not x.guard else None
 
 
+def is_box(op: Op, s: Step) -> bool:
+    """Whether all ranges of `s` go from 0 up to what sizes say."""
+    return all(r.lower == Affine() and names(r.upper) <= set(op.sizes) for r in s.ranges)
+
+
 def fold_of(op: Op, s: Step) -> Fold | None:
     """`s` as a fold over one index from 0 on, whose other conditions bound that index alone or not at all."""
     kept = plain_indices(s.target)

@@ -13,9 +13,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names, volume
+from polyop.ir.expr import Affine, Load, affine, expr_names, loads, volume
 from polyop.ir.op import Op, Step, Tensor
-from polyop.rewrite.folds import plain_indices, replaced
+from polyop.rewrite.folds import is_box, plain_indices, replaced
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
 
@@ -97,7 +97,7 @@ def _lying(op: Op, s: Step) -> tuple[Load, ...]:
     reads, kept = tuple(dict.fromkeys(loads(s.expr))), plain_indices(s.target)
     if s.reduce is None or not kept or s.where or len(reads) != 2 or op.updates or len(op.steps_of(s.target.source)) != 1:
         return ()
-    if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in s.ranges):
+    if not is_box(op, s):
         return ()
     batch, (a, b) = _batch(s), (expr_names(x) & set(kept) for x in reads)
     if not batch or a == b or set(s.indices) <= set(kept):

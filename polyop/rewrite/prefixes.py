@@ -9,12 +9,11 @@ Terms must do without the position: N of them are combined instead of N^2 / 2, i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, expr_names, names, substitute_expr
-from polyop.ir.op import Monoid, Op, Range, Step, Tensor
-from polyop.rewrite.folds import plain_indices
+from polyop.ir.op import Monoid, Op, Step, Tensor
+from polyop.rewrite.folds import is_box, plain_indices, tests_of
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
 
@@ -75,11 +74,11 @@ def _next(s: Step, p: _Prefix, m: Monoid, term: Expr) -> Expr:
 def _prefix(op: Op, s: Step) -> _Prefix | None:
     """What `s` is, if its only condition ties a position of its result to what it reduces, and both go through the same range."""
     kept = plain_indices(s.target) or ()
-    tests = tuple(_tests(s))
+    tests = tests_of(s) or ()
     ranges = {r.index: r for r in s.ranges}
-    if s.reduce is None or s.reduce.fn is None or len(tests) != 1 or len(s.where) != 1 or len(set(kept)) < len(kept):
+    if s.reduce is None or s.reduce.fn is None or len(tests) != 1:
         return None
-    if not all(_is_box(op, r) for r in s.ranges) or not _is_alone(op, s, tuple(ranges[i].upper for i in kept)):
+    if not is_box(op, s) or not _is_alone(op, s, tuple(ranges[i].upper for i in kept)):
         return None
     found = [i for i in ranges if i in names(tests[0])]
     at, over = ([i for i in found if (i in kept) == x] for x in (True, False))
@@ -97,13 +96,3 @@ def _is_alone(op: Op, s: Step, extents: tuple[Affine, ...]) -> bool:
     m, others = s.reduce, [x for x in op.steps_of(s.target.source) if x is not s]
     return not others or (op.tensor(s.target.source).shape == extents and m is not None
                           and all(x.reduce == m and isinstance(x.expr, Const) and x.expr.value == m.identity for x in others))
-
-
-def _tests(s: Step) -> Iterator[Affine]:
-    for w in s.where:
-        if isinstance(w, Test):
-            yield from w.tests
-
-
-def _is_box(op: Op, r: Range) -> bool:
-    return r.lower == Affine() and names(r.upper) <= set(op.sizes)

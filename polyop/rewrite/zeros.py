@@ -16,9 +16,9 @@ from dataclasses import replace
 from functools import reduce
 
 from polyop.ir.dots import ROWS, product
-from polyop.ir.expr import Affine, Apply, Expr, Load, Number, affine, expr_names, names
+from polyop.ir.expr import Apply, Expr, Load, Number, affine, expr_names
 from polyop.ir.op import Op, Step, Tensor
-from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
 
@@ -73,8 +73,7 @@ def _is_plain(op: Op, s: Step) -> bool:
     """Whether `s` alone writes its result, a sum of integers that instructions add products up in, over a box from 0 on."""
     return (s.reduce is not None and s.reduce.name == "add" and any(s.target.dtype in x.sums for x in ROWS)
             and s.target.dtype.is_integer and not s.where and bool(plain_indices(s.target))
-            and len(op.steps_of(s.target.source)) == 1
-            and all(r.lower == Affine() and names(r.upper) <= set(op.sizes) for r in s.ranges))
+            and len(op.steps_of(s.target.source)) == 1 and is_box(op, s))
 
 
 def _is_sum(inside: Sequence[Expr]) -> bool:
