@@ -55,6 +55,12 @@ def arguments(op, sizes, seed=0):
     return values, arrays
 
 
+def integers(op, sizes, seed=1):
+    """Arrays for `op` of small whole numbers, of which sums in any order are the same."""
+    rng = np.random.default_rng(seed)
+    return {t.name: rng.integers(-9, 9, shape_of(t, sizes)).astype(t.dtype.numpy) for t in op.inputs}
+
+
 def shape_of(tensor, sizes):
     return tuple(value(e, sizes) for e in tensor.shape)
 

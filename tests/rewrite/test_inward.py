@@ -15,7 +15,7 @@ from polyop.rewrite.inward import AGAIN, FAR, find_inward, turned_inward
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import regime
 from polyop.rewrite.traffic import MOST
-from tests.rewrite.ops import op
+from tests.rewrite.ops import integers, op
 
 XEON = target("x86:sapphirerapids")
 IMAGE = """op f(X: f32[B, C, H, W], F: f32[K, C, R, S]) -> (Y: f32[B, K, H, W]) where R >= 1, S >= 1 {
@@ -40,8 +40,7 @@ def test_the_sum_is_that_of_the_text(name):
     made = turned_inward(o, {x.source: x.depth})
     check(made)
     for sizes in (dict.fromkeys(o.sizes, 3), {n: 1 + k for k, n in enumerate(o.sizes)}):
-        rng = np.random.default_rng(1)
-        arrays = {t.name: rng.integers(-9, 9, [value(e, sizes) for e in t.shape]).astype(t.dtype.numpy) for t in o.inputs}
+        arrays = integers(o, sizes)
         np.testing.assert_array_equal(evaluate(made, sizes, {}, arrays)["Y"], evaluate(o, sizes, {}, arrays)["Y"])
 
 
