@@ -61,7 +61,8 @@ class Options:
     raised     whether of two bytes of one sort that are multiplied one is raised by 128, since the target multiplies unsigned by
                signed ones, and enough rows share the sums of columns that are taken off in these calls
     bordered   whether images of narrow numbers are copied with their border, since instructions add up their many channels then
-    widened    operands of 16-bit floats that are widened before the product which uses them often enough for that in these calls
+    widened    (operand, type) of narrow operands that are widened before the product which uses them often enough for that in
+               these calls
     inward     (input, dimension) of inputs that lie along the rows of tiles in these calls, and are copied to lie along that
                dimension, which is added up
     late       whether contractions whose large operand lies across their result are computed in its order, and turned afterwards
@@ -117,7 +118,7 @@ class Options:
     factors: int = 0
     raised: bool = False
     bordered: bool = False
-    widened: tuple[str, ...] = ()
+    widened: tuple[tuple[str, str], ...] = ()
     inward: tuple[tuple[str, int], ...] = ()
     late: bool = False
     outward: bool = False

@@ -66,7 +66,7 @@ class Questions:
     inner    the ways in which factors may be taken out of some of those
     alike    those of products of bytes of one sort
     borders  extents of channels of narrow numbers with a border, which those are sums of products of
-    wide     those of products of 16-bit floats
+    wide     those of products of narrow numbers
     late     those of which a large operand lies across the result
     early    operands of those that take little to compute
     outward  those of batches that come last

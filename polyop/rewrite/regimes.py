@@ -69,7 +69,7 @@ class Answers(NamedTuple):
     deep: bool
     raised: bool
     bordered: bool
-    widened: tuple[str, ...]
+    widened: tuple[tuple[str, str], ...]
     outward: bool
     early: tuple[str, ...]
     lent: bool

@@ -46,12 +46,14 @@ def plain_products(op: Op, options: Options) -> Op:
     if options.numerics == "strict" or options.regime != "positive":
         return op
     most = {**options.known, **dict(options.few)}
+    op = single_products(op)
     taken = all_names(op)
-    op = _single_products(op, taken)
     return with_steps(op, lambda s: _made_before(op, s, most, bool(options.rows), options.early, taken))
 
 
-def _single_products(op: Op, taken: set[str]) -> Op:
+def single_products(op: Op) -> Op:
+    """`op` with a sum of its own for each product, and behind it the factors that do without what is added up."""
+    taken = all_names(op)
     op = with_steps(op, _one_by_one)
     return with_steps(op, lambda s: _outside(op, s, taken))
 
@@ -73,7 +75,7 @@ class Early:
 
 def find_early(op: Op) -> tuple[Early, ...]:
     """The operands of `op` that are such."""
-    op, found = _single_products(op, all_names(op)), list[Early]()
+    op, found = single_products(op), list[Early]()
     for s in op.steps:
         kept, factors = plain_indices(s.target) or (), _factors(s.expr)
         extents, later = {r.index: r.upper - r.lower for r in s.ranges}, op.follow_from((s.target.source,))

@@ -1,10 +1,17 @@
-"""Operands of 16-bit floats that a product of matrices uses again and again are widened to f32 once, where it has no instruction.
+"""Narrow operands of a product of matrices, which uses them again and again, are widened once, to what the target multiplies.
 
     C[m, n] += f32(A[m, k]) * f32(B[k, n])     becomes     a[m, k] = f32(A[m, k]);  C[m, n] += a[m, k] * f32(B[k, n])
 
 The loop of a register tile otherwise widens what it reads: elements of the left operand for each tile of columns, on ports that
 multiply too, so that f16 had half the speed of f32. Of the right operand it widens vectors, once for each tile of rows; to do it
-before is worth its traffic only for many more rows. Widening is exact: the sums are those of the text.
+before is worth its traffic only for many more rows.
+
+Where there is an instruction for sums of products of a type that has all numbers of both operands, they get that, as bytes that
+are weights of bf16 activations do:
+
+    C[m, n] += f32(A[m, k]) * f32(B[n, k])     becomes     b[n, k] = bf16(B[n, k]);  C[m, n] += f32(A[m, k]) * f32(b[n, k])
+
+Widening is exact: the sums are those of the text.
 """
 
 from __future__ import annotations
@@ -12,46 +19,58 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from polyop.ir.casts import lossless
 from polyop.ir.dots import dot, product
-from polyop.ir.dtypes import F32
+from polyop.ir.dtypes import BF16, DTYPES, F32, DType
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, expr_names, map_loads, names, volume
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.terms import single_products
 
 LEAST = 64
-"""Results that share an element of an operand which make it worth it to widen the left one on its own."""
+"""Results that share an element of an operand which make it worth it to widen the left one to f32 on its own."""
 ROWS = 192
 """The same of the right one."""
+SHARED = 16
+"""The same of both, to get an instruction."""
 
 
 @dataclass(frozen=True, slots=True)
 class Wide:
-    """A sum of products of two inputs of 16-bit floats, the only sum of its operator: `left` has rows, and `right` columns.
+    """A sum of products of two narrow numbers: `left` has rows, and `right` columns.
 
     columns, rows   the extents of what is kept and `left`, or `right`, does without
+    is_alone        whether it is the only sum of its operator, and both are given
+    is_apart        whether it is one only once factors stand behind it
     """
 
     left: Load
     right: Load
     columns: tuple[Affine, ...]
     rows: tuple[Affine, ...]
+    is_alone: bool
+    is_apart: bool
 
 
 def find_wide(op: Op) -> tuple[Wide, ...]:
-    """The sum of `op`, if it is such."""
-    added = [s for s in op.steps if s.reduce is not None]
-    found = _wide(op, added[0]) if len(added) == 1 else None
-    return (found,) if found else ()
+    """The sums of `op` that are such."""
+    alone = sum(s.reduce is not None for s in op.steps) == 1
+    plain, apart = ({s.target.source: x for s in o.steps if (x := _wide(o, s, alone, o is not op))}
+                    for o in (op, single_products(op)))
+    return tuple((apart | plain).values())
 
 
-def _wide(op: Op, s: Step) -> Wide | None:
+def _wide(op: Op, s: Step, is_alone: bool, is_apart: bool) -> Wide | None:
     kept, factors = plain_indices(s.target), product(s.expr)
     if s.reduce is None or s.reduce.name != "add" or factors is None or factors.raised or s.target.dtype != F32 or not kept:
         return None
     both = factors.a, factors.b
-    if any(x.dtype.bytes_ != 2 or not x.dtype.is_float or op.tensor(x.source).role != "in" for x in both):
+    given = [op.tensor(x.source).role == "in" for x in both]
+    if any(x.dtype.bytes_ > 2 or not lossless(x.dtype, F32) for x in both):
+        return None
+    if any(x.dtype != BF16 and not g for x, g in zip(both, given, strict=True)):
         return None
     having = [x for x in both if kept[-1] in expr_names(x)]
     extents = {r.index: r.upper - r.lower for r in s.ranges}
@@ -59,37 +78,55 @@ def _wide(op: Op, s: Step) -> Wide | None:
         return None
     (right,) = having
     left = both[both[0] == right]
-    without = [tuple(extents[i] for i in kept if i not in expr_names(x)) for x in (left, right)]
-    return Wide(left, right, *without)
+    columns, rows = (tuple(extents[i] for i in kept if i not in expr_names(x)) for x in (left, right))
+    return Wide(left, right, columns, rows, is_alone and all(given), is_apart)
 
 
-def to_widen(found: Sequence[Wide], sizes: Mapping[str, int], target: Target, strict: bool) -> tuple[str, ...]:
-    """The operands that are worth it in a call of these sizes."""
-    out: list[str] = []
+def to_widen(found: Sequence[Wide], sizes: Mapping[str, int], target: Target, strict: bool) -> tuple[tuple[str, str], ...]:
+    """(operand, type) of those that are worth it in a call of these sizes."""
+    out = dict[str, str]()
     for x in found:
         columns, rows = (volume(beside, sizes) for beside in (x.columns, x.rows))
-        apart = dot(target, target.vector_bytes, F32, x.left.dtype, x.right.dtype, strict) is None
-        if apart and min(columns, rows) >= LEAST:
-            out += [x.left.source, *([x.right.source] if rows >= ROWS else [])]
-    return tuple(dict.fromkeys(out))
+        to = _taken(x, target, strict)
+        if to and min(columns, rows) >= SHARED:
+            out |= {y.source: to.name for y in (x.left, x.right) if y.dtype != to}
+        elif not to and _is_half(x) and min(columns, rows) >= LEAST:
+            out |= {y.source: F32.name for y in (x.left, *([x.right] if rows >= ROWS else []))}
+    return tuple(out.items())
 
 
-def widened(op: Op, operands: Sequence[str]) -> Op:
-    """`op` with these operands of its sum widened before."""
+def _taken(x: Wide, target: Target, strict: bool) -> DType | None:
+    """The type of both operands for which there is an instruction, and which has all their numbers."""
+    if x.is_apart and strict:
+        return None
+    both = x.left.dtype, x.right.dtype
+    return next((t for t in (BF16,) if all(lossless(y, t) for y in both)
+                 and dot(target, target.vector_bytes, F32, t, t, strict)), None)
+
+
+def _is_half(x: Wide) -> bool:
+    """Whether both operands are floats, and there is no other sum."""
+    return x.is_alone and not x.is_apart and x.left.dtype.is_float and x.right.dtype.is_float
+
+
+def widened(op: Op, operands: Sequence[tuple[str, str]]) -> Op:
+    """`op` with these operands of its sums widened before, to these types."""
     if not operands:
         return op
+    if any(x.is_apart and {x.left.source, x.right.source} & {*dict(operands)} for x in find_wide(op)):
+        op = single_products(op)
     taken, steps = all_names(op), list[Step]()
     wide: dict[str, Tensor] = {}
-    for name in operands:
-        t = op.tensor(name)
-        new = wide[name] = Tensor(fresh(f"{name}_wide", taken), F32, t.shape, "temp")
+    for name, to in operands:
+        t, dtype = op.tensor(name), DTYPES[to]
+        new = wide[name] = Tensor(fresh(f"{name}_wide", taken), dtype, t.shape, "temp")
         at = tuple(fresh(f"{name}_{d}", taken) for d in range(len(t.shape)))
         place = tuple(map(affine, at))
         ranges = tuple(Range(i, Affine(), e) for i, e in zip(at, t.shape, strict=True))
-        steps.append(Step(Load(new.name, place, F32), None, Apply("cast", (Load(name, place, t.dtype),), F32), ranges))
+        steps.append(Step(Load(new.name, place, dtype), None, Apply("cast", (Load(name, place, t.dtype),), dtype), ranges))
 
     def one(s: Step) -> Step:
-        factors = product(s.expr) if s.reduce is not None else None
+        factors = product(s.expr) if s.reduce is not None and s.target.dtype == F32 else None
         if factors is None or not isinstance(s.expr, Apply):
             return s
         return replace(s, expr=replace(s.expr, args=tuple(map(instead, s.expr.args))))
@@ -98,6 +135,8 @@ def widened(op: Op, operands: Sequence[str]) -> Op:
         inner = e.args[0] if isinstance(e, Apply) and e.fn == "cast" else None
         if not isinstance(inner, Load) or inner.source not in wide:
             return e
-        return map_loads(inner, lambda x: replace(x, source=wide[x.source].name, dtype=F32) if x == inner else x)
+        new = wide[inner.source]
+        found = map_loads(inner, lambda x: replace(x, source=new.name, dtype=new.dtype) if x == inner else x)
+        return found if new.dtype == e.dtype else Apply("cast", (found,), e.dtype)
 
     return replace(op, tensors=(*op.tensors, *wide.values()), steps=(*steps, *map(one, op.steps)))

@@ -1,4 +1,4 @@
-"""Operands of 16-bit floats are widened before a product that uses them often, where no instruction takes them."""
+"""Narrow operands are widened before a product that uses them often: to f32, or to a type that an instruction takes."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import polyop
+from polyop.ir.dtypes import F16, F32
 from polyop.ir.expr import evaluate as value
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
@@ -15,7 +16,7 @@ from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import regime
-from polyop.rewrite.widened import LEAST, ROWS, find_wide, widened
+from polyop.rewrite.widened import LEAST, ROWS, SHARED, find_wide, widened
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import op
 
@@ -30,6 +31,12 @@ TEXTS = {
     "batches": "op f(A: f16[B, M, K], W: f16[K, N]) -> (C: f16[B, M, N]) { C[b, m, n] += A[b, m, k] * W[k, n] }",
     "border": """op f(X: f16[H, Q], W: f16[3, Q, N]) -> (C: f32[H, N]) {
         C[p, n] += f32((X[p + r - 1, q] else 0)) * f32(W[r, q, n])  where p in 0:H }""",
+    "bytes": "op f(A: u8[M, K], B: i8[N, K]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, k]) * f32(B[n, k]) }",
+    "weights": "op f(A: bf16[M, K], B: i8[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }",
+    "scaled": """op f(A: bf16[M, K], B: i8[N, K], s: f32[N]) -> (C: f32[M, N]) {
+        C[m, n] += f32(A[m, k]) * (f32(B[n, k]) * s[n]) }""",
+    "two layers": """op f(A: bf16[M, K], B: i8[K, L], D: i8[L, N]) -> (E: f32[M, N]) {
+        C[m, l] += f32(A[m, k]) * f32(B[k, l]); c[m, l] = bf16(C[m, l]); E[m, n] += f32(c[m, l]) * f32(D[l, n]) }""",
     "used again": """op f(A: f16[M, K], B: f16[K, N], s: f32[N]) -> (Y: f32[M, N]) {
         C[m, n] += f32(A[m, k]) * f32(B[k, n])
         Y[m, n] = C[m, n] * s[n] }""",
@@ -39,9 +46,11 @@ TEXTS = {
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_sum_is_that_of_the_text(name):
     o = op(TEXTS[name])
-    (x,) = find_wide(o)
-    for operands in ((x.left.source,), (x.right.source,), tuple(dict.fromkeys((x.left.source, x.right.source)))):
-        made = widened(o, operands)
+    given = [t.name for t in o.inputs]
+    both = tuple(y.source for x in find_wide(o) for y in (x.left, x.right) if y.source in given)
+    to = "f32" if any(t.dtype == F16 for t in o.inputs) else "bf16"
+    for operands in (both[:1], both[1:2], tuple(dict.fromkeys(both))):
+        made = widened(o, tuple((n, to) for n in operands if o.tensor(n).dtype.name != to))
         check(made)
         for sizes in (dict.fromkeys(o.sizes, 3), {n: 1 + k for k, n in enumerate(o.sizes)}, dict.fromkeys(o.sizes, 0)):
             rng = np.random.default_rng(len(operands))
@@ -52,37 +61,66 @@ def test_the_sum_is_that_of_the_text(name):
 
 
 def test_widened_operands_stand_before_the_sum():
-    assert [str(s).split("  where")[0] for s in widened(op(PRODUCT), ("A",)).steps][:2] == [
+    assert [str(s).split("  where")[0] for s in widened(op(PRODUCT), (("A", "f32"),)).steps][:2] == [
         "A_wide[A_0, A_1] = f32(A[A_0, A_1])", "C_sum[m, n] += (A_wide[m, k] * f32(B[k, n]))"]
+    assert [str(s).split("  where")[0] for s in widened(op(TEXTS["scaled"]), (("B", "bf16"),)).steps] == [
+        "B_wide[B_0, B_1] = bf16(B[B_0, B_1])", "C_sum[m, n] += (f32(A[m, k]) * f32(B_wide[n, k]))",
+        "C[m, n] = (C_sum[m, n] * s[n])"]
     assert widened(op(PRODUCT), ()) == op(PRODUCT)
 
 
 @pytest.mark.parametrize("text", [
     "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }",           # wide
     "op f(A: f16[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, k]) * B[k, n] }",
+    "op f(A: bf16[M, K], B: i32[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, k]) * f32(B[k, n]) }",  # more numbers than f32 has
+    "op f(A: i8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }",  # no floats
     "op f(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m, n] max= f32(A[m, k]) * f32(B[k, n]) }",  # no sum
     "op f(A: f16[M, N], B: f16[M, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, n]) * f32(B[m, n]) }",  # nothing is used again
-    """op f(A: f16[M, K], B: f16[K, L], D: f16[L, N]) -> (E: f32[M, N]) {
-        C[m, l] += f32(A[m, k]) * f32(B[k, l]); E[m, n] += C[m, l] * f32(D[l, n]) }""",  # two sums
 ])
 def test_other_sums_stay(text):
     assert find_wide(op(text)) == ()
 
 
-def options(text: str, t=V4, **sizes: int) -> Options:
+def options(text: str, t=V4, numerics: str = "fast", **sizes: int) -> Options:
     o = op(text)
-    return regime(questions(o), sizes, Options(), t)
+    return regime(questions(o), sizes, Options(numerics=numerics), t)
 
 
 def test_which_calls_widen():
-    assert options(PRODUCT, M=ROWS, N=LEAST, K=10).widened == ("A", "B")
-    assert options(PRODUCT, M=ROWS - 1, N=LEAST, K=10).widened == ("A",)
+    assert options(PRODUCT, M=ROWS, N=LEAST, K=10).widened == (("A", "f32"), ("B", "f32"))
+    assert options(PRODUCT, M=ROWS - 1, N=LEAST, K=10).widened == (("A", "f32"),)
     assert options(PRODUCT, M=LEAST - 1, N=1000, K=10).widened == () == options(PRODUCT, M=1000, N=LEAST - 1, K=10).widened
     brain = PRODUCT.replace("f16", "bf16")
     assert options(brain, BRAIN, M=500, N=500, K=500).widened == ()
-    assert options(brain, V4, M=500, N=500, K=500).widened == ("A", "B")
-    asked = replace(Options(), widened=("A",))
+    assert options(brain, V4, M=500, N=500, K=500).widened == (("A", "f32"), ("B", "f32"))
+    two = """op f(A: f16[M, K], B: f16[K, L], D: f16[L, N]) -> (E: f32[M, N]) {
+        C[m, l] += f32(A[m, k]) * f32(B[k, l]); E[m, n] += C[m, l] * f32(D[l, n]) }"""
+    assert options(two, V4, M=500, N=500, K=500, L=500).widened == ()
+    asked = replace(Options(), widened=(("A", "f32"),))
     assert everyday(asked, Options()).widened == ()
+
+
+def test_bytes_become_what_an_instruction_takes():
+    many = {"M": SHARED, "N": SHARED, "K": 10, "L": SHARED}
+    for name in ("weights", "scaled"):
+        assert options(TEXTS[name], BRAIN, **many).widened == (("B", "bf16"),)
+        assert options(TEXTS[name], BRAIN, **many | {"M": SHARED - 1}).widened == () == options(TEXTS[name], V4, **many).widened
+    assert options(TEXTS["bytes"], BRAIN, **many).widened == (("A", "bf16"), ("B", "bf16"))
+    assert options(TEXTS["two layers"], BRAIN, **many).widened == (("B", "bf16"), ("D", "bf16"))
+    assert options(TEXTS["scaled"], BRAIN, "strict", **many).widened == ()
+    assert options(TEXTS["weights"].replace("i8", "i16"), BRAIN, **many).widened == ()  # bf16 has not all of them
+
+
+@pytest.mark.parametrize("name,m,k,n", [("weights", 16, 33, 17), ("scaled", 17, 1, 33), ("bytes", 31, 65, 16)])
+def test_calls_with_bytes_get_it_right(name, m, k, n):
+    o, f = op(TEXTS[name]), polyop.op(TEXTS[name])
+    rng, sizes = np.random.default_rng(m), {"M": m, "K": k, "N": n}
+    arrays = [rng.integers(0, 200, [value(e, sizes) for e in t.shape]).astype(np.uint8).view(np.int8).astype(t.dtype.numpy)
+              if t.dtype != F32 else rng.integers(-3, 4, n).astype(np.float32) for t in o.inputs]
+    a, b, *scales = (x.astype(np.float64) for x in arrays)
+    want = (a @ (b if name == "weights" else b.T)) * (scales[0] if scales else 1)
+    for _ in range(4):  # the second one may have a kernel of its own
+        np.testing.assert_array_equal(f(*arrays).astype(np.float64), want)
 
 
 @pytest.mark.parametrize("m,k,n", [(ROWS, 33, LEAST), (200, 64, 100), (65, 17, 70), (193, 1, 65)])
