@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from polyop.ir.op import Op
@@ -12,6 +13,7 @@ from polyop.ir.target import Target
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
+from polyop.rewrite.regimes import Regimes, regimes_of
 from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
@@ -31,10 +33,19 @@ class Merged:
     def __init__(self, op: Op, groups: tuple[Group, ...]) -> None:
         self.flat = flatten(op, groups)
         self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
-        self.questions = questions(self.flat.op)
         self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
         self.on_gpus: store.Memo[Kernel | GpuKernel | Interpreted] = store.Memo()
         self.loans = Loans()
+
+    @cached_property
+    def regimes(self) -> Regimes:
+        """What to ask of calls on a CPU."""
+        return regimes_of(self.flat.op)
+
+    @cached_property
+    def questions(self) -> Questions:
+        """What to ask of calls on a GPU."""
+        return questions(self.flat.op)
 
 
 class Known:

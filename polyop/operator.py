@@ -22,8 +22,8 @@ from polyop.ir.words import in_users_words
 from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.ones import assumed
-from polyop.rewrite.questions import Questions, questions
-from polyop.rewrite.regimes import answers, regime, with_answers
+from polyop.rewrite.questions import questions
+from polyop.rewrite.regimes import Regimes, answers, as_it_lies, regime, with_answers
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
@@ -188,16 +188,18 @@ class Operator:
     def _wish(self, form: Form, sizes: dict[str, int]) -> Wish:
         """What a call of these sizes asks for, all of them at least 1, and what carries it out."""
         merged, count, target = form.merged, threads.get_num_threads(), cpu.resolve(self.target)
-        said = count > 1, *answers(merged.questions, sizes, self.options, target, count)
+        found = answers(merged.regimes, sizes, self.options, target, count)
+        said = count > 1, *found.values()
         wish = form.wishes.get(said)
         if wish is None:
-            options = with_threads(with_answers(self.options, said[1:]), count)
-            wish = form.wants(said, Wish(options, _as_it_lies(merged.questions, form.units(options.ones), options)))
+            options = with_threads(with_answers(self.options, found), count)
+            units = form.units(options.ones)
+            wish = form.wants(said, Wish(options, (units, as_it_lies(merged.regimes, units, options))))
         if wish.made != len(merged.kernels):
             wish.made, wish.taken = len(merged.kernels), wish.asked
             if wish.asked not in merged.kernels:
-                found = self._lender(merged, wish.asked, form.units)
-                wish.taken = found if found != wish.asked else None
+                lending = self._lender(merged, wish.asked, form.units)
+                wish.taken = lending if lending != wish.asked else None
         return wish
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> tuple[Any, _Made | None]:
@@ -223,7 +225,7 @@ class Operator:
             result, planned = self._on_gpu(merged, seen, bound, names, values + outs)
             self._remembered(key, planned)
             return result, None
-        options = self._variant(merged.questions, seen.sizes)
+        options = self._variant(merged.regimes, seen.sizes)
         points = work(op, bound.sizes)
         k, taken = self._kernel(merged, seen, options, key, points)
         served = taken[1]
@@ -280,17 +282,18 @@ class Operator:
     def _op(self, choice: Choice) -> Op:
         return self._ops.get(_exactly(choice), lambda: self._instantiate(choice))
 
-    def _variant(self, q: Questions, sizes: dict[str, int]) -> Options:
+    def _variant(self, regimes: Regimes, sizes: dict[str, int]) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
         options, count = self.options, threads.get_num_threads()
         positive = min(sizes.values(), default=1) > 0
-        found = regime(q, sizes, options, cpu.resolve(self.target), count) if positive else replace(options, regime="any")
+        found = regime(regimes, sizes, options, cpu.resolve(self.target), count) if positive else replace(options, regime="any")
         return with_threads(found, count)
 
     def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
                 points: int) -> tuple[Kernel | Interpreted, Key]:
         """The kernel for a call that asks for `options`, and its key: it may serve for one that is not there yet."""
-        asked = _as_it_lies(merged.questions, layout(seen.op, seen.views, options.ones), options)
+        units = layout(seen.op, seen.views, options.ones)
+        asked = units, as_it_lies(merged.regimes, units, options)
         taken = self._lent(merged, seen, asked, look, points) or asked
         target = cpu.resolve(self.target)
         if target.family != "x86":
@@ -413,12 +416,3 @@ def _roomy(f: Callable[[], T]) -> T:
         return f()
     except RecursionError:
         return with_room(f)
-
-
-def _as_it_lies(q: Questions, units: Layout, options: Options) -> Key:
-    """What finds the kernel of a call: what lies across a result by the text, or apart for a batch, may not in memory."""
-    across = all(units.unit(x.tensors[0]) == len(x.operand) - 1 and units.unit(x.tensors[1]) == len(x.result) - 1 for x in q.late)
-    apart = all(units.unit(t) == rank - 1 for x in q.outward for t, rank in x.tensors)
-    no = (*((("late", False),) if options.late and not across else ()),
-          *((("outward", False),) if options.outward and not apart else ()))
-    return (units, altered(options, no) if no else options)

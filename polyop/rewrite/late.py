@@ -8,10 +8,12 @@ be copied in turned squares, which take a line here and a line there; as it lies
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
 from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.options import Layout
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
@@ -38,6 +40,11 @@ def find_late(op: Op) -> tuple[Late, ...]:
     found = [(s, order) for s in op.steps if (order := _order(op, s))]
     return tuple(Late((x.source, s.target.source), op.tensor(x.source).shape, op.tensor(s.target.source).shape, x.dtype.bytes_)
                  for s, (x, _) in found)
+
+
+def lie_so(found: Sequence[Late], units: Layout) -> bool:
+    """Whether in memory, too, each such operand lies across its result."""
+    return all(units.unit(x.tensors[0]) == len(x.operand) - 1 and units.unit(x.tensors[1]) == len(x.result) - 1 for x in found)
 
 
 def turned_late(op: Op) -> Op:

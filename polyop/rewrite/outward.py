@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Load, affine, expr_names, loads, volume
 from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.options import Layout
 from polyop.rewrite.folds import is_box, plain_indices, replaced
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
@@ -53,9 +54,14 @@ def find_outward(op: Op) -> tuple[Outward, ...]:
     return tuple(out)
 
 
-def turning_pays(found: Sequence[Outward], sizes: Mapping[str, int]) -> bool:
+def copies_pay(found: Sequence[Outward], sizes: Mapping[str, int]) -> bool:
     """Whether what is copied in a call of these sizes is used often enough; a result is if nothing else need be copied."""
     return any(x.only or min(volume(u, sizes) for u in x.uses) >= (LANES if x.all_ else TIMES) for x in found)
+
+
+def lie_so(found: Sequence[Outward], units: Layout) -> bool:
+    """Whether in memory, too, the batch comes last where it does in the text."""
+    return all(units.unit(t) == rank - 1 for x in found for t, rank in x.tensors)
 
 
 def turned_outward(op: Op) -> Op:

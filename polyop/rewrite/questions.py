@@ -7,28 +7,23 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite import contracted
-from polyop.rewrite.bordered import find_borders
 from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.contracted import Short, Sides, is_window
 from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.inward import Lying, find_inward
 from polyop.rewrite.late import Late, find_late
-from polyop.rewrite.outward import Outward, find_outward
 from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.positions import bounding
-from polyop.rewrite.raised import Alike, find_alike
 from polyop.rewrite.residues import cut_into_residues
-from polyop.rewrite.scans import Row, find_abreast, find_rows
+from polyop.rewrite.scans import Row, find_rows
 from polyop.rewrite.shares import Sum, lines, sums
-from polyop.rewrite.terms import Early, find_early
-from polyop.rewrite.triangles import find_triangle
-from polyop.rewrite.widened import Wide, find_wide
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Questions:
-    """What decides about the kernel of a call.
+    """What decides about the kernel of a call, as far as several regimes ask for it; `regimes.py` has what each finds by itself.
 
+    op       what all of it is said of: contractions are cut into residue classes there
     narrow   the last extents of what contractions write, `n` of `A[m, k] * B[k, n]`, and of any reduction with rows: where one
              is 1, lanes would have one element, and another loop could have them
     windows  the sizes that some index of a contraction runs over which is added to another: where one is 1, as in a convolution
@@ -57,26 +52,18 @@ class Questions:
     brief    the same for one or several, extents of its result, and the bytes of an element
     far      the sizes that bound positions which would fit into 32 bits if the sizes do
     scans    the rows that scans go along
-    abreast  (how many in each dimension beside, elements) of rows that scans go along by one addition or multiplication a step
-    carried  (elements of a row, bytes of one) of results whose rows are made of rows before, where nothing is added up
     passes   reductions that need each other's results, and could be done in one pass
     splits   those whose rows may be cut into shares
     chains   what hands over temporaries with rows to spare
     sums     reductions that may be cut into shares
     inner    the ways in which factors may be taken out of some of those
-    alike    those of products of bytes of one sort
-    borders  extents of channels of narrow numbers with a border, which those are sums of products of
-    wide     those of products of narrow numbers
     late     those of which a large operand lies across the result
-    early    operands of those that take little to compute
-    outward  those of batches that come last
     inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
-    kept     (elements of a row, bytes of one) of temporaries that are reduced row by row and then become a result, in place
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
-    aside    (elements of a row, bytes of one) of what is found row by row from those before, each column from itself alone
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
 
+    op: Op
     narrow: tuple[str, ...]
     windows: tuple[str, ...]
     slides: tuple[str, ...]
@@ -97,23 +84,14 @@ class Questions:
     brief: tuple[tuple[Affine, ...], tuple[Affine, ...], int]
     far: tuple[str, ...]
     scans: tuple[Row, ...]
-    abreast: tuple[tuple[tuple[Affine, ...], Affine], ...]
-    carried: tuple[tuple[Affine, int], ...]
     passes: tuple[Pass, ...]
     splits: tuple[Split, ...]
     chains: tuple[Chain, ...]
     sums: tuple[Sum, ...]
     inner: tuple[tuple[Inner, ...], ...]
-    alike: tuple[Alike, ...]
-    borders: tuple[tuple[Affine, ...], ...]
-    wide: tuple[Wide, ...]
     late: tuple[Late, ...]
-    early: tuple[Early, ...]
-    outward: tuple[Outward, ...]
     inward: tuple[Lying, ...]
-    kept: tuple[tuple[tuple[Affine, ...], int], ...]
     little: tuple[Affine, ...]
-    aside: tuple[tuple[Affine, int], ...]
     lines: tuple[str, ...]
 
 
@@ -129,7 +107,7 @@ def questions(op: Op) -> Questions:
     slides, slid = _slides(op)
     passes, splits = find_both(op)
     return Questions(
-        narrow=tuple(n for n in op.sizes if n in found), windows=_windows(op, [s for s, _ in contractions]),
+        op, narrow=tuple(n for n in op.sizes if n in found), windows=_windows(op, [s for s, _ in contractions]),
         slides=slides, slid=slid,
         short=tuple(contracted.short(op, s, last) for s, last in contractions if contracted.is_reused(s, last)),
         upright=contracted.uprights(op, contractions), heads=contracted.heads(op, contractions),
@@ -139,11 +117,9 @@ def questions(op: Op) -> Questions:
         unpacked=contracted.unpacked(op, one), packed=contracted.packed(op, one),
         sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
-        scans=find_rows(op), abreast=find_abreast(op), carried=_carried(op), passes=passes, splits=splits,
-        chains=find_chains(op), sums=sums(op), inner=find_inner(op), alike=find_alike(op), borders=find_borders(op),
-        wide=find_wide(op),
-        late=find_late(op), early=find_early(op), outward=find_outward(op), inward=find_inward(op), kept=_kept(op),
-        little=contracted.little(op, contractions), aside=_aside(op), lines=lines(op))
+        scans=find_rows(op), passes=passes, splits=splits, chains=find_chains(op), sums=sums(op),
+        inner=find_inner(op), late=find_late(op), inward=find_inward(op), little=contracted.little(op, contractions),
+        lines=lines(op))
 
 
 def windows(op: Op) -> tuple[str, ...]:
@@ -181,43 +157,3 @@ def _slides(op: Op) -> tuple[tuple[str, ...], tuple[Affine, ...]]:
             found |= set(own)
             slid.append(op.tensor(s.target.source).shape[-2])
     return tuple(n for n in op.sizes if n in found), tuple(slid)
-
-
-def _kept(op: Op) -> tuple[tuple[tuple[Affine, ...], int], ...]:
-    """Those that are written by one step, and whose result is."""
-    found = []
-    for s in op.steps:
-        if s.reduce is not None or op.tensor(s.target.source).role != "out" or len(op.steps_of(s.target.source)) != 1:
-            continue
-        for t in {x.source: op.tensor(x.source) for x in loads(s.expr) if x.index == s.target.index}.values():
-            sums = [r for r in op.steps if r.reduce is not None and any(x.source == t.name for x in loads(r.expr))]
-            over = {i for r in sums for i in set(r.indices) - expr_names(r.target)}
-            row = {p: e for r in sums for x in loads(r.expr) if x.source == t.name
-                   for p, e in zip(x.index, t.shape, strict=True) if isinstance(p, Affine) and p.name in over}
-            if row and t.role == "temp" and t.dtype == s.target.dtype and len(op.steps_of(t.name)) == 1:
-                found.append((tuple(row.values()), t.dtype.bytes_))
-    return tuple(found)
-
-
-def _aside(op: Op) -> tuple[tuple[Affine, int], ...]:
-    """Those of triangular systems: `n` of `s[i, n] += L[i, k] * X[k, n] where k < i`."""
-    t = find_triangle(op)
-    last = t.update.target.index[-1] if t else Affine()
-    if t is None or not isinstance(last, Affine) or last.name in (None, t.turn):
-        return ()
-    own, shape = op.tensor(t.written), op.tensor(t.partial).shape
-    reads = [x for x in t.update.reads if x.source == t.written]
-    alone = all(x.index[-1] == last for x in reads) and names(shape[-1]) <= set(op.sizes)
-    return ((shape[-1], own.dtype.bytes_),) if alone else ()
-
-
-def _carried(op: Op) -> tuple[tuple[Affine, int], ...]:
-    """The rows of results that are made of others, at the same place of these alone: `Y[n - 1, c]`."""
-    found = []
-    for s in op.steps if all(s.reduce is None for s in op.steps) else ():
-        t, at = op.tensor(s.target.source), s.target.index
-        later = op.follow_from((t.name,)) if at and isinstance(at[-1], Affine) and at[-1].name in s.indices else frozenset()
-        back = [x for x in s.reads if x.source in later]
-        if back and all(x.index[-1:] == at[-1:] for x in back) and t.role != "temp" and names(t.shape[-1]) <= set(op.sizes):
-            found.append((t.shape[-1], t.dtype.bytes_))
-    return tuple(found)

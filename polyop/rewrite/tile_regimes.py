@@ -69,7 +69,7 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     if plain and factors and len(q.inner) == 1:  # tiles are the inner sum's, which is a product of matrices
         height, short = inner_height(q.inner[0][factors - 1], sizes, target), 0
     plain, pair = plain and not factors, 0
-    inward = to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ()
+    inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ())
     height = height_inward(q, sizes, target, height) if inward and q.tile else height
     late = options.late or (bool(q.late) and plain and not fixed and lies_across(q, sizes, target))
     if late:  # tiles are those of another result
@@ -262,3 +262,24 @@ def rows_stay(q: Questions, sizes: Mapping[str, int], target: Target, turned: bo
     is_matrix = not turned and len(q.sides.columns) == 1
     often = prod(sizes[n] for n in q.windows) > 1 or (lies and is_matrix and volume(rows, sizes) <= FEW)
     return often and volume(stays, sizes) * q.tile[2] <= target.l2 // 2 and volume(comes, sizes) * q.tile[2] > target.l2
+
+
+def tile_kinds(q: Questions) -> tuple[str, ...]:
+    """The sorts of calls whose tiles are others, in words."""
+    out = [f"where {n} is 1" for n in q.windows]
+    out += [f"where {n} is one of 2 to {WINDOW}" for n in q.slides]
+    out += [f"where {n} is at most {COLUMNS}" for n in q.heads]
+    out += [f"where {' or '.join(q.turns)} is 1, at most 4, 8, 16, or 32"] if q.turns else []
+    those = " and ".join(e.name for e in q.little if e.name)
+    out += [f"where {those} are all at most {most_of_little(q)}, one for each"] if those else []
+    found = (
+        (any(rows is None or rows for rows in q.rows), "a contraction has one row, at most 4, or at most 8"),
+        (q.upright, f"a row of a product's result has at most {UPRIGHT} bytes, and there are more rows"),
+        (q.short, f"a row of a contraction's result has at most {LINE} bytes, or leaves too many lanes empty"),
+        (q.tile, "register tiles of another height are less empty"),
+        (q.inner, "a sum from which factors may be taken out is long"),
+        (q.late, "an operand that lies across the result of a contraction is large"),
+        (q.inward, "each element of an operand that lies along the rows of a contraction is used often"),
+        (q.brief[0], f"each of many results has at most {BRIEF} terms, one for each number of these"),
+        (q.strips, f"the result of summing rows has at most {STRIP} bytes"))
+    return (*out, *(f"in which {words}" for has, words in found if has))

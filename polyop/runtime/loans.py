@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 
-from polyop.ir.options import Layout, Options
+from polyop.ir.options import Layout, Options, altered
 
 MOST = 5e8
 """Nanoseconds, as `cost` estimates them, of the calls of one sort that another's kernel carries out. Compiling one of their own
@@ -28,6 +28,9 @@ TIMES = 3
 LOOKS = 4096
 """Calls that are remembered."""
 
+KEPT = ("regime", "near", "cascade", "threads")
+"""The options of a call that whatever serves for it must have, too: all others make its own kernel faster, and no more."""
+
 Key = tuple[Layout, Options]
 """What a kernel is found by."""
 
@@ -36,14 +39,9 @@ Key = tuple[Layout, Options]
 def everyday(asked: Options, given: Options) -> Options:
     """The options of the kernel for all sizes of at least one, where a call asks for `asked` of an operator with options `given`.
 
-    Notes   What else `asked` says decides what a kernel may count on, so it stays.
+    Notes   What a kernel of any sizes counts on, or does as long whatever the sizes, stays as `asked` says.
     """
-    return replace(asked, ones=given.ones, fixed=given.fixed, short=given.short, rows=given.rows, few=given.few,
-                   height=given.height, pair=given.pair, strip=given.strip, overlap=given.overlap,
-                   paged=given.paged, broad=given.broad, flat=given.flat, slim=given.slim, columns=given.columns,
-                   along=given.along, abreast=given.abreast, shares=given.shares, factors=given.factors, raised=given.raised,
-                   bordered=given.bordered, widened=given.widened, inward=given.inward,
-                   late=given.late, early=given.early, lent=given.lent, deep=given.deep)
+    return altered(given, tuple((n, getattr(asked, n)) for n in KEPT if getattr(asked, n) != getattr(given, n)))
 
 
 def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:

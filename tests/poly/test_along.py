@@ -13,8 +13,8 @@ from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import kinds, regime, regimes_of
+from polyop.rewrite.row_regimes import find_carried
 from polyop.runtime.layout import contiguous
 
 HEAD = "op f(X: f32[N, C], D: f32[C]) -> (Y: f32[N, C]) "
@@ -77,12 +77,12 @@ def test_results_at_every_border_of_runs(text, shape):
     (127, 1, 0), (128, 1, 256 << 10), (100000, 1, 256 << 10), (511, 2, 0), (512, 2, 1024), (2047, 2, 1024), (2048, 2, 4096),
     (2048, 4, 1024), (100000, 4, 32768)])
 def test_long_rows_are_taken_whole_by_one_thread_and_in_runs_by_several(columns, threads, along):
-    found = regime(questions(op_of(SUM)), {"N": 50, "C": columns}, Options(), target("x86:sapphirerapids"), threads)
+    found = regime(regimes_of(op_of(SUM)), {"N": 50, "C": columns}, Options(), target("x86:sapphirerapids"), threads)
     assert found.along == along
 
 
 @pytest.mark.parametrize("text", [BESIDE, KEPT])
 def test_rows_that_wait_for_their_neighbours_or_are_no_result_ask_nothing(text):
-    assert not questions(op_of(text)).carried
+    assert not find_carried(op_of(text))
     assert not any("rows before" in k for k in kinds(op_of(text)))
     assert any("rows before" in k for k in kinds(op_of(SUM)))

@@ -15,8 +15,7 @@ from polyop.ir.options import Layout, Options
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.runtime import threads
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op as op_of
@@ -57,18 +56,18 @@ def middle(text: str, options: Options) -> Middle:
 def test_sums_are_cut_where_threads_would_have_too_little_to_share(text: str, m: int, n: int, k: int, share: int) -> None:
     op = op_of(text)
     sizes = {s: x for s, x in (("M", m), ("N", n), ("K", k)) if s in op.sizes}
-    found = regime(questions(op), sizes, Options(), V4, 2).shares
+    found = regime(regimes_of(op), sizes, Options(), V4, 2).shares
     assert found == (((op.outputs[0].name, share),) if share else ())
-    assert regime(questions(op), sizes, Options(), V4, 8).shares == found, "else results depend on the number of threads"
-    assert regime(questions(op), sizes, Options(), V4, 1).shares == ()
-    assert regime(questions(op), sizes, Options(numerics="strict"), V4, 2).shares == ()
+    assert regime(regimes_of(op), sizes, Options(), V4, 8).shares == found, "else results depend on the number of threads"
+    assert regime(regimes_of(op), sizes, Options(), V4, 1).shares == ()
+    assert regime(regimes_of(op), sizes, Options(numerics="strict"), V4, 2).shares == ()
 
 
 @pytest.mark.parametrize(("deep", "share"), [((192, 188), 12), ((1000, 64), 4), ((100, 63), 6), ((8, 2000), 125), ((1, 2047), 0)])
 def test_a_product_along_several_indices_has_shares_of_one_along_which_neighbours_do_not_lie(deep, share) -> None:
-    q, (long, cut) = questions(op_of(TWICE)), deep
+    q, (long, cut) = regimes_of(op_of(TWICE)), deep
     sizes = {"L": long, "K": cut, "J": 188, "I": 192}
-    assert q.sums[0].index == "k"
+    assert q.questions.sums[0].index == "k"
     assert regime(q, sizes, Options(), V4, 2).shares == ((("Z", share),) if share else ())
 
 

@@ -13,8 +13,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.bordered import CHANNELS, with_borders
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from tests.rewrite.ops import arguments, op
 
 AMX = target("x86:sapphirerapids")
@@ -76,6 +75,6 @@ def test_kernels_compute_it():
 
 
 def test_few_channels_are_read_in_place():
-    q, sizes = questions(op(TEXTS["bf16"])), {"B": 1, "H": 28, "W": 28, "C": CHANNELS, "K": 64}
+    q, sizes = regimes_of(op(TEXTS["bf16"])), {"B": 1, "H": 28, "W": 28, "C": CHANNELS, "K": 64}
     assert regime(q, sizes, Options(), AMX).bordered
     assert not regime(q, sizes | {"C": CHANNELS - 1}, Options(), AMX).bordered

@@ -13,8 +13,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.factors import COLUMNS, DEPTH, MOST, find_inner, taken_out
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import library, op
 
@@ -77,7 +76,7 @@ def test_what_has_no_factor_to_take_out_stays_as_it_is(text):
 
 
 def test_factors_are_taken_out_where_the_inner_sum_is_long():
-    q, sizes = questions(library("linalg", "mttkrp")), {"I": 99, "J": 99, "K": DEPTH, "R": COLUMNS}
+    q, sizes = regimes_of(library("linalg", "mttkrp")), {"I": 99, "J": 99, "K": DEPTH, "R": COLUMNS}
     assert regime(q, sizes, Options(), V4).factors
     assert regime(q, sizes | {"R": MOST * DEPTH}, Options(), V4).factors
     assert not regime(q, sizes | {"R": MOST * DEPTH + 1}, Options(), V4).factors
@@ -88,8 +87,8 @@ def test_factors_are_taken_out_where_the_inner_sum_is_long():
 
 
 def test_of_two_ways_the_one_with_far_fewer_terms_is_taken():
-    q, sizes = questions(op(TEXTS["low rank"])), {"I": 500, "R": 500, "J": 500, "K": 500}
-    assert [str(w.over) for w in q.inner[0]] == ["j", "k"]
+    q, sizes = regimes_of(op(TEXTS["low rank"])), {"I": 500, "R": 500, "J": 500, "K": 500}
+    assert [str(w.over) for w in q.questions.inner[0]] == ["j", "k"]
     assert regime(q, sizes, Options(), V4).factors == 1               # as many terms either way: what lies last in memory
     assert regime(q, sizes | {"J": 16}, Options(), V4).factors == 2   # a product of 500 x 16, not of 500 x 500
     assert regime(q, sizes | {"I": 50}, Options(), V4).factors == 2

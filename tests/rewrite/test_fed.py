@@ -11,8 +11,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 from polyop.poly.verify import first_failure, prove
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.rewrite.shares import cut_into_shares, sums
 from tests.rewrite.ops import op
 
@@ -86,7 +85,7 @@ def test_both_are_in_one_loop_over_shares(name, threads):
     (1000, 10000, 0),   # too few rows are
 ])
 def test_rows_that_are_read_twice_stay_in_the_second_cache(m, n, share):
-    q, sizes = questions(op(ATAX)), {"M": m, "N": n}
+    q, sizes = regimes_of(op(ATAX)), {"M": m, "N": n}
     wanted = (("s", share),) if share else ()
     assert regime(q, sizes, Options(), V4, 1).shares == wanted
     assert regime(q, sizes, Options(numerics="strict"), V4, 1).shares == ()

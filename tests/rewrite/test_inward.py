@@ -12,8 +12,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.inward import AGAIN, FAR, find_inward, turned_inward
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.rewrite.traffic import MOST
 from tests.rewrite.ops import integers, op
 
@@ -86,7 +85,7 @@ def test_what_lies_another_way_stays(text):
 
 
 def asked(threads: int = 1, **sizes: int) -> Options:
-    return regime(questions(op(IMAGE)), dict({"B": 1, "R": 3, "S": 3}, **sizes), Options(), XEON, threads)
+    return regime(regimes_of(op(IMAGE)), dict({"B": 1, "R": 3, "S": 3}, **sizes), Options(), XEON, threads)
 
 
 def test_windows_that_use_each_element_often_ask_for_it():
@@ -113,7 +112,7 @@ def test_large_copies_are_made_image_by_image():
 
 def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies():
     halved = IMAGE.replace("K, H, W", "K, (H + 1) / 2, (W + 1) / 2").replace("p + r", "2*p + r").replace("q + s", "2*q + s")
-    q = questions(op(halved.replace("0:H", "0:(H + 1) / 2").replace("0:W", "0:(W + 1) / 2")))
+    q = regimes_of(op(halved.replace("0:H", "0:(H + 1) / 2").replace("0:W", "0:(W + 1) / 2")))
     sizes = {"B": 8, "C": 128, "H": 56, "W": 56, "R": 3, "S": 3}
     few, many = (regime(q, {**sizes, "K": k}, Options(), XEON, 2) for k in (128, 256))  # 288 and 576 uses of each element
     assert few.short == many.short == TURNED

@@ -11,10 +11,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
-from polyop.operator import _as_it_lies
 from polyop.rewrite.late import TIMES, find_late, turned_late
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.rewrite.tile_regimes import TERMS
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
@@ -65,10 +63,10 @@ def test_calls_with_large_operands_ask_for_it():
     sizes = {"A": 64, "B": 512, "J": 32, "K": 64}
     assert AVX512.stream_bytes == 64 * 64 * 512 * 4 and TIMES * 32 == 64
     for other, late in (({}, True), ({"A": 63}, False), ({"J": 33}, False), ({"A": 99}, True)):
-        assert regime(questions(ACROSS), sizes | other, Options(), AVX512).late is late
-    assert not regime(questions(ACROSS), sizes, Options(special=False), AVX512).late
+        assert regime(regimes_of(ACROSS), sizes | other, Options(), AVX512).late is late
+    assert not regime(regimes_of(ACROSS), sizes, Options(special=False), AVX512).late
     for k in (TERMS, TERMS + 1):
-        assert dict(regime(questions(ACROSS), sizes | {"K": k}, Options(), AVX512).fixed) == ({"K": k} if k == TERMS else {})
+        assert dict(regime(regimes_of(ACROSS), sizes | {"K": k}, Options(), AVX512).fixed) == ({"K": k} if k == TERMS else {})
     assert "lies across" in " ".join(kinds(ACROSS))
 
 
@@ -98,7 +96,7 @@ def test_an_operand_that_lies_along_the_result_in_memory_needs_no_turn():
     along = np.ascontiguousarray(across.T).T
     expected = np.ascontiguousarray(np.einsum("akb,jk->jba", across.astype(np.float64), w, optimize=True))
     for x, late in ((along, False), (across, True)):
-        asked = _as_it_lies(questions(ACROSS), layout(ACROSS, views(x, w, expected)), Options(late=True))
-        assert asked[1].late is late
+        asked = as_it_lies(regimes_of(ACROSS), layout(ACROSS, views(x, w, expected)), Options(late=True))
+        assert asked.late is late
         for _ in range(4):
             np.testing.assert_array_equal(f(x, w), expected)

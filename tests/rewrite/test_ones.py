@@ -22,7 +22,9 @@ from polyop.ir.target import BY_NAME
 from polyop.known import Known, seen_as
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import LONG, kinds, narrow_sizes, regime
+from polyop.rewrite.regimes import kinds, narrow_sizes, regime, regimes_of
+from polyop.rewrite.row_regimes import LONG
+from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.tile_regimes import BRIEF, FEW, few_rows, has_strip, passes_by, shortness, tile_height
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
@@ -105,7 +107,7 @@ def test_a_window_of_one_element_has_a_kernel_of_its_own():
         Y[k, p, q] += X[c, p + r, q + s] * F[k, c, r, s] }""")), "f")
     sizes = {"C": 64, "H": 56, "W": 56, "K": 64}
     for r, s, ones in ((1, 1, ("R", "S")), (1, 3, ("R",)), (3, 3, ())):
-        assert regime(questions(conv), sizes | {"R": r, "S": s}, Options(), AVX512).ones == ones
+        assert regime(regimes_of(conv), sizes | {"R": r, "S": s}, Options(), AVX512).ones == ones
     assert questions(MATMUL).windows == ()
 
 
@@ -116,7 +118,7 @@ def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
     for b, c, w, found, height in ((1, 512, 7, TURNED, 7), (8, 256, 14, TURNED, 7), (1, 64, 56, TURNED, 4), (1, 64, 112, 0, 0),
                                    (1, 9, 4, TURNED, 4), (1, 16, 14, SHORT, 0), (1, 20, 14, SHORT, 10), (1, 28, 14, SHORT, 7),
                                    (1, 16, 28, 0, 8)):
-        o = regime(questions(conv), {"B": b, "C": c, "K": c, "H": w, "W": w}, Options(), AVX512)
+        o = regime(regimes_of(conv), {"B": b, "C": c, "K": c, "H": w, "W": w}, Options(), AVX512)
         assert (o.short, o.height) == (found, height)
 
 
@@ -127,7 +129,7 @@ def test_lanes_run_along_another_loop_where_copies_of_windows_would_pick_element
             where R >= 1, H >= R, W >= R {{
             Y[k, p, q] += X[c, {step}*p + r, {step}*q + s] * F[k, c, r, s] }}""")), "f")
         rows = 111 * step + r
-        return regime(questions(conv), {"C": 3, "K": k, "R": r, "H": rows, "W": rows}, Options(), AVX512).short
+        return regime(regimes_of(conv), {"C": 3, "K": k, "R": r, "H": rows, "W": rows}, Options(), AVX512).short
 
     assert (found(1, 64, 7), found(2, 64, 7)) == (0, TURNED)
     assert found(2, 64, 3) == found(2, 31, 7) == 0  # few terms for results that are turned, few rows to run along
@@ -143,7 +145,7 @@ def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again(
 
 
 def test_a_single_row_is_a_fixed_size():
-    ones = [regime(questions(MATMUL), {"K": 64, "M": rows, "N": 70}, Options(), AVX512).ones for rows in (1, 2)]
+    ones = [regime(regimes_of(MATMUL), {"K": 64, "M": rows, "N": 70}, Options(), AVX512).ones for rows in (1, 2)]
     assert ones == [("M",), ()]
     biased = instantiate(parse(Source("<test>", """
     op f(A: f32[M, K], B: f32[K, N], b: f32[N]) -> (C: f32[M, N]) {
@@ -156,14 +158,14 @@ def test_lanes_run_along_rows_where_columns_are_few_and_the_left_operand_lies_so
     upright = instantiate(parse(Source("<test>", """
     op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }""")), "f")
     for m, n, found in ((100, 2, TURNED), (100, 64, TURNED), (100, 65, 0), (30, 40, 0), (8, 3, 0)):
-        assert regime(questions(upright), {"K": 9, "M": m, "N": n}, Options(), AVX512).short == found
+        assert regime(regimes_of(upright), {"K": 9, "M": m, "N": n}, Options(), AVX512).short == found
     assert "more rows" in " ".join(kinds(upright)) and not questions(MATMUL).upright
 
 
 def test_the_sizes_of_little_products_are_known_where_there_are_many_of_them():
     def known(text, **sizes):
         op = instantiate(parse(Source("<test>", f"op f{text}")), "f")
-        return dict(regime(questions(op), sizes, Options(), AVX512).fixed)
+        return dict(regime(regimes_of(op), sizes, Options(), AVX512).fixed)
 
     many = "(A: f32[B, M, K], W: f32[B, K, N]) -> (C: f32[B, M, N]) { C[b, m, n] += A[b, m, k] * W[b, k, n] }"
     assert known(many, B=99, M=4, N=64, K=3) == {"M": 4, "N": 64, "K": 3} and known(many, B=9, M=4, N=65, K=3) == {}
@@ -185,7 +187,7 @@ def test_rows_that_leave_the_first_cache_lie_in_the_results_made_of_them():
     op = instantiate(parse(Source("<test>", """
     op f(X: f32[R, C]) -> (Y: f32[R, C]) { e[r, c] = exp(X[r, c]); s[r] += e[r, c]; Y[r, c] = e[r, c] / s[r] }""")), "f")
     longest = AVX512.l1 // LONG // 4
-    assert [regime(questions(op), {"R": 9, "C": c}, Options(), AVX512).lent for c in (longest, longest + 1)] == [False, True]
+    assert [regime(regimes_of(op), {"R": 9, "C": c}, Options(), AVX512).lent for c in (longest, longest + 1)] == [False, True]
     assert "in which rows that are kept before they become a result are long" in kinds(op)
 
 
@@ -195,7 +197,7 @@ def test_small_windows_along_rows_of_the_result_are_known():
         Y[c, p, q] += X[c, p + r, q + s] * F[c, r, s] }""")), "f")
     sizes = {"C": 64, "H": 30, "W": 30}
     for r, s, found in ((3, 5, (("R", 3),)), (8, 8, (("R", 8),)), (9, 3, ()), (1, 3, ())):
-        assert regime(questions(depthwise), sizes | {"R": r, "S": s}, Options(), AVX512).fixed == found
+        assert regime(regimes_of(depthwise), sizes | {"R": r, "S": s}, Options(), AVX512).fixed == found
     assert "where R is one of 2 to 8" in kinds(depthwise)
     last = instantiate(parse(Source("<test>", """
     op f(X: f32[H, W, C], F: f32[R, S, C]) -> (Y: f32[H - R + 1, W - S + 1, C]) where H >= R, W >= S {
@@ -222,7 +224,7 @@ def test_few_columns_of_dot_products_are_counted():
     dots = instantiate(parse(Source("<test>", """
     op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }""")), "f")
     sizes = ({"K": 9, "M": m, "N": n} for m, n in ((99, 2), (99, 4), (99, 5), (4, 3)))
-    found = [regime(questions(dots), s, Options(), AVX512).few for s in sizes]
+    found = [regime(regimes_of(dots), s, Options(), AVX512).few for s in sizes]
     assert found == [(("N", 4),), (("N", 4),), (), ()]
     assert "where N is at most 4" in kinds(dots)
 
@@ -236,15 +238,15 @@ def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
 
 
 def test_a_strip_is_told_of_a_contraction_only_where_its_one_row_is_not_packed():
-    found = [regime(questions(MATMUL), {"K": 9, "M": m, "N": 64}, Options(), AVX512) for m in (1, 2, 8)]
+    found = [regime(regimes_of(MATMUL), {"K": 9, "M": m, "N": 64}, Options(), AVX512) for m in (1, 2, 8)]
     assert [(x.rows, x.strip) for x in found] == [(1, True), (0, False), (0, False)]
 
 
 @given(st.fixed_dictionaries({x: st.integers(1, 70) for x in "KMN"}))
 def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     relu = instantiate(parse(Source("<test>", "op f(X: f32[K]) -> (Y: f32[K]) { Y[k] = relu(X[k]) }")), "f")
-    assert regime(questions(relu), sizes, Options(), AVX512) == Options() and kinds(relu) == ("with an empty size",)
-    found = regime(questions(MATMUL), sizes, Options(), AVX512)
+    assert regime(regimes_of(relu), sizes, Options(), AVX512) == Options() and kinds(relu) == ("with an empty size",)
+    found = regime(regimes_of(MATMUL), sizes, Options(), AVX512)
     words = " ".join(kinds(MATMUL))
     assert ("N" in found.ones) == (sizes["N"] == 1) and "N is 1" in words
     assert bool(found.rows) <= (sizes["M"] <= 8) and "at most 8" in words
@@ -258,7 +260,7 @@ def test_a_regime_differs_only_where_the_operator_says_so(sizes):
     (1, 2048, 2, True), (1, 2047, 2, False), (1, 4096, 1, False), (1, 4096, 8, False), (8, 8192, 8, True), (9, 8192, 2, False)])
 def test_threads_take_pages_of_rows_that_have_one_for_each(rows, columns, threads, paged):
     """The right operand of a product with few rows is read so; with more it is packed."""
-    found = regime(questions(MATMUL), {"K": 64, "M": rows, "N": columns}, Options(), AVX512, threads)
+    found = regime(regimes_of(MATMUL), {"K": 64, "M": rows, "N": columns}, Options(), AVX512, threads)
     assert found.paged is paged
 
 
@@ -267,11 +269,11 @@ def test_threads_take_pages_of_rows_that_have_one_for_each(rows, columns, thread
     (255, 4096, 2, False), (100000, 65, 2, True), (100000, 64, 2, False)])
 def test_threads_copy_more_columns_each_where_they_have_many_rows(rows, columns, threads, broad):
     sizes = {"K": 64, "M": rows, "N": columns}
-    assert regime(questions(MATMUL), sizes, Options(), AVX512, threads).broad is broad
+    assert regime(regimes_of(MATMUL), sizes, Options(), AVX512, threads).broad is broad
     across = "op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }"  # A is copied
     below = "op f(A: f32[M, M], B: f32[M, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] where k < m }"
     for text in (across, below):
-        q = questions(instantiate(parse(Source("<test>", text)), "f"))
+        q = regimes_of(instantiate(parse(Source("<test>", text)), "f"))
         assert not regime(q, sizes, Options(), AVX512, threads).broad
 
 
@@ -280,7 +282,7 @@ def test_threads_copy_more_columns_each_where_they_have_many_rows(rows, columns,
     (255, 4096, 8, 1, False), (256, 4096, 8, 2, True)])
 def test_blocks_have_more_columns_where_many_results_are_short_sums(rows, columns, terms, threads, flat):
     sizes = {"K": terms, "M": rows, "N": columns}
-    assert regime(questions(MATMUL), sizes, Options(), AVX512, threads).flat is flat
+    assert regime(regimes_of(MATMUL), sizes, Options(), AVX512, threads).flat is flat
     assert any("at most 8 terms" in k for k in kinds(MATMUL))
 
 
@@ -290,18 +292,18 @@ def test_blocks_have_more_columns_where_many_results_are_short_sums(rows, column
 def test_blocks_are_slim_where_few_rows_stay_in_the_second_cache(rows, terms, threads, slim):
     """1,024 kB of A and no more; more than 2,048 of B; and with one to eight rows nothing is copied."""
     sizes = {"M": rows, "K": terms, "N": 2048}
-    assert regime(questions(MATMUL), sizes, Options(), XEON, threads).slim is slim
+    assert regime(regimes_of(MATMUL), sizes, Options(), XEON, threads).slim is slim
     lies = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"  # copied by squares
     pages = "op f(A: f32[M, K], B: f32[K, N, J]) -> (C: f32[M, N, J]) { C[m, n, j] += A[m, k] * B[k, n, j] }"
     for text in (lies, pages):
-        q = questions(instantiate(parse(Source("<test>", text)), "f"))
+        q = regimes_of(instantiate(parse(Source("<test>", text)), "f"))
         assert not regime(q, sizes | {"J": 64}, Options(), XEON, threads).slim
 
 
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_nhwc"])
 def test_blocks_are_slim_where_a_window_reads_an_image_that_stays(name):
     op = library("conv", name)
-    q = questions(op)
+    q = regimes_of(op)
     sizes = {"B": 1, "C": 256, "K": 256, "H": 14, "W": 14, "R": 3, "S": 3}
     for change, slim in (({}, True), ({"K": 64}, False), ({"B": 8}, False), ({"R": 1, "S": 1}, False)):
         assert regime(q, sizes | change, Options(), XEON).slim is slim, change
@@ -315,7 +317,7 @@ def test_pages_are_for_kernels_whose_rows_all_have_enough(hidden, columns, paged
         h[m, i] += X[m, k] * V[k, i]
         Y[m, n] += h[m, i] * W[i, n]
     }"""
-    two = questions(instantiate(parse(Source("<test>", text)), "f"))
+    two = regimes_of(instantiate(parse(Source("<test>", text)), "f"))
     assert regime(two, {"M": 1, "K": 64, "H": hidden, "N": columns}, Options(), AVX512, 2).paged is paged
 
 
@@ -327,14 +329,14 @@ def test_pages_are_for_kernels_whose_rows_all_have_enough(hidden, columns, paged
 def test_running_sums_of_enough_rows_that_stay_in_a_cache_go_abreast(body, rows, columns, abreast):
     """A maximum always does; what runs down columns, or back, never."""
     op = instantiate(parse(Source("<test>", f"op f(X: f32[M, N]) -> (Y: f32[M, N]) {{ Y[m, n] = {body} }}")), "f")
-    found = regime(questions(op), {"M": rows, "N": columns}, Options(), AVX512)
+    found = regime(regimes_of(op), {"M": rows, "N": columns}, Options(), AVX512)
     assert found == replace(Options(), abreast=abreast)
-    assert any("running sums" in k for k in kinds(op)) is bool(questions(op).abreast)
+    assert any("running sums" in k for k in kinds(op)) is bool(find_abreast(op))
 
 
 def test_a_sum_along_the_last_index_has_no_strips():
     rows = instantiate(parse(Source("<test>", "op f(X: f32[K, N]) -> (S: f32[K]) { S[k] += X[k, n] }")), "f")
-    assert regime(questions(rows), {"K": 3, "N": 9}, Options(), AVX512) == Options()
+    assert regime(regimes_of(rows), {"K": 3, "N": 9}, Options(), AVX512) == Options()
 
 
 LSTM = instantiate(parse(Source("<test>", """
@@ -346,7 +348,7 @@ op f(W: f32[H, H], h: f32[B, H], X: f32[L, B, H]) -> (Y: f32[L, B, H]) {
 
 def test_rows_in_each_turn_of_a_recurrence_are_counted_without_its_steps():
     for rows, found in ((1, 1), (3, 4), (16, 16), (17, 32), (33, None)):
-        few = regime(questions(LSTM), {"L": 100, "B": rows, "H": 64}, Options(), AVX512).few
+        few = regime(regimes_of(LSTM), {"L": 100, "B": rows, "H": 64}, Options(), AVX512).few
         assert few == ((("B", found),) if found else ())
     assert "where B is 1, at most 4, 8, 16, or 32" in kinds(LSTM)
     assert questions(MATMUL).turns == ()
@@ -391,7 +393,7 @@ def test_a_tile_of_two_vectors_in_all_is_as_tall_as_registers_allow():
 def test_classes_of_one_contraction_have_a_tile_that_fits_them(filters, height):
     apart = library("conv", "conv2d_transposed", consts={"stride": 2, "pad": 1})
     sizes = {"B": 1, "C": 64, "K": filters, "H": 28, "W": 28, "R": 4, "S": 4}
-    assert regime(questions(apart), sizes, Options(), AVX512).height == height
+    assert regime(regimes_of(apart), sizes, Options(), AVX512).height == height
 
 
 def test_a_transposed_convolution_in_tiles_that_fit_is_right_at_their_edges():
@@ -443,22 +445,22 @@ def test_the_rows_that_a_tile_takes_are_the_last_ones_written():
     op f(X: f32[H, W, C], F: f32[3, 3, C, K]) -> (Y: f32[H, W, K]) {
         Y[p, q, k] += (X[p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }""")), "f")
     sizes = {"C": 64, "H": 56, "K": 512}
-    assert [regime(questions(conv), sizes | {"W": w}, Options(), AVX512).height for w in (7, 14, 60)] == [7, 7, 0]
+    assert [regime(regimes_of(conv), sizes | {"W": w}, Options(), AVX512).height for w in (7, 14, 60)] == [7, 7, 0]
 
 
 def test_a_sum_is_deep_where_several_indices_of_it_are_long_and_leave_the_second_cache():
     text = "op f(X: f32[L, K, I], Y: f32[K, J, L]) -> (Z: f32[J, I]) { Z[j, i] += X[l, k, i] * Y[k, j, l] }"
     op = instantiate(parse(Source("<test>", text)), "f")
-    q, larger = questions(op), replace(AVX512, l2=4 << 20)
+    q, larger = regimes_of(op), replace(AVX512, l2=4 << 20)
     for k, n, t, deep in ((192, 188, AVX512, True), (64, 64, larger, False), (63, 9999, AVX512, False), (9999, 64, larger, True)):
         assert regime(q, {"I": 99, "J": 99, "K": k, "L": n}, Options(), t).deep == deep
-    assert not regime(questions(MATMUL), {"K": 99999, "M": 99, "N": 99}, Options(), AVX512).deep
+    assert not regime(regimes_of(MATMUL), {"K": 99999, "M": 99, "N": 99}, Options(), AVX512).deep
     assert "long in several indices" in " ".join(kinds(op))
 
 
 def test_the_terms_of_sums_are_known_where_they_are_few_and_the_result_passes_by_the_caches():
     text = "op f(X: f32[B, K, I], Y: f32[J, L, K]) -> (Z: f32[J, L, B, I]) { Z[j, l, b, i] += X[b, k, i] * Y[j, l, k] }"
-    q, large = questions(instantiate(parse(Source("<test>", text)), "f")), {"B": 32, "I": 64, "J": 32, "L": 32}
+    q, large = regimes_of(instantiate(parse(Source("<test>", text)), "f")), {"B": 32, "I": 64, "J": 32, "L": 32}
     assert prod(large.values()) * 4 == AVX512.stream_bytes
     for sizes, known in ((large, {"K": BRIEF}), (large | {"J": 31}, {}), (large | {"K": BRIEF + 1}, {})):
         assert dict(regime(q, {"K": BRIEF} | sizes, Options(), AVX512).fixed) == known
@@ -476,7 +478,7 @@ def test_columns_that_a_block_has_as_whole_rows_stream_from_memory_in_tiles_of_a
 
 def test_lanes_run_over_two_columns_where_one_leaves_vectors_half_empty():
     text = "op f(X: f32[B, K, I], Y: f32[J, A, K]) -> (Z: f32[I, J, B, A]) { Z[i, j, b, a] += X[b, k, i] * Y[j, a, k] }"
-    q, sizes = questions(instantiate(parse(Source("<test>", text)), "f")), {"A": 24, "B": 21, "I": 9, "J": 20, "K": 99}
+    q, sizes = regimes_of(instantiate(parse(Source("<test>", text)), "f")), {"A": 24, "B": 21, "I": 9, "J": 20, "K": 99}
     found = regime(q, sizes, Options(), AVX512)
     assert (found.height, found.pair, found.fixed) == (7, 2, (("A", 24),))
     for other in ({"A": 32}, {"A": 31}, {"A": 3}, {"J": 1}):
@@ -491,11 +493,11 @@ def test_lanes_run_over_two_columns_where_one_leaves_vectors_half_empty():
 @pytest.mark.parametrize(("width", "height", "pair"), [(56, 3, 4), (28, 0, 0), (64, 0, 0)])
 def test_lanes_run_over_two_rows_of_an_image_that_is_read_in_steps(width, height, pair):
     conv = fix_sizes(library("conv", "conv2d", consts={"stride": 2}), {"R": 1, "S": 1})
-    q, sizes = questions(conv), {"B": 8, "C": 256, "K": 512, "H": width, "W": width, "R": 1, "S": 1}
+    q, sizes = regimes_of(conv), {"B": 8, "C": 256, "K": 512, "H": width, "W": width, "R": 1, "S": 1}
     found = regime(q, sizes, Options(), AVX512)
     assert (found.pair, found.fixed) == (pair, (("W", width),) if pair else ())
     assert not pair or found.height == height
-    assert passes_by(q, sizes, AVX512) == (width > 40)  # though rows of the result then lie apart
+    assert passes_by(q.questions, sizes, AVX512) == (width > 40)  # though rows of the result then lie apart
 
 
 def test_windows_of_one_element_are_put_in_though_nothing_is_one_dimension_then():
@@ -511,7 +513,7 @@ def test_windows_of_one_element_are_put_in_though_nothing_is_one_dimension_then(
 
 
 def test_a_pair_is_for_contractions_with_two_columns():
-    assert not regime(questions(MATMUL), {"K": 99, "M": 99, "N": 24}, Options(), AVX512).pair
+    assert not regime(regimes_of(MATMUL), {"K": 99, "M": 99, "N": 24}, Options(), AVX512).pair
 
 
 @pytest.mark.parametrize(("m", "n", "k"), [

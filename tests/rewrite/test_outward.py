@@ -8,11 +8,9 @@ from polyop.compiler import compile_op
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
-from polyop.operator import _as_it_lies
 from polyop.poly.wellformed import check
 from polyop.rewrite.outward import LANES, TIMES, find_outward, turned_outward
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
 from tests.rewrite.ops import integers, op
@@ -61,7 +59,7 @@ def test_other_sums_stay(other):
 
 def test_calls_ask_for_it_where_what_is_copied_is_used_often():
     def asked(*lying, **sizes):
-        return regime(questions(op(text(*lying))), {"B": 5, "M": 64, "N": 64, "K": 64} | sizes, Options(), XEON).outward
+        return regime(regimes_of(op(text(*lying))), {"B": 5, "M": 64, "N": 64, "K": 64} | sizes, Options(), XEON).outward
     assert all(asked("bmk", "bkn", "mnb", **{n: v}) for n in "MNK" for v in (1, 64))  # nothing else need be copied
     assert asked("mkb", "bkn", "bmn", N=TIMES, M=1, K=1) and not asked("mkb", "bkn", "bmn", N=TIMES - 1)
     assert asked("mkb", "bkn", "mnb", N=TIMES, K=TIMES, M=1) and not asked("mkb", "bkn", "mnb", K=TIMES - 1)
@@ -103,4 +101,4 @@ def test_a_batch_that_comes_first_in_memory_needs_no_copy():
         z = np.zeros(shape).astype(np.float32)
         views = {n: view(a.astype(np.float32), n, None) for n, a in arrays.items()}
         views["Z"] = view(z if outward else z.transpose(1, 2, 0), "Z", None)
-        assert _as_it_lies(questions(o), layout(o, views), Options(outward=True))[1].outward is outward
+        assert as_it_lies(regimes_of(o), layout(o, views), Options(outward=True)).outward is outward

@@ -12,8 +12,7 @@ from polyop.compiler import compile_op
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.rewrite.passes import find_passes, one_pass_pays
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library, op
 
@@ -150,7 +149,7 @@ def test_blocks_of_keys_are_a_loop_around_all_of_attention():
 
 
 def test_rows_beyond_l2_are_done_in_one_pass():
-    q = questions(library("softmax", "softmax"))
+    q = regimes_of(library("softmax", "softmax"))
     longest = V4.l2 // 4
     assert not regime(q, {"dim0": 4, "C": longest}, Options(), V4).cascade
     assert regime(q, {"dim0": 4, "C": longest + 1}, Options(), V4).cascade
@@ -163,14 +162,14 @@ def test_rows_beyond_l2_are_done_in_one_pass():
     ("add_layernorm", 16385, 1, False), ("softmax", 16385, 1, False)])
 def test_distances_from_a_mean_are_added_up_in_one_pass_where_l2_is_far(name, columns, threads, cascade):
     """Not if rows are kept on the way or their powers would be taken again, nor where threads are more than rows."""
-    q, far = questions(library("softmax" if name == "softmax" else "norm", name)), replace(V4, l2=2 << 20)
+    q, far = regimes_of(library("softmax" if name == "softmax" else "norm", name)), replace(V4, l2=2 << 20)
     sizes = {"dim0": 8, "C" if name == "softmax" else "D": columns}
     assert regime(q, sizes, Options(), far, threads).cascade is cascade
     assert not regime(q, sizes, Options(), V4, threads).cascade
 
 
 def test_places_of_extremes_are_found_in_one_pass_where_rows_come_from_memory():
-    q, row = questions(op("op f(X: f32[N, C]) -> (Y: i64[N]) { Y[n] argmax= X[n, c] }")), V4.l2 // 2
+    q, row = regimes_of(op("op f(X: f32[N, C]) -> (Y: i64[N]) { Y[n] argmax= X[n, c] }")), V4.l2 // 2
     many = V4.l3 // 8 // row
     assert not regime(q, {"N": many, "C": row}, Options(), V4).cascade
     assert regime(q, {"N": many + 1, "C": row}, Options(), V4).cascade

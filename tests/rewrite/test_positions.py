@@ -11,8 +11,7 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.positions import BOUND, bounding, narrowed
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import op
 
@@ -63,7 +62,7 @@ def test_positions_in_32_bits_are_the_same(o, n):
 
 
 def test_only_calls_whose_positions_fit_get_the_narrow_kernel():
-    q = questions(FIRST)
+    q = regimes_of(FIRST)
     assert regime(q, {"R": 5, "N": BOUND}, Options(), AVX512).near
     assert not regime(q, {"R": 5, "N": BOUND + 1}, Options(), AVX512).near
     assert regime(q, {"R": BOUND + 1, "N": 5}, Options(), AVX512).near
@@ -72,7 +71,7 @@ def test_only_calls_whose_positions_fit_get_the_narrow_kernel():
 
 def test_operators_that_look_for_no_position_have_one_kernel():
     total = op("op f(X: f32[R, N]) -> (Y: f32[R]) { Y[r] += X[r, n] }")
-    assert not regime(questions(total), {"R": 5, "N": 5}, Options(), AVX512).near
+    assert not regime(regimes_of(total), {"R": 5, "N": 5}, Options(), AVX512).near
 
 
 @pytest.mark.parametrize("o", [FIRST, LATE], ids=["argmax", "argmin"])

@@ -15,9 +15,8 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.questions import questions
 from polyop.rewrite.raised import ROWS, find_alike, raised
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import op
 
@@ -70,7 +69,7 @@ def test_what_no_instruction_needs_raised_stays_as_it_is(text):
 
 
 def test_bytes_are_raised_for_many_rows_where_the_target_multiplies_unsigned_by_signed_ones():
-    q, sizes = questions(op(TEXTS["signed"])), {"M": ROWS, "K": 64, "N": 64}
+    q, sizes = regimes_of(op(TEXTS["signed"])), {"M": ROWS, "K": 64, "N": 64}
     assert regime(q, sizes, Options(), VNNI).raised
     assert not regime(q, sizes | {"M": ROWS - 1}, Options(), VNNI).raised
     assert not regime(q, sizes, Options(special=False), VNNI).raised

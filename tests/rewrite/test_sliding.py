@@ -10,7 +10,7 @@ from polyop.ir.options import Options
 from polyop.ir.registers import TALLEST_NARROW, fitting_height, register_tile, sliding_height
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.rewrite.tile_regimes import STEPS
 from tests.rewrite.ops import op
 
@@ -35,13 +35,13 @@ def test_rows_that_it_fills_ask_for_it(rows, taller):
 def test_long_sums_under_a_window_ask_for_it():
     def height(text: str = IMAGE, target=FAR, **sizes: int) -> int:
         own = {"H": 28, "W": 28, "K": 128, "C": STEPS, "R": 3, "S": 3}
-        return regime(questions(op(text)), own | sizes, Options(), target).height
+        return regime(regimes_of(op(text)), own | sizes, Options(), target).height
 
     assert questions(op(IMAGE)).sliding[0][0].name == "S" and [e.name for e in questions(op(IMAGE)).sliding[1]] == ["C"]
     assert height() == TALLEST_NARROW != height(target=NEAR)
     assert height(C=STEPS - 1) == height(S=1) == height(target=NEAR)  # brief sums, or no window along the rows
     sizes = {"L": 3000, "K": 384, "C": 384, "R": 3}
-    assert questions(op(ROWS)).sliding[0] == () and regime(questions(op(ROWS)), sizes, Options(), FAR).height != TALLEST_NARROW
+    assert questions(op(ROWS)).sliding[0] == () and regime(regimes_of(op(ROWS)), sizes, Options(), FAR).height != TALLEST_NARROW
 
 
 @pytest.mark.parametrize(("filters", "width", "taller"), [(32, 28, True), (31, 28, False), (33, 28, False), (64, 28, False),
@@ -52,7 +52,7 @@ def test_two_whole_vectors_of_filters_ask_for_it_whatever_the_depth(filters, wid
     first = """op f(X: f32[C, H, W], F: f32[K, C, R, S]) -> (Y: f32[K, H, W]) where R >= 1, S >= 1 {
         Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s]  where p in 0:H, q in 0:W }"""
     for text in (IMAGE, first):
-        far, near = (regime(questions(op(text)), sizes, Options(), t) for t in (FAR, NEAR))
+        far, near = (regime(regimes_of(op(text)), sizes, Options(), t) for t in (FAR, NEAR))
         assert (far.height == TALLEST_NARROW) is taller and near.height != TALLEST_NARROW
         assert bool(far.inward) or text == IMAGE or not taller
 

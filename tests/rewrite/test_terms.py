@@ -12,8 +12,7 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.rewrite.terms import APART, COLUMNS, FAR, ROWS, find_early, plain_products
 from tests.rewrite.ops import op
 
@@ -121,7 +120,7 @@ def test_what_takes_little_is_computed_before_where_it_is_asked_for(text):
 
 
 def asked(o, **sizes):
-    return regime(questions(o), {"M": 500, "N": 500, "K": 50} | sizes, Options(), target("x86:sapphirerapids")).early
+    return regime(regimes_of(o), {"M": 500, "N": 500, "K": 50} | sizes, Options(), target("x86:sapphirerapids")).early
 
 
 def test_calls_ask_for_it_where_enough_results_share_an_operand():

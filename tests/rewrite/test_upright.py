@@ -11,7 +11,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import kinds, regime
+from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.rewrite.upright import columns_upright
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
@@ -53,7 +53,7 @@ def test_what_lies_another_way_stays(text):
 
 
 def test_calls_with_up_to_four_columns_ask_for_it():
-    found = [regime(questions(PRODUCT), {"K": 300, "M": 64, "N": n}, Options(), AVX512).few for n in (2, 4, 5)]
+    found = [regime(regimes_of(PRODUCT), {"K": 300, "M": 64, "N": n}, Options(), AVX512).few for n in (2, 4, 5)]
     assert found == [(("N", 4),), (("N", 4),), ()]
     assert "where N is at most 4" in kinds(PRODUCT)
 

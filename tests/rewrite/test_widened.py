@@ -14,8 +14,7 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.rewrite.widened import LEAST, ROWS, SHARED, find_wide, widened
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import op
@@ -83,7 +82,7 @@ def test_other_sums_stay(text):
 
 def options(text: str, t=V4, numerics: str = "fast", **sizes: int) -> Options:
     o = op(text)
-    return regime(questions(o), sizes, Options(numerics=numerics), t)
+    return regime(regimes_of(o), sizes, Options(numerics=numerics), t)
 
 
 def test_which_calls_widen():

@@ -8,6 +8,8 @@ import numpy as np
 
 import polyop
 from polyop.ir.options import Layout, Options
+from polyop.rewrite.regimes import REGIMES
+from polyop.rewrite.tile_regimes import Tiles
 from polyop.runtime.loans import MOST, Loans, everyday, lender, price_of
 
 MATMUL = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
@@ -110,6 +112,25 @@ def test_a_kernel_that_is_like_the_one_that_serves_must_be_wanted_longer(monkeyp
         for n in calls:
             f(np.ones((20 + n, 2000 + 64 * n), np.float32))
         assert [o.lent for o in seen] == made
+
+
+def test_whatever_sizes_alone_decide_about_another_kernel_serves_for():
+    own = Options(near=True, threads=True)
+    values = {bool: True, int: 8, tuple: (("N", 8),)}
+    options = {*Tiles._fields, *(r.option for r in REGIMES)} - {"cascade"}
+    for name in options:
+        asked = replace(own, **{name: values[type(getattr(own, name))]})
+        assert asked != own and everyday(asked, Options()) == own, name
+    assert everyday(replace(own, cascade=True, regime="any"), Options()) == replace(own, cascade=True, regime="any")
+
+
+def test_products_over_a_batch_that_comes_last_wait_for_a_kernel_of_their_own():
+    f, seen = counted("op f(X: f32[M, K, B], Y: f32[B, K, N]) -> (Z: f32[M, N, B]) { Z[m, n, b] += X[m, k, b] * Y[b, k, n] }")
+    rng = np.random.default_rng(0)
+    for k, outward in ((8, False), (20, False), (20, True)):
+        x, y = rng.integers(-3, 4, (33, k, 5)).astype(np.float32), rng.integers(-3, 4, (5, k, 40)).astype(np.float32)
+        np.testing.assert_array_equal(f(x, y), np.einsum("mkb,bkn->mnb", x.astype(np.float64), y))
+        assert seen[-1].outward is outward
 
 
 def test_what_is_lent_depends_on_earlier_calls_alone():
