@@ -7,8 +7,11 @@ compiling, who would wait for that lock to hand on work.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from threading import Thread
 from typing import Generic, TypeVar
+
+from polyop.ir.module import Module
 
 T = TypeVar("T")
 
@@ -42,3 +45,35 @@ class Aside(Generic[T]):
             self._done.append(self._work())
         except BaseException as e:  # whoever waits is told
             self._error = e
+
+
+class Ahead(Generic[T]):
+    """A compiler at work on a module's text while the loops of that are proved.
+
+    What was begun of loops that are not proved is of no use, and is not used.
+
+    assemble   what it makes of a module
+    code       what of a module decides about that
+    """
+
+    def __init__(self, assemble: Callable[[Module], T], code: Callable[[Module], object] = lambda module: module) -> None:
+        self._assemble, self._code = assemble, code
+        self._begun: tuple[object, Aside[T]] | None = None
+
+    def begin(self, module: Module) -> None:
+        """Set it to work on `module`."""
+        self._begun = self._code(module), Aside(partial(self._assemble, module))
+
+    def assembled(self, module: Module) -> T:
+        """What it makes of `module`: what was begun, if that is the same.
+
+        Raises what it raises.
+        """
+        if self._begun is None or self._begun[0] != self._code(module):
+            return self._assemble(module)
+        return self._begun[1].result()
+
+    def wait(self) -> None:
+        """Return when nothing is at work any more."""
+        if self._begun:
+            self._begun[1].wait()

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 from polyop.ir.module import Binary, Module
 from polyop.ir.target import BY_NAME
-from polyop.runtime import amdgcn, nvrtc
-from polyop.runtime.aside import Aside
+from polyop.runtime import amdgcn, aside, nvrtc
 
 _TOOLS = {"cuda": nvrtc, "hip": amdgcn}
 
@@ -28,28 +25,16 @@ def assembled(module: Module, numerics: str = "fast") -> tuple[Binary | None, st
     return (None, missing) if missing else (tool.assemble(module, numerics), "")
 
 
-class Ahead:
-    """The compiler for a GPU's text, which works while the text's loops are proved: it leaves Python's lock to others.
-
-    What was begun of loops that are not proved is of no use, and is not used.
-    """
+class Ahead(aside.Ahead[tuple[Binary | None, str]]):
+    """The compiler for a GPU's text, which leaves Python's lock to others; what is told in a text makes no difference to it."""
 
     def __init__(self, numerics: str = "fast") -> None:
-        self._numerics = numerics
-        self._begun: tuple[list[str], Aside[tuple[Binary | None, str]]] | None = None
+        super().__init__(lambda module: assembled(module, numerics), _code)
 
     def begin(self, module: Module) -> None:
+        """The same, where it is installed."""
         if not _TOOLS[BY_NAME[module.target].family].unavailable():  # which imports it, and other threads are not to do that
-            self._begun = _code(module), Aside(partial(assembled, module, self._numerics))
-
-    def assembled(self, module: Module) -> tuple[Binary | None, str]:
-        """The same as of the function, of what was begun if that is `module` but for what is told in it.
-
-        Raises  as the function does.
-        """
-        if self._begun is None or self._begun[0] != _code(module):
-            return assembled(module, self._numerics)
-        return self._begun[1].result()
+            super().begin(module)
 
 
 def _code(module: Module) -> list[str]:
