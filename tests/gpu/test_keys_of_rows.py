@@ -6,6 +6,8 @@ from functools import cache
 
 import numpy as np
 import pytest
+from gpu_assembly import count, instructions
+from test_instructions import amd
 
 import polyop
 from polyop.compiler import Compiled, compile_op
@@ -212,6 +214,18 @@ def test_turns_of_many_steps_ask_anew_where_answers_take_scalars():
     assert "const int b =" in text and "\n    int i_o =" in text and "const pop_u32 pop_n =" in text
     text = attention(CAUSAL, "hip:gfx1100", "f16", 64).module.text  # a thread has no registers but those for addresses
     assert "pop_n = pop_again(pop_n);" in text and "const pop_u32 pop_n =" not in text
+
+
+@pytest.mark.skipif(bool(amdgcn.unavailable()), reason=amdgcn.unavailable())
+def test_what_is_asked_anew_is_a_scalar_whatever_the_compiler_makes_of_it(tmp_path):
+    """With channels that the text says, clang had a block's coordinate in a vector register, and "illegal VGPR to SGPR copy"."""
+    text = TEXT.replace("SEEN", CAUSAL).replace("T[", "f16[").replace("T(", "f16(").replace("D]", "32]").replace("E]", "32]")
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op), target("hip:gfx1100"), Options())
+    assert "pop_anew(" in made.module.text and "pop_again(" in made.module.text and "pop_exp(" in made.module.text
+    lines = instructions(amd(made.module.text, "gfx1100", tmp_path))
+    assert count(lines, "v_wmma_") and not count(lines, r"\w+_f64")  # nor do powers go through doubles
 
 
 def test_rows_below_the_diagonal_are_moved_by_16_bytes_in_shared_memory():

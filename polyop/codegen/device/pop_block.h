@@ -109,6 +109,7 @@ template <int GROUP> POP_FN pop_u32 pop_grouped(pop_u32 i, pop_u32 rows, pop_u32
 // What is known of numbers that a whole block has is forgotten: what is asked about them is asked here, and not ahead of a loop.
 template <class T> POP_FN void pop_forget(T& x) {
 #if defined(__HIP__) && !defined(POP_EMULATOR)
+    if constexpr (sizeof(T) == 4) x = __builtin_amdgcn_readfirstlane(x);
     asm volatile("" : "+s"(x));
 #else
     (void)x;

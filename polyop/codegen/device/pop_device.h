@@ -177,8 +177,9 @@ POP_FN pop_u64 pop_to_u64(double x) { return pop_saturate<pop_u64>(x, 1844674407
 
 #if defined(POP_OWN_MATH)
   #include "pop_math.h"
+  #include "pop_mathf.h"
   #define POP_MATH(name, c_name) \
-    POP_FN float pop_##name(float x) { return (float)pop_own_##name((double)x); } \
+    POP_FN float pop_##name(float x) { return (float)pop_own_##name(x); } \
     POP_FN double pop_##name(double x) { return pop_own_##name(x); }
   #define POP_MATH2(name, c_name) \
     POP_FN float pop_##name(float x, float y) { return (float)pop_own_##name((double)x, (double)y); } \
@@ -231,9 +232,9 @@ POP_FN double pop_fma(double x, double y, double z) { return POP_PLAIN(fma)(x, y
 
 POP_FN double pop_rsqrt(double x) { return 1.0 / pop_sqrt(x); }
 POP_FN float pop_rsqrt(float x) { return 1.0f / pop_sqrt(x); }
-template <class T> POP_FN T pop_sigmoid(T x) {
-    if (x >= 0) return 1 / (1 + pop_exp(-x));
-    return pop_exp(x) / (1 + pop_exp(x));
+template <class T> POP_FN T pop_sigmoid(T x) {  // one exponential, which does not overflow, and no branch
+    const T e = pop_exp(-pop_abs(x));
+    return (x >= 0 ? (T)1 : e) / (1 + e);
 }
 template <class T> POP_FN T pop_silu(T x) { return x * pop_sigmoid(x); }
 // x/2 erfc(y) at y = -x/sqrt(2). Far out, erfc turns the rounding of y into 2 y^2 times as much; `lost` is what y lacks.
@@ -243,6 +244,9 @@ template <class T> POP_FN T pop_gelu(T x) {
     const T lost = pop_fma(x, c, -y) + x * (T)(-0.70710678118654752440 - (double)c);
     return x * (T)0.5 * (pop_erfc(y) * (y > 1 ? 1 - 2 * y * lost : (T)1));
 }
+#if defined(POP_OWN_MATH)
+POP_FN float pop_gelu(float x) { return pop_own_gelu(x); }
+#endif
 template <class T> POP_FN T pop_softplus(T x) { return pop_max(x, (T)0) + pop_log1p(pop_exp(-pop_abs(x))); }
 
 #if defined(POP_OWN_MATH)
