@@ -15,6 +15,7 @@ from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.bordered import with_borders
 from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.dependent import chains_of
+from polyop.rewrite.early import plain_products
 from polyop.rewrite.factors import taken_out
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
@@ -31,7 +32,6 @@ from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.rounds import cut_into_rounds
 from polyop.rewrite.scans import cut_scans
 from polyop.rewrite.shares import cut_into_shares
-from polyop.rewrite.terms import plain_products
 from polyop.rewrite.thinned import thin
 from polyop.rewrite.turns import cut_at_turns
 from polyop.rewrite.unread import without_unread

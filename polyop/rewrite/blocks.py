@@ -47,8 +47,9 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.names import all_names, fresh
-from polyop.rewrite.triangles import Piece, Triangle, find_triangle, joined, plain_indices, tests_of
+from polyop.rewrite.triangles import Piece, Triangle, find_triangle, joined, plain_tests
 
 BLOCK = 32
 """Turns of a block: two vectors of f32, and as many rows as use a right operand several times."""
@@ -138,7 +139,7 @@ class _Blocks:
             dims = (affine(BLOCK), *(e for i, e in zip(kept, shape, strict=True) if i != t.turn))
         partial = self.tensor(t.partial, "far", (self.count, *dims))
         far = Load(partial, (affine(self.b), *index), self.op.tensor(t.partial).dtype)
-        tests = [self.within(x) for x in tests_of(u) or () if x != t.past_test]
+        tests = [self.within(x) for x in plain_tests(u) or () if x != t.past_test]
         past = affine(t.past)
         before = past - self.first - BLOCK if t.backwards else self.first - past - 1
         of_all = [x for x in tests if not x.factor(self.p)] + self.of_block(tests)
@@ -186,7 +187,7 @@ class _Blocks:
             return Load(block, (b, q, *x.index[:-1]), x.dtype) if x.source == t.written else x
 
         env = {t.past: self.first + q, t.turn: self.now}
-        tests = [substitute(x, env) for x in tests_of(u) or () if x != t.past_test]
+        tests = [substitute(x, env) for x in plain_tests(u) or () if x != t.past_test]
         inside = [q - p - 1] if t.backwards else [p - q - 1]
         ranges = (*self.ranges(u, (t.past,)), Range(self.q, Affine(), affine(BLOCK)))
         steps.append(Step(Load(near, at, dtype), monoid, substitute_expr(map_loads(u.expr, earlier), env), ranges,

@@ -20,6 +20,7 @@ from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.terms import product_of
 
 DEPTH = 32
 """Terms of the inner sum that make it worth it to write it down."""
@@ -92,8 +93,8 @@ def taken_out(op: Op, way: int = 1) -> Op:
         dtype = s.target.dtype
         t = Tensor(fresh(f"{s.target.source}_inner", taken), dtype, tuple(x.extent(i) for i in x.kept), "temp")
         whole = Load(t.name, tuple(map(affine, x.kept)), dtype)
-        return (t,), (replace(s, target=whole, expr=_product(x.inside), ranges=_ranges(s, (*x.kept, x.over))),
-                      replace(s, expr=_product((whole, *x.outside)), ranges=tuple(r for r in s.ranges if r.index != x.over)))
+        return (t,), (replace(s, target=whole, expr=product_of(x.inside), ranges=_ranges(s, (*x.kept, x.over))),
+                      replace(s, expr=product_of((whole, *x.outside)), ranges=tuple(r for r in s.ranges if r.index != x.over)))
 
     return with_steps(op, instead)
 
@@ -136,11 +137,6 @@ def _factors(e: Expr, s: Step) -> tuple[Load, ...]:
             left, right = _factors(a, s), _factors(b, s)
             return (*left, *right) if left and right else ()
     return ()
-
-
-def _product(xs: Sequence[Load]) -> Expr:
-    first, *rest = xs
-    return Apply("mul", (first, _product(rest)), first.dtype) if rest else first
 
 
 def _ranges(s: Step, indices: tuple[str, ...]) -> tuple[Range, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from polyop.ir.expr import Affine, Expr, Load, Test, affine, loads, map_loads, names, rebuild, substitute, substitute_expr
@@ -34,16 +35,20 @@ class Fold:
 
 def tests_of(s: Step) -> tuple[Affine, ...] | None:
     """The conditions of `s`, all of which are >= 0; None, if they are more than that."""
-    if not all(isinstance(w, Test) for w in s.where):
-        return None
-    return tuple(t for w in s.where if isinstance(w, Test) for t in w.tests)
+    return said_by(s.where) if all(isinstance(w, Test) for w in s.where) else None
 
 
-def plain_indices(x: Load) -> tuple[str, ...] | None:
-    """The names that are the positions of `x`, all different; None, if they are more than that."""
+def said_by(where: Sequence[Expr]) -> tuple[Affine, ...]:
+    """What is >= 0 where these conditions hold, as far as they are affine."""
+    return tuple(t for w in where if isinstance(w, Test) for t in w.tests)
+
+
+def plain_indices(x: Load, among: Sequence[str] | None = None) -> tuple[str, ...] | None:
+    """The names that are the positions of `x`, all different, and of those `among`; None, if they are more than that."""
     found = [p.name if isinstance(p, Affine) else None for p in x.index]
     known = tuple(n for n in found if n is not None)
-    return known if len(known) == len(found) == len(set(known)) and not x.guard else None
+    plain = len(known) == len(found) == len(set(known)) and not x.guard
+    return known if plain and (among is None or {*known} <= {*among}) else None
 
 
 def is_box(op: Op, s: Step) -> bool:

@@ -13,6 +13,7 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, Apply, Expr, Load, Test, loads, map_loads, names
 from polyop.ir.op import Op, Step
+from polyop.rewrite.folds import said_by
 
 MOST = 16
 """Pieces of one step; beyond that it is left whole."""
@@ -48,7 +49,7 @@ def is_box_like(t: Affine, s: Step) -> bool:
 def _over(s: Step, tests: tuple[Affine, ...], expr: Expr) -> Step:
     """`s` where `tests` hold, with `expr`; a guard that they imply word for word is dropped."""
     where = (*s.where, *(Test((t,)) for t in tests))
-    known = {t for w in where if isinstance(w, Test) for t in w.tests}
+    known = said_by(where)
 
     def unguarded(x: Load) -> Load:
         return replace(x, guard=tuple(g for g in x.guard if g not in known))

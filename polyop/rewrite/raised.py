@@ -115,5 +115,4 @@ def _columns(x: Alike) -> tuple[str, ...]:
 
 def _kept(s: Step) -> tuple[str, ...]:
     """The indices that are the positions of the target of `s`; () if these are more than that."""
-    found = plain_indices(s.target)
-    return found if found and {*found} <= {*s.indices} else ()
+    return plain_indices(s.target, s.indices) or ()

@@ -12,6 +12,7 @@ from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
 from polyop.ir.target import PAGE, Target
 from polyop.rewrite import late, outward, row_regimes, tile_regimes
 from polyop.rewrite.bordered import CHANNELS, find_borders
+from polyop.rewrite.early import find_early, to_make_early
 from polyop.rewrite.inward import rows_of_images
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
@@ -21,7 +22,6 @@ from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.shares import Sum, fed_shares, thread_shares
 from polyop.rewrite.taps import find_taps
-from polyop.rewrite.terms import find_early, to_make_early
 from polyop.rewrite.tile_regimes import RESULTS, Tiles, Values, few_rows, tile_kinds, tiles
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.widened import SHARED, find_wide, to_widen

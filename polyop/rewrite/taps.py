@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Expr, Load, Test, affine, evaluate, expr_names, loads, names, quasi, substitute_expr
 from polyop.ir.op import Op, Range, Step
+from polyop.rewrite.folds import said_by
 from polyop.rewrite.residues import LARGEST
 
 
@@ -74,7 +75,7 @@ def _taps(op: Op, n: int, s: Step, i: str) -> Taps | None:
         return None
     if any(i in names(x.lower) | names(x.upper) for x in s.ranges):
         return None
-    tests = [t for w in s.where if isinstance(w, Test) for t in w.tests]
+    tests = said_by(s.where)
     for e in (t for t in tests if 1 <= abs(t.factor(i)) <= LARGEST and all(isinstance(a, str) for a, _ in t.terms)):
         for other in tests:
             extent = e + other + 1

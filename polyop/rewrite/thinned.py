@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, Expr, Quasi, Test, affine, evaluate, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step
+from polyop.rewrite.folds import said_by
 
 
 def thin(op: Op) -> Op:
@@ -31,7 +32,7 @@ def _thinned(s: Step) -> Step:
 
 def _one_in(s: Step, index: str) -> tuple[int, int] | None:
     """(d, c) of a condition that says index mod d = c, if there is one."""
-    tests = [t for w in s.where if isinstance(w, Test) for t in w.tests]
+    tests = said_by(s.where)
     for t in tests:
         q = _remainder(t, index)
         if q is None:

@@ -29,6 +29,7 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Step
+from polyop.rewrite.folds import plain_indices, tests_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +67,7 @@ class Triangle:
     @property
     def is_covered(self) -> bool:
         """Whether the result reads nothing that the update leaves at its identity by one of its conditions on the turn."""
-        needed = [t for t in tests_of(self.update) or () if t != self.past_test and t.factor(self.turn)]
+        needed = [t for t in plain_tests(self.update) or () if t != self.past_test and t.factor(self.turn)]
 
         def holds(t: Affine, p: Piece, x: Load) -> bool:
             kept = plain_indices(self.update.target, self.update.indices) or ()
@@ -103,17 +104,10 @@ def find_triangle(op: Op) -> Triangle | None:
     return None
 
 
-def plain_indices(load: Load, indices: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The index in each position of `load`, if these are different ones of `indices`, alone."""
-    found = tuple(p.name or "" if isinstance(p, Affine) else "" for p in load.index)
-    return found if set(found) <= set(indices) and len(set(found)) == len(found) else None
-
-
-def tests_of(s: Step) -> tuple[Affine, ...] | None:
+def plain_tests(s: Step) -> tuple[Affine, ...] | None:
     """The conditions of `s`, if all are sums of names >= 0."""
-    tests = tuple(t for w in s.where if isinstance(w, Test) for t in w.tests)
-    plain = all(isinstance(w, Test) for w in s.where) and all(isinstance(a, str) for t in tests for a, _ in t.terms)
-    return tests if plain else None
+    tests = tests_of(s)
+    return tests if tests is not None and all(isinstance(a, str) for t in tests for a, _ in t.terms) else None
 
 
 def _before(turn: str, past: str, backwards: bool) -> Affine:
@@ -125,7 +119,7 @@ def _result(op: Op, u: Step) -> Step | None:
     """The one step that reads what `u` reduces, if it writes another tensor in full, and `u` reads that."""
     t = op.tensor(u.target.source)
     kept = plain_indices(u.target, u.indices)
-    if u.reduce is None or t.role != "temp" or kept is None or tests_of(u) is None or not _is_box(u, kept, t.shape):
+    if u.reduce is None or t.role != "temp" or kept is None or plain_tests(u) is None or not _is_box(u, kept, t.shape):
         return None
     empty = Const(u.reduce.identity, t.dtype)
     if any(w is not u and (w.reduce != u.reduce or w.expr != empty) for w in op.steps_of(t.name)):
@@ -154,8 +148,8 @@ def _is_box(s: Step, indices: tuple[str, ...], shape: tuple[Affine, ...]) -> boo
 def _triangle(op: Op, u: Step, f: Step, turn: str, past: str) -> Triangle | None:
     kept, ranges = plain_indices(u.target, u.indices) or (), {r.index: r for r in u.ranges}
     extent = ranges[turn].upper
-    backwards = _before(turn, past, True) in (tests_of(u) or ())
-    if turn not in kept or past in kept or (not backwards and _before(turn, past, False) not in (tests_of(u) or ())):
+    backwards = _before(turn, past, True) in (plain_tests(u) or ())
+    if turn not in kept or past in kept or (not backwards and _before(turn, past, False) not in (plain_tests(u) or ())):
         return None
     if extent.is_constant or (ranges[past].lower, ranges[past].upper) != (Affine(), extent) or not _is_contraction(u, turn, past):
         return None

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import reduce
 
 from polyop.ir.dots import ROWS, product
 from polyop.ir.expr import Apply, Expr, Load, Number, affine, expr_names
@@ -21,6 +20,7 @@ from polyop.ir.op import Op, Step, Tensor
 from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.terms import product_of
 
 TERMS = 4
 """Terms of two factors of two terms each."""
@@ -51,7 +51,7 @@ def _instead(op: Op, s: Step, taken: set[str]) -> tuple[tuple[Tensor, ...], tupl
             t, step = _part(s, own, added, taken)
             tensors.append(t)
             steps.append(step)
-        parts.append((is_off, _product((*((steps[-1].target,) if own else ()), *beside, *counts))))
+        parts.append((is_off, product_of((*((steps[-1].target,) if own else ()), *beside, *counts))))
     (is_off, whole), *others = reversed(parts)
     whole = Apply("neg", (whole,), s.target.dtype) if is_off else whole
     for is_off, x in others:
@@ -66,7 +66,7 @@ def _part(s: Step, factors: Sequence[Expr], added: frozenset[str], taken: set[st
     kept = tuple(r for r in s.ranges if r.index in has and r.index not in added)
     t = Tensor(fresh(f"{s.target.source}_part", taken), s.target.dtype, tuple(r.upper for r in kept), "temp")
     place = Load(t.name, tuple(affine(r.index) for r in kept), t.dtype)
-    return t, replace(s, target=place, expr=_product(factors), ranges=(*kept, *(r for r in s.ranges if r.index in added)))
+    return t, replace(s, target=place, expr=product_of(factors), ranges=(*kept, *(r for r in s.ranges if r.index in added)))
 
 
 def _is_plain(op: Op, s: Step) -> bool:
@@ -79,7 +79,7 @@ def _is_plain(op: Op, s: Step) -> bool:
 def _is_sum(inside: Sequence[Expr]) -> bool:
     """Whether there is nothing to be added up, or elements of one operand, or products of two bytes."""
     if len(inside) == 2:
-        found = product(_product(inside))
+        found = product(product_of(inside))
         return found is not None and all(x.dtype.bits == 8 and not x.guard for x in (found.a, found.b))
     return not inside or (len(inside) == 1 and isinstance(inside[0], Apply) and inside[0].fn == "cast")
 
@@ -94,7 +94,3 @@ def _terms(e: Expr) -> Iterator[Term]:
             yield from ((p != q, (*x, *y)) for p, x in _terms(a) for q, y in _terms(b))
         case _:
             yield False, (e,)
-
-
-def _product(factors: Sequence[Expr]) -> Expr:
-    return reduce(lambda a, b: Apply("mul", (a, b), a.dtype), factors)
