@@ -1,4 +1,4 @@
-"""A loop ends where a test ends that all of its stores stand behind.
+"""A loop ends where a test ends that all of its stores stand behind, and begins where such a test begins.
 
     for k in [0, 512) { if N - c - k - 1 >= 0 { R[k] = B[c + k] } for p (rows 6) { if N - c - k - 1 >= 0 { x[p] += R[k] } } }
 
@@ -7,7 +7,8 @@ becomes
     for k in [0, min(512, N - c)) { R[k] = B[c + k] for p (rows 6) { x[p] += R[k] } }
 
 So it is where tiles are boxes and the last share of a sum or the last block of a row is not. A test in each step costs a product
-of 32 x 32 and depth 100,000 a third of its time.
+of 32 x 32 and depth 100,000 a third of its time. Inside a tile it also hides that what was just copied is what is read: the test
+chooses the place, so a vector goes to memory and back.
 
 A loop inside rows or lanes has one end for all of them: what a test says of each, { k <= n } for lanes along n, is for `ties.py`.
 """
@@ -24,7 +25,7 @@ Body = tuple[Node, ...]
 
 
 def end_early(nest: LoopNest) -> LoopNest:
-    """`nest` with every such serial loop ended early; hints to fetch what would follow are left out."""
+    """`nest` with every such serial loop ended early, and begun late; hints to fetch what would follow are left out."""
     return replace(nest, body=_all_ended(nest.body, frozenset()))
 
 
@@ -40,12 +41,16 @@ def _all_ended(body: Body, abreast: frozenset[str]) -> Body:
 def _ended(n: Node, abreast: frozenset[str]) -> Node:
     if not isinstance(n, For) or n.kind != Kind.SERIAL:
         return n
-    last = {t: affine(n.index) + t for t in _asked(n.body) or () if t.factor(n.index) == -1}  # t holds while index <= last
-    known = frozenset(t for t, x in last.items() if not names(x) & (abreast | {n.index}))
+    asked, own = _asked(n.body) or (), abreast | {n.index}
+    last = {t: affine(n.index) + t for t in asked if t.factor(n.index) == -1}  # t holds while index <= last
+    first = {t: affine(n.index) - t for t in asked if t.factor(n.index) == 1 and n.step == 1}  # t holds from first <= index on
+    known = frozenset(t for t, x in (*last.items(), *first.items()) if not names(x) & own)
     if not known:
         return n
-    ends = sorted((last[t] + 1 for t in known), key=str)
-    return replace(n, upper=quasi("min", *bounds(n.upper), *ends), body=_without(n.body, known))
+    ends = sorted((last[t] + 1 for t in known & last.keys()), key=str)
+    starts = sorted((first[t] for t in known & first.keys()), key=str)
+    return replace(n, lower=quasi("max", *bounds(n.lower, "max"), *starts), upper=quasi("min", *bounds(n.upper), *ends),
+                   body=_without(n.body, known))
 
 
 def _asked(body: Body) -> frozenset[Affine] | None:

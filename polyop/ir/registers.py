@@ -107,7 +107,8 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
 
     What has no columns is turned then, for all that is beside to use, and so is the result.
     """
-    if x.rows < 2 * lanes:
+    half = x.windowed and x.across > 1 and 2 * x.columns <= lanes <= x.rows  # tiles of rows of windows whose lanes are half empty
+    if x.rows < 2 * lanes and not half:
         return False  # as many guards and addresses for a vector or less
     own = register_tile(t, lanes)
     together = x.columns <= lanes  # a tile takes rows of the result together

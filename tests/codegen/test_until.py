@@ -1,6 +1,8 @@
-"""A loop ends where the test ends that everything in it stands behind, and does what it did."""
+"""A loop ends where the test ends that everything in it stands behind, begins where such a test begins, and does what it did."""
 
 from __future__ import annotations
+
+from dataclasses import replace
 
 import islpy as isl
 import pytest
@@ -40,11 +42,22 @@ def test_a_loop_ends_where_all_its_stores_do(body):
     assert follows(whole, cut, isl.Set("[N, M] -> { : N >= 0 and M >= 0 }")).holds
 
 
+@pytest.mark.parametrize("first, lower", [(A("k", (-1, "N")), "max(0, N)"), (A("k", "N", -5), "max(0, -N + 5)")])
+def test_a_loop_begins_where_all_its_stores_do(first, lower):
+    whole = of(If((first, T), (y("k"),)), rows("p", 4, None, If((first,), (y("p"),))))
+    cut = end_early(whole)
+    assert str(cut.body[0].lower) == lower and str(cut.body[0].upper) == "8"
+    assert not any(isinstance(n, If) and first in n.tests for n in walk(cut.body))
+    assert follows(whole, cut, isl.Set("[N, M] -> { : N >= 0 and M >= 0 }")).holds
+    by_twos = replace(whole, body=(replace(whole.body[0], step=2),))
+    assert end_early(by_twos) == by_twos  # it would begin beside its steps
+
+
 @pytest.mark.parametrize("body", [
     (If((T,), (y("k"),)), y(A(1))),                                       # what it does without asking goes on
     (If((T,), (y("k"),), (y(A(1)),)),),                                   # and so does what it does otherwise
     (rows("p", 4, None, If((LATER,), (y("p"),))),),                       # rows end one after the other
-    (If((A("k", (-1, "N")),), (y("k"),)),),                               # it begins late
+    (If((A("k", (-1, "N")),), (y("k"),)), y(A(1))),                       # what it does without asking begins before
     (If((A("N", (-2, "k"), -1),), (y("k"),)),),                           # the half of N is the end: left to `peel`
     (Prefetch(X),),
 ])

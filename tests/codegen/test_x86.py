@@ -1,7 +1,9 @@
 import pytest
 
+from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Const
+from polyop.ir.options import Options
 from tests.codegen.harness import RUNNABLE, V4, check, compiled
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, strip, tensor, when, work
 
@@ -123,3 +125,22 @@ def test_a_softmax_like_row_nest_folds_across_lanes(target):
     k = compiled(n, target)
     for size in SIZES[1:]:
         check(n, {"M": 3, "N": size}, kernel=k, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_what_a_condition_of_lanes_stored_is_in_some_of_them_alone(target):
+    t, x = ld("t", "v"), ld("x", "v")
+    n = nest([tensor("x", "N"), tensor("t", "N"), tensor("y", "N")], [lanes("v", 16, "N", (
+        st(t, x)), when([A("v", -3)], [st(t, ap("mul", x, x))]), st(ld("y", "v"), t))])
+    for size in (1, 3, 4, 15, 16):
+        check(n, {"N": size}, target)
+
+
+def test_what_was_just_stored_is_not_read_again_under_a_condition_of_lanes():
+    copy, x = ld("copy", "v"), ld("x", "v")
+    n = nest([tensor("x", "N"), tensor("y", "N"), work("copy", 16, pad=16)], [lanes("v", 16, "N", (
+        st(copy, x)), when([A("v", -3)], [st(ld("y", "v"), copy)]))])
+    text = emit(n, V4, Options(threads=True)).text
+    assert text.count("call <16 x float> @llvm.masked.load") == 1
+    for size in (1, 3, 4, 15, 16):
+        check(n, {"N": size})

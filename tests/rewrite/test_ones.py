@@ -117,7 +117,8 @@ def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
         Y[b, k, p, q] += (X[b, c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
     for b, c, w, found, height in ((1, 512, 7, TURNED, 7), (8, 256, 14, TURNED, 7), (1, 64, 56, TURNED, 4), (1, 64, 112, 0, 0),
                                    (1, 9, 4, TURNED, 4), (1, 16, 14, SHORT, 0), (1, 20, 14, SHORT, 10), (1, 28, 14, SHORT, 7),
-                                   (1, 16, 28, 0, 8)):
+                                   (1, 16, 28, 0, 8), (1, 16, 7, TURNED, 7), (1, 17, 8, TURNED, 8), (1, 16, 9, SHORT, 0),
+                                   (1, 15, 8, SHORT, 5)):
         o = regime(regimes_of(conv), {"B": b, "C": c, "K": c, "H": w, "W": w}, Options(), AVX512)
         assert (o.short, o.height) == (found, height)
 

@@ -284,9 +284,10 @@ def load_value(s: State, e: Load, active: Active) -> Value:
         axis = transposable(s, place)
         if axis is not None:
             return transposed(s, place, axis, rows)
-    if place.lanes and place.stride == 1 and not conditions:
+    if place.lanes and place.stride == 1 and place.inside is None and not e.guard:
+        # under a condition, too, which decides only which lanes are used
         def forwarded(point: Point, v: int) -> str:
-            known = s.stored.get((e, tuple(point[a] for a in sorted(rows)), v))
+            known = s.stored.get((e, tuple(point[a] for a in sorted(place.rows)), v))
             return known or make(point, v)
 
         return Value(e.dtype, rows, lanes, forwarded)

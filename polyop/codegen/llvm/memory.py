@@ -38,8 +38,9 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
     if woven is not None:
         write_woven(s, n, x, place, woven)
         return
-    # what was stored elsewhere in this buffer may overlap
-    s.stored = {k: y for k, y in s.stored.items() if k[0] == n.target or k[0].source != n.target.source}
+    # what was stored elsewhere in this buffer may overlap, and here may be left in some lanes
+    whole = not any(c.value.lanes for c in conditions)
+    s.stored = {k: y for k, y in s.stored.items() if (k[0] == n.target and whole) or k[0].source != n.target.source}
     if place.runs is not None and n.reduce is None:
         store_in_pieces(s, n, x, place, conditions)
         return
@@ -109,7 +110,7 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
             if not forwards:
                 raw, mask = reverse(s, raw, place.element), reverse(s, mask, "i1") if mask else None
             store_vector(s, place.element, s.width, raw, q, mask)
-            if forwards and exists is None:
+            if forwards and exists is None and not any(c.value.lanes for c in conditions):
                 s.stored[n.target, tuple(point[a] for a in sorted(place.rows)), v] = new.text
 
 
