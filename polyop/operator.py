@@ -297,7 +297,8 @@ class Operator:
         taken = self._lent(merged, seen, asked, look, points) or asked
         target = cpu.resolve(self.target)
         if target.family != "x86":
-            raise UnsupportedError(f"`{self.interface.name}` is for {target.name}, and its arrays are on the CPU")
+            raise UnsupportedError(f"`{self.interface.name}` is for {target.name}, and its arrays are on the CPU; `polyop run "
+                                   f"--target {target.name} --emulate` carries it out there")
 
         def make() -> Kernel | Interpreted:
             found = self._find(seen.op, *taken, target)

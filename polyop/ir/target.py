@@ -130,7 +130,7 @@ def target(name: str) -> Target:
     Raises UserError, if there is no such row.
     """
     if name not in BY_NAME:
-        raise fail("E901", f"`{name}` is no target", hint=_meant(name))
+        raise fail("E901", f"`{name}` is no target", hint=_meant(str(name)))
     return BY_NAME[name]
 
 

@@ -51,7 +51,7 @@ def tools() -> Tools:
         clang, lld = shutil.which(f"clang{suffix}"), shutil.which(f"ld.lld{suffix}")
         if clang and lld and "amdgcn" in _run([clang, "--print-targets"])[0]:
             return Tools((clang,), (lld,), _run([clang, "--version"])[0].splitlines()[0])
-    raise UnsupportedError("HIP text cannot be compiled here: it takes the package `ziglang`, or clang with amdgcn, and lld")
+    raise UnsupportedError("HIP text cannot be compiled here: it takes `polyop[hip]`, or clang with amdgcn, and lld")
 
 
 @lru_cache(maxsize=1)

@@ -53,7 +53,8 @@ def compiler() -> Compiler:
     if found:
         version = "zig " + _output([found, "version"]).strip()
         return Compiler((found, "c++", "-fno-sanitize=undefined"), (found, "ld.lld", "-shared"), version)
-    raise UnsupportedError("the emulator needs a C++ compiler: g++, clang++ or c++ on the path, or the package `ziglang`")
+    raise UnsupportedError("the emulator needs a C++ compiler: g++, clang++ or c++ on the path, or `polyop[emulator]`, which "
+                           "brings one")
 
 
 def _output(command: list[str]) -> str:

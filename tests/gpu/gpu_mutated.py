@@ -34,7 +34,7 @@ ATTENTION = """op attention(Q: f16[S, 64], K: f16[N, 64], V: f16[N, 64]) -> (O: 
 }"""
 EDGES = sized("M N K", (33, 41, 104), (47, 47, 20), (64, 64, 203))
 BOXES = sized("M N K", (65, 41, 328), (47, 79, 40), (64, 64, 195))
-STAYED = sized("M N K", (129, 264, 456), (256, 513, 51), (65, 40, 195))
+STAYED = sized("M N K", (191, 264, 448), (256, 513, 51), (65, 40, 195))
 HALOS = sized("B H W C K", (1, 3, 17, 72, 33), (2, 4, 8, 33, 32))
 ROWS = sized("S N", (65, 129), (48, 63), (15, 192))
 # by name: text, options, sizes, on which targets

@@ -430,6 +430,19 @@ def test_a_repeated_call_asks_each_array_once_what_it_is_and_where(cuda: FakeGpu
     np.testing.assert_allclose(z.numpy(), 2 * f32(8) + f32(8) + 3, rtol=1e-5)
 
 
+@pytest.mark.parametrize(("changes", "said"), [
+    ({"data": None}, "without data"), ({"typestr": None, "shape": None}, "without shape, typestr"),
+    ({"data": (0, False)}, "`Y` has no memory: the address of its 8 elements is 0"),
+    ({"strides": (4, 4)}, "`Y` has 2 strides, expected one for each of 1 dimensions")])
+def test_an_interface_that_says_too_little_is_refused_in_the_first_call_and_in_later_ones(
+        cuda: FakeGpu, changes: dict[str, Any], said: str) -> None:
+    saxpy, x = polyop.op(SAXPY), Interface(f32(8))
+    for _ in range(2):
+        with pytest.raises(CallError, match=said):
+            saxpy(x, Interface(f32(8), **changes), a=1.0)
+        saxpy(x, x, a=1.0)
+
+
 def test_a_kernel_comes_back_from_disk_with_its_host_plan(gpu: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
     rows = "op rows(X: f32[T, N]) -> (Y: f32[T, N]) { Y[t, i] = (Y[t-1, i-1] else 0) + (Y[t-1, i+1] else 0) + X[t, i] }"
     x = put(f32(7, 4), Device(gpu.family, 0))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -60,14 +61,20 @@ def _interface_view(value: Any, name: str) -> View:
     """https://numba.readthedocs.io/en/stable/cuda/cuda_array_interface.html, version 3 and what came before."""
     driver("cuda")  # without one, its absence is the reason
     told = value.__cuda_array_interface__
+    if absent := [k for k in ("shape", "typestr", "data") if told.get(k) is None]:
+        raise refuse("E608", f"`{name}` has a `__cuda_array_interface__` without {', '.join(absent)}")
     address, read_only = told["data"]
     if told.get("mask") is not None:
         raise refuse("E608", f"`{name}` is a masked array, and kernels know no masks")
     dtype, shape = np.dtype(told["typestr"]), tuple(told["shape"])
+    if not address and 0 not in shape:
+        raise refuse("E608", f"`{name}` has no memory: the address of its {prod(shape)} elements is {address}")
     if BY_NUMPY.get(dtype) is None and hasattr(value, "dtype"):  # what `typestr` has no word for, as bf16
         dtype = np.dtype(value.dtype)
     strides = told.get("strides")
     strides = tuple(s * dtype.itemsize for s in dlpack.dense(shape)) if strides is None else tuple(strides)
+    if len(strides) != len(shape):
+        raise refuse("E608", f"`{name}` has {len(strides)} strides, expected one for each of {len(shape)} dimensions")
     device = Device("cuda", 0) if not address or count("cuda") == 1 else device_of("cuda", address)
     home = Exchange(device, told.get("stream") or DEFAULT_STREAM["cuda"])
     return _checked(name, address or 0, shape, strides, dtype, not read_only, value, home, None)
@@ -119,6 +126,10 @@ def _look_of_interface(a: Any, at: list[int]) -> tuple[Any, ...] | None:
     get = told.get
     if get("mask") is not None:
         return None
-    address, read_only = told["data"]
+    try:
+        address, read_only = told["data"]
+        seen = type(a), told["typestr"], told["shape"], get("strides"), read_only, get("stream")
+    except (KeyError, TypeError, ValueError):
+        return None  # the long way says what is wrong
     at.append(address or 0)
-    return type(a), told["typestr"], told["shape"], get("strides"), read_only, get("stream")
+    return seen
