@@ -13,15 +13,22 @@ from typing import Any
 
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
+from polyop.ir.target import Target
 from polyop.known import Merged
 from polyop.rewrite.flatten import products
+from polyop.rewrite.regimes import answers, as_it_lies, with_answers
+from polyop.runtime import entry, entry_load, threads
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
-from polyop.runtime.call import CallPlan
+from polyop.runtime.call import LASTING, CallPlan
 from polyop.runtime.entry import Record
-from polyop.runtime.estimate import Count, boxes, elements_of, points_of
+from polyop.runtime.entry_table import Front
+from polyop.runtime.estimate import SERIAL, Count, boxes, elements_of, points_of
 from polyop.runtime.layout import layout
-from polyop.runtime.loans import Key
+from polyop.runtime.loans import Key, is_close, price_of
+
+Given = tuple[tuple[Any, ...], tuple[Any, ...], Mapping[str, Any]]
+"""The values of a call in the order of parameters, and its arguments and keywords as they were given."""
 
 LOOKS = 4096
 """Looks that a form remembers."""
@@ -117,3 +124,53 @@ def form_of(plan: CallPlan, merged: Merged, seen: Bound) -> Form | None:
     views = {n: replace(v, address=0, owner=None, memory=None) for n, v in seen.views.items()}
     inside, shown = merged.flat.op, tuple((n, *at) for n, at in given.items())
     return Form(merged, shown, known, views, points_of(inside), elements_of(inside), boxes(op) is not None)
+
+
+def wish_of(form: Form, sizes: dict[str, int], options: Options, target: Target) -> Wish:
+    """What a call of these sizes asks for, all of them at least 1, and what carries it out; `options`: of the operator."""
+    merged = form.merged
+    found = answers(merged.regimes, sizes, options, target, threads.get_num_threads())
+    said = tuple(found.values())
+    wish = form.wishes.get(said)
+    if wish is None:
+        own = with_answers(options, found)
+        units = form.units(own.ones)
+        wish = form.wants(said, Wish(own, (units, as_it_lies(merged.regimes, units, own))))
+    if wish.made != len(merged.kernels):
+        wish.made, wish.taken = len(merged.kernels), wish.asked
+        if wish.asked not in merged.kernels:
+            lending = merged.lender(wish.asked, form.units, options)
+            wish.taken = lending if lending != wish.asked else None
+    return wish
+
+
+def carried(form: Form, native: entry_load.Code, front: Front, given: Given, look: Any, options: Options, target: Target) -> Any:
+    """The result of a call in a known form; NotImplemented, if it needs the long way.
+
+    What the long way would do is done or left alone: the kernel is the same, and so is what it has lent.
+    """
+    values, args, keywords = given
+    merged, sizes = form.merged, form.sizes(values)
+    if min(sizes.values(), default=0) < 1:
+        return NotImplemented
+    points, wish = form.points(sizes), wish_of(form, sizes, options, target)
+    asked, taken, price = wish.asked, wish.taken, 0.0
+    if taken is None:
+        return NotImplemented
+    if taken is not asked:
+        price = price_of(form.elements(sizes), points, asked, taken)
+        if not merged.loans.would_lend(asked, look, price):
+            return NotImplemented
+    several = points >= SERIAL and threads.get_num_threads() > 1
+    record = form.records.get((taken, several, form.lasts(points >= LASTING)))
+    result = native.carry(front, record, *args, **keywords) if record else NotImplemented
+    if result is NotImplemented:
+        return result
+    if taken is asked:
+        merged.loans.last = look
+    else:
+        merged.loans.lends(asked, look, price)
+    form.seen(look)
+    if record and is_close(taken[1], wish.options):
+        entry.vary(native, front, record, args, keywords)
+    return result

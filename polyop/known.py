@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from polyop.ir.op import Op
-from polyop.ir.options import Options
+from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.ones import fix_sizes
@@ -21,7 +21,7 @@ from polyop.runtime.bind import Bound
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import layout
-from polyop.runtime.loans import Key, Loans
+from polyop.runtime.loans import Key, Loans, everyday, lender
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.kernel import GpuKernel
@@ -46,6 +46,14 @@ class Merged:
     def questions(self) -> Questions:
         """What to ask of calls on a GPU."""
         return questions(self.flat.op)
+
+    def lender(self, asked: Key, units: Callable[[tuple[str, ...]], Layout], given: Options) -> Key | None:
+        """Which kernel may do what is `asked`, itself or another one.
+
+        units   the layout, given sizes that are 1; given: the options of the operator
+        """
+        usual = everyday(asked[1], given)
+        return lender((units(usual.ones), usual), self.kernels.keys(), given)
 
 
 class Known:

@@ -4,33 +4,33 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache, partial
+from functools import partial
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from polyop.arguments import Arguments
 from polyop.artefact import Artefact, Compile, Compiled, Instantiate
-from polyop.formed import Form, Wish, form_of
+from polyop.formed import Form, carried, form_of
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import CallError, UnsupportedError, fail
 from polyop.ir.interface import Choice, Interface
 from polyop.ir.op import Op
-from polyop.ir.options import Layout, Options, altered, options_of
+from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import Regimes, answers, as_it_lies, regime, with_answers
+from polyop.rewrite.regimes import Regimes, as_it_lies, regime
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
-from polyop.runtime.estimate import work
+from polyop.runtime.estimate import SERIAL, work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import contiguous, layout
-from polyop.runtime.loans import Key, everyday, lender, price_of
+from polyop.runtime.loans import Key, is_close, price_of
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.call import LaunchPlan
@@ -42,7 +42,6 @@ _PLANS = 4096        # calls of different looks that an operator remembers
 _SEVERAL = (tuple, list)
 _ARRAY = (False,)    # that a value is an array, beside those that go by value
 _FORMS = 256         # forms of calls that it remembers
-_SERIAL = 1 << 15    # points below which waking other threads costs more than it saves
 
 
 class Operator:
@@ -159,48 +158,9 @@ class Operator:
         form = self._forms.get(native.form(front, *args, **keywords)) if front else None
         if front is None or form is None or look in form.looks:
             return NotImplemented
-        merged, sizes = form.merged, form.sizes(values)
-        if min(sizes.values(), default=0) < 1:
-            return NotImplemented
-        points, wish = form.points(sizes), self._wish(form, sizes)
-        asked, taken, price = wish.asked, wish.taken, 0.0
-        if taken is None:
-            return NotImplemented
-        if taken is not asked:
-            price = price_of(form.elements(sizes), points, asked, taken)
-            if not merged.loans.would_lend(asked, look, price):
-                return NotImplemented
-        several = points >= _SERIAL and threads.get_num_threads() > 1
-        record = form.records.get((taken, several, form.lasts(points >= call.LASTING)))
-        result = native.carry(front, record, *args, **keywords) if record else NotImplemented
-        if result is NotImplemented:
-            return result
-        if taken is asked:
-            merged.loans.last = look
-        else:
-            merged.loans.lends(asked, look, price)
-        self._met += 1
-        form.seen(look)
-        if record and _is_close(taken[1], wish.options):
-            entry.vary(native, front, record, args, keywords)
+        result = carried(form, native, front, (values, args, keywords), look, self.options, cpu.resolve(self.target))
+        self._met += result is not NotImplemented
         return result
-
-    def _wish(self, form: Form, sizes: dict[str, int]) -> Wish:
-        """What a call of these sizes asks for, all of them at least 1, and what carries it out."""
-        merged, count, target = form.merged, threads.get_num_threads(), cpu.resolve(self.target)
-        found = answers(merged.regimes, sizes, self.options, target, count)
-        said = count > 1, *found.values()
-        wish = form.wishes.get(said)
-        if wish is None:
-            options = with_threads(with_answers(self.options, found), count)
-            units = form.units(options.ones)
-            wish = form.wants(said, Wish(options, (units, as_it_lies(merged.regimes, units, options))))
-        if wish.made != len(merged.kernels):
-            wish.made, wish.taken = len(merged.kernels), wish.asked
-            if wish.asked not in merged.kernels:
-                lending = self._lender(merged, wish.asked, form.units)
-                wish.taken = lending if lending != wish.asked else None
-        return wish
 
     def _long(self, values: tuple[Any, ...], out: Any, outs: tuple[Any, ...], key: Any) -> tuple[Any, _Made | None]:
         """A call that looks like none before; its result, and the plan that it leaves behind if it can."""
@@ -230,12 +190,12 @@ class Operator:
         k, taken = self._kernel(merged, seen, options, key, points)
         served = taken[1]
         self._met += 1
-        count = threads.get_num_threads() if points >= _SERIAL else 1
+        count = threads.get_num_threads() if points >= SERIAL else 1
         if not isinstance(k, Kernel):
             return k(seen, count), None
         prepared = k.prepare(seen, count)
         result = k.carry_out(prepared, seen)
-        if key is None or not _is_close(served, options):
+        if key is None or not is_close(served, options):
             return result, None
         made = call.plan(assumed(op, dict(served.fixed)), k, prepared, bound, merged.runs, names, values + outs, points)
         if served == options:
@@ -284,10 +244,10 @@ class Operator:
 
     def _variant(self, regimes: Regimes, sizes: dict[str, int]) -> Options:
         """The options for these sizes: most kernels count on every size being at least 1, few on one being just that."""
-        options, count = self.options, threads.get_num_threads()
-        positive = min(sizes.values(), default=1) > 0
-        found = regime(regimes, sizes, options, cpu.resolve(self.target), count) if positive else replace(options, regime="any")
-        return with_threads(found, count)
+        count = threads.get_num_threads()
+        if min(sizes.values(), default=1) < 1:
+            return replace(self.options, regime="any", threads=count > 1)
+        return regime(regimes, sizes, self.options, cpu.resolve(self.target), count)
 
     def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
                 points: int) -> tuple[Kernel | Interpreted, Key]:
@@ -311,17 +271,12 @@ class Operator:
         """What serves for `asked`, which is not there yet, in a call that looks like `look`; None if nothing does."""
         if look is None:
             return None
-        found = None if asked in merged.kernels else self._lender(merged, asked, partial(layout, seen.op, seen.views))
+        found = None if asked in merged.kernels else merged.lender(asked, partial(layout, seen.op, seen.views), self.options)
         if found in (None, asked) or isinstance(merged.kernels.known(found), Interpreted):
             merged.loans.last = look
             return None
         price = price_of(sum(prod(v.shape) for v in seen.views.values()), points, asked, found)
         return found if merged.loans.lends(asked, look, price) else None
-
-    def _lender(self, merged: Merged, asked: Key, units: Callable[[tuple[str, ...]], Layout]) -> Key | None:
-        """Which kernel may do what is `asked`, itself or another one; `units`: the layout, given sizes that are 1."""
-        usual = everyday(asked[1], self.options)
-        return lender((units(usual.ones), usual), merged.kernels.keys(), self.options)
 
     def _find(self, op: Op, units: Layout, options: Options, target: Target) -> Kernel | GpuKernel | Interpreted:
         name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
@@ -367,17 +322,6 @@ class Operator:
                rank: int | None = None) -> Choice:
         """The Op meant by names alone: see `compile`."""
         return choose.by_names(self.interface, dtypes or {}, consts or {}, rank)
-
-
-def with_threads(options: Options, count: int) -> Options:
-    """`options` for a kernel that may use so many threads."""
-    return options if options.threads == (count > 1) else altered(options, (("threads", count > 1),))
-
-
-@lru_cache(maxsize=1024)
-def _is_close(served: Options, asked: Options) -> bool:
-    """Whether a kernel may serve for good where another one is asked for: at most its tiles are of another height."""
-    return served == asked or replace(served, height=asked.height) == asked
 
 
 def _exactly(choice: Choice) -> tuple[Choice, str]:

@@ -159,13 +159,13 @@ def answers(r: Regimes, sizes: Mapping[str, int], options: Options, target: Targ
     q = r.questions
     near = bool(q.far) and all(sizes[n] <= BOUND for n in q.far)
     if not options.special:
-        return {"near": near}
+        return {"near": near, "threads": threads > 1}
     ones = narrow_sizes(q, sizes) if q.narrow else ()
     if ones:
-        return {"near": near, "ones": ones}
+        return {"near": near, "threads": threads > 1, "ones": ones}
     t = tiles(q, sizes, options, target, threads)
     said = dict(zip(Tiles._fields, t, strict=True))
-    said["near"], said["cascade"] = near, options.cascade
+    said |= {"near": near, "threads": threads > 1, "cascade": options.cascade}
     call = Call(q, sizes, options, target, threads, options.numerics != "strict", t, said)
     for x, found in r.found:
         said[x.option] = getattr(options, x.option) or x.answer(found, call)

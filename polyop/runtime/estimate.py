@@ -10,6 +10,9 @@ from operator import itemgetter
 from polyop.ir.expr import Affine, evaluate, names
 from polyop.ir.op import Op
 
+SERIAL = 1 << 15
+"""Points of a call below which waking other threads costs more than it saves."""
+
 Count = Callable[[Mapping[str, int]], int]
 """Of something, in a call of such sizes."""
 

@@ -64,6 +64,12 @@ def is_like(served: Options, asked: Options) -> bool:
     return replace(served, height=asked.height, slim=asked.slim, lent=asked.lent) == asked
 
 
+@lru_cache(maxsize=1024)
+def is_close(served: Options, asked: Options) -> bool:
+    """Whether a kernel may serve for good where another one is asked for: at most its tiles are of another height."""
+    return served == asked or replace(served, height=asked.height) == asked
+
+
 def price_of(elements: int, points: int, asked: Key, served: Key) -> float:
     """About how many nanoseconds a call takes: a point in tiles of registers takes a part of what an element in memory takes.
 

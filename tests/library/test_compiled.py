@@ -9,7 +9,7 @@ from functools import cache
 import pytest
 
 import polyop
-from polyop import operator
+from polyop import formed, operator
 from polyop.runtime import threads
 from tests.library.case import check
 from tests.library.catalog import CASES, IDS, accuracy
@@ -40,7 +40,8 @@ def runs_like_numpy(name, case, dtype, rows):
 def count(request, monkeypatch):
     """So many threads share what they can, however small it is."""
     before = polyop.get_num_threads()
-    monkeypatch.setattr(operator, "_SERIAL", 1)
+    monkeypatch.setattr(operator, "SERIAL", 1)
+    monkeypatch.setattr(formed, "SERIAL", 1)
     polyop.set_num_threads(request.param)
     least = threads.share_from(0, 0)
     yield
