@@ -31,8 +31,8 @@ COLUMNS, ROWS = 128, 192
 """The same of an operand that takes little: of one with rows and, on vectors of columns, of one with these."""
 FAR = 2
 """How many times as many if it leaves the cache."""
-APART = 8
-"""How many times fewer where it is made of what lies in several orders, or of several rows along the sum: no tile copies that."""
+APART = 9
+"""The same of one made of what lies in several orders, or of several rows along the sum, however large: no tile copies that."""
 
 
 def plain_products(op: Op, options: Options) -> Op:
@@ -50,7 +50,8 @@ class Early:
     """An operand of a sum of products, found by the `source` that it reads first, which is computed with little.
 
     elements  the extents of its indices; uses: of those of the result that it does without; bytes_: of one of it
-    least     results that share one of it which make it worth it to be computed before
+    least     results that share one of it which make it worth it to be computed before; far: how many times as many if it
+              leaves the cache
     """
 
     source: str
@@ -58,6 +59,7 @@ class Early:
     uses: tuple[Affine, ...]
     bytes_: int
     least: int
+    far: int
 
 
 def find_early(op: Op) -> tuple[Early, ...]:
@@ -68,25 +70,28 @@ def find_early(op: Op) -> tuple[Early, ...]:
         extents, later = {r.index: r.upper - r.lower for r in s.ranges}, op.follow_from((s.target.source,))
         if not is_contraction(s, factors) or not all(names(e) <= set(op.sizes) for e in extents.values()):
             continue
-        for x in factors:
-            core, at = _unwidened(x), expr_names(x) & set(s.indices)
+        gone = list[Expr]()
+        for x in (x for x in factors if x not in gone):
+            core, at, beside = _unwidened(x), expr_names(x) & set(s.indices), _beside(s, factors, x)
             reads = loads(core)
             if later & {y.source for y in reads}:
                 continue  # in each turn of a recurrence
-            if not reads or not at & {*kept} or at >= {*kept} or not _is_made(core, _beside(s, factors, x)) or cost(core) >= DEAR:
+            if not reads or not at & {*kept} or at >= {*kept} or not _is_made(core, beside) or cost(core) >= DEAR:
                 continue
             if not core.dtype.is_float or not _is_shared(op, s, core, at, {}):
                 continue
-            least = (ROWS if kept[-1] in at else COLUMNS) // (APART if _is_apart(reads, kept[-1]) else 1)
+            is_apart = _is_apart([y for z in beside or [core] for y in loads(z)], kept[-1])
+            least = APART if is_apart else ROWS if kept[-1] in at else COLUMNS
             found.append(Early(reads[0].source, tuple(extents[i] for i in extents if i in at),
-                               tuple(extents[i] for i in kept if i not in at), core.dtype.bytes_, least))
+                               tuple(extents[i] for i in kept if i not in at), core.dtype.bytes_, least, 1 if is_apart else FAR))
+            gone += beside
     return tuple(found)
 
 
 def to_make_early(found: Sequence[Early], sizes: Mapping[str, int], room: int) -> tuple[str, ...]:
     """Those that are worth it in a call of these sizes; room: bytes of a cache."""
     worth = [x.source for x in found if volume(x.uses, sizes) >=
-             x.least * (FAR if volume(x.elements, sizes) * x.bytes_ > room else 1)]
+             x.least * (x.far if volume(x.elements, sizes) * x.bytes_ > room else 1)]
     return tuple(dict.fromkeys(worth))
 
 

@@ -138,13 +138,28 @@ SYMMETRIC = "op f(S: f32[N, N], B: f32[M, N]) -> (C: f32[M, N]) { C[m, n] += B[m
 
 def test_halves_of_a_matrix_are_put_together_for_fewer_results():
     o = op(SYMMETRIC)
-    assert asked(o, M=ROWS // APART) == ("S",) and asked(o, M=ROWS // APART - 1) == ()
+    assert asked(o, M=APART) == ("S",) and asked(o, M=APART - 1) == ()
     f = polyop.op(SYMMETRIC, options=Options(early=("S",)))
     rng = np.random.default_rng(0)
     for m, n in ((1, 1), (7, 17), (13, 33)):
         s, b = rng.integers(-9, 9, (n, n)).astype(np.float32), rng.integers(-9, 9, (m, n)).astype(np.float32)
         whole = np.tril(s) + np.tril(s, -1).T
         np.testing.assert_array_equal(f(s, b), b.astype(np.float64) @ whole)
+
+
+GROUPS = "op f(X: f32[M, 8*G], W: i8[N, 8*G], S: f32[N, G]) -> (Y: f32[M, N]) { Y[m, n] += X[m, k] * (%s) }"
+
+
+@pytest.mark.parametrize("scaled,first", [("f32(W[n, k]) * S[n, k / 8]", "W"), ("S[n, k / 8] * f32(W[n, k])", "S")])
+def test_scales_of_groups_go_into_their_operand_for_few_rows(scaled, first):
+    text = GROUPS % scaled
+    assert asked(op(text), M=APART, G=10) == (first,) and asked(op(text), M=APART - 1, G=10) == ()
+    rng, f = np.random.default_rng(0), polyop.op(text)
+    for m, n, g in ((9, 1, 1), (9, 17, 2), (13, 33, 3), (65, 16, 1)):
+        x, w = rng.integers(-9, 9, (m, 8 * g)).astype(np.float32), rng.integers(-128, 128, (n, 8 * g)).astype(np.int8)
+        s = rng.integers(-3, 4, (n, g)).astype(np.float32)
+        for _ in range(4):  # the second one may have a kernel of its own
+            np.testing.assert_array_equal(f(x, w, s), x.astype(np.float64) @ (w * np.repeat(s.astype(np.float64), 8, 1)).T)
 
 
 def test_what_is_computed_in_each_turn_of_a_recurrence_is_not_early():
