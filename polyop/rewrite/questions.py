@@ -97,9 +97,11 @@ class Questions:
 
 def questions(op: Op) -> Questions:
     """What to ask of the sizes of a call of `op`; of contractions that are cut into residue classes, each class is asked."""
-    whole, op = contracted.find_contractions(op), cut_into_residues(op)
+    # classes of one sum differ in an element of each extent at most; what it reads at remainders of rows and columns has both
+    is_one = len(contracted.find_contractions(op)) == 1 or [s.reduce is not None for s in op.steps].count(True) == 1
+    op = cut_into_residues(op)
     contractions = contracted.find_contractions(op)
-    one = contractions[:1] if len(whole) == 1 else contractions  # its classes differ in an element of each extent at most
+    one = contractions[:1] if is_one else contractions
     last = [s.target for s, _ in contractions]
     last += [s.target for s in op.steps if s.reduce is not None and len(s.target.index) > 1]
     found = {op.tensor(t.source).shape[-1].name for t in last}

@@ -25,6 +25,7 @@ from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import kinds, narrow_sizes, regime, regimes_of
 from polyop.rewrite.row_regimes import LONG
 from polyop.rewrite.scans import find_abreast
+from polyop.rewrite.taps import along_taps, find_taps
 from polyop.rewrite.tile_regimes import BRIEF, FEW, few_rows, has_strip, passes_by, shortness, tile_height
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
@@ -394,7 +395,12 @@ def test_a_tile_of_two_vectors_in_all_is_as_tall_as_registers_allow():
 def test_classes_of_one_contraction_have_a_tile_that_fits_them(filters, height):
     apart = library("conv", "conv2d_transposed", consts={"stride": 2, "pad": 1})
     sizes = {"B": 1, "C": 64, "K": filters, "H": 28, "W": 28, "R": 4, "S": 4}
-    assert regime(regimes_of(apart), sizes, Options(), AVX512).height == height
+    summed = instantiate(parse(Source("<test>", """
+    op f(X: f32[C, H, W], F: f32[C, K, R, S]) -> (Y: f32[K, 2*H + R - 4, 2*W + S - 4]) {
+        Y[k, p, q] += X[c, i, j] * F[c, k, p + 1 - 2*i, q + 1 - 2*j]  where 0 <= p + 1 - 2*i < R, 0 <= q + 1 - 2*j < S
+    }""")), "f")
+    for op in (apart, along_taps(summed, find_taps(summed))):
+        assert regime(regimes_of(op), {n: sizes[n] for n in op.sizes}, Options(), AVX512).height == height
 
 
 def test_a_transposed_convolution_in_tiles_that_fit_is_right_at_their_edges():
