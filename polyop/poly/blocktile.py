@@ -18,6 +18,7 @@ SHARED = 48 << 10  # bytes that every block may have
 SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix unit reads, and those written from registers
 DEEPEST = 256  # iterations of a sum of which a block has all
 
+RESULTS = 64  # registers of a thread for results that it adds up without a unit: 8 x 8 of 32 bits
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SPARE = 8  # fewer of these, where what is on its way is counted, too
 WIDE_WARP = 64  # lanes: of CDNA
@@ -92,6 +93,19 @@ class StagedStrategy:
                 f"depth {self.depth} x {self.deep}, {self.threads} threads{by}")
 
 
+def by_threads(plain: StagedStrategy, kept: bool) -> tuple[StagedStrategy, ...]:
+    """`plain`, whose threads have no more results than they have registers for. Of rows that are `kept` from turn to turn, which
+    takes as many again, also with twice the threads, since others of the block may have as many.
+
+    Of 8 x 8 doubles, 128 registers, AMD's compilers spilled up to 250, or took 380 where there are more, and NVIDIA's took 255.
+    """
+    size = plain.what.update.target.dtype.bytes_ // 4 * (2 if kept else 1)
+    s = plain
+    while s.high * s.wide * size > RESULTS:
+        s = replace(s, wide=s.wide // 2, columns=s.columns if kept or len(s.across) > 1 else s.columns // 2)
+    return (s, replace(s, wide=s.wide // 2)) if kept and s.wide > 1 else (s,)
+
+
 def by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:
     """The strategy with an `atom` that reads shared memory: all columns of a block at once; None if the tiles are not its own."""
     if plain.rows % atom.m or columns != atom.n or columns * atom.b.bytes_ < SWIZZLE:
@@ -117,7 +131,7 @@ def by_rows(s: StagedStrategy, kept: bool) -> StagedStrategy | None:
         return None
     if reached(s.what.update.extent(s.row), s.rows, s.atom.m) < s.rows:  # some warps would have none
         return None
-    results = s.atom.m * s.columns // s.atom.warp if kept else 0
+    results = s.atom.m * s.columns * s.atom.c.bytes_ // (4 * s.atom.warp) if kept else 0
     new = replace(s, high=s.atom.m, wide=s.columns)
     return new if new.registers + results <= HELD else None
 
@@ -177,7 +191,7 @@ def kept_by_warps(s: StagedStrategy, columns: Affine, depth: int, line: int, tar
 def _fits_twice(s: StagedStrategy, target: Target) -> bool:
     """Whether a lane has registers for the results once more."""
     assert s.atom and s.atom.c_map
-    kept = s.high // s.atom.m * (s.wide // s.atom.n) * s.atom.c_map.regs
+    kept = s.high // s.atom.m * (s.wide // s.atom.n) * s.atom.c_map.regs * s.atom.c.bytes_ // 4
     if target.copies or not s.cuts:
         return s.registers + kept <= HELD
     # the tiles of this contraction, and the other operand of the one before it; each condition that cuts atoms has a test or an

@@ -163,8 +163,10 @@ def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
         return min(ways, key=lambda c: _cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
     if load.dtype.bytes_ < WORD and not s.swizzle and len(t.sizes) == 2:
         return lines(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, s.threads)
-    near = min(beside, MOST * load.dtype.bytes_ // LEAST)
-    return squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, near, s.threads)
+    most = min(beside, MOST * load.dtype.bytes_ // LEAST)
+    nears = (0,) if s.swizzle else (0, max(1, SECTOR // (most * load.dtype.bytes_)))
+    ways = [squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, most, s.threads, near) for near in nears]
+    return min(ways, key=lambda c: _cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
 
 
 def _apart(load: Load, t: Tile) -> int:
@@ -185,8 +187,12 @@ def _apart(load: Load, t: Tile) -> int:
 
 
 def _cycles(c: Cut, t: Tile, bytes_: int, warp: int) -> int:
-    """How long the lanes of a warp write the first elements that they copy, one each, to a tile that is not swizzled."""
-    first = []
+    """How long the lanes of a warp write the first elements that they copy, to a tile that is not swizzled.
+
+    Each writes those that lie beside each other in the tile at once.
+    """
+    first, last = [], c.inside[t.inner][-1]
+    wide = bytes_ * (last.cap or 1) if last.step == 1 and t.inner != t.fast and last not in c.loops else bytes_
     for lane in range(warp):
         at, left = dict.fromkeys((x.name for i in c.inside.values() for x in i), affine(0)), lane
         for x in reversed(c.loops):
@@ -194,7 +200,7 @@ def _cycles(c: Cut, t: Tile, bytes_: int, warp: int) -> int:
             at[x.name], left = affine(left % count * x.step), left // count
         line, *beside = (substitute(p, at).const for p in _places(t, c.inside))
         first.append((line * t.shape[-1] + sum(beside)) * bytes_)
-    return cycles(first, bytes_, phases(warp, bytes_, True))
+    return cycles(first, wide, phases(warp, wide, True))
 
 
 def _places(t: Tile, coords: Mapping[str, tuple[Coord, ...]]) -> tuple[Affine, ...]:

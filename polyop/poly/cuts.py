@@ -64,11 +64,12 @@ def cut(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str
 
 
 def squares(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple[str, str], bytes_: int, beside: int,
-            threads: int) -> Cut:
+            threads: int, near: int = 0) -> Cut:
     """The same by squares, as high as a thread's share of the tile allows, but at least so that 8 bytes are written at once.
 
     ways    the iterators that are fast in the tensor and in the copy; the others go outside
     bytes_  of an element
+    near    lanes beside each other that go along the fast one, of a tile that is not swizzled; 0: as many as write together
     """
     fast, slow = ways
     q, p = own[fast], own[slow]
@@ -76,10 +77,11 @@ def squares(own: Mapping[str, str], n: int, tile: Mapping[str, int], ways: tuple
     share = prod(tile.values()) // threads // across
     high = gcd(tile[slow], max(min(share, beside), LEAST // bytes_, 1))
     here = gcd(tile[fast] // across, threads)
-    near, down = gcd(here, LANES), gcd(tile[slow] // high, threads // here)
+    apart, down = 0 if near else _apart(across, gcd(here, LANES)), gcd(tile[slow] // high, threads // here)
+    near = gcd(here, near or LANES)
     v, x = Coord(f"{q}_v{n}", 1, across), Coord(f"{q}_x{n}", across, near * across)
     u = Coord(f"{p}_u{n}", 1, high)
-    steps = _strewn(f"{p}_x{n}", high, down * high, PLACE // bytes_, _apart(across, near))
+    steps = _strewn(f"{p}_x{n}", high, down * high, PLACE // bytes_, apart)
     far = _rest(Coord(f"{q}_y{n}", near * across, here * across))
     right, below = _rest(Coord(f"{q}_z{n}", here * across, tile[fast])), _rest(Coord(f"{p}_z{n}", down * high, tile[slow]))
     inside = {fast: (*right, *far, x, v), slow: (*below, *sorted(steps, key=lambda c: -c.step), u)}

@@ -9,7 +9,7 @@ from operator import add
 from polyop.ir.atoms import Atom
 from polyop.ir.banks import CROSSED, Digit, cycles, number, phases, places
 from polyop.ir.expr import Load, affine, loads
-from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space, placed
+from polyop.ir.loops import TURNS, Buffer, For, Kind, LoopNest, Space, placed
 from polyop.ir.target import Target
 from polyop.poly import blocktile
 from polyop.poly.fold import Tile
@@ -50,22 +50,30 @@ def _cycles(atom: Atom, b: Buffer, turn: int) -> int:
 
 
 def settled(nest: LoopNest, inside: Container[str], warp: int) -> LoopNest:
-    """`nest`, whose temporaries `inside` a block that are swizzled by two digits have these doubled where lanes meet less then.
+    """`nest`, whose temporaries `inside` a block lie so that lanes meet least: those that are swizzled by two digits with these
+    doubled or not, others with eight lines in other places or not.
 
     What counts is what the lanes of a warp move at once: neighbours along loops over rows.
     """
-    found = {b.name: b for b in nest.buffers if b.name in inside and b.folded}
-    taken = dict.fromkeys(found, (0, 0))
-    for s, loops in placed(nest.body, Kind.THREADS, Kind.ROWS) if found else ():
+    ways = {b.name: w for b in nest.buffers if b.name in inside and (w := _ways(b))}
+    taken = {name: [0] * len(w) for name, w in ways.items()}
+    for s, loops in placed(nest.body, Kind.THREADS, Kind.ROWS) if ways else ():
         rows = loops[-1] if loops and loops[-1].kind == Kind.ROWS else None
         for x in (s.target, *loads(s.expr)) if rows else ():
-            b = found.get(x.source)
-            if b is None or rows is None or (rows.extent or 1) * b.dtype.bytes_ % _AT_ONCE:
+            if rows is None or x.source not in ways or (rows.extent or 1) * ways[x.source][0].dtype.bytes_ % _AT_ONCE:
                 continue
-            both = (_taken(x, y, loops, warp, x is s.target) for y in (b, replace(b, doubled=True)))
-            taken[x.source] = tuple(map(add, taken[x.source], both))
-    doubled = {name for name, (plain, new) in taken.items() if new < plain}
-    return replace(nest, buffers=tuple(replace(b, doubled=True) if b.name in doubled else b for b in nest.buffers))
+            each = (_taken(x, y, loops, warp, x is s.target) for y in ways[x.source])
+            taken[x.source] = list(map(add, taken[x.source], each))
+    best = {name: w[min(range(len(w)), key=taken[name].__getitem__)] for name, w in ways.items()}
+    return replace(nest, buffers=tuple(best.get(b.name, b) for b in nest.buffers))
+
+
+def _ways(b: Buffer) -> tuple[Buffer, ...]:
+    """How `b` may lie, as it does first."""
+    if b.folded:
+        return b, replace(b, doubled=True)
+    has_eights = not b.swizzle and not b.turned and len(b.dims) > 1 and b.dims[-2][0].is_constant and not b.dims[-2][0].const % 8
+    return (b, *(replace(b, turned=t) for t in TURNS)) if has_eights and b.space == Space.SHARED else ()
 
 
 def _taken(x: Load, b: Buffer, loops: Sequence[For], warp: int, write: bool) -> int:

@@ -16,6 +16,7 @@ from polyop.poly.blocktile import (
     WIDE_WARP,
     StagedStrategy,
     by_group,
+    by_threads,
     by_warps,
     joined,
     kept_by_groups,
@@ -50,7 +51,9 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
         plain = replace(plain, lines=_lines(plan, plain))
     _require_first(plan, plain)
     atoms = () if cut is None or plan.options.numerics == "strict" else atoms_of(plan, c, cut)
-    return (*(() if cut else _groups(plan, plain, atoms)), *_warps(plan, plain, atoms, cut or ()), plain)
+    units = (*(() if cut else _groups(plan, plain, atoms)), *_warps(plan, plain, atoms, cut or ()))
+    first, *others = by_threads(plain, bool(plan.tiled))
+    return (*units, first) if units else (first, *others)
 
 
 def _plain(plan: Plan, c: Contraction) -> StagedStrategy:

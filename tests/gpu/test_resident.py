@@ -86,6 +86,17 @@ def test_attention_is_one_proved_kernel_whose_values_are_right(where, dtype, cha
             assert error < (4e-3 if dtype == "f16" else 2e-5), (sizes, order)
 
 
+def test_a_block_has_more_threads_where_each_would_have_more_results_than_registers():
+    """Those of the scores are as many: else each contraction has a kernel of its own. Eight threads have a row of the scores, and
+    four rows side by side would meet two ways, had their lines not changed places.
+    """
+    made = attention("cuda:sm_80", "f32", 256)
+    assert len(launches(made.module.launch)) == 1 and "in a block of 512 threads" in made.chosen[0]
+    report, error = run(made, "f32", 256, (65, 129, 5), order="backward", banks=True)
+    assert not report.findings and error < 2e-5
+    assert report.traffic and not [str(t) for t in report.traffic if t.conflicts]
+
+
 def test_channels_are_kept_for_as_many_as_a_call_has():
     made = attention("cuda:sm_80", "f32", 0, Options(held=(("E", 32),)))
     assert len(launches(made.module.launch)) == 1
