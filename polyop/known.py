@@ -61,6 +61,7 @@ class Known:
 
     def __init__(self, op: Op) -> None:
         self.op = op
+        self.is_kept = False  # whether it has been said to whoever keeps Ops for other processes
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
         self._taps = find_taps(op)
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()

@@ -48,16 +48,19 @@ class Operator:
     """One operator of a program, for every dtype, rank, constant, size and layout that it allows.
 
     Called with arrays it returns arrays of the same kind; with `out=` it writes into those. `options` and `target` hold for
-    all calls. `again` makes an equal one in another process, given its arguments, options and target.
+    all calls. `again` makes an equal one in another process, given its arguments, options and target. `keep` is told the Ops that
+    there are kernels of.
     """
 
     def __init__(self, interface: Interface, instantiate: Instantiate, compile_: Compile, options: Options | None = None,
-                 target: str = "x86", again: tuple[Callable[..., Operator], tuple[Any, ...]] | None = None) -> None:
+                 target: str = "x86", again: tuple[Callable[..., Operator], tuple[Any, ...]] | None = None,
+                 keep: Callable[[Choice, Op], None] | None = None) -> None:
         self.interface = interface
         self.options = options_of(options)
         self.target = target
         self._instantiate = instantiate
         self._again = again
+        self._keep = keep
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
         self._known: store.Memo[Known] = store.Memo()
@@ -183,11 +186,13 @@ class Operator:
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
             result, planned = self._on_gpu(merged, seen, bound, names, values + outs)
+            self._keeps(choice, known)
             self._remembered(key, planned)
             return result, None
         options = self._variant(merged.regimes, seen.sizes)
         points = work(op, bound.sizes)
         k, taken = self._kernel(merged, seen, options, key, points)
+        self._keeps(choice, known)
         served = taken[1]
         self._met += 1
         count = threads.get_num_threads() if points >= SERIAL else 1
@@ -201,6 +206,12 @@ class Operator:
         if served == options:
             self._remembered(key, made)
         return result, _Made(made, merged, seen, taken) if made else None
+
+    def _keeps(self, choice: Choice, known: Known) -> None:
+        """Keep an Op of which there is a kernel, so that other processes need not read the text."""
+        if self._keep and not known.is_kept:
+            known.is_kept = True
+            self._keep(choice, known.op)
 
     def _remembered(self, key: Any, made: call.CallPlan | LaunchPlan | None) -> None:
         """Let calls that look like `key` find `made`."""

@@ -4,27 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from polyop import standard
-from polyop.dsl import syntax
-from polyop.dsl.check import instantiate
-from polyop.dsl.interface import interface
-from polyop.dsl.names import did_you_mean
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import fail
+from polyop.ir.interface import Choice
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.span import Source
 from polyop.ir.target import Target
 from polyop.operator import Operator
 from polyop.reading import parse
+from polyop.recalled import Recalled
 from polyop.runtime import forks
 
 if TYPE_CHECKING:
     from polyop.compiler import Compiled
+    from polyop.dsl import syntax
 
 LARGEST = 1 << 20  # bytes of a source file; beyond is no program
 
@@ -38,8 +37,7 @@ class Operators:
 
     def __getattr__(self, name: str) -> Operator:
         if name.startswith("__") or self.program.op(name) is None:
-            raise AttributeError(f"{self.program.source.name} defines no operator `{name}`"
-                                 + did_you_mean(name, list(self)))
+            raise AttributeError(f"{self.program.source.name} defines no operator `{name}`" + _meant(name, list(self)))
         made = operator(self.program, name, self.options)
         self.__dict__[name] = made  # one Operator for each name, so that what it compiled stays
         return made
@@ -61,14 +59,17 @@ def op(text: str, name: str | None = None, *, options: Options | None = None) ->
     """
     if not isinstance(text, str):
         raise fail("E101", f"the text of an operator is a str, got a {type(text).__name__}")
-    program = parse(Source("<string>", text))
+    source, recalled = Source("<string>", text), Recalled(text, name or "")
+    if recalled.interface:
+        return _again(recalled, lambda: parse(source), options_of(options), (again, (source.name, text, recalled.interface.name)))
+    program = parse(source)
     names = [o.name for o in program.ops]
     if name is None:
         if len(names) != 1:
             what = "defines no operator" if not names else f"defines {', '.join(names)}"
             raise fail("E101", f"the text {what}; expected exactly one", hint="give a `name`, or use `polyop.load`")
         name = names[0]
-    return operator(program, name, options_of(options))
+    return operator(program, name, options_of(options), recalled=recalled)
 
 
 def load(path: str | Path, *, options: Options | None = None) -> Operators:
@@ -104,16 +105,51 @@ def decoded(name: str, data: bytes) -> Source:
 
 def library(name: str, *, options: Options | None = None) -> Operator:
     """An operator of the standard library."""
+    return of_library(name, options_of(options), "x86")
+
+
+def of_library(name: str, options: Options, target: str) -> Operator:
+    """An operator of the standard library for `target`."""
+    recalled = Recalled("library", name)
+    if recalled.interface:
+        return _again(recalled, lambda: standard.alone(name), options, (of_library, (name,)), target)
     if name not in standard.index():
-        raise fail("E201", f"the library has no operator `{name}`" + did_you_mean(name, list(standard.index())))
-    return operator(standard.alone(name), name, options_of(options))
+        raise fail("E201", f"the library has no operator `{name}`" + _meant(name, list(standard.index())))
+    return operator(standard.alone(name), name, options, target, recalled)
 
 
-def operator(program: syntax.Program, name: str, options: Options, target: str = "x86") -> Operator:
-    """The Operator for one definition; it is instantiated, and compiled, when it is called."""
-    make = maker(program, name)
-    return Operator(interface(program, name), lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), compiled, options, target,
-                    (again, (program.source.name, program.source.text, name)))
+def _meant(name: str, known: list[str]) -> str:
+    with forks.IMPORTS:  # as all of `dsl`, when it is needed
+        from polyop.dsl.names import did_you_mean
+
+    return did_you_mean(name, known)
+
+
+def operator(program: syntax.Program, name: str, options: Options, target: str = "x86",
+             recalled: Recalled | None = None) -> Operator:
+    """The Operator for one definition; it is instantiated, and compiled, when it is called.
+
+    recalled   where it is kept, if it is to be found again without its text
+    """
+    with forks.IMPORTS:
+        from polyop.dsl.interface import interface
+
+    make, found, source = maker(program, name), interface(program, name), program.source
+    return Operator(found, lambda c: make(dict(c.dtypes), dict(c.consts), c.rest), compiled, options, target,
+                    (again, (source.name, source.text, name)), partial(recalled.keep, found) if recalled else None)
+
+
+def _again(recalled: Recalled, program: Callable[[], syntax.Program], options: Options,
+           made: tuple[Callable[..., Operator], tuple[str, ...]], target: str = "x86") -> Operator:
+    """The Operator that is `recalled`; its `program` is asked for when something else of it is needed than what was kept."""
+    interface = recalled.interface
+    assert interface is not None
+
+    def instantiate(c: Choice) -> Op:
+        found = recalled.op(c)
+        return found if found else maker(program(), interface.name)(dict(c.dtypes), dict(c.consts), c.rest)
+
+    return Operator(interface, instantiate, compiled, options, target, made, partial(recalled.keep, interface))
 
 
 @lru_cache(maxsize=256)
@@ -124,6 +160,9 @@ def again(file: str, text: str, name: str, options: Options, target: str) -> Ope
 
 def maker(program: syntax.Program, name: str) -> Callable[[Mapping[str, DType], Mapping[str, Any], int | None], Op]:
     """What instantiates one definition: of dtypes, consts, and the rank of `...`."""
+    with forks.IMPORTS:
+        from polyop.dsl.check import instantiate
+
     def make(dtypes: Mapping[str, DType], consts: Mapping[str, Any], rank: int | None) -> Op:
         return instantiate(program, name, dtypes=dtypes, consts=consts, rank=rank, library=standard.LIBRARY)
     return make

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
-from polyop.dsl import parse as dsl
-from polyop.dsl.syntax import Program
 from polyop.ir.span import Source
-from polyop.runtime import cache
+from polyop.runtime import cache, forks
+
+if TYPE_CHECKING:
+    from polyop.dsl.syntax import Program
 
 
 def parse(source: Source) -> Program:
@@ -15,6 +17,9 @@ def parse(source: Source) -> Program:
 
     Raises  UserError E1xx, if the text is not in the language.
     """
+    with forks.IMPORTS:  # many processes find all that they need in the cache, and read no text
+        from polyop.dsl import parse as dsl
+
     return dsl.parse(source, _kept)
 
 

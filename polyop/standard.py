@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from functools import cache
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from polyop.dsl.syntax import FnDef, MonoidDef, OpDef, Program
 from polyop.ir.span import Source
 from polyop.reading import parse
+
+if TYPE_CHECKING:
+    from polyop.dsl.syntax import FnDef, MonoidDef, OpDef, Program
 
 FOLDER = Path(__file__).parent / "library"
 

@@ -1,0 +1,76 @@
+"""What a text was found to say, on disk: how an operator of it is called, and the Ops that kernels were made of.
+
+A process that finds both, and its kernels, reads no text: neither the parser nor anything else of `dsl` is imported. What is kept
+of an Op lacks the places in the text; it is kept once there is a kernel of it, so nothing is wrong with it that these would show.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from dataclasses import replace
+from typing import Any
+
+from polyop.ir.codec import decode, encode
+from polyop.ir.errors import PolyopError
+from polyop.ir.interface import Choice, Interface
+from polyop.ir.op import Op
+from polyop.runtime import cache
+
+log = logging.getLogger("polyop")
+
+_MOST = 32
+"""Ops of one operator that are kept: dtypes, consts and ranks of calls."""
+
+
+class Recalled:
+    """What the cache has of one operator; `says` tells which: all that it depends on, but for polyop itself."""
+
+    def __init__(self, *says: str) -> None:
+        self._key = cache.key("text", *says)
+        self._ops: dict[str, Any] = {}
+        self.interface: Interface | None = None
+        found = cache.read(self._key, cache.CODE)
+        if found is None:
+            return
+        try:
+            self.interface = decode(Interface, found[0].get("interface"))
+            self._ops = _ops(found[0])
+        except (PolyopError, RecursionError) as e:
+            log.warning("ignoring the cached text %s: %s", self._key, e)
+
+    def op(self, choice: Choice) -> Op | None:
+        """The Op of `choice`, if it is kept."""
+        found = self._ops.get(_said(choice))
+        if found is None:
+            return None
+        try:
+            made, names = found
+            return replace(decode(Op, made), names=tuple((str(here), str(users)) for here, users in names))
+        except (PolyopError, RecursionError, ValueError, TypeError) as e:
+            log.warning("ignoring the cached text %s: %s", self._key, e)
+            return None
+
+    def keep(self, interface: Interface, choice: Choice, op: Op) -> None:
+        """Keep what `choice` gives, beside what this process and others have kept; not what is too deep for JSON."""
+        said = _said(choice)
+        if said in self._ops:
+            return
+        try:
+            made = encode(op), encode(op.names)
+            found = cache.read(self._key, cache.CODE)
+            kept = {**(_ops(found[0]) if found else {}), **self._ops, said: made}
+            self._ops = dict(list(kept.items())[-_MOST:])
+            cache.write(self._key, {"interface": encode(interface), "ops": self._ops}, b"", cache.CODE)
+        except RecursionError:
+            self._ops[said] = None
+
+
+def _ops(header: dict[str, Any]) -> dict[str, Any]:
+    found = header.get("ops")
+    return found if isinstance(found, dict) else {}
+
+
+def _said(choice: Choice) -> str:
+    """What tells apart choices, those that are equal too: consts of 0.0 and of -0.0."""
+    return json.dumps(encode(choice))
