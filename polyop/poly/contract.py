@@ -34,6 +34,7 @@ FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less tha
 DOTS_MOST = 8  # rows that are dot products in place, of several columns at once: as many come from L2 again for these
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
 LITTLE = 8  # that part of L1 may be a right operand that is read where it lies
+TOGETHER = 12  # values of another column that go through all turns of a sum: 8 are as fast, with 4 and 1 more is read again
 UNCUT = 2048  # terms that a block of columns has room for, if the sum is not cut since their number differs from turn to turn
 ALL, TILES = "of all loops", "of all tiles"
 
@@ -51,6 +52,8 @@ class PackedStrategy:
     across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
     fine          steps of `depth` that one lane takes at once: those of a dot-product instruction, or 1
     apart         contracted iterators whose loops stand around the blocks, since blocks for all their values leave the cache
+    beyond        other columns whose loops stand around these; of the last one `TOGETHER` values at a time, so that their partial
+                  sums stay in a cache from one turn to the next
     ahead         the right operand is packed in full: `ALL`, before the loops around (`ahead.py`); `TILES`, inside them, but
                   before the one that gives the tiles of rows
     """
@@ -77,6 +80,7 @@ class PackedStrategy:
     fine: int = 1
     ahead: str = ""
     apart: tuple[str, ...] = ()
+    beyond: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         right = "right, fused" if self.fuse_pack else f"right, ahead {self.ahead}" if self.ahead else "right"
@@ -85,6 +89,7 @@ class PackedStrategy:
         across = f", {self.across} x {self.second}" if self.across else ""
         fine = f" x {self.fine}" if self.fine > 1 else ""
         fine += f" in turns of {' and '.join(self.apart)}" if self.apart else ""
+        fine += f", {TOGETHER} of {self.beyond[-1]} at a time" if self.beyond else ""
         return (f"packed: {rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}{fine}, "
                 f"mc {self.mc}, kc {self.kc}, nc {self.nc}, packs {' and '.join(packs) or 'nothing'}")
 
@@ -173,7 +178,8 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     fuse = fusible and not behind and not (common and len(c.having(ROW)) > 1) and not is_triangular(c)
     found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_outside=threads and not common,
                     rows_behind=behind, beside=tile.beside, fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
-    return (replace(found, apart=apart), found) if apart else (found,)
+    beyond = () if threads else tuple(i for i in c.having(COLUMN) if i != c.lane)
+    return (replace(found, apart=apart, beyond=beyond), found) if apart else (found,)
 
 
 def is_brief(x: Reads, kc: int) -> bool:

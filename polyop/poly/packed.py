@@ -1,6 +1,7 @@
 """Strategy "packed", built: the tile program of a contraction in register tiles.
 
     batch.. m_c k_c ( pack_left  n_c ( pack_right  row.. m_r n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) ) )
+    batch.. y_c m_c k.. k_c ( pack_left  y n_c ( .. ) )         along several long k, y the last of other columns
     batch.. n_c k_c ( pack_right  row.. m_c ( m_r .. ) )        for several threads, if there are blocks n_c; else inside m_c
     m_c k_c ( pack_left!  n_c! ( pack_right  row..! m_r .. ) )  for several threads, which share what has a `!`, without batches
     batch.. n_c k_c ( n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) )                         without rows
@@ -68,8 +69,9 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     within = tuple(t.coords(i)[1].name for i in near)
     micro = band((*t.loops(other_m), *m_r, *within, n_r, t.n_v), *inner)
     block = (*t.loops(other_n), *(t.coords(i)[0].name for i in near), *(c for c in (n_c,) if c not in t.given))
+    block = tuple(c for c in block if c not in t.beyond)
     chunk = (*t.apart, t.chunk) if t.chunk else ()
-    around = (*t.loops(batch), *(c for c in m_c if c not in t.given))
+    around = (*t.loops(batch), *t.beyond, *(c for c in m_c if c not in t.given))
     if s.row and (s.pack_left or not t.plan.splits(u)):  # a block of the left operand is for all columns
         tree = bands((*around, *chunk), *tree_left, *bands(block, *tree_right, micro))
         around = (*block, *t.loops(other_m)) if shares_left(t) else around

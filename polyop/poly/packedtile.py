@@ -6,7 +6,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, quasi
 from polyop.ir.loops import Kind
 from polyop.poly.build import Axes, Builder, Plan, register
-from polyop.poly.contract import PackedStrategy
+from polyop.poly.contract import TOGETHER, PackedStrategy
 from polyop.poly.homes import find_homes
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, ROW
@@ -22,6 +22,7 @@ class Tile:
     batch, other_m  iterators whose loops stand around the blocks, and rows beside `s.row` whose loops stand inside
     row, across     (coordinate, extent) of the loops in lock step; `locked`: with the lanes; `fine`: the steps of a lane
     chunk           the coordinate that counts chunks of depth, if there are any; n_v: that of the lanes
+    beyond          the loops of `s.beyond`, without that over the values in a block of the last one
     acc             the element of the accumulators at the current point
     """
 
@@ -50,6 +51,8 @@ class Tile:
         if s.kc or s.fine > 1:
             chains[s.depth] = (*((Coord(f"{q[s.depth]}_c", s.kc),) if s.kc else ()), Coord(f"{q[s.depth]}_p", s.fine, s.kc),
                                *(Coord(c, 1, steps) for c, steps in self.fine))
+        for i in s.beyond[-1:]:
+            chains[i] = (Coord(f"{q[i]}_c", TOGETHER), Coord(q[i], 1, TOGETHER))
         for i in self.u.dims:
             if q[i] in outer:
                 continue
@@ -64,6 +67,7 @@ class Tile:
         self.batch = self.others(BATCH) + (other_m if s.rows_outside else ())
         self.other_m = () if s.rows_outside else other_m
         self.n_v = f"{n}_v"
+        self.beyond = self.loops(s.beyond)[:-1]
         self.chunk = f"{q[s.depth]}_c" if s.kc else None
         self.apart = tuple(q[i] for i in s.apart)
         self.row = ((chains[s.row][-1].name, s.rows),) if s.row else ()

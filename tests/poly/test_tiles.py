@@ -362,6 +362,19 @@ def test_a_sum_along_several_long_indices_is_taken_in_turns_of_all_but_one(right
         np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
 
 
+def test_some_of_another_column_go_through_all_turns_of_a_sum_together():
+    text = "op f(X: f32[H, B, L, K, I], Y: f32[K, J, L]) -> (Z: f32[H, B, J, I]) {{ {} }}"
+    text = text.format("Z[h, b, j, i] += X[h, b, l, k, i] * Y[k, j, l]")
+    m = middle(text, "tuned", Options(deep=True))
+    assert proved(m) and "in turns of k, 12 of b at a time" in m.chosen[0]
+    loops = structure(m.nest.body)
+    assert loops.startswith("h:parallel(b_c(j_c(k(l_c(b(i_c(")
+    for many, few in ((1, 3), (12, 1), (13, 2), (25, 1)):
+        arrays, got = run(m, {"H": few, "B": many, "I": 3, "J": 2, "K": 3, "L": 2})
+        expected = np.einsum("hblki,kjl->hbji", *(arrays[n].astype(np.float64) for n in "XY"))
+        np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4)
+
+
 def test_what_follows_a_sum_in_turns_would_not_know_the_last_of_them():
     text = "op f(X: f32[L, K, I], Y: f32[K, J, L]) -> (Z: f32[J, I]) {{ {} }}"
     text = text.format("s[j, i] += X[l, k, i] * Y[k, j, l]; Z[j, i] = relu(s[j, i])")
