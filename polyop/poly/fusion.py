@@ -11,7 +11,7 @@ from itertools import takewhile
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, Load, affine, expr_names
+from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, expr_names, loads
 from polyop.poly.classes import Loops
 from polyop.poly.edges import Edge, counterpart, same_value, single
 from polyop.poly.iterators import blocks_of, is_contraction, shares_of, written
@@ -226,7 +226,7 @@ class Fusion:
         to run in lock step.
         """
         first = d.stmts[0]
-        if any(q.kind != MAP or len(q.reads) > 1 or q.target.source != s.target.source for q in (*d.stmts, s)) or d.heavy:
+        if any(q.kind != MAP or not _moves(q.expr) or q.target.source != s.target.source for q in (*d.stmts, s)) or d.heavy:
             return False
         own = {}
         for p, q in zip(first.target.index, s.target.index, strict=True):
@@ -352,6 +352,14 @@ class Fusion:
         loops = g.kept + g.reduced
         here, there = (self.loops.projection(q, self.loops.iterators(q, loops)) for q in (g.stmts[0], s))
         return bool(here.is_equal(there))
+
+
+def _moves(e: Expr) -> bool:
+    """Whether `e` reads one element at most, whichever tests choose."""
+    match e:
+        case Apply(fn="select", args=(Test(), yes, no)):
+            return _moves(yes) and _moves(no)
+    return len(loads(e)) <= 1
 
 
 def _copies(s: Stmt) -> bool:

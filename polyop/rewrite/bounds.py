@@ -27,6 +27,7 @@ def never_negative(x: Affine, sizes: Iterable[str] | Mapping[str, int], ranges: 
     """
     known = sizes if isinstance(sizes, Mapping) else dict.fromkeys(sizes, 0)
     low = _smallest(x, ranges)
+    low = _undivided(low) if low else None
     if low is None or any(f < 0 or not (a in known if isinstance(a, str) else _is_natural(a, known)) for a, f in low.terms):
         return False
     return low.const + sum(f * known[a] for a, f in low.terms if isinstance(a, str)) >= 0
@@ -57,6 +58,15 @@ def _lowered(x: Affine) -> Affine:
         else:
             total = total + affine(atom) * factor
     return total
+
+
+def _undivided(x: Affine) -> Affine:
+    """What is >= 0 only if `x` is, where no quotient is subtracted: `d floor(a / d) <= a`."""
+    for atom, factor in x.terms:
+        if isinstance(atom, Quasi) and atom.op == "div" and factor < 0:
+            a, d = atom.args[0], atom.args[1].const
+            return _undivided((x - affine(atom) * factor) * d + a * factor)
+    return x
 
 
 def _is_natural(atom: Quasi, sizes: Mapping[str, int]) -> bool:

@@ -4,15 +4,17 @@
 
 A remainder by a size is no affine position, so each element would be looked for by a division of its own. In one round it is a
 row that is copied: tile of 1024 x 1000 took twenty times as long. Where a position only goes beyond an end, as neighbours on a
-ring do, a test says so, and steps are cut where it does:
+ring do, tests say so, and a copy of rows is cut where it goes beyond both:
 
-    Y[i] = X[(i + N - 1) % N]  with i in 0:N     becomes      Y[i] = i >= 1 ? X[i - 1] : X[i + N - 1]
+    Y[i] = X[(i + N - 1) % N]  with i in 0:N       becomes      Y[i] = i >= 1 ? X[i - 1] : X[i + N - 1]
+    Y[i] = X[(i - 1) % N]  with i in 0:N+2       becomes      Y[i] = X[i - 1] where 1 <= i <= N;  Y[0] = X[N - 1];  ..
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 
 from polyop.ir.expr import (
     Affine,
@@ -31,47 +33,74 @@ from polyop.ir.expr import (
     walk,
 )
 from polyop.ir.op import Op, Range, Step, map_step
+from polyop.rewrite.bounds import least_sizes, never_negative
 from polyop.rewrite.names import all_names, fresh
 
 MOST = 16
 """Rounds of one step, along all its indices together; an index that would give more is left whole."""
 
+SEVERAL = 3
+"""Rounds of rows from which on a copy is cut into them: masks take less time for two, also where a row is a vector or four."""
+
+CASES = 25
+"""Rounds of one read, along all its dimensions together."""
+
+BEYOND = 2
+"""How many rounds a position may get to before the first one of a ring, or behind it."""
+
 
 def cut_into_rounds(op: Op) -> Op:
     """`op` with every `=` step cut whose reads divide an index by a size that its range is a few times as long as."""
     taken = all_names(op)
-    return replace(op, steps=tuple(piece for s in op.steps for piece in _rounds(_on_rings(op, s), fresh("at", set(taken)))))
+    pieces = (piece for s in op.steps for piece in _rounds(s, fresh("at", set(taken))))
+    return replace(op, steps=tuple(row for s in pieces for row in _on_rings(op, s)))
 
 
-def _on_rings(op: Op, s: Step) -> Step:
-    """`s` with affine positions in the place of those that go round the end of a range by a few elements."""
-    sizes = {r.index: r.upper for r in s.ranges if r.lower == Affine()}
+def _on_rings(op: Op, s: Step) -> tuple[Step, ...]:
+    """`s` with affine positions in the place of those that go round the ends of a size a few times."""
+    least = least_sizes(op) | {r.upper.name: 1 for r in s.ranges if r.lower == Affine() and r.upper.name in op.sizes}
 
-    def apart(x: Load) -> Expr:
+    def apart(x: Load, most: int = CASES) -> Expr:
         for d, p in enumerate(x.index):
-            if ring := _ring(op, p, sizes):
-                index, size, ahead = ring
-                inside = affine(size) - affine(index) - ahead - 1 if ahead > 0 else affine(index) + ahead
-                there, beyond = affine(index) + ahead, affine(index) + ahead + affine(size) * (-1 if ahead > 0 else 1)
-                near, far = (apart(replace(x, index=(*x.index[:d], q, *x.index[d + 1:]))) for q in (there, beyond))
-                return Apply("select", (Test((inside,)), near, far), x.dtype) if ahead else near
+            if 0 < len(rounds := _ring(p, s.ranges, least)) <= most:
+                *cases, (_, last) = [(t, apart(_at(x, d, q), most // len(rounds))) for t, q in rounds]
+                return reduce(lambda rest, case: Apply("select", (Test(case[0]), case[1], rest), x.dtype), reversed(cases), last)
         return x
 
-    return replace(s, expr=map_loads(s.expr, apart))
+    return tuple(replace(x, expr=map_loads(x.expr, apart)) for x in _rows(s, least))
 
 
-def _ring(op: Op, p: Position, sizes: Mapping[str, Affine]) -> tuple[str, str, int] | None:
-    """(index, size, how far ahead) where `p` is so far ahead of an index on the ring of a size, which is at least that."""
+def _rows(s: Step, least: Mapping[str, int]) -> tuple[Step, ...]:
+    """A copy of rows that go round a size as one of each round: first of whole rows, and then of what is beyond their ends."""
+    x, along = s.expr, s.target.index[-1] if s.target.index else None
+    if s.reduce is not None or not isinstance(x, Load) or not isinstance(along, Affine):
+        return (s,)
+    for d, p in enumerate(x.index):
+        rounds = _ring(p, s.ranges, least)
+        if len(rounds) >= SEVERAL and all(names(q) & {*s.indices} == names(along) for _, q in rounds):
+            return tuple(replace(s, expr=_at(x, d, q), where=(*s.where, *(Test((y,)) for y in t))) for t, q in rounds)
+    return (s,)
+
+
+def _at(x: Load, d: int, p: Affine) -> Load:
+    return replace(x, index=(*x.index[:d], p, *x.index[d + 1:]))
+
+
+def _ring(p: Position, ranges: tuple[Range, ...], least: Mapping[str, int]) -> tuple[tuple[tuple[Affine, ...], Affine], ...]:
+    """What `p`, a remainder by a size, is in each round that it gets to, and what must be >= 0 for that: nearest rounds first.
+
+    least   what the sizes are at least
+    """
     match p:
-        case Apply(fn="mod", args=(Number(value=a), Number(value=b))) if p.dtype.is_integer and b.name in op.sizes:
-            index = next((i for i, n in sizes.items() if n == b and a.factor(i) == 1), None)
-            if index is None or b.name is None:
-                return None
-            ahead = a - affine(index) - affine(b.name) * a.factor(b.name)
-            least = max((-t.const for f in op.facts if isinstance(f, Test) for t in f.tests if t - t.const == b), default=0)
-            if ahead.is_constant and abs(ahead.const) <= max(1, least):  # the range is empty where the size is 0
-                return index, b.name, ahead.const
-    return None
+        case Apply(fn="mod", args=(Number(value=a), Number(value=b))) if p.dtype.is_integer and b.name in least:
+            first = next((-k for k in range(BEYOND + 1) if never_negative(a + b * k, least, ranges)), None)
+            last = next((k for k in range(BEYOND + 1) if never_negative(b * (k + 1) - a - 1, least, ranges)), None)
+            if first is None or last is None:
+                return ()
+            tests = {k: (*((a - b * k,) if k > first else ()), *((b * (k + 1) - a - 1,) if k < last else ()))
+                     for k in range(first, last + 1)}
+            return tuple((tests[k], a - b * k) for k in sorted(tests, key=abs))
+    return ()
 
 
 def _rounds(s: Step, inside: str, most: int = MOST) -> tuple[Step, ...]:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyop.ir.expr import affine
+from polyop.ir.affine import evaluate as value
+from polyop.ir.expr import Affine, affine, quasi
 from polyop.ir.reference import evaluate
 from polyop.rewrite.bounds import least_sizes, never_negative
 from polyop.rewrite.cascade import cascaded
@@ -59,3 +60,12 @@ def test_what_a_call_must_have_at_least_is_known_of_its_sizes():
     assert never_negative(affine("N") + affine("w") - 4, least_sizes(o, 1))
     assert not never_negative(affine("N") + affine("w") - 5, least_sizes(o, 1))
     assert not never_negative(affine("N") + affine("w") - 4, o.sizes)
+
+
+def test_of_quotients_that_are_subtracted_no_more_is_known_than_holds():
+    def half(n: str) -> Affine:
+        return quasi("div", affine(n) + 1, affine(2))
+
+    for x in (affine("N") - half("N") + c for c in (-1, 0, 1)):
+        holds = all(value(x, {"N": n}) >= 0 for n in range(1, 9))
+        assert never_negative(x, {"N": 1}) == holds
