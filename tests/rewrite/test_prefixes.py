@@ -47,7 +47,10 @@ def test_recurrences_compute_what_the_reductions_do(text, n):
     HEAD + "{ Y[m, n] += X[m, k] where 2*k <= n }",
     HEAD + "where M <= N { Y[m, n] += X[k, n] where k <= n, k in 0:M }",
     "op f(X: f32[M, N], i: i64[N]) -> (Y: f32[M, N]) { Y[m, i[n]] += X[m, k] where k <= n }",
-], ids=["a window", "one more", "with the position", "every second", "another range", "scattered"])
+    "op f(X: f32[M], Z: f32[N]) -> (Y: f32[N]) where M <= N { Y[n] += X[k] where k <= n, k in 0:M }",
+    "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] += X[k] where k <= n, k in 1:N }",
+], ids=["a window", "one more", "with the position", "every second", "another range", "scattered", "another size",
+        "from 1 on"])
 def test_other_reductions_stay(text):
     whole = op(text)
     assert as_recurrences(whole) == whole

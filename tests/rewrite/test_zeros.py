@@ -39,7 +39,14 @@ def test_the_parts_are_what_the_whole_is(text, depth):
     HEAD + "{ Y[m, n] += (i32((X[m, k - 1] else 0)) - a) * i32(W[n, k]) }",
     "op f(X: f32[M, K], W: f32[N, K]; a: f32) -> (Y: f32[M, N]) { Y[m, n] += (X[m, k] - a) * W[n, k] }",
     "op f(X: i32[M, K], W: i32[N, K]; a: i32) -> (Y: i32[M, N]) { Y[m, n] += (X[m, k] - a) * W[n, k] }",
-], ids=["plain", "a triangle", "along the sum", "a border", "floats", "wide"])
+    HEAD + "{ Y[m, n] max= (i32(X[m, k]) - a) * (i32(W[n, k]) - b) }",
+    HEAD + "{ Y[m, n] += (i32(X[m, k]) - a) * i32(W[n, k]) where k in 0:min(m, K) }",
+    HEAD + "{ Y[m, n] += (i32(X[m, k]) - a) * i32(W[n, k]); Y[m, n] += i32(X[m, k]) }",
+    HEAD + "{ Y[m, n] += (i32(X[m, k]) - a - n) * (i32(W[n, k]) - b) }",
+    "op f(X: u8[M, K], W: i8[N, K]; a: f32) -> (Y: f32[M, N]) { Y[m, n] += (f32(X[m, k]) - a) * f32(W[n, k]) }",
+    "op f(X: i16[M, K], W: i16[N, K]; a: i32) -> (Y: i32[M, N]) { Y[m, n] += (i32(X[m, k]) - a) * i32(W[n, k]) }",
+], ids=["plain", "a triangle", "along the sum", "a border", "floats", "wide", "a maximum", "a range that ends", "two steps",
+        "six terms", "sums of floats", "two bytes"])
 def test_other_sums_stay(text):
     whole = op(text)
     assert multiplied_out(whole) == whole
@@ -51,3 +58,4 @@ def test_a_call_takes_zero_points_off_where_sums_wrap():
     f = polyop.op(TEXTS["for each column"])
     got = f(x.astype(np.uint8), w.astype(np.int8), u.astype(np.int8), a=2**30, b=0)
     assert np.array_equal(got, ((2**30 - x) @ (w - u[:, None]).T).astype(np.int32))
+    assert "Y_part" in f.compile().explain()
