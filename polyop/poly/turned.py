@@ -2,7 +2,8 @@
 
     shell.. c_t n_c ( c_v ( n_p (turn) )   c_v ( n_i (statement) )   n_v ( c_p (unturn) )   c_v ( n_d (keep) ) )
 
-    turn        in[n_p, c_v]            = X[c_t + c_v, n_c + n_p]           rows n_p: squares are transposed in registers
+    turn        in[n_p, c_v]            = X[c_t + c_v, n_c + n_p]           rows n_p: squares are transposed in registers; what
+                                                                            lies along c, X[n, c], is read where it is
     statement   out[d + n_i, c_v]       = f(out[d + n_i - 1, c_v], in[n_i, c_v])                    in order
     unturn      Y[c_t + c_p, n_c + n_v] = out[d + n_v, c_p]                 lanes n_v: squares are transposed again
     keep        out[n_d, c_v]           = out[width + n_d, c_v]             the last d steps, which the next square reads
@@ -45,7 +46,7 @@ class TurnedStrategy:
 
 
 def choose(plan: Plan, cluster: Cluster) -> TurnedStrategy | None:
-    """The strategy for a cluster that is one recurrence of one statement, if all that runs along it has unit stride."""
+    """The strategy for a cluster that is one recurrence of one statement, if all has unit stride along it, or beside it."""
     match cluster.body:
         case (Serial(loop=serial, body=(Group(kept=(), reduced=()),), is_reversed=False),) if len(cluster.stmts) == 1:
             s = cluster.stmts[0]
@@ -56,11 +57,12 @@ def choose(plan: Plan, cluster: Cluster) -> TurnedStrategy | None:
         return None
     if is_one_instruction(s.expr) and not plan.options.abreast:  # its steps wait for each other less long than turning takes
         return None
-    if any(not (runs_back(s, x, d) if x.source == s.target.source else turns(plan, s, x, serial)) for x in loads(s.expr)):
-        return None
     own = plan.classes[s.name]
     beside = [own[p.name] for p in s.target.index if isinstance(p, Affine) and p.name and own.get(p.name) in cluster.shell]
-    return TurnedStrategy(beside[-1], serial, plan.target.lanes(plan.lane_bytes)) if beside else None
+    if not beside or any(not (runs_back(s, x, d) if x.source == s.target.source else
+                              turns(plan, s, x, serial) or lies_so(plan, s, x, beside[-1])) for x in loads(s.expr)):
+        return None
+    return TurnedStrategy(beside[-1], serial, plan.target.lanes(plan.lane_bytes))
 
 
 def dimension(plan: Plan, s: Stmt, serial: str) -> int | None:
@@ -91,6 +93,11 @@ def turns(plan: Plan, s: Stmt, load: Load, serial: str) -> bool:
     own = plan.classes[s.name]
     along = [p for p in load.index if isinstance(p, Affine) and any(own.get(i) == serial for i in names(p))]
     return step == 0 or (step == 1 and not load.guard and all(own.get(p.name or "") == serial for p in along))
+
+
+def lies_so(plan: Plan, s: Stmt, load: Load, lane: str) -> bool:
+    """Whether `load` lies along the lanes as it is: { Y[c, n] = Y[c, n - 1] + X[n, c] }."""
+    return spacing(plan, s, load, lane) == 1 and not load.guard
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -> Part:

@@ -16,6 +16,7 @@ from polyop.rewrite.early import find_early, to_make_early
 from polyop.rewrite.inward import rows_of_images
 from polyop.rewrite.passes import one_pass_pays
 from polyop.rewrite.positions import BOUND
+from polyop.rewrite.prefixes import as_recurrences
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.raised import ROWS, find_alike
 from polyop.rewrite.raised import pays as raising_pays
@@ -76,7 +77,7 @@ _TABLE = (
     Regime("shares", lambda q: q.sums,
            lambda found, c: _shares(found, c) if c.is_relaxed and not c.said["cascade"] else (),
            lambda found: f"in which several threads have few results of long sums{_or_read_twice(found)}"),
-    Regime("abreast", lambda q: find_abreast(q.op),
+    Regime("abreast", lambda q: find_abreast(as_recurrences(q.op)),
            lambda found, c: row_regimes.runs_abreast(found, c.sizes, c.target),
            f"in which there are at least {row_regimes.ABREAST} rows of running sums or products, that are not too long"),
     Regime("along", lambda q: row_regimes.find_carried(q.op),

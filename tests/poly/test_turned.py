@@ -25,6 +25,7 @@ PRODUCT = HEAD + "{ Y[c, n] = (Y[c, n-1] else 1) * X[c, n] }"
 BEHIND = HEAD + "{ Y[c, n] = max((Y[c, n-1] else 0), (X[c, n-1] else 0)) }"
 BACKWARDS = HEAD + "{ Y[c, n] = max((Y[c, n+1] else 0), X[c, n]) }"
 CROSSED = HEAD + "{ Y[c, n] = max((Y[c, n-1] else 0), Z[n, c]) }"
+APART = "op f(X: f32[N, C, 2]) -> (Y: f32[C, N]) { Y[c, n] = max((Y[c, n-1] else 0), X[n, c, 1]) }"
 ALONE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = max((Y[n-1] else 0), X[n]) }"
 
 
@@ -34,7 +35,7 @@ def middle(text: str, arch: str = "x86-64-v4", abreast: bool = False) -> Middle:
 
 
 @pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
-@pytest.mark.parametrize("text", [RUNNING, SECOND, FAR, BATCH])
+@pytest.mark.parametrize("text", [RUNNING, SECOND, FAR, BATCH, CROSSED])
 def test_sequences_side_by_side_are_turned_and_proved(text, arch):
     made = middle(text, arch)
     assert "turned: lanes c" in made.chosen[0]
@@ -48,9 +49,9 @@ def test_of_a_sequence_a_square_is_kept_and_what_the_next_one_reads(text, back):
     assert [str(e) for e, _ in kept.dims] == [str(back + 16), "16"]
 
 
-@pytest.mark.parametrize("text", [SUM, BEHIND, BACKWARDS, CROSSED, ALONE])
+@pytest.mark.parametrize("text", [SUM, BEHIND, BACKWARDS, APART, ALONE])
 def test_others_stay_as_they_are(text):
-    """A step of one addition, a read of another step, the last one first, another stride, a single sequence."""
+    """A step of one addition, a read of another step, the last one first, neighbours that lie apart, a single sequence."""
     assert "turned" not in middle(text).chosen[0]
 
 
@@ -91,6 +92,14 @@ def test_results_at_every_border(text, reference, dtype, shape):
     x, d = (rng.uniform(-1, 1, s).astype(np.dtype(dtype.replace("f", "float"))) for s in (shape, shape[:1]))
     got = f(x, d, np.zeros(shape[::-1], x.dtype))
     np.testing.assert_allclose(got, reference(x.astype(np.float64), d.astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_what_lies_along_the_sequences_side_by_side_is_read_as_it_lies(shape):
+    f, rng = polyop.op(CROSSED), np.random.default_rng(sum(shape))
+    z = rng.uniform(-1, 1, shape[::-1]).astype(np.float32)
+    got = f(np.zeros(shape, np.float32), np.zeros(shape[0], np.float32), z)
+    np.testing.assert_array_equal(got, np.maximum.accumulate(np.maximum(z, 0), axis=0).T if z.size else z.T)
 
 
 def test_numbers_that_are_none_spread_along_their_own_sequence_only():

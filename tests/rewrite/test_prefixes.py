@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 
 import polyop
+from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
+from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.prefixes import as_recurrences
+from polyop.rewrite.regimes import regime, regimes_of
 from tests.rewrite.ops import arguments, op
 
 HEAD = "op f(X: f32[M, N]) -> (Y: f32[M, N]) "
@@ -62,3 +65,10 @@ def test_a_call_adds_up_along_a_row(n):
     f = polyop.op(HEAD + "{ Y[m, n] += X[m, k] where k <= n }")
     assert np.array_equal(f(x), x.cumsum(1))
     assert not n or "k*" not in f.compile().explain()
+
+
+def test_sums_of_all_before_are_abreast_as_running_sums_are():
+    for text in (HEAD + "{ Y[m, n] += X[m, k] where k <= n }", HEAD + "{ Y[m, n] = (Y[m, n - 1] else 0) + X[m, n] }"):
+        t = target("x86:sapphirerapids")
+        assert regime(regimes_of(op(text)), {"M": 8, "N": 100}, Options(), t).abreast
+        assert not regime(regimes_of(op(text)), {"M": 7, "N": 100}, Options(), t).abreast
