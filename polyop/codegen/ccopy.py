@@ -45,10 +45,11 @@ def run(n: For, scope: Scope) -> list[str] | None:
         count = f"{conditions(whole, scope.names).at(4)} ? {count} : 0"
     places = [element(Load(x.source, tuple(substitute(p, zero) for p in x.index if isinstance(p, Affine)), x.dtype), {}, scope)
               for x in (to, source)]
+    said = f"// {s.stmt}: {n.extent} of {source.source} to {to.source}"
     if wrapper == _PUT and step > 1:
-        return [f"// {s.stmt}", f"pop_put_column<{n.extent}, {step}>(&{places[0]}, &{places[1]});"]
+        return [said, f"pop_put_column<{n.extent}, {step}>(&{places[0]}, &{places[1]});"]
     inside = "" if wrapper in (_PUT, _WHOLE) else f", {count}"
-    return [f"// {s.stmt}", f"{wrapper}<{n.extent}>(&{places[0]}, &{places[1]}{inside});"]
+    return [said, f"{wrapper}<{n.extent}>(&{places[0]}, &{places[1]}{inside});"]
 
 
 def _wrapper(s: Store, count: int, scope: Scope) -> str | None:

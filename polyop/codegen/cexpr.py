@@ -81,6 +81,8 @@ def expression(e: Expr, scope: Scope) -> Text:
                 return conditions(ts, scope.names)
             case Load():
                 return read(x, args, scope)
+            case Apply(fn="select", args=(Test(tests=ts), Load(guard=g) as y, _)) if g and {*g} <= {*ts} and not children(y):
+                return apply(x, (args[0], read(replace(y, guard=()), (), scope), args[2]))  # its guard has been asked
             case Apply():
                 return apply(x, args)
         assert_never(x)

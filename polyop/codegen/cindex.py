@@ -84,7 +84,8 @@ def condition(x: Affine, names: Mapping[str, str]) -> str:
 def conditions(xs: Sequence[Affine], names: Mapping[str, str]) -> Text:
     if not xs:
         return Text("true")
-    return Text(" && ".join(condition(x, names) for x in xs), 5 if len(xs) > 1 else 10)
+    parts = tuple(dict.fromkeys(condition(x, names) for x in xs))  # of a range and of a guard the same may be asked
+    return Text(" && ".join(parts), 5 if len(parts) > 1 else 10)
 
 
 def natural(x: Affine, names: Mapping[str, str]) -> str:

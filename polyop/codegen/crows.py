@@ -78,7 +78,7 @@ def _rows(s: Store, scope: Scope) -> tuple[Held | None, Rows | None]:
 
 
 def _asked(tests: Iterable[Affine], inside: list[str], scope: Scope) -> list[str]:
-    text = " && ".join(condition(t, scope.names) for t in tests)
+    text = " && ".join(dict.fromkeys(condition(t, scope.names) for t in tests))
     return [f"if ({text}) {{", *("    " + x for x in inside), "}"] if text else inside
 
 

@@ -12,11 +12,11 @@ from gpu_texts import compiled
 
 from polyop.codegen import cplace, cuda, hip
 from polyop.codegen.cexpr import expression, literal
-from polyop.codegen.cindex import condition, index
+from polyop.codegen.cindex import condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.split import greatest, least
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, I8, I32, I64, U64, DType
-from polyop.ir.expr import Affine, Const, affine, evaluate, quasi
+from polyop.ir.expr import Affine, Const, Test, affine, evaluate, quasi
 from polyop.ir.loops import For, If, Kind, LoopNest, Space
 from polyop.ir.module import HostIf, HostLoop, Launch, Module, in_order
 from polyop.ir.options import Options
@@ -152,6 +152,15 @@ def test_brackets_stand_where_compilers_would_warn_without_them() -> None:
     scope = Scope({n: n for n in "xyz"}, {n: buffer(n, dtype=BOOL, space=Space.REG) for n in "xyz"}, {})
     assert expression(call("or", call("and", x, y), call("or", x, z)), scope).c == "(x && y) || (x || z)"
     assert expression(call("or", call("or", x, y), z), scope).c == "x || y || z"
+
+
+def test_what_has_been_asked_is_not_asked_again() -> None:
+    inside = (M - i - 1,)
+    x, y = replace(at("x", dtype=F32), guard=inside), at("y", dtype=F32)
+    scope = Scope({n: n for n in "xyMi"}, {n: buffer(n, space=Space.REG) for n in "xy"}, {})
+    assert expression(call("select", Test((*inside, i)), x, y, dtype=F32), scope).c == "M > i && i >= 0 ? x : y"
+    assert expression(call("select", Test((i,)), x, y, dtype=F32), scope).c == "i >= 0 ? M > i ? x : 0.0f : y"
+    assert conditions((*inside, i, *inside), NAMES).c == "M > i && i >= 0"
 
 
 def test_a_launch_is_never_smaller_than_the_loops_it_stands_for() -> None:
