@@ -147,12 +147,16 @@ class Builder:
     free   classes whose loops are cut into tiles: conditions between two of them stay out of the domains, which are boxes
            then, and stand before each statement as tests. So do those between rows that are taken tile by tile and a loop around.
            What such a condition says of a tile as a whole bounds the loops around it
+    tiles  the coordinates of the iterators of a contraction that are cut, those of tiles first; turn: the one whose tiles are
+           taken one after the other, from the first one on, until a condition leaves the others' tiles no term
     """
 
     plan: Plan
     cluster: Cluster
     homes: Mapping[str, Home]
     free: frozenset[str] = frozenset()
+    tiles: Mapping[str, tuple[Coord, ...]] = field(default_factory=dict)
+    turn: str = ""
     stmts: list[TileStmt] = field(default_factory=list)
     buffers: dict[str, Buffer] = field(default_factory=dict)
     kinds: dict[str, tuple[Kind, int | None]] = field(default_factory=dict)
@@ -221,6 +225,10 @@ class Builder:
                 most = least + (first.step - 1)
             elif c not in self.inner and r.index in values:
                 least = most = values[r.index]
+            elif r.index in values and r.index in self.tiles and t.factor(self.turn) < 0:
+                first, *inner = self.tiles[r.index]
+                least = substitute(values[r.index], {x.name: Affine() for x in inner})
+                most = least + (first.step - 1)
             elif r.lower.is_constant and r.upper.is_constant:
                 least, most = r.lower, r.upper - 1
             else:

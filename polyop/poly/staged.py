@@ -105,7 +105,7 @@ class _Staged:
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()
-        self.b = Builder(plan, cluster, {**cells.homes, **self.homes}, frozenset(q[i] for i in chains))
+        self.b = Builder(plan, cluster, {**cells.homes, **self.homes}, frozenset(q[i] for i in chains), chains, s.depth)
         for h in self.homes.values():
             self.b.buffer(h.buffer)
         # squares of 16-bit elements are turned on the way to registers

@@ -300,3 +300,25 @@ def test_code_for_amd_reads_16_bytes_at_once_for_its_matrix_units(where: str, un
     assert "ds_read_b128" in code or "ds_load_b128" in code
     assert "global_load_dwordx4" in code or "global_load_b128" in code or "buffer_load_dwordx4" in code
     assert "\tscratch_" not in code and "\tbuffer_store_dword_" not in code
+
+
+@pytest.mark.parametrize(("where", "dtype", "condition", "end"), [
+    ("cuda:sm_80", "f32", "k <= m", "m_c + 128"), ("hip:gfx942", "f32", "k + 200 <= m", "m_c - 64"),
+    ("hip:gfx1100", "f64", "k < n", "n_c +"), ("cuda:sm_80", "f16", "2*k <= m", "(m_c / 2) +")])
+def test_a_triangular_sum_ends_where_no_row_of_a_block_has_terms(where: str, dtype: str, condition: str, end: str) -> None:
+    """Of 128 rows the last one has most terms; of rows before 200 none has any, and their block goes through nothing."""
+    a, b = (CASTS[dtype].format(x) for x in ("A[m,k]", "B[k,n]"))
+    operator = polyop.op(f"op mm(A: {dtype}[M, K], B: {dtype}[K, N]) -> (C: {SUMS[dtype]}[M, N]) {{\n"
+                         f"  C[m,n] += {a} * {b} where {condition} }}")
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op), target(where), Options())
+    assert made.rung == "tuned" and made.module is not None
+    (loop,) = (x for x in made.module.text.splitlines() if x.strip().startswith("for (int k_c"))
+    assert f"pop_index_min({end}" in loop
+    for m, k, n in ((1, 1, 1), (205, 131, 67)):
+        given, _ = arrays(dtype, "nn", (m, k, n))
+        report = emulated.run(made.module, {"M": m, "K": k, "N": n}, {}, given, order="backward")
+        known = {"m": np.arange(m)[:, None, None], "k": np.arange(k)[None, :, None], "n": np.arange(n)[None, None, :]}
+        has = eval(condition, {}, known)
+        want = (given["A"].astype(float)[:, :, None] * given["B"].astype(float) * has).sum(1)
+        assert not report.findings and np.array_equal(given["C"], want), (m, k, n)
