@@ -29,7 +29,7 @@ class Questions:
     windows  the sizes that some index of a contraction runs over which is added to another: where one is 1, as in a convolution
              with one filter element for each channel, whole rows of channels are known to be dense
     slides   the windows along which rows of the result share what they read, where no product of matrices is made of that, as in
-             a convolution with one filter for each channel
+             a convolution with one filter for each channel, and those beside
     slid     the extents of the dimensions along which they slide, beside the last one of the result
     short    the last dimension of a contraction's result, where the reads that do without it are used again by other loops, as
              the filters of a convolution of 7 x 7 images are
@@ -143,7 +143,8 @@ def _slides(op: Op) -> tuple[tuple[str, ...], tuple[Affine, ...]]:
 
     And the extents of `p`.
 
-    Windows along the last index, which mostly has the lanes, are none: lanes share nothing.
+    Windows along the last index, which mostly has the lanes, share nothing; beside others they are numbers too, so that
+    pointers to a row, and to a row of zeros, move on alike.
     """
     found, slid = set[str](), list[Affine]()
     for s in op.steps:
@@ -156,6 +157,6 @@ def _slides(op: Op) -> tuple[tuple[str, ...], tuple[Affine, ...]]:
         beside = frozenset[str]().union(*(x for x in places if x & others))
         own = _windows(op, [replace(s, ranges=tuple(r for r in s.ranges if r.index in kept | beside))])
         if own:
-            found |= set(own)
+            found |= set(_windows(op, [s]))
             slid.append(op.tensor(s.target.source).shape[-2])
     return tuple(n for n in op.sizes if n in found), tuple(slid)

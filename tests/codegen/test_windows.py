@@ -55,6 +55,13 @@ def test_each_row_that_a_window_needs_is_read_once():
     assert vectors_read(sliding(window=9)) == 4 * 2   # too long: a loop
 
 
+@pytest.mark.parametrize("below", [A("p", "r", "H", -20), A("H", (-1, "p"), (-1, "r"), -1)])
+def test_each_row_that_may_lie_outside_is_read_once(below):
+    assert vectors_read(sliding(guard=(below,))) == 6 * 2  # from where it lies, or from zeros
+    for h in (4, 5, 6):
+        check(sliding(guard=(A("H", (-1, "p"), (-1, "r"), -1),)), SIZES | {"H": h})
+
+
 def test_strict_sums_keep_their_order():
     check(sliding(), SIZES, numerics="strict")
     assert vectors_read(sliding(), "strict") == 4 * 2

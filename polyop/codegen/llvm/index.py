@@ -44,12 +44,19 @@ def atom_value(s: State, a: Atom, point: Point) -> Int:
 
 
 def index(s: State, x: Affine, point: Point) -> Int:
-    """The value of `x`, which must not depend on the lanes; what outer loops know is added first."""
+    """The value of `x`, which must not depend on the lanes; what outer loops know is added first, and all numbers last.
+
+    So p + r of a row and a step of a window is the same value for all that add up to it.
+    """
     total: Int = 0
+    const = x.const
     parts = sorted(((atom_value(s, a, point), f) for a, f in x.terms), key=lambda t: s.b.level(t[0]))
     for value, factor in parts:
-        total = s.b.add(total, s.b.mul(value, factor))
-    return s.b.add(total, x.const)
+        if isinstance(value, int):
+            const += value * factor
+        else:
+            total = s.b.add(total, s.b.mul(value, factor))
+    return s.b.add(total, const)
 
 
 def lane_factor(s: State, x: Affine) -> int | None:
