@@ -159,8 +159,9 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long
     fusible = x.spacing(x.right, c.lane) == 1 and not ahead and not tile.is_matrix
     common = threads and pack_left and not outer and not c.having(BATCH)  # one copy of the left operand serves all threads
-    # tiles across columns are narrow, and their copies large beside what few rows compute with them: each thread makes its own
-    as_it_goes = tile.across and fusible and len(c.having(ROW)) == 1
+    # tiles across columns are narrow, and their copies large beside what few rows compute with them: each thread makes its own;
+    # and what comes from memory for few rows is hardly waited for where these compute meanwhile
+    as_it_goes = (tile.across or plan.options.late) and fusible and len(c.having(ROW)) == 1
     behind = threads and not pack_left and not as_it_goes and _is_cut(x, tile, nc, block)
     height = (96 if tile.across else 384) if threads else 4800
     mc = 2 * rows if behind else max(1, height // whole) * whole

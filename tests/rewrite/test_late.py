@@ -1,5 +1,7 @@
 """A contraction whose large operand lies across the result is computed in the order of that operand, and turned afterwards."""
 
+import re
+
 import numpy as np
 import pytest
 
@@ -7,10 +9,12 @@ import polyop
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
+from polyop.ir.loops import structure
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
+from polyop.poly.middle import lower, scop_of
 from polyop.rewrite.late import TIMES, find_late, turned_late
 from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.rewrite.tile_regimes import TERMS
@@ -74,6 +78,14 @@ def test_the_turn_is_a_pass_of_its_own():
     made = compile_op(ACROSS, contiguous(ACROSS), AVX512, Options(late=True))
     assert made.rung == "tuned" and "lanes b" in made.chosen[0] and len(made.chosen) == 2
     assert any("lies across its tiles" in n for n in made.notes) and all(p.holds for p in made.proofs)
+
+
+def test_threads_copy_blocks_of_a_large_operand_as_one_does():
+    scop, units = scop_of(turned_late(ACROSS)), contiguous(ACROSS)
+    alone, several = (lower(scop, units, AVX512, Options(late=True, threads=x), "tuned") for x in (False, True))
+    block = re.search("nc [0-9]+, packs .*", alone.chosen[0])
+    assert block and block[0].endswith("fused") and block[0] in several.chosen[0]
+    assert structure(several.nest.body).startswith("a:parallel(b_c:parallel(j_c:parallel(k_c(j_r(")
 
 
 def test_what_may_be_turned_in_registers_stays_with_its_sums():
