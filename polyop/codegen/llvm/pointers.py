@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 
 from polyop.codegen.llvm.builder import IMPURE
@@ -30,7 +30,7 @@ def strides(s: State, b: Buffer) -> tuple[Int, ...]:
         if len(out) == 1 and b.pad > 1:
             count = s.b.mul(s.b.floor_div(s.b.add(count, b.pad - 1), b.pad, True), b.pad)
         step = s.b.mul(step, s.b.extreme("max", count, 0))
-    if (b.private and not isinstance(step, int)) or b.private:
+    if b.private:
         s.env.setdefault(f"{b.name}.slots", step)
     return tuple(reversed(out))
 
@@ -78,79 +78,18 @@ def pointer(s: State, b: Buffer, element: str, terms: list[Term], const: int) ->
     test fails the pointer is that of a row of zeros, from the first loop the test does not depend on: it runs through that row
     by steps that are known, and by others, such as from channel to channel of an image, it stays.
     """
-    here = s.tile_depth
     order = tuple(sorted(s.axes))
     made: dict[tuple[tuple[int, ...], str | None], str] = {}
-    window = {t.step for t in terms if isinstance(t.atom, str) and isinstance(s.env.get(t.atom), int) and 0 < t.times <= NEAR}
-    known: dict[int, tuple[Int, Int, int]] = {}  # value, product and level of terms that are the same for all copies, once found
+    sums = _Sums(s, terms, const)
 
     def base(point: Point, test: str | None) -> str:
         key = tuple(point.get(a, 0) for a in order), test
         if key in made:
             return made[key]
-        p = fresh(point, test)
+        p = _through(s, b, element, sums.at(point), test)
         if s.b.level(p) != IMPURE:  # else it may stand behind a test that does not hold where it is wanted again
             made[key] = p
         return p
-
-    def product_of(k: int, atom: Atom, factor: Int, point: Point) -> tuple[Int, Int, int]:
-        value = atom_value(s, atom, point)
-        by = s.b.mul(value, factor)
-        found = value, by, s.b.level(by)
-        if found[2] != IMPURE and not names(Affine(((atom, 1),))) & s.axes.keys():
-            known[k] = found
-        return found
-
-    def fresh(point: Point, test: str | None) -> str:
-        offset = const
-        outer: list[tuple[int, Int]] = []
-        own: list[tuple[int, Int]] = []
-        inner: list[_Inner] = []
-        for k, t in enumerate(terms):
-            if isinstance(t.atom, Value):
-                found = t.atom.at(point, 0)
-                inner.append(_Inner(s.b.level(s.b.mul(found, t.factor)), found, t.factor, None))
-                continue
-            if t.atom == "":
-                by = t.factor
-                outer.append((s.b.level(by), by))
-                continue
-            value, by, level = known[k] if k in known else product_of(k, t.atom, t.factor, point)
-            if isinstance(by, int):
-                offset += by
-            elif isinstance(value, int) and value >= 0 and 0 < t.times <= NEAR and t.step in window:
-                own += [(s.b.level(t.step), t.step)] * (value * t.times)  # row 2 p + r of a window, whichever p and r
-            elif isinstance(t.atom, str) and t.atom in s.axes:
-                # from copy to copy by one addition: offsets of their own would fill the registers
-                own += [(s.b.level(t.factor), t.factor)] * value if isinstance(value, int) else [(level, by)]
-            elif level <= here:
-                outer.append((level, by))
-            else:
-                top = s.limit(t.atom) if isinstance(t.atom, str) else None
-                span = top * t.factor if top is not None and isinstance(t.factor, int) and t.factor >= 0 else None
-                inner.append(_Inner(level, value, t.factor, span))
-        p = base_pointer(s, b)
-        for _, by in (*sorted(outer, key=_level), *sorted(own, key=_level)):
-            p = gep(s, element, p, by)
-        inner.sort(key=lambda x: x.level)
-        room = (s.vectors() * s.width + abs(offset)) * b.dtype.bytes_
-        if test is not None:
-            at = max(s.b.level(p), s.b.level(test))
-            early = (s.vectors() * s.width + sum(x.span or 0 for x in inner if x.level > at)) * b.dtype.bytes_
-            if early <= ZEROS:  # the pointer, or that of zeros, then goes through the loops further in
-                p = gep(s, element, p, offset)
-                for x in (x for x in inner if x.level <= at):
-                    p = gep(s, element, p, s.b.mul(x.value, x.factor))
-                p = _or_zeros(s, p, test, early)
-                for x in (x for x in inner if x.level > at):
-                    stays = x.span is None
-                    step = s.b.pure(f"select i1 {test}, i64 {x.factor}, i64 0", test, x.factor) if stays else x.factor
-                    p = gep(s, element, p, s.b.mul(x.value, step))
-                return p
-        for x in inner:
-            p = gep(s, element, p, s.b.mul(x.value, x.factor))
-        p = gep(s, element, p, offset)
-        return _or_zeros(s, p, test, room) if test else p
 
     return base
 
@@ -163,6 +102,95 @@ class _Inner:
     value: Int
     factor: Int
     span: int | None
+
+
+@dataclass(slots=True)
+class _Offset:
+    """What lies between the beginning of a buffer and an element: `const`, and summands.
+
+    outer   (level, elements) of loops outside the tile, and of sizes
+    own     the same of the row itself
+    """
+
+    const: int
+    outer: list[tuple[int, Int]] = field(default_factory=list)
+    own: list[tuple[int, Int]] = field(default_factory=list)
+    inner: list[_Inner] = field(default_factory=list)
+
+
+class _Sums:
+    """The offsets of all copies of the rows: the sum of `terms` and `const` for each."""
+
+    def __init__(self, s: State, terms: list[Term], const: int) -> None:
+        self._s, self._terms, self._const, self._here = s, terms, const, s.tile_depth
+        self._window = {t.step for t in terms if isinstance(t.atom, str) and isinstance(s.env.get(t.atom), int)
+                        and 0 < t.times <= NEAR}
+        self._known: dict[int, tuple[Int, Int, int]] = {}  # what `_product` says where that is the same for all copies
+
+    def at(self, point: Point) -> _Offset:
+        """The one of the copy at `point`."""
+        out, b = _Offset(self._const), self._s.b
+        for k, t in enumerate(self._terms):
+            if isinstance(t.atom, Value):
+                found = t.atom.at(point, 0)
+                out.inner.append(_Inner(b.level(b.mul(found, t.factor)), found, t.factor, None))
+            elif t.atom == "":
+                out.outer.append((b.level(t.factor), t.factor))
+            else:
+                self._add(out, t, t.atom, *(self._known[k] if k in self._known else self._product(k, t.atom, t.factor, point)))
+        out.inner.sort(key=lambda x: x.level)
+        return out
+
+    def _product(self, k: int, atom: Atom, factor: Int, point: Point) -> tuple[Int, Int, int]:
+        """The value of a term's atom, that times its factor, and in which loop this is known."""
+        s = self._s
+        value = atom_value(s, atom, point)
+        by = s.b.mul(value, factor)
+        found = value, by, s.b.level(by)
+        if found[2] != IMPURE and not names(Affine(((atom, 1),))) & s.axes.keys():
+            self._known[k] = found
+        return found
+
+    def _add(self, out: _Offset, t: Term, atom: Atom, value: Int, by: Int, level: int) -> None:
+        s = self._s
+        if isinstance(by, int):
+            out.const += by
+        elif isinstance(value, int) and value >= 0 and 0 < t.times <= NEAR and t.step in self._window:
+            out.own += [(s.b.level(t.step), t.step)] * (value * t.times)  # row 2 p + r of a window, whichever p and r
+        elif isinstance(atom, str) and atom in s.axes:
+            # from copy to copy by one addition: offsets of their own would fill the registers
+            out.own += [(s.b.level(t.factor), t.factor)] * value if isinstance(value, int) else [(level, by)]
+        elif level <= self._here:
+            out.outer.append((level, by))
+        else:
+            top = s.limit(atom) if isinstance(atom, str) else None
+            span = top * t.factor if top is not None and isinstance(t.factor, int) and t.factor >= 0 else None
+            out.inner.append(_Inner(level, value, t.factor, span))
+
+
+def _through(s: State, b: Buffer, element: str, by: _Offset, test: str | None) -> str:
+    """The address so far from the beginning of `b`, or of zeros where `test` does not hold."""
+    p = base_pointer(s, b)
+    for _, elems in (*sorted(by.outer, key=_level), *sorted(by.own, key=_level)):
+        p = gep(s, element, p, elems)
+    if test is not None:
+        at = max(s.b.level(p), s.b.level(test))
+        early = (s.vectors() * s.width + sum(x.span or 0 for x in by.inner if x.level > at)) * b.dtype.bytes_
+        if early <= ZEROS:  # the pointer, or that of zeros, then goes through the loops further in
+            p = gep(s, element, p, by.const)
+            for x in (x for x in by.inner if x.level <= at):
+                p = gep(s, element, p, s.b.mul(x.value, x.factor))
+            p = _or_zeros(s, p, test, early)
+            for x in (x for x in by.inner if x.level > at):
+                stays = x.span is None
+                step = s.b.pure(f"select i1 {test}, i64 {x.factor}, i64 0", test, x.factor) if stays else x.factor
+                p = gep(s, element, p, s.b.mul(x.value, step))
+            return p
+    for x in by.inner:
+        p = gep(s, element, p, s.b.mul(x.value, x.factor))
+    p = gep(s, element, p, by.const)
+    room = (s.vectors() * s.width + abs(by.const)) * b.dtype.bytes_
+    return _or_zeros(s, p, test, room) if test else p
 
 
 def _level(item: tuple[int, Int]) -> int:
