@@ -85,6 +85,7 @@ def cut_into_shares(op: Op, few: Mapping[str, int] | None = None, alone: bool = 
     """
     tensors, steps, fed = list(op.tensors), list[Step](), list[tuple[Step, Fed, Range, Affine]]()
     taken = all_names(op)
+    few = {_summed_by(op, t): chunk for t, chunk in few.items()} if few else {}
     wanted = {x.target: x.index for x in sums(op)} if few else {}
     for s in op.steps:
         if alone and _is_one_element(s):
@@ -107,6 +108,14 @@ def cut_into_shares(op: Op, few: Mapping[str, int] | None = None, alone: bool = 
     for part, found, inside, extent in fed:
         made = cut_with(made, part, found, part.ranges[0], inside, extent)
     return made
+
+
+def _summed_by(op: Op, target: str) -> str:
+    """What is added up for `target`: itself, or the one sum that it is scaled of since it was asked about (`terms.py`)."""
+    steps = op.steps_of(target)
+    added = {x.source for s in steps for x in loads(s.expr) if x.index == s.target.index and op.tensor(x.source).role == "temp"
+             and any(w.reduce is not None for w in op.steps_of(x.source))}
+    return added.pop() if len(steps) == len(added) == 1 and steps[0].reduce is None else target
 
 
 def _is_one_element(s: Step) -> bool:

@@ -2,6 +2,7 @@
 
     C[m, n] += A[m, k] * B[k, n] - a[m, k] * b[k, n]      C[m, n] += A[m, k] * B[k, n];   C[m, n] += -(a[m, k] * b[k, n])
     C[m, n] += 2 * A[m, k] * B[k, n] * d[n]               t[m, n] += A[m, k] * B[k, n];   C[m, n] = t[m, n] * 2 * d[n]
+    C[m] += A[m, k] / K                                   t[m] += A[m, k];                C[m] = t[m] / K
 
 Two products in one sum have four operands, none of which is packed. A factor that does without what is added up costs a
 multiplication in each step of a tile. Distributing multiplication over a sum is no more exact than reassociating it; only
@@ -71,10 +72,16 @@ def _times(a: Expr, b: Expr) -> Expr:
     return Apply("mul", (a, b), a.dtype)
 
 
+def _adds_up(s: Step) -> bool:
+    """Whether `s` is a sum of floats over some index."""
+    return (s.reduce is not None and s.reduce.name == "add" and s.target.dtype.is_float
+            and {*s.indices} > {*(plain_indices(s.target) or ())})
+
+
 def is_contraction(s: Step, factors: Sequence[Expr]) -> bool:
     """Whether of the sum of these products some two operands each have an index of the result that the other has not."""
     kept = frozenset(plain_indices(s.target) or ())
-    if s.reduce is None or s.reduce.name != "add" or not s.target.dtype.is_float or kept >= set(s.indices):
+    if not _adds_up(s):
         return False
     has = [expr_names(x) & kept for x in factors]
     return any(a - b and b - a for a in has for b in has)
@@ -85,19 +92,32 @@ def _outside(op: Op, s: Step, taken: set[str]) -> Instead | None:
     kept, factors = plain_indices(s.target) or (), factors_of(s.expr)
     added = frozenset(s.indices) - frozenset(kept)
     behind = [x for x in factors if not expr_names(x) & added and x.dtype == s.target.dtype
-              and (not s.where or all(_is_whole(op, s, y) for y in loads(x)))]
+              and (not s.where or (not _is_quotient(x) and all(_is_whole(op, s, y) for y in loads(x))))]
     inside = [x for x in factors if x not in behind]
     shape = op.tensor(s.target.source).shape
     whole = len(op.steps_of(s.target.source)) == 1 and all(
         r.lower == Affine() and (shape[kept.index(r.index)] == r.upper if r.index in kept else _is_some(op, r.upper))
         for r in s.ranges)
-    if not behind or not whole or not is_contraction(s, inside):
+    if not behind or not inside or not whole or not (is_contraction(s, inside) or _divides(op, s, behind)):
         return None
     t = Tensor(fresh(f"{s.target.source}_sum", taken), s.target.dtype, shape, "temp")
     place = replace(s.target, source=t.name)
     rows = tuple(r for r in s.ranges if r.index in kept)
     last = replace(s, reduce=None, expr=product_of((place, *behind)), ranges=rows, where=())
     return (t,), (replace(s, target=place, expr=product_of(inside)), last)
+
+
+def _is_quotient(x: Expr) -> bool:
+    return isinstance(x, Apply) and x.fn == "div"
+
+
+def _divides(op: Op, s: Step, behind: Sequence[Expr]) -> bool:
+    """Whether `s` is a sum whose terms are divided by one of `behind`, and no turn of a recurrence.
+
+    That takes as long as a dozen additions. What nothing is added to is 0, whatever it is divided by, so there are no conditions.
+    """
+    return (_adds_up(s) and plain_indices(s.target) is not None and not s.where and any(map(_is_quotient, behind))
+            and not op.follow_from((s.target.source,)) & {y.source for y in loads(s.expr)})
 
 
 def _is_whole(op: Op, s: Step, x: Load) -> bool:

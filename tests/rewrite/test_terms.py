@@ -14,6 +14,7 @@ from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.early import APART, COLUMNS, FAR, ROWS, find_early, plain_products
 from polyop.rewrite.regimes import kinds, regime, regimes_of
+from polyop.rewrite.shares import cut_into_shares
 from tests.rewrite.ops import op
 
 HEAD = "op f(A: f32[M, K], B: f32[K, N], a: f32[M, K], b: f32[K, N], d: f32[N], e: f32[K]; x: f32) -> (C: f32[M, N]) {"
@@ -35,6 +36,22 @@ SUMS = {
     "A[m, k] * B[k, n] / a[m, k]": [
         "C_factor[m, k] = (A[m, k] / a[m, k])", "C[m, n] += (B[k, n] * C_factor[m, k])"],
 }
+MEANS = {
+    "op f(X: f32[M, K, N]) -> (Y: f32[M, N]) { Y[m, n] += X[m, k, n] / K }":
+        ["Y_sum[m, n] += X[m, k, n]", "Y[m, n] = (Y_sum[m, n] / f32(K))"],
+    "op f(X: f32[M, K]) -> (Y: f32[M]) where K >= 3 { Y[m] += X[m, k] * X[m, k] / 3 / (2 * K) where k in 0:3 }":
+        ["Y_sum[m] += (X[m, k] * X[m, k])", "Y[m] = ((Y_sum[m] / f32(3.0)) / f32(2*K))"],
+    "op f(X: f32[M, K], d: f32[M]) -> (Y: f32[M]) { Y[m] += X[m, k] / d[m] }": [
+        "Y_sum[m] += X[m, k]",
+        "Y[m] = (Y_sum[m] / d[m])"],
+}
+STAY = [
+    "op f(X: f32[M, K], d: f32[M]) -> (Y: f32[M]) { Y[m] += X[m, k] / d[m] where k < m }",
+    "op f(X: f32[M, K], d: f32[M], at: i64[M]) -> (Y: f32[M]) { Y[(at[m])] += X[m, k] / K }",
+    "op f(X: f32[M, K]) -> (Y: f32[M]) { Y[m] max= X[m, k] / K }",
+    "op f(X: f32[M, K], F: f32[K]) -> (Y: f32[M]) { Y[m] += X[m, k] * (Y[m - 1] else F[k]) / K }",
+    "op f(X: i32[M, K]) -> (Y: i32[M]) { Y[m] += X[m, k] / 3 }",
+]
 OTHERS = ["A[m, k] * B[k, n]", "(A[m, k] - e[k]) * B[k, n]", "A[m, k] * B[k, n] + e[k]", "A[m, k] * e[k] + d[n]",
           "exp(A[m, k] - B[k, n])", "exp(A[m, k]) * B[k, n] where m <= n", "A[m, k] * exp((B[k - 1, n + k] else 0))"]
 
@@ -167,3 +184,38 @@ def test_what_is_computed_in_each_turn_of_a_recurrence_is_not_early():
            " Y[0, b, g] = h[b, g]; z[t, b, g] += max(Y[t - 1, b, k], 0) * U[k, g] where t in 1:T;"
            " Y[t, b, g] = z[t, b, g] where t in 1:T }")
     assert find_early(o) == ()
+
+
+@pytest.mark.parametrize("text", MEANS)
+@pytest.mark.parametrize("size", [1, 3, 17])
+def test_a_sum_is_divided_once(text, size):
+    o = op(text)
+    made = plain_products(o, Options())
+    assert said(made) == MEANS[text]
+    check(made)
+    rng = np.random.default_rng(1)
+    arrays = {t.name: rng.uniform(0.5, 2, [size + 2] * len(t.shape)).astype(np.float32) for t in o.inputs}
+    want, got = (evaluate(x, dict.fromkeys(o.sizes, size + 2), {}, arrays, wide=True)["Y"] for x in (o, made))
+    for y in (got, polyop.op(text)(*arrays.values())):
+        np.testing.assert_allclose(y, want, rtol=1e-5)
+
+
+@pytest.mark.parametrize("text", STAY, ids=["with conditions", "scattered", "a maximum", "a recurrence", "whole numbers"])
+def test_other_terms_are_divided_one_by_one(text):
+    o = op(text)
+    assert plain_products(o, Options()) == o
+
+
+def test_a_mean_over_nothing_is_0():
+    f = polyop.op("op f(X: f32[M, K], W: f32[K, N], d: f32[M]) -> (Y: f32[M, N]) {"
+                  " Y[m, n] += X[m, k] * W[k, n] / d[m] where k < m }")
+    rng, n = np.random.default_rng(1), np.arange(5, dtype=np.float32)
+    x, w = rng.random((5, 6), np.float32), rng.random((6, 40), np.float32)
+    want = np.tril(x, -1) @ w / np.maximum(n, 1)[:, None]
+    np.testing.assert_allclose(f(x, w, n), want, rtol=1e-5)
+
+
+def test_several_threads_share_a_sum_that_is_divided():
+    f = op("op f(X: f32[K, N]) -> (Y: f32[N]) { Y[n] += X[k, n] / K }")
+    assert [s.target.source for s in cut_into_shares(plain_products(f, Options()), {"Y": 8}).steps if s.reduce] == [
+        "Y_sum_parts", "Y_sum"]
