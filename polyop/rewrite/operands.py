@@ -2,7 +2,11 @@
 
     o[i, v] += f32(f16(e[i, j])) * f32(V[j, v])     becomes     r[i, j] = f16(e[i, j])    o[i, v] += f32(r[i, j]) * f32(V[j, v])
 
-Each is rounded once then, and not for each v. Matrix units and dot products take their operands as they lie.
+Each is rounded once then, and not for each v. Matrix units and dot products take their operands as they lie. So do those of
+narrow numbers that are one of two, as what a recurrence starts from is in its first turn:
+
+    z[t, b, g] += f32(t >= 1 ? Y[t - 1, b, k] : h0[b, k]) * f32(U[g, k])     becomes
+    y[t, b, k] = t >= 1 ? Y[t - 1, b, k] : h0[b, k];  z[t, b, g] += f32(y[t, b, k]) * f32(U[g, k])
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from dataclasses import replace
 from polyop.ir.atoms import atoms_for
 from polyop.ir.dots import dot
 from polyop.ir.dtypes import DType
-from polyop.ir.expr import Apply, Expr, Load, expr_names, names
+from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, expr_names, loads, names
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices, replaced
@@ -29,6 +33,16 @@ def rounded_apart(op: Op, target: Target) -> Op:
     for s in op.steps:
         factors = s.expr.args if s.reduce and isinstance(s.expr, Apply) and s.expr.fn == "mul" else ()
         for e in factors:
+            apart = _chosen(op, s, e) if target.family == "x86" else None
+            if apart and _takes(target, apart.dtype, s.target.dtype):
+                order = dict.fromkeys(i for x in loads(apart) for p in x.index if isinstance(p, Affine) for i in names(p))
+                kept = tuple(r for i in order for r in s.ranges if r.index == i)
+                made = Tensor(fresh(f"{s.target.source}_of", taken), apart.dtype, tuple(r.upper for r in kept), "temp")
+                place = Load(made.name, tuple(affine(r.index) for r in kept), made.dtype)
+                tensors.append(made)
+                steps.append(Step(place, None, apart, kept, (), s.span))
+                s = replace(s, expr=replaced(s.expr, e, Apply("cast", (place,), e.dtype)))
+                continue
             found = _rounded(op, s, e)
             if found is None or not _takes(target, found[0].dtype, s.target.dtype):
                 continue
@@ -49,6 +63,23 @@ def rounded_apart(op: Op, target: Target) -> Op:
 def _takes(target: Target, t: DType, total: DType) -> bool:
     """Whether some instruction adds up products of two numbers of type `t`."""
     return bool(atoms_for(target, t, t, total) or dot(target, target.vector_bytes, total, t, t, False))
+
+
+def _chosen(op: Op, s: Step, e: Expr) -> Expr | None:
+    """What the factor `e` of `s` is before it is widened: one of two elements that `s` reads again for other indices."""
+    match e:
+        case Apply(fn="select", args=(Test() as c, Apply(fn="cast", args=(Load() as a,)), Apply(fn="cast", args=(Load() as b,)))):
+            at = expr_names(e) & set(s.indices)
+            ranges = [r for r in s.ranges if r.index in at]
+            positions = [p for x in (a, b) for p in x.index]
+            if a.dtype != b.dtype or s.where or at >= set(s.indices) or at != (expr_names(a) & at):
+                return None
+            if any(not isinstance(p, Affine) or len(names(p) & at) > 1 for p in positions):  # no window: it would be copied again
+                return None
+            if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in ranges):
+                return None
+            return Apply("select", (c, a, b), a.dtype)
+    return None
 
 
 def _rounded(op: Op, s: Step, e: Expr) -> tuple[Apply, Load] | None:
