@@ -210,10 +210,12 @@ def build(plan: Plan, node: Resident, found: Kept, temporaries: Iterable[Buffer]
         if why and without_unit:  # memory is no reason to
             continue
         for slots in (2, 1) if plan.target.copies else (1,):
-            kept, begun = () if f else temporaries, _contractions(plan, serial, found, strategies, f, turn, slots)
-            tiles = {b.name: b for p in begun if p for b in p.buffers}
-            refused = _too_large(plan.target, (*kept, *tiles.values()), slots)
+            kept, each = () if f else temporaries, _staged(plan, serial, found, strategies, turn, slots)
+            cells = f.cells if f else None
+            # where fewer slots may follow, nothing is built of more than there is room for
+            refused = _too_large(plan.target, kept, slots, sum(staged.tile_bytes(*x, cells) for x in each if x and slots > 1))
             if not refused:
+                begun = [x and replace(staged.build(*x, cells), chosen=(f"{x[1]}: {x[3]}",)) for x in each]
                 part = _built(plan, node, found, strategies, f, outer, turn, begun)
                 refused = _too_large(plan.target, (*kept, *part.buffers), slots)
                 if not refused:
@@ -240,13 +242,13 @@ def _registers(plan: Plan, node: Resident, serial: Serial, strategies: Strategie
     return None
 
 
-def _contractions(plan: Plan, serial: Serial, found: Kept, strategies: Strategies, f: Fragments | None, turn: Axes,
-                  slots: int) -> list[Part | None]:
-    """The parts of the contractions of a turn, whose tiles have so many slots; None for the other clusters."""
+def _staged(plan: Plan, serial: Serial, found: Kept, strategies: Strategies, turn: Axes, slots: int
+            ) -> list[tuple[Plan, Cluster, Axes, StagedStrategy, frozenset[str], Turns] | None]:
+    """What the contractions of a turn are built of, whose tiles have so many slots; None for the other clusters."""
     last, begins = (next(s for s in ordered if s) for ordered in (reversed(strategies), strategies))
     plan = replace(plan, block=last.threads)
     # what others copy is on its way while the one that `begins` adds up
-    return [_part(plan, c, turn, s, f, found.held if s is last else (), Turns(serial.loop, slots, int(s is begins or slots > 1)))
+    return [(plan, c, turn, s, found.held if s is last else frozenset(), Turns(serial.loop, slots, int(s is begins or slots > 1)))
             if s else None for c, s in zip(_clusters(serial), strategies, strict=True)]
 
 
@@ -257,13 +259,13 @@ def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, f: F
     first = plan.tiled[node.tile[0]]
     last = next(s for s in reversed(strategies) if s)
     plan = replace(plan, block=last.threads)
-    parts = [p or _part(plan, c, turn, None, f) for c, p in zip(_clusters(serial), begun, strict=True)]
+    parts = [p or _part(plan, c, turn, f) for c, p in zip(_clusters(serial), begun, strict=True)]
     after = []
     for c in node.body:
         if isinstance(c, Cluster):
             column, cells = next((k for k in c.shell if k not in plan.tiled), None), f.cells if f else Cells()
             after.append(staged.follow(plan, c, outer, last, column, found.held, cells) if column
-                         else _part(plan, c, outer, None, f))
+                         else _part(plan, c, outer, f))
     turns = bands((serial.loop,), *(t for p in parts for t in p.early), *(t for p in parts for t in p.tree))
     tree = bands((*node.loops, first.name), *(t for p in parts for t in p.once), *turns, *(t for p in after for t in p.tree))
     every = (*parts, *after)
@@ -278,10 +280,10 @@ def _built(plan: Plan, node: Resident, found: Kept, strategies: Strategies, f: F
     )
 
 
-def _too_large(target: Target, buffers: Iterable[Buffer], blocks: int) -> str:
-    """Why the memory of so many blocks does not hold those of `buffers` that lie there; empty if it does."""
+def _too_large(target: Target, buffers: Iterable[Buffer], blocks: int, more: int = 0) -> str:
+    """Why the memory of so many blocks does not hold those of `buffers` that lie there, and bytes `more`; empty if it does."""
     shared = (b for b in buffers if b.space == Space.SHARED)
-    bytes_ = sum(prod(-(-e.const // unit) for e, unit in b.dims) * b.dtype.bytes_ for b in shared)
+    bytes_ = more + sum(prod(-(-e.const // unit) for e, unit in b.dims) * b.dtype.bytes_ for b in shared)
     most = target.multi.room(blocks) if target.multi else blocktile.SHARED
     return f"a block would keep {bytes_} bytes, and has {most}" if bytes_ > most else ""
 
@@ -304,10 +306,7 @@ def _strategies(plan: Plan, clusters: Sequence[Cluster], outer: Axes) -> Iterato
             yield all_, any(has and s and not s.atom for s, has in zip(all_, units, strict=True))
 
 
-def _part(plan: Plan, c: Cluster, outer: Axes, s: StagedStrategy | None, f: Fragments | None, held: Iterable[str] = (),
-          turns: Turns | None = None) -> Part:
-    if s:
-        return replace(staged.build(plan, c, outer, s, held, turns, f.cells if f else None), chosen=(f"{c}: {s}",))
+def _part(plan: Plan, c: Cluster, outer: Axes, f: Fragments | None) -> Part:
     if f:
         return replace(fragments.build(plan, c, outer, f), chosen=(f"{c}: on the registers of results",))
     spreading = spreadchoice.choose(plan, c)[0]

@@ -44,7 +44,7 @@ from polyop.poly.sides import SideCut, cut
 from polyop.poly.staging import Staging, Turns, slot_bytes, with_slots
 from polyop.poly.strides import lower_bound
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
-from polyop.poly.turns import stage_in_turns
+from polyop.poly.turns import slots, stage_in_turns
 
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str] = (),
@@ -60,6 +60,14 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: It
     part = writer.build()
     room = tuple(writer.begun(t, turns.loop if turns else "") for t in held)
     return replace(part, once=(*room, *part.once), stmts=tuple(writer.b.stmts))
+
+
+def tile_bytes(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str], turns: Turns,
+               cells: Cells | None) -> int:
+    """Bytes of the tiles that `build` would stage, told before anything is built."""
+    writer = _Staged(plan, cluster, outer, s, frozenset(held), turns, cells or Cells())
+    staged = (x for x in writer.operands if x.source not in plan.inside and x.source not in writer.cells.homes)
+    return sum(slots(writer.staging, x) * slot_bytes(writer.staging, (x,)) for x in staged)
 
 
 @dataclass(frozen=True, eq=False)

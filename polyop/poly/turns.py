@@ -35,7 +35,7 @@ def stage_in_turns(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     Raises  UnsupportedError, if it is not known where that loop begins.
     """
     starts = s.starts(Affine())
-    varies = any(s.around in names(starts[i]) for i in starts.keys() & iterators_of(load))
+    varies = _varies(s, load)
     s = s if varies else replace(s, slots=1)
     c = copier(b, s, n, load)
     now = affine(s.around)
@@ -52,6 +52,17 @@ def stage_in_turns(b: Builder, s: Staging, n: int, load: Load) -> Copies:
         return Copies((), (), (), found, once=once, **{"last" if s.slots == s.ahead else "early": copies})
     fetched, put = _by_registers(c, label, at, first, to)
     return Copies(() if s.ahead else (put,), (), (), found, once=once, early=(fetched,), last=(put,) if s.ahead else ())
+
+
+def slots(s: Staging, load: Load) -> int:
+    """How many tiles of `load` there are."""
+    return s.slots if not s.around or _varies(s, load) else 1
+
+
+def _varies(s: Staging, load: Load) -> bool:
+    """Whether the turns of the loop around have other tiles of `load`."""
+    starts = s.starts(Affine())
+    return any(s.around in names(starts[i]) for i in starts.keys() & iterators_of(load))
 
 
 def _slot(s: Staging, turn: Affine) -> Affine:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 from functools import cache
+from math import prod
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from polyop.ir.loops import For, Space, stores, walk
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
+from polyop.poly import staged
 from polyop.rewrite.block_regimes import in_blocks
 from polyop.rewrite.questions import questions
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
@@ -212,6 +214,21 @@ def test_up_to_256_channels_are_one_kernel_where_shared_memory_holds_them(where)
     if not nvrtc.unavailable():
         (kernel,) = usage(nvrtc.assemble(made.module))
         assert kernel.local == 0, kernel
+
+
+def test_nothing_is_built_of_tiles_that_have_no_room_and_their_bytes_are_told_before(monkeypatch):
+    """Two slots of 256 channels have none on sm_80: each contraction is built once, not twice."""
+    built, build = [], staged.build
+
+    def told(*asked):
+        part = build(*asked)
+        shared = [b for b in part.buffers if b.space == Space.SHARED]
+        assert staged.tile_bytes(*asked) == sum(prod(e.const for e, _ in b.dims) * b.dtype.bytes_ for b in shared) > 0
+        return built.append(part) or part
+
+    monkeypatch.setattr(staged, "build", told)
+    made = attention("cuda:sm_80", "f16", 200, depth=200)
+    assert len(built) == 2 and len(launches(made.module.launch)) == 1
 
 
 def test_no_contraction_goes_without_its_unit_so_that_all_have_room_in_a_block():
