@@ -118,6 +118,24 @@ class Fusion:
 
     def try_join(self, d: _Draft, s: Stmt, deps: tuple[Edge, ...], fixed: tuple[str, ...]) -> bool:
         """Add `s` to `d` where each dependence between them stays at one point of what is left of the shell."""
+        own, shell = self.common(d, s, deps)
+        heavy = is_contraction(s, self.loops.fixed_of(s, fixed))
+        why = self.why_apart(d, s, own, shell, fixed, heavy) or self.why_across(d, s, own, shell)
+        old = d.domain if why or shell == d.shell else self.loops.projection(d.stmts[0], self.loops.iterators(d.stmts[0], shell))
+        why = why or self.why_elsewhere(d, s, {c: i for i, c in own.items()}, shell, old)
+        if why:
+            self.notes.append(f"{s.name} is not fused with {why}")
+            return False
+        for i in s.dims:
+            if i not in own:
+                own[i] = self.loops.fresh(i)
+        self.classes[s.name] = own
+        d.stmts.append(s)
+        d.shell, d.heavy, d.domain = shell, d.heavy or heavy, old
+        return True
+
+    def common(self, d: _Draft, s: Stmt, deps: tuple[Edge, ...]) -> tuple[dict[str, str], tuple[str, ...]]:
+        """The loops of `d` that dimensions of `s` would go by, and the shell that is left: dependences stay at a point of it."""
         own = dict(self.classes[s.name])
         between = [e for e in deps if e.sink is s and e.source in d.stmts]
         for e in between:
@@ -136,54 +154,44 @@ class Fusion:
             back = {c: i for i, c in self.classes[e.source.name].items()}
             mine = {c: i for i, c in own.items()}
             shell = tuple(c for c in shell if same_value(e.map, back[c], mine[c]))
+        return own, shell
+
+    def why_apart(self, d: _Draft, s: Stmt, own: Mapping[str, str], shell: tuple[str, ...], fixed: tuple[str, ...],
+                  heavy: bool) -> str:
+        """With what `s` is not fused, and why: what is common to them is too little; "" if it is not."""
+        last, kept = d.stmts[-1].name, written(s)
         lost = [c for c in d.shell if c not in shell and self.is_of_blocks(d, c)]
         if any(own.get(b) not in shell for b in self.shares[s.name]):
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: shares of a sum are for several threads")
-            return False
+            return f"{last}: shares of a sum are for several threads"
         theirs = {c for q in d.stmts for i, c in self.classes[q.name].items() if i in written(q)}
         if shell and not {own.get(i) for i in kept} <= theirs and any(self.joins_shares(q) for q in d.stmts):
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: few threads join shares")
-            return False
+            return f"{last}: few threads join shares"
         if lost:
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: blocks of {', '.join(lost)} would leave the cache")
-            return False
+            return f"{last}: blocks of {', '.join(lost)} would leave the cache"
         if not shell and d.shell:
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: no loop is common to both")
-            return False
+            return f"{last}: no loop is common to both"
         if not shell and not fixed and s.kind == UPDATE and kept and kept < set(s.dims):  # threads and rows in step want its loop
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it has many sums, and no loop is common to both")
-            return False
-        heavy = is_contraction(s, self.loops.fixed_of(s, fixed))
+            return f"{last}: it has many sums, and no loop is common to both"
         merged = [q for q in d.stmts if q.kind != INIT]
         if heavy and (merged or shell != d.shell):
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it is a contraction of its own")
-            return False
+            return f"{last}: it is a contraction of its own"
         pointwise = s.kind == MAP and shell == d.shell and {own.get(i) for i in s.dims} <= {*shell, *fixed}
-        if d.heavy and not pointwise:
-            self.notes.append(f"{s.name} is not fused with the contraction {d.stmts[-1].name}: it needs more than a point of it")
-            return False
+        return f"the contraction {last}: it needs more than a point of it" if d.heavy and not pointwise else ""
+
+    def why_across(self, d: _Draft, s: Stmt, own: Mapping[str, str], shell: tuple[str, ...]) -> str:
+        """The same where what is common is enough, but `s` goes through memory another way."""
+        last = d.stmts[-1].name
         if self.lies_across(d, own, s):
             what, of = ("the contraction ", "tiles") if d.heavy else ("", "lanes")
-            self.notes.append(f"{s.name} is not fused with {what}{d.stmts[-1].name}: it lies across its {of}")
-            return False
-        if not d.heavy and self.is_turned(d, own, s, shell):
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it writes across the rows that it reads")
-            return False
-        mine = {c: i for i, c in own.items()}
-        old = d.domain if shell == d.shell else self.loops.projection(d.stmts[0], self.loops.iterators(d.stmts[0], shell))
+            return f"{what}{last}: it lies across its {of}"
+        return f"{last}: it writes across the rows that it reads" if not d.heavy and self.is_turned(d, own, s, shell) else ""
+
+    def why_elsewhere(self, d: _Draft, s: Stmt, mine: Mapping[str, str], shell: tuple[str, ...], old: isl.Set) -> str:
+        """The same where it goes over other points than `old`, those of `shell`, though it does so in the same way."""
+        last = d.stmts[-1].name
         if not self.loops.projection(s, tuple(mine[c] for c in shell)).is_equal(old):
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: they run over different ranges")
-            return False
-        if d.heavy and not self.same_points(d, mine, s):
-            self.notes.append(f"{s.name} is not fused with {d.stmts[-1].name}: it runs where no tile is started")
-            return False
-        for i in s.dims:
-            if i not in own:
-                own[i] = self.loops.fresh(i)
-        self.classes[s.name] = own
-        d.stmts.append(s)
-        d.shell, d.heavy, d.domain = shell, d.heavy or heavy, old
-        return True
+            return f"{last}: they run over different ranges"
+        return f"{last}: it runs where no tile is started" if d.heavy and not self.same_points(d, mine, s) else ""
 
     def lies_across(self, d: _Draft, own: Mapping[str, str], s: Stmt) -> bool:
         """Whether `s` only moves the sums of `d` to where neither lanes nor rows of a tile are neighbours.
