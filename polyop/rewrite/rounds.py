@@ -12,7 +12,7 @@ ring do, tests say so, and a copy of rows is cut where it goes beyond both:
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 
@@ -38,6 +38,9 @@ from polyop.rewrite.names import all_names, fresh
 
 MOST = 16
 """Rounds of one step, along all its indices together; an index that would give more is left whole."""
+
+Rounds = tuple[tuple[tuple[Affine, ...], Position], ...]
+"""Of each round what must be >= 0 in it, and the position there."""
 
 SEVERAL = 3
 """Rounds of rows from which on a copy is cut into them: masks take less time for two, also where a row is a vector or four."""
@@ -76,17 +79,27 @@ def _rows(s: Step, least: Mapping[str, int]) -> tuple[Step, ...]:
     if s.reduce is not None or not isinstance(x, Load) or not isinstance(along, Affine):
         return (s,)
     for d, p in enumerate(x.index):
-        rounds = _ring(p, s.ranges, least)
-        if len(rounds) >= SEVERAL and all(names(q) & {*s.indices} == names(along) for _, q in rounds):
+        rounds = _ring(p, s.ranges, least) or _near(p, s.indices, least)
+        if len(rounds) >= SEVERAL and all(names(q) & {*s.indices} == names(along) for _, q in rounds if isinstance(q, Affine)):
             return tuple(replace(s, expr=_at(x, d, q), where=(*s.where, *(Test((y,)) for y in t))) for t, q in rounds)
     return (s,)
 
 
-def _at(x: Load, d: int, p: Affine) -> Load:
+def _near(p: Position, indices: Sequence[str], least: Mapping[str, int]) -> Rounds:
+    """The rounds of a ring next to the first one, where `p` is shifted by any number, and `p` itself beyond these."""
+    match p:
+        case Apply(fn="mod", args=(Number(value=a), Number(value=b))) if (
+                p.dtype.is_integer and b.name in least and names(a) - {*indices, b.name}):
+            near = tuple(((a - b * k, b * (k + 1) - a - 1), a - b * k) for k in (0, -1, 1))
+            return (*near, ((a - b * 2,), p), ((b * -1 - a - 1,), p))
+    return ()
+
+
+def _at(x: Load, d: int, p: Position) -> Load:
     return replace(x, index=(*x.index[:d], p, *x.index[d + 1:]))
 
 
-def _ring(p: Position, ranges: tuple[Range, ...], least: Mapping[str, int]) -> tuple[tuple[tuple[Affine, ...], Affine], ...]:
+def _ring(p: Position, ranges: tuple[Range, ...], least: Mapping[str, int]) -> Rounds:
     """What `p`, a remainder by a size, is in each round that it gets to, and what must be >= 0 for that: nearest rounds first.
 
     least   what the sizes are at least

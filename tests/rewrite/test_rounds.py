@@ -34,7 +34,7 @@ def test_rounds_along_several_indices_are_few_together():
 
 @pytest.mark.parametrize("text", [
     "op f(X: f32[N]) -> (Y: f32[17*N]) { Y[i] = X[i % N] }",
-    "op f(X: f32[N]) -> (Y: f32[3*N]) { Y[i] = X[(i + 1) % N] }",
+    "op f(X: f32[N]) -> (Y: f32[4*N]) { Y[i] = X[(i + 1) % N] }",
     "op f(X: f32[N], Z: f32[K]) -> (Y: f32[K]) { Y[i] = Z[i] + X[i % N] where N >= 1 }",
     "op f(X: f32[N]) -> (y: f32) { y += X[i % N] where i in 0:4*N }",
 ], ids=["too many", "shifted", "another range", "a long sum"])
@@ -77,6 +77,18 @@ def test_a_circular_border_is_numpys(shape):
     f = polyop.op("op f(X: i32[M, N]) -> (Y: i32[M+2, N+4]) where M >= 1, N >= 1 { Y[m, n] = X[(m - 1) % M, (n - 2) % N] }")
     x = np.random.default_rng(1).integers(-9, 9, shape).astype(np.int32)
     assert np.array_equal(f(x), np.pad(x, ((1, 1), (2, 2)), mode="wrap"))
+
+
+def test_rows_are_rolled_by_any_number_as_numpy_does():
+    text = "op f(X: i32[M, N]; s: int) -> (Y: i32[M, N]) { Y[m, n] = X[m, (n - s) % N] }"
+    cut = cut_into_rounds(op(text))
+    assert [is_computed(x.index[-1]) for s in cut.steps for x in loads(s.expr)] == [False, False, False, True, True]
+    check(cut)
+    f = polyop.op(text)
+    for n in (1, 2, 17, 70):
+        x = np.random.default_rng(1).integers(-9, 9, (3, n)).astype(np.int32)
+        for s in (0, 1, n - 1, n, n + 1, 3 * n + 2):
+            assert np.array_equal(f(x, s=s), np.roll(x, s, 1))
 
 
 def test_a_torus_is_stepped_through_as_numpy_rolls_it():
