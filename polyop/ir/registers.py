@@ -107,6 +107,8 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
 
     What has no columns is turned then, for all that is beside to use, and so is the result.
     """
+    if not (x.across and x.beside and x.depth):
+        return False  # nothing is computed: a border alone makes up for an image without rows, and a window takes it all
     half = x.windowed and x.across > 1 and 2 * x.columns <= lanes <= x.rows  # tiles of rows of windows whose lanes are half empty
     if x.rows < 2 * lanes and not half:
         return False  # as many guards and addresses for a vector or less
