@@ -112,7 +112,7 @@ def of_library(name: str, options: Options, target: str) -> Operator:
     """An operator of the standard library for `target`."""
     recalled = Recalled("library", name)
     if recalled.interface:
-        return _again(recalled, lambda: standard.alone(name), options, (of_library, (name,)), target)
+        return _again(recalled, lambda: standard.alone(name), options, (again_of_library, (name,)), target)
     if name not in standard.index():
         raise fail("E201", f"the library has no operator `{name}`" + _meant(name, list(standard.index())))
     return operator(standard.alone(name), name, options, target, recalled)
@@ -156,6 +156,12 @@ def _again(recalled: Recalled, program: Callable[[], syntax.Program], options: O
 def again(file: str, text: str, name: str, options: Options, target: str) -> Operator:
     """The Operator that another process pickled: one for all that it sends."""
     return operator(parse(Source(file, text)), name, options, target)
+
+
+@lru_cache(maxsize=256)
+def again_of_library(name: str, options: Options, target: str) -> Operator:
+    """The same of the standard library, whose text was not read."""
+    return of_library(name, options, target)
 
 
 def maker(program: syntax.Program, name: str) -> Callable[[Mapping[str, DType], Mapping[str, Any], int | None], Op]:

@@ -2,6 +2,7 @@
 
 A process that finds both, and its kernels, reads no text: neither the parser nor anything else of `dsl` is imported. What is kept
 of an Op lacks the places in the text; it is kept once there is a kernel of it, so nothing is wrong with it that these would show.
+Operators whose data may point outside, of which a call is told in the words of the text, are read from it each time.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import Any
 
 from polyop.ir.codec import decode, encode
 from polyop.ir.errors import PolyopError
+from polyop.ir.expr import is_computed, loads
 from polyop.ir.interface import Choice, Interface
 from polyop.ir.op import Op
 from polyop.runtime import cache
@@ -54,7 +56,7 @@ class Recalled:
     def keep(self, interface: Interface, choice: Choice, op: Op) -> None:
         """Keep what `choice` gives, beside what this process and others have kept; not what is too deep for JSON."""
         said = _said(choice)
-        if said in self._ops:
+        if said in self._ops or _has_computed_positions(op):
             return
         try:
             made = encode(op), encode(op.names)
@@ -69,6 +71,10 @@ class Recalled:
 def _ops(header: dict[str, Any]) -> dict[str, Any]:
     found = header.get("ops")
     return found if isinstance(found, dict) else {}
+
+
+def _has_computed_positions(op: Op) -> bool:
+    return any(is_computed(p) for s in op.steps for x in (s.target, *loads(s.expr)) for p in x.index)
 
 
 def _said(choice: Choice) -> str:

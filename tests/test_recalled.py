@@ -118,6 +118,20 @@ def test_operators_that_were_recalled_go_to_other_processes(unread):
     text, library = polyop.op(TEXT), polyop.library("softmax")
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(text))(x, a), 2 * x + a)
     np.testing.assert_array_equal(pickle.loads(pickle.dumps(library))(given), want)
+    for f in (text, library):
+        assert pickle.loads(pickle.dumps(f)) is pickle.loads(pickle.dumps(f))
+
+
+def test_data_that_point_outside_are_told_in_the_words_of_the_text_in_a_second_process_too(own_cache):
+    text = "op gather(E: f32[V, D], ids: i32[N]) -> (Y: f32[N, D]) { Y[i, d] = E[ids[i], d] }"
+    table, said = np.ones((300, 200), np.float32), []
+    ids = np.full(300, 300, np.int32)
+    for _ in range(2):
+        with pytest.raises(CallError) as e:
+            polyop.op(text)(table, ids)
+        said.append(e.value.diagnostic.message)
+        store.forget()
+    assert said[0] == said[1] and "`E[ids[i], d]` reads outside `E`" in said[0]
 
 
 def test_zeros_of_both_signs_are_two_choices(own_cache):

@@ -13,6 +13,17 @@ from polyop.bench.groups.passes import one_pass, overlapped
 
 NARROW = text("""op matmul_i8_nt(A: i8[M, K], B: i8[N, K]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[n, k]) }""")
 MIXED = text("op matmul_u8i8(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }")
+BYTES = text("""op weights_of_bytes(A: bf16[M, K], W: i8[N, K], s: f32[N]) -> (C: bf16[M, N]) {
+    c[m, n] += f32(A[m, k]) * f32(W[n, k])
+    C[m, n] = bf16(c[m, n] * s[n]) }""")
+GROUPS = text("""op weights_in_groups(A: f32[M, 32*G], W: i8[N, 32*G], S: f32[N, G]) -> (C: f32[M, N]) {
+    C[m, n] += A[m, k] * f32(W[n, k]) * S[n, k / 32] }""")
+BORDER = text("""op circular(X: f32[C, H, W]) -> (Y: f32[C, H+4, W+4]) where H >= 1, W >= 1 {
+    Y[c, i, j] = X[c, (i - 2) % H, (j - 2) % W] }""")
+SHIFT = text("""op fftshift(X: f32[C, H, W]) -> (Y: f32[C, H, W]) {
+    Y[c, i, j] = X[c, (i + (H + 1) / 2) % H, (j + (W + 1) / 2) % W] }""")
+MEAN = text("op mean_nhwc(X: f32[B, H, W, C]) -> (Y: f32[B, C]) where H >= 1, W >= 1 { Y[b, c] += X[b, h, w, c] / f32(H * W) }")
+ACROSS = text("op sums_across(X: f32[M, N]) -> (Y: f32[N, M]) { Y[n, m] = (Y[n, m-1] else 0) + X[m, n] }")
 WORDS = text("op matmul_i16(A: i16[M, K], B: i16[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }")
 
 
@@ -23,6 +34,7 @@ def quoted() -> Iterator[Case]:
     yield from _products()
     yield from _narrow()
     yield from _rows()
+    yield from _written()
     yield from one_pass("quoted")
     yield from overlapped("quoted")
     for number, shape in enumerate(RESNET50):  # the group `conv` has the others
@@ -105,3 +117,20 @@ def _rows() -> Iterator[Case]:
                    torch=lambda t, x: x.argmax(1), array=lambda xp, x: x.argmax(1))
     yield Case("quoted", "kron 64x64 32x32", *library("kron"), {"M": 64, "N": 64, "P": 32, "Q": 32},
                torch=lambda t, a, b: a[:, None, :, None] * b[None, :, None, :])
+
+
+def _written() -> Iterator[Case]:
+    """What is the same as something faster, as people write it."""
+    for m, n, k in ((16, 1024, 1024), (64, 4096, 4096), (256, 1024, 1024)):
+        yield Case("quoted", f"bf16 x i8 scaled {m}x{n}x{k}", *BYTES, {"M": m, "N": n, "K": k}, tolerance=2e-2,
+                   torch=lambda t, a, w, s: ((a @ w.to(t.bfloat16).T) * s).to(t.bfloat16))
+    yield Case("quoted", "groups of 32 64x1024x2048", *GROUPS, {"M": 64, "N": 1024, "G": 64}, tolerance=1e-3,
+               torch=lambda t, a, w, s: a @ (w.reshape(*s.shape, 32) * s[..., None]).reshape(w.shape).T)
+    yield Case("quoted", "circular border of 2 128x56x56", *BORDER, {"C": 128, "H": 56, "W": 56},
+               torch=lambda t, x: t.nn.functional.pad(x[None], (2, 2, 2, 2), mode="circular")[0])
+    yield Case("quoted", "fftshift 128x56x56", *SHIFT, {"C": 128, "H": 56, "W": 56},
+               torch=lambda t, x: t.fft.fftshift(x, dim=(1, 2)), array=lambda xp, x: xp.fft.fftshift(x, (1, 2)))
+    yield Case("quoted", "mean of 8x28x28x64 by terms", *MEAN, {"B": 8, "H": 28, "W": 28, "C": 64}, tolerance=1e-3,
+               torch=lambda t, x: x.mean((1, 2)), array=lambda xp, x: x.mean((1, 2)))
+    yield Case("quoted", "cumsum across 1024x1024", *ACROSS, {"M": 1024, "N": 1024}, tolerance=1e-3,
+               torch=lambda t, x: x.cumsum(0).T.contiguous(), array=lambda xp, x: xp.ascontiguousarray(x.cumsum(0).T))
