@@ -59,7 +59,7 @@ def op(text: str, name: str | None = None, *, options: Options | None = None) ->
     """
     if not isinstance(text, str):
         raise fail("E101", f"the text of an operator is a str, got a {type(text).__name__}")
-    source, recalled = Source("<string>", text), Recalled(text, name or "")
+    source, recalled = Source("<string>", text), Recalled("text", text, name or "")
     if recalled.interface:
         return _again(recalled, lambda: parse(source), options_of(options), (again, (source.name, text, recalled.interface.name)))
     program = parse(source)

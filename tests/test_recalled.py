@@ -89,6 +89,13 @@ def test_operators_of_the_library_are_kept_exactly(unread, name, shapes):
     assert kept.steps[0].span is None and made.steps[0].span is not None
 
 
+def test_no_text_is_taken_for_the_name_of_an_operator_of_the_library():
+    x = np.ones((2, 3), np.float32)
+    polyop.library("softmax")(x)
+    with pytest.raises(UserError, match="E1"):
+        polyop.op("library", "softmax")
+
+
 def test_errors_of_calls_have_the_users_names(unread):
     x, a = data(np.float32)
     polyop.op(TEXT)(x, a)
