@@ -30,8 +30,8 @@ LANES = 24
 class Outward:
     """A sum of products over a batch that comes last somewhere.
 
-    tensors  (name, rank) of those in which it does
-    uses     for each of them, the extents of the loops that use an element of it
+    tensors  (name, rank) of those in which it does and which the caller gave; temporaries lie as the text has them
+    uses     for each in which it does, the extents of the loops that use an element of it
     all_     whether these are the result and both operands; only: whether it is the result alone
     """
 
@@ -49,7 +49,7 @@ def find_outward(op: Op) -> tuple[Outward, ...]:
         if found:
             extents = {r.index: r.upper for r in s.ranges}
             uses = tuple(tuple(e for i, e in extents.items() if i not in expr_names(x)) for x in found)
-            tensors = tuple((x.source, len(x.index)) for x in found)
+            tensors = tuple((x.source, len(x.index)) for x in found if op.tensor(x.source).role != "temp")
             out.append(Outward(tensors, uses, len(found) == 3, found == (s.target,)))
     return tuple(out)
 

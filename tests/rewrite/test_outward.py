@@ -102,3 +102,16 @@ def test_a_batch_that_comes_first_in_memory_needs_no_copy():
         views = {n: view(a.astype(np.float32), n, None) for n, a in arrays.items()}
         views["Z"] = view(z if outward else z.transpose(1, 2, 0), "Z", None)
         assert as_it_lies(regimes_of(o), layout(o, views), Options(outward=True)).outward is outward
+
+
+def test_a_temporary_that_ends_in_the_batch_lies_as_the_text_has_it():
+    f = polyop.op("""op f(X: f32[M, K, B], Y: f32[B, K, N]) -> (Z: f32[M, N, B]) {
+    T[m, n, b] += X[m, k, b] * Y[b, k, n]
+    Z[m, n, b]  = T[m, N - 1 - n, b] - T[m, n, b]
+}""")
+    rng = np.random.default_rng(0)
+    for m, n, k, b in ((1, 2, 1, 3), (17, 16, 7, 3), (20, 33, 24, 17)):
+        x, y = rng.integers(-3, 4, (m, k, b)).astype(np.float32), rng.integers(-3, 4, (b, k, n)).astype(np.float32)
+        t = np.einsum("mkb,bkn->mnb", x.astype(np.float64), y)
+        for given in (x, np.ascontiguousarray(x.T).T):
+            np.testing.assert_array_equal(f(given, y), t[:, ::-1] - t)
