@@ -11,15 +11,15 @@ narrow numbers that are one of two, as what a recurrence starts from is in its f
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polyop.ir.atoms import atoms_for
 from polyop.ir.dots import dot
 from polyop.ir.dtypes import DType
-from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, expr_names, loads, names
-from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, expr_names, names
+from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import Target
-from polyop.rewrite.folds import plain_indices, replaced
+from polyop.rewrite.folds import is_box, plain_indices, replaced
 from polyop.rewrite.names import all_names, fresh
 
 
@@ -33,31 +33,28 @@ def rounded_apart(op: Op, target: Target) -> Op:
     for s in op.steps:
         factors = s.expr.args if s.reduce and isinstance(s.expr, Apply) and s.expr.fn == "mul" else ()
         for e in factors:
-            apart = _chosen(op, s, e) if target.family == "x86" else None
-            if apart and _takes(target, apart.dtype, s.target.dtype):
-                order = dict.fromkeys(i for x in loads(apart) for p in x.index if isinstance(p, Affine) for i in names(p))
-                kept = tuple(r for i in order for r in s.ranges if r.index == i)
-                made = Tensor(fresh(f"{s.target.source}_of", taken), apart.dtype, tuple(r.upper for r in kept), "temp")
-                place = Load(made.name, tuple(affine(r.index) for r in kept), made.dtype)
-                tensors.append(made)
-                steps.append(Step(place, None, apart, kept, (), s.span))
-                s = replace(s, expr=replaced(s.expr, e, Apply("cast", (place,), e.dtype)))
+            apart = (_chosen(op, s, e) if target.family == "x86" else None) or _rounded(op, s, e)
+            if apart is None or not _takes(target, apart.expr.dtype, s.target.dtype):
                 continue
-            found = _rounded(op, s, e)
-            if found is None or not _takes(target, found[0].dtype, s.target.dtype):
-                continue
-            rounded, element = found
-            name, shape = fresh(f"{element.source}_{rounded.dtype}", taken), op.tensor(element.source).shape
-            made = Tensor(name, rounded.dtype, shape, "temp")
-            at = frozenset(plain_indices(element) or ())
-            place = Load(made.name, element.index, rounded.dtype)
-            where = tuple(w for w in s.where if expr_names(w) & set(s.indices))
-            ranges = tuple(r for r in s.ranges if r.index in at)
+            made = Tensor(fresh(apart.name, taken), apart.expr.dtype, apart.shape, "temp")
+            place = Load(made.name, tuple(map(affine, apart.index)), made.dtype)
+            where = tuple(w for w in s.where if expr_names(w) & {*apart.index})
             tensors.append(made)
-            steps.append(Step(place, None, rounded, ranges, where, s.span))
-            s = replace(s, expr=replaced(s.expr, rounded, place))
+            steps.append(Step(place, None, apart.expr, apart.ranges, where, s.span))
+            s = replace(s, expr=replaced(s.expr, e, Apply("cast", (place,), e.dtype)))
         steps.append(s)
     return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(tensors) > len(op.tensors) else op
+
+
+@dataclass(frozen=True, slots=True)
+class _Apart:
+    """What a factor is before it is widened, and the temporary for it, whose elements `index` names and `ranges` goes through."""
+
+    name: str
+    expr: Expr
+    shape: tuple[Affine, ...]
+    index: tuple[str, ...]
+    ranges: tuple[Range, ...]
 
 
 def _takes(target: Target, t: DType, total: DType) -> bool:
@@ -65,31 +62,36 @@ def _takes(target: Target, t: DType, total: DType) -> bool:
     return bool(atoms_for(target, t, t, total) or dot(target, target.vector_bytes, total, t, t, False))
 
 
-def _chosen(op: Op, s: Step, e: Expr) -> Expr | None:
-    """What the factor `e` of `s` is before it is widened: one of two elements that `s` reads again for other indices."""
+def _chosen(op: Op, s: Step, e: Expr) -> _Apart | None:
+    """Of a factor `e` of `s` that is one of two elements, which `s` reads again for other indices."""
     match e:
         case Apply(fn="select", args=(Test() as c, Apply(fn="cast", args=(Load() as a,)), Apply(fn="cast", args=(Load() as b,)))):
             at = expr_names(e) & set(s.indices)
-            ranges = [r for r in s.ranges if r.index in at]
+            ranges = {r.index: r for r in s.ranges if r.index in at}
             positions = [p for x in (a, b) for p in x.index]
             if a.dtype != b.dtype or s.where or at >= set(s.indices) or at != (expr_names(a) & at):
                 return None
             if any(not isinstance(p, Affine) or len(names(p) & at) > 1 for p in positions):  # no window: it would be copied again
                 return None
-            if any(r.lower != Affine() or not names(r.upper) <= set(op.sizes) for r in ranges):
+            if not is_box(op, replace(s, ranges=tuple(ranges.values()))):
                 return None
-            return Apply("select", (c, a, b), a.dtype)
+            order = dict.fromkeys(i for p in positions if isinstance(p, Affine) for i in names(p) if i in at)
+            kept = tuple(ranges[i] for i in order)
+            name, shape = f"{s.target.source}_of", tuple(r.upper for r in kept)
+            return _Apart(name, Apply("select", (c, a, b), a.dtype), shape, (*order,), kept)
     return None
 
 
-def _rounded(op: Op, s: Step, e: Expr) -> tuple[Apply, Load] | None:
-    """The rounding in the factor `e` of `s`, and what is rounded: an element that `s` reads again for other indices."""
+def _rounded(op: Op, s: Step, e: Expr) -> _Apart | None:
+    """Of a factor `e` of `s` that is rounded: an element of a temporary, which `s` reads again for other indices."""
     match e:
         case Apply(fn="cast", args=(Apply(fn="cast", args=(Load() as x,), dtype=t) as rounded,)) if t.bits < x.dtype.bits:
-            at = plain_indices(x)
-            if at is None or op.tensor(x.source).role != "temp" or set(at) >= set(s.indices):
+            at, whole = plain_indices(x), op.tensor(x.source)
+            if at is None or whole.role != "temp" or set(at) >= set(s.indices):
                 return None
+            ranges = tuple(r for r in s.ranges if r.index in at)
             says = [expr_names(w) & set(s.indices) for w in s.where]
-            bounds = [(names(r.lower) | names(r.upper)) & set(s.indices) for r in s.ranges if r.index in at]
-            return (rounded, x) if all(n <= set(at) for n in (*says, *bounds)) else None
+            bounds = [(names(r.lower) | names(r.upper)) & set(s.indices) for r in ranges]
+            is_apart = all(n <= set(at) for n in (*says, *bounds))
+            return _Apart(f"{x.source}_{t}", rounded, whole.shape, at, ranges) if is_apart else None
     return None
