@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polyop.codegen.convert import cast, round_to
 from polyop.codegen.vecmath.ops import Function, V
 from polyop.codegen.vecmath.table import FLOAT
@@ -111,9 +113,9 @@ def _float(fn: str, xs: list[V], t: DType, target: Target) -> V:
 def _extreme(a: V, b: V, order: str) -> V:
     """The greater (or lesser): NaN if one is NaN, the first of equals.
 
-    If `a` is a running maximum, its chain is one vmaxps and one blend; the test of `b` is off the chain.
+    One instruction gives `a` if one is NaN; what is left is a `b` that is.
     """
-    return b.cmp("uno", b).pick(b, b.cmp(order, a).pick(b, a))
+    return replace(b.cmp(order, a).pick(b, a), waits=a.waits).unless_nan(b)
 
 
 def _integer(fn: str, xs: list[V], t: DType) -> V:

@@ -84,6 +84,33 @@ def test_nan_wins_every_maximum_and_minimum(target):
 
 
 @each_target
+@pytest.mark.parametrize("t", (F16, F32, F64), ids=str)
+@pytest.mark.parametrize("fn", ("max", "min"))
+def test_nan_wins_in_tiles_of_many_running_values(fn, t, target):
+    """Wherever it comes from, also a difference of infinities, and whatever comes behind it; of numbers the first of equals."""
+    buffers = [tensor("x", 6, "K", t=t), tensor("y", "K", 64, t=t), tensor("z", 6, 64, t=t), reg("r", 6, 64, t=t)]
+    total = ld("r", "i", "v", t=t)
+    term = ap("add", ld("x", "i", "k", t=t), ld("y", "k", "v", t=t), t=t)
+
+    def tile(*body):
+        return rows("i", 6, None, lanes("v", 64, None, *body))
+    start = tile(st(total, Const(builtin_monoid(fn, t).identity, t)))
+    n = nest(buffers, [start, loop("k", "K", tile(st(total, term, fn))), tile(st(ld("z", "i", "v", t=t), total))], ("K",))
+    kernel, rng = compiled(n, target), np.random.default_rng(1)
+    assert ("vfixupimmp" in assembly(n, target)) == target.masks
+    special = [np.inf, -np.inf, np.nan, -0.0, 0.0, 1.0, -2.0, 0.5]
+    for k in (0, 1, 2, 7):
+        x, y = (rng.choice(special, shape, p=[0.04] * 3 + [0.176] * 5).astype(t.numpy) for shape in ((6, k), (k, 64)))
+        z = np.empty((6, 64), t.numpy)
+        assert kernel({"K": k}, {}, {"x": x, "y": y, "z": z}) == 0
+        with np.errstate(invalid="ignore"):
+            terms = (x[:, :, None] + y[None]).astype(np.float64)
+        wanted = getattr(np, fn)(terms, axis=1, initial=-np.inf if fn == "max" else np.inf)
+        np.testing.assert_array_equal(z.astype(np.float64), wanted)
+        assert k < 7 or {0, 1} == {*np.isnan(wanted).ravel()}
+
+
+@each_target
 def test_a_reduction_starts_from_a_partial_register_for_each_lane(target):
     """sum over rows of exp-free squares: one accumulator for each lane, folded at the end."""
     tail = least(32, A("N", (-1, "i_c")))

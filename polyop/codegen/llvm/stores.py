@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
+from math import prod
 
 from polyop.codegen.llvm.dots import operands, store_dots
 from polyop.codegen.llvm.expressions import condition, operand, value_of
@@ -72,6 +74,8 @@ def register_update(s: State, n: Store, x: Value) -> Callable[[Point, Iterable[i
     missing = tuple(a for a in s.rows if a.index not in rows or a.index in blend)
     ignored = s.lives.ignored.get(n.target.source, frozenset())
     active = tuple(c for c in s.active if not c.tests or c.tests not in ignored)
+    chains = prod(a.extent for a in s.rows if a.index in rows) * (len(s.pieces()) if lanes else 1)
+    waits = chains < 2 * s.shared.target.fma_chains  # whose instructions take as long as one of these
 
     def update(point: Point, vectors: Iterable[int]) -> None:
         exists = s.b.both(row_exists(s, missing, point), scalar_part(s, active, point))
@@ -79,7 +83,7 @@ def register_update(s: State, n: Store, x: Value) -> Callable[[Point, Iterable[i
             key = key_of(s, n.target, point, v)
             new = operand(s, x, point, v, lanes)
             if n.reduce is not None:
-                new = pair(s, n.reduce, new.like(s.regs[key]), new, n.target.dtype)
+                new = pair(s, n.reduce, replace(new.like(s.regs[key]), waits=waits), new, n.target.dtype)
             mask = lanes_part(s, active, point, v)
             if lanes and s.lanes and s.lanes.index in blend:
                 mask = s.b.both(mask, existing(s, v), s.width)

@@ -20,6 +20,7 @@ class V:
     """A scalar (width 1) or vector SSA value of `element`; "contract " or "" in `flags`.
 
     digits   "f16" or "bf16", if a function's result is rounded to that at once: it needs no more digits then
+    waits    what was made in the turn before of a loop that has few such chains, so that each instruction on it counts in full
     """
 
     b: Builder
@@ -28,6 +29,7 @@ class V:
     text: str
     flags: str = "contract "
     digits: str = ""
+    waits: bool = False
 
     @property
     def type_(self) -> str:
@@ -173,6 +175,20 @@ class V:
         vectors = tuple((x.type_, x.text) for x in (self, n, self))
         return self.like(self.b.call(self.type_, f"llvm.x86.avx512.mask.scalef.{kind}", *vectors, mask, *rounding))
 
+    def unless_nan(self, other: V) -> V:
+        """self, or `other` where that is NaN.
+
+        One instruction with a latency of 4 cycles, or a test, which stands off the chain that `self` is of, and a blend.
+        """
+        if self.waits or not self.scales or not other.text.startswith("%"):  # of what is known LLVM tells what it is
+            return other.cmp("uno", other).pick(other, self)
+        kind = SCALING[self.element, self.width]
+        table = self.const(NANS, "i64" if self.element == "double" else "i32")
+        mask = f"i{max(8, self.width)}", "-1"
+        rounding = (("i32", "4"),) if kind.endswith("512") else ()
+        args = (*((x.type_, x.text) for x in (self, other, table)), ("i32", "0"), mask, *rounding)
+        return self.like(self.b.call(self.type_, f"llvm.x86.avx512.mask.fixupimm.{kind}", *args))
+
     def inverse(self) -> V:
         """1 / self, where both are normal numbers: of 14 bits, if `digits` are fewer and one instruction finds it."""
         if not self.digits or not self.scales or self.element != "float":
@@ -195,6 +211,9 @@ class V:
 SCALING = {("float", 4): "ps.128", ("float", 8): "ps.256", ("float", 16): "ps.512",
            ("double", 2): "pd.128", ("double", 4): "pd.256", ("double", 8): "pd.512"}
 """How LLVM spells scalef for a vector of so many."""
+
+NANS = 0x11
+"""What `vfixupimm` makes of eight sorts of numbers, four bits each: the first two, which are NaN, are taken, others are not."""
 
 Row = TypeVar("Row")
 
