@@ -14,6 +14,7 @@ from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.bordered import with_borders
 from polyop.rewrite.cascade import cascaded
+from polyop.rewrite.counted import counted
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.early import plain_products
 from polyop.rewrite.factors import taken_out
@@ -81,6 +82,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
         near = turned_late(near) if options.late else near
         near = turned_outward(near) if options.outward else near
         near = taken_out(near, options.factors) if options.factors else near
+        near = counted(near) if options.counted else near
         near = widened(raised(near) if options.raised else near, options.widened)
         near = plain_products(turned_inward(near, dict(options.inward), options.known), options)
         near = with_borders(near, target, options)

@@ -60,6 +60,8 @@ class Options:
                0: they are not
     raised     whether of two bytes of one sort that are multiplied one is raised by 128, since the target multiplies unsigned by
                signed ones, and enough rows share the sums of columns that are taken off in these calls
+    counted    whether pairs of truths that a product over (or, and) asks about are counted, as products of bytes, since enough
+               results share each in these calls
     bordered   whether images of narrow numbers are copied with their border, since instructions add up their many channels then
     widened    (operand, type) of narrow operands that are widened before the product which uses them often enough for that in
                these calls
@@ -117,6 +119,7 @@ class Options:
     along: int = 0
     factors: int = 0
     raised: bool = False
+    counted: bool = False
     bordered: bool = False
     widened: tuple[tuple[str, str], ...] = ()
     inward: tuple[tuple[str, int], ...] = ()

@@ -17,7 +17,7 @@ from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import Options
 from polyop.rewrite.contracted import is_window
 from polyop.rewrite.folds import plain_indices
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import made_of, with_steps
 from polyop.rewrite.measure import cost
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.terms import Instead, factors_of, is_contraction, product_of, single_products
@@ -137,12 +137,9 @@ def _made_before(op: Op, s: Step, most: Mapping[str, int], few: bool, early: Seq
         if not _is_shared(op, s, core, at, most):
             continue
         core = product_of(beside) if beside else core
-        order = [i for y in loads(core) for p in y.index if isinstance(p, Affine) for i in names(p)] + sorted(at)
-        ranges = tuple(next(r for r in s.ranges if r.index == i) for i in dict.fromkeys(order) if i in at)
-        t = Tensor(fresh(f"{s.target.source}_factor", taken), core.dtype, tuple(r.upper for r in ranges), "temp")
-        place = Load(t.name, tuple(affine(r.index) for r in ranges), t.dtype)
+        t, step, place = made_of(s, core, fresh(f"{s.target.source}_factor", taken))
         tensors.append(t)
-        steps.append(Step(place, None, core, ranges, tuple(w for w in s.where if expr_names(w) & at), s.span))
+        steps.append(step)
         made: Expr = Apply("cast", (place,), x.dtype) if x.dtype != t.dtype else place
         factors = tuple(made if y is x else y for y in factors if y is x or y not in beside)
     return (tuple(tensors), (*steps, replace(s, expr=product_of(factors)))) if steps else None

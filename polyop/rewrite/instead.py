@@ -4,8 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
+from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, names
 from polyop.ir.op import Op, Step, Tensor
+
+
+class Made(NamedTuple):
+    """A temporary, the step that makes it, and its element."""
+
+    tensor: Tensor
+    step: Step
+    element: Load
+
+
+def made_of(s: Step, e: Expr, name: str) -> Made:
+    """`e` on its own, for all values of those indices of `s` that it has, which go from 0 on; in the order in which `e` reads.
+
+    It is computed under those conditions of `s` that it has an index of.
+    """
+    at = expr_names(e) & {*s.indices}
+    read = [i for x in loads(e) for p in x.index if isinstance(p, Affine) for i in names(p) if i in at]
+    ranges = tuple(next(r for r in s.ranges if r.index == i) for i in dict.fromkeys((*read, *sorted(at))))
+    t = Tensor(name, e.dtype, tuple(r.upper for r in ranges), "temp")
+    element = Load(name, tuple(affine(r.index) for r in ranges), e.dtype)
+    return Made(t, Step(element, None, e, ranges, tuple(w for w in s.where if expr_names(w) & at), s.span), element)
 
 
 def with_steps(op: Op, instead: Callable[[Step], tuple[Sequence[Tensor], Sequence[Step]] | None]) -> Op:

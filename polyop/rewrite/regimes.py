@@ -12,6 +12,8 @@ from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
 from polyop.ir.target import PAGE, Target
 from polyop.rewrite import late, outward, row_regimes, tile_regimes
 from polyop.rewrite.bordered import CHANNELS, find_borders
+from polyop.rewrite.counted import SHARED as PAIRED
+from polyop.rewrite.counted import counting_pays, find_pairs
 from polyop.rewrite.early import find_early, to_make_early
 from polyop.rewrite.inward import rows_of_images
 from polyop.rewrite.passes import one_pass_pays
@@ -89,6 +91,9 @@ _TABLE = (
     Regime("raised", lambda q: find_alike(q.op),
            lambda found, c: raising_pays(found, c.sizes, c.target),
            f"in which {ROWS} rows or more are products of bytes of one sort, and the target has none for these"),
+    Regime("counted", lambda q: find_pairs(q.op),
+           lambda found, c: counting_pays(found, c.sizes, c.target),
+           f"in which at least {PAIRED} rows and columns share what is asked about in pairs, and the target can count these"),
     Regime("bordered", lambda q: find_borders(q.op),
            lambda found, c: any(volume(e, c.sizes) >= CHANNELS for e in found),
            f"in which at least {CHANNELS} channels of narrow numbers with a border are added up"),

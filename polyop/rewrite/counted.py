@@ -1,0 +1,126 @@
+"""Products of matrices over (or, and) count: whether some two of a row and a column are true together is whether there are any.
+
+    C[m, n] or= A[m, k] and B[k, n]     becomes     a[m, k] = u8(A[m, k]);  b[k, n] = i8(B[k, n])
+                                                    T[m, n] += i32(a[m, k]) * i32(b[k, n]);  C[m, n] = T[m, n] != 0
+
+Instructions add up products of 64 pairs of bytes and more. `and= x or y` asks whether there are none of which neither holds, and
+`^= x & y`, a product of matrices of bits, whether their number is odd. Sums of integers are taken modulo 2^32: that many are not
+counted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+from polyop.ir.dots import dot
+from polyop.ir.dtypes import BOOL, I8, I32, U8
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, expr_names, is_computed, loads, volume
+from polyop.ir.op import Op, Step, Tensor, builtin_monoid
+from polyop.ir.target import Target
+from polyop.rewrite.folds import is_box, plain_indices
+from polyop.rewrite.instead import made_of, with_steps
+from polyop.rewrite.names import all_names, fresh
+
+SHARED = 16
+"""Results that share an element of either operand which make it worth it to write that as a byte."""
+MOST = 1 << 31
+"""What is counted stays below this."""
+
+BOTH, EITHER, NOT = ("and", "bitand", "min", "mul"), ("or", "bitor", "max", "add"), ("not", "invert")
+"""How a text may say of truths that both hold, that one does, that one does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """A reduction over pairs of truths: `left` has rows, `right` columns.
+
+    columns, rows, added   the extents of what the result has and `left`, or `right`, does without, and of what it has not
+    """
+
+    step: Step
+    left: Expr
+    right: Expr
+    columns: tuple[Affine, ...]
+    rows: tuple[Affine, ...]
+    added: tuple[Affine, ...]
+
+
+def find_pairs(op: Op) -> tuple[Pairs, ...]:
+    """Those of `op` that may be counted."""
+    return tuple(x for x in (_pairs(op, s) for s in op.steps) if x)
+
+
+def counting_pays(found: Sequence[Pairs], sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether `target` has an instruction that counts, and each of them results enough for it, and not too many terms."""
+    if dot(target, target.vector_bytes, I32, U8, I8, strict=True) is None:
+        return False
+    return all(min(volume(x.columns, sizes), volume(x.rows, sizes)) >= SHARED and volume(x.added, sizes) < MOST for x in found)
+
+
+def counted(op: Op) -> Op:
+    """`op` with such reductions as counts."""
+    found = {id(x.step): x for x in find_pairs(op)}
+    taken = all_names(op)
+
+    def instead(s: Step) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
+        x = found.get(id(s))
+        if x is None:
+            return None
+        name = s.target.source
+        left, right = (made_of(s, Apply("cast", (e,), t), fresh(f"{name}_{word}", taken))
+                       for e, t, word in ((x.left, U8, "left"), (x.right, I8, "right")))
+        count = Tensor(fresh(f"{name}_count", taken), I32, op.tensor(name).shape, "temp")
+        total = replace(s.target, source=count.name, dtype=I32)
+        a, b = (Apply("cast", (y.element,), I32) for y in (left, right))
+        summed = replace(s, target=total, reduce=builtin_monoid("add", I32), expr=Apply("mul", (a, b), I32))
+        kept = tuple(r for r in s.ranges if r.index in expr_names(s.target))
+        return (left.tensor, right.tensor, count), (left.step, right.step, summed,
+                                                    replace(s, reduce=None, expr=_answer(s, total), ranges=kept))
+
+    return with_steps(op, instead)
+
+
+def _answer(s: Step, total: Load) -> Expr:
+    """What `s` says of such a count."""
+    none = Const(0, I32)
+    if _name(s) == "bitxor":
+        return Apply("ne", (Apply("bitand", (total, Const(1, I32)), I32), none), BOOL)
+    return Apply("eq" if _name(s) in BOTH else "ne", (total, none), BOOL)
+
+
+def _pairs(op: Op, s: Step) -> Pairs | None:
+    """Where nothing but this step writes its result, all of it, and ranges are boxes from 0 on."""
+    kept = plain_indices(s.target, s.indices)
+    if s.target.dtype != BOOL or _name(s) not in (*BOTH, *EITHER, "bitxor") or not kept or s.where or not is_box(op, s):
+        return None
+    extents = {r.index: r.upper for r in s.ranges}
+    if len(op.steps_of(s.target.source)) != 1 or tuple(extents[i] for i in kept) != op.tensor(s.target.source).shape:
+        return None
+    truths = list(_truths(s.expr, _name(s) in BOTH))
+    sides = [[x for x in truths if (kept[-1] in expr_names(x)) == which] for which in (False, True)]
+    if not all(sides) or any(is_computed(p) for x in truths for y in loads(x) for p in y.index):
+        return None
+    left, right = (reduce(lambda a, b: Apply("and", (a, b), BOOL), side) for side in sides)
+    columns, rows = (tuple(extents[i] for i in kept if i not in expr_names(x)) for x in (left, right))
+    added = [i for i in extents if i not in kept]
+    if not rows or not {*added} <= expr_names(left) & expr_names(right) or not added:
+        return None
+    return Pairs(s, left, right, columns, rows, tuple(extents[i] for i in added))
+
+
+def _name(s: Step) -> str:
+    return s.reduce.name if s.reduce else ""
+
+
+def _truths(e: Expr, denied: bool) -> Iterator[Expr]:
+    """What all have to hold for `e` to hold, or not to."""
+    match e:
+        case Apply(fn=fn, args=(a, b), dtype=t) if t == BOOL and fn in (EITHER if denied else BOTH):
+            yield from _truths(a, denied)
+            yield from _truths(b, denied)
+        case Apply(fn=fn, args=(a,)) if fn in NOT and a.dtype == BOOL:
+            yield from _truths(a, not denied)
+        case _:
+            yield Apply("not", (e,), BOOL) if denied else e
