@@ -11,6 +11,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
+from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import Regimes, regimes_of
@@ -63,39 +64,42 @@ class Known:
         self.op = op
         self.is_kept = False  # whether it has been said to whoever keeps Ops for other processes
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
+        self._joined = joined(op)
         self._taps = find_taps(op)
+        self._joined_taps = self._taps if self._joined is op else find_taps(self._joined)
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
 
-    def merged(self, bound: Bound, special: bool = False, strict: bool = False) -> Merged:
+    def merged(self, bound: Bound, special: bool = False, strict: bool = False, on_cpu: bool = True) -> Merged:
         """The Op with those dimensions as one that lie one after the other in all arrays of a call.
 
         special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
                   a product of matrices, whose columns are all pixels of an image
-        strict    whether terms are added up in the order of the text
+        strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`
         """
-        taps = tuple(t for t in self._taps if pays(t, bound.sizes, strict))
-        _, found = self._windows(taps)
+        given = self._joined if on_cpu and not strict else self.op
+        taps = tuple(t for t in (self._taps if given is self.op else self._joined_taps) if pays(t, bound.sizes, strict))
+        _, found = self._windows(given, taps)
         ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()
-        op, groups = self._grouped(taps, ones, bound)
-        return self._merged.get((taps, ones, groups), lambda: Merged(op, groups))
+        op, groups = self._grouped(given, taps, ones, bound)
+        return self._merged.get((given is self.op, taps, ones, groups), lambda: Merged(op, groups))
 
-    def _windows(self, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
+    def _windows(self, given: Op, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
         """The Op with sums over `taps`, and the sizes of its windows."""
         def form() -> tuple[Op, tuple[str, ...]]:
-            op = along_taps(self.op, taps)
+            op = along_taps(given, taps)
             return op, windows(op)
 
-        return self._along.get(taps, form)
+        return self._along.get((given is self.op, taps), form)
 
-    def _grouped(self, taps: tuple[Taps, ...], ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
+    def _grouped(self, given: Op, taps: tuple[Taps, ...], ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
         """The Op with sums over `taps` and sizes that are 1 put in, and which of its dimensions are one in a call."""
         def form() -> tuple[Op, tuple[Chain, ...]]:
-            op = fix_sizes(self._windows(taps)[0], dict.fromkeys(ones, 1))
+            op = fix_sizes(self._windows(given, taps)[0], dict.fromkeys(ones, 1))
             return op, in_arrays(op)
 
-        op, chains = self._forms.get((taps, ones), form)
+        op, chains = self._forms.get((given is self.op, taps, ones), form)
         views = bound.views
         shapes, strides = ({n: getattr(v, what) for n, v in views.items()} for what in ("shape", "strides"))
         return op, allowed(chains, shapes, strides) if chains else ()

@@ -21,6 +21,7 @@ from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
 from polyop.rewrite.flatten import chains, flatten, products
+from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import Regimes, as_it_lies, regime
@@ -181,7 +182,8 @@ class Operator:
             bound = bind(op, dict(zip(self._arguments.inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
-        merged = known.merged(bound, self.options.special and bound.home is None, self.options.numerics == "strict")
+        on_cpu = bound.home is None
+        merged = known.merged(bound, self.options.special and on_cpu, self.options.numerics == "strict", on_cpu)
         seen = seen_as(bound, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
@@ -312,6 +314,7 @@ class Operator:
         t = cpu.resolve(target or self.target)
         options = self.options if options is None else options_of(options)
         op = self._op(self.choice(dtypes, consts, rank))
+        op = joined(op) if t.family == "x86" and options.numerics != "strict" else op
         merged: Mapping[str, tuple[str, ...]] = {}
         if units is None:
             flat = flatten(op, chains(op))  # as calls with contiguous arrays do

@@ -72,7 +72,7 @@ class Rehearsal:
         return self._run(op, bound)
 
     def _run(self, op: Op, bound: Bound) -> Any:
-        merged = Known(op).merged(bound)
+        merged = Known(op).merged(bound, on_cpu=False)
         seen = seen_as(bound, merged.flat)
         units, options = on_gpu(merged, seen, self.options, self.target)
         module = compile_op(seen.op, units, self.target, options).module

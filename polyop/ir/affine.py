@@ -118,6 +118,9 @@ def quasi(op: str, *args: Affine) -> Affine:
     rest = x - whole
     if op == "div":
         out = Affine(tuple((a, f // d) for a, f in whole.terms), whole.const // d)
+        if len(rest.terms) == 1 and rest.terms[0][1] == 1 and isinstance(inner := rest.terms[0][0], Quasi) and inner.op == "div":
+            by = inner.args[1].const  # floor((floor(x/4) + 1)/8) = floor((x + 4)/32)
+            return out + quasi("div", inner.args[0] + rest.const * by, affine(by * d))
         return out if not rest.terms else out + affine(Quasi("div", (rest, args[1])))
     return rest if not rest.terms else affine(Quasi("mod", (rest, args[1])))
 

@@ -18,6 +18,11 @@ BYTES = text("""op weights_of_bytes(A: bf16[M, K], W: i8[N, K], s: f32[N]) -> (C
     C[m, n] = bf16(c[m, n] * s[n]) }""")
 GROUPS = text("""op weights_in_groups(A: f32[M, 32*G], W: i8[N, 32*G], S: f32[N, G]) -> (C: f32[M, N]) {
     C[m, n] += A[m, k] * f32(W[n, k]) * S[n, k / 32] }""")
+PLACES = text("""op weights_of_places(A: f32[M, 32*G], W: i8[N, 32*G], S: f32[N, G]) -> (C: f32[M, N]) {
+    C[m, n] += A[m, 32*g + j] * f32(W[n, 32*g + j]) * S[n, g]  where j in 0:32 }""")
+PARTIAL = text("""op partial_sums(A: f32[M, 32*G], W: i8[N, 32*G], S: f32[N, G]) -> (C: f32[M, N]) {
+    P[m, n, g] += A[m, 32*g + j] * f32(W[n, 32*g + j])  where j in 0:32
+    C[m, n] += P[m, n, g] * S[n, g] }""")
 BORDER = text("""op circular(X: f32[C, H, W]) -> (Y: f32[C, H+4, W+4]) where H >= 1, W >= 1 {
     Y[c, i, j] = X[c, (i - 2) % H, (j - 2) % W] }""")
 SHIFT = text("""op fftshift(X: f32[C, H, W]) -> (Y: f32[C, H, W]) {
@@ -124,8 +129,9 @@ def _written() -> Iterator[Case]:
     for m, n, k in ((16, 1024, 1024), (64, 4096, 4096), (256, 1024, 1024)):
         yield Case("quoted", f"bf16 x i8 scaled {m}x{n}x{k}", *BYTES, {"M": m, "N": n, "K": k}, tolerance=2e-2,
                    torch=lambda t, a, w, s: ((a @ w.to(t.bfloat16).T) * s).to(t.bfloat16))
-    yield Case("quoted", "groups of 32 64x1024x2048", *GROUPS, {"M": 64, "N": 1024, "G": 64}, tolerance=1e-3,
-               torch=lambda t, a, w, s: a @ (w.reshape(*s.shape, 32) * s[..., None]).reshape(w.shape).T)
+    for how, of in (("groups of 32", GROUPS), ("places in 32", PLACES), ("partial sums of 32", PARTIAL)):
+        yield Case("quoted", f"{how} 64x1024x2048", *of, {"M": 64, "N": 1024, "G": 64}, tolerance=1e-3,
+                   torch=lambda t, a, w, s: a @ (w.reshape(*s.shape, 32) * s[..., None]).reshape(w.shape).T)
     yield Case("quoted", "circular border of 2 128x56x56", *BORDER, {"C": 128, "H": 56, "W": 56},
                torch=lambda t, x: t.nn.functional.pad(x[None], (2, 2, 2, 2), mode="circular")[0])
     yield Case("quoted", "fftshift 128x56x56", *SHIFT, {"C": 128, "H": 56, "W": 56},
