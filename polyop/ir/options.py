@@ -53,6 +53,8 @@ class Options:
     flat       whether a contraction of many rows adds up at most `FLAT` terms in these calls, so that L1 holds more columns
     slim       whether one thread's blocks of columns are as broad as one tile, since all rows stay in L2 in these calls, and the
                operand with the columns does not, or images are copied one by one
+    direct     whether rows of a contraction are read where they lie, though along them, since there are few columns that use
+               a copy in these calls, and a tile reads few lines, not far apart
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
                vectors, down all rows
@@ -114,6 +116,7 @@ class Options:
     broad: bool = False
     flat: bool = False
     slim: bool = False
+    direct: bool = False
     columns: bool = False
     abreast: bool = False
     along: int = 0

@@ -216,6 +216,7 @@ def _packs_left(x: Reads, tile: RegisterTile) -> bool:
     far = NEAR + 1 if is_close(x) and not tile.dot else 2
     dense = any(x.spacing(x.left, i) in range(1, far) for i in ((x.depth,) if tile.dot else c.having(CONTRACTED)))
     in_place = x.plan.splits(c.update) and len(c.having(ROW)) > 1 and is_close(x)
+    in_place |= x.plan.options.direct and not tile.dot and not tile.is_matrix
     movable = len(c.lefts) == 1 and is_movable(c.update, x.left)
     return movable and x.depth in iterators_of(x.left) and not dense and not in_place
 

@@ -119,6 +119,9 @@ _TABLE = (
     Regime("slim", lambda q: q.unpacked if q.sides and q.packed[0] else (),
            lambda _, c: c.threads == 1 and (bool(_rows_of_images(c)) or _rows_stay(c)),
            "in which all rows of a contraction stay in L2, and the operand with its columns does not"),
+    Regime("direct", lambda q: q.unpacked if q.sides and q.sides.is_near and q.tile and not q.windows else (),
+           lambda found, c: c.threads == 1 and _has_plain_tiles(c) and tile_regimes.lies_close(c.questions, c.sizes, c.target),
+           f"in which at most {tile_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
     Regime("columns", lambda q: row_regimes.find_aside(q.op),
            lambda found, c: c.threads > 1 and row_regimes.has_columns(found, c.sizes, c.threads),
            f"in which each of several threads has {row_regimes.ASIDE} bytes of each row of a triangular system"),
@@ -231,9 +234,13 @@ def _shares(found: tuple[Sum, ...], c: Call) -> Values:
 
 def _has_many_rows(c: Call) -> bool:
     """Whether a contraction's plain tiles have so many rows that more columns are copied for them."""
+    return _has_plain_tiles(c) and tile_regimes.has_many_rows(c.questions, c.sizes, c.threads, c.tiles.short == TURNED)
+
+
+def _has_plain_tiles(c: Call) -> bool:
+    """Whether a contraction's tiles have its own rows and columns, or these turned."""
     t = c.tiles
-    plain = not (t.rows or t.few or t.short == SHORT or t.factors or t.late or t.inward)
-    return plain and tile_regimes.has_many_rows(c.questions, c.sizes, c.threads, t.short == TURNED)
+    return not (t.rows or t.few or t.short == SHORT or t.factors or t.late or t.inward)
 
 
 def _rows_stay(c: Call) -> bool:

@@ -89,6 +89,15 @@ def test_blocks_have_the_columns_of_one_tile_where_all_rows_stay(m, n, k):
     np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 47, 15), (49, 48, 16), (6, 49, 17), (13, 193, 3)])
+def test_rows_are_read_where_they_lie_if_a_call_asks_for_it(m, n, k):
+    across = "op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }"
+    found = middle(across, "tuned", Options(direct=True))
+    assert "packs right" in found.chosen[0] and "packs left" in middle(across, "tuned", Options()).chosen[0] and proved(found)
+    arrays, got = run(found, {"M": m, "N": n, "K": k})
+    np.testing.assert_allclose(got, arrays["A"].astype(float).T @ arrays["B"], rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("threads", [False, True])
 def test_blocks_have_as_many_columns_of_short_sums_as_the_first_cache_holds(threads):
     found = middle(MATMUL, "tuned", Options(flat=True, threads=threads))

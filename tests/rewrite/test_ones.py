@@ -302,6 +302,21 @@ def test_blocks_are_slim_where_few_rows_stay_in_the_second_cache(rows, terms, th
         assert not regime(q, sizes | {"J": 64}, Options(), XEON, threads).slim
 
 
+@pytest.mark.parametrize(("change", "direct"), [
+    ({}, True), ({"M": 255}, True), ({"M": 256}, False), ({"N": 256}, True), ({"N": 257}, False), ({"K": 384}, True),
+    ({"K": 385}, False), ({"threads": 2}, False)])
+def test_rows_that_lie_along_an_operand_are_read_there_where_few_columns_use_few_lines(change, direct):
+    """Up to a KB from line to line, which are 24 KB at most."""
+    sizes = {"M": 64, "K": 64, "N": 64} | change
+    threads = sizes.pop("threads", 1)
+    for end, lies in (("k, n", "K, N"), ("n, k", "N, K")):
+        text = f"op f(A: f32[K, M], B: f32[{lies}]) -> (C: f32[M, N]) {{ C[m, n] += A[k, m] * B[{end}] }}"
+        o = instantiate(parse(Source("<test>", text)), "f")
+        assert regime(regimes_of(o), sizes, Options(), XEON, threads).direct is direct
+        assert any("256 columns use an operand that lies along rows" in k for k in kinds(o))
+    assert not regime(regimes_of(MATMUL), sizes, Options(), XEON, threads).direct
+
+
 @pytest.mark.parametrize("name", ["conv2d", "conv2d_nhwc"])
 def test_blocks_are_slim_where_a_window_reads_an_image_that_stays(name):
     op = library("conv", name)
