@@ -18,7 +18,7 @@ from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import nested
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, loads, names
-from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store, stores, walk
+from polyop.ir.loops import PAIRS, Buffer, For, If, Kind, Node, Space, Store, stores, walk
 
 NUMBER = "pop_n"
 """The number of the thread in its block."""
@@ -74,7 +74,8 @@ def _content(b: Buffer, body: tuple[Node, ...], scope: Scope) -> str:
     copied = dict.fromkeys(x.source for s in mine for x in loads(s.expr) if scope.buffers[x.source].space == Space.TENSOR)
     what = f"a tile of {' and '.join(copied)}" if copied else f"written by {', '.join(dict.fromkeys(s.stmt for s in mine))}"
     extents = " x ".join(str(n) for n in slot_counts(b))
-    lies = f", in swizzled lines of {b.swizzle} bytes" if b.swizzle else ", eight rows turned" if b.turned else ""
+    lies = f", in swizzled lines of {b.swizzle} bytes" if b.swizzle else ""
+    lies = f", {'pairs of' if b.turned == PAIRS else 'eight'} rows turned" if b.turned else lies
     return f"{what}, {extents}{lies}"
 
 

@@ -39,8 +39,8 @@ LOCKSTEP = (Kind.ROWS, Kind.LANES)
 COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
 """Kinds of loops with a constant number of iterations at most."""
 
-TURNS = (4, 8)
-"""How many rows of shared memory may change places."""
+TURNS, PAIRS = (4, 8), 2
+"""How many rows of shared memory may change places; and pairs of which each second two do."""
 
 
 class Space(str, Enum):
@@ -74,7 +74,8 @@ class Buffer:
     doubled  of a folded swizzle: instead of that number z, twice z in GF(8), modulo z^3 + z^2 + 1, so that lanes which have two
              neighbouring eighths of a row each meet none of another row
     turned   for shared memory: of each 8 or 4 rows in the dimension before the last one, 4 c + 2 b + a lies where 4 a + 2 b + c
-             would, or 2 c + a where 2 a + c would, so that neighbours are four lines or two apart
+             would, or 2 c + a where 2 a + c would, so that neighbours are four lines or two apart; for 2 it lies at
+             4 a + 2 b + (a xor c), so that four neighbours and four that are two apart differ modulo four
     """
 
     name: str
@@ -95,7 +96,7 @@ class Buffer:
             raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
         if (self.folded and not self.swizzle) or (self.doubled and not self.folded):
             raise InternalError(f"buffer {self.name}: no swizzle to fold")
-        if self.turned and (self.turned not in TURNS or self.space != Space.SHARED or self.swizzle or len(self.dims) < 2
+        if self.turned and (self.turned not in (*TURNS, PAIRS) or self.space != Space.SHARED or self.swizzle or len(self.dims) < 2
                             or self.dims[-2][1] != 1 or self.dims[-2][0].const % self.turned):
             raise InternalError(f"buffer {self.name}: rows cannot be turned, {self.turned} at a time")
 
@@ -121,6 +122,8 @@ def eighth(row: int, b: Buffer) -> int:
 
 def turned(row: int, of: int) -> int:
     """Where the row lies of a buffer of which so many rows are `turned`: 8 k + 4 c + 2 b + a at 8 k + 4 a + 2 b + c."""
+    if of == PAIRS:
+        return row ^ row // 4 % 2
     half = of // 2
     return row - row % 2 - row // half % 2 * half + row % 2 * half + row // half % 2
 

@@ -173,13 +173,15 @@ def joined(s: StagedStrategy) -> StagedStrategy:
 def kept_by_warps(s: StagedStrategy, columns: Affine, depth: int, line: int, target: Target) -> tuple[StagedStrategy, ...]:
     """`s` for a tile of rows: a warp's results, if they are kept from turn to turn, take as many registers again.
 
-    Each warp must have results: of few columns, if that is a constant, one warp has all.
+    Each warp must have results: of few columns, if that is a constant, one warp has all. Results of 64 bits are shared out among
+    twice the warps: a block has a multiprocessor to itself anyway, and what is between takes twice the registers, too.
 
     depth   the most it is, or 0; line: what the depth of a tile is a multiple of
     """
     assert s.atom
     found = []
-    for wide in (s.wide, s.wide // 2):
+    ways = (s.wide, s.wide // 2) if s.atom.c.bytes_ < 8 else (s.wide // 2, s.wide)
+    for wide in ways:
         new, has_all = replace(s, wide=wide), not columns.is_constant or columns.const > s.columns - wide
         if wide >= s.atom.n and has_all and _fits_twice(new, target):
             found.append(new)

@@ -5,20 +5,18 @@ What each thread copies is for `cuts.py`. Tiles are copied whole, and what lies 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import partial
 from math import prod
 
-from polyop.ir.banks import cycles, phases
 from polyop.ir.expr import Affine, Const, Load, affine, names, place, quasi, substitute
 from polyop.ir.expr import Test as Tests
-from polyop.ir.loops import TURNS, Buffer, Space, turned
+from polyop.ir.loops import Buffer, Space
 from polyop.poly.build import Builder, holds
-from polyop.poly.cuts import LANES, LEAST, WORD, Cut, cut, lines, squares
+from polyop.poly.cuts import LEAST, WORD, Cut, cut, lines, squares
 from polyop.poly.roles import iterators_of
-from polyop.poly.sides import along
 from polyop.poly.staging import CHUNK, Staging, Tile, tile_of
+from polyop.poly.tilelines import places, turned, write_cycles
 from polyop.poly.tiles import Band, Coord, TileStmt, band
 
 SECTOR = 32
@@ -81,7 +79,7 @@ class Copier:
         s, label = self.s, f"{self.s.update.name}_{label}{self.n}"
         every = (*blocks, *(c for i in s.sizes if i in self.mine.inside for c in self.mine.inside[i]))
         domain = self.b.domain(label, s.update, starts if known is None else known, every, only)
-        at = _places(self.tile, self.mine.inside)
+        at = places(self.tile, self.mine.inside)
         target = to or Load(self.name, (slot, *at), self.load.dtype)
         value = of or guarded(s, self.load, starts, self.mine.inside)
         self.b.stmts.append(TileStmt(label, every, domain, None, (), target, None, value, later=not self.by_registers))
@@ -89,7 +87,7 @@ class Copier:
 
     def found(self, slot: Affine) -> Load:
         """Where the tile has the element wanted."""
-        of_block = _places(self.tile, {i: self.s.axes[self.s.own[i]].coords[1:] for i in self.tile.sizes})
+        of_block = places(self.tile, {i: self.s.axes[self.s.own[i]].coords[1:] for i in self.tile.sizes})
         return Load(self.name, (slot, *of_block), self.load.dtype)
 
     def held(self) -> Load:
@@ -103,14 +101,15 @@ class Copier:
 def copier(b: Builder, s: Staging, n: int, load: Load) -> Copier:
     """What writes the copies of `load`, with room for its tile."""
     t = tile_of(s, load)
-    turned = _turned(s, n, load, t)
-    mine = turned or _share(s, n, load, t)
+    squared = _turned(s, n, load, t)
+    mine = squared or _share(s, n, load, t)
     b.over_threads(mine.loops)
     b.over_rows(mine.rows)
-    made = Copier(b, s, n, load, t, mine, turned is not None or not s.plan.target.copies)
+    made = Copier(b, s, n, load, t, mine, squared is not None or not s.plan.target.copies)
     dims = [(affine(size), 1) for size in (s.slots, *t.shape)]
     folded = s.swizzle > 0 and not s.plan.target.copies  # no unit reads the tile itself
-    b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded, turned=_apart(load, t)))
+    b.buffer(Buffer(made.name, load.dtype, tuple(dims), Space.SHARED, swizzle=s.swizzle, folded=folded,
+                    turned=turned(s, n, load, t, mine)))
     return made
 
 
@@ -160,53 +159,13 @@ def _share(s: Staging, n: int, load: Load, t: Tile) -> Cut:
         if t.inner == t.fast:
             return cut(s.own, n, t.sizes, (t.fast, *t.slow), beside, s.threads)
         ways = [cut(s.own, n, t.sizes, (t.fast, *t.slow), 1, s.threads, near) for near in (0, SECTOR // load.dtype.bytes_)]
-        return min(ways, key=lambda c: _cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
+        return min(ways, key=lambda c: write_cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
     if load.dtype.bytes_ < WORD and not s.swizzle and len(t.sizes) == 2:
         return lines(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, s.threads)
     most = min(beside, MOST * load.dtype.bytes_ // LEAST)
     nears = (0,) if s.swizzle else (0, max(1, SECTOR // (most * load.dtype.bytes_)))
     ways = [squares(s.own, n, t.sizes, (t.fast, t.inner), load.dtype.bytes_, most, s.threads, near) for near in nears]
-    return min(ways, key=lambda c: _cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
-
-
-def _apart(load: Load, t: Tile) -> int:
-    """How many lines must change places so that lanes that copy 16 bytes each of several lines meet in no bank; 0: none must.
-
-    Lines of 80 bytes, of which four lanes have 64, meet if they are neighbours, and four lines apart they do not; those of 96
-    bytes, two lines apart.
-    """
-    line = t.shape[-1] * load.dtype.bytes_
-    near = (t.shape[-1] - t.pad) * load.dtype.bytes_ // CHUNK  # lanes of one line
-    if not t.pad or t.inner != t.fast or t.shape[0] % LANES or line % CHUNK or not 0 < near < LANES or LANES % near:
-        return 0
-
-    def meet(at: Callable[[int], int]) -> bool:
-        return len({(line // CHUNK * at(y) + e) % LANES for y in range(LANES // near) for e in range(near)}) < LANES
-
-    return next((of for of in TURNS if not meet(partial(turned, of=of))), 0) if meet(int) else 0
-
-
-def _cycles(c: Cut, t: Tile, bytes_: int, warp: int) -> int:
-    """How long the lanes of a warp write the first elements that they copy, to a tile that is not swizzled.
-
-    Each writes those that lie beside each other in the tile at once.
-    """
-    first, last = [], c.inside[t.inner][-1]
-    wide = bytes_ * (last.cap or 1) if last.step == 1 and t.inner != t.fast and last not in c.loops else bytes_
-    for lane in range(warp):
-        at, left = dict.fromkeys((x.name for i in c.inside.values() for x in i), affine(0)), lane
-        for x in reversed(c.loops):
-            count = (x.cap or 1) // x.step
-            at[x.name], left = affine(left % count * x.step), left // count
-        line, *beside = (substitute(p, at).const for p in _places(t, c.inside))
-        first.append((line * t.shape[-1] + sum(beside)) * bytes_)
-    return cycles(first, wide, phases(warp, wide, True))
-
-
-def _places(t: Tile, coords: Mapping[str, tuple[Coord, ...]]) -> tuple[Affine, ...]:
-    """Where in a slot the iterators have such values."""
-    values = {i: sum((affine(c.name) for c in coords[i]), Affine()) for i in t.sizes}
-    return tuple(along(side, values) for side in t.order)
+    return min(ways, key=lambda c: write_cycles(c, t, load.dtype.bytes_, s.plan.target.warp))
 
 
 def _where_it_is(b: Builder, s: Staging, n: int, load: Load, t: Tile) -> Copies:

@@ -120,7 +120,7 @@ class _Staged:
         by_unit = None if a is None else (a.a.bytes_,) if s.reads_shared else (2,) if plan.target.family == "cuda" else ()
         sides = (s.down, s.across, ((s.depth, s.deep),))
         plain = Staging(plan, self.u, self.axes, sides, s.depth, self.chunk, s.threads, by_unit,
-                        SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0)
+                        SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0, a if s.cuts and loaded else None)
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
         once = None if turns is None or self.others(CONTRACTED, s.depth) or self.are_made(turns.loop) else turns
         self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared, once)

@@ -25,6 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
+from polyop.ir.atoms import Atom
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, quasi
 from polyop.poly.build import Axes, Plan
@@ -62,6 +63,7 @@ class Staging:
     swizzle  bytes of the lines that change places, for tiles that a matrix unit reads itself, or that are written from registers;
              0: lines are longer instead
     slots    of each tile; ahead: turns before it is used each is copied
+    terms    the unit whose atoms conditions cut along the sum, if it reads registers: see `cutatoms.py`
     around   the coordinate of a serial loop around, if each turn of that has one tile of all the depth: slots are for its turns
              then, see `turns.py`
     """
@@ -75,6 +77,7 @@ class Staging:
     threads: int
     by_unit: tuple[int, ...] | None
     swizzle: int = 0
+    terms: Atom | None = None
     slots: int = 2
     ahead: int = 1
     around: str = ""

@@ -13,7 +13,7 @@ from test_resident import arrays, attention
 
 import polyop
 from polyop.compiler import compile_op
-from polyop.ir.dtypes import F16
+from polyop.ir.dtypes import F16, F64
 from polyop.ir.interface import Choice
 from polyop.ir.module import launches
 from polyop.ir.options import Options
@@ -73,6 +73,27 @@ def test_lanes_meet_in_no_bank_in_attention_whose_rows_see_some_keys(where: str,
     scores = 0.125 * q @ k.T - (0.25 * (i - j) if name.endswith("alibi") else 0)
     powers = np.exp(np.where(seen, scores, -np.inf) - np.where(seen, scores, -np.inf).max(1, keepdims=True))
     assert np.abs(powers @ v / powers.sum(1, keepdims=True) - given["O"][0, 0]).max() < 4e-3
+
+
+def test_doubles_under_a_window_spill_nothing_and_terms_of_cut_atoms_meet_in_no_bank() -> None:
+    """A tile of V lies along the sum: its unit reads four neighbouring lines at once, single terms are two apart."""
+    operator = polyop.library("attention_window")
+    op = operator._op(Choice((("T", F64),)))
+    made = compile_op(op, contiguous(op), target("cuda:sm_80"), Options(held=(("D", 64), ("E", 64))))
+    assert made.module is not None and len(launches(made.module.launch)) == 1 and "256 threads" in made.chosen[0]
+    g = np.random.default_rng(1)
+    given = {n: g.standard_normal((1, 1, 70, 64)) for n in "QKV"} | {"O": np.zeros((1, 1, 70, 64))}
+    sizes = {"B": 1, "H": 1, "S": 70, "D": 64, "E": 64, "window": 66}
+    own = {n: sizes[n] for n in made.op.sizes}
+    report = emulated.run(made.module, own, {"scale": 0.125}, given, order="backward", banks=True)
+    tiles = [t for t in report.traffic if "_tile" in t.code]
+    assert tiles and not report.findings and not [str(t) for t in tiles if t.conflicts]
+    i, j = np.arange(70)[:, None], np.arange(70)
+    powers = np.exp(np.where((j <= i) & (j > i - 66), 0.125 * given["Q"][0, 0] @ given["K"][0, 0].T, -np.inf))
+    assert np.abs(powers @ given["V"][0, 0] / powers.sum(1, keepdims=True) - given["O"][0, 0]).max() < 1e-13
+    if not nvrtc.unavailable():
+        (taken,) = usage(nvrtc.assemble(made.module))
+        assert taken.local == 0 and taken.registers < 200
 
 
 @needs_amdgcn

@@ -19,7 +19,7 @@ from polyop.ir.atoms import ROWS
 from polyop.ir.dtypes import BF16, F32
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, evaluate
-from polyop.ir.loops import TURNS, Barrier, Buffer, For, Kind, Space, Store, turned
+from polyop.ir.loops import PAIRS, TURNS, Barrier, Buffer, For, Kind, Space, Store, turned
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -277,6 +277,16 @@ def test_of_rows_that_are_turned_neighbours_are_half_of_them_apart(of: int) -> N
     assert arrays["Y"].tolist() == places
     assert all(sorted(places[y: y + of]) == [*range(y, y + of)] for y in range(0, 64, of))
     assert all(abs(places[y] - places[y + 1]) == of // 2 for y in range(0, 64, 2))
+
+
+def test_of_rows_whose_pairs_are_turned_neighbours_and_those_two_apart_differ_modulo_four() -> None:
+    arrays = {"Y": np.full(64, -1, np.float32)}
+    assert str(ran(f"for (int i = t; i < 64; i += 32) Y[i] = pop_turned<{PAIRS}>(i);", arrays)) == "no fault found"
+    places = [turned(y, PAIRS) for y in range(64)]
+    assert arrays["Y"].tolist() == places and sorted(places) == [*range(64)]
+    for y in range(0, 64, 8):
+        fours = (places[y: y + 4], places[y + 4: y + 8], places[y: y + 8: 2], places[y + 1: y + 8: 2])
+        assert all({p % 4 for p in four} == {0, 1, 2, 3} for four in fours)
 
 
 @pytest.mark.parametrize("name", ["rows", "columns"])

@@ -203,8 +203,11 @@ template <int ROWS, int LINE> POP_FN int pop_doubled(int y, int x) {
     return (int)(LINE * (ROWS * (column / LINE) + row) + (column % LINE ^ LINE / 8 * ((2 * digit ^ digit / 4 * 5) % 8)));
 }
 
-// Where a row lies of a buffer in which each 8 or 4 rows change places: 4 c + 2 b + a where 4 a + 2 b + c would, 2 c + a where 2 a + c.
-template <int OF> POP_FN int pop_turned(int y) { return (y & ~(OF / 2 + 1)) | (y & 1) << OF / 4 | (y >> OF / 4 & 1); }
+// Where a row lies of a buffer in which each 8 or 4 rows change places: 4 c + 2 b + a where 4 a + 2 b + c would, 2 c + a where 2 a + c;
+// or the neighbours of four rows out of eight.
+template <int OF> POP_FN int pop_turned(int y) {
+    return OF == 2 ? y ^ (y >> 2 & 1) : (y & ~(OF / 2 + 1)) | (y & 1) << OF / 4 | (y >> OF / 4 & 1);
+}
 
 // --- moves ----------------------------------------------------------------------------------------------------------
 
