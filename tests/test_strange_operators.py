@@ -336,6 +336,18 @@ def equalised(X):
     return h, np.cumsum(h), (np.cumsum(h)[X] * 255 // max(1, len(X))).astype(np.uint8)
 
 
+@operator("""op f(A: f32[M, M]) -> (Y: f32[M, M]) {
+    first: f32[]
+    first = (A[0, 0] else 1)
+    Y[i, j] += (j <= k ? first : 2) * (A[i, k] + first)
+}""", lambda n, r: {"A": f32(r, n, n)})
+def number_among_factors(A):
+    """The columns are asked about by a condition alone, and what has them is one number."""
+    A, n = A.astype(float), len(A)
+    first = A[0, 0] if n else 1
+    return (A + first) @ np.where(np.arange(n) <= np.arange(n)[:, None], first, 2)
+
+
 @pytest.mark.parametrize("name", CASES)
 def test_it_computes_what_numpy_does(name, caplog):
     text, inputs, want, sizes, tolerance = CASES[name]

@@ -57,7 +57,7 @@ class InBlocks:
         kept = f.kept if kept is None else kept
         shape = dict(zip(f.kept, self.op.tensor(f.result).shape, strict=True))
         elements = [x for x in loads(resolved(self.op, f.step.expr)) if f.over in expr_names(x)]
-        along = bool(kept) and any(x.index[-1] == affine(kept[-1]) for x in elements)  # lanes run along what has unit stride
+        along = bool(kept) and any(x.index[-1:] == (affine(kept[-1]),) for x in elements)  # lanes run along what has unit stride
         at = len(kept) - 1 if along else len(kept)
         dims = [shape[i] for i in kept]
         name = self.tensor(f"{f.result}_{suffix}", dtype, (*dims[:at], self.cuts.count, *dims[at:]))

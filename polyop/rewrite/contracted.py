@@ -159,7 +159,7 @@ def packed(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], bool
     if len(contractions) != 1:
         return (), False
     (s, last), = contractions
-    found = next((x for x in loads(s.expr) if last in expr_names(x)), None)
+    found = next((x for x in loads(s.expr) if x.index and last in expr_names(x)), None)
     if found is None:  # a condition alone asks for it
         return (), False
     shape, end = op.tensor(found.source).shape, found.index[-1]

@@ -98,7 +98,7 @@ def to_make_early(found: Sequence[Early], sizes: Mapping[str, int], room: int) -
 def _is_apart(reads: Sequence[Load], lane: str) -> bool:
     """Whether these lie in several orders, as the two halves of a symmetric matrix, or what has the lanes lies another way."""
     distinct = {*reads}
-    across = any(lane in expr_names(y) and y.index[-1] != affine(lane) and len(y.index) > 1 for y in distinct)
+    across = any(lane in expr_names(y) and len(y.index) > 1 and y.index[-1] != affine(lane) for y in distinct)
     return len(distinct) > 1 and (across or len({y.source for y in distinct}) < len(distinct))
 
 
