@@ -16,7 +16,7 @@ from polyop.poly.classes import Loops
 from polyop.poly.edges import Edge, counterpart, same_value, single
 from polyop.poly.iterators import blocks_of, is_contraction, shares_of, written
 from polyop.poly.nodes import Cluster, Group
-from polyop.poly.readings import in_step
+from polyop.poly.readings import in_step, is_between
 from polyop.poly.scans import ends_scan
 from polyop.poly.scop import INIT, MAP, UPDATE, Scop, Stmt
 
@@ -62,7 +62,7 @@ class Fusion:
                 self.ends_contraction(found, into, s, deps, fixed) or self.try_join(found[into[-1]], s, deps, fixed))
             at = into[-1] if joins else len(found)
             if not into and self.fuse and s.name not in self.ends:
-                ways = (self.reads_with,) if self.apart else (self.lies_beside, self.copies_again)
+                ways = (self.reads_with,) if self.apart else (self.lies_beside, self.copies_again, self.writes_with)
                 at = next((n for n, d in enumerate(found) if any(join(d, s, fixed) for join in ways)), at)
             if at == len(found):
                 found.append(self.draft(s, fixed))
@@ -293,6 +293,10 @@ class Fusion:
             d.stmts.append(s)
             return True
         return False
+
+    def writes_with(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
+        """Add `s`, which needs nothing before it, to `d`, where it writes between what that writes, in the same lines."""
+        return any(is_between(s, q) for q in d.stmts) and self.reads_with(d, s, fixed)
 
     def same_points(self, d: _Draft, mine: Mapping[str, str], s: Stmt) -> bool:
         """Whether `s`, with iterators `mine` by class, runs at the points where `d` starts a tile, loops around included."""

@@ -193,7 +193,8 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
-        total += 4 if step in (1, -1) else 0 if step == 0 else -6
+        near = plan.target.masks and spacing(plan, s, s.target, loop) in range(2, NEAR + 1)
+        total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
     return total
 
 

@@ -28,6 +28,13 @@ def in_step(s: Stmt, other: Stmt) -> dict[str, str] | None:
     return _same_place(s.target, s, other.target, other, apart=True) if s.kind == MAP else None
 
 
+def is_between(s: Stmt, other: Stmt) -> bool:
+    """Whether one loop of `s` and `other` writes neighbours in the last dimension, each in steps: Y[n, 2*i] and Y[n, 2*i + 1]."""
+    found = _same_place(s.target, s, other.target, other, apart=True) if s.kind == other.kind == MAP else None
+    return found is not None and s.target.index[:-1] == tuple(
+        substitute(p, {j: affine(i) for i, j in found.items()}) for p in other.target.index[:-1] if isinstance(p, Affine))
+
+
 def _same_place(x: Load, s: Stmt, y: Load, other: Stmt, apart: bool = False) -> dict[str, str] | None:
     """How iterators correspond, if `x` and `y` are of one element then, and have all of them.
 

@@ -16,6 +16,7 @@ from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.pointers import gep, is_large
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, points, row_exists, rows_needed
+from polyop.codegen.llvm.spaced import is_spaced, write_spaced
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value, only_if
 from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
 from polyop.codegen.vecmath.ops import V
@@ -163,6 +164,9 @@ def _scatter(s: State, n: Store, place: Place, new: V, mask: str | None, point: 
         old = from_memory(V(b, place.element, w, raw, new.flags), place.buffer.dtype, s.shared.target)
         new = pair(s, n.reduce, old, new, n.target.dtype)
     raw = to_memory(new, place.buffer.dtype, s.shared.target).text
+    if is_spaced(s, place):
+        write_spaced(s, place, raw, p, v, mask)
+        return
     pointers = b.pure(f"getelementptr {place.element}, ptr {p}, <{w} x i64> {offsets}", p, offsets)
     args = ((vector(place.element, w), raw), (f"<{w} x ptr> align {alignment(place.element)}", pointers),
             (f"<{w} x i1>", mask or constant(True, "i1", w)))
