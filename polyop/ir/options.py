@@ -70,6 +70,7 @@ class Options:
     inward     (input, dimension) of inputs that lie along the rows of tiles in these calls, and are copied to lie along that
                dimension, which is added up
     late       whether contractions whose large operand lies across their result are computed in its order, and turned afterwards
+    piecewise  whether that is done for one piece of their rows after the other, since these are long in these calls
     outward    whether products for each of a batch that comes last are computed matrix by matrix, on copies in which it comes
                first, since what is copied is used often enough in these calls
     early      what operands of contractions that take little to compute, and are computed before in these calls, read first:
@@ -127,6 +128,7 @@ class Options:
     widened: tuple[tuple[str, str], ...] = ()
     inward: tuple[tuple[str, int], ...] = ()
     late: bool = False
+    piecewise: bool = False
     outward: bool = False
     early: tuple[str, ...] = ()
     lent: bool = False

@@ -26,7 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, affine, names
+from polyop.ir.expr import Affine, Load, affine, names
 from polyop.poly.edges import Edge, counterpart, digits, same_value
 from polyop.poly.iterators import blocks_of, shares_of, written
 from polyop.poly.nodes import Classes, Cluster, Node, Schedule, Serial, Shared
@@ -36,17 +36,19 @@ BLOCK = 8  # rows that make it worth it to fetch an operand for them
 LARGE = 2  # dimensions beside the batch that make it worth it: a matrix for each batch, not a row
 
 
-def share(found: Schedule, scop: Scop, deps: Sequence[Edge], apart: bool = False, columns: bool = True) -> Schedule:
+def share(found: Schedule, scop: Scop, deps: Sequence[Edge], apart: bool = False, columns: bool = True,
+          pieces: bool = False) -> Schedule:
     """`found`, with such loops around clusters that follow each other.
 
     apart     whether shares of sums are for several threads: no loop goes around what adds them up, too
     columns   whether columns go through all turns of a recurrence
+    pieces    whether sums are turned for one piece of their operand's rows after the other
     """
     classes = {s: dict(own) for s, own in found.classes.items()}
     parts = frozenset(s.target.source for s in scop.stmts if apart and shares_of(s))
 
     def shared(nodes: tuple[Node, ...]) -> tuple[Node, ...]:
-        return _shared(nodes, scop, deps, classes, parts)
+        return _shared(nodes, scop, deps, classes, parts, pieces)
     nodes = tuple(replace(n, body=shared(n.body)) if isinstance(n, Serial) else n for n in found.nodes)
     nodes = tuple(_by_columns(n, scop, deps, classes) for n in nodes) if columns else nodes
     return replace(found, nodes=shared(nodes), classes=classes)
@@ -68,7 +70,7 @@ def _by_columns(node: Node, scop: Scop, deps: Sequence[Edge], classes: dict[str,
 
 
 def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: dict[str, dict[str, str]],
-            parts: frozenset[str]) -> tuple[Node, ...]:
+            parts: frozenset[str], pieces: bool) -> tuple[Node, ...]:
     out: list[Node] = []
     left = list(nodes)
     while left:
@@ -77,7 +79,7 @@ def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: 
         while left and isinstance(run[-1], Cluster) and isinstance(left[0], Cluster):
             if any(x.source in parts for s in left[0].stmts for x in s.reads):
                 break
-            more = Run(tuple(n for n in (*run, left[0]) if isinstance(n, Cluster)), scop, deps, classes)
+            more = Run(tuple(n for n in (*run, left[0]) if isinstance(n, Cluster)), scop, deps, classes, pieces)
             if not more.loops() and (not more.tile() or (best and best.loops())):
                 break
             run.append(left.pop(0))
@@ -88,12 +90,13 @@ def _shared(nodes: tuple[Node, ...], scop: Scop, deps: Sequence[Edge], classes: 
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Clusters in order. A loop of theirs is one class of each, in the same order."""
+    """Clusters in order. A loop of theirs is one class of each, in the same order. `pieces`: see `share`."""
 
     clusters: tuple[Cluster, ...]
     scop: Scop
     deps: Sequence[Edge]
     classes: Classes
+    pieces: bool = False
 
     @property
     def stmts(self) -> tuple[Stmt, ...]:
@@ -103,7 +106,7 @@ class Run:
         """Those that are batches everywhere, and leave lanes what lies side by side; or that have blocks of rows inside."""
         found = [x for x in map(self._from, self.clusters[0].shell) if x and not self._is_lane(x)]
         blocks = any(map(self._has_blocks, found))
-        return [x for x in found if self._is_batch(x) or (blocks and self._leaves_rows(x, found))]
+        return [x for x in found if self._is_batch(x) or (blocks and self._leaves_rows(x, found)) or self._is_piece(x)]
 
     def tile(self) -> tuple[str, ...]:
         """One that is a row of some contraction, and a batch or a row of the others; empty if there is none."""
@@ -186,6 +189,24 @@ class Run:
         beside = {s.name for c in self.clusters if not c.is_contraction for s in c.stmts}
         return any(s.name in beside and len(x.index) > LARGE and x.index[-1] == affine(i)
                    for s, i in self._iterators(loop) for x in (s.target, *s.reads))
+
+    def _is_piece(self, loop: tuple[str, ...]) -> bool:
+        """Whether a contraction is only turned afterwards, and each iteration has a piece of the rows of its one large operand.
+
+        { Z[c, j, b, d, a] = t[a, j, d, b, c] } of X[a, k, d, b, c] * W[j, k]: of each d rows of b and c, which stay long.
+        """
+        if not self.pieces or len(self.clusters) != 2 or not self.clusters[0].is_contraction or len(self.clusters[1].stmts) > 1:
+            return False
+        turn, = self.clusters[1].stmts
+        u = next(s for s in self.clusters[0].stmts if s.kind == UPDATE)
+        if turn.kind != MAP or not isinstance(turn.expr, Load) or len(u.reads) != 2:
+            return False
+        i, kept = self._iterator(u, loop[0]), written(u)
+        having = [x for x in u.reads if affine(i) in x.index]
+        if len(having) != 1:
+            return False
+        behind = having[0].index[having[0].index.index(affine(i)) + 1:]
+        return len(behind) >= LARGE and all(isinstance(p, Affine) and names(p) <= kept for p in behind)
 
     def _has_blocks(self, loop: tuple[str, ...]) -> bool:
         """Whether each iteration has a block of rows, in which operands are used again, as b of { Y[8 b + p] : 0 <= p < 8 }."""

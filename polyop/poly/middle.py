@@ -87,7 +87,8 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
         cut = target.warp > 0 or bool(options.threads and options.shares)
         found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, apart=cut)
         if fused and not target.warp and fold:
-            found = share(found, op_scop, edges(op_scop), cut, options.columns or not options.threads)
+            found = share(found, op_scop, edges(op_scop), cut, options.columns or not options.threads,
+                          options.piecewise)
         if rung == "tuned" and target.warp:
             found = gathered(found, op_scop)
         if target.warp and rung == "tuned" and fold and tile and options.regime == "positive":

@@ -3,13 +3,16 @@
     Z[j, b, a] += X[a, k, b] * W[j, k]     becomes     t[a, j, b] += X[a, k, b] * W[j, k];  Z[j, b, a] = t[a, j, b]
 
 Lanes run along what has unit stride in the result. If X has unit stride along another index that the result keeps, all of X would
-be copied in turned squares, which take a line here and a line there; as it lies, it is streamed. t is as large as the result.
+be copied in turned squares, which take a line here and a line there; as it lies, it is streamed. t is as large as the result;
+or, where X has another index before two that it ends in, as d of X[a, k, d, b, c], as large as what one value of that makes of it
+(`piecewise`, of `polyop/poly/batches.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import takewhile
 
 from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
 from polyop.ir.op import Op, Step, Tensor
@@ -17,6 +20,9 @@ from polyop.ir.options import Layout
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
+
+ROW = 2
+"""Dimensions of a piece of a row of it."""
 
 TIMES = 2
 """How many times as large as the result an operand is at least that is not turned."""
@@ -27,19 +33,27 @@ class Late:
     """A sum of products with such an operand: the extents of that and of the result, and the bytes of an element.
 
     tensors   the names of both, which lie so if neighbours in their last dimensions are neighbours in memory
+    pieces    the extents of dimensions that the result keeps, too, before the operand's last two, if it keeps these; else none
     """
 
     tensors: tuple[str, str]
     operand: tuple[Affine, ...]
     result: tuple[Affine, ...]
     bytes_: int
+    pieces: tuple[Affine, ...] = ()
 
 
 def find_late(op: Op) -> tuple[Late, ...]:
     """The sums of `op` that are such."""
     found = [(s, order) for s in op.steps if (order := _order(op, s))]
-    return tuple(Late((x.source, s.target.source), op.tensor(x.source).shape, op.tensor(s.target.source).shape, x.dtype.bytes_)
-                 for s, (x, _) in found)
+    return tuple(Late((x.source, s.target.source), op.tensor(x.source).shape, op.tensor(s.target.source).shape, x.dtype.bytes_,
+                      _pieces(op, s, x)) for s, (x, _) in found)
+
+
+def _pieces(op: Op, s: Step, x: Load) -> tuple[Affine, ...]:
+    kept = plain_indices(s.target) or ()
+    last = tuple(takewhile(kept.__contains__, reversed(plain_indices(x) or ())))
+    return op.tensor(x.source).shape[-len(last):-ROW] if len(last) > ROW else ()
 
 
 def lie_so(found: Sequence[Late], units: Layout) -> bool:

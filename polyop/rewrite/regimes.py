@@ -184,7 +184,7 @@ def answers(r: Regimes, sizes: Mapping[str, int], options: Options, target: Targ
 def as_it_lies(r: Regimes, units: Layout, options: Options) -> Options:
     """`options` without those that mean something for what the text says of memory, but not for what a call's memory is like."""
     no = [x.option for x, found in r.found if getattr(options, x.option) and not x.lies(found, units)]
-    no += ["late"] if options.late and not late.lie_so(r.questions.late, units) else []
+    no += ["late", "piecewise"] if options.late and not late.lie_so(r.questions.late, units) else []
     return altered(options, tuple((n, False) for n in no)) if no else options
 
 

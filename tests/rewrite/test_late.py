@@ -17,7 +17,7 @@ from polyop.ir.target import BY_NAME
 from polyop.poly.middle import lower, scop_of
 from polyop.rewrite.late import TIMES, find_late, turned_late
 from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
-from polyop.rewrite.tile_regimes import TERMS
+from polyop.rewrite.tile_regimes import LONG, TERMS
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
 
@@ -112,3 +112,27 @@ def test_an_operand_that_lies_along_the_result_in_memory_needs_no_turn():
         assert asked.late is late
         for _ in range(4):
             np.testing.assert_array_equal(f(x, w), expected)
+
+
+PIECES = ("op f(X: f32[A, K, D, B, C], W: f32[J, K]) -> (Z: f32[C, J, B, D, A])"
+          " { Z[c, j, b, d, a] += X[a, k, d, b, c] * W[j, k] }")
+
+
+def test_long_pieces_of_rows_are_turned_one_after_the_other():
+    r, sizes = regimes_of(op(PIECES)), {"A": 48, "K": 48, "D": 36, "B": 36, "C": 48, "J": 24}
+    assert [x.pieces for x in find_late(op(PIECES))] == [(op(PIECES).tensor("X").shape[2],)]
+    for other, threads, expected in (({}, 2, True), ({"B": 10}, 1, False), ({"D": 7}, 2, False), ({"A": 2, "J": 12}, 1, False)):
+        assert regime(r, sizes | other, Options(), AVX512, threads).piecewise is expected
+    assert not find_late(ACROSS)[0].pieces and f"at least {LONG} bytes" in " ".join(kinds(op(PIECES)))
+    made = compile_op(op(PIECES), contiguous(op(PIECES)), AVX512, Options(late=True, piecewise=True))
+    assert made.rung == "tuned" and all(p.holds for p in made.proofs) and structure(made.nest.body).startswith("d:parallel(")
+    assert "Z_lying: f32[A, J, 1, B, C] work (private)" in str(made.nest)
+
+
+@pytest.mark.parametrize(("a", "d", "b", "c", "j", "k"), [(1, 1, 1, 1, 1, 1), (17, 3, 2, 65, 7, 3), (16, 2, 5, 15, 6, 130)])
+@pytest.mark.parametrize("threads", [False, True])
+def test_pieces_come_to_what_numpy_does(a, d, b, c, j, k, threads):
+    rng = np.random.default_rng(a)
+    x, w = rng.integers(-3, 4, (a, k, d, b, c)).astype(np.float32), rng.integers(-3, 4, (j, k)).astype(np.float32)
+    f = polyop.op(PIECES, options=Options(late=True, piecewise=True, threads=threads))
+    np.testing.assert_array_equal(f(x, w), np.einsum("akdbc,jk->cjbda", x.astype(np.float64), w))
