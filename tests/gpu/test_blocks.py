@@ -195,6 +195,15 @@ def test_copies_of_16_bytes_meet_in_no_bank_whatever_the_tile(dtype: str, lies: 
     assert [str(t) for t in report.traffic if t.conflicts] == []
 
 
+def test_rows_of_ten_bytes_are_copied_element_by_element_and_written_16_bytes_at_once() -> None:
+    module = product("cuda:sm_80", "f16", "nn", (128, 16)).module
+    assert module is not None
+    given, want = arrays("f16", "nn", (144, 96, 5))
+    report = emulated.run(module, {"M": 144, "K": 96, "N": 5}, {}, given, order="backward", banks=True)
+    assert np.array_equal(given["C"], want) and report.traffic
+    assert [str(t) for t in report.traffic if t.conflicts] == []
+
+
 @pytest.mark.parametrize(("dtype", "lies", "tile", "way"), [
     ("f32", "nn", (128, 128), "pop_copy_async<4>("), ("f32", "nt", (64, 64), "pop_copy_async<4>("),
     ("i8", "nn", (128, 128), "pop_put_column<16, 4>("), ("i8", "tn", (64, 128), "pop_put_column<8, 4>(")])

@@ -54,8 +54,15 @@ template <int N, class T> POP_FN void pop_copy_run(T* to, const T* from, pop_i64
         pop_copy_async<bytes>(to, from, count > 0);
         return;
     }
+    if constexpr (sizeof(T) < 4) {  // no copy of so little goes on by itself
+        alignas(bytes) T each[N];
 #pragma unroll
-    for (int i = 0; i < N; ++i) to[i] = i < count ? from[i] : (T)0;
+        for (int i = 0; i < N; ++i) each[i] = i < count ? from[i] : (T)0;
+        pop_move<bytes>(to, each);
+    } else {
+#pragma unroll
+        for (int i = 0; i < N; ++i) pop_copy_async<(int)sizeof(T)>(to + i, from + i, i < count);
+    }
 }
 
 // The same into registers, and from there to shared memory: all of them at once. `to` lies at a multiple of their size.
