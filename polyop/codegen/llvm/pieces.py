@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyop.codegen.llvm.state import State
-from polyop.codegen.llvm.types import Int
+from polyop.codegen.llvm.types import Int, constant_mask
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,4 +32,4 @@ def pieces_of(s: State, runs: tuple[int, Int], v: int) -> tuple[Piece, ...]:
 
 def lanes_between(s: State, y: Piece) -> str:
     """The mask of the lanes of `y`."""
-    return "<" + ", ".join(f"i1 {'true' if y.first <= i < y.first + y.lanes else 'false'}" for i in range(s.width)) + ">"
+    return constant_mask(y.first <= i < y.first + y.lanes for i in range(s.width))

@@ -6,7 +6,7 @@ from polyop.codegen.llvm.addresses import Place
 from polyop.codegen.llvm.masked import masked_store
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.state import State
-from polyop.codegen.llvm.types import constant, shuffle_mask, vector
+from polyop.codegen.llvm.types import constant, constant_mask, shuffle_mask, vector
 from polyop.ir.target import NEAR
 
 
@@ -19,14 +19,14 @@ def write_spaced(s: State, place: Place, raw: str, p: str, v: int, mask: str | N
     """Store lane i of `raw`, vector `v` of its row, to p[(v w + i) stride] if `mask` holds for it."""
     w, step = s.width, place.stride
     assert isinstance(step, int)
-    t, bits = vector(place.element, w), f"<{w} x i1>"
+    t, lanes = vector(place.element, w), vector("i1", w)
     for start in range(0, w * step, w):
         at = {i * step - start: i for i in range(w) if start <= i * step < start + w}
         order = shuffle_mask([at.get(j, 0) for j in range(w)])
         x = s.b.do(f"shufflevector {t} {raw}, {t} poison, {order}")
         if mask is None:
-            here = "<" + ", ".join(f"i1 {'true' if j in at else 'false'}" for j in range(w)) + ">"
+            here = constant_mask(j in at for j in range(w))
         else:
             some = shuffle_mask([at.get(j, w) for j in range(w)])
-            here = s.b.pure(f"shufflevector {bits} {mask}, {bits} {constant(False, 'i1', w)}, {some}", mask)
+            here = s.b.pure(f"shufflevector {lanes} {mask}, {lanes} {constant(False, 'i1', w)}, {some}", mask)
         masked_store(s, place.element, w, x, gep(s, place.element, p, v * w * step + start), here)

@@ -15,7 +15,7 @@ from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import State, Value, only_if
-from polyop.codegen.llvm.types import Int, alignment, iota, shuffle_mask, vector
+from polyop.codegen.llvm.types import Int, alignment, constant_mask, iota, shuffle_mask, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Affine
 from polyop.ir.integers import power_of_two
@@ -92,8 +92,7 @@ def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]]
 def _first(s: State, height: int, count: Int) -> str | None:
     """The first `count` of `height` places; None if that is all of them."""
     if isinstance(count, int):
-        whole = "<" + ", ".join(f"i1 {'true' if i < count else 'false'}" for i in range(height)) + ">"
-        return None if count >= height else whole
+        return None if count >= height else constant_mask(i < count for i in range(height))
     one = s.b.pure(f"insertelement <{height} x i64> poison, i64 {count}, i64 0", count)
     many = s.b.pure(f"shufflevector <{height} x i64> {one}, <{height} x i64> poison, <{height} x i32> zeroinitializer", one)
     return s.b.pure(f"icmp slt <{height} x i64> {iota(height)}, {many}", many)

@@ -7,6 +7,7 @@ in memory.
 from __future__ import annotations
 
 import struct
+from collections.abc import Iterable
 from functools import lru_cache
 
 from polyop.ir.dtypes import BF16, BOOL, F16, F64, DType
@@ -85,6 +86,11 @@ def iota(width: int, element: str = "i64", start: int = 0, step: int = 1) -> str
 
 def shuffle_mask(lanes: list[int]) -> str:
     return f"<{len(lanes)} x i32> <" + ", ".join(f"i32 {i}" for i in lanes) + ">"
+
+
+def constant_mask(chosen: Iterable[bool]) -> str:
+    """A constant mask, a bit for each lane."""
+    return "<" + ", ".join(f"i1 {'true' if x else 'false'}" for x in chosen) + ">"
 
 
 def alignment(element: str) -> int:
