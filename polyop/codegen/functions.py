@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from polyop.codegen.convert import cast, round_to
 from polyop.codegen.vecmath.ops import Function, V
 from polyop.codegen.vecmath.table import FLOAT
@@ -115,7 +113,7 @@ def _extreme(a: V, b: V, order: str) -> V:
 
     One instruction gives `a` if one is NaN; what is left is a `b` that is.
     """
-    return replace(b.cmp(order, a).pick(b, a), waits=a.waits).unless_nan(b)
+    return b.cmp(order, a).pick(b, a).unless_nan(b, a.waits)
 
 
 def _integer(fn: str, xs: list[V], t: DType) -> V:

@@ -165,38 +165,35 @@ class V:
     @property
     def scales(self) -> bool:
         """Whether a product with a power of two is one instruction here."""
-        return self.b.text.scales and (self.element, self.width) in SCALING
+        return self.b.text.scales and (self.element, self.width) in WIDTHS
 
     def scaled(self, n: V) -> V:
         """self 2^n for an integer n of any size, rounded once; only where it `scales`."""
-        kind = SCALING[self.element, self.width]
-        mask = f"i{max(8, self.width)}", "-1"
-        rounding = (("i32", "4"),) if kind.endswith("512") else ()
-        vectors = tuple((x.type_, x.text) for x in (self, n, self))
-        return self.like(self.b.call(self.type_, f"llvm.x86.avx512.mask.scalef.{kind}", *vectors, mask, *rounding))
+        return self._masked("mask.scalef", self, n, self)
 
-    def unless_nan(self, other: V) -> V:
+    def unless_nan(self, other: V, waits: bool) -> V:
         """self, or `other` where that is NaN.
 
-        One instruction with a latency of 4 cycles, or a test, which stands off the chain that `self` is of, and a blend.
+        One instruction with a latency of 4 cycles, or, where the chain that `self` is of waits for it, a test, which stands off
+        that, and a blend.
         """
-        if self.waits or not self.scales or not other.text.startswith("%"):  # of what is known LLVM tells what it is
+        if waits or not self.scales or not other.text.startswith("%"):  # of what is known LLVM tells what it is
             return other.cmp("uno", other).pick(other, self)
-        kind = SCALING[self.element, self.width]
         table = self.const(NANS, "i64" if self.element == "double" else "i32")
-        mask = f"i{max(8, self.width)}", "-1"
-        rounding = (("i32", "4"),) if kind.endswith("512") else ()
-        args = (*((x.type_, x.text) for x in (self, other, table)), ("i32", "0"), mask, *rounding)
-        return self.like(self.b.call(self.type_, f"llvm.x86.avx512.mask.fixupimm.{kind}", *args))
+        return self._masked("mask.fixupimm", self, other, table, number="0")
 
     def inverse(self) -> V:
         """1 / self, where both are normal numbers: of 14 bits, if `digits` are fewer and one instruction finds it."""
         if not self.digits or not self.scales or self.element != "float":
             return 1.0 / self
-        kind = SCALING[self.element, self.width]
-        mask = f"i{max(8, self.width)}", "-1"
-        vectors = tuple((x.type_, x.text) for x in (self, self))
-        return self.like(self.b.call(self.type_, f"llvm.x86.avx512.rcp14.{kind}", *vectors, mask))
+        return self._masked("rcp14", self, self, rounds=False)
+
+    def _masked(self, name: str, *vectors: V, number: str = "", rounds: bool = True) -> V:
+        """An instruction of AVX-512 on all lanes of these vectors, with a number if it takes one, and, as most do, a rounding."""
+        kind = WIDTHS[self.element, self.width]
+        args = (*((x.type_, x.text) for x in vectors), *((("i32", number),) if number else ()),
+                (f"i{max(8, self.width)}", "-1"), *((("i32", "4"),) if rounds and kind.endswith("512") else ()))
+        return self.like(self.b.call(self.type_, f"llvm.x86.avx512.{name}.{kind}", *args))
 
     def over(self, other: V) -> V:
         """self / other, where `inverse` may be taken of `other`."""
@@ -208,9 +205,9 @@ class V:
         return self.like(self.b.do(f"{verb} {self.type_} {self.text} to {vector(element, self.width)}"), element)
 
 
-SCALING = {("float", 4): "ps.128", ("float", 8): "ps.256", ("float", 16): "ps.512",
+WIDTHS = {("float", 4): "ps.128", ("float", 8): "ps.256", ("float", 16): "ps.512",
            ("double", 2): "pd.128", ("double", 4): "pd.256", ("double", 8): "pd.512"}
-"""How LLVM spells scalef for a vector of so many."""
+"""How LLVM spells instructions of AVX-512 for a vector of so many."""
 
 NANS = 0x11
 """What `vfixupimm` makes of eight sorts of numbers, four bits each: the first two, which are NaN, are taken, others are not."""
