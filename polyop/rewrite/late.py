@@ -10,19 +10,26 @@ or, where X has another index before two that it ends in, as d of X[a, k, d, b, 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names
+from polyop.ir.expr import Affine, Load, affine, expr_names, loads, names, volume
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import Layout
+from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.instead import with_steps
 from polyop.rewrite.names import all_names, fresh
 
 ROW = 2
 """Dimensions of a piece of a row of it."""
+
+LONG = 2048
+"""Bytes of such a piece that memory streams."""
+
+SHARE = 4
+"""Pieces for each thread, of which all get some."""
 
 TIMES = 2
 """How many times as large as the result an operand is at least that is not turned."""
@@ -54,6 +61,17 @@ def _pieces(op: Op, s: Step, x: Load) -> tuple[Affine, ...]:
     kept = plain_indices(s.target) or ()
     last = tuple(takewhile(kept.__contains__, reversed(plain_indices(x) or ())))
     return op.tensor(x.source).shape[-len(last):-ROW] if len(last) > ROW else ()
+
+
+def find_pieces(found: Sequence[Late]) -> tuple[Late, ...]:
+    """Sums whose operand has such pieces: all that there are, or none."""
+    return tuple(found) if all(x.pieces for x in found) else ()
+
+
+def in_pieces(found: Sequence[Late], sizes: Mapping[str, int], target: Target, threads: int) -> bool:
+    """Whether their pieces are long, and enough for all threads, and their results large."""
+    return all(volume(x.pieces, sizes) >= SHARE * threads and volume(x.operand[-ROW:], sizes) * x.bytes_ >= LONG
+               and volume(x.result, sizes) * x.bytes_ >= target.stream_bytes for x in found)
 
 
 def lie_so(found: Sequence[Late], units: Layout) -> bool:

@@ -104,6 +104,10 @@ _TABLE = (
            lambda found, c: outward.copies_pay(found, c.sizes),
            "in which what is copied of products over a batch that comes last is used often",
            lies=outward.lie_so),
+    Regime("piecewise", lambda q: late.find_pieces(q.late),
+           lambda found, c: c.tiles.late and late.in_pieces(found, c.sizes, c.target, c.threads),
+           f"in which an operand across the result of a contraction has rows of pieces of at least {late.LONG} bytes",
+           lies=late.lie_so),
     Regime("early", lambda q: find_early(q.op),
            lambda found, c: to_make_early(found, c.sizes, c.target.l2) if c.is_relaxed else (),
            "in which enough results share an operand of a contraction that takes little to compute"),
@@ -184,7 +188,7 @@ def answers(r: Regimes, sizes: Mapping[str, int], options: Options, target: Targ
 def as_it_lies(r: Regimes, units: Layout, options: Options) -> Options:
     """`options` without those that mean something for what the text says of memory, but not for what a call's memory is like."""
     no = [x.option for x, found in r.found if getattr(options, x.option) and not x.lies(found, units)]
-    no += ["late", "piecewise"] if options.late and not late.lie_so(r.questions.late, units) else []
+    no += ["late"] if options.late and not late.lie_so(r.questions.late, units) else []
     return altered(options, tuple((n, False) for n in no)) if no else options
 
 

@@ -14,13 +14,11 @@ from polyop.rewrite.contracted import Short
 from polyop.rewrite.factors import Inner
 from polyop.rewrite.factors import way as way_out
 from polyop.rewrite.inward import to_turn_inward
-from polyop.rewrite.late import ROW, TIMES, Late
+from polyop.rewrite.late import TIMES
 from polyop.rewrite.questions import Questions
 from polyop.rewrite.upright import COLUMNS
 
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
-LONG = 2048  # bytes of a piece of its rows that memory streams
-SHARE = 4  # such pieces for each thread, of which several have some
 TERMS = 128  # of sums of a streamed operand that are a number
 BRIEF = 128  # terms at most of sums that are never cut
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
@@ -56,7 +54,6 @@ class Tiles(NamedTuple):
     pair: int
     factors: int
     late: bool
-    piecewise: bool
     inward: Values
 
 
@@ -84,8 +81,7 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
         paired, pair = tile_pair(q, sizes, target)
         if pair and q.sides:
             height, fixed = paired, (*fixed, *((n, sizes[n]) for n in sorted(names(q.sides.columns[-1]))))
-    piecewise = options.piecewise or (late and in_pieces(q, sizes, target, threads))
-    return Tiles(ones, rows, few, strip, fixed, short, height, pair, factors, late, piecewise, inward)
+    return Tiles(ones, rows, few, strip, fixed, short, height, pair, factors, late, inward)
 
 
 def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[tuple[str, ...], int, Values, bool, int]:
@@ -230,15 +226,6 @@ def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     return any(elems * bytes_ >= target.stream_bytes and elems >= TIMES * result for elems, result, bytes_ in found)
 
 
-def in_pieces(q: Questions, sizes: Mapping[str, int], target: Target, threads: int) -> bool:
-    """Whether pieces of the rows of such an operand are long, and enough for all threads."""
-    def pays(x: Late) -> bool:
-        turns, result = volume(x.pieces, sizes), volume(x.result, sizes) * x.bytes_
-        long = volume(x.operand[-ROW:], sizes) * x.bytes_ >= LONG
-        return bool(x.pieces) and turns >= SHARE * threads and long and result >= target.stream_bytes
-    return all(map(pays, q.late))
-
-
 def tile_pair(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, int]:
     """(height, values of the other column) of register tiles whose lanes run over the last two columns of a call, or (0, 0)."""
     if q.sides is None or not q.brief[0] or len(q.sides.columns) < 2 or not names(q.sides.columns[-1]):
@@ -302,7 +289,6 @@ def tile_kinds(q: Questions) -> tuple[str, ...]:
         (q.tile, "register tiles of another height are less empty"),
         (q.inner, "a sum from which factors may be taken out is long"),
         (q.late, "an operand that lies across the result of a contraction is large"),
-        (any(x.pieces for x in q.late), f"pieces of its rows have at least {LONG} bytes"),
         (q.inward, "each element of an operand that lies along the rows of a contraction is used often"),
         (q.brief[0], f"each of many results has at most {BRIEF} terms, one for each number of these"),
         (q.strips, f"the result of summing rows has at most {STRIP} bytes"))
