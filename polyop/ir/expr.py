@@ -15,8 +15,8 @@ from polyop.ir.span import Span
 
 __all__ = [
     "Affine", "Apply", "Atom", "Const", "Expr", "Load", "Number", "Position", "Quasi", "SIGNS", "Scalar", "Test", "affine",
-    "bounds", "children", "evaluate", "expr_names", "is_affine_condition", "is_computed", "is_count", "loads", "map_affine",
-    "map_loads", "names", "place", "quasi", "rebuild", "substitute", "substitute_expr", "volume", "walk",
+    "affines", "bounds", "children", "evaluate", "expr_names", "is_affine_condition", "is_computed", "is_count", "loads",
+    "map_affine", "map_loads", "names", "place", "quasi", "rebuild", "substitute", "substitute_expr", "volume", "walk",
 ]
 
 
@@ -212,20 +212,21 @@ def place(load: Load, env: Mapping[str, Affine]) -> Load:
     return out
 
 
-def expr_names(e: Expr) -> frozenset[str]:
-    """The iterators and sizes that occur anywhere in `e`."""
-    found: frozenset[str] = frozenset()
+def affines(e: Expr) -> Iterator[Affine]:
+    """Every index expression in `e`, as `map_affine` comes to them."""
     for x in walk(e):
         match x:
             case Number(value=v):
-                found |= names(v)
+                yield v
             case Test(tests=tests):
-                found |= frozenset().union(*map(names, tests)) if tests else frozenset()
+                yield from tests
             case Load(index=index, guard=guard):
-                found |= frozenset().union(*(names(p) for p in (*index, *guard) if isinstance(p, Affine)))
-            case _:
-                pass
-    return found
+                yield from (p for p in (*index, *guard) if isinstance(p, Affine))
+
+
+def expr_names(e: Expr) -> frozenset[str]:
+    """The iterators and sizes that occur anywhere in `e`."""
+    return frozenset[str]().union(*map(names, affines(e)))
 
 
 def is_affine_condition(e: Expr) -> bool:

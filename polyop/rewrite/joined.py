@@ -22,9 +22,9 @@ from polyop.ir.expr import (
     Load,
     Quasi,
     affine,
+    affines,
     expr_names,
     loads,
-    map_affine,
     map_loads,
     names,
     quasi,
@@ -65,9 +65,7 @@ def _are_digits(op: Op, s: Step, high: Range, low: Range) -> bool:
         return False
     if {i, j} & expr_names(s.target).union(*map(expr_names, s.where), *(names(r.lower) | names(r.upper) for r in s.ranges)):
         return False
-    seen = list[Affine]()
-    map_affine(s.expr, lambda p: seen.append(p) or p)  # type: ignore[func-returns-value]
-    used = [(a, b) for p in seen for a, b in _factors(p, i, j) if b]
+    used = [(a, b) for p in affines(s.expr) for a, b in _factors(p, i, j) if b]
     return bool(used) and all(a == base * b for a, b in used)
 
 
