@@ -18,15 +18,16 @@ class Made(NamedTuple):
     element: Load
 
 
-def made_of(s: Step, e: Expr, name: str) -> Made:
-    """`e` on its own, for all values of those indices of `s` that it has, which go from 0 on; in the order in which `e` reads.
+def made_of(s: Step, e: Expr, name: str, shape: tuple[Affine, ...] | None = None) -> Made:
+    """`e` on its own, for all values of those indices of `s` that it has, in the order in which it reads.
 
-    It is computed under those conditions of `s` that it has an index of.
+    These go from 0 on, up to the extents, unless its `shape` is given. It is computed under those conditions of `s` that it has
+    an index of.
     """
     at = expr_names(e) & {*s.indices}
     read = [i for x in loads(e) for p in x.index if isinstance(p, Affine) for i in names(p) if i in at]
     ranges = tuple(next(r for r in s.ranges if r.index == i) for i in dict.fromkeys((*read, *sorted(at))))
-    t = Tensor(name, e.dtype, tuple(r.upper for r in ranges), "temp")
+    t = Tensor(name, e.dtype, tuple(r.upper for r in ranges) if shape is None else shape, "temp")
     element = Load(name, tuple(affine(r.index) for r in ranges), e.dtype)
     return Made(t, Step(element, None, e, ranges, tuple(w for w in s.where if expr_names(w) & at), s.span), element)
 

@@ -16,10 +16,11 @@ from dataclasses import dataclass, replace
 from polyop.ir.atoms import atoms_for
 from polyop.ir.dots import dot
 from polyop.ir.dtypes import DType
-from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, expr_names, names
-from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.ir.expr import Affine, Apply, Expr, Load, Test, expr_names, names
+from polyop.ir.op import Op, Step
 from polyop.ir.target import Target
 from polyop.rewrite.folds import is_box, plain_indices, replaced
+from polyop.rewrite.instead import made_of
 from polyop.rewrite.names import all_names, fresh
 
 
@@ -36,25 +37,21 @@ def rounded_apart(op: Op, target: Target) -> Op:
             apart = (_chosen(op, s, e) if target.family == "x86" else None) or _rounded(op, s, e)
             if apart is None or not _takes(target, apart.expr.dtype, s.target.dtype):
                 continue
-            made = Tensor(fresh(apart.name, taken), apart.expr.dtype, apart.shape, "temp")
-            place = Load(made.name, tuple(map(affine, apart.index)), made.dtype)
-            where = tuple(w for w in s.where if expr_names(w) & {*apart.index})
-            tensors.append(made)
-            steps.append(Step(place, None, apart.expr, apart.ranges, where, s.span))
-            s = replace(s, expr=replaced(s.expr, e, Apply("cast", (place,), e.dtype)))
+            made = made_of(s, apart.expr, fresh(apart.name, taken), apart.shape)
+            tensors.append(made.tensor)
+            steps.append(made.step)
+            s = replace(s, expr=replaced(s.expr, e, Apply("cast", (made.element,), e.dtype)))
         steps.append(s)
     return replace(op, tensors=tuple(tensors), steps=tuple(steps)) if len(tensors) > len(op.tensors) else op
 
 
 @dataclass(frozen=True, slots=True)
 class _Apart:
-    """What a factor is before it is widened, and the temporary for it, whose elements `index` names and `ranges` goes through."""
+    """What a factor is before it is widened, and the temporary for it: its shape, unless that is what the ranges say."""
 
     name: str
     expr: Expr
-    shape: tuple[Affine, ...]
-    index: tuple[str, ...]
-    ranges: tuple[Range, ...]
+    shape: tuple[Affine, ...] | None = None
 
 
 def _takes(target: Target, t: DType, total: DType) -> bool:
@@ -67,18 +64,14 @@ def _chosen(op: Op, s: Step, e: Expr) -> _Apart | None:
     match e:
         case Apply(fn="select", args=(Test() as c, Apply(fn="cast", args=(Load() as a,)), Apply(fn="cast", args=(Load() as b,)))):
             at = expr_names(e) & set(s.indices)
-            ranges = {r.index: r for r in s.ranges if r.index in at}
             positions = [p for x in (a, b) for p in x.index]
             if a.dtype != b.dtype or s.where or at >= set(s.indices) or at != (expr_names(a) & at):
                 return None
             if any(not isinstance(p, Affine) or len(names(p) & at) > 1 for p in positions):  # no window: it would be copied again
                 return None
-            if not is_box(op, replace(s, ranges=tuple(ranges.values()))):
+            if not is_box(op, replace(s, ranges=tuple(r for r in s.ranges if r.index in at))):
                 return None
-            order = dict.fromkeys(i for p in positions if isinstance(p, Affine) for i in names(p) if i in at)
-            kept = tuple(ranges[i] for i in order)
-            name, shape = f"{s.target.source}_of", tuple(r.upper for r in kept)
-            return _Apart(name, Apply("select", (c, a, b), a.dtype), shape, (*order,), kept)
+            return _Apart(f"{s.target.source}_of", Apply("select", (c, a, b), a.dtype))
     return None
 
 
@@ -89,9 +82,8 @@ def _rounded(op: Op, s: Step, e: Expr) -> _Apart | None:
             at, whole = plain_indices(x), op.tensor(x.source)
             if at is None or whole.role != "temp" or set(at) >= set(s.indices):
                 return None
-            ranges = tuple(r for r in s.ranges if r.index in at)
             says = [expr_names(w) & set(s.indices) for w in s.where]
-            bounds = [(names(r.lower) | names(r.upper)) & set(s.indices) for r in ranges]
+            bounds = [(names(r.lower) | names(r.upper)) & set(s.indices) for r in s.ranges if r.index in at]
             is_apart = all(n <= set(at) for n in (*says, *bounds))
-            return _Apart(f"{x.source}_{t}", rounded, whole.shape, at, ranges) if is_apart else None
+            return _Apart(f"{x.source}_{t}", rounded, whole.shape) if is_apart else None
     return None
