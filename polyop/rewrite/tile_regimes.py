@@ -32,8 +32,8 @@ LEAST = 5  # rows of one vector that go together in a window
 ROWS = 256  # of a product, from which threads may copy all columns that a cache holds, each for itself
 RESULTS = 1 << 18  # of each thread, from which they do: its share goes in four chunks, which have as many columns as rows
 FEW = 56  # rows that use what is packed in so little time that its way from the last cache takes as long
-USED = 256  # columns that use a copy of rows, from which it is worth it: 80 x 500 x 200 took 1.03 times as long without
-CLOSE = 4  # of a page, between what a tile reads of rows that it has not along them: further apart lines fall on each other in L1
+USED = 256  # columns at most that rows along an operand's lines are read in place for: 80 x 500 x 200 took 1.03 times as long so
+APART = PAGE // 4  # bytes from line to line of such an operand, from which lines fall on each other in L1
 PIECE = 256  # bytes of a row of results that they take at a time else
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -271,7 +271,7 @@ def lies_close(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     if q.tile is None or evaluate(q.tile[1], sizes) > USED:
         return False
     *depth, along = q.unpacked
-    return 2 * LINE * volume(depth, sizes) <= target.l1 and evaluate(along, sizes) * q.tile[2] * CLOSE < PAGE
+    return 2 * LINE * volume(depth, sizes) <= target.l1 and evaluate(along, sizes) * q.tile[2] < APART
 
 
 def tile_kinds(q: Questions) -> tuple[str, ...]:

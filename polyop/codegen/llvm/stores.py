@@ -75,7 +75,7 @@ def register_update(s: State, n: Store, x: Value) -> Callable[[Point, Iterable[i
     ignored = s.lives.ignored.get(n.target.source, frozenset())
     active = tuple(c for c in s.active if not c.tests or c.tests not in ignored)
     chains = prod(a.extent for a in s.rows if a.index in rows) * (len(s.pieces()) if lanes else 1)
-    waits = chains < 2 * s.shared.target.fma_chains  # whose instructions take as long as one of these
+    waits = chains < 2 * s.shared.target.fma_chains  # two instructions on each, as long as a multiply-add
 
     def update(point: Point, vectors: Iterable[int]) -> None:
         exists = s.b.both(row_exists(s, missing, point), scalar_part(s, active, point))
