@@ -67,7 +67,7 @@ def _lying(op: Op, s: Step) -> Lying | None:
     if not plain or not all(names(e) <= set(op.sizes) for e in (*extents.values(), *t.shape)):
         return None
     index = [p for p in x.index if isinstance(p, Affine)]
-    if not index or len(index) < len(x.index) or index[-1].factor(kept[-1]) not in range(1, NEAR + 1):
+    if len(index) < len(x.index) or index[-1].factor(kept[-1]) not in range(1, NEAR + 1):
         return None
     alone = {p.name: d for d, p in enumerate(index) if p.name}
     deep = [d for i, d in alone.items() if i not in kept and i in expr_names(other)]
