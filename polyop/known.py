@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,14 @@ class Merged:
         return lender((units(usual.ones), usual), self.kernels.keys(), given)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class _Text:
+    """An Op as calls may take it, itself a key; `taps`: its sums that may go over a window instead."""
+
+    op: Op
+    taps: tuple[Taps, ...]
+
+
 class Known:
     """An Op, and what calls of it have shown so far."""
 
@@ -64,9 +72,10 @@ class Known:
         self.op = op
         self.is_kept = False  # whether it has been said to whoever keeps Ops for other processes
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
-        self._joined = joined(op)
-        self._taps = find_taps(op)
-        self._joined_taps = self._taps if self._joined is op else find_taps(self._joined)
+        self._given = self._joined = _Text(op, find_taps(op))
+        together = joined(op)
+        if together is not op:
+            self._joined = _Text(together, find_taps(together))
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
@@ -78,28 +87,28 @@ class Known:
                   a product of matrices, whose columns are all pixels of an image
         strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`
         """
-        given = self._joined if on_cpu and not strict else self.op
-        taps = tuple(t for t in (self._taps if given is self.op else self._joined_taps) if pays(t, bound.sizes, strict))
-        _, found = self._windows(given, taps)
+        text = self._joined if on_cpu and not strict else self._given
+        taps = tuple(t for t in text.taps if pays(t, bound.sizes, strict))
+        _, found = self._windows(text, taps)
         ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()
-        op, groups = self._grouped(given, taps, ones, bound)
-        return self._merged.get((given is self.op, taps, ones, groups), lambda: Merged(op, groups))
+        op, groups = self._grouped(text, taps, ones, bound)
+        return self._merged.get((text, taps, ones, groups), lambda: Merged(op, groups))
 
-    def _windows(self, given: Op, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
+    def _windows(self, text: _Text, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
         """The Op with sums over `taps`, and the sizes of its windows."""
         def form() -> tuple[Op, tuple[str, ...]]:
-            op = along_taps(given, taps)
+            op = along_taps(text.op, taps)
             return op, windows(op)
 
-        return self._along.get((given is self.op, taps), form)
+        return self._along.get((text, taps), form)
 
-    def _grouped(self, given: Op, taps: tuple[Taps, ...], ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
+    def _grouped(self, text: _Text, taps: tuple[Taps, ...], ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
         """The Op with sums over `taps` and sizes that are 1 put in, and which of its dimensions are one in a call."""
         def form() -> tuple[Op, tuple[Chain, ...]]:
-            op = fix_sizes(self._windows(given, taps)[0], dict.fromkeys(ones, 1))
+            op = fix_sizes(self._windows(text, taps)[0], dict.fromkeys(ones, 1))
             return op, in_arrays(op)
 
-        op, chains = self._forms.get((given is self.op, taps, ones), form)
+        op, chains = self._forms.get((text, taps, ones), form)
         views = bound.views
         shapes, strides = ({n: getattr(v, what) for n, v in views.items()} for what in ("shape", "strides"))
         return op, allowed(chains, shapes, strides) if chains else ()

@@ -104,6 +104,10 @@ _TABLE = (
            lambda found, c: outward.copies_pay(found, c.sizes),
            "in which what is copied of products over a batch that comes last is used often",
            lies=outward.lie_so),
+    Regime("late", lambda q: q.late,
+           lambda _, c: c.tiles.late,
+           "in which an operand that lies across the result of a contraction is large",
+           lies=late.lie_so),
     Regime("piecewise", lambda q: late.find_pieces(q.late),
            lambda found, c: c.tiles.late and late.in_pieces(found, c.sizes, c.target, c.threads),
            f"in which an operand across the result of a contraction has rows of pieces of at least {late.LONG} bytes",
@@ -124,7 +128,7 @@ _TABLE = (
            lambda _, c: c.threads == 1 and (bool(_rows_of_images(c)) or _rows_stay(c)),
            "in which all rows of a contraction stay in L2, and the operand with its columns does not"),
     Regime("direct", lambda q: q.unpacked if q.sides and q.sides.is_near and q.tile and not q.windows else (),
-           lambda found, c: c.threads == 1 and _has_plain_tiles(c) and tile_regimes.lies_close(c.questions, c.sizes, c.target),
+           lambda _, c: c.threads == 1 and _has_plain_tiles(c) and tile_regimes.lies_close(c.questions, c.sizes, c.target),
            f"in which at most {tile_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
     Regime("columns", lambda q: row_regimes.find_aside(q.op),
            lambda found, c: c.threads > 1 and row_regimes.has_columns(found, c.sizes, c.threads),
@@ -188,7 +192,6 @@ def answers(r: Regimes, sizes: Mapping[str, int], options: Options, target: Targ
 def as_it_lies(r: Regimes, units: Layout, options: Options) -> Options:
     """`options` without those that mean something for what the text says of memory, but not for what a call's memory is like."""
     no = [x.option for x, found in r.found if getattr(options, x.option) and not x.lies(found, units)]
-    no += ["late"] if options.late and not late.lie_so(r.questions.late, units) else []
     return altered(options, tuple((n, False) for n in no)) if no else options
 
 

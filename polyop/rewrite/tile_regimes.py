@@ -288,7 +288,6 @@ def tile_kinds(q: Questions) -> tuple[str, ...]:
         (q.short, f"a row of a contraction's result has at most {LINE} bytes, or leaves too many lanes empty"),
         (q.tile, "register tiles of another height are less empty"),
         (q.inner, "a sum from which factors may be taken out is long"),
-        (q.late, "an operand that lies across the result of a contraction is large"),
         (q.inward, "each element of an operand that lies along the rows of a contraction is used often"),
         (q.brief[0], f"each of many results has at most {BRIEF} terms, one for each number of these"),
         (q.strips, f"the result of summing rows has at most {STRIP} bytes"))
