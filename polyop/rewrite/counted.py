@@ -20,7 +20,7 @@ from polyop.ir.expr import Affine, Apply, Const, Expr, Load, expr_names, is_comp
 from polyop.ir.op import Op, Step, Tensor, builtin_monoid
 from polyop.ir.target import Target
 from polyop.rewrite.folds import is_box, plain_indices
-from polyop.rewrite.instead import made_of, with_steps
+from polyop.rewrite.instead import Instead, each_instead, made_of
 from polyop.rewrite.names import all_names, fresh
 
 SHARED = 16
@@ -61,14 +61,10 @@ def counting_pays(found: Sequence[Pairs], sizes: Mapping[str, int], target: Targ
 
 def counted(op: Op) -> Op:
     """`op` with such reductions as counts."""
-    found = {id(x.step): x for x in find_pairs(op)}
     taken = all_names(op)
 
-    def instead(s: Step) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
-        x = found.get(id(s))
-        if x is None:
-            return None
-        name = s.target.source
+    def instead(x: Pairs) -> Instead:
+        s, name = x.step, x.step.target.source
         left, right = (made_of(s, Apply("cast", (e,), t), fresh(f"{name}_{word}", taken))
                        for e, t, word in ((x.left, U8, "left"), (x.right, I8, "right")))
         count = Tensor(fresh(f"{name}_count", taken), I32, op.tensor(name).shape, "temp")
@@ -79,7 +75,7 @@ def counted(op: Op) -> Op:
         return (left.tensor, right.tensor, count), (left.step, right.step, summed,
                                                     replace(s, reduce=None, expr=_answer(s, total), ranges=kept))
 
-    return with_steps(op, instead)
+    return each_instead(op, find_pairs(op), instead)
 
 
 def _answer(s: Step, total: Load) -> Expr:

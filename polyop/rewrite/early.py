@@ -17,10 +17,10 @@ from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import Options
 from polyop.rewrite.contracted import is_window
 from polyop.rewrite.folds import plain_indices
-from polyop.rewrite.instead import made_of, with_steps
+from polyop.rewrite.instead import Instead, made_of, with_steps
 from polyop.rewrite.measure import cost
 from polyop.rewrite.names import all_names, fresh
-from polyop.rewrite.terms import Instead, factors_of, is_contraction, product_of, single_products
+from polyop.rewrite.terms import factors_of, is_contraction, product_of, single_products
 
 DEAR = 10
 """The cost of an operand that is computed once and not for each tile: see `measure.py`."""

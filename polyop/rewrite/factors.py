@@ -18,7 +18,7 @@ from math import prod
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.folds import is_box, plain_indices
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, each_instead
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.terms import product_of
 
@@ -83,20 +83,16 @@ def _terms(x: Inner, sizes: Mapping[str, int]) -> int:
 
 def taken_out(op: Op, way: int = 1) -> Op:
     """`op` with such factors outside of the sums, in this way."""
-    found = {id(xs[way - 1].step): xs[way - 1] for xs in find_inner(op) if len(xs) >= way}
     taken = all_names(op)
 
-    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
-        x = found.get(id(s))
-        if x is None:
-            return None
-        dtype = s.target.dtype
+    def instead(x: Inner) -> Instead:
+        s, dtype = x.step, x.step.target.dtype
         t = Tensor(fresh(f"{s.target.source}_inner", taken), dtype, tuple(x.extent(i) for i in x.kept), "temp")
         whole = Load(t.name, tuple(map(affine, x.kept)), dtype)
         return (t,), (replace(s, target=whole, expr=product_of(x.inside), ranges=_ranges(s, (*x.kept, x.over))),
                       replace(s, expr=product_of((whole, *x.outside)), ranges=tuple(r for r in s.ranges if r.index != x.over)))
 
-    return with_steps(op, instead)
+    return each_instead(op, (xs[way - 1] for xs in find_inner(op) if len(xs) >= way), instead)
 
 
 def _ways(op: Op, s: Step) -> Iterator[Inner]:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, TypeVar
 
 from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, names
 from polyop.ir.op import Op, Step, Tensor
@@ -32,7 +32,27 @@ def made_of(s: Step, e: Expr, name: str, shape: tuple[Affine, ...] | None = None
     return Made(t, Step(element, None, e, ranges, tuple(w for w in s.where if expr_names(w) & at), s.span), element)
 
 
-def with_steps(op: Op, instead: Callable[[Step], tuple[Sequence[Tensor], Sequence[Step]] | None]) -> Op:
+Instead = tuple[Sequence[Tensor], Sequence[Step]]
+"""New temporaries, and the steps in the place of one."""
+
+
+class Found(Protocol):
+    """What was found of a step."""
+
+    @property
+    def step(self) -> Step: ...
+
+
+F = TypeVar("F", bound=Found)
+
+
+def each_instead(op: Op, found: Iterable[F], instead: Callable[[F], Instead]) -> Op:
+    """`op` with what `instead` makes of each that was found in the place of its step."""
+    of = {id(x.step): x for x in found}
+    return with_steps(op, lambda s: instead(of[id(s)]) if id(s) in of else None)
+
+
+def with_steps(op: Op, instead: Callable[[Step], Instead | None]) -> Op:
     """`op` with what `instead` says of a step in its place, new temporaries and steps; itself, if it says so of none."""
     found = [(s, instead(s)) for s in op.steps]
     if not any(x for _, x in found):

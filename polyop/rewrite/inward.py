@@ -19,7 +19,7 @@ from polyop.ir.expr import Affine, Load, Position, affine, evaluate, expr_names,
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import NEAR, Target
 from polyop.rewrite.folds import plain_indices
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.traffic import MOST
 
@@ -110,7 +110,7 @@ def turned_inward(op: Op, inputs: Mapping[str, int], known: Mapping[str, int] | 
     taken = all_names(op)
     sizes = {n: affine(v) for n, v in (known or {}).items()}
 
-    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
+    def instead(s: Step) -> Instead | None:
         found = dict.fromkeys(x for x in loads(s.expr) if x.source in inputs) if s.reduce is not None else {}
         if len(found) != 1:
             return None

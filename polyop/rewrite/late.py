@@ -19,7 +19,7 @@ from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import Layout
 from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
 
 ROW = 2
@@ -83,7 +83,7 @@ def turned_late(op: Op) -> Op:
     """`op` with those sums in the order of their operand, in temporaries that become the results."""
     taken = all_names(op)
 
-    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
+    def instead(s: Step) -> Instead | None:
         found = _order(op, s)
         if found is None:
             return None

@@ -17,7 +17,7 @@ from polyop.ir.expr import Affine, Load, affine, expr_names, loads, volume
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import Layout
 from polyop.rewrite.folds import is_box, plain_indices, replaced
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
 
 TIMES = 16
@@ -68,7 +68,7 @@ def turned_outward(op: Op) -> Op:
     """`op` with such copies."""
     taken = all_names(op)
 
-    def instead(s: Step) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
+    def instead(s: Step) -> Instead | None:
         found = _lying(op, s)
         if not found:
             return None

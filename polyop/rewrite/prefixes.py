@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, expr_names, names, substitute_expr
 from polyop.ir.op import Monoid, Op, Step, Tensor
 from polyop.rewrite.folds import is_box, plain_indices, tests_of
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
 
 
@@ -41,7 +41,7 @@ def as_recurrences(op: Op) -> Op:
                       ((), ()) if s.target.source in written else None)
 
 
-def _instead(op: Op, s: Step, p: _Prefix | None, taken: set[str]) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
+def _instead(op: Op, s: Step, p: _Prefix | None, taken: set[str]) -> Instead | None:
     if p is None or s.reduce is None:
         return None
     kept = tuple(r for r in s.ranges if r.index in (plain_indices(s.target) or ()))

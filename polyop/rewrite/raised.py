@@ -18,7 +18,7 @@ from polyop.ir.expr import Affine, Apply, Const, Load, affine, expr_names, names
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.target import Target
 from polyop.rewrite.folds import plain_indices
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, each_instead
 from polyop.rewrite.names import all_names, fresh
 
 ROWS = 128
@@ -55,19 +55,16 @@ def pays(found: Sequence[Alike], sizes: Mapping[str, int], target: Target) -> bo
 
 def raised(op: Op) -> Op:
     """`op` with such sums of raised bytes, and sums of columns beside them."""
-    found = {id(x.step): x for x in find_alike(op)}
     taken = all_names(op)
 
-    def instead(s: Step) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
-        x = found.get(id(s))
-        if x is None:
-            return None
+    def instead(x: Alike) -> Instead:
+        s = x.step
         names_ = fresh(f"{x.right.source}_sums", taken), fresh(f"{s.target.source}_raised", taken)
         sums, whole = (Tensor(n, s.target.dtype, tuple(_extents(s)[i] for i in kept), "temp")
                        for n, kept in zip(names_, (_columns(x), _kept(s)), strict=True))
         return (sums, whole), _steps(x, sums.name, whole.name)
 
-    return with_steps(op, instead)
+    return each_instead(op, find_alike(op), instead)
 
 
 def _steps(x: Alike, sums: str, whole: str) -> tuple[Step, Step, Step]:

@@ -18,10 +18,8 @@ from functools import reduce
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, expr_names, loads
 from polyop.ir.op import Op, Step, Tensor
 from polyop.rewrite.folds import plain_indices
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
-
-Instead = tuple[tuple[Tensor, ...], tuple[Step, ...]]
 
 
 def single_products(op: Op) -> Op:

@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, expr_names, loads, map_loads
 from polyop.ir.op import Op, Step, Tensor
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
 
 COLUMNS = 4
@@ -23,7 +23,7 @@ def columns_upright(op: Op, few: Mapping[str, int]) -> Op:
     """`op` with such copies for the products whose columns are as many as one of the sizes `few`, which are at most `COLUMNS`."""
     taken = all_names(op)
 
-    def instead(s: Step) -> tuple[tuple[Tensor], tuple[Step, Step]] | None:
+    def instead(s: Step) -> Instead | None:
         lying = upright(op, s)
         last = s.target.index[-1] if s.target.index else None
         extent = next((r.upper - r.lower for r in s.ranges if isinstance(last, Affine) and r.index == last.name), None)

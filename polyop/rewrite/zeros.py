@@ -18,7 +18,7 @@ from polyop.ir.dots import ROWS, product
 from polyop.ir.expr import Apply, Expr, Load, Number, affine, expr_names
 from polyop.ir.op import Op, Step, Tensor
 from polyop.rewrite.folds import is_box, plain_indices
-from polyop.rewrite.instead import with_steps
+from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.terms import product_of
 
@@ -35,7 +35,7 @@ def multiplied_out(op: Op) -> Op:
     return with_steps(op, lambda s: _instead(op, s, taken))
 
 
-def _instead(op: Op, s: Step, taken: set[str]) -> tuple[tuple[Tensor, ...], tuple[Step, ...]] | None:
+def _instead(op: Op, s: Step, taken: set[str]) -> Instead | None:
     if not _is_plain(op, s):
         return None
     added = frozenset(s.indices) - frozenset(plain_indices(s.target) or ())
