@@ -14,6 +14,8 @@ from polyop.ir.options import Layout
 from polyop.poly.scop import Scop
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.claims import Claims
+from polyop.poly.verify.slices import one_slice
+from polyop.poly.verify.structure import malformed
 from polyop.poly.verify.verdict import decided
 
 
@@ -24,8 +26,19 @@ def prove(scop: Scop, nest: LoopNest, only: isl.Set | None = None, layout: Layou
     layout   how the call's tensors lie, if that is known: the nest then assumes no other unit strides
     """
     context = scop.context if only is None else scop.context.intersect(only)
+    sense = decided("the nest makes sense for the operator", lambda: malformed(scop, nest, layout) or None)
+    if not sense.holds:
+        return (sense,)
+    whole, one = Accesses(scop, nest, context), one_slice(scop, nest, context)
+    proofs = _proofs(Claims(Accesses(one.scop, one.nest, one.context), whole)) if one else ()
+    if not one or first_failure(proofs):  # which is told in all coordinates, if it is one of the whole
+        proofs = _proofs(Claims(whole, whole))
+    return (sense, *proofs)
+
+
+def _proofs(claims: Claims) -> tuple[Proof, ...]:
     proofs: list[Proof] = []
-    for claim, check in Claims(Accesses(scop, nest, context), layout).all():
+    for claim, check in claims.all():
         proofs.append(decided(claim, check))
         if not proofs[-1].holds:
             break

@@ -8,8 +8,7 @@ from functools import cached_property
 import islpy as isl
 
 from polyop.ir.expr import Affine, Load, Test, bounds, is_computed, quasi, substitute
-from polyop.ir.loops import COUNTED, LOCKSTEP, Kind, Space
-from polyop.ir.options import Layout
+from polyop.ir.loops import COUNTED, LOCKSTEP, For, Kind, Space, walk
 from polyop.poly.scop import Stmt
 from polyop.poly.verify.accesses import Accesses, Role
 from polyop.poly.verify.barriers import unordered
@@ -17,7 +16,6 @@ from polyop.poly.verify.conflicts import Conflict, Touch, concurrent, conflict, 
 from polyop.poly.verify.reductions import fault
 from polyop.poly.verify.same import Differ, Operand, brief, leaves
 from polyop.poly.verify.sites import Site
-from polyop.poly.verify.structure import malformed
 from polyop.poly.verify.threads import crossed, misnumbered, strayed
 from polyop.poly.verify.values import Values, uninitialised, wrong
 from polyop.poly.verify.verdict import Check
@@ -26,10 +24,13 @@ from polyop.poly.verify.witness import case, elements, equations, instance, name
 
 @dataclass(frozen=True, eq=False)
 class Claims:
-    """What is to be shown about the accesses `a`, for tensors that lie as `layout` says."""
+    """What is to be shown about the accesses `a`.
+
+    whole  of all slices, if `a` are those of one: what blocks of threads leave to each other if they are persistent
+    """
 
     a: Accesses
-    layout: Layout | None = None
+    whole: Accesses
 
     @cached_property
     def values(self) -> Values:
@@ -41,7 +42,6 @@ class Claims:
 
     def all(self) -> tuple[tuple[str, Check], ...]:
         return (
-            ("the nest makes sense for the operator", lambda: malformed(self.a.scop, self.a.nest, self.layout) or None),
             ("no lock-step loop is longer than its extent", self.extents),
             ("each store computes what its statement says", self.expressions),
             ("each instance of each statement runs exactly once", self.once),
@@ -65,7 +65,8 @@ class Claims:
         )
 
     def barriers(self) -> str | None:
-        found = unordered(self.a, self.touches)
+        stays = any(isinstance(n, For) and n.persistent for n in walk(self.a.nest.body))
+        found = unordered(self.whole, touches(self.whole)) if stays else unordered(self.a, self.touches)
         if found is None:
             return None
         first, second = found.first, found.second
