@@ -57,18 +57,27 @@ SLICED = {
     "all loops of a product but that of its sum": (BATCHED, LOOPS, ("K",)),
     "two nests": (ROWS, KEPT, ("N",)),
     "memory of each thread": (ROWS, OWN, ("N",)),
+    "one after the other": (ROWS, KEPT.replace("B: parallel", "B:"), ("N",)),
+    "threads in each": (ROWS, """
+    buffer t[N] work private
+    for b in 0, B:
+        for h in 0, 1: parallel
+            for i in 0, N:
+                S0(b, i): t[i] = exp(X[b, i])
+            for i in 0, N:
+                S1(b, i): Y[b, i] = t[i] * t[N - 1 - i]""", ("N",)),
     "another dimension in each tensor": (COLUMNS, """
     for b in 0, B: parallel
         for i in 0, N:
-            S0(i, b): Y[i, b] = X[b] * X[b]""", ("N",)),
+            S0(i, b): Y[i, b] = X[b] * X[b]""", ()),
     "computed positions": (GATHERED, """
     for b in 0, B: parallel
         for d in 0, D:
-            S0(b, d): Y[b, d] = E[ids[b], d]""", ("D", "V")),
+            S0(b, d): Y[b, d] = E[ids[b], d]""", ("V",)),
     "in place": (UPDATED, """
     for b in 0, B: parallel
         for i in 0, N:
-            S0(b, i): Y[b, i] = X[b, i] * X[b, i]""", ("N",)),
+            S0(b, i): Y[b, i] = X[b, i] * X[b, i]""", ()),
 }
 
 
@@ -100,7 +109,7 @@ WHOLE = {
     for b in 0, B: parallel
         for i in b, N:
             S0(b, i): Y[b, i] = X[b, i]"""),
-    "one after the other": (ROWS, KEPT.replace("B: parallel", "B:")),
+    "memory of all, one after the other": (ROWS, OWN.replace("B: parallel", "B:").replace(" private", "")),
     "in steps": (BATCHED, """
     for b_t in 0, B, 2: parallel
         for b_p in 0, min(2, B - b_t):

@@ -6,14 +6,14 @@ statement have an iterator c with 0 <= c < E of which nothing else depends, such
     { S[.., c, ..] -> T[.., c, ..] }    each tensor that is written has c in one dimension, the same for all that write or
                                         read it; so has an input, or it has c nowhere
 
-and let the nest consist of parallel loops `for c in [0, E)` in which c is in the places of c alone: in one dimension of tensors
-and of work space, and where stores say which c of their statement they carry out. All other memory that is written there lives
-inside one iteration. Then the operator is E problems that share inputs alone, the nest is E nests, one for each problem, which
-differ in the name of the elements; and each is right if one is. That one is the operator and the nest without c: in fewer
-coordinates, and without the sizes that say how many there are.
+and let the nest consist of loops `for c in [0, E)`, parallel or serial, in which c is in the places of c alone: in one dimension
+of tensors and of work space, and where stores say which c of their statement they carry out. All other memory that is written
+there lives inside one iteration. Then the operator is E problems that share inputs alone, the nest is E nests, one for each
+problem, which differ in the name of the elements; and each is right if one is. That one is the operator and the nest without c,
+in fewer coordinates, and without the sizes that say how many there are.
 
 Loops inside keep their meaning: what lives in an iteration of the innermost parallel loop does so too if there is another
-parallel loop around all of the body; or if it was the only one, and there is but one nest of loops, which then is one iteration.
+parallel loop around all of the body; or if there was none but c's, in the one nest that there is, which then is one iteration.
 What a block of threads that is persistent leaves to the next iteration is not a matter of one slice, and is asked of the whole.
 """
 
@@ -69,7 +69,7 @@ def one_slice(scop: Scop, nest: LoopNest, context: isl.Set) -> Slice | None:
     try:
         while True:
             found = _sliced(found)
-    except _Shared:
+    except (_Shared, RecursionError):  # an expression of many terms is walked without it elsewhere
         pass
     if found is whole:
         return None
@@ -154,7 +154,8 @@ def _outermost(nest: LoopNest) -> tuple[For, ...]:
     With more in it than one parallel loop, a loop is alone in its nest, and what it has in it goes one after the other: so a
     memory that lives in its iterations lives in all of what is left, and in no more.
     """
-    loops = tuple(n for n in nest.body if isinstance(n, For) and n.kind == Kind.PARALLEL and n.lower == Affine() and n.step == 1)
+    kinds = (Kind.PARALLEL, Kind.SERIAL)
+    loops = tuple(n for n in nest.body if isinstance(n, For) and n.kind in kinds and n.lower == Affine() and n.step == 1)
     _require(len(loops) == len(nest.body) > 0 and all(x.upper == loops[0].upper for x in loops))
     inside = [x for loop in loops for x in walk(loop.body) if isinstance(x, For)]
     if not all(len(x.body) == 1 and isinstance(x.body[0], For) and x.body[0].kind == Kind.PARALLEL for x in loops):
