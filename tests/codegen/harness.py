@@ -151,8 +151,7 @@ def check(
     kernel = kernel or compiled(nest, target, numerics)
     rng = np.random.default_rng(sum(sizes.values()) + 7)
     arrays = arrays or make_arrays(nest, sizes, rng)
-    want = {n: a.copy() for n, a in arrays.items()}
-    interpret(nest, sizes, values or {}, want)
+    want = _meant(nest, sizes, values or {}, arrays)
     got = {n: _same_layout(a) for n, a in arrays.items()}
     assert kernel(sizes, values or {}, got, parallel, threads) == 0
     for n, a in want.items():
@@ -164,6 +163,21 @@ def check(
             )
         else:
             np.testing.assert_array_equal(got[n], a, err_msg=f"{n} {sizes}")
+
+
+_MEANT: dict[tuple[object, ...], dict[str, np.ndarray]] = {}
+"""What the interpreter wrote of late: kernels for several targets, one after the other, are compared with it."""
+
+
+def _meant(nest: LoopNest, sizes: dict[str, int], values: dict, arrays: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
+    key = (nest, *sorted(sizes.items()), *(f"{n} {x!r}" for n, x in sorted(values.items())),
+           *((n, a.shape, a.tobytes()) for n, a in sorted(arrays.items())))
+    if key not in _MEANT:
+        if len(_MEANT) >= 64:
+            del _MEANT[next(iter(_MEANT))]
+        _MEANT[key] = {n: a.copy() for n, a in arrays.items()}
+        interpret(nest, sizes, values, _MEANT[key])
+    return _MEANT[key]
 
 
 def _same_layout(a: np.ndarray) -> np.ndarray:
