@@ -38,14 +38,16 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
             memory[b.name] = np.full(shape, np.nan if b.dtype.is_float else b.dtype.highest, b.dtype.numpy)
 
     def locate(load: Load, env: dict[str, int]) -> tuple[int, ...]:
-        computed = any(not isinstance(p, Affine) for p in load.index)
-        raw = tuple(evaluate(p, env) if isinstance(p, Affine) else int(value(p, env)) for p in load.index)
-        at = tuple(i // u for i, u in zip(raw, units[load.source], strict=True))
-        if any(not 0 <= i < n for i, n in zip(at, memory[load.source].shape, strict=True)):
-            if computed:
-                raise PositionError(load, at)
-            raise InternalError(f"interpreter: {load} at {at} leaves its buffer of shape {memory[load.source].shape}")
-        return at
+        shape, inside, at = memory[load.source].shape, True, []
+        for p, unit, extent in zip(load.index, units[load.source], shape, strict=True):
+            i = (evaluate(p, env) if isinstance(p, Affine) else int(value(p, env))) // unit
+            inside = inside and 0 <= i < extent
+            at.append(i)
+        if inside:
+            return tuple(at)
+        if any(not isinstance(p, Affine) for p in load.index):
+            raise PositionError(load, tuple(at))
+        raise InternalError(f"interpreter: {load} at {tuple(at)} leaves its buffer of shape {shape}")
 
     def value(e: Expr, env: dict[str, int]) -> Any:
         match e:
@@ -58,7 +60,7 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
             case Test(tests=tests):
                 return np.bool_(all(evaluate(t, env) >= 0 for t in tests))
             case Load(guard=guard):
-                if any(evaluate(g, env) < 0 for g in guard):
+                if guard and any(evaluate(g, env) < 0 for g in guard):
                     return e.dtype.numpy.type(0)
                 return memory[e.source][locate(e, env)]
             case Apply(fn="select", args=(c, a, b), dtype=t):
@@ -75,8 +77,10 @@ def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any
         for n in body:
             match n:
                 case For():
+                    inside = dict(env)
                     for i in range(evaluate(n.lower, env), evaluate(n.upper, env), n.step):
-                        run(n.body, env | {n.index: i})
+                        inside[n.index] = i
+                        run(n.body, inside)
                 case If():
                     run(n.then if all(evaluate(t, env) >= 0 for t in n.tests) else n.other, env)
                 case IfData():

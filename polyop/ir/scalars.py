@@ -104,8 +104,13 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 }
 
 
+_HALVES = (F16.numpy.type, BF16.numpy.type)
+
+
 def convert(value: Any, target: DType) -> Any:
     """The cast of the language: float to integer truncates and saturates, NaN gives 0; integers wrap; bool is `!= 0`."""
+    if type(value) is target.numpy.type:
+        return value
     if target.kind == "bool":
         return np.bool_(value != 0)
     source = np.asarray(value).dtype
@@ -139,9 +144,9 @@ def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
     f = FUNCTIONS.get(fn)
     if f is None:
         raise InternalError(f"no scalar function {fn}")
-    wide = tuple(F32.numpy.type(a) if np.asarray(a).dtype in (F16.numpy, BF16.numpy) else a for a in args)
+    wide = [F32.numpy.type(a) if type(a) in _HALVES else a for a in args]
     if fn in UNARY_FLOAT or fn in ("pow", "atan2"):
-        wide = tuple(np.float64(a) for a in wide)
+        wide = [np.float64(a) for a in wide]
     with np.errstate(all="ignore"):
         out = f(*wide)
     if fn == "nextafter" and dtype in (F16, BF16):
