@@ -32,7 +32,7 @@ def test_some_calls_of_each_sort_are_right(kind: str) -> None:
         assert found and not found.fault, str(found)
 
 
-@pytest.mark.parametrize(("seed", "where"), [(1, "cuda:sm_90a"), (3, "hip:gfx942")])
+@pytest.mark.parametrize(("seed", "where"), [(1, "cuda:sm_90a"), (6, "hip:gfx942")])
 def test_sessions_are_right(seed: int, where: str) -> None:
     found = session(seed, where)
     assert found.calls and not found.fault, str(found)

@@ -46,7 +46,7 @@ def test_each_barrier_wait_and_copy_left_out_is_found(name: str, where: str) -> 
 
 @pytest.mark.parametrize(("name", "where"), [("product", "hip:gfx90a"), ("softmax", "cuda:sm_80"), ("turned", "hip:gfx942")])
 def test_of_numbers_and_tests_that_are_wrong_most_show(name: str, where: str) -> None:
-    tried = [m.number for m in mutants(kernel(name, where).module.text)[1]][::3]
+    tried = [m.number for m in mutants(kernel(name, where).module.text)[1]][1::9]
     said = looked_at(kernel(name, where), tried)
     assert sum(bool(x) for x in said.values()) > 0.5 * len(tried)
 
