@@ -34,14 +34,16 @@ from polyop.ir.expr import (
 from polyop.ir.op import Op, Range, Step
 from polyop.rewrite.folds import plain_indices, resolved, said_by
 from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.ownsums import own_sums_first
 from polyop.rewrite.terms import factors_of, is_contraction
 
 
 def joined(op: Op) -> Op:
-    """`op` with partial sums put in where they are added up, and with digits joined that are summed over."""
+    """`op` with partial sums put in where they are added up, digits joined that are summed over, and sums of one factor first."""
     op = _with_sums_put_in(op)
     steps = tuple(_joined(op, s) for s in op.steps)
-    return op if all(a is b for a, b in zip(steps, op.steps, strict=True)) else replace(op, steps=steps)
+    op = op if all(a is b for a, b in zip(steps, op.steps, strict=True)) else replace(op, steps=steps)
+    return own_sums_first(op)
 
 
 # --- digits ------------------------------------------------------------------------------------------------------------
