@@ -18,6 +18,7 @@ from polyop.rewrite.counted import counted
 from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.early import plain_products
 from polyop.rewrite.factors import taken_out
+from polyop.rewrite.faint import without_faint
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
 from polyop.rewrite.late import turned_late
@@ -185,7 +186,11 @@ def attempts(op: Op, cut: Op, options: Options, target: Target) -> tuple[tuple[s
 
 
 def rounded(form: Form, options: Options, target: Target) -> Form:
-    """`form` with rounded operands in memory of their own. Tiles stay, as what is proved of them is of their very steps."""
+    """`form` with rounded operands in memory of their own, and without powers that are denormal.
+
+    Tiles stay, as what is proved of them is of their very steps.
+    """
     if form.tiled or options.numerics == "strict":
         return form
-    return replace(form, op=rounded_apart(form.op, target))
+    op = without_faint(form.op) if options.rung == "tuned" and target.family == "x86" else form.op
+    return replace(form, op=rounded_apart(op, target))
