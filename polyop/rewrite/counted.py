@@ -24,7 +24,8 @@ from polyop.rewrite.instead import Instead, each_instead, made_of
 from polyop.rewrite.names import all_names, fresh
 
 SHARED = 16
-"""Results that share an element of either operand which make it worth it to write that as a byte."""
+"""Results that share an element of either operand which make it worth it to write that as a byte: 8 x 8 of 64 terms take 1.3
+of the time so, and of 1000 terms 0.8; 16 x 16 take 0.9 and 0.5."""
 MOST = 1 << 31
 """What is counted stays below this."""
 

@@ -121,7 +121,8 @@ PIECES = ("op f(X: f32[A, K, D, B, C], W: f32[J, K]) -> (Z: f32[C, J, B, D, A])"
 def test_long_pieces_of_rows_are_turned_one_after_the_other():
     r, sizes = regimes_of(op(PIECES)), {"A": 48, "K": 48, "D": 36, "B": 36, "C": 48, "J": 24}
     assert [x.pieces for x in find_late(op(PIECES))] == [(op(PIECES).tensor("X").shape[2],)]
-    for other, threads, expected in (({}, 2, True), ({"B": 10}, 1, False), ({"D": 7}, 2, False), ({"A": 2, "J": 12}, 1, False)):
+    for other, threads, expected in (({}, 2, True), ({"B": 3}, 1, True),
+                                     ({"B": 2}, 1, False), ({"D": 7}, 2, False), ({"A": 2, "J": 12}, 1, False)):
         assert regime(r, sizes | other, Options(), AVX512, threads).piecewise is expected
     assert not find_late(ACROSS)[0].pieces and f"at least {LONG} bytes" in " ".join(kinds(op(PIECES)))
     made = compile_op(op(PIECES), contiguous(op(PIECES)), AVX512, Options(late=True, piecewise=True))
