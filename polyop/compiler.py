@@ -152,7 +152,7 @@ def _forms(a: _Asked, cut: Op) -> Iterator[tuple[Job, tuple[str, ...]]]:
 
 def _job(a: _Asked, form: Form) -> Job:
     form = rounded(form, a.options, a.target)
-    return Job(a.rec.stage("scop", scop_of, form.op), a.layout, tiled=form.tiled, inside=form.inside)
+    return Job(a.rec.stage("scop", scop_of, form.op), a.layout, tiled=form.tiled, inside=form.inside, is_block=form.is_block)
 
 
 def _on_rung(a: _Asked, rung: str, job: Job) -> Compiled | None:

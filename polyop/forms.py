@@ -61,13 +61,14 @@ class Form:
     """An Op that computes what another one does.
 
     tiled   in what way, where that has to be proved with each nest; note: what is said of it to the user
-    inside  temporaries with which in memory it is worth nothing
+    inside  temporaries with which in memory it is worth nothing; is_block: as blocks of threads are to have all of it
     """
 
     op: Op
     tiled: Tiled | None = None
     note: str = ""
     inside: frozenset[str] = frozenset()
+    is_block: bool = False
 
 
 def before_scop(op: Op, options: Options, target: Target) -> Op:
@@ -147,7 +148,8 @@ def in_one_kernel(op: Op, options: Options, target: Target) -> Form | None:
         return None
     made = cascaded(cut, ELEMENTS, least=_least(options))
     partial = frozenset(t.name for t in made.temporaries if any(e.name is None and not e.is_constant for e in t.shape))
-    return Form(made, note=f"{_folds(cut)} are computed in one pass, block by block, in one kernel", inside=partial)
+    note = f"{_folds(cut)} are computed in one pass, block by block, in one kernel"
+    return Form(made, note=note, inside=partial, is_block=True)
 
 
 def in_row_shares(op: Op, options: Options, target: Target) -> Form | None:

@@ -15,7 +15,7 @@ from polyop.ir.loops import LoopNest, Space
 from polyop.ir.module import Proof
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.middle import Middle, lower, scop_of
+from polyop.poly.middle import Middle, lower, lower_in_block, scop_of
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.verify.copies import same_elements
@@ -40,13 +40,17 @@ PLAIN = Way(False, False)
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then.    """
+    """What becomes a nest of its own: a whole Op, or a family of its steps, or what is left of it then.
+
+    inside, is_block   as of a `forms.Form`
+    """
 
     scop: Scop
     layout: Layout
     family: Family | None = None
     tiled: Tiled | None = None
     inside: frozenset[str] = frozenset()
+    is_block: bool = False
 
 
 @dataclass(frozen=True, eq=False)
@@ -77,7 +81,8 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     early   is told the nest that will be emitted, if all that follows is proved, so that work on it may begin meanwhile
     Raises  NotProvedError; UnsupportedError, if this rung cannot do it.
     """
-    middle: Middle = rec.stage("loops", lower, job.scop, job.layout, target, options, rung, way.fold, way.skew)
+    lowered = lower_in_block if job.is_block else lower
+    middle: Middle = rec.stage("loops", lowered, job.scop, job.layout, target, options, rung, way.fold, way.skew)
     if job.tiled:
         _require_tiles(middle.nest, job.tiled.made)
     _require_inside(middle.nest, job.inside)

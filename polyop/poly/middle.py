@@ -8,13 +8,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 import islpy as isl
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import loads
-from polyop.ir.loops import LoopNest, Node, Space
+from polyop.ir.loops import For, Kind, LoopNest, Node, Space
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
@@ -27,6 +28,7 @@ from polyop.poly.beside import side_by_side
 from polyop.poly.build import Part, Plan
 from polyop.poly.edges import edges
 from polyop.poly.generate import generate
+from polyop.poly.leading import around, layout_of_one, one_of
 from polyop.poly.lines import settled
 from polyop.poly.nodes import Cluster, Resident, Schedule, Serial
 from polyop.poly.nodes import Node as Scheduled
@@ -76,6 +78,28 @@ def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung:
     except NotInTilesError as error:
         found = _lower(op_scop, layout, target, options, rung, fold, skew, False)
         return replace(found, notes=(*found.notes, f"not tile by tile, since {error}"))
+
+
+def lower_in_block(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool = True,
+                   skew: bool = True) -> Middle:
+    """The same where blocks of threads are to have all of it, scheduled for one of a batch if there is one and that is so."""
+    op, leading = one_of(op_scop.op)
+    made = None
+    if leading:
+        with suppress(UnsupportedError):
+            made = lower(scop_of(op), layout_of_one(layout, leading), target, options, rung, fold, skew)
+    if not made or not _is_kernels(made):
+        return lower(op_scop, layout, target, options, rung, fold, skew)
+    note = f"scheduled for one {', '.join(x.index for x in leading)} of all, which are around it"
+    return replace(made, scop=op_scop, context=regime(op_scop, options), nest=around(made.nest, op_scop, layout, leading),
+                   notes=(*made.notes, note))
+
+
+def _is_kernels(m: Middle) -> bool:
+    """Whether blocks of threads have all of it, and nothing is in memory, of which each of a batch needs its own."""
+    return all(isinstance(n, Resident) for n in m.schedule.nodes) and \
+        all(isinstance(n, For) and n.kind == Kind.PARALLEL for n in m.nest.body) and \
+        all(b.space != Space.WORK for b in m.nest.buffers)
 
 
 def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool, skew: bool,
