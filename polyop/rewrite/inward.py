@@ -6,7 +6,8 @@
 
 Each step of a register tile reads an element for every row of it. Along the sum these come in runs, which stay in the first cache
 and which hardware fetches ahead; where they lie along the rows, each step is on a line, or even a page, of its own. The copy goes
-by squares that are turned in registers. Where all of it leaves L2 it is made for one image after the other (`overlap.py`).
+by squares that are turned in registers. Where all of it leaves L2 it is made for one image after the other (`overlap.py`), or,
+where that leaves L2 with the other operand, for some rows of an image after the other.
 Of an image that is read in steps without a window, `X[b, c, 2*p, 2*q]`, it has what is read: `Xt[b, p, q, c]`.
 """
 
@@ -21,10 +22,12 @@ from polyop.ir.target import NEAR, Target
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
-from polyop.rewrite.traffic import MOST
+from polyop.rewrite.traffic import LEAST, MOST
 
 AGAIN, FAR = 256, 2
 """Multiply-adds with each element that make its copy worth it, and how many times as many where one thread copies beyond L2."""
+BAND = 0.75
+"""The part of L2 that some rows of an image may fill with the other operand: their results, of as many rows, lie there, too."""
 EACH = 4
 """Images for each thread that make it worth it to share them."""
 BYTES = 4
@@ -38,6 +41,7 @@ class Lying:
     depth    the dimension of it along which a copy should lie
     shape    of it, and of the `other` operand; `images`: of these extents those that only the result has, too
     loops    the extents of all loops of the sum; `windows`: of those that are added to others
+    rows     that of the rows of an image along which such a window goes, if it does
     """
 
     source: str
@@ -47,6 +51,7 @@ class Lying:
     images: tuple[Affine, ...]
     loops: tuple[Affine, ...]
     windows: tuple[Affine, ...]
+    rows: Affine | None
 
 
 def find_inward(op: Op) -> tuple[Lying, ...]:
@@ -75,7 +80,9 @@ def _lying(op: Op, s: Step) -> Lying | None:
         return None
     images = tuple(extents[i] for i in alone if i in kept and i not in expr_names(other))
     windows = tuple(e for i, e in extents.items() if i not in kept and any(i in names(p) and len(names(p)) > 1 for p in index))
-    return Lying(x.source, deep[-1], t.shape, op.tensor(other.source).shape, images, tuple(extents.values()), windows)
+    high = [extents[i] for p in index if len(names(p)) > 1 for i in kept[:-1] if i in names(p)]
+    return Lying(x.source, deep[-1], t.shape, op.tensor(other.source).shape, images, tuple(extents.values()), windows,
+                 high[0] if high else None)
 
 
 def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Target, threads: int) -> tuple[tuple[str, int], ...]:
@@ -88,7 +95,8 @@ def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
     for x in found:
         elements = volume(x.shape, sizes)
         is_windowed = volume(x.windows, sizes) > 1
-        again = AGAIN * (FAR if (threads == 1 or is_windowed) and elements * BYTES > target.l2 else 1)
+        is_far = elements * BYTES > target.l2 and not (threads == 1 and _rows_that_stay(x, sizes, target))
+        again = AGAIN * (FAR if (threads == 1 or is_windowed) and is_far else 1)
         is_copied_often = threads > 1 or is_windowed
         is_deep = evaluate(x.shape[x.depth], sizes) >= target.lanes(BYTES)
         if is_copied_often and is_deep and volume(x.loops, sizes) >= again * elements:
@@ -97,12 +105,27 @@ def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
 
 
 def rows_of_images(found: Sequence[Lying], sizes: Mapping[str, int], target: Target, threads: int) -> int:
-    """How many rows of a copy are made at a time, if all of it leaves L2 and an image with the other operand does not; or 0."""
+    """How many rows of the result have a copy of their own, if all of it leaves L2 and so much of it does not; or 0.
+
+    Threads share whole images.
+    """
     for x in found:
-        images, whole, other = (volume(y, sizes) for y in (x.images, x.shape, x.other))
-        if whole * BYTES > target.l2 >= (whole // images + other) * BYTES and images >= EACH * (threads - 1):
-            return MOST
+        images, whole = (volume(y, sizes) for y in (x.images, x.shape))
+        rows = _rows_that_stay(x, sizes, target) if whole * BYTES > target.l2 and images >= EACH * (threads - 1) else 0
+        if rows == MOST or (threads == 1 and rows):
+            return rows
     return 0
+
+
+def _rows_that_stay(x: Lying, sizes: Mapping[str, int], target: Target) -> int:
+    """`MOST` where an image's copy stays in L2 with the other operand, else rows of its result for which a copy does, or 0."""
+    image, other = volume(x.shape, sizes) // volume(x.images, sizes), volume(x.other, sizes)
+    if (image + other) * BYTES <= target.l2:
+        return MOST
+    height, rows = evaluate(x.rows, sizes) if x.rows else 0, MOST // 2
+    while rows >= LEAST and (image * min(rows, height) // max(height, 1) + other) * BYTES > BAND * target.l2:
+        rows //= 2
+    return rows if height > rows >= LEAST else 0
 
 
 def turned_inward(op: Op, inputs: Mapping[str, int], known: Mapping[str, int] | None = None) -> Op:

@@ -102,12 +102,23 @@ def test_large_copies_are_made_image_by_image():
     many = {"B": 8, "C": 128, "H": 28, "W": 28}
     assert asked(K=128, **many).overlap == MOST                                    # 3.2 MB, where L2 holds 2
     assert asked(K=512, **many).inward and asked(K=512, **many).overlap == 0       # an image and these filters leave L2
-    assert asked(K=48, **many).inward == ()                                        # beyond L2 that is not often enough
-    assert asked(threads=2, K=48, **many).inward == ()
+    assert asked(K=48, **many).inward and asked(K=48, **many).overlap == MOST      # as often as for a copy that stays in L2
+    assert asked(threads=2, K=48, **many).inward == ()                             # beyond it that is not often enough
     assert asked(threads=2, B=64, C=512, H=7, W=7, K=300, R=1, S=1).inward == (("X", 1),)  # else each has copies of its own
     assert asked(threads=4, K=128, **many).overlap == 0                            # images are too few to share
     assert asked(K=128, **many).slim and not asked(K=128, threads=2, **many).slim  # one's filters leave it room in L2
     assert not asked(K=128, **dict(many, B=1)).slim                                # an image alone is copied in full
+
+
+def test_images_that_leave_l2_are_copied_by_rows():
+    large = {"C": 64, "H": 112, "W": 112}
+    wide = {"C": 256, "H": 112, "W": 224}
+    assert asked(K=32, **large).inward and asked(K=32, **large).overlap == 32      # 0.9 of 3.2 MB
+    assert asked(K=32, B=8, **large).overlap == 32 and asked(K=32, **dict(large, W=224)).overlap == 16
+    assert asked(K=32, **wide).inward == ()                         # not even 8 rows
+    assert asked(K=64, **wide).inward and asked(K=64, **wide).overlap == 0
+    assert asked(threads=2, K=32, B=8, **large).inward == () and asked(threads=2, K=64, B=8, **large).overlap == 0
+    assert asked(K=32, **dict(large, C=512, H=28, W=28)).overlap == 0              # all of the copy stays in L2
 
 
 def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies():
@@ -119,7 +130,7 @@ def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies()
     assert few.broad and not few.inward and many.inward and not many.broad
 
 
-@pytest.mark.parametrize(("images", "overlap"), [(1, 0), (3, 0), (3, 8)])
+@pytest.mark.parametrize(("images", "overlap"), [(1, 0), (3, 0), (1, 8), (3, 8)])
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (7, 7), (14, 15), (28, 29)])
 @pytest.mark.parametrize("channels", [1, 16, 17, 33])
 def test_images_of_all_sizes(images, overlap, height, width, channels):
