@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
+from polyop.rewrite.batchfirst import find_sides, with_batches_first
+from polyop.rewrite.batchfirst import pays as pays_in_batches
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import fix_sizes
@@ -76,6 +78,10 @@ class Known:
         together = joined(op)
         if together is not op:
             self._joined = _Text(together, find_taps(together))
+        self._batched, self._sides = self._joined, find_sides(together)
+        if self._sides:
+            first = with_batches_first(together)
+            self._batched = _Text(first, find_taps(first))
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
@@ -85,9 +91,12 @@ class Known:
 
         special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
                   a product of matrices, whose columns are all pixels of an image
-        strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`
+        strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`, and
+                  temporaries with products for each of a batch have that first where that pays
         """
         text = self._joined if on_cpu and not strict else self._given
+        if on_cpu and not strict and self._sides and pays_in_batches(self._sides, bound.sizes):
+            text = self._batched
         taps = tuple(t for t in text.taps if pays(t, bound.sizes, strict))
         _, found = self._windows(text, taps)
         ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()

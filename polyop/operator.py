@@ -20,6 +20,7 @@ from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
+from polyop.rewrite.batchfirst import with_batches_first
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import assumed
@@ -314,7 +315,7 @@ class Operator:
         t = cpu.resolve(target or self.target)
         options = self.options if options is None else options_of(options)
         op = self._op(self.choice(dtypes, consts, rank))
-        op = joined(op) if t.family == "x86" and options.numerics != "strict" else op
+        op = with_batches_first(joined(op)) if t.family == "x86" and options.numerics != "strict" else op
         merged: Mapping[str, tuple[str, ...]] = {}
         if units is None:
             flat = flatten(op, chains(op))  # as calls with contiguous arrays do
