@@ -82,7 +82,7 @@ def offset(load: Load, values: Mapping[int, Text], scope: Scope) -> Text:
             continue
         slot = quasi("div", position, affine(b.dims[d][1]))
         if b.turned and d == len(b.dims) - 2:
-            parts.append(f"pop_turned<{b.turned}>({index(slot, scope.names).c}) * {stride}")
+            parts.append(f"pop_turned<{b.turned.value}>({index(slot, scope.names).c}) * {stride}")
         elif isinstance(stride, int):
             plain = plain + slot * stride
         elif slot != Affine():

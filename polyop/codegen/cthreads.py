@@ -18,7 +18,7 @@ from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import nested
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, loads, names
-from polyop.ir.loops import PAIRS, Buffer, For, If, Kind, Node, Space, Store, stores, walk
+from polyop.ir.loops import Buffer, For, If, Kind, Node, Space, Store, Turn, stores, walk
 
 NUMBER = "pop_n"
 """The number of the thread in its block."""
@@ -68,6 +68,9 @@ def shared_lines(buffers: Sequence[Buffer], body: tuple[Node, ...], scope: Scope
     return out
 
 
+_TURNED = {Turn.PAIRS: "pairs of", Turn.FOURS: "four", Turn.EIGHTS: "eight"}
+
+
 def _content(b: Buffer, body: tuple[Node, ...], scope: Scope) -> str:
     """What a reader is told of a buffer that a block shares: whose elements it has, and how they lie."""
     mine = [s for s in stores(body) if s.target.source == b.name]
@@ -75,7 +78,7 @@ def _content(b: Buffer, body: tuple[Node, ...], scope: Scope) -> str:
     what = f"a tile of {' and '.join(copied)}" if copied else f"written by {', '.join(dict.fromkeys(s.stmt for s in mine))}"
     extents = " x ".join(str(n) for n in slot_counts(b))
     lies = f", in swizzled lines of {b.swizzle} bytes" if b.swizzle else ""
-    lies = f", {'pairs of' if b.turned == PAIRS else 'eight'} rows turned" if b.turned else lies
+    lies = f", {_TURNED[b.turned]} rows turned" if b.turned else lies
     return f"{what}, {extents}{lies}"
 
 

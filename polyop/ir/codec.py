@@ -87,7 +87,7 @@ def _decode(hint: Any, data: Any) -> Any:
             if isinstance(data, str) and data in DTYPES:
                 return DTYPES[data]
         case "enum":
-            if isinstance(data, str) and data in {m.value for m in hint}:
+            if type(data) in (str, int) and data in {m.value for m in hint}:
                 return hint(data)
         case "list":
             if isinstance(data, list):

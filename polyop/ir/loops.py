@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from enum import Enum
+from enum import Enum, IntEnum
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError, assert_never
@@ -39,8 +39,20 @@ LOCKSTEP = (Kind.ROWS, Kind.LANES)
 COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
 """Kinds of loops with a constant number of iterations at most."""
 
-TURNS, PAIRS = (4, 8), 2
-"""How many rows of shared memory may change places; and pairs of which each second two do."""
+
+class Turn(IntEnum):
+    """Which rows of a buffer in shared memory change places; `pop_turned` of `codegen/device` knows them by these numbers.
+
+    EIGHTS, FOURS  of each 8 or 4 rows, 4 c + 2 b + a lies where 4 a + 2 b + c would, or 2 c + a where 2 a + c would: neighbours
+                   are four lines or two apart
+    PAIRS          of each 8 rows, the neighbours of the last four: 4 a + 2 b + c lies at 4 a + 2 b + (a xor c), so that four
+                   neighbours, and four that are two apart, differ modulo four
+    """
+
+    NONE = 0
+    PAIRS = 2
+    FOURS = 4
+    EIGHTS = 8
 
 
 class Space(str, Enum):
@@ -73,9 +85,7 @@ class Buffer:
              are 2, 4 or 8 apart lie in different banks as well
     doubled  of a folded swizzle: instead of that number z, twice z in GF(8), modulo z^3 + z^2 + 1, so that lanes which have two
              neighbouring eighths of a row each meet none of another row
-    turned   for shared memory: of each 8 or 4 rows in the dimension before the last one, 4 c + 2 b + a lies where 4 a + 2 b + c
-             would, or 2 c + a where 2 a + c would, so that neighbours are four lines or two apart; for 2 it lies at
-             4 a + 2 b + (a xor c), so that four neighbours and four that are two apart differ modulo four
+    turned   for shared memory: which rows in the dimension before the last one change places
     """
 
     name: str
@@ -88,7 +98,7 @@ class Buffer:
     swizzle: int = 0
     folded: bool = False
     doubled: bool = False
-    turned: int = 0
+    turned: Turn = Turn.NONE
 
     def __post_init__(self) -> None:
         if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
@@ -96,9 +106,9 @@ class Buffer:
             raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
         if (self.folded and not self.swizzle) or (self.doubled and not self.folded):
             raise InternalError(f"buffer {self.name}: no swizzle to fold")
-        if self.turned and (self.turned not in (*TURNS, PAIRS) or self.space != Space.SHARED or self.swizzle or len(self.dims) < 2
+        if self.turned and (self.space != Space.SHARED or self.swizzle or len(self.dims) < 2
                             or self.dims[-2][1] != 1 or self.dims[-2][0].const % self.turned):
-            raise InternalError(f"buffer {self.name}: rows cannot be turned, {self.turned} at a time")
+            raise InternalError(f"buffer {self.name}: rows cannot be turned, as {self.turned.name} of them")
 
     @property
     def dense(self) -> int | None:
@@ -110,7 +120,7 @@ class Buffer:
         notes = [f"unit {self.unit}"] if self.unit is not None else []
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
         notes += [f"swizzle {self.swizzle}{' folded' * self.folded}{' doubled' * self.doubled}"] if self.swizzle else []
-        notes += [f"turned {self.turned}"] if self.turned else []
+        notes += [f"turned {self.turned.value}"] if self.turned else []
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
 
 
@@ -120,9 +130,9 @@ def eighth(row: int, b: Buffer) -> int:
     return (2 * z ^ z // 4 * 5) % 8 if b.doubled else z
 
 
-def turned(row: int, of: int) -> int:
-    """Where the row lies of a buffer of which so many rows are `turned`: 8 k + 4 c + 2 b + a at 8 k + 4 a + 2 b + c."""
-    if of == PAIRS:
+def turned(row: int, of: Turn) -> int:
+    """Where the row lies of a buffer whose rows are `turned` so: with `EIGHTS`, 8 k + 4 c + 2 b + a at 8 k + 4 a + 2 b + c."""
+    if of == Turn.PAIRS:
         return row ^ row // 4 % 2
     half = of // 2
     return row - row % 2 - row // half % 2 * half + row % 2 * half + row // half % 2

@@ -9,7 +9,7 @@ from operator import add
 from polyop.ir.atoms import Atom
 from polyop.ir.banks import CROSSED, Digit, cycles, number, phases, places
 from polyop.ir.expr import Load, affine, loads
-from polyop.ir.loops import TURNS, Buffer, For, Kind, LoopNest, Space, placed
+from polyop.ir.loops import Buffer, For, Kind, LoopNest, Space, Turn, placed
 from polyop.ir.target import Target
 from polyop.poly import blocktile
 from polyop.poly.fold import Tile
@@ -37,12 +37,12 @@ def in_block(b: Buffer, kept: Mapping[int, int | Tile], by_unit: bool, made_by: 
     if len(dims) > 1 and dims[-1][0].const >= PADDED:
         new = replace(new, dims=(*dims[:-1], (dims[-1][0] + PAD // b.dtype.bytes_, 1)))
         eights = dims[-2][0].is_constant and dims[-2][0].const % 8 == 0
-        if eights and made_by and _cycles(made_by, new, 8) < _cycles(made_by, new, 0):
-            return replace(new, turned=8)
+        if eights and made_by and _cycles(made_by, new, Turn.EIGHTS) < _cycles(made_by, new, Turn.NONE):
+            return replace(new, turned=Turn.EIGHTS)
     return new
 
 
-def _cycles(atom: Atom, b: Buffer, turn: int) -> int:
+def _cycles(atom: Atom, b: Buffer, turn: Turn) -> int:
     """How long the lanes of a warp write a tile of `atom`'s results to `b`, a register of each at a time."""
     new = replace(b, turned=turn, dims=b.dims[-2:])
     return sum(cycles([number(new, atom.c_map.at(lane, reg)) * b.dtype.bytes_ for lane in range(atom.warp)], b.dtype.bytes_,
@@ -73,7 +73,7 @@ def _ways(b: Buffer) -> tuple[Buffer, ...]:
     if b.folded:
         return b, replace(b, doubled=True)
     has_eights = not b.swizzle and not b.turned and len(b.dims) > 1 and b.dims[-2][0].is_constant and not b.dims[-2][0].const % 8
-    return (b, *(replace(b, turned=t) for t in TURNS)) if has_eights and b.space == Space.SHARED else ()
+    return (b, *(replace(b, turned=t) for t in (Turn.FOURS, Turn.EIGHTS))) if has_eights and b.space == Space.SHARED else ()
 
 
 def _taken(x: Load, b: Buffer, loops: Sequence[For], warp: int, write: bool) -> int:

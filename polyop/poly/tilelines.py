@@ -8,7 +8,7 @@ from functools import partial
 from polyop.ir.atoms import Atom
 from polyop.ir.banks import cycles, phases
 from polyop.ir.expr import Affine, Load, affine, substitute
-from polyop.ir.loops import PAIRS, TURNS
+from polyop.ir.loops import Turn
 from polyop.ir.loops import turned as lies_at
 from polyop.poly.cuts import LANES, Cut
 from polyop.poly.sides import along
@@ -16,19 +16,19 @@ from polyop.poly.staging import CHUNK, Staging, Tile
 from polyop.poly.tiles import Coord
 
 
-def turned(s: Staging, n: int, load: Load, t: Tile, mine: Cut) -> int:
-    """How many lines of the tile of operand `n`, `load`, must change places so that lanes meet in fewest banks; 0: none must."""
+def turned(s: Staging, n: int, load: Load, t: Tile, mine: Cut) -> Turn:
+    """Which lines of the tile of operand `n`, `load`, must change places so that lanes meet in fewest banks."""
     if not s.terms or not t.pad or t.inner != s.depth or t.shape[0] % LANES:
         return _of_lines(load, t)
     atom, bytes_, warp = s.terms, load.dtype.bytes_, s.plan.target.warp
 
-    def taken(of: int) -> int:
+    def taken(of: Turn) -> int:
         return _read_cycles(atom, n, t, bytes_, of) + write_cycles(mine, t, bytes_, warp, of)
 
-    return min((0, *TURNS, PAIRS), key=taken)
+    return min((Turn.NONE, Turn.FOURS, Turn.EIGHTS, Turn.PAIRS), key=taken)  # the first of several
 
 
-def _of_lines(load: Load, t: Tile) -> int:
+def _of_lines(load: Load, t: Tile) -> Turn:
     """What must change places for lanes that copy 16 bytes each of several lines.
 
     Lines of 80 bytes, of which four lanes have 64, meet if they are neighbours, and four lines apart they do not; those of 96
@@ -37,16 +37,17 @@ def _of_lines(load: Load, t: Tile) -> int:
     line = t.shape[-1] * load.dtype.bytes_
     near = (t.shape[-1] - t.pad) * load.dtype.bytes_ // CHUNK  # lanes of one line
     if not t.pad or t.inner != t.fast or t.shape[0] % LANES or line % CHUNK or not 0 < near < LANES or LANES % near:
-        return 0
+        return Turn.NONE
 
     def meet(at: Callable[[int], int]) -> bool:
         return len({(line // CHUNK * at(y) + e) % LANES for y in range(LANES // near) for e in range(near)}) < LANES
 
-    return next((of for of in TURNS if not meet(partial(lies_at, of=of))), 0) if meet(int) else 0
+    ways = (of for of in (Turn.FOURS, Turn.EIGHTS) if not meet(partial(lies_at, of=of)))
+    return next(ways, Turn.NONE) if meet(int) else Turn.NONE
 
 
-def _read_cycles(atom: Atom, n: int, t: Tile, bytes_: int, of: int) -> int:
-    """How long the lanes of a warp read 16 bytes along the sum of each line of operand `n`, so many of which are turned: for the
+def _read_cycles(atom: Atom, n: int, t: Tile, bytes_: int, of: Turn) -> int:
+    """How long the lanes of a warp read 16 bytes along the sum of each line of operand `n`, which are turned so: for the
     unit an element of each register, and 16 bytes at once for the terms of each of its results.
     """
     of_unit, side = (atom.a_map, 0) if n == 0 else (atom.b_map, 1)
@@ -64,10 +65,10 @@ def _read_cycles(atom: Atom, n: int, t: Tile, bytes_: int, of: int) -> int:
     return once * times + sum(cycles([first(line) for line in lines], CHUNK, both) for lines in for_terms)
 
 
-def write_cycles(c: Cut, t: Tile, bytes_: int, warp: int, of: int = 0) -> int:
+def write_cycles(c: Cut, t: Tile, bytes_: int, warp: int, of: Turn = Turn.NONE) -> int:
     """How long the lanes of a warp write the first elements that they copy, to a tile that is not swizzled.
 
-    Each writes those that lie beside each other in the tile at once. Of its lines so many are turned.
+    Each writes those that lie beside each other in the tile at once. Its lines are turned so.
     """
     first, last = [], c.inside[t.inner][-1]
     wide = bytes_ * (last.cap or 1) if last.step == 1 and last not in c.loops else bytes_

@@ -19,7 +19,7 @@ from polyop.ir.atoms import ROWS
 from polyop.ir.dtypes import BF16, F32
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, evaluate
-from polyop.ir.loops import PAIRS, TURNS, Barrier, Buffer, For, Kind, Space, Store, turned
+from polyop.ir.loops import Barrier, Buffer, For, Kind, Space, Store, Turn, turned
 from polyop.ir.module import launches
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -269,10 +269,10 @@ def test_a_swizzle_gives_each_element_a_place_of_its_own_and_keeps_eighths_of_a_
     assert all(len({swizzled(rows, line, d * y, 0, True, doubled) % line for y in range(8)}) == 8 for d in apart)
 
 
-@pytest.mark.parametrize("of", TURNS)
-def test_of_rows_that_are_turned_neighbours_are_half_of_them_apart(of: int) -> None:
+@pytest.mark.parametrize("of", [Turn.FOURS, Turn.EIGHTS])
+def test_of_rows_that_are_turned_neighbours_are_half_of_them_apart(of: Turn) -> None:
     arrays = {"Y": np.full(64, -1, np.float32)}
-    assert str(ran(f"for (int i = t; i < 64; i += 32) Y[i] = pop_turned<{of}>(i);", arrays)) == "no fault found"
+    assert str(ran(f"for (int i = t; i < 64; i += 32) Y[i] = pop_turned<{of.value}>(i);", arrays)) == "no fault found"
     places = [turned(y, of) for y in range(64)]
     assert arrays["Y"].tolist() == places
     assert all(sorted(places[y: y + of]) == [*range(y, y + of)] for y in range(0, 64, of))
@@ -281,8 +281,8 @@ def test_of_rows_that_are_turned_neighbours_are_half_of_them_apart(of: int) -> N
 
 def test_of_rows_whose_pairs_are_turned_neighbours_and_those_two_apart_differ_modulo_four() -> None:
     arrays = {"Y": np.full(64, -1, np.float32)}
-    assert str(ran(f"for (int i = t; i < 64; i += 32) Y[i] = pop_turned<{PAIRS}>(i);", arrays)) == "no fault found"
-    places = [turned(y, PAIRS) for y in range(64)]
+    assert str(ran(f"for (int i = t; i < 64; i += 32) Y[i] = pop_turned<{Turn.PAIRS.value}>(i);", arrays)) == "no fault found"
+    places = [turned(y, Turn.PAIRS) for y in range(64)]
     assert arrays["Y"].tolist() == places and sorted(places) == [*range(64)]
     for y in range(0, 64, 8):
         fours = (places[y: y + 4], places[y + 4: y + 8], places[y: y + 8: 2], places[y + 1: y + 8: 2])
@@ -311,7 +311,7 @@ def test_only_whole_lines_of_shared_memory_are_swizzled() -> None:
     assert str(replace(tile(), folded=True)) == "A_s: bf16[64, 64] shared (swizzle 128 folded)"
     with pytest.raises(InternalError, match="no swizzle to fold"):
         replace(tile(), swizzle=0, folded=True)
-    for rows, of in ((60, 8), (62, 4), (64, 16)):
+    for rows, of in ((60, Turn.EIGHTS), (62, Turn.FOURS), (63, Turn.PAIRS)):
         with pytest.raises(InternalError, match="rows cannot be turned"):
             replace(tile(rows, 64, 0), turned=of)
     for wrong in (lambda: tile(60), lambda: tile(64, 72), lambda: replace(tile(), space=Space.WORK)):

@@ -12,7 +12,7 @@ from polyop.ir import expr
 from polyop.ir.codec import CodecError, decode, encode
 from polyop.ir.dtypes import DTYPES, F32, I64
 from polyop.ir.expr import Affine, Apply, Const, Load, Number, Scalar, affine, quasi
-from polyop.ir.loops import Buffer, Space
+from polyop.ir.loops import Buffer, Space, Turn
 from polyop.ir.module import Proof, Signature
 
 names = st.sampled_from(["i", "j", "N", "M"])
@@ -36,7 +36,8 @@ exprs = st.recursive(
 SIGNATURE = Signature(
     "gather", ("N", "V"), (("a", F32),),
     (Buffer("ids", I64, ((affine("N"), 1),), Space.TENSOR, 0), Buffer("E", F32, ((affine("V"), 1),), Space.TENSOR, None)),
-    (Buffer("w", F32, ((quasi("min", affine("N"), Affine(const=8)), 4),), Space.WORK, pad=16, private=True),),
+    (Buffer("w", F32, ((quasi("min", affine("N"), Affine(const=8)), 4),), Space.WORK, pad=16, private=True),
+     Buffer("t", F32, ((Affine(const=8), 1), (Affine(const=8), 1)), Space.SHARED, turned=Turn.PAIRS)),
     (Load("E", (Load("ids", (affine("i"),), I64),), F32),))
 
 
