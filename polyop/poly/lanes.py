@@ -175,8 +175,8 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
     """How well accesses run along `loop`: unit strides count for it, others against, but for near ones; reductions weigh more.
 
     Tensors in `free` have no stride yet: they get the one that the lanes want.
-    That near ones count, if only a little, decides where a loop has no other access: with 0 the `sinusoids` of the library, which write
-    each second place, take 2.3 to 4.9 times as long, and no other operator of it changes.
+    That near ones count, if only a little, decides where a loop has no other access: with 0 the `sinusoids` of the library, which
+    write each second place, take 2.3 to 4.9 times as long, and no other operator of it changes.
 
     once   whether a read counts once, and not as often as the text has it
     """
