@@ -25,7 +25,10 @@ from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.traffic import LEAST, MOST
 
 AGAIN, FAR = 256, 2
-"""Multiply-adds with each element that make its copy worth it, and how many times as many where one thread copies beyond L2."""
+"""Multiply-adds with each element that make its copy worth it, and how many times as many where one thread copies beyond L2.
+
+As many times fewer where parts of such a copy stay in L2, since what they spare are lines from beyond it.
+"""
 BAND = 0.75
 """The part of L2 that some rows of an image may fill with the other operand: their results, of as many rows, lie there, too."""
 EACH = 4
@@ -95,8 +98,9 @@ def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
     for x in found:
         elements = volume(x.shape, sizes)
         is_windowed = volume(x.windows, sizes) > 1
-        is_far = elements * BYTES > target.l2 and not (threads == 1 and _rows_that_stay(x, sizes, target))
-        again = AGAIN * (FAR if (threads == 1 or is_windowed) and is_far else 1)
+        is_far = elements * BYTES > target.l2
+        is_near = threads == 1 and is_far and _rows_that_stay(x, sizes, target) > 0
+        again = AGAIN // FAR if is_near else AGAIN * (FAR if (threads == 1 or is_windowed) and is_far else 1)
         is_copied_often = threads > 1 or is_windowed
         is_deep = evaluate(x.shape[x.depth], sizes) >= target.lanes(BYTES)
         if is_copied_often and is_deep and volume(x.loops, sizes) >= again * elements:

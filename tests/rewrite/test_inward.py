@@ -128,6 +128,8 @@ def test_threads_have_broad_blocks_of_filters_where_the_image_stays_as_it_lies()
     few, many = (regime(q, {**sizes, "K": k}, Options(), XEON, 2) for k in (128, 256))  # 288 and 576 uses of each element
     assert few.short == many.short == TURNED
     assert few.broad and not few.inward and many.inward and not many.broad
+    some, one = (regime(q, {**sizes, "B": b, "K": 64}, Options(), XEON, 1) for b in (8, 1))  # 144 uses, beyond L2 and within
+    assert some.inward and some.overlap == MOST and not one.inward
 
 
 @pytest.mark.parametrize(("images", "overlap"), [(1, 0), (3, 0), (1, 8), (3, 8)])
