@@ -12,25 +12,45 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 from polyop.ir.dtypes import BF16, F16, F32, F64, I8, I32, U8, DType
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, affine, evaluate, quasi
+from polyop.ir.expr import Affine, affine, evaluate, names, quasi
 from polyop.ir.target import Target
 
 
-@dataclass(frozen=True, slots=True)
+class _Values(dict[int, int]):
+    """What `x` is for each value of the one name in it, as far as somebody has asked."""
+
+    def __init__(self, x: Affine, name: str) -> None:
+        super().__init__()
+        self.x, self.name = x, name
+
+    def __missing__(self, value: int) -> int:
+        found = self[value] = evaluate(self.x, {self.name: value})
+        return found
+
+
+@dataclass(frozen=True)
 class Fragment:
-    """The place in its matrix of each element that a lane holds: `row` and `column` over `lane` and `reg`; reg < `regs`."""
+    """The place in its matrix of each element that a lane holds: `row` and `column` over `lane` and `reg`; reg < `regs`.
+
+    Both are sums of what depends on the lane and what depends on the register. Raises InternalError, if some term has both.
+    """
 
     row: Affine
     column: Affine
     regs: int
 
     def at(self, lane: int, reg: int) -> tuple[int, int]:
-        """The row and column of one element."""
-        env = {"lane": lane, "reg": reg}
-        return evaluate(self.row, env), evaluate(self.column, env)
+        """The row and column of one element. Texts of kernels ask for some ten thousand."""
+        (row, further_row), (column, further_column) = self._parts
+        return row[lane] + further_row[reg], column[lane] + further_column[reg]
+
+    @cached_property
+    def _parts(self) -> tuple[tuple[_Values, _Values], tuple[_Values, _Values]]:
+        return _in_two(self.row), _in_two(self.column)
 
     def places(self, warp: int) -> Iterator[tuple[int, int, int, int]]:
         """Every (lane, reg, row, column), register by register."""
@@ -40,6 +60,15 @@ class Fragment:
 
     def __str__(self) -> str:
         return f"{{ [lane, reg] -> [{self.row}, {self.column}] : 0 <= reg < {self.regs} }}"
+
+
+def _in_two(x: Affine) -> tuple[_Values, _Values]:
+    """`x` as a sum of what depends on the lane and what depends on the register."""
+    apart = [Affine(((atom, factor),)) for atom, factor in x.terms]
+    if any(len(names(t)) > 1 for t in apart):
+        raise InternalError(f"{x} is no sum of a place of the lane and one of the register")
+    of_lane = sum((t for t in apart if "lane" in names(t)), Affine(const=x.const))
+    return _Values(of_lane, "lane"), _Values(x - of_lane, "reg")
 
 
 @dataclass(frozen=True, slots=True)
