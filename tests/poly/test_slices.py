@@ -21,6 +21,8 @@ from .texts import nest, operator
 BATCHED = operator("Y[b, m] += X[b, k] * A[m, k]", inputs="X[B, K], A[M, K]", outputs="Y[B, M]", ranges="b:B m:M k:K")
 ROWS = operator("""a[b, i] = exp(X[b, i])
                    Y[b, i] = a[b, i] * a[b, N - 1 - i]""", inputs="X[B, N]", outputs="Y[B, N]", temps="a[B, N]", ranges="b:B i:N")
+FIVE = operator("""a[b, i] = exp(X[b, i])
+                   Y[b, i] = a[b, i] * a[b, 4 - i]""", inputs="X[B, 5]", outputs="Y[B, 5]", temps="a[B, 5]", ranges="b:B i:5")
 COLUMNS = operator("Y[i, b] = X[b] * X[b]", inputs="X[B]", outputs="Y[N, B]", ranges="i:N b:B")
 NEIGHBOURS = operator("Y[b, i] = X[b, i] + (X[b - 1, i] if b >= 1 else 0.0)", inputs="X[B, N]", outputs="Y[B, N]",
                       ranges="b:B i:N")
@@ -147,6 +149,15 @@ WRONG = {
                                             .replace("t[b, N - 1 - i]", "t")),
     "threads' memory from one nest to another": (ROWS, KEPT.replace("buffer t[B, N] work", "buffer t[N] work private")
                                                  .replace("t[b, ", "t[")),
+    "rows beyond those that there are, where columns are padded": (FIVE, """
+    buffer t[5, B] work pad 16
+    for b in 0, B: parallel
+        for i in 0, 6:
+            - t[i, b] = X[b, 0]
+        for i in 0, 5:
+            S0(b, i): t[i, b] = exp(X[b, i])
+        for i in 0, 5:
+            S1(b, i): Y[b, i] = t[i, b] * t[4 - i, b]"""),
     "the input of another one in place": (UPDATED, """
     for b in 0, B: parallel
         for i in 0, N:

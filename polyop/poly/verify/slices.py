@@ -115,7 +115,9 @@ def _sliced(p: _Problem) -> _Problem:
             _require(b.name not in mine or dim == theirs.get(b.name))
         elif b.name in mine:
             lives_inside = b.private or b.space in (Space.SHARED, Space.REG)
-            _require(lives_inside if dim is None else b.dims[dim] == (extent, 1))
+            # what is written beyond the last dimension, up to a multiple, is of that dimension
+            is_last = b.pad > 1 and dim == len(b.dims) - 1
+            _require(lives_inside if dim is None else b.dims[dim] == (extent, 1) and not is_last)
     _require(all(theirs.get(i) == theirs.get(o) for i, o in p.op.updates))
     given = {t.name for t in p.op.tensors if t.role != "temp"}
     buffers = tuple(replace(b, dims=_without(b.dims, (theirs if b.name in given else mine).get(b.name))) for b in p.nest.buffers)
