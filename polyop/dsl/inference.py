@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from polyop.dsl import syntax as s
@@ -187,22 +187,33 @@ def _no_range(pending: Mapping[int, Draft | OperatorCall], state: State) -> Exce
         if isinstance(d, Draft):
             _, missing = infer(d, _known(d, state))
             if missing:
-                index = missing[0].split("@")[0]
-                span = _first_span(d, index)
-                if index in d.left_names or any(index in _names_of_positions(x) for x in _with_hidden(d)):
-                    return _unbounded(d, index, span, state)
-                return not_an_index(index, span, state.header.scope)
+                indices = list(dict.fromkeys(m.split("@")[0] for m in missing))
+                unbounded = [i for i in indices if _may_be_index(d, i)]
+                if indices[0] in unbounded:
+                    return _unbounded(d, unbounded, state)
+                return not_an_index(indices[0], _first_span(d, indices[0]), state.header.scope)
     call = next(d for d in pending.values() if isinstance(d, OperatorCall))
     return fail("E308", f"the shapes of what `{call.name}` is given depend on its own result", call.span)
 
 
-def _unbounded(d: Draft, index: str, span: Span | None, state: State) -> Exception:
-    """E307, with the range that the user most likely means: the dimension in which `index` stands alone."""
+def _may_be_index(d: Draft, index: str) -> bool:
+    return index in d.left_names or any(index in _names_of_positions(x) for x in _with_hidden(d))
+
+
+def _unbounded(d: Draft, indices: Sequence[str], state: State) -> Exception:
+    """E307 of all `indices`, with the ranges that the user most likely means: the dimensions in which they stand alone."""
+    alone = {}
     for p in reads(d, state.shapes):
-        if p.at.name is not None and p.at.name.split("@")[0] == index and p.span is not None:
-            return fail("E307", f"nothing gives `{index}` a range: `{p.span.text}` is read only where a condition on "
-                        f"`{index}` holds", span, hint=f"say it at the end of the statement: `where {index} in 0:{p.extent}`")
-    return fail("E307", f"nothing gives `{index}` a range", span, hint=f"say it: `where {index} in 0:N`")
+        index = p.at.name.split("@")[0] if p.at.name is not None else ""
+        if index in indices and p.span is not None:
+            alone.setdefault(index, p)
+    ranges = ", ".join(f"{i} in 0:{alone[i].extent if i in alone else 'N'}" for i in indices)
+    what = f"nothing gives {' or '.join(f'`{i}`' for i in indices)} a range"
+    first = alone.get(indices[0])
+    if first is None or first.span is None:
+        return fail("E307", what, _first_span(d, indices[0]), hint=f"say it: `where {ranges}`")
+    return fail("E307", f"{what}: `{first.span.text}` is read only where a condition on `{indices[0]}` holds",
+                _first_span(d, indices[0]), hint=f"say it at the end of the statement: `where {ranges}`")
 
 
 def _names_of_positions(d: Draft) -> set[str]:

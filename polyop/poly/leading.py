@@ -42,6 +42,8 @@ def one_of(op: Op) -> tuple[Op, tuple[Leading, ...]]:
     found: list[Leading] = []
     while (b := _batch(op)) is not None and (less := _without(op, b)) is not None:
         op, found = less, [*found, b]
+    if not found:
+        return op, ()
     used = frozenset(_names(op))
     sizes = tuple(s for s in op.sizes if s in used)
     return replace(op, sizes=sizes, facts=tuple(f for f in op.facts if expr_names(f) <= used)), tuple(found)

@@ -200,6 +200,8 @@ def test_the_range_of_a_temporary_comes_from_its_readers():
 def test_a_read_with_else_bounds_nothing():
     assert_array_equal(run(body("Y[i] = (X[i] else 7)", result="Y: f32[N + 2]"), X), [*X, 7, 7])
     assert "E307" in report(body("Y += (X[i] else 7)", result="Y: f32"))
+    both = report(body("Y += (A[i, j] else 7)", "A: f32[N, M]", result="Y: f32"))
+    assert "nothing gives `i` or `j` a range" in both and "`where i in 0:N, j in 0:N`" in both
 
 
 def test_an_index_alone_in_dimensions_of_different_sizes_is_an_error():
