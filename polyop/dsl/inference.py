@@ -10,7 +10,7 @@ from polyop.dsl import syntax as s
 from polyop.dsl.draft import Draft, Holder, OperatorCall
 from polyop.dsl.header import Header
 from polyop.dsl.intervals import Interval, greatest, larger, least, smaller
-from polyop.dsl.ranges import Inference, infer, reads
+from polyop.dsl.ranges import Inference, Place, infer, reads
 from polyop.dsl.statements import Body, not_an_index
 from polyop.dsl.steps import box_shape
 from polyop.ir.errors import fail
@@ -202,7 +202,7 @@ def _may_be_index(d: Draft, index: str) -> bool:
 
 def _unbounded(d: Draft, indices: Sequence[str], state: State) -> Exception:
     """E307 of all `indices`, with the ranges that the user most likely means: the dimensions in which they stand alone."""
-    alone = {}
+    alone = dict[str, Place]()
     for p in reads(d, state.shapes):
         index = p.at.name.split("@")[0] if p.at.name is not None else ""
         if index in indices and p.span is not None:
