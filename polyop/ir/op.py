@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
@@ -89,7 +90,7 @@ class Range:
         return f"{self.index} in {self.lower}:{self.upper}"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Step:
     """`target = expr`, or `target reduce= expr`, for every point of `ranges` where all of `where` hold.
 
@@ -109,7 +110,7 @@ class Step:
     def indices(self) -> tuple[str, ...]:
         return tuple(r.index for r in self.ranges)
 
-    @property
+    @cached_property  # all stages together ask hundreds of times
     def reads(self) -> tuple[Load, ...]:
         """What is read: in the value, and where positions of the target are computed."""
         return (*loads(self.expr), *loads(self.target)[1:])

@@ -23,10 +23,10 @@ def vector_width(nest: LoopNest, target: Target) -> int:
     that they do is to move vectors and compute a little: halves come from L1 and L2 faster where L2 has 2 MB.
     """
     lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
-    found = [x for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)]
-    is_wide = any(n.index in expr_names(x) for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)
-                  if isinstance(x, Load) and x.dtype.bits == 64)
-    small = max((x.dtype.bytes_ for x in found), default=4) if all(map(_is_small, found)) else 4
+    found = [(n.index, x) for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)]
+    is_wide = any(isinstance(x, Load) and x.dtype.bits == 64 and lane in expr_names(x) for lane, x in found)
+    is_small = all(_is_small(x) for _, x in found)
+    small = max((x.dtype.bytes_ for _, x in found), default=4) if is_small else 4
     width = target.lanes(8 if is_wide else small)
     if target.l2 >= SLOW and target.masks and _is_light(nest, lanes):
         width //= 2
