@@ -22,6 +22,14 @@ takes about a third of that; that it saves as much is assumed, not measured.
 LIKE = 4
 """How many times as long calls must take before they get a kernel that is like the one that serves: it saves that much less."""
 
+TURNED = 2
+"""How many times as much a call counts that is carried out with lanes along another dimension: contractions took 0.85 to 1.7
+times as long so.
+"""
+
+EMPTY = 8
+"""The same where few rows, or what else is asked for, may leave most of these lanes empty."""
+
 TIMES = 3
 """How often calls of one look take another's kernel, if others come between them; else once."""
 
@@ -47,12 +55,13 @@ def everyday(asked: Options, given: Options) -> Options:
 def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:
     """Which kernel may do what `usual` does: one of those `made`, itself or one that takes about as long.
 
-    Itself, too, where those made are of other sorts: calls of one sort need nothing else, but those of two are likely to be of
-    many, and `usual` serves for them all. None if there is neither. `given`: the options of the operator.
+    Else one whose lanes run along another dimension. Itself, too, where those made are of other sorts: calls of one sort need
+    nothing else, but those of two are likely to be of many, and `usual` serves for them all. None if there is none of these.
+    `given`: the options of the operator.
     """
     units, options = usual
     alike = [k for k in made if k[0] == units and everyday(k[1], given) == options]
-    others = [k for k in alike if is_like(k[1], options)]
+    others = [k for k in alike if is_like(k[1], options)] or [k for k in alike if is_turned(k[1], options)]
     if usual in others or (alike and not others):
         return usual
     return min(others, key=lambda k: (k[1].height, k[1].lent), default=None)
@@ -65,6 +74,12 @@ def is_like(served: Options, asked: Options) -> bool:
 
 
 @lru_cache(maxsize=1024)
+def is_turned(served: Options, asked: Options) -> bool:
+    """Whether kernels differ in which dimension lanes run along, and in what follows from that, as in little else."""
+    return is_like(replace(served, short=asked.short, inward=asked.inward), asked)
+
+
+@lru_cache(maxsize=1024)
 def is_close(served: Options, asked: Options) -> bool:
     """Whether a kernel may serve for good where another one is asked for: at most its tiles are of another height."""
     return served == asked or replace(served, height=asked.height) == asked
@@ -73,9 +88,14 @@ def is_close(served: Options, asked: Options) -> bool:
 def price_of(elements: int, points: int, asked: Key, served: Key) -> float:
     """About how many nanoseconds a call takes: a point in tiles of registers takes a part of what an element in memory takes.
 
-    Less of them count where the kernel that serves is like the one asked for.
+    Less of them count where the kernel that serves is like the one asked for, and more where its lanes may be empty.
     """
-    return (points / 64 + elements) / (LIKE if is_like(served[1], asked[1]) else 1)
+    about, own, other = points / 64 + elements, asked[1], served[1]
+    if is_like(other, own):
+        return about / LIKE
+    if not other.short or other.short == own.short:
+        return about
+    return about * (TURNED if is_turned(other, own) else EMPTY)
 
 
 @dataclass(slots=True)

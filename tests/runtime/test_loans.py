@@ -162,9 +162,28 @@ def test_who_lends_is_the_usual_kernel_or_one_of_other_tiles():
 
 def test_where_kernels_are_of_another_sort_the_usual_one_is_made_to_serve_for_all():
     usual, few = (ROWS, USUAL), (ROWS, replace(USUAL, rows=4))
-    assert lender(usual, [(COLUMNS, USUAL), few, (ROWS, replace(USUAL, short=1))], USUAL) == usual
+    assert lender(usual, [(COLUMNS, USUAL), few, (ROWS, replace(USUAL, strip=True))], USUAL) == usual
     assert lender(usual, [(COLUMNS, USUAL), (ROWS, replace(USUAL, regime="any"))], USUAL) is None
     assert lender(usual, [few, (ROWS, replace(USUAL, height=8))], USUAL) == (ROWS, replace(USUAL, height=8))
+
+
+def test_lanes_along_another_dimension_serve_and_count_as_more():
+    usual, few, turned = (ROWS, USUAL), (ROWS, replace(USUAL, rows=4)), (ROWS, replace(USUAL, short=2, height=5))
+    assert lender(usual, [few, turned], USUAL) == turned
+    assert lender(usual, [turned, usual], USUAL) == usual
+    assert [price_of(100, 6400, k, turned) for k in (turned, usual, few)] == [50, 400, 1600]
+    assert price_of(100, 6400, turned, usual) == 200
+
+
+def test_a_second_convolution_waits_for_the_kernel_of_all_sizes():
+    f, seen = counted("op f(X: f32[C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[K, H - 2, W - 2]) "
+                      "{ Y[k, p, q] += X[c, p + r, q + s] * F[k, c, r, s] }")
+    rng = np.random.default_rng(0)
+    for width, k in ((9, 20), (33, 20), (35, 3), (34, 20)):
+        x, w = rng.integers(-3, 4, (5, 8, width)).astype(np.float32), rng.integers(-3, 4, (k, 5, 3, 3)).astype(np.float32)
+        windows = np.lib.stride_tricks.sliding_window_view(x.astype(np.float64), (3, 3), (1, 2))
+        np.testing.assert_array_equal(f(x, w), np.einsum("cpqrs,kcrs->kpq", windows, w))
+    assert [o.short for o in seen] == [2]
 
 
 def test_of_many_sorts_of_calls_the_first_one_and_the_usual_kernel_are_compiled():
