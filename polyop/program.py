@@ -18,7 +18,7 @@ from polyop.ir.span import Source
 from polyop.ir.target import Target
 from polyop.operator import Operator
 from polyop.reading import parse
-from polyop.recalled import Recalled
+from polyop.recalled import Recalled, keep_names, recalled_names
 from polyop.runtime import forks
 
 if TYPE_CHECKING:
@@ -32,13 +32,14 @@ LARGEST = 1 << 20  # bytes of a source file; beyond is no program
 class Operators:
     """The operators of one text, as attributes: `ops = polyop.load("ops.pop"); ops.matmul(A, B)`."""
 
-    program: syntax.Program
-    options: Options
+    _source: Source
+    _names: tuple[str, ...]
+    _options: Options
 
     def __getattr__(self, name: str) -> Operator:
-        if name.startswith("__") or self.program.op(name) is None:
-            raise AttributeError(f"{self.program.source.name} defines no operator `{name}`" + _meant(name, list(self)))
-        made = operator(self.program, name, self.options)
+        if name.startswith("__") or name not in self._names:
+            raise AttributeError(f"{self._source.name} defines no operator `{name}`" + _meant(name, list(self)))
+        made = _of_file(self._source, name, self._options)
         self.__dict__[name] = made  # one Operator for each name, so that what it compiled stays
         return made
 
@@ -46,7 +47,7 @@ class Operators:
         return cast(Operator, getattr(self, name))
 
     def __iter__(self) -> Iterator[str]:
-        return (o.name for o in self.program.ops)
+        return iter(self._names)
 
     def __dir__(self) -> list[str]:
         return sorted(self)
@@ -79,8 +80,28 @@ def load(path: str | Path, *, options: Options | None = None) -> Operators:
     """
     file = Path(path)
     if not file.suffix and not file.exists() and f"{file}.pop" in standard.texts():
-        return Operators(standard.program(f"{file}.pop"), options_of(options))
-    return Operators(parse(read(file)), options_of(options))
+        source = Source(f"{file}.pop", standard.texts()[f"{file}.pop"])
+    else:
+        source = read(file)
+    names = recalled_names(source.text)
+    if names is None:
+        names = tuple(o.name for o in _parsed(source).ops)
+        keep_names(source.text, names)
+    return Operators(source, names, options_of(options))
+
+
+@lru_cache(maxsize=16)
+def _parsed(source: Source) -> syntax.Program:
+    """What a file says: once for all of its operators that the cache does not have."""
+    return parse(source)
+
+
+def _of_file(source: Source, name: str, options: Options, target: str = "x86") -> Operator:
+    """The operator `name` of a file that has it."""
+    recalled = Recalled("text", source.text, name)
+    if recalled.interface:
+        return _again(recalled, lambda: _parsed(source), options, (again, (source.name, source.text, name)), target)
+    return operator(_parsed(source), name, options, target, recalled)
 
 
 def read(file: Path) -> Source:
@@ -155,7 +176,7 @@ def _again(recalled: Recalled, program: Callable[[], syntax.Program], options: O
 @lru_cache(maxsize=256)
 def again(file: str, text: str, name: str, options: Options, target: str) -> Operator:
     """The Operator that another process pickled: one for all that it sends."""
-    return operator(parse(Source(file, text)), name, options, target)
+    return _of_file(Source(file, text), name, options, target)
 
 
 @lru_cache(maxsize=256)

@@ -2,7 +2,8 @@
 
 A process that finds both, and its kernels, reads no text: neither the parser nor anything else of `dsl` is imported. What is kept
 of an Op lacks the places in the text; it is kept once there is a kernel of it, so nothing is wrong with it that these would show.
-Operators whose data may point outside, of which a call is told in the words of the text, are read from it each time.
+Operators whose data may point outside, of which a call is told in the words of the text, are read from it each time. Of a file
+the names of its operators are kept, too.
 """
 
 from __future__ import annotations
@@ -66,6 +67,18 @@ class Recalled:
             cache.write(self._key, {"interface": encode(interface), "ops": self._ops}, b"", cache.CODE)
         except RecursionError:
             self._ops[said] = None
+
+
+def recalled_names(text: str) -> tuple[str, ...] | None:
+    """The operators that `text` defines, if it has been read before."""
+    found = cache.read(cache.key("names", text), cache.CODE)
+    names = found[0].get("names") if found else None
+    return tuple(names) if isinstance(names, list) and all(isinstance(n, str) for n in names) else None
+
+
+def keep_names(text: str, names: tuple[str, ...]) -> None:
+    """Keep which operators `text` defines, in which nothing was wrong with the definitions."""
+    cache.write(cache.key("names", text), {"names": names}, b"", cache.CODE)
 
 
 def _ops(header: dict[str, Any]) -> dict[str, Any]:

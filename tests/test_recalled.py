@@ -39,6 +39,7 @@ def unread(monkeypatch):
     def now():
         store.forget()
         standard.alone.cache_clear()
+        program._parsed.cache_clear()
         for module in (program, standard):
             monkeypatch.setattr(module, "parse", None)
     return now
@@ -72,6 +73,44 @@ def test_of_several_operators_each_is_kept_by_its_name(unread):
     assert polyop.op(TWO, "a")(x)[0] == 2 and polyop.op(TWO, "b")(x)[0] == 3
     with pytest.raises(TypeError):
         polyop.op(TWO)  # which one is not said, so this is an error of the text
+
+
+def test_a_file_is_not_read_again_for_operators_that_were_called(unread, tmp_path):
+    file, x = tmp_path / "two.pop", np.ones(5, np.float32)
+    file.write_text(TWO)
+    ops, linalg = polyop.load(file), polyop.load("linalg")
+    want = linalg.matmul(np.eye(3, 4, dtype=np.float32), np.ones((4, 5), np.float32))
+    assert ops.b(x)[0] == 3
+    unread()
+    again, library = polyop.load(file), polyop.load("linalg")
+    assert list(again) == ["a", "b"] and dir(library) == sorted(linalg)
+    assert again.b is again["b"] and again.b(x)[0] == 3 and again.b.interface == ops.b.interface
+    np.testing.assert_array_equal(library.matmul(np.eye(3, 4, dtype=np.float32), np.ones((4, 5), np.float32)), want)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(again.b))(x), 3 * x)
+    with pytest.raises(AttributeError, match=r"two\.pop defines no operator `c`"):
+        _ = again.c
+    with pytest.raises(TypeError):
+        _ = again.a  # of which nothing was kept
+    file.write_text(TWO.replace("3", "4"))
+    with pytest.raises(TypeError):
+        polyop.load(file)
+
+
+def test_names_of_a_file_that_are_damaged_are_read_anew(own_cache, tmp_path):
+    file = tmp_path / "two.pop"
+    file.write_text(TWO)
+    polyop.load(file)
+    for names in (3, ["a", 3], None):
+        cache.write(cache.key("names", TWO), {"names": names}, b"", cache.CODE)
+        assert list(polyop.load(file)) == ["a", "b"]
+
+
+def test_a_file_with_a_mistake_is_told_so_each_time(tmp_path):
+    file = tmp_path / "wrong.pop"
+    file.write_text(TWO + " x")
+    for _ in range(2):
+        with pytest.raises(UserError, match="E1"):
+            polyop.load(file)
 
 
 @pytest.mark.parametrize("name, shapes", [("softmax", ((3, 5),)), ("layernorm", ((3, 5), (5,), (5,))),
