@@ -91,17 +91,20 @@ class _Writer:
             tree = tuple(run)
             for part in [p.only((x,)) for x in tree] if always else [p.only(tree)]:
                 if len(part.tree) == 1:
-                    times = {s: m.project_out(OUT, 0, 1) for s, m in part.times.items()}
-                    out += self.item(replace(part, at=p.at + 1, times=times), w)
+                    out += self.alone(part, w)
                 else:
                     out += self.tested(part, w) if self.weights else self.by_isl(part, w)
         return out
+
+    def alone(self, p: Part, w: _Around) -> tuple[Node, ...]:
+        """The one item of the part, which is not a part of a sequence any more."""
+        return self.item(replace(p, at=p.at + 1, times={s: m.project_out(OUT, 0, 1) for s, m in p.times.items()}), w)
 
     def tested(self, p: Part, w: _Around) -> tuple[Node, ...]:
         """Items, some of which may not run, one by one behind the tests that all of them share, if there are such."""
         runs = p.runs if p.times else p.context
         if runs.n_basic_set() != 1 or runs.dim(isl.dim_type.div) or p.context.is_subset(runs):
-            return self.by_isl(p, w)
+            return tuple(n for x in p.tree for n in self.alone(p.only((x,)), w))
         name = f"#inside {len(self.inside)}"
         here = isl.Set.universe(p.context.get_space().add_dims(SET, 0)).set_tuple_name(name)
         self.inside[name] = replace(p, context=p.context.intersect(runs))

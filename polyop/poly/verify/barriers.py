@@ -69,24 +69,23 @@ def _orders(paths: Paths, first: Touch, second: Touch) -> Iterator[isl.Map]:
         return  # of two kernels
     nests = [i for i, x in enumerate(f.around[:both]) if x.loop.kind in DIGITS]
     both = nests[0] if nests else both  # what is in one nest of threads at one time is for the claim that threads do not meet
-    pairs = first.place.apply_range(second.place.reverse())
     start = blocks[-1] + 1 if blocks else 0
-    if blocks and f.around[blocks[-1]].loop.persistent:
-        enough = _between(paths, first, second, f.around[blocks[-1]].key)
-        if enough is not None:
-            yield _elsewhere(pairs, start, blocks).subtract(enough)
+    # most accesses have barriers enough between them whatever the elements are, and isl need not be asked who meets
+    ways = [(level, _between(paths, first, second, f.around[level].key)) for level in range(start, both)]
+    ways += [(both, _between(paths, first, second, None))] if not nests and f.number < s.number else []
+    beyond = _between(paths, first, second, f.around[start - 1].key) if blocks and f.around[start - 1].loop.persistent else None
+    if beyond is None and all(enough is None for _, enough in ways):
+        return
+    pairs = first.place.apply_range(second.place.reverse())
+    if beyond is not None:
+        yield _elsewhere(pairs, start, blocks).subtract(beyond)
     for i in range(start):
         pairs = pairs.equate(IN, i, OUT, i)
-    for level in range(start, both):
-        loop = f.around[level]
-        enough = _between(paths, first, second, loop.key)
+    for level, enough in ways:
         if enough is not None:
-            yield pairs.order_lt(IN, level, OUT, level).subtract(enough)
-        pairs = pairs.equate(IN, level, OUT, level)
-    if not nests and f.number < s.number:
-        enough = _between(paths, first, second, None)
-        if enough is not None:
-            yield pairs.subtract(enough)
+            yield (pairs.order_lt(IN, level, OUT, level) if level < both else pairs).subtract(enough)
+        if level < both:
+            pairs = pairs.equate(IN, level, OUT, level)
 
 
 def _elsewhere(pairs: isl.Map, start: int, blocks: Sequence[int]) -> isl.Map:
