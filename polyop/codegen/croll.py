@@ -37,7 +37,7 @@ EDGE, WHOLE = 32, 256
 LEAST, MOST = 8, 16
 """Registers of one tile of a matrix unit for a turn: fewer would be moved too often."""
 
-_FUNCTION, _DIVISION = 8, 4  # elements that are as long as a function of a float, or a division
+_FUNCTION, _DIVISION = 8, 8  # elements that are as long as a function of a float, or a division
 
 
 @dataclass(frozen=True, slots=True)

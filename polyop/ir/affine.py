@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 from polyop.ir.errors import InternalError
 
@@ -61,7 +62,12 @@ class Affine:
         return Affine(tuple((a, f * factor) for a, f in self.terms), self.const * factor) if factor else Affine()
 
     def __sub__(self, other: Affine | int) -> Affine:
-        return self + (-other if isinstance(other, int) else other * -1)
+        if isinstance(other, int) or not other.terms:
+            return Affine(self.terms, self.const - (other if isinstance(other, int) else other.const))
+        total = dict(self.terms)
+        for atom, factor in other.terms:
+            total[atom] = total.get(atom, 0) - factor
+        return _sum(total, self.const - other.const)
 
     def __str__(self) -> str:
         parts = [f"{'' if f == 1 else '-' if f == -1 else f'{f}*'}{a}" for a, f in self.terms]
@@ -96,7 +102,13 @@ def _place(term: tuple[Atom, int]) -> str:
 
 
 def affine(x: Affine | Atom | int) -> Affine:
-    return x if isinstance(x, Affine) else Affine(const=x) if isinstance(x, int) else Affine(((x, 1),))
+    return x if isinstance(x, Affine) else Affine(((x, 1),)) if isinstance(x, Quasi) else _alone(x)
+
+
+@lru_cache(maxsize=1 << 12)
+def _alone(x: str | int) -> Affine:
+    """A name or a number, which are asked for by the thousand and are always the same few."""
+    return Affine(const=x) if isinstance(x, int) else Affine(((x, 1),))
 
 
 def quasi(op: str, *args: Affine) -> Affine:
