@@ -7,7 +7,8 @@ import pytest
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.codegen.x86 import emit
 from polyop.ir import scalars
-from polyop.ir.dtypes import BF16, F16, F32, F64, DType
+from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, DType
+from polyop.ir.expr import Const
 from polyop.ir.options import Options
 from tests.codegen.harness import BRAIN, RUNNABLE, V3, V4, WITH_BRAIN, assembly, compiled
 from tests.codegen.nests import A, ap, ld, nest, st, strip, tensor
@@ -268,3 +269,31 @@ def test_the_exponent_of_a_tangent_is_in_place_once_it_is_rounded():
     n = nest([tensor("x", "N"), tensor("y", "N")], [strip("i", 16, "N", st(ld("y", i), ap("tanh", ld("x", i))))])
     text = emit(n, V4, Options()).text
     assert "shl <16 x i32>" in text and "sub <16 x i32>" not in text and "add <16 x i32>" not in text
+
+
+def _from(fn: str, t: DType, bound: float):
+    x = ld("x", A("i_c", "i_v"), t=t)
+    e = ap("select", ap("lt", x, Const(bound, t), t=BOOL), Const(0.0, t), ap(fn, x, t=t), t=t)
+    return nest([tensor("x", "N", t=t), tensor("y", "N", t=t)], [strip("i", 16, "N", st(ld("y", A("i_c", "i_v"), t=t), e))])
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("t", (F32, F64), ids=str)
+@pytest.mark.parametrize("fn", ("exp", "exp2"))
+def test_a_power_that_is_zero_below_a_bound_is_the_power_from_there(fn, t, target):
+    run = compiled(unary(fn, t), target)
+    for bound in (-70.7, -2000.0, 3.0):
+        at = t.numpy.type(bound)
+        with np.errstate(all="ignore"):
+            beside = np.nextafter(at, -np.inf), np.nextafter(at, np.inf)
+            x = np.array([at, *beside, *SPECIAL, *np.linspace(-160, 4, 400)]).astype(t.numpy)
+        y, whole = np.zeros_like(x), np.zeros_like(x)
+        compiled(_from(fn, t, bound), target)({"N": len(x)}, {}, {"x": x, "y": y})
+        run({"N": len(x)}, {}, {"x": x, "y": whole})
+        np.testing.assert_array_equal(y, np.where(x < at, t.numpy.type(0), whole))
+
+
+@pytest.mark.parametrize("fn", ("exp", "exp2"))
+def test_a_bound_of_a_power_takes_no_comparison_more(fn):
+    cut, whole = (emit(n, V4, Options()).text.count("fcmp ") for n in (_from(fn, F32, -70.7), unary(fn, F32)))
+    assert cut == whole

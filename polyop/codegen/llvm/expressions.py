@@ -5,6 +5,7 @@ from __future__ import annotations
 from polyop.codegen.convert import cast, from_memory, round_to
 from polyop.codegen.functions import apply
 from polyop.codegen.llvm.addresses import locate
+from polyop.codegen.llvm.cut import power_from
 from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
 from polyop.codegen.llvm.loads import check_inside, one_for_all, or_zero, scalar_load, scalar_part, transposed, vector_load
 from polyop.codegen.llvm.outline import shared_function
@@ -47,6 +48,8 @@ def value_of(s: State, e: Expr, active: Active = ()) -> Value:
             return Value(e.dtype, NONE, False, lambda p, v: text)
         case Apply(fn="div", args=(a, d), dtype=t) if d in s.inverses and a.dtype == d.dtype == t:
             return _divided(s, value_of(s, a, active), s.inverses[d], t)
+        case Apply(fn="select", args=(Apply(args=args), _, _), dtype=t) if (power := power_from(s, e)) is not None:
+            return combine(s, f"{power.fn}_from", tuple(value_of(s, x, active) for x in args), t, t)
         case Apply(fn="select", args=(c, a, b), dtype=t):
             return _select(s, c, a, b, t, active)
         case Apply(fn="and" | "or", args=(a, b), dtype=t) if a.dtype == BOOL:
@@ -144,7 +147,7 @@ def function(s: State, fn: str, xs: list[V], source: DType, t: DType) -> V:
     """`fn(xs)`; through a function of its own where it is long and often needed."""
     if fn == "cast":
         return cast(xs[0], source, t, s.shared.target)
-    if (fn, source.name) in s.shared.heavy or (source.is_float and INSTRUCTIONS.get(fn, 0) >= ALWAYS):
+    if (fn.removesuffix("_from"), source.name) in s.shared.heavy or (source.is_float and INSTRUCTIONS.get(fn, 0) >= ALWAYS):
         return shared_function(s, fn, xs, source, t)
     return apply(fn, xs, source, t, s.shared.target)
 

@@ -52,13 +52,13 @@ def scale(x: V, n: V) -> V:
     return x * power_of_two(half) * power_of_two(n - half)
 
 
-def above(x: V, bottom: float) -> tuple[V, V]:
+def above(x: V, bottom: V | float, order: str = "ugt") -> tuple[V, V]:
     """Where x is above `bottom` or NaN; and x, which is at least `bottom` where `scale` needs a finite n.
 
     Where a function of x that is scaled becomes 0, it is made 0 before: a product that underflows takes Intel's CPUs 200 cycles,
     though it is 0 then, and one of 0 takes none.
     """
-    return x.cmp("ugt", bottom), x if x.scales else x.most(bottom)
+    return x.cmp(order, bottom), x if x.scales else x.most(bottom)
 
 
 def nearest(x: V, factor: float) -> V:
@@ -91,14 +91,30 @@ def exp2_reduced(f: V) -> V:
 
 
 def exp(x: V) -> V:
-    some, x = above(x.least(TOP[x.element]), BOTTOM[x.element])
+    return _exp(*above(x.least(TOP[x.element]), BOTTOM[x.element]))
+
+
+def exp_from(x: V, bottom: V) -> V:
+    """x < bottom ? 0 : e^x, in as many instructions as e^x, for a bottom between e^x's own and 0."""
+    return _exp(*above(x.least(TOP[x.element]), bottom, "uge"))
+
+
+def _exp(some: V, x: V) -> V:
     n, r = reduced(x)
     return scale(some.pick(exp_reduced(r), 0.0), n)
 
 
 def exp2(x: V) -> V:
     bias, bits = BIAS[x.element]
-    some, x = above(x.least(float(bias + 2)), float(-bias - bits - 2))
+    return _exp2(*above(x.least(float(bias + 2)), float(-bias - bits - 2)))
+
+
+def exp2_from(x: V, bottom: V) -> V:
+    """x < bottom ? 0 : 2^x, in as many instructions as 2^x, for a bottom between 2^x's own and 0."""
+    return _exp2(*above(x.least(float(BIAS[x.element][0] + 2)), bottom, "uge"))
+
+
+def _exp2(some: V, x: V) -> V:
     n = x.rint()
     return scale(some.pick(exp_reduced((x - n) * LN2), 0.0), n)
 
