@@ -102,11 +102,21 @@ def _read(op: Op, options: Options, target: Target) -> Op:
 
 
 def _cut(op: Op, options: Options, target: Target) -> Op:
-    """`op` with known sizes put in, and its steps cut: on a GPU also reductions to one element, as many blocks have work."""
+    """`op` with known sizes put in, and its steps cut: on a GPU also reductions to one element, as many blocks have work.
+
+    A maximum in shares is no longer seen to be the greatest of a row, so what is next to nothing beside it is 0 before, unless
+    that is for a chain to be found (`rounded`).
+    """
     strict = options.numerics == "strict"
     cut = cut_into_pieces(cut_into_residues(cut_into_rounds(fix_sizes(op, options.known)), strict))
     on_cpu = target.family == "x86"
-    return cut if strict else cut_into_shares(cut, dict(options.shares), options.threads or not on_cpu, feeds=on_cpu)
+    if strict:
+        return cut
+    in_shares = partial(cut_into_shares, few=dict(options.shares), alone=options.threads or not on_cpu, feeds=on_cpu)
+    made = in_shares(cut)
+    if made is not cut and options.rung == "tuned" and on_cpu and not chains_of(made):
+        made = in_shares(without_faint(cut))
+    return made
 
 
 def in_tiles(cut: Op, options: Options) -> Form | None:

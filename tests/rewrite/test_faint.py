@@ -6,12 +6,15 @@ import numpy as np
 import pytest
 
 import polyop
+from polyop.forms import before_scop
 from polyop.ir.dtypes import F32
+from polyop.ir.expr import Apply, walk
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.poly.wellformed import check
 from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.faint import LEAST, without_faint
+from tests.codegen.harness import V4
 from tests.rewrite.ops import op
 
 TOP = "top[i] max= X[i, j]; "
@@ -83,3 +86,35 @@ def test_a_power_next_to_nothing_is_exactly_zero_unless_sums_go_in_the_order_of_
     text = "op f(X: f32[M, N], V: f32[N]) -> (Y: f32[M]) { " + TOP + "Y[i] += exp(X[i, j] - top[i]) * V[j] }"
     x, v = np.array([[0, LEAST["exp", F32] - 1]] * 2, "f4"), np.array([0, 1], "f4")
     assert polyop.op(text)(x, v)[0] == 0.0 < polyop.op(text, options=Options(numerics="strict"))(x, v)[0]
+
+
+LONG = HEAD.replace("X: f32[M, N]", "X: f32[N]").replace("Y: f32[M, D]", "Y: f32[D]") + \
+    "top max= X[j]; e[j] = exp(X[j] - top); z += e[j]; o[d] += e[j] * V[j, d]; Y[d] = o[d] / z }"
+
+
+IN_SHARES = [(LONG, ()), (LONG, (("o", 512),)), (CLEARED["in the sum"], (("top", 512), ("Y", 512)))]
+
+
+@pytest.mark.parametrize(("text", "shares"), IN_SHARES)
+def test_powers_of_rows_in_shares_are_cleared(text, shares):
+    made = before_scop(op(text), Options(threads=True, shares=shares), V4)
+    check(made)
+    powers = [x for s in made.steps for x in walk(s.expr) if isinstance(x, Apply) and x.fn == "exp"]
+    cleared = [x for s in made.steps for x in walk(s.expr) if isinstance(x, Apply) and x.fn == "select" and x.args[2] in powers]
+    assert len(cleared) == len(powers) == 1
+
+
+@pytest.mark.parametrize("n", [1, 16384, 70001])
+def test_one_long_row_on_two_threads_leaves_out_what_is_next_to_nothing(n):
+    rng = np.random.default_rng(n)
+    x, v = rng.uniform(-150, 0, n).astype("f4"), rng.standard_normal((n, 3)).astype("f4")
+    x[n // 2], x[0] = 0, -np.inf if n > 1 else 0
+    e = np.exp(x.astype("f8"))
+    before = polyop.get_num_threads()
+    try:
+        polyop.set_num_threads(2)
+        np.testing.assert_allclose(polyop.op(LONG)(x, v), e @ v / e.sum(), rtol=1e-5, atol=1e-6)
+        x[-1] = np.nan
+        assert np.isnan(polyop.op(LONG)(x, v)).all()
+    finally:
+        polyop.set_num_threads(before)
