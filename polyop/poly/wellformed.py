@@ -119,7 +119,19 @@ def inside_reads(o: Places) -> Iterator[Fault]:
             says = f"{equations(point)} reads {element}" if point else f"reads {element}"
             shown = a.load.span.text if a.load.span else str(a.load)
             yield fail("E311", f"`{a.load.source}` is read outside its bounds", a.load.span or o.step(a.stmt).span,
-                       says + _shown(o, a.stmt, a.load, sizes), f"give the value outside: `({shown} else 0)`")
+                       says + _shown(o, a.stmt, a.load, sizes),
+                       _sizes_as_indices(o, a) or f"give the value outside: `({shown} else 0)`")
+
+
+def _sizes_as_indices(o: Places, a: Access) -> str:
+    """What to do where positions are the sizes of their dimensions, as of somebody who wrote `f32[m, k]` for indices; or ""."""
+    positions = zip(a.load.index, o.tensors[a.load.source].shape, strict=True)
+    found = [p.name for p, extent in positions if isinstance(p, Affine) and p.name and p == extent and p.name not in a.stmt.dims]
+    if not found:
+        return ""
+    named, are = " and ".join(f"`{x}`" for x in dict.fromkeys(found)), "is a size" if len(set(found)) == 1 else "are sizes"
+    other = ", ".join(x.upper() if x != x.upper() else x.lower() for x in found)
+    return f"{named} {are} here, and an index has a name of its own: let one of them be `[{other}]`"
 
 
 def inside_writes(o: Places) -> Iterator[Fault]:
@@ -128,8 +140,9 @@ def inside_writes(o: Places) -> Iterator[Fault]:
         if found:
             sizes, at = found
             point = {i: v for i, v in at.items() if i in expr_names(a.load)}
-            says = f"{equations(point)} writes {spot(a.load, sizes | at)}" + _shown(o, a.stmt, a.load, sizes)
-            yield fail("E312", f"`{a.load.source}` is written outside its bounds", a.load.span or o.step(a.stmt).span, says)
+            says = f"{equations(point)} writes {spot(a.load, sizes | at)}".lstrip() + _shown(o, a.stmt, a.load, sizes)
+            yield fail("E312", f"`{a.load.source}` is written outside its bounds", a.load.span or o.step(a.stmt).span, says,
+                       _sizes_as_indices(o, a))
 
 
 # --- once, in full ---------------------------------------------------------------------------------------------------

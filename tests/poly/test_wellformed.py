@@ -54,6 +54,23 @@ def test_a_read_outside_is_shown_where_it_stands_with_the_way_out():
         help: give the value outside: `(X[i - 1] else 0)`""")
 
 
+def test_a_size_in_the_place_of_an_index_is_called_one():
+    product = op("""
+        op mm(A: f32[m, k], B: f32[k, n]) -> (C: f32[m, n]) {
+            C[m, n] += A[m, k] * B[k, n]
+        }
+        """)
+    assert str(refusal(product)).endswith(
+        "help: `m` and `k` are sizes here, and an index has a name of its own: let one of them be `[M, K]`")
+    filled = op("""
+        op one(X: f32[N]) -> (Y: f32[N]) {
+            Y[N] = 1.0
+        }
+        """)
+    assert "^^^^ writes Y[0] when N = 0" in str(refusal(filled))
+    assert str(refusal(filled)).endswith("help: `N` is a size here, and an index has a name of its own: let one of them be `[n]`")
+
+
 WRONG = {
     "a read past the end": (
         operator("Y[i, j] = X[i, j + 2]", inputs="X[M, N]", outputs="Y[M, N]", ranges="i:M j:N"),
