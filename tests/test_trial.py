@@ -13,7 +13,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface as interface_of
 from polyop.dsl.parse import parse
 from polyop.ir import reference, samples
-from polyop.ir.dtypes import BF16, F32, F64, I64
+from polyop.ir.dtypes import BF16, DTYPES, F32, F64, I64
 from polyop.ir.errors import UserError
 from polyop.ir.options import Options
 from polyop.ir.span import Source
@@ -167,6 +167,17 @@ def test_what_overflows_ties_or_jumps_in_the_working_dtype_is_no_wrong_result(te
     dtype = operator.interface.tensors[0].dtype
     outcome = compared(operator, maker(parsed, "f"), {"X": np.array(values, {"f32": np.float32, "f16": np.float16}[dtype])})
     assert outcome.right, outcome
+
+
+@pytest.mark.parametrize(("dtype", "fault"), [("f16", 0.005), ("bf16", 0.04)])
+def test_a_fault_of_a_few_units_in_16_bits_is_no_rounding(dtype, fault):
+    kind = DTYPES[dtype].numpy
+    want = np.random.default_rng(0).uniform(1, 2, 1000)
+    allowed = tolerance(DTYPES[dtype], 100)
+    assert difference(want.astype(kind), want) < allowed / 4
+    want[17], got = 2.0, want.astype(kind)
+    got[17] = 2 * (1 + fault)
+    assert difference(got, want) > allowed
 
 
 def test_tolerances_are_zero_for_integers_and_grow_with_the_terms():
