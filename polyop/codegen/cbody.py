@@ -17,7 +17,7 @@ from polyop.ir.scalars import UNARY_FLOAT
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
-_STEPS = 4  # turns of atoms that are written out: operands come so far ahead, and NVRTC has 5 to 9 % less to do than with 8
+_STEPS, _ATOMS = 4, 34  # turns of atoms that are all written out; what a turn of more has, 16 products: NVRTC takes 5 to 9 % less
 _FUNCTION = 3  # statements that an exponential stands for: 32 at once took all registers of a thread on gfx1100, and a minute
 
 
@@ -148,8 +148,8 @@ def _unrolled(n: For, beside: int) -> str:
         return "#pragma unroll 1"
     copies = sum(_copies(x) for x in n.body)
     trips, most = -(-n.upper.const // n.step), (_WRITTEN - beside) // copies
-    if any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(n.body)):
-        most = min(most, _STEPS)
+    if trips > _STEPS and any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(n.body)):
+        most = min(most, max(1, _ATOMS // copies))
     return "#pragma unroll" if trips <= most else f"#pragma unroll {max(1, most)}"
 
 
