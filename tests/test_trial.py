@@ -13,11 +13,11 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.interface import interface as interface_of
 from polyop.dsl.parse import parse
 from polyop.ir import reference, samples
-from polyop.ir.dtypes import BF16, DTYPES, F32, F64, I64
+from polyop.ir.dtypes import BF16, DTYPES, F16, F32, F64, I64
 from polyop.ir.errors import UserError
 from polyop.ir.options import Options
 from polyop.ir.span import Source
-from polyop.outcome import compared, difference, tolerance
+from polyop.outcome import compared, difference, hands_on_16_bits, tolerance
 from polyop.runtime import room
 from polyop.runtime.estimate import work
 from polyop.trial import sample, trial
@@ -178,6 +178,17 @@ def test_a_fault_of_a_few_units_in_16_bits_is_no_rounding(dtype, fault):
     want[17], got = 2.0, want.astype(kind)
     got[17] = 2 * (1 + fault)
     assert difference(got, want) > allowed
+
+
+def test_what_steps_hand_on_in_16_bits_is_rounded_more_often():
+    def handed(text):
+        o = program.op(text)
+        return hands_on_16_bits(o._op(o.choice()))
+
+    assert handed("op a(X: f16[N]) -> (Y: f16[N]) { Y[i] = X[i] + (Y[i-1] else 0) }")
+    assert handed("op b(X: f16[N]) -> (Y: f16[N]) { Z[i] = X[i] * X[i]\n Y[i] = Z[i] + 1 }")
+    assert not handed("op c(X: f16[N]) -> (Y: f16[N]) { Z[i] = f32(X[i])\n Y[i] = f16(Z[i] + 1) }")
+    assert tolerance(F16, 10, narrow=True) > 3 * tolerance(F16, 10) and tolerance(F32, 10, narrow=True) == tolerance(F32, 10)
 
 
 def test_tolerances_are_zero_for_integers_and_grow_with_the_terms():

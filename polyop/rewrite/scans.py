@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from polyop.ir.dtypes import BF16, F16, F32, DType
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.scans import Scan, is_one_instruction, joined, scan_of
@@ -193,39 +194,53 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
     at = n.upper - 1 - number if f.back else number
     within = (Test((n.upper - 1 - number,)),)
 
+    wide = _wide(f.scan, t.dtype)
+
     def put(source: str, *places: Affine) -> Load:
         index = tuple(y for d, p in enumerate(s.target.index) for y in ((*part, *places) if d == f.place else (p,)))
-        return Load(source, index, t.dtype)
+        return Load(source, index, wide)
+
+    def to(dtype: DType, x: Expr) -> Expr:
+        return x if x.dtype == dtype else Apply("cast", (x,), dtype)
 
     def temporary(word: str, *extents: Affine) -> Tensor:
         shape = tuple(y for d, e in enumerate(t.shape) for y in ((*of_parts, *extents) if d == f.place else (e,)))
-        return Tensor(fresh(f"{t.name}_{word}", taken), t.dtype, shape, "temp")
+        return Tensor(fresh(f"{t.name}_{word}", taken), wide, shape, "temp")
 
     def one(before: tuple[Expr, ...], each: tuple[Expr, ...]) -> tuple[Expr, ...]:
         """What two steps, or something known and a step, are together; of a pair the factor first."""
         def of(fn: str, x: Expr, y: Expr) -> Expr:
-            return Apply(fn, (x, y), t.dtype)
+            return Apply(fn, (x, y), wide)
 
         if f.scan.monoid:
-            return (joined(f.scan.monoid, before[0], each[0]),)
+            return (of(f.scan.monoid.fn, before[0], each[0]) if f.scan.monoid.fn else joined(f.scan.monoid, before[0], each[0]),)
         factor = (of("mul", before[0], each[0]),) if len(before) > 1 else ()
         return (*factor, of("add", of("mul", each[0], before[-1]), each[1]))
 
-    each = tuple(substitute_expr(x, {n.index: at}) for x in f.scan.each)
+    each = tuple(to(wide, substitute_expr(x, {n.index: at})) for x in f.scan.each)
     alone = tuple(temporary(w, count, affine(c)) for w in (("chunk",) if f.scan.monoid else ("factor", "chunk")))
     earlier = tuple(put(x.name, affine(u), affine(i) - 1) for x in alone)
     here, last = (tuple(put(x.name, affine(u), p) for x in alone) for p in (affine(i), affine(c - 1)))
     later, is_later = one(earlier, each), Test((affine(i) - 1,))
     ranges = (*others, chunks, inside)
-    steps = [Step(x, None, Apply("select", (is_later, y, z), t.dtype), ranges, within, s.span)
+    steps = [Step(x, None, Apply("select", (is_later, y, z), wide), ranges, within, s.span)
              for x, y, z in zip(here, later, each, strict=True)]
     known = temporary("before", count)
-    first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
+    first = to(wide, substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}))
     steps.append(Step(put(known.name, Affine()), None, first, others, (Test((n.upper - 1,)),), s.span))
     (total,) = one((put(known.name, affine(u)),), last)
     full = (Test((n.upper - 1 - substitute(number, {i: affine(c)}),)),) if f.parts else ()
     steps.append(Step(put(known.name, affine(u) + 1), None, total, (*others, replace(chunks, upper=count - 1)), full, s.span))
     (whole,) = one((put(known.name, affine(u)),), here)
     target = Load(t.name, tuple(at if d == f.place else p for d, p in enumerate(s.target.index)), t.dtype)
-    steps.append(Step(target, None, whole, ranges, within, s.span))
+    steps.append(Step(target, None, to(t.dtype, whole), ranges, within, s.span))
     return (*alone, known), tuple(steps)
+
+
+def _wide(scan: Scan, dtype: DType) -> DType:
+    """What is known of a chunk alone, and before it: f32 for floats of 16 bits, as it may be large where no element is.
+
+    Of a[n] * Y[n - 1] + b[n] the factors alone, 2, 2, 2, .., leave f16 after 16 of them, and infinity times 0 is no number.
+    """
+    sums = scan.monoid is None or scan.monoid.fn in ("add", "mul")
+    return F32 if dtype in (F16, BF16) and sums else dtype

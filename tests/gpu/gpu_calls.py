@@ -23,7 +23,7 @@ from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DTYPES, DType
 from polyop.ir.expr import evaluate
 from polyop.ir.op import Op
-from polyop.outcome import difference, tolerance
+from polyop.outcome import difference, hands_on_16_bits, tolerance
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import work
 from polyop.trial import sample
@@ -211,7 +211,7 @@ def given(op: Op, sizes: dict[str, int], rng: Rng) -> Given:
         for t, x in zip(op.outputs, got, strict=True):
             terms = work(op, sizes) / max(1, x.size)
             error = difference(x, wide[t.name], own[t.name])
-            if error > tolerance(t.dtype, terms):
+            if error > tolerance(t.dtype, terms, narrow=hands_on_16_bits(op)):
                 return f"`{t.name}` is off by {error:.1e}"
         return ""
 
