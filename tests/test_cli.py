@@ -6,6 +6,7 @@ import io
 import os
 import subprocess
 import sys
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -75,6 +76,15 @@ def test_run_checks_against_a_plain_evaluation(call, file):
     status, out, _ = call("run", file, "matmul", "-D", "M=5", "-D", "K=7", "-D", "N=3", "-D", "T=f64", "--check", "--time")
     assert status == 0
     assert "right: off by" in out and "float64" in out and "operations/s" in out
+
+
+def test_run_shows_results_that_have_no_mean(call, tmp_path):
+    infinite = tmp_path / "inf.pop"
+    infinite.write_text("op a(X: f32[N]) -> (Y: f32[N]) { Y[i] = (i < 1 ? 1.0 : -1.0) / (X[i] - X[i]) }")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        code, out, err = call("run", infinite, "-D", "N=4")
+    assert code == 0 and "inf" in out + err, err
 
 
 def test_run_checks_large_calls_at_smaller_sizes(call, file):

@@ -81,7 +81,8 @@ def _summary(results: Iterable[tuple[str, Any]]) -> None:
     for name, value in results:
         a = np.asarray(value)
         wide = a.astype(np.float64)
-        numbers = [f"{f(wide):.6g}" if a.size else "-" for f in (np.min, np.mean, np.max)]
+        with np.errstate(all="ignore"):  # infinities of both signs have no mean, which the table says in its own way
+            numbers = [f"{f(wide):.6g}" if a.size else "-" for f in (np.min, np.mean, np.max)]
         head = ", ".join(f"{x:.6g}" for x in wide.reshape(-1)[:4])
         table.add_row(name, str(a.dtype), " x ".join(map(str, a.shape)) or "scalar", *numbers, head)
     OUT.print(table)
