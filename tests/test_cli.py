@@ -83,7 +83,7 @@ def test_run_shows_results_that_have_no_mean(call, tmp_path):
     infinite.write_text("op a(X: f32[N]) -> (Y: f32[N]) { Y[i] = (i < 1 ? 1.0 : -1.0) / (X[i] - X[i]) }")
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        code, out, err = call("run", infinite, "-D", "N=4")
+        code, out, err = call("run", str(infinite), "-D", "N=4")
     assert code == 0 and "inf" in out + err, err
 
 
