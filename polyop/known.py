@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING
 
+from polyop.ir.affine import evaluate
+from polyop.ir.module import HostStep
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
@@ -151,6 +154,14 @@ def blocks(op: Op, q: Questions, sizes: Mapping[str, int], given: Options, t: Ta
     if min(sizes.values(), default=1) == 0:
         return replace(options, regime="any")
     return in_blocks(op, q, sizes, options, t) if given.special else options
+
+
+def needs_64_bits(op: Op, launch: tuple[HostStep, ...], sizes: Mapping[str, int]) -> bool:
+    """Whether a kernel for a GPU, launched so, has too few bits for places in contiguous arrays of such sizes."""
+    from polyop.runtime.launching import fits
+
+    shapes = {t.name: [evaluate(e, sizes) for e in t.shape] for t in (*op.inputs, *op.outputs)}
+    return not fits(launch, sizes, {n: tuple(prod(x[d + 1:]) for d in range(len(x))) for n, x in shapes.items()})
 
 
 def fresh_results(bound: Bound, names: tuple[str, ...]) -> tuple[str, ...]:

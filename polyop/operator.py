@@ -19,7 +19,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
-from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as
+from polyop.known import Known, Merged, blocks, fresh_results, needs_64_bits, on_gpu, seen_as
 from polyop.rewrite.batchfirst import with_batches_first
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.joined import joined
@@ -320,11 +320,14 @@ class Operator:
         if units is None:
             flat = flatten(op, chains(op))  # as calls with contiguous arrays do
             op, merged = flat.op, flat.sizes
-        asked = options
-        if sizes is not None and t.family != "x86":
-            asked = blocks(op, questions(op), {**sizes, **products(merged, sizes)}, options, t)
+        asked, known = options, {} if sizes is None or t.family == "x86" else {**sizes, **products(merged, sizes)}
+        if known:
+            asked = blocks(op, questions(op), known, options, t)
         units = units or contiguous(op, asked.ones)
         made = _roomy(lambda: self._compile(op, units, t, asked))
+        if known and made.module and needs_64_bits(op, made.module.launch, known):
+            asked = replace(asked, huge=True)
+            made = _roomy(lambda: self._compile(op, units, t, asked))
         text = made.module.text if made.module else ""
         caller = self
         if target not in (None, self.target) or options != self.options:

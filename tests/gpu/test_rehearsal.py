@@ -121,6 +121,13 @@ def test_a_fault_says_where_the_text_lies_whose_line_it_names(
     assert str(raised.value).endswith(f"line 3: `code`\nlines are of {path}")
 
 
+@pytest.mark.parametrize(("rows", "bits"), [(1000, 32), (65536, 64)])
+def test_what_is_shown_of_a_large_call_counts_places_in_64_bits(rows: int, bits: int) -> None:
+    shown = operator(TEXT, "products", Options()).compile("cuda:sm_80", sizes={"B": 1, "H": 1, "M": rows, "K": 16, "N": rows})
+    assert ("indices have 32 bits" in shown.source) == (bits == 32)
+    assert ("pop_i64" in shown.source) == (bits == 64)
+
+
 @pytest.mark.parametrize("sizes", [(2, 3, 40, 70, 33), (1, 1, 5, 3000, 1)])
 def test_what_is_shown_of_a_call_is_the_very_text_that_it_runs(sizes: tuple[int, ...], monkeypatch: pytest.MonkeyPatch) -> None:
     texts: list[str] = []
