@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
-from polyop.ir.affine import evaluate
 from polyop.ir.module import HostStep
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
@@ -31,6 +29,8 @@ from polyop.runtime.loans import Key, Loans, everyday, lender
 
 if TYPE_CHECKING:
     from polyop.runtime.gpu.kernel import GpuKernel
+
+T = TypeVar("T")
 
 
 class Merged:
@@ -156,12 +156,18 @@ def blocks(op: Op, q: Questions, sizes: Mapping[str, int], given: Options, t: Ta
     return in_blocks(op, q, sizes, options, t) if given.special else options
 
 
-def needs_64_bits(op: Op, launch: tuple[HostStep, ...], sizes: Mapping[str, int]) -> bool:
-    """Whether a kernel for a GPU, launched so, has too few bits for places in contiguous arrays of such sizes."""
+def that_reaches(make: Callable[[Options], T], options: Options, launch_of: Callable[[T], tuple[HostStep, ...]],
+                 sizes: Mapping[str, int], strides: Mapping[str, tuple[int, ...]]) -> T:
+    """What `make` makes for a GPU; with indices of 64 bits, where 32 are too few for arrays of such sizes and strides."""
     from polyop.runtime.launching import fits
 
-    shapes = {t.name: [evaluate(e, sizes) for e in t.shape] for t in (*op.inputs, *op.outputs)}
-    return not fits(launch, sizes, {n: tuple(prod(x[d + 1:]) for d in range(len(x))) for n, x in shapes.items()})
+    made = make(options)
+    return made if fits(launch_of(made), sizes, strides) else make(replace(options, huge=True))
+
+
+def strides_of(seen: Bound) -> dict[str, tuple[int, ...]]:
+    """The strides of the arrays of a call."""
+    return {n: v.strides for n, v in seen.views.items()}
 
 
 def fresh_results(bound: Bound, names: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from polyop.arguments import Arguments
 from polyop.artefact import Artefact, Compile, Compiled, Instantiate
 from polyop.formed import Form, carried, form_of
+from polyop.ir.affine import evaluate
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import CallError, UnsupportedError, fail
@@ -19,7 +20,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
-from polyop.known import Known, Merged, blocks, fresh_results, needs_64_bits, on_gpu, seen_as
+from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as, strides_of, that_reaches
 from polyop.rewrite.batchfirst import with_batches_first
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.joined import joined
@@ -31,7 +32,7 @@ from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import SERIAL, work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
-from polyop.runtime.layout import contiguous, layout
+from polyop.runtime.layout import contiguous, dense, layout
 from polyop.runtime.loans import Key, is_close, price_of
 
 if TYPE_CHECKING:
@@ -233,7 +234,6 @@ class Operator:
         from polyop.runtime.gpu import call as gpu  # a call with arrays of a GPU has imported its room
         from polyop.runtime.gpu.chips import native, runs
         from polyop.runtime.gpu.kernel import GpuKernel, prepare
-        from polyop.runtime.launching import fits
 
         device, t = bound.home.device, cpu.resolve(self.target)
         mine = f"`{self.interface.name}` is for {t.name}"
@@ -243,10 +243,8 @@ class Operator:
             raise UnsupportedError(f"{mine}, and {device} runs what is for {native(device).name}")
         t = native(device) if t.family == "x86" else t
         units, options = on_gpu(merged, seen, self.options, t)
-        k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
-        if isinstance(k, GpuKernel) and not fits(k.binary.launch, seen.sizes, {n: v.strides for n, v in seen.views.items()}):
-            options = replace(options, huge=True)
-            k = merged.on_gpus.get((units, options, t), lambda: self._find(seen.op, units, options, t))
+        k = that_reaches(lambda o: merged.on_gpus.get((units, o, t), lambda: self._find(seen.op, units, o, t)), options,
+                         lambda k: k.binary.launch if isinstance(k, GpuKernel) else (), seen.sizes, strides_of(seen))
         if not isinstance(k, GpuKernel):
             raise UnsupportedError(f"`{seen.op.name}` has no loops for {t.name}: {'; '.join(k.notes)}")
         prepared = prepare(k, seen)
@@ -324,10 +322,12 @@ class Operator:
         if known:
             asked = blocks(op, questions(op), known, options, t)
         units = units or contiguous(op, asked.ones)
-        made = _roomy(lambda: self._compile(op, units, t, asked))
-        if known and made.module and needs_64_bits(op, made.module.launch, known):
-            asked = replace(asked, huge=True)
-            made = _roomy(lambda: self._compile(op, units, t, asked))
+
+        def make(o: Options) -> Compiled:
+            return _roomy(lambda: self._compile(op, units, t, o))
+
+        strides = {x.name: dense(tuple(evaluate(e, known) for e in x.shape)) for x in (*op.inputs, *op.outputs)} if known else {}
+        made = that_reaches(make, asked, lambda c: c.module.launch if c.module else (), known, strides) if known else make(asked)
         text = made.module.text if made.module else ""
         caller = self
         if target not in (None, self.target) or options != self.options:

@@ -5,7 +5,7 @@ takes means nothing, or on a device, with copies to and fro.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -19,7 +19,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
-from polyop.known import Known, on_gpu, seen_as
+from polyop.known import Known, on_gpu, seen_as, strides_of, that_reaches
 from polyop.operator import Operator
 from polyop.runtime import arrays, choose, emulated, outside
 from polyop.runtime.banks import Traffic
@@ -29,7 +29,6 @@ from polyop.runtime.gpu import chips, driver
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.memory import put
 from polyop.runtime.gpu.status import synchronize
-from polyop.runtime.launching import fits
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,9 +74,8 @@ class Rehearsal:
         merged = Known(op).merged(bound, on_cpu=False)
         seen = seen_as(bound, merged.flat)
         units, options = on_gpu(merged, seen, self.options, self.target)
-        module = compile_op(seen.op, units, self.target, options).module
-        if module and not fits(module.launch, seen.sizes, {n: v.strides for n, v in seen.views.items()}):
-            module = compile_op(seen.op, units, self.target, replace(options, huge=True)).module
+        module = that_reaches(lambda o: compile_op(seen.op, units, self.target, o).module, options,
+                              lambda m: m.launch if m else (), seen.sizes, strides_of(seen))
         if module is None:
             raise UnsupportedError(f"`{op.name}` has no loops for {self.target.name}: it is evaluated element by element")
         given = {b.name: arrays.as_numpy(seen.views[b.name]) for b in module.signature.tensors}

@@ -25,6 +25,15 @@ def unit(shape: tuple[int, ...], strides: tuple[int, ...]) -> int | None:
     return ones[-1] if ones else next((d for d in reversed(range(rank)) if shape[d] == 1), None)
 
 
+def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Strides in C's order."""
+    out, step = [], 1
+    for n in reversed(shape):
+        out.append(step)
+        step *= max(1, n)
+    return tuple(reversed(out))
+
+
 def layout(op: Op, views: Mapping[str, View], ones: tuple[str, ...] = ()) -> Layout:
     """The Layout of a call's arrays, inputs and outputs in the Op's order; dimensions of 1 or a size in `ones` do not count."""
     return Layout(tuple((t.name, _unit(t, views[t.name], ones)) for t in op.tensors if t.role != "temp"))

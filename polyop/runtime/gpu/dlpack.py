@@ -14,6 +14,7 @@ from typing import Any
 from polyop.ir.dtypes import DTYPES, DType
 from polyop.ir.module import Module, Signature
 from polyop.runtime import cache, cpu
+from polyop.runtime.layout import dense
 
 CPU, CUDA, ROCM, CUDA_MANAGED = 1, 2, 10, 13
 """Types of devices."""
@@ -72,15 +73,6 @@ def read(capsule: Any) -> Seen:
     strides = tuple(t.strides[: t.rank]) if t.rank and t.strides else dense(shape)
     dtype = _DTYPES.get((t.code, t.bits)) if t.lanes == 1 else None
     return Seen((t.data or 0) + t.byte_offset, shape, strides, dtype, FAMILIES[t.device_type], t.device_id)
-
-
-def dense(shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in C's order."""
-    out, step = [], 1
-    for n in reversed(shape):
-        out.append(step)
-        step *= max(1, n)
-    return tuple(reversed(out))
 
 
 _pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", ctypes.pythonapi))

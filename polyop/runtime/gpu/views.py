@@ -16,6 +16,7 @@ from polyop.runtime.gpu.chips import device_of
 from polyop.runtime.gpu.driver import DEFAULT_STREAM, Device, count, driver
 from polyop.runtime.gpu.home import Exchange, Home, cupy, cupy_home
 from polyop.runtime.gpu.memory import GpuArray
+from polyop.runtime.layout import dense
 
 
 def view(value: Any, name: str) -> View | None:
@@ -28,7 +29,7 @@ def view(value: Any, name: str) -> View | None:
         return _cupy_view(value, name)
     if isinstance(value, GpuArray):
         home = Exchange(value.device, value.stream)
-        return View(value.address, value.shape, dlpack.dense(value.shape), value.dtype, True, value, home, None, value.device)
+        return View(value.address, value.shape, dense(value.shape), value.dtype, True, value, home, None, value.device)
     if hasattr(value, "__dlpack_device__") and hasattr(value, "__dlpack__"):
         kind = int(value.__dlpack_device__()[0])
         return _capsule_view(value, name, dlpack.FAMILIES[kind]) if kind in dlpack.FAMILIES else None
@@ -72,7 +73,7 @@ def _interface_view(value: Any, name: str) -> View:
     if BY_NUMPY.get(dtype) is None and hasattr(value, "dtype"):  # what `typestr` has no word for, as bf16
         dtype = np.dtype(value.dtype)
     strides = told.get("strides")
-    strides = tuple(s * dtype.itemsize for s in dlpack.dense(shape)) if strides is None else tuple(strides)
+    strides = tuple(s * dtype.itemsize for s in dense(shape)) if strides is None else tuple(strides)
     if len(strides) != len(shape):
         raise refuse("E608", f"`{name}` has {len(strides)} strides, expected one for each of {len(shape)} dimensions")
     device = Device("cuda", 0) if not address or count("cuda") == 1 else device_of("cuda", address)
