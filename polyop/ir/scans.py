@@ -71,7 +71,7 @@ def _of_logarithms(e: Apply, carried: Expr) -> Scan | None:
 def joined(m: Monoid, x: Expr, y: Expr) -> Expr:
     """`x` and `y` by a monoid."""
     if m.fn:
-        return Apply(m.fn, (x, y), m.body.dtype)
+        return Apply(m.fn, (x, y), x.dtype)
     return _put(m.body, {Scalar("a", x.dtype): x, Scalar("b", y.dtype): y})
 
 

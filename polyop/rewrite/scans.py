@@ -11,15 +11,16 @@ row. What is before a part is then what its own scan starts from:
 
     P[t] g= x[B t + j]    F[t] = g(t > 0 ? F[t - 1] : z, P[t])    Y[B t + j] = g(j > 0 ? Y[B t + j - 1] : F[t - 1], x[B t + j])
 
-Forwards, or backwards (n + 1). Sums and products of floats are grouped otherwise; where one that begins in the middle leaves the
-numbers there are, and what is before it is 0, the result is NaN and not 0.
+L and E (not P and F) are f32 for sums, products and pairs of 16-bit floats. Forwards, or backwards (n + 1). Sums and
+products of floats are grouped otherwise; where one that begins in the middle leaves the numbers there are, and what is before it
+is 0, the result is NaN and not 0.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from polyop.ir.dtypes import BF16, F16, F32, DType
+from polyop.ir.dtypes import DType, accumulator
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, names, quasi, substitute, substitute_expr
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.scans import Scan, is_one_instruction, joined, scan_of
@@ -193,7 +194,6 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
     number = sum((p * f.part for p in part), affine(u) * c + affine(i))
     at = n.upper - 1 - number if f.back else number
     within = (Test((n.upper - 1 - number,)),)
-
     wide = _wide(f.scan, t.dtype)
 
     def put(source: str, *places: Affine) -> Load:
@@ -213,7 +213,7 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
             return Apply(fn, (x, y), wide)
 
         if f.scan.monoid:
-            return (of(f.scan.monoid.fn, before[0], each[0]) if f.scan.monoid.fn else joined(f.scan.monoid, before[0], each[0]),)
+            return (joined(f.scan.monoid, before[0], each[0]),)
         factor = (of("mul", before[0], each[0]),) if len(before) > 1 else ()
         return (*factor, of("add", of("mul", each[0], before[-1]), each[1]))
 
@@ -243,4 +243,4 @@ def _wide(scan: Scan, dtype: DType) -> DType:
     Of a[n] * Y[n - 1] + b[n] the factors alone, 2, 2, 2, .., leave f16 after 16 of them, and infinity times 0 is no number.
     """
     sums = scan.monoid is None or scan.monoid.fn in ("add", "mul")
-    return F32 if dtype in (F16, BF16) and sums else dtype
+    return accumulator(dtype) if dtype.is_float and sums else dtype

@@ -135,11 +135,11 @@ def test_linear_recurrences_scan_pairs(where: str) -> None:
 
 @pytest.mark.parametrize("where", ["cuda:sm_80", "hip:gfx1100"])
 def test_factors_alone_may_be_larger_than_16_bits_hold(where: str) -> None:
-    c, a = made("linear_recurrence", "f16", where), np.full((100, 3), 2, np.float16)
-    x, h = np.zeros((100, 3), np.float16), np.array([0, 2.0**-24, -0.5], np.float16)
-    a[24:, 1:], x[:, 2] = 0.5, 1
+    c, a = made("linear_recurrence", "f16", where), np.full((100, 2), 2, np.float16)
+    x, h = np.zeros((100, 2), np.float16), np.array([0, 2.0**-24], np.float16)
+    a[24:, 1] = 0.5
     arrays = {"A": a, "X": x, "h0": h, "H": np.full_like(x, 7)}
-    assert ran(c, arrays, {"L": 100, "D": 3}) == "no fault found"
+    assert ran(c, arrays, {"L": 100, "D": 2}) == "no fault found"
     want = stepped(*(z.astype(np.float64) for z in (a, x, h)))
     assert not arrays["H"][:, 0].any()  # infinity times 0 would be no number
     np.testing.assert_allclose(arrays["H"][:, 1], want[:, 1], rtol=2e-3, atol=2.0**-24)
