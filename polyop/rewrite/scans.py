@@ -11,9 +11,9 @@ row. What is before a part is then what its own scan starts from:
 
     P[t] g= x[B t + j]    F[t] = g(t > 0 ? F[t - 1] : z, P[t])    Y[B t + j] = g(j > 0 ? Y[B t + j - 1] : F[t - 1], x[B t + j])
 
-L and E (not P and F) are f32 for sums, products and pairs of 16-bit floats. Forwards, or backwards (n + 1). Sums and
-products of floats are grouped otherwise; where one that begins in the middle leaves the numbers there are, and what is before it
-is 0, the result is NaN and not 0.
+L, E, P and F are f32 for sums, products and pairs of 16-bit floats. Forwards, or backwards (n + 1). Sums and products of floats
+are grouped otherwise; where one that begins in the middle leaves the numbers there are, and what is before it is 0, the result is
+NaN and not 0.
 """
 
 from __future__ import annotations
@@ -126,16 +126,17 @@ def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor
     parts, inside = Range(part, Affine(), count), Range(j, Affine(), affine(f.part))
     others = tuple(r for r in s.ranges if r is not n)
     shape = tuple(count if d == f.place else e for d, e in enumerate(t.shape))
-    totals, known = (Tensor(fresh(f"{t.name}_{w}", taken), t.dtype, shape, "temp") for w in ("totals", "parts"))
+    wide = _wide(f.scan, t.dtype)
+    totals, known = (Tensor(fresh(f"{t.name}_{w}", taken), wide, shape, "temp") for w in ("totals", "parts"))
 
     def at(x: Tensor, p: Affine) -> Load:
-        return Load(x.name, tuple(p if d == f.place else q for d, q in enumerate(s.target.index)), t.dtype)
+        return Load(x.name, tuple(p if d == f.place else q for d, q in enumerate(s.target.index)), wide)
 
     here, number = affine(part), affine(part) * f.part + affine(j)
-    each = substitute_expr(f.scan.each[0], {n.index: n.upper - 1 - number if f.back else number})
+    each = _to(wide, substitute_expr(f.scan.each[0], {n.index: n.upper - 1 - number if f.back else number}))
     step = Step(at(totals, here), f.scan.monoid, each, (*others, parts, inside), (Test((n.upper - 1 - number,)),), s.span)
-    first = substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()})
-    before = Apply("select", (Test((here - 1,)), at(known, here - 1), first), t.dtype)
+    first = _to(wide, substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}))
+    before = Apply("select", (Test((here - 1,)), at(known, here - 1), first), wide)
     whole = Step(at(known, here), None, joined(f.scan.monoid, before, at(totals, here)), (*others, parts), (), s.span)
     of_totals = _Found(whole, parts, f.place, False, Scan(f.scan.monoid, (at(totals, here),)), first)
     return (totals, known), step, of_totals, replace(f, first=before, parts=parts)
@@ -200,9 +201,6 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
         index = tuple(y for d, p in enumerate(s.target.index) for y in ((*part, *places) if d == f.place else (p,)))
         return Load(source, index, wide)
 
-    def to(dtype: DType, x: Expr) -> Expr:
-        return x if x.dtype == dtype else Apply("cast", (x,), dtype)
-
     def temporary(word: str, *extents: Affine) -> Tensor:
         shape = tuple(y for d, e in enumerate(t.shape) for y in ((*of_parts, *extents) if d == f.place else (e,)))
         return Tensor(fresh(f"{t.name}_{word}", taken), wide, shape, "temp")
@@ -217,7 +215,7 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
         factor = (of("mul", before[0], each[0]),) if len(before) > 1 else ()
         return (*factor, of("add", of("mul", each[0], before[-1]), each[1]))
 
-    each = tuple(to(wide, substitute_expr(x, {n.index: at})) for x in f.scan.each)
+    each = tuple(_to(wide, substitute_expr(x, {n.index: at})) for x in f.scan.each)
     alone = tuple(temporary(w, count, affine(c)) for w in (("chunk",) if f.scan.monoid else ("factor", "chunk")))
     earlier = tuple(put(x.name, affine(u), affine(i) - 1) for x in alone)
     here, last = (tuple(put(x.name, affine(u), p) for x in alone) for p in (affine(i), affine(c - 1)))
@@ -226,19 +224,23 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
     steps = [Step(x, None, Apply("select", (is_later, y, z), wide), ranges, within, s.span)
              for x, y, z in zip(here, later, each, strict=True)]
     known = temporary("before", count)
-    first = to(wide, substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}))
+    first = _to(wide, substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}))
     steps.append(Step(put(known.name, Affine()), None, first, others, (Test((n.upper - 1,)),), s.span))
     (total,) = one((put(known.name, affine(u)),), last)
     full = (Test((n.upper - 1 - substitute(number, {i: affine(c)}),)),) if f.parts else ()
     steps.append(Step(put(known.name, affine(u) + 1), None, total, (*others, replace(chunks, upper=count - 1)), full, s.span))
     (whole,) = one((put(known.name, affine(u)),), here)
     target = Load(t.name, tuple(at if d == f.place else p for d, p in enumerate(s.target.index)), t.dtype)
-    steps.append(Step(target, None, to(t.dtype, whole), ranges, within, s.span))
+    steps.append(Step(target, None, _to(t.dtype, whole), ranges, within, s.span))
     return (*alone, known), tuple(steps)
 
 
+def _to(dtype: DType, x: Expr) -> Expr:
+    return x if x.dtype == dtype else Apply("cast", (x,), dtype)
+
+
 def _wide(scan: Scan, dtype: DType) -> DType:
-    """What is known of a chunk alone, and before it: f32 for floats of 16 bits, as it may be large where no element is.
+    """What is known of a chunk or part alone, and before it: f32 for floats of 16 bits, as it may be large where no element is.
 
     Of a[n] * Y[n - 1] + b[n] the factors alone, 2, 2, 2, .., leave f16 after 16 of them, and infinity times 0 is no number.
     """

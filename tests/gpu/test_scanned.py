@@ -262,6 +262,14 @@ def test_blocks_may_share_a_row(name: str, dtype: str) -> None:
         np.testing.assert_array_equal(arrays["Y"], want)
 
 
+def test_the_total_of_a_part_may_be_larger_than_16_bits_hold() -> None:
+    c, x = made("cumsum", "f16", options=Options(apart=True)), np.full((1, 8200), 16, np.float16)
+    x[0, :4096], x[0, 4095] = 0, -60000  # the second part alone is 65536
+    arrays = {"X": x, "Y": np.zeros_like(x)}
+    assert ran(c, arrays, {"N": 8200, "dim0": 1}) == "no fault found"
+    np.testing.assert_allclose(arrays["Y"], np.cumsum(x.astype(np.float64), 1), rtol=2.0**-11)
+
+
 def test_columns_may_be_shared_too() -> None:
     c = made("cumsum_columns", options=Options(apart=True))
     x = row("f32", (1030, 35))
