@@ -21,6 +21,8 @@ class Place:
 
     stride   elements from lane to lane: 0 if the place does not depend on the lanes
     offsets  vectors of further offsets, where the place depends on the lanes in another way
+    bent     what of the position depends on lanes in another way, as (value, elements), if none of it comes from data; `along`:
+             elements from lane to lane beside that
     runs     (lanes, elements), where so many lanes lie side by side, and the next ones that many elements further on
     base     the pointer of lane 0, without `offsets`
     inside   whether the computed positions lie in their dimensions, or None if none is computed
@@ -35,6 +37,8 @@ class Place:
     base: Callable[[Point, str | None], str]
     inside: Value | None
     runs: tuple[int, Int] | None = None
+    bent: tuple[tuple[Affine, Int], ...] = ()
+    along: Int = 0
 
     @property
     def lanes(self) -> bool:
@@ -100,7 +104,9 @@ def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Pla
 
     element = memory(b.dtype)
     base = pointer(s, b, element, terms, const)
-    return Place(load, b, element, rows, 0 if vectors else along, offsets if vectors else None, base, _inside(s, inside), runs)
+    bent = tuple((x, f) for x, f in vectors if isinstance(x, Affine))
+    return Place(load, b, element, rows, 0 if vectors else along, offsets if vectors else None, base, _inside(s, inside), runs,
+                 bent if len(bent) == len(vectors) else (), along)
 
 
 def _runs(s: State, vectors: Sequence[tuple[Affine | Value, Int]]) -> tuple[int, Int] | None:

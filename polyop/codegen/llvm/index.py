@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from polyop.codegen.llvm.builder import IMPURE
+from polyop.codegen.llvm.digits import in_parts, lanes_of_vector
 from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.state import Axis, Point, State
-from polyop.codegen.llvm.types import Int, constant, iota, vector
+from polyop.codegen.llvm.types import Int, constant, constant_mask, constants, iota, vector
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Atom, Quasi, affine, names
 from polyop.ir.loops import Kind
@@ -98,6 +99,9 @@ def index_vector(s: State, x: Affine, point: Point, v: int) -> str:
     w, b = s.width, s.b
     assert s.lanes is not None
     lane = s.lanes.index
+    if lane_factor(s, x) is None and (parts := in_parts(s, x, lanes_of_vector(s, v))) is not None:
+        same = splat(s, index(s, parts[0], point))
+        return b.pure(f"add <{w} x i64> {same}, {constants(parts[1])}", same)
     rest = Affine(tuple((a, f) for a, f in x.terms if lane not in names(affine(a))), x.const)
     total = splat(s, index(s, rest, point))
     for a, f in x.terms:
@@ -185,6 +189,9 @@ def test_lanes(s: State, t: Affine, point: Point, v: int) -> str:
     """
     a = lane_factor(s, t)
     if a is None:
+        parts = in_parts(s, t, lanes_of_vector(s, v))
+        if parts is not None and parts[0].is_constant:
+            return constant_mask(parts[0].const + x >= 0 for x in parts[1])
         x = index_vector(s, t, point, v)
         return s.b.pure(f"icmp sge <{s.width} x i64> {x}, zeroinitializer", x)
     c = index(s, without_lanes(s, t), point)

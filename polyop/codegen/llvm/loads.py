@@ -5,9 +5,11 @@ from __future__ import annotations
 from polyop.codegen.convert import from_memory
 from polyop.codegen.llvm.addresses import Place, lane_offsets
 from polyop.codegen.llvm.index import below, existing, splat
+from polyop.codegen.llvm.masked import masked_load
 from polyop.codegen.llvm.pieces import Piece, lanes_between, pieces_of
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import lane_mask
+from polyop.codegen.llvm.spread import elements_of, first_elements, spots, spread
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value, only_if
 from polyop.codegen.llvm.types import alignment, constant, register, shuffle_mask, suffix, vector
 from polyop.codegen.vecmath.ops import V
@@ -80,6 +82,7 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
         if mask is None:
             return raw(s, place, b.read(f"load {t}, ptr {p}, align {align}"), w)
         return raw(s, place, masked_load(s, place.element, p, mask), w)
+    is_first = mask is None and must is None
     mask = b.both(mask, existing(s, v), w)
     if must is not None:
         mask = b.both(mask, splat(s, must, "i1"), w)
@@ -95,6 +98,12 @@ def vector_load(s: State, e: Load, place: Place, conditions: Active, point: Poin
         return raw(s, place, reverse(s, text, place.element), w)
     if isinstance(place.stride, int) and place.offsets is None and 1 < place.stride <= NEAR:
         return raw(s, place, picked(s, place.element, gep(s, place.element, p, v * w * place.stride), place.stride, mask), w)
+    near = spots(s, place, point, v)
+    if near is not None:
+        start, each = near
+        wanted = None if mask is None else first_elements(s, each, v) if is_first else elements_of(s, place.element, each, mask)
+        if mask is None or wanted is not None:
+            return raw(s, place, spread(s, place.element, gep(s, place.element, p, start), each, wanted), w)
     offsets = place.offsets(point, v) if place.offsets else lane_offsets(s, place.stride, v)
     return raw(s, place, gather(s, place.element, p, offsets, mask), w)
 
@@ -167,14 +176,6 @@ def picked(s: State, element: str, p: str, stride: int, mask: str | None) -> str
         done += len(lanes)
     assert total is not None
     return total
-
-
-def masked_load(s: State, element: str, p: str, mask: str, width: int = 0, rest: str = "zeroinitializer") -> str:
-    """The elements from `p` on for which the mask holds, and what `rest` has elsewhere."""
-    w = width or s.width
-    t = vector(element, w)
-    args = ((f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, rest))
-    return s.b.read(s.b.spelled(t, f"llvm.masked.load.{suffix(element, w)}.p0", args))
 
 
 def reverse(s: State, x: str, element: str) -> str:

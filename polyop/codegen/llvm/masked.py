@@ -1,4 +1,4 @@
-"""Stores of a vector, or of some of its lanes."""
+"""Loads of some of the lanes of a vector, and stores of all or some."""
 
 from __future__ import annotations
 
@@ -44,3 +44,11 @@ def _opaque(s: State, element: str, width: int, raw: str) -> str:
     same = b.do(f"bitcast {t} {raw} to {word}")
     same = b.do(f'call {word} asm "", "={where},0"({word} {same})')
     return b.do(f"bitcast {word} {same} to {t}")
+
+
+def masked_load(s: State, element: str, p: str, mask: str, width: int = 0, rest: str = "zeroinitializer") -> str:
+    """The elements from `p` on for which the mask holds, and what `rest` has elsewhere."""
+    w = width or s.width
+    t = vector(element, w)
+    args = ((f"ptr align {alignment(element)}", p), (f"<{w} x i1>", mask), (t, rest))
+    return s.b.read(s.b.spelled(t, f"llvm.masked.load.{suffix(element, w)}.p0", args))

@@ -10,8 +10,8 @@ from polyop.codegen.llvm.expressions import computed_positions, operand
 from polyop.codegen.llvm.few import square_of, unless_few
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.interleave import weave, write_woven
-from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, masked_load, reverse, scalar_part
-from polyop.codegen.llvm.masked import store_vector
+from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
+from polyop.codegen.llvm.masked import masked_load, store_vector
 from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.pointers import gep, is_large
 from polyop.codegen.llvm.reach import lane_mask

@@ -210,6 +210,8 @@ class State:
                 loop = next((f for f in reversed(self.loops) if f.index == atom), None)
                 if loop is not None and atom not in self.axes:
                     known = gcd(loop.step, self.multiple(loop.lower)) if loop.lower != Affine() else loop.step
+            elif atom.op in ("min", "max"):
+                known = gcd(*map(self.multiple, atom.args))
             total = gcd(total, factor * known)
         return abs(total)
 

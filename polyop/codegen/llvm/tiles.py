@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 from polyop.codegen.llvm.addresses import Place, locate, run_along
 from polyop.codegen.llvm.index import index
-from polyop.codegen.llvm.loads import masked_load
+from polyop.codegen.llvm.masked import masked_load
 from polyop.codegen.llvm.pointers import gep, strides
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import Axis, State

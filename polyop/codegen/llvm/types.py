@@ -84,6 +84,11 @@ def iota(width: int, element: str = "i64", start: int = 0, step: int = 1) -> str
     return "<" + ", ".join(f"{element} {start + step * i}" for i in range(width)) + ">"
 
 
+def constants(values: Iterable[int], element: str = "i64") -> str:
+    """The constant vector of `values`."""
+    return "<" + ", ".join(f"{element} {x}" for x in values) + ">"
+
+
 def shuffle_mask(lanes: list[int]) -> str:
     return f"<{len(lanes)} x i32> <" + ", ".join(f"i32 {i}" for i in lanes) + ">"
 
