@@ -69,8 +69,8 @@ def elements_of(s: State, element: str, each: tuple[int, ...], mask: str) -> str
 
 
 def _room(each: tuple[int, ...]) -> int:
-    """Lanes of the vector that has all elements."""
-    return 1 << max(each).bit_length()
+    """Lanes of a vector, two or more, that has all elements."""
+    return 1 << max(1, max(each).bit_length())
 
 
 def spread(s: State, element: str, p: str, each: tuple[int, ...], mask: str | None) -> str:

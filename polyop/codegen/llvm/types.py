@@ -98,6 +98,11 @@ def constant_mask(chosen: Iterable[bool]) -> str:
     return "<" + ", ".join(f"i1 {'true' if x else 'false'}" for x in chosen) + ">"
 
 
+def opposite(mask: str) -> str:
+    """The constant mask that has the lanes which `mask`, another one, has not."""
+    return constant_mask(lane.endswith("false") for lane in mask.strip("<>").split(", "))
+
+
 def alignment(element: str) -> int:
     """The bytes that an element in memory is aligned to."""
     return {"float": 4, "double": 8, "half": 2}.get(element) or int(element[1:]) // 8
