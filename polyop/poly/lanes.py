@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Apply, Const, Load, affine, loads, names, walk
+from polyop.ir.expr import Affine, Apply, Const, Load, Quasi, affine, loads, names, walk
 from polyop.ir.options import SHORT
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
@@ -182,14 +182,14 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
     """
     total = 0
     for s in stmts:
-        own = plan.classes[s.name].values()
-        if loop not in own:
+        if loop not in plan.classes[s.name].values():
             continue
         weight = 3 if s.kind == UPDATE and set(s.dims) - written(s) else 1
         for load in dict.fromkeys(s.reads) if once else s.reads:
             if load.source in free:
                 continue
-            step = stride(plan, s, unclamped(load, [i for i in s.dims if plan.classes[s.name].get(i) == loop]), loop)
+            own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
+            step = stride(plan, s, unbent(load, own) if plan.target.masks else unclamped(load, own), loop)
             near = spacing(plan, s, load, loop) in range(2, NEAR + 1)
             total += weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
         if s.target.source in free:
@@ -202,16 +202,35 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
 
 def unclamped(load: Load, own: list[str]) -> Load:
     """`load` as it is where no minimum or maximum along the iterators `own` holds it back: `X[i - 2]` of `X[max(i - 2, 0)]`."""
-    def free(x: Affine) -> Affine:
-        total = Affine(const=x.const)
-        for atom, factor in x.terms:
-            part = affine(atom)
-            if not isinstance(atom, str) and atom.op in ("min", "max") and names(part) & set(own):
-                part = max(map(free, atom.args), key=lambda a: (any(map(a.factor, own)), sum(map(a.factor, own))))
-            total = total + part * factor
-        return total
+    def free(atom: Quasi) -> Affine:
+        if atom.op not in ("min", "max"):
+            return affine(atom)
+        return max((_mapped(a, own, free) for a in atom.args), key=lambda a: (any(map(a.factor, own)), sum(map(a.factor, own))))
 
-    return replace(load, index=tuple(free(p) if isinstance(p, Affine) else p for p in load.index))
+    return replace(load, index=tuple(_mapped(p, own, free) if isinstance(p, Affine) else p for p in load.index))
+
+
+def unbent(load: Load, own: list[str]) -> Load:
+    """`load` as it counts for lanes along `own`: `X[i]` of `X[i/2]`, of which lanes side by side read few elements side by side.
+
+    What repeats itself in each vector is none: `W[0]` of `W[i % 4]`. Vectors begin at multiples of powers of two alone.
+    """
+    def straight(atom: Quasi) -> Affine:
+        d = atom.args[1].const if atom.op in ("div", "mod") else 3
+        if d & (d - 1):
+            return affine(atom)
+        return _mapped(atom.args[0], own, straight) if atom.op == "div" else affine(0)
+
+    load = unclamped(load, own)
+    return replace(load, index=tuple(_mapped(p, own, straight) if isinstance(p, Affine) else p for p in load.index))
+
+
+def _mapped(x: Affine, own: list[str], f: Callable[[Quasi], Affine]) -> Affine:
+    """`x` with what `f` makes of the quotients, remainders, minima and maxima of the iterators `own`."""
+    total = affine(x.const)
+    for atom, factor in x.terms:
+        total = total + (affine(atom) if isinstance(atom, str) or not names(affine(atom)) & {*own} else f(atom)) * factor
+    return total
 
 
 def is_turned_back(plan: Plan, cluster: Cluster, lane: str) -> bool:
