@@ -117,8 +117,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
 
 def _is_dots_in_place(x: Reads) -> bool:
     """Whether there are so few rows that little is used twice, and lanes along the contraction read it in place."""
-    end = x.unit(x.right, x.long)
-    return 0 < x.heads <= DOTS_MOST and end is not None and x.unit(x.left, x.long) == end
+    end = x.straight(x.right, x.long)
+    return 0 < x.heads <= DOTS_MOST and end is not None and x.straight(x.left, x.long) == end
 
 
 def _is_streamed(x: Reads) -> bool:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Apply, Const, Load, Quasi, affine, loads, names, walk
+from polyop.ir.expr import Affine, Apply, Const, Load, loads, walk
 from polyop.ir.options import SHORT
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
@@ -14,7 +14,7 @@ from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, multiplied, others, sharing
-from polyop.poly.strides import spacing, stride
+from polyop.poly.strides import spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
@@ -197,39 +197,6 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         step = stride(plan, s, s.target, loop)
         near = plan.target.masks and spacing(plan, s, s.target, loop) in range(2, NEAR + 1)
         total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
-    return total
-
-
-def unclamped(load: Load, own: list[str]) -> Load:
-    """`load` as it is where no minimum or maximum along the iterators `own` holds it back: `X[i - 2]` of `X[max(i - 2, 0)]`."""
-    def free(atom: Quasi) -> Affine:
-        if atom.op not in ("min", "max"):
-            return affine(atom)
-        return max((_mapped(a, own, free) for a in atom.args), key=lambda a: (any(map(a.factor, own)), sum(map(a.factor, own))))
-
-    return replace(load, index=tuple(_mapped(p, own, free) if isinstance(p, Affine) else p for p in load.index))
-
-
-def unbent(load: Load, own: list[str]) -> Load:
-    """`load` as it counts for lanes along `own`: `X[i]` of `X[i/2]`, of which lanes side by side read few elements side by side.
-
-    What repeats itself in each vector is none: `W[0]` of `W[i % 4]`. Vectors begin at multiples of powers of two alone.
-    """
-    def straight(atom: Quasi) -> Affine:
-        d = atom.args[1].const if atom.op in ("div", "mod") else 3
-        if d & (d - 1):
-            return affine(atom)
-        return _mapped(atom.args[0], own, straight) if atom.op == "div" else affine(0)
-
-    load = unclamped(load, own)
-    return replace(load, index=tuple(_mapped(p, own, straight) if isinstance(p, Affine) else p for p in load.index))
-
-
-def _mapped(x: Affine, own: list[str], f: Callable[[Quasi], Affine]) -> Affine:
-    """`x` with what `f` makes of the quotients, remainders, minima and maxima of the iterators `own`."""
-    total = affine(x.const)
-    for atom, factor in x.terms:
-        total = total + (affine(atom) if isinstance(atom, str) or not names(affine(atom)) & {*own} else f(atom)) * factor
     return total
 
 

@@ -11,7 +11,7 @@ from polyop.ir.registers import is_narrow
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.roles import CONTRACTED, ROW, Contraction, is_movable, is_window, iterators_of, stands_alone, written_order
-from polyop.poly.strides import spacing, stride
+from polyop.poly.strides import spacing, stride, unbent
 
 WINDOW = 3  # what the extent of an index that is added to another is taken for, where nothing is known
 
@@ -62,6 +62,10 @@ class Reads:
     def unit(self, load: Load, pool: tuple[str, ...]) -> str | None:
         """That of the iterators `pool` along which `load` has unit stride."""
         return unit_of(self.plan, self.what, load, pool)
+
+    def straight(self, load: Load, pool: tuple[str, ...]) -> str | None:
+        """That of the iterators `pool` along which lanes of `load` lie side by side: `j` of `W[n, j/2]`, too."""
+        return self.unit(unbent(load, [*pool]), pool) if self.plan.target.masks else self.unit(load, pool)
 
     def spacing(self, load: Load, iterator: str) -> int | None:
         u = self.what.update

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, expr_names, names, quasi, substitute
+from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, names, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Serial
@@ -42,6 +43,39 @@ def unit_of(plan: Plan, load: Load) -> int | None:
     """The dimension of unit stride of what `load` reads or writes, if there is one."""
     is_temp = plan.scop.op.tensor(load.source).role == "temp"
     return len(load.index) - 1 if is_temp else plan.layout.unit(load.source)
+
+
+def unclamped(load: Load, own: list[str]) -> Load:
+    """`load` as it is where no minimum or maximum along the iterators `own` holds it back: `X[i - 2]` of `X[max(i - 2, 0)]`."""
+    def free(atom: Quasi) -> Affine:
+        if atom.op not in ("min", "max"):
+            return affine(atom)
+        return max((_mapped(a, own, free) for a in atom.args), key=lambda a: (any(map(a.factor, own)), sum(map(a.factor, own))))
+
+    return replace(load, index=tuple(_mapped(p, own, free) if isinstance(p, Affine) else p for p in load.index))
+
+
+def unbent(load: Load, own: list[str]) -> Load:
+    """`load` as it counts for lanes along `own`: `X[i]` of `X[i/2]`, of which lanes side by side read few elements side by side.
+
+    What repeats itself in each vector is none: `W[0]` of `W[i % 4]`. Vectors begin at multiples of powers of two alone.
+    """
+    def straight(atom: Quasi) -> Affine:
+        d = atom.args[1].const if atom.op in ("div", "mod") else 3
+        if d & (d - 1):
+            return affine(atom)
+        return _mapped(atom.args[0], own, straight) if atom.op == "div" else affine(0)
+
+    load = unclamped(load, own)
+    return replace(load, index=tuple(_mapped(p, own, straight) if isinstance(p, Affine) else p for p in load.index))
+
+
+def _mapped(x: Affine, own: list[str], f: Callable[[Quasi], Affine]) -> Affine:
+    """`x` with what `f` makes of the quotients, remainders, minima and maxima of the iterators `own`."""
+    total = affine(x.const)
+    for atom, factor in x.terms:
+        total = total + (affine(atom) if isinstance(atom, str) or not names(affine(atom)) & {*own} else f(atom)) * factor
+    return total
 
 
 def lower_bound(plan: Plan, s: Stmt, loop: str, axes: Axes, asked: Sequence[Affine] = ()) -> Affine:

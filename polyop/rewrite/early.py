@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.ir.expr import Affine, Apply, Expr, Load, affine, expr_names, is_computed, loads, names, volume
+from polyop.ir.expr import Affine, Apply, Expr, Load, Quasi, affine, expr_names, is_computed, loads, names, volume
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import Options
 from polyop.rewrite.contracted import is_window
@@ -33,6 +33,10 @@ FAR = 2
 """How many times as many if it leaves the cache."""
 APART = 9
 """The same of one made of what lies in several orders, or of several rows along the sum, however large: no tile copies that."""
+
+BENT = 64
+"""The same of one of which several terms are made of one element, so that each tile computes it again for each of them; where
+that lies across the columns besides, as many as of one that is apart: it is gathered for each term else, and bytes one by one."""
 
 
 def plain_products(op: Op, options: Options) -> Op:
@@ -80,10 +84,14 @@ def find_early(op: Op) -> tuple[Early, ...]:
                 continue
             if not core.dtype.is_float or not _is_shared(op, s, core, at, {}):
                 continue
-            is_apart = _is_apart([y for z in beside or [core] for y in loads(z)], kept[-1])
+            own = [y for z in beside or [core] for y in loads(z)]
+            is_apart, is_bent = _is_apart(own, kept[-1]), _is_bent(own, at - {*kept})
             least = APART if is_apart else ROWS if kept[-1] in at else COLUMNS
+            if is_bent:
+                least = min(least, APART if any(_is_across(y, kept[-1]) for y in own) else BENT)
             found.append(Early(reads[0].source, tuple(extents[i] for i in extents if i in at),
-                               tuple(extents[i] for i in kept if i not in at), core.dtype.bytes_, least, 1 if is_apart else FAR))
+                               tuple(extents[i] for i in kept if i not in at), core.dtype.bytes_, least,
+                               1 if is_apart or is_bent else FAR))
             gone += beside
     return tuple(found)
 
@@ -98,8 +106,19 @@ def to_make_early(found: Sequence[Early], sizes: Mapping[str, int], room: int) -
 def _is_apart(reads: Sequence[Load], lane: str) -> bool:
     """Whether these lie in several orders, as the two halves of a symmetric matrix, or what has the lanes lies another way."""
     distinct = {*reads}
-    across = any(lane in expr_names(y) and len(y.index) > 1 and y.index[-1] != affine(lane) for y in distinct)
+    across = any(_is_across(y, lane) for y in distinct)
     return len(distinct) > 1 and (across or len({y.source for y in distinct}) < len(distinct))
+
+
+def _is_across(y: Load, lane: str) -> bool:
+    """Whether what has the lanes lies another way."""
+    return lane in expr_names(y) and len(y.index) > 1 and y.index[-1] != affine(lane)
+
+
+def _is_bent(reads: Sequence[Load], added: frozenset[str]) -> bool:
+    """Whether several terms of the sum over `added` are made of one element, as those that are digits of a word."""
+    return any(isinstance(a, Quasi) and names(affine(a)) & added
+               for y in reads for p in y.index if isinstance(p, Affine) for a, _ in p.terms)
 
 
 def _is_made(core: Expr, beside: Sequence[Expr]) -> bool:
