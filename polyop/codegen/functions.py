@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from polyop.codegen.convert import cast, round_to
 from polyop.codegen.vecmath.ops import Function, V
-from polyop.codegen.vecmath.table import FLOAT, FROM
+from polyop.codegen.vecmath.table import FLOAT
 from polyop.ir.dtypes import BF16, BOOL, F16, DType
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.scalars import BINARY_FLOAT, COMPARE, UNARY_FLOAT
@@ -100,8 +100,6 @@ def _float(fn: str, xs: list[V], t: DType, target: Target) -> V:
             out = x * xs[1] + xs[2]
         case "sqrt":
             out = x.sqrt()
-        case _ if fn in FROM:
-            out = FROM[fn](x, xs[1])
         case _ if fn in FLOAT:
             digits = t.name if t in (F16, BF16) and x.flags else ""
             out = FLOAT[fn](*(y.to_digits(digits) for y in xs)).to_digits("")

@@ -49,7 +49,7 @@ def value_of(s: State, e: Expr, active: Active = ()) -> Value:
         case Apply(fn="div", args=(a, d), dtype=t) if d in s.inverses and a.dtype == d.dtype == t:
             return _divided(s, value_of(s, a, active), s.inverses[d], t)
         case Apply(fn="select", args=(Apply(args=args), _, _), dtype=t) if (power := power_from(s, e)) is not None:
-            return combine(s, f"{power.fn}_from", tuple(value_of(s, x, active) for x in args), t, t)
+            return combine(s, power.fn, tuple(value_of(s, x, active) for x in args), t, t)
         case Apply(fn="select", args=(c, a, b), dtype=t):
             return _select(s, c, a, b, t, active)
         case Apply(fn="and" | "or", args=(a, b), dtype=t) if a.dtype == BOOL:
@@ -149,7 +149,7 @@ def function(s: State, fn: str, xs: list[V], source: DType, t: DType) -> V:
     """`fn(xs)`; through a function of its own where it is long and often needed."""
     if fn == "cast":
         return cast(xs[0], source, t, s.shared.target)
-    if (fn.removesuffix("_from"), source.name) in s.shared.heavy or (source.is_float and INSTRUCTIONS.get(fn, 0) >= ALWAYS):
+    if (fn, source.name) in s.shared.heavy or (source.is_float and INSTRUCTIONS.get(fn, 0) >= ALWAYS):
         return shared_function(s, fn, xs, source, t)
     return apply(fn, xs, source, t, s.shared.target)
 

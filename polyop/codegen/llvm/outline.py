@@ -14,7 +14,7 @@ def shared_function(s: State, fn: str, xs: list[V], source: DType, t: DType) -> 
     """A call of `fn`, whose body is written once for each type."""
     w = xs[0].width
     element = register(t)
-    name = f"pop.{fn}.{source.name}.{suffix(xs[0].element, w)}"
+    name = f"pop.{fn}{len(xs)}.{source.name}.{suffix(xs[0].element, w)}"
     text = s.b.text
     if name not in text.outlined:
         text.outlined.add(name)

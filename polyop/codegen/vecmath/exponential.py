@@ -8,6 +8,8 @@ once, denormals included.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from polyop.codegen.vecmath.ops import V, polynomial, row
 
 LOG2E = 1.4426950408889634
@@ -33,6 +35,8 @@ TOP = {"float": 89.0, "double": 710.0}
 """e^x is inf here."""
 BOTTOM = {"float": -104.0, "double": -746.0}
 """e^x is 0 here."""
+BOTTOM2 = {"float": -152.0, "double": -1077.0}
+"""2^x is 0 here."""
 MAGIC = {"float": 12582912.0, "double": 6755399441055744.0}
 """1.5 2^(p-1): added to a small integer it leaves that integer in the low bits."""
 BIAS = {"float": (127, 23), "double": (1023, 52)}
@@ -59,6 +63,11 @@ def above(x: V, bottom: V | float, order: str = "ugt") -> tuple[V, V]:
     though it is 0 then, and one of 0 takes none.
     """
     return x.cmp(order, bottom), x if x.scales else x.most(bottom)
+
+
+def _from(x: V, bottom: V | None, own: Mapping[str, float]) -> tuple[V, V]:
+    """`above` one's `own` bottom, where a power is 0 already; or from another one on, where it is not yet."""
+    return above(x, own[x.element]) if bottom is None else above(x, bottom, "uge")
 
 
 def nearest(x: V, factor: float) -> V:
@@ -90,31 +99,16 @@ def exp2_reduced(f: V) -> V:
     return polynomial(f, tuple(c * LN2**k for k, c in enumerate((1.0, 1.0, *row(TAIL, f)))))
 
 
-def exp(x: V) -> V:
-    return _exp(*above(x.least(TOP[x.element]), BOTTOM[x.element]))
-
-
-def exp_from(x: V, bottom: V) -> V:
-    """x < bottom ? 0 : e^x, in as many instructions as e^x, for a bottom between e^x's own and 0."""
-    return _exp(*above(x.least(TOP[x.element]), bottom, "uge"))
-
-
-def _exp(some: V, x: V) -> V:
+def exp(x: V, bottom: V | None = None) -> V:
+    """e^x; or x < bottom ? 0 : e^x, in as many instructions, for a bottom between e^x's own and 0."""
+    some, x = _from(x.least(TOP[x.element]), bottom, BOTTOM)
     n, r = reduced(x)
     return scale(some.pick(exp_reduced(r), 0.0), n)
 
 
-def exp2(x: V) -> V:
-    bias, bits = BIAS[x.element]
-    return _exp2(*above(x.least(float(bias + 2)), float(-bias - bits - 2)))
-
-
-def exp2_from(x: V, bottom: V) -> V:
-    """x < bottom ? 0 : 2^x, in as many instructions as 2^x, for a bottom between 2^x's own and 0."""
-    return _exp2(*above(x.least(float(BIAS[x.element][0] + 2)), bottom, "uge"))
-
-
-def _exp2(some: V, x: V) -> V:
+def exp2(x: V, bottom: V | None = None) -> V:
+    """2^x; or x < bottom ? 0 : 2^x, as `exp`."""
+    some, x = _from(x.least(float(BIAS[x.element][0] + 2)), bottom, BOTTOM2)
     n = x.rint()
     return scale(some.pick(exp_reduced((x - n) * LN2), 0.0), n)
 

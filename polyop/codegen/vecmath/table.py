@@ -19,10 +19,8 @@ FLOAT: dict[str, Function] = {
     "erf": error.erf, "gelu": error.gelu, "rsqrt": _rsqrt, "mod": remainder.mod, "nextafter": remainder.nextafter,
 }
 
-FROM: dict[str, Function] = {"exp_from": exponential.exp_from, "exp2_from": exponential.exp2_from}
-"""Functions that are 0 where their argument is less than a second one, which is at most 0 and above where they become 0."""
-BOTTOM = {("exp", "f32"): -104.0, ("exp", "f64"): -746.0, ("exp2", "f32"): -152.0, ("exp2", "f64"): -1077.0}
-"""What that is for functions which have such a form."""
+BOTTOM = {"exp": exponential.BOTTOM, "exp2": exponential.BOTTOM2}
+"""Functions that take another one as a second argument, and where they become 0 themselves."""
 
 ALWAYS = 1 << 20
 """The length of a function with branches: it always has a body of its own."""
