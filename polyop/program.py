@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 from polyop import standard
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import fail
-from polyop.ir.interface import Choice
+from polyop.ir.interface import Choice, Interface
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.span import Source
@@ -62,7 +62,7 @@ def op(text: str, name: str | None = None, *, options: Options | None = None) ->
         raise fail("E101", f"the text of an operator is a str, got a {type(text).__name__}")
     source, recalled = Source("<string>", text), Recalled("text", text, name or "")
     if recalled.interface:
-        return _again(recalled, lambda: parse(source), options_of(options), (again, (source.name, text, recalled.interface.name)))
+        return _of_text(recalled, recalled.interface, source, options_of(options), "x86")
     program = parse(source)
     names = [o.name for o in program.ops]
     if name is None:
@@ -100,7 +100,7 @@ def _of_file(source: Source, name: str, options: Options, target: str = "x86") -
     """The operator `name` of a file that has it."""
     recalled = Recalled("text", source.text, name)
     if recalled.interface:
-        return _again(recalled, lambda: _parsed(source), options, (again, (source.name, source.text, name)), target)
+        return _of_text(recalled, recalled.interface, source, options, target)
     return operator(_parsed(source), name, options, target, recalled)
 
 
@@ -133,7 +133,7 @@ def of_library(name: str, options: Options, target: str) -> Operator:
     """An operator of the standard library for `target`."""
     recalled = Recalled("library", name)
     if recalled.interface:
-        return _again(recalled, lambda: standard.alone(name), options, (again_of_library, (name,)), target)
+        return _again(recalled, recalled.interface, lambda: standard.alone(name), options, (again_of_library, (name,)), target)
     if name not in standard.index():
         raise fail("E201", f"the library has no operator `{name}`" + _meant(name, list(standard.index())))
     return operator(standard.alone(name), name, options, target, recalled)
@@ -160,12 +160,15 @@ def operator(program: syntax.Program, name: str, options: Options, target: str =
                     (again, (source.name, source.text, name)), partial(recalled.keep, found) if recalled else None)
 
 
-def _again(recalled: Recalled, program: Callable[[], syntax.Program], options: Options,
-           made: tuple[Callable[..., Operator], tuple[str, ...]], target: str = "x86") -> Operator:
-    """The Operator that is `recalled`; its `program` is asked for when something else of it is needed than what was kept."""
-    interface = recalled.interface
-    assert interface is not None
+def _of_text(recalled: Recalled, interface: Interface, source: Source, options: Options, target: str) -> Operator:
+    """`_again` for an operator of a text that somebody gave."""
+    made = again, (source.name, source.text, interface.name)
+    return _again(recalled, interface, lambda: _parsed(source), options, made, target)
 
+
+def _again(recalled: Recalled, interface: Interface, program: Callable[[], syntax.Program], options: Options,
+           made: tuple[Callable[..., Operator], tuple[str, ...]], target: str) -> Operator:
+    """The Operator that is `recalled`; its `program` is asked for when something else of it is needed than what was kept."""
     def instantiate(c: Choice) -> Op:
         found = recalled.op(c)
         return found if found else maker(program(), interface.name)(dict(c.dtypes), dict(c.consts), c.rest)
