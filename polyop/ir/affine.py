@@ -49,12 +49,9 @@ class Affine:
     def __add__(self, other: Affine | int) -> Affine:
         if isinstance(other, int):
             return Affine(self.terms, self.const + other)
-        if not self.terms or not other.terms:
-            return Affine(self.terms or other.terms, self.const + other.const)
-        total = dict(self.terms)
-        for atom, factor in other.terms:
-            total[atom] = total.get(atom, 0) + factor
-        return _sum(total, self.const + other.const)
+        if not self.terms:
+            return Affine(other.terms, self.const + other.const)
+        return _plus(self, other, 1)
 
     def __mul__(self, factor: int) -> Affine:
         if factor == 1:
@@ -62,12 +59,7 @@ class Affine:
         return Affine(tuple((a, f * factor) for a, f in self.terms), self.const * factor) if factor else Affine()
 
     def __sub__(self, other: Affine | int) -> Affine:
-        if isinstance(other, int) or not other.terms:
-            return Affine(self.terms, self.const - (other if isinstance(other, int) else other.const))
-        total = dict(self.terms)
-        for atom, factor in other.terms:
-            total[atom] = total.get(atom, 0) - factor
-        return _sum(total, self.const - other.const)
+        return Affine(self.terms, self.const - other) if isinstance(other, int) else _plus(self, other, -1)
 
     def __str__(self) -> str:
         parts = [f"{'' if f == 1 else '-' if f == -1 else f'{f}*'}{a}" for a, f in self.terms]
@@ -89,6 +81,16 @@ class Affine:
     def factor(self, name: str) -> int:
         """The factor of `name` outside any Quasi."""
         return dict(self.terms).get(name, 0)
+
+
+def _plus(x: Affine, y: Affine, sign: int) -> Affine:
+    """`x + y`, or `x - y` where the sign is -1."""
+    if not y.terms:
+        return Affine(x.terms, x.const + sign * y.const)
+    total = dict(x.terms)
+    for atom, factor in y.terms:
+        total[atom] = total.get(atom, 0) + sign * factor
+    return _sum(total, x.const + sign * y.const)
 
 
 def _sum(factors: Mapping[Atom, int], const: int) -> Affine:
