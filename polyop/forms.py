@@ -114,9 +114,14 @@ def _cut(op: Op, options: Options, target: Target) -> Op:
         return cut
     in_shares = partial(cut_into_shares, few=dict(options.shares), alone=options.threads or not on_cpu, feeds=on_cpu)
     made = in_shares(cut)
-    if made is not cut and options.rung == "tuned" and on_cpu and not chains_of(made):
+    if made is not cut and _clears_faint(options, target) and not chains_of(made):
         made = in_shares(without_faint(cut))
     return made
+
+
+def _clears_faint(options: Options, target: Target) -> bool:
+    """Whether powers that are denormal are made 0, which CPUs take long for."""
+    return options.rung == "tuned" and target.family == "x86"
 
 
 def in_tiles(cut: Op, options: Options) -> Form | None:
@@ -204,5 +209,5 @@ def rounded(form: Form, options: Options, target: Target) -> Form:
     """
     if form.tiled or options.numerics == "strict":
         return form
-    op = without_faint(form.op) if options.rung == "tuned" and target.family == "x86" else form.op
+    op = without_faint(form.op) if _clears_faint(options, target) else form.op
     return replace(form, op=rounded_apart(op, target))

@@ -114,12 +114,9 @@ def inside_reads(o: Places) -> Iterator[Fault]:
         found = _outside(a, o)
         if found:
             sizes, at = found
-            point = {i: v for i, v in at.items() if i in expr_names(a.load)}
-            element = spot(a.load, sizes | at)
-            says = f"{equations(point)} reads {element}" if point else f"reads {element}"
             shown = a.load.span.text if a.load.span else str(a.load)
             yield fail("E311", f"`{a.load.source}` is read outside its bounds", a.load.span or o.step(a.stmt).span,
-                       says + _shown(o, a.stmt, a.load, sizes),
+                       _outside_at(o, a, sizes, at, "reads"),
                        _sizes_as_indices(o, a) or f"give the value outside: `({shown} else 0)`")
 
 
@@ -139,10 +136,14 @@ def inside_writes(o: Places) -> Iterator[Fault]:
         found = _outside(a, o) if a.stmt.kind != INIT else None
         if found:
             sizes, at = found
-            point = {i: v for i, v in at.items() if i in expr_names(a.load)}
-            says = f"{equations(point)} writes {spot(a.load, sizes | at)}".lstrip() + _shown(o, a.stmt, a.load, sizes)
-            yield fail("E312", f"`{a.load.source}` is written outside its bounds", a.load.span or o.step(a.stmt).span, says,
-                       _sizes_as_indices(o, a))
+            yield fail("E312", f"`{a.load.source}` is written outside its bounds", a.load.span or o.step(a.stmt).span,
+                       _outside_at(o, a, sizes, at, "writes"), _sizes_as_indices(o, a))
+
+
+def _outside_at(o: Places, a: Access, sizes: dict[str, int], at: dict[str, int], verb: str) -> str:
+    """Which element `a` reads or writes there, and where that is."""
+    point = {i: v for i, v in at.items() if i in expr_names(a.load)}
+    return f"{equations(point)} {verb} {spot(a.load, sizes | at)}".lstrip() + _shown(o, a.stmt, a.load, sizes)
 
 
 # --- once, in full ---------------------------------------------------------------------------------------------------

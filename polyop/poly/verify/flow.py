@@ -155,7 +155,7 @@ def last_before(e: Entry, writes: Sequence[Write]) -> tuple[isl.UnionMap, isl.Se
             stages.setdefault(key, []).append((w.site, m))
     for _, found in sorted(stages.items(), key=lambda x: x[0], reverse=True):
         here = [(s, m) for s, m in ((s, m.intersect_domain(rest)) for s, m in found) if not m.is_empty()]
-        for m in _latest([(s, m if _is_function(m) else m.lexmax()) for s, m in here]):
+        for m in _latest([(s, _last_of_each(m)) for s, m in here]):
             out = out.union(isl.UnionMap.from_map(m))
         for _, m in here:
             rest = rest.subtract(m.domain())
@@ -164,12 +164,14 @@ def last_before(e: Entry, writes: Sequence[Write]) -> tuple[isl.UnionMap, isl.Se
     return out, rest
 
 
-def _is_function(m: isl.Map) -> bool:
-    """Whether `m` gives each entry one execution. To ask takes a fiftieth of `lexmax`, which gives many pieces besides:
+def _last_of_each(m: isl.Map) -> isl.Map:
+    """The last execution that `m` gives an entry, which is all of `m` where it gives each of them one.
+
+    To ask whether it does takes a fiftieth of `lexmax`, which gives many pieces besides:
 
         { E[i, j] -> N[p, q, r] : i = 32 p + 16 q + r and 0 <= q <= 1 and 0 <= r <= 15 }
     """
-    return bool(m.plain_is_single_valued() or m.is_single_valued())
+    return m if m.is_single_valued() else m.lexmax()
 
 
 def _latest(found: list[tuple[Site, isl.Map]]) -> list[isl.Map]:
