@@ -17,7 +17,8 @@ from polyop.ir.scalars import UNARY_FLOAT
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
-_STEPS, _ATOMS = 4, 34  # turns of atoms that are all written out; what a turn of more has, 16 products: NVRTC takes 5 to 9 % less
+_STEPS = 4  # turns of atoms that are all written out
+_ATOMS = 34  # statements of more: 16 products of tiles of 16 x 8 and what these read, with which NVRTC takes 5 to 9 % less
 _FUNCTION = 3  # statements that an exponential stands for: 32 at once took all registers of a thread on gfx1100, and a minute
 
 
@@ -147,10 +148,10 @@ def _unrolled(n: For, beside: int) -> str:
     if any(isinstance(x, Barrier) for x in walk(n.body)):
         return "#pragma unroll 1"
     copies = sum(_copies(x) for x in n.body)
-    trips, most = -(-n.upper.const // n.step), (_WRITTEN - beside) // copies
+    trips, most = -(-n.upper.const // n.step), max(1, (_WRITTEN - beside) // copies)
     if trips > _STEPS and any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(n.body)):
         most = min(most, max(1, _ATOMS // copies))
-    return "#pragma unroll" if trips <= most else f"#pragma unroll {max(1, most)}"
+    return "#pragma unroll" if trips <= most else f"#pragma unroll {most}"
 
 
 def _copies(n: Node) -> int:

@@ -37,7 +37,7 @@ EDGE, WHOLE = 32, 256
 LEAST, MOST = 8, 16
 """Registers of one tile of a matrix unit for a turn: fewer would be moved too often."""
 
-_FUNCTION, _DIVISION = 8, 8  # elements that are as long as a function of a float, or a division
+_FUNCTION = 8  # elements that are as long as a function of a float, or a division
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def weight(nodes: tuple[Node, ...], scope: Scope) -> int:
 def of_one(s: Store) -> int:
     """The weight of one element's store."""
     fns = [x.fn for x in walk_expr(s.expr) if isinstance(x, Apply)]
-    return 1 + _FUNCTION * sum(f in UNARY_FLOAT for f in fns) + _DIVISION * sum(f in ("div", "mod", "pow") for f in fns)
+    return 1 + _FUNCTION * sum(f in UNARY_FLOAT or f in ("div", "mod", "pow") for f in fns)
 
 
 def rolled(n: For, scope: Scope) -> tuple[tuple[Node, ...], list[str]] | None:

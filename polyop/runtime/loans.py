@@ -24,11 +24,11 @@ LIKE = 4
 
 TURNED = 2
 """How many times as much a call counts that is carried out with lanes along another dimension: contractions took 0.85 to 1.7
-times as long so.
+times as long so, convolutions of four filters 2.5 to 2.9.
 """
 
 EMPTY = 8
-"""The same where few rows, or what else is asked for, may leave most of these lanes empty."""
+"""The same where few rows, or what else is asked for, may leave most of these lanes empty: assumed, not measured."""
 
 TIMES = 3
 """How often calls of one look take another's kernel, if others come between them; else once."""
