@@ -93,11 +93,12 @@ def test_a_thorough_rehearsal_takes_every_order(monkeypatch: pytest.MonkeyPatch)
     assert seen == [("forward", "late"), ("backward", "late"), ("shuffled", "late")]
 
 
-def test_a_fault_in_one_order_is_one_of_the_call(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fault_in_one_order_is_one_of_the_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     def run(*_: object, order: str, **__: object) -> Report:
         return Report(None, (emulated.Finding("race", "k", "X", (0,), "by all"),) if order == "shuffled" else ())
 
     monkeypatch.setattr(emulated, "run", run)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     called(TEXT, "bump", "cuda:sm_80")(X=X.copy())
     with pytest.raises(InternalError, match="threads shuffled: race in k"):
         called(TEXT, "bump", "cuda:sm_80", thorough=True)(X=X.copy())
