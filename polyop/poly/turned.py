@@ -8,6 +8,8 @@
     unturn      Y[c_t + c_p, n_c + n_v] = out[d + n_v, c_p]                 lanes n_v: squares are transposed again
     keep        out[n_d, c_v]           = out[width + n_d, c_v]             the last d steps, which the next square reads
 
+What other statements write before a sequence is fetched with its first square:  out[n_d, c_v] = Y[c_t + c_v, start - d + n_d]
+
 Each sequence is computed in the order in which it is written down, so that rounding stays what it was. The results of a
 square lie in work space, which stays in L1 however long sequences are. A step of one addition or multiplication gains only where
 there are sequences enough in a call, and their results stay in L2 (`Options.abreast`). A vector at a time is best: two or four
@@ -59,7 +61,7 @@ def choose(plan: Plan, cluster: Cluster) -> TurnedStrategy | None:
         return None
     own = plan.classes[s.name]
     beside = [own[p.name] for p in s.target.index if isinstance(p, Affine) and p.name and own.get(p.name) in cluster.shell]
-    if not beside or any(not (runs_back(s, x, d) if x.source == s.target.source else
+    if has_guards(s) is None or not beside or any(not (runs_back(s, x, d) if x.source == s.target.source else
                               turns(plan, s, x, serial) or lies_so(plan, s, x, beside[-1])) for x in loads(s.expr)):
         return None
     return TurnedStrategy(beside[-1], serial, plan.target.lanes(plan.lane_bytes))
@@ -85,6 +87,12 @@ def steps_back(s: Stmt, d: int) -> int:
     """How far back in its sequence the elements lie that `s` reads, at most."""
     places = ((s.target.index[d], x.index[d]) for x in loads(s.expr) if x.source == s.target.source)
     return max((p - q).const for p, q in places if isinstance(p, Affine) and isinstance(q, Affine))
+
+
+def has_guards(s: Stmt) -> bool | None:
+    """Whether nothing is before a sequence of `s`; False, if other statements write that; None, if it is unclear."""
+    guarded = {bool(x.guard) for x in loads(s.expr) if x.source == s.target.source}
+    return guarded.pop() if len(guarded) == 1 else None
 
 
 def turns(plan: Plan, s: Stmt, load: Load, serial: str) -> bool:
@@ -143,6 +151,15 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: TurnedStrategy) -
         found = substitute_expr(beside(x, at, lane), plan.values(s, at))
         assert isinstance(found, Load)
         return found
+
+    if not has_guards(s):
+        at = {**inside("v", "i"), n: Axis((Coord(f"{n}_c", width),), start)}
+        by = affine(f"{n}_d") - back
+        index = tuple(p + by if k == d and isinstance(p, Affine) else p for k, p in enumerate(s.target.index))
+        found, here = (substitute_expr(replace(s.target, index=index), plan.values(s, at)), place(s.target, at, f"{c}_v"))
+        fetched = replace(here, index=(affine(f"{n}_d"), *here.index[1:]))
+        name = b.move(f"{s.name}_fetch", s, at, loops, fetched, found, extra=(Coord(f"{n}_d", 1, back),), only=(f"{n}_c = 0",))
+        packs += bands((f"{c}_v", f"{n}_d"), name)
 
     at = inside("v", "i")
     value = map_loads(s.expr, lambda x: turned.get(x) or (beside(x, at, f"{c}_v") if x.source == t.name else x))
