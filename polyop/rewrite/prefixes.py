@@ -4,6 +4,9 @@
     Y[b] max= X[k]  where k > b                                  Y[b] = b < N - 1 ? max(Y[b + 1], X[b + 1]) : -inf
     Y[b] += X[k, r]  where k <= b                                t[b] += X[b, r];  Y[b] = (b > 0 ? Y[b - 1] : 0) + t[b]
 
+    Y[a, b] += X[j, k]  where j <= a, k <= b                     t[a, b] += X[a, k] where k <= b
+                                                                 Y[a, b] = (a > 0 ? Y[a - 1, b] : 0) + t[a, b]
+
 Terms must do without the position: N of them are combined instead of N^2 / 2, in the order of the text where it goes forwards.
 """
 
@@ -23,6 +26,7 @@ class _Prefix:
     """A reduction over `over` up to (`back`: from) the position `at`, both of which go through `extent`.
 
     beside   whether the term at the position itself is left out
+    rest     what else is asked of the terms, of which none of this has a part
     """
 
     at: str
@@ -30,15 +34,17 @@ class _Prefix:
     extent: Affine
     back: bool
     beside: bool
+    rest: tuple[Affine, ...] = ()
 
 
 def as_recurrences(op: Op) -> Op:
-    """`op` with such reductions as recurrences."""
+    """`op` with such reductions as recurrences; of several conditions, one after the other."""
     taken = all_names(op)
     found = {id(s): p for s in op.steps if (p := _prefix(op, s))}
     written = {s.target.source for s in op.steps if id(s) in found}
-    return with_steps(op, lambda s: _instead(op, s, found.get(id(s)), taken) if id(s) in found else
+    made = with_steps(op, lambda s: _instead(op, s, found.get(id(s)), taken) if id(s) in found else
                       ((), ()) if s.target.source in written else None)
+    return as_recurrences(made) if any(p.rest for p in found.values()) else made
 
 
 def _instead(op: Op, s: Step, p: _Prefix | None, taken: set[str]) -> Instead | None:
@@ -50,8 +56,10 @@ def _instead(op: Op, s: Step, p: _Prefix | None, taken: set[str]) -> Instead | N
     if len(kept) + 1 < len(s.ranges):  # the rest is reduced first
         t = replace(op.tensor(s.target.source), name=fresh(f"{s.target.source}_each", taken), role="temp", span=None)
         place = replace(s.target, source=t.name)
-        rest = tuple(r for r in s.ranges if r.index != p.over)
-        tensors, steps, term = (t,), (replace(s, target=place, expr=term, ranges=rest, where=()),), place
+        rest = replace(s, target=place, expr=term, ranges=tuple(r for r in s.ranges if r.index != p.over),
+                       where=tuple(Test((x,)) for x in p.rest))
+        empty = replace(s, target=place, expr=Const(s.reduce.identity, t.dtype), ranges=kept, where=())
+        tensors, steps, term = (t,), (empty, rest) if p.rest else (rest,), place
     return tensors, (*steps, replace(s, reduce=None, expr=_next(s, p, s.reduce, term), ranges=kept, where=()))
 
 
@@ -76,18 +84,20 @@ def _prefix(op: Op, s: Step) -> _Prefix | None:
     kept = plain_indices(s.target) or ()
     tests = tests_of(s) or ()
     ranges = {r.index: r for r in s.ranges}
-    if s.reduce is None or s.reduce.fn is None or len(tests) != 1:
+    if s.reduce is None or s.reduce.fn is None or not is_box(op, s) or not _is_alone(op, s, tuple(ranges[i].upper for i in kept)):
         return None
-    if not is_box(op, s) or not _is_alone(op, s, tuple(ranges[i].upper for i in kept)):
-        return None
-    found = [i for i in ranges if i in names(tests[0])]
-    at, over = ([i for i in found if (i in kept) == x] for x in (True, False))
-    if len(at) != 1 or len(over) != 1 or ranges[at[0]].upper != ranges[over[0]].upper or at[0] in expr_names(s.expr):
-        return None
-    forwards = affine(at[0]) - affine(over[0])
-    for back, ahead in ((False, forwards), (True, Affine() - forwards)):
-        if tests[0] in (ahead, ahead - 1):
-            return _Prefix(at[0], over[0], ranges[at[0]].upper, back, tests[0] != ahead)
+    for test in sorted(tests, key=lambda t: [i in names(t) for i in kept], reverse=True):  # rows are the last to be added up
+        found = [i for i in ranges if i in names(test)]
+        rest = tuple(t for t in tests if t != test)
+        at, over = ([i for i in found if (i in kept) == x] for x in (True, False))
+        if len(at) != 1 or len(over) != 1 or ranges[at[0]].upper != ranges[over[0]].upper or at[0] in expr_names(s.expr):
+            continue
+        if any(names(t) & {*found} or names(t) <= {*kept, *op.sizes} for t in rest):
+            continue
+        forwards = affine(at[0]) - affine(over[0])
+        for back, ahead in ((False, forwards), (True, Affine() - forwards)):
+            if test in (ahead, ahead - 1):
+                return _Prefix(at[0], over[0], ranges[at[0]].upper, back, test != ahead, rest)
     return None
 
 

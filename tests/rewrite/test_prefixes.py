@@ -26,6 +26,9 @@ TEXTS = {
     "of sums": "op f(X: f32[M, N], Z: f32[M, M]) -> (Y: f32[N, M]) { Y[n, m] += X[r, k] * Z[m, r] where k <= n }",
     "bytes": "op f(X: u8[N]) -> (Y: u32[N]) { Y[n] += X[k] where k <= n }",
     "any": "op f(X: bool[N]) -> (Y: bool[N]) { Y[n] or= X[k] where k < n }",
+    "squares": HEAD + "{ Y[m, n] += X[i, j] where i <= m, j <= n }",
+    "corners": HEAD + "{ Y[m, n] max= X[i, j] where i > m, j <= n }",
+    "cubes": "op f(X: f32[M, N, 3]) -> (Y: f32[M, N, 3]) { Y[m, n, c] += X[i, j, k] where i <= m, j >= n, k < c }",
     "both": "op f(X: f32[N]) -> (Y: f32[N]) { s: f32[N]; s[n] += X[k] where k <= n; Y[n] += s[k] where k >= n }",
 }
 
@@ -43,7 +46,25 @@ def test_recurrences_compute_what_the_reductions_do(text, n):
     assert np.array_equal(want, got)
 
 
+@pytest.mark.parametrize("n", [0, 1, 2, 5])
+def test_other_conditions_stay_with_the_terms_that_are_reduced_first(n):
+    text = HEAD + "{ Y[m, n] += X[i, k] where k <= n, i < m - 1 }"
+    whole, made = op(text), as_recurrences(op(text))
+    assert [str(s.where) != "()" for s in made.steps] == [False, True, False]
+    check(made)
+    x = np.arange(4 * n, dtype=np.float32).reshape(4, n)
+    want, got = (evaluate(o, {"M": 4, "N": n}, {}, {"X": x})["Y"] for o in (whole, made))
+    assert np.array_equal(want, got) and np.array_equal(polyop.op(text)(x), want)
+
+
+@pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1), (2, 17), (15, 16), (16, 15), (17, 33), (67, 131)])
+def test_sums_over_all_above_and_before_are_two_running_ones(shape):
+    x = np.random.default_rng(0).integers(-9, 9, shape).astype(np.float32)
+    assert np.array_equal(polyop.op(TEXTS["squares"])(x), x.astype(np.float64).cumsum(0).cumsum(1))
+
+
 @pytest.mark.parametrize("text", [
+    HEAD + "{ Y[m, n] += X[m, k] where k <= n, m >= 2 }",
     HEAD + "{ Y[m, n] += X[m, k] where k <= n, k > n - 3 }",
     HEAD + "{ Y[m, n] += X[m, k] where k <= n + 1 }",
     HEAD + "{ Y[m, n] += X[m, k] * X[m, n] where k <= n }",
@@ -52,7 +73,7 @@ def test_recurrences_compute_what_the_reductions_do(text, n):
     "op f(X: f32[M, N], i: i64[N]) -> (Y: f32[M, N]) { Y[m, i[n]] += X[m, k] where k <= n }",
     "op f(X: f32[M], Z: f32[N]) -> (Y: f32[N]) where M <= N { Y[n] += X[k] where k <= n, k in 0:M }",
     "op f(X: f32[N]) -> (Y: f32[N]) { Y[n] += X[k] where k <= n, k in 1:N }",
-], ids=["a window", "one more", "with the position", "every second", "another range", "scattered", "another size",
+], ids=["some rows", "a window", "one more", "with the position", "every second", "another range", "scattered", "another size",
         "from 1 on"])
 def test_other_reductions_stay(text):
     whole = op(text)
