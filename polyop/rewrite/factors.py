@@ -75,6 +75,12 @@ def _pays(x: Inner, sizes: Mapping[str, int]) -> bool:
             and _count(x, x.kept, sizes) <= MOST * largest)
 
 
+def inner_rows(x: Inner, sizes: Mapping[str, int]) -> int:
+    """How many rows the inner sum has, which is a product of matrices."""
+    without, having = sorted((plain_indices(y) or () for y in x.inside), key=lambda at: x.kept[-1] in at)
+    return _count(x, [i for i in x.kept if i in without and i not in having], sizes)
+
+
 def _terms(x: Inner, sizes: Mapping[str, int]) -> int:
     """The terms of both sums."""
     rest = tuple(i for i in x.step.indices if i != x.over)
@@ -116,12 +122,22 @@ def _ways(op: Op, s: Step) -> Iterator[Inner]:
         inside = tuple(x for x, at in zip(reads, places, strict=True) if at and over in at)
         outside = tuple(x for x in reads if x not in inside)
         has = {i for x in inside for i in plain_indices(x) or ()}
-        beside = [i for i in (*kept[:-1], *summed, kept[-1]) if i in has and i != over]
+        last = _last(outside, kept, summed)
+        beside = [i for i in (*kept, *summed) if i in has and i not in (over, last)] + [i for i in (last,) if i in has]
         apart = [x for x in inside if beside and beside[-1] not in (plain_indices(x) or ())]
         if outside and len(inside) == 2 and len(apart) == 1 and any(i in has for i in summed if i != over) and (
                 first or any((plain_indices(x) or ())[-1] == over for x in inside)):
             first = False
             yield Inner(s, over, inside, outside, tuple(beside))
+
+
+def _last(outside: Sequence[Load], kept: Sequence[str], summed: Sequence[str]) -> str:
+    """The index along which the inner sum's result had better lie: the last one of the result, or along which it is added up.
+
+        Y[b] += A[b, i] * W[i, j] * C[b, j]       T[b, i] += W[i, j] * C[b, j];  Y[b] += T[b, i] * A[b, i]
+    """
+    ends = [at[-1] for x in outside if (at := plain_indices(x)) and kept[-1] in at]
+    return ends[0] if len(ends) == len(outside) == 1 and ends[0] in summed else kept[-1]
 
 
 def _factors(e: Expr, s: Step) -> tuple[Load, ...]:

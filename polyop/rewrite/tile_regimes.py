@@ -11,7 +11,7 @@ from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import Short
-from polyop.rewrite.factors import Inner
+from polyop.rewrite.factors import Inner, inner_rows
 from polyop.rewrite.factors import way as way_out
 from polyop.rewrite.inward import to_turn_inward
 from polyop.rewrite.late import TIMES
@@ -61,14 +61,16 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     """Of few rows; of a sum that has lost its factors; turned; of a result in another order; of two columns; or as usual."""
     relaxed = options.numerics != "strict"
     ones, rows, few, strip, short = _few_or_short(q, sizes, target)
+    factors = options.factors or (way_out(q.inner, sizes) if relaxed else 0)
+    if factors and len(q.inner) == 1 and rows:  # tiles are the inner sum's, which is a product of matrices
+        rows = few_of(inner_rows(q.inner[0][factors - 1], sizes))
     plain = not (rows or few)
     height = tile_height(q, sizes, target, short) if plain and q.tile else 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
     fixed += little_sizes(q, sizes, ones) if q.little else ()
-    factors = options.factors or (way_out(q.inner, sizes) if relaxed else 0)
-    if plain and factors and len(q.inner) == 1:  # tiles are the inner sum's, which is a product of matrices
+    if plain and factors and len(q.inner) == 1:
         height, short = inner_height(q.inner[0][factors - 1], sizes, target), 0
     plain, pair = plain and not factors, 0
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ())
@@ -108,7 +110,12 @@ def few_rows(q: Questions, sizes: Mapping[str, int]) -> int:
         if extents is None:
             return 0
         most = max(most, volume(extents, sizes))
-    return next((n for n in (1, 4, 8) if 0 < most <= n), 0)
+    return few_of(most)
+
+
+def few_of(rows: int) -> int:
+    """1, 4 or 8, if there are no more than so many rows, else 0."""
+    return next((n for n in (1, 4, 8) if 0 < rows <= n), 0)
 
 
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:

@@ -29,6 +29,7 @@ TEXTS = {
         Y[i, r] += X[i, k] * A[j, k] * B[r, j] }""",
     "in batches": """op f(X: f64[H, I, K], A: f64[H, K, J], B: f64[H, J, R]) -> (Y: f64[H, I, R]) {
         Y[h, i, r] += X[h, i, k] * A[h, k, j] * B[h, j, r] }""",
+    "a form": """op f(A: f32[B, I], W: f32[I, J], C: f32[B, J]) -> (Y: f32[B]) { Y[b] += A[b, i] * W[i, j] * C[b, j] }""",
     "used again": """op f(X: f32[I, J, K], B: f32[J, R], C: f32[K, R]) -> (Z: f32[I, R]) {
         Y[i, r] += X[i, j, k] * B[j, r] * C[k, r]
         Z[i, r] = Y[i, r] * 2 }""",
@@ -53,6 +54,17 @@ def test_what_is_left_inside_is_a_product_of_two():
     made = taken_out(op(TEXTS["three factors"]))
     assert [str(s).split("  where")[0] for s in made.steps] == [
         "Y_inner[i, j, r] += (X[i, j, k] * C[k, r])", "Y[i, r] += (Y_inner[i, j, r] * B[j, r])"]
+
+
+def test_an_inner_sum_lies_along_what_it_is_added_up_along():
+    assert str(taken_out(op(TEXTS["a form"])).steps[0]).startswith("Y_inner[b, i] += (W[i, j] * C[b, j])")
+
+
+def test_tiles_are_those_of_the_inner_sum_though_the_outer_one_has_no_rows():
+    regimes, sizes = regimes_of(op(TEXTS["a form"])), {"B": 100, "I": 64, "J": 64}
+    asked = regime(regimes, sizes, Options(), V4)
+    assert asked.factors and not asked.rows
+    assert regime(regimes, sizes | {"B": 4}, Options(), V4).rows == 4
 
 
 @pytest.mark.parametrize("name", TEXTS)
