@@ -3,10 +3,11 @@
     Y[i, r] += X[i, j, k] * B[j, r] * C[k, r]      becomes
     T[i, j, r] += X[i, j, k] * C[k, r];  Y[i, r] += T[i, j, r] * B[j, r]
 
-That is one multiplication fewer for each term, and what is left inside is a product of two, whose operands are packed. It is paid
-for by writing T and reading it, so the sum over k must be long: of 1000 x 1000 x 32 in 8 columns it takes half the time, of
-500 x 500 x 16 in 16 it took half as long again. Distributing multiplication over a sum is no more exact than reassociating it;
-only infinities may tell: inf * 2 + inf * -1 is NaN, and inf * (2 - 1) is not.
+That is one multiplication fewer for each term, and what is left inside is a product of two, whose operands are packed. It is
+paid for by writing T and reading it, so the sum over k must be long: of 1000 x 1000 x 32 in 8 columns it takes half the time,
+of 500 x 500 x 16 in 16 it took half as long again. Where an index of the whole sum is only outside, as e of O[i, e] += Q[i,
+d] * K[j, d] * V[j, e], both have far fewer terms than the text, and any length will do. Distributing multiplication over a
+sum is no more exact than reassociating it; only infinities may tell: inf * 2 + inf * -1 is NaN, and inf * (2 - 1) is not.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate
+from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate, expr_names
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.instead import Instead, each_instead
@@ -27,7 +28,11 @@ DEPTH = 32
 COLUMNS = 4
 """Elements of a row of the result from which lanes are not mostly empty."""
 MOST = 2
-"""Elements of the inner sum's result for each one of its larger operand: else memory may not hold it."""
+"""Elements of the inner sum's result for each one of its larger operand, or of the whole result: else memory may not hold it."""
+FEWER = 8
+"""How many times fewer terms both sums have that make it worth it however short the inner one is."""
+ROOM = 1 << 24
+"""Elements of the inner sum's result that memory may hold then."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,9 +75,10 @@ def _count(x: Inner, indices: Sequence[str], sizes: Mapping[str, int]) -> int:
 
 
 def _pays(x: Inner, sizes: Mapping[str, int]) -> bool:
-    largest = max(_count(x, plain_indices(y) or (), sizes) for y in x.inside)
-    return (_count(x, (x.over,), sizes) >= DEPTH and _count(x, x.kept[-1:], sizes) >= COLUMNS
-            and _count(x, x.kept, sizes) <= MOST * largest)
+    largest = max(_count(x, plain_indices(y) or (), sizes) for y in (*x.inside, x.step.target))
+    elements, is_less = _count(x, x.kept, sizes), FEWER * _terms(x, sizes) <= _count(x, x.step.indices, sizes)
+    return ((is_less or _count(x, (x.over,), sizes) >= DEPTH) and _count(x, x.kept[-1:], sizes) >= COLUMNS
+            and (elements <= MOST * largest or (is_less and elements <= ROOM)))
 
 
 def inner_rows(x: Inner, sizes: Mapping[str, int]) -> int:
@@ -95,7 +101,8 @@ def taken_out(op: Op, way: int = 1) -> Op:
         s, dtype = x.step, x.step.target.dtype
         t = Tensor(fresh(f"{s.target.source}_inner", taken), dtype, tuple(x.extent(i) for i in x.kept), "temp")
         whole = Load(t.name, tuple(map(affine, x.kept)), dtype)
-        return (t,), (replace(s, target=whole, expr=product_of(x.inside), ranges=_ranges(s, (*x.kept, x.over))),
+        return (t,), (replace(s, target=whole, expr=product_of(x.inside), ranges=_ranges(s, (*x.kept, x.over)),
+                            where=tuple(w for w in s.where if expr_names(w) <= {*x.kept, *op.sizes})),
                       replace(s, expr=product_of((whole, *x.outside)), ranges=tuple(r for r in s.ranges if r.index != x.over)))
 
     return each_instead(op, (xs[way - 1] for xs in find_inner(op) if len(xs) >= way), instead)
@@ -110,7 +117,7 @@ def _ways(op: Op, s: Step) -> Iterator[Inner]:
     first = True
     kept = plain_indices(s.target)
     reads = _factors(s.expr, s)
-    if s.reduce is None or s.reduce.name != "add" or not s.target.dtype.is_float or s.where or not kept or len(reads) < 3:
+    if s.reduce is None or s.reduce.name != "add" or not s.target.dtype.is_float or not kept or len(reads) < 3:
         return
     if not is_box(op, s):
         return
@@ -118,7 +125,8 @@ def _ways(op: Op, s: Step) -> Iterator[Inner]:
     summed = [i for i in s.indices if i not in kept]
     if None in places or len(summed) < 2:
         return
-    for over in reversed(summed):
+    asked = frozenset[str]().union(*map(expr_names, s.where))
+    for over in (i for i in reversed(summed) if i not in asked):
         inside = tuple(x for x, at in zip(reads, places, strict=True) if at and over in at)
         outside = tuple(x for x in reads if x not in inside)
         has = {i for x in inside for i in plain_indices(x) or ()}

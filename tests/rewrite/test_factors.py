@@ -30,6 +30,8 @@ TEXTS = {
     "in batches": """op f(X: f64[H, I, K], A: f64[H, K, J], B: f64[H, J, R]) -> (Y: f64[H, I, R]) {
         Y[h, i, r] += X[h, i, k] * A[h, k, j] * B[h, j, r] }""",
     "a form": """op f(A: f32[B, I], W: f32[I, J], C: f32[B, J]) -> (Y: f32[B]) { Y[b] += A[b, i] * W[i, j] * C[b, j] }""",
+    "what is before": """op f(Q: f32[S, D], K: f32[S, D], V: f32[S, E]) -> (O: f32[S, E]) {
+        O[i, e] += Q[i, d] * K[j, d] * V[j, e]  where j <= i, e < S }""",
     "used again": """op f(X: f32[I, J, K], B: f32[J, R], C: f32[K, R]) -> (Z: f32[I, R]) {
         Y[i, r] += X[i, j, k] * B[j, r] * C[k, r]
         Z[i, r] = Y[i, r] * 2 }""",
@@ -65,6 +67,27 @@ def test_tiles_are_those_of_the_inner_sum_though_the_outer_one_has_no_rows():
     asked = regime(regimes, sizes, Options(), V4)
     assert asked.factors and not asked.rows
     assert regime(regimes, sizes | {"B": 4}, Options(), V4).rows == 4
+
+
+TRAIN = "op f(A: f32[I, R], B: f32[R, J, S], C: f32[S, K]) -> (Y: f32[I, J, K]) { Y[i, j, k] += A[i, r] * B[r, j, s] * C[s, k] }"
+
+
+@pytest.mark.parametrize(("text", "sizes", "pays"), [
+    (TRAIN, {"I": 64, "R": 16, "J": 64, "S": 16, "K": 64}, True),
+    (TRAIN, {"I": 2, "R": 2, "J": 64, "S": 2, "K": 64}, False),
+    (TEXTS["what is before"], {"S": 500, "D": 64, "E": 64}, True),
+    (TEXTS["what is before"], {"S": 1 << 13, "D": 64, "E": 64}, False),
+])
+def test_short_sums_are_taken_out_where_both_have_far_fewer_terms_and_memory_has_room(text, sizes, pays):
+    assert bool(regime(regimes_of(op(text)), sizes, Options(), V4).factors) == pays
+
+
+@pytest.mark.parametrize("s", [0, 1, 2, 17, 64, 131])
+def test_products_with_what_is_before_are_masked_once(s):
+    f, rng = polyop.op(TEXTS["what is before"].replace(", e < S", "")), np.random.default_rng(0)
+    q, k, v = (rng.integers(-4, 5, (s, n)).astype(np.float32) for n in (64, 64, 33))
+    for _ in range(3):
+        assert np.array_equal(f(q, k, v), np.tril(q.astype(np.float64) @ k.T) @ v)
 
 
 @pytest.mark.parametrize("name", TEXTS)
