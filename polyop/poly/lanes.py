@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import lcm
 
 from polyop.ir.expr import Affine, Apply, Const, Load, loads, walk
 from polyop.ir.options import SHORT
@@ -14,7 +15,7 @@ from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, multiplied, others, sharing
-from polyop.poly.strides import spacing, stride, unbent, unclamped
+from polyop.poly.strides import ODD, odd_digits, spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
@@ -97,12 +98,15 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     shell = {c: score(plan, cluster.stmts, c, local) for c in cluster.shell}
     lane = max(shell, key=lambda c: shell[c], default=None)
     none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
-    vectors = _vectors(plan, groups, inner)
+    odd = lcm(*(odd_digits(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c)) if plan.target.masks else 1
+    vectors = odd if 1 < odd <= ODD else _vectors(plan, groups, inner)
     by_inner = RowStrategy(None, tuple(inner), None, 1, vectors, plan.target.lanes(_widest(plan, groups, inner)))
     out: list[RowStrategy] = []
     if lane and shell[lane] > 0:
         rows = transposed(plan, cluster, lane)
-        by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, 1 if is_turned_back(plan, cluster, lane) else 4, lanes)
+        odd = odd_digits(plan, cluster.stmts, lane) if plan.target.masks else 1
+        count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else 4
+        by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, count, lanes)
         copies = min(4, (plan.target.registers - 2) // 4 - 1)  # of four vectors of sums, and four of what they share
         if plan.options.fixed and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
             by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies

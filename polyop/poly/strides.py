@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
+from math import lcm
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, Quasi, affine, expr_names, names, quasi, substitute
+from polyop.ir.expr import Affine, Load, Quasi, affine, affines, expr_names, names, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Serial
 from polyop.poly.scop import Stmt
 from polyop.poly.tiles import Axis, Coord
+
+ODD = 7
+"""The greatest odd number of vectors in one pass, for digits by multiples of it."""
 
 
 def stride(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
@@ -58,16 +62,37 @@ def unclamped(load: Load, own: list[str]) -> Load:
 def unbent(load: Load, own: list[str]) -> Load:
     """`load` as it counts for lanes along `own`: `X[i]` of `X[i/2]`, of which lanes side by side read few elements side by side.
 
-    What repeats itself in each vector is none: `W[0]` of `W[i % 4]`. Vectors begin at multiples of powers of two alone.
+    What repeats itself in each vector is none: `W[0]` of `W[i % 4]`. Vectors begin at multiples of few numbers, see `odd_digits`.
     """
     def straight(atom: Quasi) -> Affine:
-        d = atom.args[1].const if atom.op in ("div", "mod") else 3
-        if d & (d - 1):
+        if atom.op not in ("div", "mod") or _odd(atom.args[1].const) > ODD:
             return affine(atom)
         return _mapped(atom.args[0], own, straight) if atom.op == "div" else affine(0)
 
     load = unclamped(load, own)
     return replace(load, index=tuple(_mapped(p, own, straight) if isinstance(p, Affine) else p for p in load.index))
+
+
+def odd_digits(plan: Plan, stmts: Iterable[Stmt], loop: str) -> int:
+    """The odd number at whose multiples vectors along `loop` had better begin: 3 for `X[i/3]` or `X[i % 6]`; 1 above `ODD`."""
+    found = [_odd(q.args[1].const) for s in stmts for x in affines(s.expr)
+             for q in _quotients(x, {i for i in s.dims if plan.classes[s.name].get(i) == loop})]
+    odd = lcm(*found)
+    return odd if odd <= ODD else 1
+
+
+def _quotients(x: Affine, own: set[str]) -> Iterator[Quasi]:
+    """The quotients and remainders in `x` of what has one of `own`."""
+    for a, _ in x.terms:
+        if not isinstance(a, str) and names(affine(a)) & own:
+            yield from (q for arg in a.args for q in _quotients(arg, own))
+            if a.op in ("div", "mod"):
+                yield a
+
+
+def _odd(d: int) -> int:
+    """`d` without its factors of two."""
+    return d // (d & -d)
 
 
 def _mapped(x: Affine, own: list[str], f: Callable[[Quasi], Affine]) -> Affine:
