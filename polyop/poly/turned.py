@@ -64,7 +64,10 @@ def choose(plan: Plan, cluster: Cluster) -> TurnedStrategy | None:
     if has_guards(s) is None or not beside or any(not (runs_back(s, x, d) if x.source == s.target.source else
                               turns(plan, s, x, serial) or lies_so(plan, s, x, beside[-1])) for x in loads(s.expr)):
         return None
-    return TurnedStrategy(beside[-1], serial, plan.target.lanes(plan.lane_bytes))
+    lanes = plan.target.lanes(plan.lane_bytes)
+    if not has_guards(s) and steps_back(s, d) > lanes:  # then a square is too short to keep what it was given
+        return None
+    return TurnedStrategy(beside[-1], serial, lanes)
 
 
 def dimension(plan: Plan, s: Stmt, serial: str) -> int | None:

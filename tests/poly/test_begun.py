@@ -31,6 +31,12 @@ def wanted(x, name):
     return y
 
 
+def test_what_lies_further_back_than_a_square_is_wide_is_not_turned():
+    o = op(TEXTS["far"][0])
+    made = compile_op(o, contiguous(o), target("x86:x86-64-v2"), Options())
+    assert made.rung == "tuned" and not made.notes and not any("turned" in x for x in made.chosen)
+
+
 @pytest.mark.parametrize("name", TEXTS)
 def test_what_comes_before_a_sequence_is_fetched(name, caplog):
     text, least = TEXTS[name]
