@@ -10,6 +10,7 @@ from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.peel import peel
 from polyop.codegen.prefetch import read_ahead
+from polyop.codegen.prefetch_results import ask_for_results
 from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.codegen.settle import settle
 from polyop.codegen.stream import stream_outputs
@@ -43,7 +44,7 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 def rewrites(nest: LoopNest, width: int) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width)
-    return settle(fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(cut_ends(declamp(unguard(split)))))))))
+    return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(cut_ends(declamp(unguard(split))))))))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

@@ -82,7 +82,7 @@ def paired(nest: LoopNest, width: int) -> LoopNest:
             case Prefetch(place=x) if p:
                 at = within(x, p)
                 assert isinstance(at, Load)
-                return (Prefetch(at),)
+                return (replace(n, place=at),)
         return (rebuild(n, all_),)
 
     buffers = tuple(_both(b, merged[b.name]) if b.name in merged else b for b in nest.buffers)

@@ -20,6 +20,7 @@ from polyop.codegen.llvm.routines import call
 from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
 from polyop.codegen.pairs import paired
+from polyop.codegen.prefetch_results import asked_for
 from polyop.codegen.rolled import rolled, sums_of_tiles
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Load
@@ -68,7 +69,8 @@ def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: O
         nest = alone = rolled(alone, target)
         body = nest.body
     strict = options.numerics == "strict"
-    shared = Shared(nest, target, strict, options.threads, width, slots_of(nest), heavy_functions(alone, width), tiled)
+    shared = Shared(nest, target, strict, options.threads, width, slots_of(nest), heavy_functions(alone, width), tiled,
+                    asked_for(body))
     s = State(b, shared, "%args", "%status", 0, lives_of(nest))
     before(s)
     emit_nodes(s, body)

@@ -232,9 +232,13 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class Prefetch:
-    """A hint that `place` is needed soon; it may lie outside its buffer."""
+    """A hint that `place` is needed soon; it may lie outside its buffer.
+
+    written   to be written, unless what is there bypasses the caches
+    """
 
     place: Load
+    written: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.pieces import pieces_of
-from polyop.codegen.llvm.pointers import gep
+from polyop.codegen.llvm.pointers import gep, is_large
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.rounds import go_round
@@ -256,6 +256,8 @@ def _prefetch(s: State, n: Prefetch) -> None:
     for point in points(s, place.rows):
         for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else [v * s.width for v in lanes]:
             p = gep(s, place.element, place.base(point, None), at)
+            if n.written:
+                p = s.b.do(f"select i1 {is_large(s, place.buffer)}, ptr {s.args}, ptr {p}")
             s.b.call("void", "llvm.prefetch.p0", ("ptr", p), ("i32", 0), ("i32", 3), ("i32", 1))
 
 

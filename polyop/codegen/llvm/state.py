@@ -104,7 +104,10 @@ class Sums:
 
 @dataclass(slots=True)
 class Shared:
-    """What all functions of a module have in common; `threads`: whether several may run it; `tiled`: sums of matrix tiles."""
+    """What all functions of a module have in common.
+
+    threads   whether several may run it; tiled: sums of matrix tiles; asked: results that are prefetched
+    """
 
     nest: LoopNest
     target: Target
@@ -114,6 +117,7 @@ class Shared:
     slots: dict[str, int]
     heavy: frozenset[tuple[str, str]]
     tiled: frozenset[str] = frozenset()
+    asked: frozenset[str] = frozenset()
     sites: list[Load] = field(default_factory=list)
     bodies: int = 0
 
