@@ -30,11 +30,12 @@ class LostError(Exception):
         self.stmt, self.coords = stmt, coords
 
 
-def numbering(s: TileStmt, kinds: Mapping[str, tuple[Kind, int | None]], buffers: Iterable[Buffer]) -> tuple[Coord, ...]:
+def numbering(s: TileStmt, kinds: Mapping[str, tuple[Kind, int | None]], buffers: Iterable[Buffer],
+              which: tuple[Kind, ...] = (Kind.THREADS, Kind.ATOM)) -> tuple[Coord, ...]:
     """The coordinates of `s` over several threads, or along an atom of a matrix unit, that say whose registers it uses."""
     own = {b.name for b in buffers if b.space == Space.REG}
     used = frozenset[str]().union(*(expr_names(x) for x in (s.target, *loads(s.expr)) if x.source in own))
-    over = {c for c, (kind, _) in kinds.items() if kind in (Kind.THREADS, Kind.ATOM)}
+    over = {c for c, (kind, _) in kinds.items() if kind in which}
     return tuple(c for c in s.coords if c.name in over & used and c.cap != c.step)
 
 

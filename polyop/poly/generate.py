@@ -15,7 +15,7 @@ from itertools import groupby
 import islpy as isl
 
 from polyop.ir.errors import InternalError, UnsupportedError
-from polyop.ir.expr import Affine, affine, names, place, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Quasi, affine, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import COUNTED, LOCKSTEP, For, If, Kind, Node, Store
 from polyop.poly.asked import LostError, asked, numbering
 from polyop.poly.free import Free, first_place, free, without
@@ -76,6 +76,7 @@ class _Writer:
         self.kinds = {c: (kind, extent) for c, kind, extent in p.kinds}
         self.weights = dict(p.weights)
         self.numbering = {s.name: numbering(s, self.kinds, p.buffers) for s in p.stmts} if p.weights else {}
+        self.rows = {} if p.weights else {s.name: numbering(s, self.kinds, p.buffers, LOCKSTEP) for s in p.stmts}
         self.inside: dict[str, Part] = {}
         self.written: dict[tuple[tuple[int, ...], int], list[tuple[isl.Map, isl.Set, isl.AstNode]]] = {}
 
@@ -244,15 +245,18 @@ class _Writer:
             upper = rescale(end(last, step), scale)
         first = rescale(lower * step, scale)
         stride = 1 if n.for_is_degenerate() else n.for_get_inc().get_val().to_python()
-        if (names(first) | names(upper)) & w.locked and not self.weights:
+        begins = kind in LOCKSTEP and not self.weights and first != Affine()  # at a point that is asked for inside
+        if (names(upper) | (frozenset() if begins else names(first))) & w.locked and not self.weights:
             raise UnsupportedError(f"the bounds of {c} depend on what runs in lock step")
         if kind in COUNTED:
-            if first != Affine() or stride != 1:
+            if stride != 1 or (first != Affine() and not begins):
                 raise UnsupportedError(f"the loop {c} over {kind} starts at {first}, not at 0")
             if n.for_is_degenerate() and extent is not None:
                 upper = quasi("min", upper, affine(extent * step))
         locked = w.locked | {c} if kind in LOCKSTEP else w.locked
         inner = self.body(n.for_get_body(), replace(w, coord=w.coord | {name: c}, locked=locked))
+        if begins:
+            inner, first = (If(_from(c, first), inner, ()),), Affine()
         inner = _asked_inside(inner) if kind == Kind.THREADS else inner
         return (For(c, first, upper, inner, stride * step, kind, extent if kind in COUNTED else None, self.weights.get(c, 0)),)
 
@@ -264,14 +268,25 @@ class _Writer:
         if lost:
             raise LostError(s, lost)
         counts, scale = self.arguments(call, w), self.scale(w)
+        rows = self.rows.get(s.name, ())
+        for c, x in zip(s.coords, counts, strict=True):
+            if c in rows and not x.is_constant and c.name not in w.coord.values():
+                raise UnsupportedError(f"there is no loop {c.name}, whose only value is {x}")
         # whose registers these are the loop says, also where isl knows which of its values is the only one
-        instance = tuple(affine(c.name) if c in numbers and x.is_constant else rescale(x * c.step, scale)
+        instance = tuple(affine(c.name) if c in (numbers if x.is_constant else rows) else rescale(x * c.step, scale)
                          for c, x in zip(s.coords, counts, strict=True))
         at = {c.name: x for c, x in zip(s.coords, instance, strict=True)}
         lift = tuple(substitute(x, at) for x in s.lift)
         store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at), later=s.later,
                       lasting=s.lasting)
         return If(tuple(substitute(t, at) for t in s.tests), (store,), ()) if s.tests else store
+
+
+def _from(c: str, first: Affine) -> tuple[Affine, ...]:
+    """`c >= first` as tests, which a loop from 0 asks where another would begin: what runs in lock step counts from 0."""
+    one = first.terms[0][0] if len(first.terms) == 1 and not first.const and first.terms[0][1] == 1 else None
+    bounds = one.args if isinstance(one, Quasi) and one.op == "max" else (first,)
+    return tuple(affine(c) - b for b in bounds if b != Affine())
 
 
 def _asked_inside(body: tuple[Node, ...]) -> tuple[Node, ...]:
