@@ -74,7 +74,12 @@ def _quasi(q: Quasi, name: str, interval: Interval, up: bool) -> Affine:
 
 def at_least_zero(x: Affine, facts: Sequence[Affine] = ()) -> bool:
     """Whether `x >= 0` for all sizes (each >= 0) under `facts` (each >= 0); False may mean "not seen"."""
-    return _plainly(x) or any(_plainly(x - f) for f in facts) or _by_cases(x, facts)
+    return _plainly(x) or any(_plainly(x - f) for f in facts) or _by_cases(x, facts) or _by_products(x, facts)
+
+
+def same(a: Affine, b: Affine, facts: Sequence[Affine] = ()) -> bool:
+    """Whether `a == b` for all sizes under `facts`."""
+    return a == b or (at_least_zero(a - b, facts) and at_least_zero(b - a, facts))
 
 
 def _plainly(x: Affine) -> bool:
@@ -112,6 +117,21 @@ def _with_mods(x: Affine) -> bool:
             if atom.op == "div" and factor < 0 and _plainly(atom.args[0]) and _plainly(rest + atom.args[0] * (factor // d)):
                 return True
             if atom.op == "div" and factor > 0 and factor % d == 0 and _plainly(rest + (atom.args[0] - (d - 1)) * (factor // d)):
+                return True
+    return False
+
+
+def _by_products(x: Affine, facts: Sequence[Affine]) -> bool:
+    """A quotient taken once is said without one, which a fact such as `H == 4 * G` may then decide.
+
+    r + floor(a / d) >= 0    is    a + d r >= 0            r - floor(a / d) >= 0    is    d r + d - 1 - a >= 0
+    """
+    for n, (atom, factor) in enumerate(x.terms):
+        if isinstance(atom, Quasi) and atom.op == "div" and abs(factor) == 1:
+            rest = Affine(x.terms[:n] + x.terms[n + 1 :], x.const)
+            a, d = atom.args[0], atom.args[1].const
+            whole = a + rest * d if factor > 0 else rest * d + (d - 1) - a
+            if any(_plainly(whole - f) for f in facts):
                 return True
     return False
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from polyop.dsl.draft import Draft, reading_order
-from polyop.dsl.intervals import Box, Interval, at_least_zero, larger, smaller, solve
+from polyop.dsl.intervals import Box, Interval, at_least_zero, larger, same, smaller, solve
 from polyop.ir.errors import Label, fail
 from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, children, expr_names, names
 from polyop.ir.span import Span
@@ -161,7 +161,7 @@ def _alone(places: Sequence[Place], box: dict[str, Interval], known: Inference, 
         if name in settled:
             if not at_least_zero(p.extent - box[name].upper, known.facts):
                 raise _disagree(name, None, box[name].upper, p, known)
-        elif name in first and first[name].extent != p.extent:
+        elif name in first and not same(first[name].extent, p.extent, known.facts):
             raise _disagree(name, first[name], first[name].extent, p, known)
 
 

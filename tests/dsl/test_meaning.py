@@ -412,3 +412,15 @@ def test_a_position_that_no_term_reaches_is_minus_one():
     text = body("Y[i] argmax= X[j] where j < i, X[j] > 1.5", result="Y: i64[N]")
     assert compute(text, {"X": X}).tolist() == [-1, 0, 0, 0]
     assert compute(body("Y[i] argmin= X[j] where i in 1:3", result="Y: i64[N]"), {"X": X}).tolist() == [-1, 1, 1, -1]
+
+
+@pytest.mark.parametrize("text", [
+    "op f(Q: i64[H, N], K: i64[G, N]) -> (Y: i64[H, N]) where H == 3*G {\n"
+    "    s[g, u, n] = Q[3*g + u, n] * K[g, n]  where u in 0:3\n    Y[3*g + u, n] = s[g, u, n]  where u in 0:3\n}",
+    "op f(Q: i64[H, N], K: i64[G, N]) -> (Y: i64[H, N]) where H == 3*G {\n"
+    "    L: i64[3*G, N]\n    L[3*g + u, n] = K[g, n]  where u in 0:3\n    t[h, n] = Q[h, n] * L[h, n]\n"
+    "    Y[h, n] = t[h, n]\n}",
+])
+def test_ranges_that_a_fact_makes_equal_agree(text):
+    q, k = np.arange(12).reshape(6, 2), np.array([[2, 3], [5, 7]])
+    assert_array_equal(compute(text, {"Q": q, "K": k}), q * np.repeat(k, 3, 0))
