@@ -4,8 +4,8 @@
                                                     T[m, n] += i32(a[m, k]) * i32(b[k, n]);  C[m, n] = T[m, n] != 0
 
 Instructions add up products of 64 pairs of bytes and more. `and= x or y` asks whether there are none of which neither holds, and
-`^= x & y`, a product of matrices of bits, whether their number is odd. Sums of integers are taken modulo 2^32: that many are not
-counted.
+`^= x & y`, a product of matrices of bits, whether their number is odd; `+= i32(x and y)` asks for that number itself. Sums of
+integers are taken modulo 2^32: that many are not counted.
 """
 
 from __future__ import annotations
@@ -82,6 +82,8 @@ def counted(op: Op) -> Op:
 def _answer(s: Step, total: Load) -> Expr:
     """What `s` says of such a count."""
     none = Const(0, I32)
+    if _name(s) == "add":
+        return Apply("cast", (total,), s.target.dtype) if s.target.dtype != I32 else total
     if _name(s) == "bitxor":
         return Apply("ne", (Apply("bitand", (total, Const(1, I32)), I32), none), BOOL)
     return Apply("eq" if _name(s) in BOTH else "ne", (total, none), BOOL)
@@ -90,12 +92,13 @@ def _answer(s: Step, total: Load) -> Expr:
 def _pairs(op: Op, s: Step) -> Pairs | None:
     """Where nothing but this step writes its result, all of it, and ranges are boxes from 0 on."""
     kept = plain_indices(s.target, s.indices)
-    if s.target.dtype != BOOL or _name(s) not in (*BOTH, *EITHER, "bitxor") or not kept or s.where or not is_box(op, s):
+    whole = _as_truth(s)
+    if whole is None or not kept or s.where or not is_box(op, s):
         return None
     extents = {r.index: r.upper for r in s.ranges}
     if len(op.steps_of(s.target.source)) != 1 or tuple(extents[i] for i in kept) != op.tensor(s.target.source).shape:
         return None
-    truths = list(_truths(s.expr, _name(s) in BOTH))
+    truths = list(_truths(whole, _name(s) in BOTH and s.target.dtype == BOOL))
     sides = [[x for x in truths if (kept[-1] in expr_names(x)) == which] for which in (False, True)]
     if not all(sides) or any(is_computed(p) for x in truths for y in loads(x) for p in y.index):
         return None
@@ -105,6 +108,26 @@ def _pairs(op: Op, s: Step) -> Pairs | None:
     if not rows or not {*added} <= expr_names(left) & expr_names(right) or not added:
         return None
     return Pairs(s, left, right, columns, rows, tuple(extents[i] for i in added))
+
+
+def _as_truth(s: Step) -> Expr | None:
+    """What `s` asks about, or counts: a number that is 1 where it holds, and else 0."""
+    if s.target.dtype == BOOL:
+        return s.expr if _name(s) in (*BOTH, *EITHER, "bitxor") else None
+    return _counts(s.expr) if _name(s) == "add" and s.target.dtype.kind in ("int", "uint") and s.target.dtype.bits >= 32 else None
+
+
+def _counts(e: Expr) -> Expr | None:
+    """The truth that the number `e` is 1 for, and 0 where it does not hold; None if it is something else."""
+    match e:
+        case Apply(fn="cast", args=(x,)):
+            return x if x.dtype == BOOL else None
+        case Apply(fn="select", args=(x, Const(value=1), Const(value=0))):
+            return x if x.dtype == BOOL else None
+        case Apply(fn="mul" | "bitand", args=(a, b)):
+            first, second = _counts(a), _counts(b)
+            return Apply("and", (first, second), BOOL) if first and second else None
+    return None
 
 
 def _name(s: Step) -> str:

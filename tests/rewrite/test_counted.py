@@ -20,6 +20,7 @@ from tests.rewrite.ops import assert_same, op
 V4, AMX = (target(f"x86:{cpu}") for cpu in ("x86-64-v4", "sapphirerapids"))
 VNNI = replace(V4, name="vnni", features="+avx512vnni")
 HEAD = "op f(A: bool[M, K], B: bool[K, N]) -> (C: bool[M, N]) "
+SUM = "op f(A: bool[M, K], B: bool[K, N]) -> (C: i32[M, N]) "
 TEXTS = {
     "or": HEAD + "{ C[m, n] or= A[m, k] and B[k, n] }",
     "and": HEAD + "{ C[m, n] and= A[m, k] or not B[k, n] }",
@@ -29,6 +30,10 @@ TEXTS = {
     "batches": "op f(A: bool[B, M, K], W: bool[B, N, K], v: bool[K]) -> (C: bool[B, M, N]) "
                "{ C[b, m, n] or= A[b, m, k] and W[b, n, k] and v[k] }",
     "tests": "op f(X: i32[M, K], B: bool[N, K]) -> (C: bool[M, N]) { C[m, n] or= X[m, k] > 0 and B[n, k] }",
+    "how many": SUM + "{ C[m, n] += i32(A[m, k] and B[k, n]) }",
+    "ones": SUM + "{ C[m, n] += A[m, k] and not B[k, n] ? 1 : 0 }",
+    "products": SUM.replace("i32", "i64") + "{ C[m, n] += i64(A[m, k]) * i64(B[k, n]) }",
+    "unsigned": "op f(X: i32[M, K], B: bool[N, K]) -> (C: u32[M, N]) { C[m, n] += u32(X[m, k] > 0) * u32(B[n, k]) }",
     "used again": HEAD + "{ T[m, n] or= A[m, k] and B[k, n]\n C[m, n] = not T[m, n] }",
 }
 
@@ -53,6 +58,9 @@ def test_a_product_over_or_and_is_one_of_bytes():
 
 @pytest.mark.parametrize("text", [
     HEAD + "{ C[m, n] or= A[m, k] or B[k, n] }",
+    SUM + "{ C[m, n] += i32(A[m, k] or B[k, n]) }",
+    SUM + "{ C[m, n] += A[m, k] and B[k, n] ? 2 : 0 }",
+    SUM.replace("i32", "f32") + "{ C[m, n] += f32(A[m, k] and B[k, n]) }",
     HEAD + "{ C[m, n] and= A[m, k] and B[k, n] }",
     HEAD + "{ C[m, n] or= A[m, k] and B[k, n] where k <= m }",
     HEAD + "{ C[m, n] or= A[m, k] and B[m, n] }",                                                             # no sum of products
@@ -73,11 +81,12 @@ def test_pairs_are_counted_where_results_share_them_and_the_target_counts():
     assert not any(regime(q, sizes | less, Options(), AMX).counted for less in ({"M": 15}, {"N": 15}, {"K": MOST}))
 
 
-@pytest.mark.parametrize("name", ("or", "and", "bits"))
+@pytest.mark.parametrize("name", ("or", "and", "bits", "how many"))
 def test_calls_give_what_numpy_does(name):
     o, rng = polyop.op(TEXTS[name]), np.random.default_rng(1)
     wanted = {"or": lambda a, b: (a & b).any(1), "and": lambda a, b: (a | ~b).all(1),
-              "bits": lambda a, b: np.bitwise_xor.reduce(a & b, axis=1)}[name]
+              "bits": lambda a, b: np.bitwise_xor.reduce(a & b, axis=1),
+              "how many": lambda a, b: (a & b).sum(1)}[name]
     for m, n, k in ((16, 16, 1), (17, 31, 65), (37, 64, 0), (15, 70, 5), (0, 20, 20), (130, 67, 129)):
         a, b = rng.random((m, k)) < 0.1, rng.random((n, k)).T < 0.1
         for _ in range(2):
