@@ -19,6 +19,7 @@ from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.early import plain_products
 from polyop.rewrite.factors import taken_out
 from polyop.rewrite.faint import without_faint
+from polyop.rewrite.gathered import gathered
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
 from polyop.rewrite.late import turned_late
@@ -97,6 +98,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
 def _read(op: Op, options: Options, target: Target) -> Op:
     """`op` without what nobody reads, and with the positions that it reads at as a target likes them best."""
     op = without_unread(op)
+    op = gathered(op) if options.rung == "tuned" and options.numerics != "strict" else op
     near = narrowed(op) if options.near else op
     return read_beyond(near) if options.rung == "tuned" and target.family != "x86" else near
 
