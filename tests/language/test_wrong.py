@@ -72,6 +72,9 @@ WRONG = {  # what it is: the program, and its report's code, carets and what the
     "a ragged temporary read in full": (
         body("s[i, j] = X[i, j] where j <= i\nY[i] += s[i, j]", "X: f32[S, S]", "Y: f32[S]"), "E324", "^^^^^^^",
         "`s` is read where it is not written: s[0, 1] when S = 2; it exists `where j <= i`", ""),
+    "extents that are quotients": (
+        body("t[i] = X[2*i] + Z[i] where i in 0:(N + 1) / 2\nY[i] = t[i] * Z[i]", "X: f32[2*N], Z: f32[N]"), "E305", "^^^^",
+        "`i` runs over N and over (N + 1) / 2 in `t`", "give both one name, or say `where i in 0:min(N, (N + 1) / 2)`"),
     "an unclosed bracket": (body("Y[i] = (X[i] + 1\n"), "E102", "^", "`(` is never closed", ""),
     "a read outside": (
         body("Y[i] = X[i - 1] + X[i] + X[i + 1]"), "E311", "^^^^^^^^ i = 0 reads X[-1] when N = 1",
