@@ -14,6 +14,7 @@ from polyop.ir.op import Op, Param, Tensor
 from polyop.ir.updates import in_place
 from polyop.runtime import arrays, words
 from polyop.runtime.arrays import View, refuse
+from polyop.runtime.layout import dense
 
 MOST = 1 << 40  # no memory has so many elements; a position with factors of up to 2**20 still has bits to spare
 
@@ -67,7 +68,7 @@ def bind(op: Op, arguments: Mapping[str, Any], out: Any = None) -> Bound:
         shape = _shape(op, t, sizes, sources)
         if given is None:
             results[t.name], at = arrays.empty(shape, t.dtype, kind)
-            views[t.name] = View(at, shape, _contiguous(shape), t.dtype, True, results[t.name], kind, device=home and home.device)
+            views[t.name] = View(at, shape, dense(shape), t.dtype, True, results[t.name], kind, device=home and home.device)
         else:
             results[t.name] = given[t.name]
             views[t.name] = _output(t, given[t.name], shape)
@@ -245,14 +246,6 @@ def _shape(op: Op, t: Tensor, sizes: dict[str, int], sources: dict[str, str]) ->
 
 
 # --- outputs -------------------------------------------------------------------------------------------------------
-
-
-def _contiguous(shape: tuple[int, ...]) -> tuple[int, ...]:
-    strides, step = [], 1
-    for n in reversed(shape):
-        strides.append(step)
-        step *= max(1, n)
-    return tuple(reversed(strides))
 
 
 def _given(op: Op, fresh: list[Tensor], out: Any) -> dict[str, Any] | None:
