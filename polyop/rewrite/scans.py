@@ -25,6 +25,7 @@ from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.scans import Scan, is_one_instruction, joined, scan_of
 from polyop.rewrite.names import fresh
+from polyop.rewrite.words import cast
 
 BYTES = 32        # of a thread's elements, which lie together
 LEAST, MOST = 4, 16
@@ -133,9 +134,9 @@ def _parted(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, Tensor
         return Load(x.name, tuple(p if d == f.place else q for d, q in enumerate(s.target.index)), wide)
 
     here, number = affine(part), affine(part) * f.part + affine(j)
-    each = _to(wide, substitute_expr(f.scan.each[0], {n.index: n.upper - 1 - number if f.back else number}))
+    each = cast(substitute_expr(f.scan.each[0], {n.index: n.upper - 1 - number if f.back else number}), wide)
     step = Step(at(totals, here), f.scan.monoid, each, (*others, parts, inside), (Test((n.upper - 1 - number,)),), s.span)
-    first = _to(wide, substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}))
+    first = cast(substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}), wide)
     before = Apply("select", (Test((here - 1,)), at(known, here - 1), first), wide)
     whole = Step(at(known, here), None, joined(f.scan.monoid, before, at(totals, here)), (*others, parts), (), s.span)
     of_totals = _Found(whole, parts, f.place, False, Scan(f.scan.monoid, (at(totals, here),)), first)
@@ -215,7 +216,7 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
         factor = (of("mul", before[0], each[0]),) if len(before) > 1 else ()
         return (*factor, of("add", of("mul", each[0], before[-1]), each[1]))
 
-    each = tuple(_to(wide, substitute_expr(x, {n.index: at})) for x in f.scan.each)
+    each = tuple(cast(substitute_expr(x, {n.index: at}), wide) for x in f.scan.each)
     alone = tuple(temporary(w, count, affine(c)) for w in (("chunk",) if f.scan.monoid else ("factor", "chunk")))
     earlier = tuple(put(x.name, affine(u), affine(i) - 1) for x in alone)
     here, last = (tuple(put(x.name, affine(u), p) for x in alone) for p in (affine(i), affine(c - 1)))
@@ -224,19 +225,15 @@ def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tup
     steps = [Step(x, None, Apply("select", (is_later, y, z), wide), ranges, within, s.span)
              for x, y, z in zip(here, later, each, strict=True)]
     known = temporary("before", count)
-    first = _to(wide, substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}))
+    first = cast(substitute_expr(f.first, {n.index: n.upper - 1 if f.back else Affine()}), wide)
     steps.append(Step(put(known.name, Affine()), None, first, others, (Test((n.upper - 1,)),), s.span))
     (total,) = one((put(known.name, affine(u)),), last)
     full = (Test((n.upper - 1 - substitute(number, {i: affine(c)}),)),) if f.parts else ()
     steps.append(Step(put(known.name, affine(u) + 1), None, total, (*others, replace(chunks, upper=count - 1)), full, s.span))
     (whole,) = one((put(known.name, affine(u)),), here)
     target = Load(t.name, tuple(at if d == f.place else p for d, p in enumerate(s.target.index)), t.dtype)
-    steps.append(Step(target, None, _to(t.dtype, whole), ranges, within, s.span))
+    steps.append(Step(target, None, cast(whole, t.dtype), ranges, within, s.span))
     return (*alone, known), tuple(steps)
-
-
-def _to(dtype: DType, x: Expr) -> Expr:
-    return x if x.dtype == dtype else Apply("cast", (x,), dtype)
 
 
 def _wide(scan: Scan, dtype: DType) -> DType:
