@@ -15,9 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from polyop.codegen.vecmath.table import INSTRUCTIONS
-from polyop.ir.expr import Apply, Load, expr_names
-from polyop.ir.expr import walk as walk_expr
+from polyop.codegen.vecmath.table import computes
+from polyop.ir.expr import Load, expr_names
 from polyop.ir.loops import For, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
 
 Body = tuple[Node, ...]
@@ -31,7 +30,7 @@ def ask_for_results(nest: LoopNest) -> LoopNest:
 
     def go(body: Body) -> Body:
         wanted = _wanted(body, registers)
-        return tuple(_asking(n, wanted, ()) if wanted else rebuild(n, go) for n in body)
+        return tuple(_asking(n, wanted) if wanted else rebuild(n, go) for n in body)
 
     return replace(nest, body=go(nest.body))
 
@@ -50,7 +49,7 @@ def _wanted(body: Body, registers: set[str]) -> dict[str, Load]:
             (s, *others) = stores(path[-1].body)
             if others:
                 continue
-            if s.target.source in registers and any(isinstance(x, Apply) and x.fn in INSTRUCTIONS for x in walk_expr(s.expr)):
+            if s.target.source in registers and computes(s.expr):
                 passes.setdefault(s.stmt, []).append(path)
             elif s.stream and s.target not in found.values():
                 along = (p for p, paths in reversed(passes.items()) if any(_goes_along(x, path, s.target) for x in paths))
@@ -77,11 +76,11 @@ def _goes_along(one: Path, other: Path, target: Load) -> bool:
         one[-1].index in expr_names(target))
 
 
-def _asking(n: Node, wanted: Mapping[str, Load], around: Path) -> Node:
+def _asking(n: Node, wanted: Mapping[str, Load]) -> Node:
     """`n` with what is wanted of its statements."""
     if not isinstance(n, For):
         return n
     if n.kind != Kind.LANES:
-        return replace(n, body=tuple(_asking(x, wanted, (*around, n)) for x in n.body))
+        return replace(n, body=tuple(_asking(x, wanted) for x in n.body))
     found = {wanted[s.stmt] for s in stores(n.body) if s.stmt in wanted}
     return replace(n, body=(*(Prefetch(x, written=True) for x in sorted(found, key=str)), *n.body))

@@ -256,7 +256,7 @@ def _prefetch(s: State, n: Prefetch) -> None:
     for point in points(s, place.rows):
         for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else [v * s.width for v in lanes]:
             p = gep(s, place.element, place.base(point, None), at)
-            if n.written:
+            if n.written:  # what bypasses the caches must not be fetched into them: the arguments are there anyway
                 p = s.b.do(f"select i1 {is_large(s, place.buffer)}, ptr {s.args}, ptr {p}")
             s.b.call("void", "llvm.prefetch.p0", ("ptr", p), ("i32", 0), ("i32", 3), ("i32", 1))
 

@@ -23,8 +23,8 @@ from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int, alignment, memory
 from polyop.codegen.prefetch import further_on
 from polyop.codegen.runs import repeated, run_of
-from polyop.codegen.vecmath.table import INSTRUCTIONS
-from polyop.ir.expr import Apply, Load, affine, loads, walk
+from polyop.codegen.vecmath.table import computes
+from polyop.ir.expr import Load, affine, loads
 from polyop.ir.loops import For, Kind, Store
 from polyop.ir.target import LINE, PAGE
 
@@ -66,7 +66,8 @@ def emit_run(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
     def vectors(begin: Int, what: Store) -> Int:
         """As many whole vectors as there are from `begin` on; where they end."""
         left = b.sub(upper, begin)
-        fetched = further_on(s.nest, replace(lanes, body=(what,)), FETCHED) if what.stream and _computes(what) else ()
+        # of a vector of many instructions no processor sees the loads of the next lines early enough
+        fetched = further_on(s.nest, replace(lanes, body=(what,)), FETCHED) if what.stream and computes(what.expr) else ()
 
         def loop(extent: int, first: Int) -> None:
             body = replace(lanes, extent=extent, upper=affine(extent), body=(*fetched, what))
@@ -144,11 +145,6 @@ def emit_as_one(s: State, n: For, lower: Int, upper: Int, by: Emitters) -> None:
     keep, s.env = s.env, {**s.env, n.index: lower}
     emit_run(s, inner, begin, b.add(begin, b.mul(b.sub(upper, lower), b.sub(end, begin))), by)
     s.env = keep
-
-
-def _computes(what: Store) -> bool:
-    """Whether a vector of a run takes so many instructions that no processor sees the loads of the next lines early enough."""
-    return any(isinstance(x, Apply) and x.fn in INSTRUCTIONS for x in walk(what.expr))
 
 
 def _vector(s: State, n: For, what: Store, at: Int, valid: Int | None) -> None:
