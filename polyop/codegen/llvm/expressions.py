@@ -12,7 +12,7 @@ from polyop.codegen.llvm.outline import shared_function
 from polyop.codegen.llvm.reach import transposable
 from polyop.codegen.llvm.registers import read_register
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
-from polyop.codegen.llvm.types import constant, held, memory, opposite, register, vector
+from polyop.codegen.llvm.types import constant, held, is_constant, memory, opposite, register, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.codegen.vecmath.quotient import Inverse, quotient
 from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
@@ -71,7 +71,7 @@ def negation(s: State, x: Value) -> Value:
     def make(point: Point, v: int) -> str:
         t = vector("i1", s.width if x.lanes else 1)
         text = x.at(point, v)
-        if text.startswith("<"):
+        if is_constant(text):
             return opposite(text)
         return s.b.pure(f"xor {t} {text}, {constant(True, 'i1', s.width if x.lanes else 1)}", text)
 

@@ -13,7 +13,7 @@ from polyop.codegen.llvm.index import index
 from polyop.codegen.llvm.masked import masked_load
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.state import Point, State
-from polyop.codegen.llvm.types import Int, alignment, constant, constant_mask, constants, shuffle_mask
+from polyop.codegen.llvm.types import Int, alignment, constant, constant_mask, constants, is_constant, shuffle_mask
 
 SHARED = 4
 """Lanes that read one element of which the masks are joined; where more do, they gather."""
@@ -55,7 +55,7 @@ def first_elements(s: State, each: tuple[int, ...], v: int) -> str:
 
 def elements_of(s: State, element: str, each: tuple[int, ...], mask: str) -> str | None:
     """The mask of the elements that lanes in `mask` read, None where to find them takes longer than to gather them."""
-    narrow, is_known = alignment(element) < 4, mask.startswith("<")
+    narrow, is_known = alignment(element) < 4, is_constant(mask)
     if max(map(each.count, each)) > SHARED or not (narrow or is_known):
         return None
     room = _room(each)

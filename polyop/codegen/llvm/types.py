@@ -98,6 +98,11 @@ def constant_mask(chosen: Iterable[bool]) -> str:
     return "<" + ", ".join(f"i1 {'true' if x else 'false'}" for x in chosen) + ">"
 
 
+def is_constant(mask: str) -> bool:
+    """Whether `mask` is one of those, and no name of what is known in the call."""
+    return mask.startswith("<")
+
+
 def opposite(mask: str) -> str:
     """The constant mask that has the lanes which `mask`, another one, has not."""
     return constant_mask(lane.endswith("false") for lane in mask.strip("<>").split(", "))
