@@ -19,9 +19,9 @@ from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.early import plain_products
 from polyop.rewrite.factors import taken_out
 from polyop.rewrite.faint import without_faint
-from polyop.rewrite.gathered import gathered
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
+from polyop.rewrite.landed import summed_where_it_lands
 from polyop.rewrite.late import turned_late
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.operands import rounded_apart
@@ -98,7 +98,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
 def _read(op: Op, options: Options, target: Target) -> Op:
     """`op` without what nobody reads, and with the positions that it reads at as a target likes them best."""
     op = without_unread(op)
-    op = gathered(op) if options.rung == "tuned" and options.numerics != "strict" else op
+    op = summed_where_it_lands(op) if options.rung == "tuned" and options.numerics != "strict" else op
     near = narrowed(op) if options.near else op
     return read_beyond(near) if options.rung == "tuned" and target.family != "x86" else near
 

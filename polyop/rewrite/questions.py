@@ -10,8 +10,8 @@ from polyop.rewrite import contracted
 from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.contracted import Short, Sides, is_window
 from polyop.rewrite.factors import Inner, find_inner
-from polyop.rewrite.gathered import gathered
 from polyop.rewrite.inward import Lying, find_inward
+from polyop.rewrite.landed import summed_where_it_lands
 from polyop.rewrite.late import Late, find_late
 from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.positions import bounding
@@ -100,7 +100,7 @@ def questions(op: Op) -> Questions:
     """What to ask of the sizes of a call of `op`; of contractions that are cut into residue classes, each class is asked."""
     # classes of one sum differ in an element of each extent at most; what it reads at remainders of rows and columns has both
     is_one = len(contracted.find_contractions(op)) == 1 or [s.reduce is not None for s in op.steps].count(True) == 1
-    op = cut_into_residues(gathered(op))
+    op = cut_into_residues(summed_where_it_lands(op))
     contractions = contracted.find_contractions(op)
     one = contractions[:1] if is_one else contractions
     last = [s.target for s, _ in contractions]

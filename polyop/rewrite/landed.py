@@ -18,15 +18,14 @@ from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.residues import LARGEST
 
 
-def gathered(op: Op) -> Op:
+def summed_where_it_lands(op: Op) -> Op:
     """`op` with sums over what lands at a place, for products of tensors that are also summed over indices of their own."""
-    steps, taken = list[Step](), all_names(op)
-    for s in op.steps:
-        steps.append(_gathered(op, s, s, taken) or s)
+    taken = all_names(op)
+    steps = [_landed(op, s, s, taken) or s for s in op.steps]
     return replace(op, steps=tuple(steps)) if any(a is not b for a, b in zip(steps, op.steps, strict=True)) else op
 
 
-def _gathered(op: Op, s: Step, origin: Step, taken: set[str]) -> Step | None:
+def _landed(op: Op, s: Step, origin: Step, taken: set[str]) -> Step | None:
     """`s`, which `origin` has become; None where no place is of several indices, or nothing is summed over beside it."""
     at = s.target.index
     if s.reduce is None or not isinstance(s.expr, Apply) or s.expr.fn != "mul" or len({x.source for x in loads(s.expr)}) < 2:
@@ -49,7 +48,7 @@ def _gathered(op: Op, s: Step, origin: Step, taken: set[str]) -> Step | None:
             s, target=target, expr=substitute_expr(s.expr, {r.index: value}),
             ranges=_in_order(at, d, Range(place, Affine(), op.tensor(s.target.source).shape[d]), r, s),
             where=(*(substitute_expr(w, {r.index: value}) for w in s.where), Test(ties)))
-        return _gathered(op, new, origin, taken) or new
+        return _landed(op, new, origin, taken) or new
     return None
 
 
