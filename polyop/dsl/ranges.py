@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from polyop.dsl.draft import Draft, reading_order
 from polyop.dsl.intervals import Box, Interval, at_least_zero, larger, same, smaller, solve
+from polyop.ir import spelled
 from polyop.ir.errors import Label, fail
-from polyop.ir.expr import Affine, Apply, Expr, Load, Quasi, Test, affine, children, expr_names, names
+from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, children, expr_names, names
 from polyop.ir.span import Span
 
 Shapes = Mapping[str, tuple[Affine, ...] | None]
@@ -170,25 +171,9 @@ def _disagree(name: str, first: Place | None, over: Affine, p: Place, known: Inf
     tensor = known.shown.get(p.tensor, p.tensor)
     where = f" in `{known.shown.get(first.tensor, first.tensor)}`" if first else ""
     notes = (("first read here", Label(first.span)),) if first and first.span else ()
-    message = f"`{shown}` runs over {spelled(over)}{where} and over {spelled(p.extent)} in `{tensor}`"
+    message = f"`{shown}` runs over {spelled.extent(over)}{where} and over {spelled.extent(p.extent)} in `{tensor}`"
     return fail("E305", message, p.span, notes=notes,
-                hint=f"give both one name, or say `where {shown} in 0:{spelled(smaller(over, p.extent, known.facts))}`")
-
-
-def spelled(x: Affine) -> str:
-    """`x` in the language's words, in which `/` and `%` round down."""
-    parts = [f"{'' if f == 1 else '-' if f == -1 else f'{f}*'}{_atom(a, f)}" for a, f in x.terms]
-    return " + ".join([*parts, *([str(x.const)] if x.const or not parts else [])]).replace("+ -", "- ")
-
-
-def _atom(a: str | Quasi, factor: int) -> str:
-    if isinstance(a, str):
-        return a
-    inner = [spelled(b) for b in a.args]
-    if a.op in ("min", "max"):
-        return f"{a.op}({', '.join(inner)})"
-    text = f"{inner[0] if a.args[0].name else f'({inner[0]})'} {'/' if a.op == 'div' else '%'} {inner[1]}"
-    return text if factor == 1 else f"({text})"
+                hint=f"give both one name, or say `where {shown} in 0:{spelled.extent(smaller(over, p.extent, known.facts))}`")
 
 
 def _open(places: Sequence[Place], every: Sequence[str], box: dict[str, Interval], known: Inference) -> None:

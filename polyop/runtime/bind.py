@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from polyop.ir import spelled
 from polyop.ir.dtypes import DType
 from polyop.ir.expr import evaluate, expr_names, names
 from polyop.ir.op import Op, Param, Tensor
 from polyop.ir.updates import in_place
-from polyop.runtime import arrays, words
+from polyop.runtime import arrays
 from polyop.runtime.arrays import View, refuse
 from polyop.runtime.layout import dense
 
@@ -145,7 +146,7 @@ def _dtype(t: Tensor, got: DType, value: Any) -> None:
 
 def _rank(t: Tensor, shape: tuple[int, ...]) -> None:
     if len(shape) != len(t.shape):
-        dims = ", ".join(map(words.extent, t.shape))
+        dims = ", ".join(map(spelled.extent, t.shape))
         raise refuse("E603", f"`{t.name}` has {_count(len(t.shape), 'dimension')}{f' [{dims}]' if dims else ''}, "
                              f"got {_count(len(shape), 'dimension')}: shape {shape}")
 
@@ -217,7 +218,7 @@ def _sizes(op: Op, views: dict[str, View], sizes: dict[str, int], sources: dict[
             message = f"`{t.name}` has {got} elements in dimension {d}, expected {evaluate(x, sizes)}"
             if x.is_constant:
                 raise refuse("E604", message)
-            raise refuse("E604", f"{message} = {words.extent(x)} with {_values(names(x), sizes, sources)}")
+            raise refuse("E604", f"{message} = {spelled.extent(x)} with {_values(names(x), sizes, sources)}")
 
 
 def _values(wanted: frozenset[str], sizes: dict[str, int], sources: dict[str, str]) -> str:
@@ -229,10 +230,10 @@ def _facts(op: Op, sizes: dict[str, int], sources: dict[str, str]) -> None:
     for t in op.outputs:
         _shape(op, t, sizes, sources)
     for fact in op.facts:
-        if not words.holds(fact, sizes):
+        if not spelled.holds(fact, sizes):
             used = expr_names(fact)
             values = f", and {_values(used, sizes, sources)}" if used else ""
-            raise refuse("E605", f"`{op.name}` needs {words.condition(fact)}{values}")
+            raise refuse("E605", f"`{op.name}` needs {spelled.condition(fact)}{values}")
 
 
 def _shape(op: Op, t: Tensor, sizes: dict[str, int], sources: dict[str, str]) -> tuple[int, ...]:
@@ -241,7 +242,7 @@ def _shape(op: Op, t: Tensor, sizes: dict[str, int], sources: dict[str, str]) ->
         if n < 0:
             x = t.shape[d]
             raise refuse("E606", f"`{t.name}` would have {n} elements in dimension {d}: "
-                                 f"{words.extent(x)} with {_values(names(x), sizes, sources)}")
+                                 f"{spelled.extent(x)} with {_values(names(x), sizes, sources)}")
     return shape
 
 

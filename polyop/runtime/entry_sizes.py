@@ -184,7 +184,7 @@ def _quasi(t: _Text, q: Quasi, known: Mapping[str, str]) -> str:
 
 
 def _holds(t: _Text, e: Expr, known: Mapping[str, str]) -> str:
-    """Whether a condition on sizes is true; as `holds` of words.py."""
+    """Whether a condition on sizes is true; as `holds` of ir/spelled.py."""
     match e:
         case Const(value=v):
             return "true" if v else "false"

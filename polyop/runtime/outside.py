@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from polyop.ir import spelled
 from polyop.ir.deep import with_room
 from polyop.ir.errors import CallError, PolyopError
 from polyop.ir.expr import Affine, Apply, Load, is_computed, loads
@@ -9,7 +10,7 @@ from polyop.ir.module import Signature
 from polyop.ir.op import Op
 from polyop.ir.reference import first_outside
 from polyop.ir.words import users_words
-from polyop.runtime import arrays, words
+from polyop.runtime import arrays
 from polyop.runtime.bind import Bound
 from polyop.runtime.estimate import work
 
@@ -57,7 +58,7 @@ def _plain(bound: Bound, site: Load) -> str:
     d, p = computed[0]
     while isinstance(p, Apply) and p.fn in ("cast", "select"):  # a select is what a `where` on data makes of a position
         p = p.args[p.fn == "select"]
-    extent = words.extent(op.tensor(load.source).shape[d])
+    extent = spelled.extent(op.tensor(load.source).shape[d])
     size = f"{shape[d]}" if extent == str(shape[d]) else f"{extent} = {shape[d]}"
     text += f", which has {size} {'rows' if d == 0 else f'elements in dimension {d}'}"
     if isinstance(p, Load) and p.source in {t.name for t in op.inputs}:

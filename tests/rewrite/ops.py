@@ -13,7 +13,7 @@ from polyop.ir.errors import PolyopError, UserError
 from polyop.ir.expr import evaluate as value
 from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
-from polyop.runtime.words import holds
+from polyop.ir.spelled import holds
 
 LIBRARY = sorted(f.name[:-4] for f in (files("polyop") / "library").iterdir() if f.name.endswith(".pop"))
 

@@ -7,12 +7,12 @@ from polyop.ir.dtypes import F32
 from polyop.ir.errors import UnsupportedError, UserError
 from polyop.ir.expr import Const, affine
 from polyop.ir.reference import evaluate
+from polyop.ir.spelled import holds
 from polyop.rewrite.inline import inline
 from polyop.rewrite.merge import Part, compose
 from polyop.rewrite.names import fresh
 from polyop.rewrite.simplify import simplify
 from polyop.rewrite.unify import unify
-from polyop.runtime.words import holds
 from tests.rewrite.ops import arguments, library, op, shape_of
 
 MATMUL = "op matmul(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"

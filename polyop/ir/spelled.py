@@ -1,4 +1,4 @@
-"""Conditions and extents in the words of the language, for messages about a call."""
+"""Conditions and extents in the words of the language, for messages to users."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def condition(e: Expr) -> str:
             return f"not ({condition(a)})"
         case Apply(fn="and" | "or", args=args):
             return f" {e.fn} ".join(condition(a) if isinstance(a, Test) else f"({condition(a)})" for a in args)
-    raise InternalError(f"words: {e} is no condition on sizes")
+    raise InternalError(f"spelled: {e} is no condition on sizes")
 
 
 def _compare(t: Affine, sign: str) -> str:
@@ -72,4 +72,4 @@ def holds(e: Expr, sizes: dict[str, int]) -> bool:
             return all(holds(a, sizes) for a in args)
         case Apply(fn="or", args=args):
             return any(holds(a, sizes) for a in args)
-    raise InternalError(f"words: {e} is no condition on sizes")
+    raise InternalError(f"spelled: {e} is no condition on sizes")
