@@ -18,7 +18,6 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT), str(ROOT / "tests" / "gpu")]
 
-import conftest  # noqa: E402
 import fake_gpu  # noqa: E402
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
@@ -44,10 +43,8 @@ def least(call: Callable[[], Any]) -> float:
 
 
 def main() -> int:
-    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder:
+    with pytest.MonkeyPatch.context() as patch, tempfile.TemporaryDirectory() as folder, fake_gpu.found("cuda") as gpu:
         os.environ["POLYOP_CACHE_DIR"] = folder
-        gpus = conftest._faked("cuda", patch)
-        gpu = next(gpus)
         torch, cupy = fake_gpu.torch(), fake_gpu.cupy()
         patch.setitem(sys.modules, "torch", torch)
         patch.setitem(sys.modules, "cupy", cupy)
@@ -66,7 +63,6 @@ def main() -> int:
             "100 launches, out=": lambda: steps(many, out=result),
         }.items():
             print(f"{what:32} {least(call):6.2f}")
-        gpus.close()
     return 0
 
 

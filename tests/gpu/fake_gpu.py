@@ -5,6 +5,8 @@ from __future__ import annotations
 import ctypes
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -12,11 +14,13 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+import pytest
 
 from polyop.ir.dtypes import BY_NUMPY
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.module import Binary, Module
-from polyop.runtime import cxx
-from polyop.runtime.gpu import chips, dlpack, driver, home
+from polyop.runtime import call, cxx, device, store
+from polyop.runtime.gpu import chips, dlpack, driver, home, status
 
 ARCH = (9, 0, b"gfx942:sramecc+:xnack-")
 
@@ -87,6 +91,31 @@ def forget() -> None:
     """What was found out about drivers, devices and frameworks is found out again."""
     for known in (driver._found, driver.count, chips.arch, chips.native, home.torch_family, home._torch_home, home.cupy_home):
         known.cache_clear()
+
+
+@contextmanager
+def found(family: str) -> Iterator[FakeGpu]:
+    """Calls find a fake device of the family in here, and nothing of it later; tests are skipped where no driver can be built."""
+    try:
+        path = library()
+    except UnsupportedError as e:
+        pytest.skip(str(e))
+    made = FakeGpu(family)
+    try:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(driver, "LIBRARIES", {"cuda": (path,), "hip": (path,)})
+            patch.setattr(device, "assembled", assembled)
+            patch.setattr(device, "unavailable", lambda family: "")
+            patch.setattr(store, "kernels", store.Memo())
+            patch.setattr(call, "_torch", ())
+            patch.setattr(call, "_looks", {})
+            patch.setattr(status, "_words", [])
+            patch.setattr(status, "_rooms", {})
+            patch.setattr(status, "_loaded", {})
+            forget()
+            yield made
+    finally:  # once nothing finds the fake any more: memory given back before would ask for a driver, and keep this one
+        made.reset()
 
 
 def assembled(module: Module, numerics: str = "fast") -> tuple[Binary, str]:

@@ -45,18 +45,15 @@ class Session:
 
 def session(seed: int, target: str) -> Session:
     """A few calls that follow from the seed."""
-    from conftest import _faked
-
     rng = np.random.default_rng([seed, *b"session"])
     with pytest.MonkeyPatch.context() as patch, TemporaryDirectory() as folder:
         patch.setenv("POLYOP_CACHE_DIR", folder)  # the code of a fake driver is nobody else's
-        for gpu in _faked(target.partition(":")[0], patch):
+        with fake_gpu.found(target.partition(":")[0]) as gpu:
             gpu.reset(devices=2, arch=ARCHS[target])
             torch = fake_gpu.torch(hip=gpu.family == "hip")
             torch.empty = keeping(torch.empty)
             patch.setitem(sys.modules, "torch", torch)
             return called(rng, gpu, torch)
-    raise AssertionError("there is no fake driver")
 
 
 def keeping(empty: Callable[..., Any]) -> Callable[..., Any]:

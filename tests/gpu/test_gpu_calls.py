@@ -70,9 +70,7 @@ def test_tensors_of_torch_go_in_and_come_out(torch: Any, cuda: FakeGpu) -> None:
 
 
 def test_torch_for_rocm_calls_its_devices_cuda_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from conftest import _faked
-
-    for gpu in _faked("hip", monkeypatch):
+    with fake_gpu.found("hip") as gpu:
         made = fake_gpu.torch(hip=True)
         monkeypatch.setitem(sys.modules, "torch", made)
         x = f32(20)
