@@ -55,6 +55,8 @@ class Options:
                operand with the columns does not, or images are copied one by one
     direct     whether rows of a contraction are read where they lie, though along them, since there are few columns that use
                a copy in these calls, and a tile reads few lines, not far apart
+    bare       whether columns of a contraction are read where they lie, since there are so few rows in these calls that a copy
+               hardly gets used, and L2 holds what has them
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
                vectors, down all rows
@@ -118,6 +120,7 @@ class Options:
     flat: bool = False
     slim: bool = False
     direct: bool = False
+    bare: bool = False
     columns: bool = False
     abreast: bool = False
     along: int = 0

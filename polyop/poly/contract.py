@@ -171,9 +171,11 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
         return () if any(x.unit(r, (c.lane,)) is None for r in c.rights) else (plain,)
     if _is_little(x, tile) and not ahead and not pack_left:
         return (replace(plain, columns=min(columns, c.update.extent(c.lane).const)),)
+    is_usual = not (ahead or tile.beside or tile.across or tile.dot)
+    if plan.options.bare and is_usual and not pack_left and x.unit(x.right, (c.lane,)):
+        return (replace(plain, nc=columns),)
     chunk = None if early or begins_late(c.update, x.depth) or is_brief(x, kc) else kc
-    plainly = chunk and not (outer or ahead or tile.beside or tile.across or tile.dot)
-    deep = plan.options.deep and plainly and set(c.having(CONTRACTED)) == set(x.long)
+    deep = plan.options.deep and chunk and is_usual and not outer and set(c.having(CONTRACTED)) == set(x.long)
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()
     # where threads take some rows each, none of these is the first for all of them; nor where a diagonal leaves out whole tiles
     fuse = fusible and not behind and not (common and len(c.having(ROW)) > 1) and not is_triangular(c)

@@ -6,12 +6,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from polyop.ir.expr import volume
+from polyop.ir.expr import Affine, volume
 from polyop.ir.op import Op
 from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
 from polyop.ir.target import PAGE, Target
-from polyop.rewrite import late, outward, row_regimes, tile_regimes
+from polyop.rewrite import copy_regimes, late, outward, row_regimes
 from polyop.rewrite.bordered import CHANNELS, find_borders
+from polyop.rewrite.copy_regimes import RESULTS
 from polyop.rewrite.counted import SHARED as PAIRED
 from polyop.rewrite.counted import counting_pays, find_pairs
 from polyop.rewrite.early import find_early, to_make_early
@@ -25,7 +26,7 @@ from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.shares import Sum, fed_shares, thread_shares
 from polyop.rewrite.taps import find_taps
-from polyop.rewrite.tile_regimes import RESULTS, Tiles, Values, few_rows, tile_kinds, tiles
+from polyop.rewrite.tile_regimes import Tiles, Values, few_rows, tile_kinds, tiles
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.widened import SHARED, find_wide, to_widen
 
@@ -86,7 +87,7 @@ _TABLE = (
            lambda found, c: row_regimes.run_of_rows(found, c.sizes, c.target, c.threads),
            f"in which rows that are made of rows before have at least {row_regimes.RUN} bytes, or more for several threads"),
     Regime("deep", lambda q: q.deep,
-           lambda _, c: not c.tiles.rows and tile_regimes.is_deep(c.questions, c.sizes, c.target),
+           lambda _, c: not c.tiles.rows and copy_regimes.is_deep(c.questions, c.sizes, c.target),
            "in which a contraction is long in several indices"),
     Regime("raised", lambda q: find_alike(q.op),
            lambda found, c: raising_pays(found, c.sizes, c.target),
@@ -120,7 +121,7 @@ _TABLE = (
            "in which rows that are kept before they become a result are long"),
     Regime("broad", lambda q: q.sides,
            lambda _, c: c.threads > 1 and _has_many_rows(c),
-           f"in which several threads have {RESULTS} results of a contraction each, and {tile_regimes.ROWS} rows or more"),
+           f"in which several threads have {RESULTS} results of a contraction each, and {copy_regimes.ROWS} rows or more"),
     Regime("flat", lambda q: q.brief[0] if q.sides else (),
            lambda found, c: volume(found, c.sizes) <= FLAT and _has_many_rows(c),
            f"in which each of {RESULTS} results, or as many for each thread, has at most {FLAT} terms"),
@@ -128,8 +129,11 @@ _TABLE = (
            lambda _, c: c.threads == 1 and (bool(_rows_of_images(c)) or _rows_stay(c)),
            "in which all rows of a contraction stay in L2, and the operand with its columns does not"),
     Regime("direct", lambda q: q.unpacked if q.sides and q.sides.is_near and q.tile and not q.windows else (),
-           lambda _, c: c.threads == 1 and _has_plain_tiles(c) and tile_regimes.lies_close(c.questions, c.sizes, c.target),
-           f"in which at most {tile_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
+           lambda _, c: c.threads == 1 and _has_plain_tiles(c) and copy_regimes.lies_close(c.questions, c.sizes, c.target),
+           f"in which at most {copy_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
+    Regime("bare", copy_regimes.find_at_hand,
+           lambda found, c: _is_at_hand(found, c),
+           f"in which at most {copy_regimes.AT_HAND} rows use an operand that lies along columns, which L2 holds"),
     Regime("columns", lambda q: row_regimes.find_aside(q.op),
            lambda found, c: c.threads > 1 and row_regimes.has_columns(found, c.sizes, c.threads),
            f"in which each of several threads has {row_regimes.ASIDE} bytes of each row of a triangular system"),
@@ -241,7 +245,7 @@ def _shares(found: tuple[Sum, ...], c: Call) -> Values:
 
 def _has_many_rows(c: Call) -> bool:
     """Whether a contraction's plain tiles have so many rows that more columns are copied for them."""
-    return _has_plain_tiles(c) and tile_regimes.has_many_rows(c.questions, c.sizes, c.threads, c.tiles.short == TURNED)
+    return _has_plain_tiles(c) and copy_regimes.has_many_rows(c.questions, c.sizes, c.threads, c.tiles.short == TURNED)
 
 
 def _has_plain_tiles(c: Call) -> bool:
@@ -250,7 +254,15 @@ def _has_plain_tiles(c: Call) -> bool:
     return not (t.rows or t.few or t.short == SHORT or t.factors or t.late or t.inward)
 
 
+def _is_at_hand(found: tuple[Affine, ...], c: Call) -> bool:
+    """Whether tiles with a contraction's own rows and columns read these where they lie; not where rows are copied for them."""
+    sides = c.questions.sides
+    in_place = sides is not None and (not sides.is_near or c.said.get("direct", False))
+    is_plain = _has_plain_tiles(c) and c.tiles.short != TURNED
+    return in_place and is_plain and copy_regimes.is_at_hand(found, c.questions, c.sizes, c.target)
+
+
 def _rows_stay(c: Call) -> bool:
     """Whether those of a contraction's tiles stay in L2, and what has the columns does not."""
     t = c.tiles
-    return not t.rows and t.short != SHORT and tile_regimes.rows_stay(c.questions, c.sizes, c.target, t.short == TURNED)
+    return not t.rows and t.short != SHORT and copy_regimes.rows_stay(c.questions, c.sizes, c.target, t.short == TURNED)

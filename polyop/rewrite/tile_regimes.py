@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import prod
 from typing import NamedTuple
 
 from polyop.ir.expr import evaluate, names, volume
@@ -21,7 +20,6 @@ from polyop.rewrite.upright import COLUMNS
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TERMS = 128  # of sums of a streamed operand that are a number
 BRIEF = 128  # terms at most of sums that are never cut
-LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
 WHOLE = 8  # vectors that are whole rows of what comes from memory, whatever pieces tiles take of them
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
@@ -29,12 +27,6 @@ NARROW = 2  # vectors of all columns: a tile of 14 rows then has as many sums as
 LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
 LITTLES = 16  # the same of several products, whose loops take longer to compile
 LEAST = 5  # rows of one vector that go together in a window
-ROWS = 256  # of a product, from which threads may copy all columns that a cache holds, each for itself
-RESULTS = 1 << 18  # of each thread, from which they do: its share goes in four chunks, which have as many columns as rows
-FEW = 56  # rows that use what is packed in so little time that its way from the last cache takes as long
-USED = 256  # columns at most that rows along an operand's lines are read in place for: 80 x 500 x 200 took 1.03 times as long so
-APART = PAGE // 4  # bytes from line to line of such an operand, from which lines fall on each other in L1
-PIECE = 256  # bytes of a row of results that they take at a time else
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
 Values = tuple[tuple[str, int], ...]
@@ -240,45 +232,6 @@ def tile_pair(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[i
     across, columns = (evaluate(e, sizes) for e in q.sides.columns[-2:])
     rows, lines = evaluate(q.sides.rows[-1], sizes), q.sides.between and passes_by(q, sizes, target)
     return fitting_pair(target, target.lanes(q.brief[2]), rows, across, columns, lines)
-
-
-def is_deep(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
-    """Whether what one tile of columns reads along all that is added up, several long indices, leaves half of L2."""
-    extents = [evaluate(e, sizes) for e in q.deep]
-    panel = prod(extents) * target.fma_chains // 2 * target.vector_bytes  # as many vectors as the widest tile has
-    return q.tile is not None and len(extents) > 1 and min(extents) >= LONGER and panel > target.l2 // 2
-
-
-def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int, turned: bool) -> bool:
-    """Whether each thread has so many rows of a contraction that it copies more columns, to read the rows less often."""
-    if q.sides is None or q.tile is None or (q.sides.is_near and not turned):
-        return False
-    down, along = (q.sides.columns, q.sides.rows) if turned else (q.sides.rows, q.sides.columns)
-    rows, columns = volume(down, sizes), volume(along, sizes)
-    return rows >= ROWS and rows * columns >= threads * RESULTS and evaluate(along[-1], sizes) * q.tile[2] > PIECE
-
-
-def rows_stay(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool) -> bool:
-    """Whether all that has the rows of a contraction stays in L2, and what has the columns does not, so that it comes from far.
-
-    And whether a tile's columns make enough of each row: by a window, or since there are so few rows that the copy of what has
-    the columns, which lies along them, takes as long as all the rest.
-    """
-    if q.tile is None or q.sides is None or not (q.unpacked and q.packed[0]):
-        return False
-    shape, lies = q.packed
-    rows, stays, comes = (q.sides.columns, shape, q.unpacked) if turned else (q.sides.rows, q.unpacked, shape)
-    is_matrix = not turned and len(q.sides.columns) == 1
-    often = prod(sizes[n] for n in q.windows) > 1 or (lies and is_matrix and volume(rows, sizes) <= FEW)
-    return often and volume(stays, sizes) * q.tile[2] <= target.l2 // 2 and volume(comes, sizes) * q.tile[2] > target.l2
-
-
-def lies_close(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
-    """Whether few columns use an operand that lies along the rows, of which a tile reads few lines, close to each other."""
-    if q.tile is None or evaluate(q.tile[1], sizes) > USED:
-        return False
-    *depth, along = q.unpacked
-    return 2 * LINE * volume(depth, sizes) <= target.l1 and evaluate(along, sizes) * q.tile[2] < APART
 
 
 def tile_kinds(q: Questions) -> tuple[str, ...]:

@@ -99,6 +99,16 @@ def test_rows_are_read_where_they_lie_if_a_call_asks_for_it(m, n, k):
 
 
 @pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 47, 15), (12, 64, 16), (13, 65, 1500), (5, 130, 0)])
+def test_columns_are_read_where_they_lie_if_a_call_asks_for_it(m, n, k, threads):
+    found = middle(MATMUL, "tuned", Options(bare=True, threads=threads, regime="any"))
+    assert "packs" not in found.chosen[0] and "packs right" in middle(MATMUL, "tuned", Options()).chosen[0] and proved(found)
+    assert "work" not in str(found.nest)
+    arrays, got = run(found, {"M": m, "N": n, "K": k})
+    np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [False, True])
 def test_blocks_have_as_many_columns_of_short_sums_as_the_first_cache_holds(threads):
     found = middle(MATMUL, "tuned", Options(flat=True, threads=threads))
     assert "nc 1024," in found.chosen[0] and proved(found)  # 32 of 48 kB

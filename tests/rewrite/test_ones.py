@@ -20,13 +20,14 @@ from polyop.ir.registers import fitting_height, fitting_pair, height_beside, reg
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.known import Known, seen_as
+from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, FEW
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import kinds, narrow_sizes, regime, regimes_of
 from polyop.rewrite.row_regimes import LONG
 from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.taps import along_taps, find_taps
-from polyop.rewrite.tile_regimes import BRIEF, FEW, few_rows, has_strip, passes_by, shortness, tile_height
+from polyop.rewrite.tile_regimes import BRIEF, few_rows, has_strip, passes_by, shortness, tile_height
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
@@ -300,6 +301,41 @@ def test_blocks_are_slim_where_few_rows_stay_in_the_second_cache(rows, terms, th
     for text in (lies, pages):
         q = regimes_of(instantiate(parse(Source("<test>", text)), "f"))
         assert not regime(q, sizes | {"J": 64}, Options(), XEON, threads).slim
+
+
+@pytest.mark.parametrize(("change", "bare"), [
+    ({}, True), ({"M": AT_HAND + 1}, False), ({"M": 9}, True), ({"M": 8}, False), ({"N": 512}, False),
+    ({"N": 512, "M": AT_ONCE}, True), ({"N": 512, "M": AT_ONCE + 1}, False), ({"K": 1310}, True), ({"K": 1311}, False),
+    ({"threads": 2}, True)])
+def test_columns_are_read_where_they_lie_where_few_rows_use_what_a_cache_holds(change, bare):
+    """1,536 kB at most; rows of 2 kB fall on each other in L1."""
+    sizes = {"M": AT_HAND, "K": 64, "N": 300} | change
+    threads = sizes.pop("threads", 1)
+    assert regime(regimes_of(MATMUL), sizes, Options(), XEON, threads).bare is bare
+    assert any("32 rows use an operand that lies along columns" in k for k in kinds(MATMUL))
+    lies = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
+    batches = "op f(A: f32[P, M, K], B: f32[P, K, N]) -> (C: f32[P, M, N]) { C[p, m, n] += A[p, m, k] * B[p, k, n] }"
+    for text, found in ((lies, False), (batches, bare)):
+        q = regimes_of(instantiate(parse(Source("<test>", text)), "f"))
+        assert regime(q, sizes | {"P": 99}, Options(), XEON, threads).bare is found
+
+
+@pytest.mark.parametrize(("text", "threads", "bare"), [
+    ("A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }", 1, True),
+    ("A: f64[M, K, L], B: f64[K, L, N]) -> (C: f64[M, N]) { C[m, n] += A[m, k, l] * B[k, l, n] }", 2, True),
+    ("A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }", 1, True),
+    ("A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }", 2, False),  # rows are copied anyway
+    ("A: i8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }", 1, False),
+    ("A: bf16[M, K], B: bf16[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }", 1, False),
+    ("A: f32[M, K], B: f32[K, N], D: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * (B[k, n] + D[k, n]) }", 1, False),
+    ("A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", 1, False)])
+def test_a_kernel_that_reads_columns_where_they_lie_is_asked_for_where_it_is_another_one(text, threads, bare):
+    o = instantiate(parse(Source("<test>", f"op f({text}")), "f")
+    sizes = {n: x for n, x in {"M": 20, "N": 100, "K": 60, "L": 5}.items() if n in o.sizes}
+    asked = regime(regimes_of(o), sizes, Options(), XEON, threads)
+    assert asked.bare is bare
+    so, else_ = (str(compile_op(o, contiguous(o), XEON, replace(asked, bare=b)).trace["final"]) for b in (True, False))
+    assert (so != else_) is bare
 
 
 @pytest.mark.parametrize(("change", "direct"), [

@@ -51,6 +51,8 @@ def skinny() -> Iterator[Case]:
         yield product("skinny", "nt", m, n, k, quick=m == 128 and n == 3072)
     for m, n, k in ((100000, 32, 32), (32, 32, 100000), (4096, 16, 4096), (16, 4096, 4096), (1024, 1024, 8)):
         yield product("skinny", "nn", m, n, k, quick=k == 8, tolerance=1e-3)
+    for m, n, k in ((12, 333, 1000), (16, 512, 512), (24, 480, 768), (32, 300, 300)):  # weights are in a cache
+        yield product("skinny", "nn", m, n, k)
 
 
 def batched() -> Iterator[Case]:
