@@ -20,7 +20,7 @@ from polyop.codegen.until import end_early
 from polyop.codegen.verify import verify
 from polyop.ir.loops import LoopNest
 from polyop.ir.options import Options
-from polyop.ir.target import Target
+from polyop.ir.target import USUAL, Hints, Target
 
 
 def kept(nest: LoopNest, target: Target) -> LoopNest:
@@ -38,13 +38,14 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 
     Raises  UnsupportedError, if the target has too few registers for it.
     """
-    return verify(rewrites(nest, vector_width(declamp(nest), target)), target)
+    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints), target)
 
 
-def rewrites(nest: LoopNest, width: int) -> LoopNest:
+def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width)
-    return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(peel(unswitch(cut_ends(declamp(unguard(split))))))))))
+    whole = peel(unswitch(cut_ends(declamp(unguard(split)))))
+    return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(whole), hints))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

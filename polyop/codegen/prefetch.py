@@ -5,7 +5,8 @@
 
 Where rows are long that is further on in the row, where they are short in one of the next rows, if they lie one after the
 other. The hardware's own prefetchers see a stream only in the first case: 262144 rows of 32 came at 9 of 43 GB/s. Of several
-long rows that are multiplied by a vector it is nearer.
+long rows that are multiplied by a vector it is nearer. How far ahead, and into which cache, each processor has numbers for
+(`ir/target.py`, `Hints`).
 """
 
 from __future__ import annotations
@@ -15,18 +16,13 @@ from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, expr_names, is_computed, loads, names, quasi
 from polyop.ir.loops import LOCKSTEP, Buffer, For, Kind, LoopNest, Node, Prefetch, Space, rebuild, stores, walk
-
-AHEAD = 4096
-"""Bytes between what is read and what is prefetched: as long as memory takes, and less than a first cache has room for."""
-
-TOGETHER = 1024
-"""The same where lanes read several long rows side by side, each of which is all that there is of its tensor."""
+from polyop.ir.target import USUAL, Hints
 
 SEVERAL = 4
 """Rows in lock step that are as many streams, beside something that they share: a matrix times a vector."""
 
 LONG = 8192
-"""Bytes of such rows from which they come `TOGETHER`; short ones are found in a second cache, where further ahead is sooner."""
+"""Bytes of such rows from which they are long; short ones are found in a second cache, where further ahead is sooner."""
 
 Body = tuple[Node, ...]
 Stream = tuple[str, tuple[Affine, ...]]
@@ -45,7 +41,7 @@ class Around:
     rows: tuple[For, ...] = ()
 
 
-def read_ahead(nest: LoopNest) -> LoopNest:
+def read_ahead(nest: LoopNest, hints: Hints = USUAL) -> LoopNest:
     """`nest` with prefetches in lanes loops that read memory and write none."""
     spaces = {b.name: b.space for b in nest.buffers}
     first: dict[Stream, str] = {}  # the statement that reads it before others do: those then find it in a cache
@@ -62,7 +58,7 @@ def read_ahead(nest: LoopNest) -> LoopNest:
             return replace(n, body=go(n.body, replace(around, rows=(*around.rows, n))))
         if not around.serial or any(spaces[s.target.source] != Space.REG for s in stores(n.body)):
             return n
-        return replace(n, body=(*_hints(nest, n, around, first), *n.body))
+        return replace(n, body=(*_asked(nest, n, around, first, hints), *n.body))
 
     return replace(nest, body=go(nest.body, Around()))
 
@@ -75,7 +71,7 @@ def _within(n: For, around: Around) -> Around:
     return replace(around, serial=around.serial | {n.index})
 
 
-def _hints(nest: LoopNest, n: For, around: Around, first: dict[Stream, str]) -> tuple[Prefetch, ...]:
+def _asked(nest: LoopNest, n: For, around: Around, first: dict[Stream, str], hints: Hints) -> tuple[Prefetch, ...]:
     """Prefetches of the streams that the lanes `n` read before other statements do."""
     inside = frozenset(x.index for x in walk(n.body) if isinstance(x, For))
 
@@ -85,20 +81,30 @@ def _hints(nest: LoopNest, n: For, around: Around, first: dict[Stream, str]) -> 
     found = [x for s, (x, stmt) in streams(nest, n, around.serial, inside).items()
              if first.setdefault(s, stmt) == stmt and is_for_tiles(x)]
     several = len(found) > 1 and all(len(x.index) == 1 for x in found)
-    bytes_ = TOGETHER if several else AHEAD
     reads = [x for s in stores(n.body) for x in loads(s.expr)]
     locked = {f.index: f.extent or 1 for f in around.rows if any(f.index not in expr_names(x) for x in reads)}
 
-    def abreast(x: Load) -> bool:
-        return prod(e for i, e in locked.items() if i in expr_names(x)) >= SEVERAL
+    def far(x: Load) -> Affine:
+        b = nest.buffer(x.source)
+        if prod(e for i, e in locked.items() if i in expr_names(x)) >= SEVERAL:
+            return _by_length(b, hints)
+        return affine((hints.beside if several else hints.alone) // b.dtype.bytes_)
 
-    return tuple(Prefetch(_later(nest.buffer(x.source), x, bytes_, abreast(x))) for x in found)
+    return tuple(Prefetch(_later(nest.buffer(x.source), x, far(x)), cache=hints.cache) for x in found)
+
+
+def _by_length(b: Buffer, hints: Hints) -> Affine:
+    """Elements ahead in rows of `b` that are read side by side: the fewer, the longer they are, as far as they are long."""
+    assert b.unit is not None
+    least, most, long = (affine(x // b.dtype.bytes_) for x in (hints.long, hints.rows, LONG))
+    return quasi("max", least, quasi("min", most, least + long - b.dims[b.unit][0]))
 
 
 def further_on(nest: LoopNest, lanes: For, bytes_: int) -> tuple[Prefetch, ...]:
     """Prefetches of what `lanes` read side by side, so many bytes further on."""
     found = streams(nest, lanes, frozenset(), frozenset())
-    return tuple(Prefetch(_later(nest.buffer(x.source), x, bytes_)) for x, _ in found.values())
+    return tuple(Prefetch(_later(b, x, affine(bytes_ // b.dtype.bytes_)))
+                 for x, _ in found.values() for b in (nest.buffer(x.source),))
 
 
 def streams(nest: LoopNest, n: For, around: frozenset[str], inside: frozenset[str]) -> dict[Stream, tuple[Load, str]]:
@@ -127,10 +133,7 @@ def _at(x: Load, unit: int) -> int:
     return p.const if isinstance(p, Affine) else 0
 
 
-def _later(b: Buffer, x: Load, bytes_: int, abreast: bool = False) -> Load:
-    """`x`, so many bytes further on, or fewer where several rows are read `abreast` that are long."""
-    by, at = affine(bytes_ // b.dtype.bytes_), enumerate(x.index)
-    if abreast and b.unit is not None:
-        least = affine(TOGETHER // b.dtype.bytes_)
-        by = quasi("max", least, quasi("min", by, least + LONG // b.dtype.bytes_ - b.dims[b.unit][0]))
+def _later(b: Buffer, x: Load, by: Affine) -> Load:
+    """`x`, so many elements further on."""
+    at = enumerate(x.index)
     return replace(x, guard=(), index=tuple(p + by if d == b.unit and isinstance(p, Affine) else p for d, p in at))

@@ -235,10 +235,12 @@ class Prefetch:
     """A hint that `place` is needed soon; it may lie outside its buffer.
 
     written   to be written, unless what is there bypasses the caches
+    cache     which one it comes to, counted from 1
     """
 
     place: Load
     written: bool = False
+    cache: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -374,7 +376,7 @@ def show(n: Node, depth: int) -> list[str]:
             notes = "".join(f"  ({word})" for holds, word in said if holds)
             return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}{notes}"]
         case Prefetch():
-            return [f"{pad}prefetch {n.place}"]
+            return [f"{pad}prefetch {n.place}" + (f"  (cache {n.cache})" if n.cache > 1 else "")]
         case Barrier():
             late = f" but for {n.pending} groups of copies" if n.pending else ""
             return [f"{pad}barrier{' of copies' if n.handed else ''}{late}: {n.reason}"]

@@ -43,6 +43,27 @@ class Multiprocessor:
 
 
 @dataclass(frozen=True, slots=True)
+class Hints:
+    """How far behind what it reads once a processor is asked for more, and where that comes to.
+
+    cache   1: the first, from where it is read soonest; 2: the second, where asking takes no place among the loads that wait
+    alone   bytes ahead in rows that are read one by one
+    beside  bytes ahead in each of several whole tensors that are read side by side
+    rows    bytes ahead in rows of a matrix that are read side by side, if they are short
+    long    the same, if they are long
+    """
+
+    cache: int = 1
+    alone: int = 4096
+    beside: int = 1024
+    rows: int = 4096
+    long: int = 1024
+
+
+USUAL = Hints()
+
+
+@dataclass(frozen=True, slots=True)
 class Target:
     """One kind of machine.
 
@@ -55,6 +76,7 @@ class Target:
     fma_chains     latency x ports: independent accumulators that keep the FMA units busy
     l1, l2, l3     bytes of cache one core can count on
     stream_bytes   outputs larger than this are worth writing past the caches
+    hints          how it is asked for what it will read
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
     warp           threads that run in lock step; 0 on a CPU
     multi          what its multiprocessors have; None on a CPU
@@ -76,6 +98,7 @@ class Target:
     l2: int = 1 << 20
     l3: int = 16 << 20
     stream_bytes: int = 8 << 20
+    hints: Hints = USUAL
     string_bytes: int = 0
     warp: int = 0
     multi: Multiprocessor | None = None
@@ -122,6 +145,9 @@ ROWS = (
     Target("hip:gfx1100", "hip", "gfx1100", warp=32, registers=256, multi=_RDNA, answers=True),
 )
 BY_NAME = {t.name: t for t in ROWS}
+
+HINTS = {"znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048)}
+"""Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
 
 
 def target(name: str) -> Target:

@@ -10,6 +10,7 @@ from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.ir.dtypes import F16, F32, F64
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Node, Prefetch, walk
+from polyop.ir.target import HINTS, USUAL
 from tests.codegen.harness import make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, loop, nest, reg, rows, st, strip, tensor
 
@@ -26,9 +27,9 @@ def summed(expr, *around, **buffers):
     return nest(named.values(), [body], sizes=("M", "N"))
 
 
-def early(n):
+def early(n, hints=USUAL):
     """The places that `n` asks for a page early."""
-    return [str(x.place) for x in walk(read_ahead(n).body) if isinstance(x, Prefetch)]
+    return [str(x.place) for x in walk(read_ahead(n, hints).body) if isinstance(x, Prefetch)]
 
 
 def test_what_lanes_add_up_is_asked_for_a_page_early():
@@ -68,6 +69,17 @@ def test_of_rows_abreast_that_are_multiplied_by_a_vector_long_ones_are_asked_for
     buffers = [tensor("X", "M", "N", t=dtype), tensor("b", "N", t=dtype), reg("part", abreast, 64, t=dtype)]
     n = nest(buffers, [loop("r", "M", rows("p", abreast, None, body), step=abreast)], sizes=("M", "N"))
     assert early(n) == [f"X[p + r, c_c + c_v + {more}]"]
+
+
+def test_how_far_ahead_and_into_which_cache_is_the_processors_own():
+    own = HINTS["znver4"]
+    alone, vector = summed(ld("X", "r", C), "r"), ld("b", C)
+    assert early(alone, own) == ["X[r, c_c + c_v + 256]"] != early(alone)
+    assert "+ 256]  (cache 2)" in str(read_ahead(alone, own)) and "(cache" not in str(read_ahead(alone))
+    body = strip("c", 64, "N", st(ld("part", "p", "c_v"), ap("mul", ld("X", A("r", "p"), C), vector), "add"))
+    buffers = [tensor("X", "M", "N"), tensor("b", "N"), reg("part", 4, 64)]
+    rows_abreast = nest(buffers, [loop("r", "M", rows("p", 4, None, body), step=4)], sizes=("M", "N"))
+    assert early(rows_abreast, own) == ["X[p + r, c_c + c_v + max(512, min(2048, -N + 2560))]"]
 
 
 def test_what_few_rows_share_is_asked_for_by_each_tile_of_them():

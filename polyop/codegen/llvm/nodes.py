@@ -258,6 +258,6 @@ def _prefetch(s: State, n: Prefetch) -> None:
             p = gep(s, place.element, place.base(point, None), at)
             if n.written:  # what bypasses the caches must not be fetched into them: the arguments are there anyway
                 p = s.b.do(f"select i1 {is_large(s, place.buffer)}, ptr {s.args}, ptr {p}")
-            s.b.call("void", "llvm.prefetch.p0", ("ptr", p), ("i32", 0), ("i32", 3), ("i32", 1))
+            s.b.call("void", "llvm.prefetch.p0", ("ptr", p), ("i32", 0), ("i32", 4 - n.cache), ("i32", 1))
 
 
