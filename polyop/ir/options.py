@@ -57,6 +57,8 @@ class Options:
                a copy in these calls, and a tile reads few lines, not far apart
     bare       whether columns of a contraction are read where they lie, since there are so few rows in these calls that a copy
                hardly gets used, and L2 holds what has them
+    streamed   whether columns of a contraction are read where they lie, some of these rows at a time for all rows of results,
+               since what has them exceeds the last cache in these calls, and the rows are few
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
                vectors, down all rows
@@ -121,6 +123,7 @@ class Options:
     slim: bool = False
     direct: bool = False
     bare: bool = False
+    streamed: bool = False
     columns: bool = False
     abreast: bool = False
     along: int = 0

@@ -172,8 +172,11 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     if _is_little(x, tile) and not ahead and not pack_left:
         return (replace(plain, columns=min(columns, c.update.extent(c.lane).const)),)
     is_usual = not (ahead or tile.beside or tile.across or tile.dot)
-    if plan.options.bare and is_usual and not pack_left and x.unit(x.right, (c.lane,)):
+    in_place = is_usual and not pack_left and x.unit(x.right, (c.lane,)) is not None
+    if plan.options.bare and in_place:
         return (replace(plain, nc=columns),)
+    if plan.options.streamed and in_place:
+        return (replace(plain, kc=CHUNK, nc=run_length(plan, c.update, columns, t.l1 // CHUNK)),)
     chunk = None if early or begins_late(c.update, x.depth) or is_brief(x, kc) else kc
     deep = plan.options.deep and chunk and is_usual and not outer and set(c.having(CONTRACTED)) == set(x.long)
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()

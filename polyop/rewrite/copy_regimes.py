@@ -18,6 +18,7 @@ APART = PAGE // 4  # bytes from line to line of such an operand, from which line
 PIECE = 256  # bytes of a row of results that they take at a time else
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 AT_HAND = 32  # rows for which a copy of what L2 holds costs more than it saves; with 48 it pays about as often as not
+AWAY = 32  # rows for which memory is what a product waits for: with 48 it takes as long as with a copy
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
 
@@ -83,7 +84,21 @@ def is_at_hand(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int
     hold no more than that.
     """
     assert q.sides is not None
-    along, bytes_ = q.packed[0][-1], q.brief[2]
-    most = AT_HAND if evaluate(along, sizes) * bytes_ % FOLDED else AT_ONCE
-    held = volume(q.sides.columns, sizes) * volume(summed, sizes) * bytes_
-    return volume(q.sides.rows, sizes) <= most and held <= 3 * target.l2 // 4
+    along = q.packed[0][-1]
+    most = AT_HAND if evaluate(along, sizes) * q.brief[2] % FOLDED else AT_ONCE
+    return volume(q.sides.rows, sizes) <= most and _held(summed, q, sizes) <= 3 * target.l2 // 4
+
+
+def is_far(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether few rows use what lies along the columns of a contraction, and it comes from memory: they then share its way.
+
+    A block of columns that is copied for them takes a short piece of each of its rows, which memory gives at half its speed.
+    """
+    assert q.sides is not None
+    return volume(q.sides.rows, sizes) <= AWAY and _held(summed, q, sizes) > target.l3
+
+
+def _held(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int]) -> int:
+    """Bytes of what has a contraction's columns."""
+    assert q.sides is not None
+    return volume(q.sides.columns, sizes) * volume(summed, sizes) * q.brief[2]

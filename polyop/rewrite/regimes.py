@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from polyop.ir.expr import Affine, volume
+from polyop.ir.expr import volume
 from polyop.ir.op import Op
 from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
 from polyop.ir.target import PAGE, Target
@@ -132,8 +132,11 @@ _TABLE = (
            lambda _, c: c.threads == 1 and _has_plain_tiles(c) and copy_regimes.lies_close(c.questions, c.sizes, c.target),
            f"in which at most {copy_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
     Regime("bare", copy_regimes.find_at_hand,
-           lambda found, c: _is_at_hand(found, c),
+           lambda found, c: _in_place(c) and copy_regimes.is_at_hand(found, c.questions, c.sizes, c.target),
            f"in which at most {copy_regimes.AT_HAND} rows use an operand that lies along columns, which L2 holds"),
+    Regime("streamed", copy_regimes.find_at_hand,
+           lambda found, c: _in_place(c) and copy_regimes.is_far(found, c.questions, c.sizes, c.target),
+           f"in which at most {copy_regimes.AWAY} rows use an operand that lies along columns, which exceeds the last cache"),
     Regime("columns", lambda q: row_regimes.find_aside(q.op),
            lambda found, c: c.threads > 1 and row_regimes.has_columns(found, c.sizes, c.threads),
            f"in which each of several threads has {row_regimes.ASIDE} bytes of each row of a triangular system"),
@@ -254,12 +257,11 @@ def _has_plain_tiles(c: Call) -> bool:
     return not (t.rows or t.few or t.short == SHORT or t.factors or t.late or t.inward)
 
 
-def _is_at_hand(found: tuple[Affine, ...], c: Call) -> bool:
-    """Whether tiles with a contraction's own rows and columns read these where they lie; not where rows are copied for them."""
+def _in_place(c: Call) -> bool:
+    """Whether tiles with a contraction's own rows and columns may read these where they lie; not where rows are copied."""
     sides = c.questions.sides
-    in_place = sides is not None and (not sides.is_near or c.said.get("direct", False))
-    is_plain = _has_plain_tiles(c) and c.tiles.short != TURNED
-    return in_place and is_plain and copy_regimes.is_at_hand(found, c.questions, c.sizes, c.target)
+    is_read = sides is not None and (not sides.is_near or bool(c.said.get("direct", False)))
+    return is_read and _has_plain_tiles(c) and c.tiles.short != TURNED
 
 
 def _rows_stay(c: Call) -> bool:

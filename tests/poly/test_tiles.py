@@ -109,6 +109,15 @@ def test_columns_are_read_where_they_lie_if_a_call_asks_for_it(m, n, k, threads)
 
 
 @pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 47, 7), (12, 64, 8), (13, 1025, 9), (16, 2100, 150)])
+def test_a_few_rows_of_the_columns_at_a_time_are_read_by_all_rows_if_a_call_asks_for_it(m, n, k, threads):
+    found = middle(MATMUL, "tuned", Options(streamed=True, threads=threads))
+    assert "kc 8" in found.chosen[0] and "packs nothing" in found.chosen[0] and proved(found) and "work" not in str(found.nest)
+    arrays, got = run(found, {"M": m, "N": n, "K": k})
+    np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [False, True])
 def test_blocks_have_as_many_columns_of_short_sums_as_the_first_cache_holds(threads):
     found = middle(MATMUL, "tuned", Options(flat=True, threads=threads))
     assert "nc 1024," in found.chosen[0] and proved(found)  # 32 of 48 kB

@@ -20,7 +20,7 @@ from polyop.ir.registers import fitting_height, fitting_pair, height_beside, reg
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.known import Known, seen_as
-from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, FEW
+from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, AWAY, FEW
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import kinds, narrow_sizes, regime, regimes_of
@@ -320,6 +320,20 @@ def test_columns_are_read_where_they_lie_where_few_rows_use_what_a_cache_holds(c
         assert regime(q, sizes | {"P": 99}, Options(), XEON, threads).bare is found
 
 
+@pytest.mark.parametrize(("change", "streamed"), [
+    ({}, True), ({"M": AWAY + 1}, False), ({"M": 9}, True), ({"M": 8}, False), ({"N": 2048}, False), ({"N": 2049}, True),
+    ({"threads": 2}, True)])
+def test_rows_share_the_way_of_what_comes_from_memory_for_few_of_them(change, streamed):
+    """More than 16 MB of the last cache."""
+    sizes = {"M": AWAY, "K": 2048, "N": 4096} | change
+    threads, target = sizes.pop("threads", 1), replace(XEON, l3=16 << 20)
+    found = regime(regimes_of(MATMUL), sizes, Options(), target, threads)
+    assert found.streamed is streamed and not found.bare
+    assert any("32 rows use an operand that lies along columns, which exceeds the last cache" in k for k in kinds(MATMUL))
+    lies = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
+    assert not regime(regimes_of(instantiate(parse(Source("<test>", lies)), "f")), sizes, Options(), target, threads).streamed
+
+
 @pytest.mark.parametrize(("text", "threads", "bare"), [
     ("A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }", 1, True),
     ("A: f64[M, K, L], B: f64[K, L, N]) -> (C: f64[M, N]) { C[m, n] += A[m, k, l] * B[k, l, n] }", 2, True),
@@ -331,11 +345,13 @@ def test_columns_are_read_where_they_lie_where_few_rows_use_what_a_cache_holds(c
     ("A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", 1, False)])
 def test_a_kernel_that_reads_columns_where_they_lie_is_asked_for_where_it_is_another_one(text, threads, bare):
     o = instantiate(parse(Source("<test>", f"op f({text}")), "f")
-    sizes = {n: x for n, x in {"M": 20, "N": 100, "K": 60, "L": 5}.items() if n in o.sizes}
-    asked = regime(regimes_of(o), sizes, Options(), XEON, threads)
-    assert asked.bare is bare
-    so, else_ = (str(compile_op(o, contiguous(o), XEON, replace(asked, bare=b)).trace["final"]) for b in (True, False))
-    assert (so != else_) is bare
+    for name, target in (("bare", XEON), ("streamed", replace(XEON, l2=1024, l3=4096))):
+        sizes = {n: x for n, x in {"M": 20, "N": 100, "K": 60, "L": 5}.items() if n in o.sizes}
+        asked = regime(regimes_of(o), sizes, Options(), target, threads)
+        assert getattr(asked, name) is bare
+        both = (compile_op(o, contiguous(o), target, replace(asked, **{name: b})) for b in (True, False))
+        so, else_ = (str(x.trace["final"]) for x in both)
+        assert (so != else_) is bare
 
 
 @pytest.mark.parametrize(("change", "direct"), [

@@ -162,8 +162,9 @@ def test_who_lends_is_the_usual_kernel_or_one_of_other_tiles():
 
 def test_a_kernel_that_copies_nothing_serves_for_no_other_call():
     """Many rows take up to three times as long with it."""
-    usual, bare = (ROWS, USUAL), (ROWS, replace(USUAL, bare=True))
-    assert lender(usual, [bare], USUAL) == usual == lender(usual, [(ROWS, replace(USUAL, height=8)), usual, bare], USUAL)
+    usual = (ROWS, USUAL)
+    for bare in ((ROWS, replace(USUAL, bare=True)), (ROWS, replace(USUAL, streamed=True))):
+        assert lender(usual, [bare], USUAL) == usual == lender(usual, [(ROWS, replace(USUAL, height=8)), usual, bare], USUAL)
 
 
 def test_where_kernels_are_of_another_sort_the_usual_one_is_made_to_serve_for_all():
