@@ -84,13 +84,15 @@ def _asked(nest: LoopNest, n: For, around: Around, first: dict[Stream, str], hin
     reads = [x for s in stores(n.body) for x in loads(s.expr)]
     locked = {f.index: f.extent or 1 for f in around.rows if any(f.index not in expr_names(x) for x in reads)}
 
-    def far(x: Load) -> Affine:
+    def asked(x: Load) -> Prefetch:
         b = nest.buffer(x.source)
         if prod(e for i, e in locked.items() if i in expr_names(x)) >= SEVERAL:
-            return _by_length(b, hints)
-        return affine((hints.beside if several else hints.alone) // b.dtype.bytes_)
+            by = _by_length(b, hints)
+        else:
+            by = affine((hints.beside if several else hints.alone) // b.dtype.bytes_)
+        return Prefetch(_later(b, x, by), cache=hints.cache)
 
-    return tuple(Prefetch(_later(nest.buffer(x.source), x, far(x)), cache=hints.cache) for x in found)
+    return tuple(map(asked, found))
 
 
 def _by_length(b: Buffer, hints: Hints) -> Affine:
@@ -103,8 +105,7 @@ def _by_length(b: Buffer, hints: Hints) -> Affine:
 def further_on(nest: LoopNest, lanes: For, bytes_: int) -> tuple[Prefetch, ...]:
     """Prefetches of what `lanes` read side by side, so many bytes further on."""
     found = streams(nest, lanes, frozenset(), frozenset())
-    return tuple(Prefetch(_later(b, x, affine(bytes_ // b.dtype.bytes_)))
-                 for x, _ in found.values() for b in (nest.buffer(x.source),))
+    return tuple(Prefetch(_later(nest.buffer(x.source), x, affine(bytes_ // x.dtype.bytes_))) for x, _ in found.values())
 
 
 def streams(nest: LoopNest, n: For, around: frozenset[str], inside: frozenset[str]) -> dict[Stream, tuple[Load, str]]:

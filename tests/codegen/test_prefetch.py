@@ -7,11 +7,17 @@ import pytest
 
 from polyop.codegen.prefetch import read_ahead
 from polyop.codegen.prefetch_tiles import prefetch_tiles
+from polyop.compiler import compile_op
+from polyop.dsl.check import instantiate
+from polyop.dsl.parse import parse
 from polyop.ir.dtypes import F16, F32, F64
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Node, Prefetch, walk
+from polyop.ir.options import Options
+from polyop.ir.span import Source
 from polyop.ir.target import HINTS, USUAL
-from tests.codegen.harness import make_arrays
+from polyop.runtime.layout import contiguous
+from tests.codegen.harness import V4, make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, loop, nest, reg, rows, st, strip, tensor
 
 C = A("c_c", "c_v")
@@ -80,6 +86,14 @@ def test_how_far_ahead_and_into_which_cache_is_the_processors_own():
     buffers = [tensor("X", "M", "N"), tensor("b", "N"), reg("part", 4, 64)]
     rows_abreast = nest(buffers, [loop("r", "M", rows("p", 4, None, body), step=4)], sizes=("M", "N"))
     assert early(rows_abreast, own) == ["X[p + r, c_c + c_v + max(512, min(2048, -N + 2560))]"]
+
+
+@pytest.mark.parametrize(("cache", "locality"), [(1, 3), (2, 2)])
+def test_the_instruction_names_the_cache(cache, locality):
+    o = instantiate(parse(Source("<test>", "op f(X: f32[M, N]) -> (Y: f32[M]) { Y[m] += X[m, n] }")), "f")
+    text = compile_op(o, contiguous(o), replace(V4, hints=replace(USUAL, cache=cache)), Options()).module.text
+    calls = [x for x in text.splitlines() if "call void @llvm.prefetch" in x]
+    assert calls and all(f"i32 0, i32 {locality}, i32 1" in x for x in calls)
 
 
 def test_what_few_rows_share_is_asked_for_by_each_tile_of_them():
