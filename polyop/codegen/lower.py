@@ -20,7 +20,7 @@ from polyop.codegen.until import end_early
 from polyop.codegen.verify import verify
 from polyop.ir.loops import LoopNest
 from polyop.ir.options import Options
-from polyop.ir.target import USUAL, Hints, Target
+from polyop.ir.target import USUAL_HINTS, Hints, Target
 
 
 def kept(nest: LoopNest, target: Target) -> LoopNest:
@@ -41,7 +41,7 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
     return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints), target)
 
 
-def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL) -> LoopNest:
+def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width)
     whole = peel(unswitch(cut_ends(declamp(unguard(split)))))

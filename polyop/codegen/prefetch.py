@@ -16,7 +16,7 @@ from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, expr_names, is_computed, loads, names, quasi
 from polyop.ir.loops import LOCKSTEP, Buffer, For, Kind, LoopNest, Node, Prefetch, Space, rebuild, stores, walk
-from polyop.ir.target import USUAL, Hints
+from polyop.ir.target import USUAL_HINTS, Hints
 
 SEVERAL = 4
 """Rows in lock step that are as many streams, beside something that they share: a matrix times a vector."""
@@ -41,7 +41,7 @@ class Around:
     rows: tuple[For, ...] = ()
 
 
-def read_ahead(nest: LoopNest, hints: Hints = USUAL) -> LoopNest:
+def read_ahead(nest: LoopNest, hints: Hints = USUAL_HINTS) -> LoopNest:
     """`nest` with prefetches in lanes loops that read memory and write none."""
     spaces = {b.name: b.space for b in nest.buffers}
     first: dict[Stream, str] = {}  # the statement that reads it before others do: those then find it in a cache

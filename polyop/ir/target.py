@@ -60,7 +60,7 @@ class Hints:
     long: int = 1024
 
 
-USUAL = Hints()
+USUAL_HINTS = Hints()
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +98,7 @@ class Target:
     l2: int = 1 << 20
     l3: int = 16 << 20
     stream_bytes: int = 8 << 20
-    hints: Hints = USUAL
+    hints: Hints = USUAL_HINTS
     string_bytes: int = 0
     warp: int = 0
     multi: Multiprocessor | None = None

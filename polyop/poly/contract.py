@@ -29,7 +29,7 @@ from polyop.poly.roles import (
     iterators_of,
 )
 
-CHUNK = 8  # of rows of the right operand that are read side by side, where they are used once: L1 has hardly more ways
+CHUNK = 8  # of rows of the right operand that are read side by side where they lie: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
 DOTS_MOST = 8  # rows that are dot products in place, of several columns at once: as many come from L2 again for these
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
@@ -108,7 +108,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     ahead = x.is_one and not tile.beside and not tile.across and is_settled(plan, c.update, x.right, outer)
     if not by_dots and not ahead and _is_dots_in_place(x):
         return ()
-    if not by_dots and _is_streamed(x):
+    if not by_dots and _has_few_rows(x):
         return (few_rows(x),)
     if ahead and all(x.few(i, ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
         return (few_again(plan, c, x.row, x.depth, x.few(x.row, 0)),)
@@ -121,7 +121,7 @@ def _is_dots_in_place(x: Reads) -> bool:
     return 0 < x.heads <= DOTS_MOST and end is not None and x.straight(x.left, x.long) == end
 
 
-def _is_streamed(x: Reads) -> bool:
+def _has_few_rows(x: Reads) -> bool:
     """Whether a few rows use what lies in the order of the columns, so that nothing need be copied."""
     return bool(x.plan.options.rows) and x.apart and all(x.unit(r, (x.what.lane,)) for r in x.what.rights)
 

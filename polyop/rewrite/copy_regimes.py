@@ -62,7 +62,7 @@ def is_deep(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     return q.tile is not None and len(extents) > 1 and min(extents) >= LONGER and panel > target.l2 // 2
 
 
-def find_at_hand(q: Questions) -> tuple[Affine, ...]:
+def find_in_order(q: Questions) -> tuple[Affine, ...]:
     """What the one contraction adds up along, if one operand, as wide as the sum, has its one column and lies along it; else ().
 
     Of several, none is copied anyway; narrow ones are taken by instructions of their own, or widened in a copy. Columns of

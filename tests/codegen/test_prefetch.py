@@ -15,7 +15,7 @@ from polyop.ir.interpret import interpret
 from polyop.ir.loops import Node, Prefetch, walk
 from polyop.ir.options import Options
 from polyop.ir.span import Source
-from polyop.ir.target import HINTS, USUAL
+from polyop.ir.target import HINTS, USUAL_HINTS
 from polyop.runtime.layout import contiguous
 from tests.codegen.harness import V4, make_arrays
 from tests.codegen.nests import A, ap, lanes, ld, loop, nest, reg, rows, st, strip, tensor
@@ -33,7 +33,7 @@ def summed(expr, *around, **buffers):
     return nest(named.values(), [body], sizes=("M", "N"))
 
 
-def early(n, hints=USUAL):
+def early(n, hints=USUAL_HINTS):
     """The places that `n` asks for a page early."""
     return [str(x.place) for x in walk(read_ahead(n, hints).body) if isinstance(x, Prefetch)]
 
@@ -91,7 +91,7 @@ def test_how_far_ahead_and_into_which_cache_is_the_processors_own():
 @pytest.mark.parametrize(("cache", "locality"), [(1, 3), (2, 2)])
 def test_the_instruction_names_the_cache(cache, locality):
     o = instantiate(parse(Source("<test>", "op f(X: f32[M, N]) -> (Y: f32[M]) { Y[m] += X[m, n] }")), "f")
-    text = compile_op(o, contiguous(o), replace(V4, hints=replace(USUAL, cache=cache)), Options()).module.text
+    text = compile_op(o, contiguous(o), replace(V4, hints=replace(USUAL_HINTS, cache=cache)), Options()).module.text
     calls = [x for x in text.splitlines() if "call void @llvm.prefetch" in x]
     assert calls and all(f"i32 0, i32 {locality}, i32 1" in x for x in calls)
 

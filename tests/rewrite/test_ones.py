@@ -345,8 +345,8 @@ def test_rows_share_the_way_of_what_comes_from_memory_for_few_of_them(change, st
     ("A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }", 1, False)])
 def test_a_kernel_that_reads_columns_where_they_lie_is_asked_for_where_it_is_another_one(text, threads, bare):
     o = instantiate(parse(Source("<test>", f"op f({text}")), "f")
+    sizes = {n: x for n, x in {"M": 20, "N": 100, "K": 60, "L": 5}.items() if n in o.sizes}
     for name, target in (("bare", XEON), ("streamed", replace(XEON, l2=1024, l3=4096))):
-        sizes = {n: x for n, x in {"M": 20, "N": 100, "K": 60, "L": 5}.items() if n in o.sizes}
         asked = regime(regimes_of(o), sizes, Options(), target, threads)
         assert getattr(asked, name) is bare
         both = (compile_op(o, contiguous(o), target, replace(asked, **{name: b})) for b in (True, False))
