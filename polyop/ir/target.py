@@ -44,9 +44,9 @@ class Multiprocessor:
 
 @dataclass(frozen=True, slots=True)
 class Hints:
-    """How far behind what it reads once a processor is asked for more, and where that comes to.
+    """How far ahead of what it reads once a processor is asked for more, and where that comes to.
 
-    cache   1: the first, from where it is read soonest; 2: the second, where asking takes no place among the loads that wait
+    cache   which one, counted from 1
     alone   bytes ahead in rows that are read one by one
     beside  bytes ahead in each of several whole tensors that are read side by side
     rows    bytes ahead in rows of a matrix that are read side by side, if they are short
