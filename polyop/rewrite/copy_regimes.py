@@ -92,8 +92,8 @@ def is_at_hand(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int
 def is_far(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     """Whether few rows use what lies along the columns of a contraction, and it comes from memory: they then share its way.
 
-    A block of columns that is copied for them is waited for. Batches each count by themselves: many small operands that exceed the
-    last cache together were not measured.
+    A block of columns that is copied for them is waited for. Batches each count by themselves: many small operands that exceed
+    the last cache together were not measured.
     """
     assert q.sides is not None
     return volume(q.sides.rows, sizes) <= AWAY and _held(summed, q, sizes) > target.l3
