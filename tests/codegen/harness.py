@@ -17,6 +17,7 @@ from polyop.ir.loops import LoopNest, Space
 from polyop.ir.module import Module, room
 from polyop.ir.options import Options
 from polyop.ir.target import BY_NAME, Target
+from polyop.runtime.cpu import runs_here
 
 llvm.initialize_native_target()
 llvm.initialize_native_asmprinter()
@@ -26,6 +27,8 @@ LEVELS = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
 V4, V3, V2 = (BY_NAME[f"x86:{n}"] for n in LEVELS)
 FEATURES = llvm.get_host_cpu_features()
 RUNNABLE = [t for t, needed in ((V4, "avx512vl"), (V3, "avx2"), (V2, "sse4.2")) if FEATURES.get(needed)]
+HERE = RUNNABLE[0]
+"""The widest that this machine runs."""
 wide = pytest.mark.skipif(V4 not in RUNNABLE, reason="vectors of 16 lanes")
 BRAIN = replace(V4, name="x86:brain", features="+avx512bf16")
 """Rounds to bf16 in one instruction."""
@@ -103,7 +106,9 @@ def assembly(nest: LoopNest, target: Target, numerics: str = "fast") -> str:
 
 
 def load(module: Module, target: Target, functions: dict[str, int] | None = None) -> Loaded:
-    """`functions`: addresses of what the module calls beside its own."""
+    """`functions`: addresses of what the module calls beside its own. Ends the test where this machine cannot run it."""
+    if not runs_here(target):
+        pytest.skip(f"this machine cannot run code for {target.name}")
     ref, tm = parsed(module, target)
     builder = llvm.JITLibraryBuilder().add_object_img(tm.emit_object(ref)).add_current_process().export_symbol(module.name)
     for name, address in (functions or {}).items():
@@ -112,7 +117,7 @@ def load(module: Module, target: Target, functions: dict[str, int] | None = None
     return Loaded(module, library[module.name], (library, ref, tm))
 
 
-def compiled(nest: LoopNest, target: Target = V4, numerics: str = "fast") -> Loaded:
+def compiled(nest: LoopNest, target: Target = HERE, numerics: str = "fast") -> Loaded:
     return load(emit(nest, target, Options(numerics, threads=True)), target)
 
 
@@ -136,7 +141,7 @@ def make_arrays(nest: LoopNest, sizes: dict[str, int], rng: np.random.Generator)
 def check(
     nest: LoopNest,
     sizes: dict[str, int],
-    target: Target = V4,
+    target: Target = HERE,
     *,
     kernel: Loaded | None = None,
     numerics: str = "fast",
