@@ -45,7 +45,7 @@ def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS) -> LoopNest
     """The same for vectors of `width` lanes, on whatever target."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width)
     whole = peel(unswitch(cut_ends(declamp(unguard(split)))))
-    return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(whole), hints))))
+    return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(whole, width), hints))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

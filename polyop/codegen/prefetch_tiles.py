@@ -43,8 +43,8 @@ BRIEF = 256
 FURTHER = 2
 """Times as many steps early comes what may lie in memory: eight steps of a tile take about a third of its latency."""
 
-NARROW = 128
-"""Bytes of a tile's columns that leave so little to do with what is read of a row that it must come early: two vectors."""
+NARROW = 2
+"""Vectors of a tile's columns that leave so little to do with what is read of a row that it must come early."""
 
 MOST_STEPS = 512
 """Of a tile whose rows are pieces too short for hardware to see a stream in them."""
@@ -61,8 +61,11 @@ ALONG = 512
 """Bytes between what is read and what is prefetched further on in the same row."""
 
 
-def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
-    """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many."""
+def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8) -> LoopNest:
+    """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
+
+    width   lanes of a vector
+    """
     space = {b.name: b.space for b in nest.buffers}
 
     def go(body: Body) -> Body:
@@ -98,7 +101,7 @@ def prefetch_tiles(nest: LoopNest, ahead: int = 8) -> LoopNest:
                    and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
         found = sorted({replace(x, guard=()) for x in streams}, key=str)
         hints = (Prefetch(later(x, n, lanes, is_short, few)) for x in found)
-        return with_next_rows(nest, replace(n, body=(*hints, *n.body)), tile)
+        return with_next_rows(nest, replace(n, body=(*hints, *n.body)), tile, width)
 
     def later(x: Load, n: For, lanes: str, is_short: bool, few: bool) -> Load:
         b = nest.buffer(x.source)
@@ -135,7 +138,7 @@ def next_square(nest: LoopNest, n: For) -> Iterator[Node]:
         yield replace(lanes, kind=Kind.ROWS, body=(Prefetch(replace(later, guard=())),))
 
 
-def with_next_rows(nest: LoopNest, n: For, tile: For) -> Node:
+def with_next_rows(nest: LoopNest, n: For, tile: For, width: int) -> Node:
     """`n` with hints for what the tile after next reads of rows of its own, where `tile` has few columns and `n` few steps.
 
         for k { acc[p, v] += A[m + p, k] * B[k, v] }                                                   becomes
@@ -147,7 +150,7 @@ def with_next_rows(nest: LoopNest, n: For, tile: For) -> Node:
     """
     steps = [b - n.lower for b in bounds(n.upper)]
     brief = tuple(affine(MOST_STEPS) - b for b in steps if not b.is_constant)
-    hints = tuple(_next_rows(nest, n, tile))
+    hints = tuple(_next_rows(nest, n, tile)) if tile.extent is not None and tile.extent <= NARROW * width else ()
     is_long = not brief and min(b.const for b in steps) > MOST_STEPS
     if not hints or is_long or any(nest.buffer(s.target.source).space != Space.REG for s in stores(n.body)):
         return n
@@ -158,17 +161,13 @@ def with_next_rows(nest: LoopNest, n: For, tile: For) -> Node:
 def _next_rows(nest: LoopNest, n: For, tile: For) -> Iterator[Node]:
     steps = {f.index for f in walk(tile.body) if isinstance(f, For) and f.kind not in LOCKSTEP}
     for rows in (x for x in n.body if isinstance(x, For) and x.kind == Kind.ROWS and x.extent):
-        updates = [s for s in rows.body if isinstance(s, Store) and s.reduce and _is_narrow(tile, s)]
+        updates = [s for s in rows.body if isinstance(s, Store) and s.reduce]
         reads = dict.fromkeys(x for s in updates for x in loads(s.expr))
         for x in (x for x in reads if _has_row(nest.buffer(x.source), x, rows.index, n.index, steps)):
             again = affine(n.index) - n.lower
             first = quasi("mod", again, affine(LINE // x.dtype.bytes_)) * -1
             later = place(x, {rows.index: affine(rows.index) + TILES * (rows.extent or 1)})
             yield If((first,), (replace(rows, body=(Prefetch(replace(later, guard=())),)),))
-
-
-def _is_narrow(tile: For, s: Store) -> bool:
-    return tile.extent is not None and tile.extent * s.target.dtype.bytes_ <= NARROW
 
 
 def _has_row(b: Buffer, x: Load, row: str, step: str, steps: Set[str]) -> bool:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.pairs import paired
 from polyop.codegen.rolled import on_stack
+from polyop.codegen.vecmath.table import computes
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
 from polyop.ir.loops import (
@@ -25,6 +26,7 @@ from polyop.ir.loops import (
     stores,
     walk,
 )
+from polyop.ir.registers import on_the_way
 from polyop.ir.target import Target
 
 
@@ -125,6 +127,8 @@ def _whole_registers(nest: LoopNest) -> None:
 def pressure(nest: LoopNest, tile: For, width: int, aside: frozenset[str] = frozenset()) -> int:
     """Vectors that a lock-step nest keeps live: its register buffers, one update's lane-wise operands, one more for a row.
 
+    Beside them what an update computes on its way to the sums; functions take whatever there is, and more.
+
     aside   the register buffers that are not kept in vectors
     """
     axes = {n.index: (n.kind, n.extent or 1) for n in (tile, *walk(tile.body)) if isinstance(n, For) and n.kind in LOCKSTEP}
@@ -153,7 +157,9 @@ def pressure(nest: LoopNest, tile: For, width: int, aside: frozenset[str] = froz
         # an operand that all rows share stays live from row to row; any other is used where it is loaded
         is_update = is_register(s.target) and s.reduce is not None and on_rows(s.target)
         shared = [x for x in loads(s.expr) if is_update and not is_register(x) and not on_rows(x)]
-        return sum(map(vectors, held)) + max(map(vectors, shared), default=0) + (1 if held else 0)
+        operands = max(map(vectors, shared), default=0)
+        computed = on_the_way(s.expr, s.reduce) if operands and s.reduce and not computes(s.expr) else 0
+        return sum(map(vectors, held)) + operands + (1 if held else 0) + computed
 
     return max((need(place, s) for place, s in enumerate(inside)), default=0)
 

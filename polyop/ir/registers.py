@@ -8,6 +8,8 @@ from functools import lru_cache
 
 from polyop.ir.dots import TILE, Dot
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Apply, Const, Expr, Load, children, walk
+from polyop.ir.op import Monoid
 from polyop.ir.target import Target
 
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
@@ -35,7 +37,7 @@ Tile = tuple[int, int]
 
 @lru_cache(maxsize=256)  # calls ask for the same few, without extents, each time that their sizes are new
 def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int | None = None, most: int = 4, second: int = 1,
-                  d: Dot | None = None, height: int = 0) -> Tile:
+                  d: Dot | None = None, height: int = 0, spare: int = 0) -> Tile:
     """The tile with the fewest loads per multiply-add, (r + v) / (r v), under r v + v + 1 <= registers, r v >= fma_chains.
 
     There are `second` times as many vectors in a tile, and up to `most` of them along the lanes; `height`: rows, if not 0.
@@ -46,7 +48,7 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
 
     Raises  UnsupportedError, if there is none.
     """
-    kept, more = (2, 3) if d and d.owes else (1, 3) if d and (d.steps == 2 or d.flipped) else (1, 1)
+    kept, more = (2, 3) if d and d.owes else (1, 3) if d and (d.steps == 2 or d.flipped) else (1, 1 + spare)
     single = max(TALLEST, t.fma_chains) + 1  # of one vector, more rows than chains gain nothing beside their addresses
     tall = t.registers if second > 1 or d else single
     legal = [(r, v) for v in range(1, most + 1)
@@ -56,6 +58,39 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
     far = 1 if d is None else WORDS_FAR if d.steps == 2 else FAR
     return min(legal, key=lambda tile: time(tile, lanes, rows, columns, second, far, t.fma_chains))
+
+
+def on_the_way(e: Expr, m: Monoid) -> int:
+    """Vectors that an update `sum m= e` keeps for a moment, beside sums and operands: none for a product that is added at once.
+
+    What is computed of two values takes the place of one of them; numbers take one each. A minimum or maximum of floats keeps the
+    value, the lesser one and where that is NaN.
+
+    Source: Sethi and Ullman, "The generation of optimal code for arithmetic expressions", 1970.
+    """
+    if m.fn == "add" and isinstance(e, Apply) and e.fn == "mul" and e.dtype.is_float:
+        found = _together(e.args)
+    else:
+        found = _kept(e)
+    numbers = len({x for x in walk(e) if isinstance(x, Const)} | {"sign" for x in walk(e) if _has_sign(x)})
+    return found + numbers + (2 if m.fn in ("min", "max") and e.dtype.is_float else 0)
+
+
+def _has_sign(e: Expr) -> bool:
+    return isinstance(e, Apply) and e.fn in ("abs", "neg") and e.dtype.is_float
+
+
+def _kept(e: Expr) -> int:
+    """Vectors for `e`, whose operands lie in registers; one that is converted is such an operand."""
+    if not isinstance(e, Apply) or (e.fn == "cast" and isinstance(e.args[0], Load)):
+        return 0
+    return max(1, _together(children(e)))
+
+
+def _together(values: tuple[Expr, ...]) -> int:
+    """Vectors for all of `values`: what needs most comes first, what occurs twice is computed once."""
+    needs = sorted(map(_kept, dict.fromkeys(values)), reverse=True)
+    return max((n + i for i, n in enumerate(needs) if n), default=0)
 
 
 def matrix_tile() -> Tile:

@@ -6,12 +6,14 @@ cache; here the right operand's block stays in L2 and the rows of the left one i
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import log2
 
 from polyop.ir.dots import Dot, matrix
+from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import FLAT, SHORT
-from polyop.ir.registers import BESIDE, matrix_tile, register_tile, usual_beside
+from polyop.ir.registers import BESIDE, matrix_tile, on_the_way, register_tile, usual_beside
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.poly.build import Plan
 from polyop.poly.reads import Reads, is_close
@@ -52,10 +54,24 @@ def register_tile_of(x: Reads) -> RegisterTile:
     if options.pair and others and height and lanes.is_constant and len(c.rights) == 1 and not dotted(x.plan, c, x.depth):
         return RegisterTile(height, lanes.const, x.plan.lane_bytes, None, others[-1], options.pair, None)
     second, height = (BESIDE, height or usual_beside(t)) if across else (1, height)
-    rows, vectors = register_tile(t, x.vector, options.rows or x.typical[x.row], x.typical[c.lane], 1 if across else 4, second,
-                                  height=height)
+    rows, vectors = _fitting(x, 1 if across else 4, second, height)
     found = None if beside or across else dotted(x.plan, c, x.depth)
     return RegisterTile(rows, vectors * x.vector, x.plan.lane_bytes, beside, across, second, found)
+
+
+def _fitting(x: Reads, most: int, second: int, height: int) -> tuple[int, int]:
+    """Rows and vectors beside which registers are left for what the update computes; of `height` rows where that can be."""
+    t, free = x.plan.target, spare(x.what.update)
+    down, along = x.plan.options.rows or x.typical[x.row], x.typical[x.what.lane]
+    for rows in dict.fromkeys((height, 0)):
+        with suppress(UnsupportedError):
+            return register_tile(t, x.vector, down, along, most, second, height=rows, spare=free)
+    return register_tile(t, x.vector, down, along, most, second, height=height)
+
+
+def spare(u: Stmt) -> int:
+    """Registers for what `u` computes on its way to a sum."""
+    return on_the_way(u.expr, u.reduce) if u.reduce else 0
 
 
 def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:

@@ -11,7 +11,16 @@ from math import lcm, prod
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.target import NEAR
 from polyop.poly.ahead import is_settled
-from polyop.poly.blocking import RegisterTile, block_of_columns, columns_in_l2, depth_block, of_dots, register_tile_of, run_length
+from polyop.poly.blocking import (
+    RegisterTile,
+    block_of_columns,
+    columns_in_l2,
+    depth_block,
+    of_dots,
+    register_tile_of,
+    run_length,
+    spare,
+)
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Cluster
 from polyop.poly.reads import Reads, is_close, reads_of
@@ -129,7 +138,7 @@ def _has_few_rows(x: Reads) -> bool:
 def few_rows(x: Reads) -> PackedStrategy:
     """A few rows over a right operand that is read once, in place: some of its rows side by side."""
     plan, c, rows = x.plan, x.what, x.plan.options.rows
-    columns = max(1, min(4, (plan.target.registers - 1) // rows - 1)) * x.vector
+    columns = max(1, min(4, (plan.target.registers - 1 - spare(c.update)) // rows - 1)) * x.vector
     run = run_length(plan, c.update, columns, plan.target.l1 // (4 * rows))
     chunk = None if plan.options.strip or begins_late(c.update, x.depth) else CHUNK
     outside = plan.splits(c.update)
@@ -138,8 +147,8 @@ def few_rows(x: Reads) -> PackedStrategy:
 
 def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> PackedStrategy:
     """A few rows over a right operand that is packed ahead: it is streamed once in each turn, so there is nothing to block."""
-    t, vector = plan.target, plan.target.lanes(plan.lane_bytes)
-    vectors = max(v for v in (1, 2, 3, 4, 8) if (rows + 1) * v < t.registers and (v <= 4 or rows * 4 < t.fma_chains))
+    t, vector, free = plan.target, plan.target.lanes(plan.lane_bytes), spare(c.update)
+    vectors = max(v for v in (1, 2, 3, 4, 8) if (rows + 1) * v + free < t.registers and (v <= 4 or rows * 4 < t.fma_chains))
     columns = vectors * vector
     return PackedStrategy(c, row, c.lane, depth, columns, columns, vector, None, rows, rows, pack_right=True,
                           rows_outside=plan.splits(c.update), ahead=ALL)

@@ -154,4 +154,4 @@ def test_a_window_is_short_and_its_filter_stays_in_a_cache(place, asked):
     body = st(acc, ap("mul", ld("X", place, "v"), ld("F", "s", "v")), "add")
     n = nest([tensor("X", "M", 16), tensor("F", "N", 16), reg("acc", 4, 16)],
              [lanes("v", 16, None, loop("s", "N", rows("q", 4, None, body)))], sizes=("M", "N"))
-    assert sum(isinstance(x, Prefetch) and x.place.source == "F" for x in walk(prefetch_tiles(n).body)) == asked
+    assert sum(isinstance(x, Prefetch) and x.place.source == "F" for x in walk(prefetch_tiles(n, 16).body)) == asked

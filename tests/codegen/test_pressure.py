@@ -12,17 +12,18 @@ from polyop.dsl.parse import parse
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.loops import For, Kind, LoopNest, walk
 from polyop.ir.options import Layout, Options
+from polyop.ir.registers import on_the_way
 from polyop.ir.span import Source
-from polyop.ir.target import target
+from polyop.ir.target import Target, target
 from polyop.poly.middle import lower, scop_of
 
-V4 = target("x86:x86-64-v4")
+V4, V3 = target("x86:x86-64-v4"), target("x86:x86-64-v3")
 
 
-def made(text: str) -> LoopNest:
+def made(text: str, to: Target = V4) -> LoopNest:
     op = instantiate(parse(Source("<test>", text)), "f")
     layout = Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))
-    return lower(scop_of(op), layout, V4, Options(), "tuned").nest
+    return lower(scop_of(op), layout, to, Options(), "tuned").nest
 
 
 def need(text: str) -> int:
@@ -56,3 +57,34 @@ def test_a_tile_that_fills_the_registers_is_taken_and_one_vector_more_refused():
 def test_a_tile_for_more_registers_than_there_are_is_refused():
     with pytest.raises(UnsupportedError, match="vectors live; x86:x86-64-v4 has 32"):
         verify(made(HEAD + "; y[m, n] = c[m, n] + b[n]; Y[m, n] = y[m, n] * c[m, n] }"), V4)
+
+
+DISTANCE = "op f(A: f32[M, K], B: f32[K, N]) -> (Y: f32[M, N]) { Y[m, n] += (A[m, k] - B[k, n]) * (A[m, k] - B[k, n]) }"
+
+
+@pytest.mark.parametrize(("text", "more"), [
+    ("A[m, k] * B[k, n]", 0), ("A[m, k] * f32(h[k, n])", 0), ("B[k, n]", 0), ("A[m, k] - B[k, n]", 1),
+    ("(A[m, k] - B[k, n]) * (A[m, k] - B[k, n])", 1), ("(A[m, k] - B[k, n]) * (A[m, k] + B[k, n])", 2),
+    ("abs(A[m, k] - B[k, n])", 2), ("A[m, k] * B[k, n] * 3", 2), ("i32(i[m, k]) * i32(j[k, n])", 1)])
+def test_what_a_sum_computes_on_its_way_takes_registers(text, more):
+    head = "op f(A: f32[M, K], B: f32[K, N], h: f16[K, N], i: i32[M, K], j: i32[K, N]) -> (Y: f32[M, N]) "
+    op = instantiate(parse(Source("<test>", head.replace("Y: f32", f"Y: {'i32' if 'i32' in text else 'f32'}")
+                                  + "{ Y[m, n] += " + text + " }")), "f")
+    s = op.steps[-1]
+    assert s.reduce is not None and on_the_way(s.expr, s.reduce) == more
+
+
+def test_a_least_number_keeps_itself_the_lesser_one_and_whether_it_is_none():
+    text = "op f(A: f32[M, K], B: f32[K, N]) -> (Y: f32[M, N]) { Y[m, n] min= A[m, k] + B[k, n] }"
+    op = instantiate(parse(Source("<test>", text)), "f")
+    s = op.steps[-1]
+    assert s.reduce is not None and on_the_way(s.expr, s.reduce) == 3
+
+
+def test_sixteen_registers_hold_the_tile_of_a_distance_and_its_differences():
+    """Of 4 x 3 one sum went to memory and back in each step, and waited for itself there."""
+    nest = made(DISTANCE, V3)
+    tile = next(n for n in walk(nest.body) if isinstance(n, For) and n.kind == Kind.LANES and n.extent == 16)
+    assert pressure(nest, tile, 8) == 6 * 2 + 2 + 1 + 1 == V3.registers
+    with pytest.raises(UnsupportedError, match="keeps 16 vectors live"):
+        verify(nest, replace(V3, registers=15))
