@@ -160,7 +160,13 @@ def _if(s: State, n: If) -> None:
         emit_nodes(s, n.then)
         s.tests = keep_tests
 
-    branch(s, total or "true", _arm(s, then), _arm(s, lambda: emit_nodes(s, n.other), rare=True))
+    def other() -> None:
+        if len(n.tests) == 1 and not s.shared.target.masks:  # how many lanes there are at least
+            s.tests = (*keep_tests, n.tests[0] * -1 - 1)
+        emit_nodes(s, n.other)
+        s.tests = keep_tests
+
+    branch(s, total or "true", _arm(s, then), _arm(s, other, rare=True))
 
 
 def _arm(s: State, body: Callable[[], None], rare: bool = False) -> Callable[[], None]:
