@@ -164,7 +164,7 @@ def _vectors(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -
 
 
 def _strip_vectors(plan: Plan) -> int:
-    """Vectors of lanes in one pass: a short row is added up whole, as far as half of the registers go: memory is read in order."""
+    """Vectors of lanes in one pass: a short row is added up whole if half of the registers have it: memory is read in order."""
     t = plan.target
     return max(4, min(STRIP // t.vector_bytes, t.registers // 2)) if plan.options.strip and not t.warp else 4
 
