@@ -100,7 +100,8 @@ def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8) -> LoopNest:
                    if x not in copied and space[x.source] != Space.REG and not any(map(is_computed, x.index))
                    and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
         found = sorted({replace(x, guard=()) for x in streams}, key=str)
-        hints = (Prefetch(later(x, n, lanes, is_short, few)) for x in found)
+        tiled = any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body)
+        hints = (Prefetch(later(x, n, lanes, is_short, few), once=tiled) for x in found)
         return with_next_rows(nest, replace(n, body=(*hints, *n.body)), tile, width)
 
     def later(x: Load, n: For, lanes: str, is_short: bool, few: bool) -> Load:

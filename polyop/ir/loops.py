@@ -236,11 +236,13 @@ class Prefetch:
 
     written   to be written, unless what is there bypasses the caches
     cache     which one it comes to, counted from 1
+    once      each line has one hint, not one for each vector in it
     """
 
     place: Load
     written: bool = False
     cache: int = 1
+    once: bool = False
 
 
 @dataclass(frozen=True, slots=True)

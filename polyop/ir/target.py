@@ -146,7 +146,7 @@ ROWS = (
 )
 BY_NAME = {t.name: t for t in ROWS}
 
-HINTS = {"znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048)}
+HINTS = {"znver3": Hints(beside=256, long=256), "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
 
 

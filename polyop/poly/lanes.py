@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from polyop.ir.expr import Affine, Apply, Const, Load, loads, walk
-from polyop.ir.options import SHORT
+from polyop.ir.options import SHORT, STRIP
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
@@ -105,7 +105,7 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     if lane and shell[lane] > 0:
         rows = transposed(plan, cluster, lane)
         odd = odd_digits(plan, cluster.stmts, lane) if plan.target.masks else 1
-        count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else 4
+        count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else _strip_vectors(plan)
         by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, count, lanes)
         copies = min(4, (plan.target.registers - 2) // 4 - 1)  # of four vectors of sums, and four of what they share
         if plan.options.fixed and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
@@ -161,6 +161,12 @@ def _vectors(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -
     alone = ((g, c) for g, c in zip(groups, inner, strict=True) if len(g.stmts) == 1)
     adds = any(c in g.kept and g.reduced and g.stmts[0].kind == UPDATE for g, c in alone)
     return 8 if adds and plan.target.registers > 16 and not plan.target.warp else 4
+
+
+def _strip_vectors(plan: Plan) -> int:
+    """Vectors of lanes in one pass: a short row is added up whole if half of the registers have it: memory is read in order."""
+    t = plan.target
+    return max(4, min(STRIP // t.vector_bytes, t.registers // 2)) if plan.options.strip and not t.warp else 4
 
 
 def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:

@@ -5,6 +5,8 @@ import pytest
 
 import polyop
 from polyop.ir.dtypes import DTYPES
+from polyop.ir.options import Options
+from tests.codegen.harness import V2, V3, V4
 
 TURNED = {"bf16": "Q[r, {n} - 1 - i]", "i8": "i8(Q[r, i])", "i16": "i16(Q[r, i])", "i32": "i32(Q[r, i])", "u8": "u8(Q[r, i])",
           "bool": "Q[r, i] > 2", "f16": "f16(Q[r, i])"}
@@ -26,3 +28,24 @@ def test_nothing_is_written_behind_a_row_of_a_known_length(source, kind):
         want = q > 2 if kind == "bool" else q[:, ::-1] if source == kind else q
         np.testing.assert_array_equal(y[:, :n], want.astype(t))
         np.testing.assert_array_equal(y[:, n:], np.ones((3, 3), t))
+
+
+SUMS = "op f(X: f32[N, B]) -> (S: f32[B]) { S[b] += X[n, b] }"
+
+
+@pytest.mark.parametrize(("target", "masked"), [(V4, 1 + 2 + 3 + 4), (V3, 8), (V2, 8)])
+def test_where_masks_cost_something_only_the_last_vector_of_an_edge_has_one(target, masked):
+    """There is an edge for each number of vectors."""
+    text = polyop.op(SUMS).compile(target=target.name, options=Options(strip=True)).source
+    added = [x for x in text.splitlines() if "call <" in x and "@llvm.masked.load" in x]
+    assert len(added) == masked
+
+
+def test_edges_of_any_number_of_lanes_read_and_write_what_exists():
+    f = polyop.op(SUMS)
+    for columns in range(1, 140):
+        x = np.random.default_rng(columns).integers(-9, 9, (7, columns)).astype(np.float32)
+        room = np.full(columns + 70, 7, np.float32)
+        f(x, out=room[:columns])
+        np.testing.assert_array_equal(room[:columns], x.sum(0))
+        assert (room[columns:] == 7).all()

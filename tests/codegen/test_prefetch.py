@@ -88,6 +88,15 @@ def test_how_far_ahead_and_into_which_cache_is_the_processors_own():
     assert early(rows_abreast, own) == ["X[p + r, c_c + c_v + max(512, min(2048, -N + 2560))]"]
 
 
+def test_zen_3_is_asked_nearer_for_what_lies_side_by_side_and_as_usual_for_what_lies_alone():
+    own = HINTS["znver3"]
+    x, y = ld("X", A("c_c", "c_v")), ld("Y", A("c_c", "c_v"))
+    flat = {"X": tensor("X", "N"), "Y": tensor("Y", "N")}
+    both = nest([*flat.values(), reg("part", 64)], [strip("c", 64, "N", st(PART, ap("mul", x, y), "add"))], sizes=("N",))
+    assert early(both, own) == ["X[c_c + c_v + 64]", "Y[c_c + c_v + 64]"] != early(both)
+    assert early(summed(ld("X", "r", C), "r"), own) == early(summed(ld("X", "r", C), "r"))
+
+
 @pytest.mark.parametrize(("cache", "locality"), [(1, 3), (2, 2)])
 def test_the_instruction_names_the_cache(cache, locality):
     o = instantiate(parse(Source("<test>", "op f(X: f32[M, N]) -> (Y: f32[M]) { Y[m] += X[m, n] }")), "f")

@@ -6,10 +6,12 @@ import pytest
 
 from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.prefetch_tiles import FEW_STEPS, prefetch_tiles
+from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32, F64
-from polyop.ir.expr import affine
+from polyop.ir.expr import Const, affine
 from polyop.ir.loops import Buffer, For, Kind, Prefetch, Space, Store, rebuild, walk
-from tests.codegen.harness import check
+from polyop.ir.options import Options
+from tests.codegen.harness import V2, V3, V4, check
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, tensor
 from tests.codegen.test_x86 import matmul
 
@@ -35,6 +37,23 @@ def test_what_a_loop_streams_is_asked_for_some_steps_early():
     n = str(prefetched(split_full_tiles(matmul(6, 64), 16)))
     assert "prefetch B[k_c + k_p + 16, n_r + n_v]" in n and "prefetch C[m_p + m_r, n_r + n_v]" in n
     assert early(rows_added_up("K", N)) == ["X[k + 16, n_c + n_v]"]
+
+
+@pytest.mark.parametrize(("target", "vectors"), [(V4, 4), (V3, 8), (V2, 16)])
+def test_tiles_of_rows_ask_for_each_line_once_and_sums_of_rows_with_each_vector(target, vectors):
+    def hints(*terms):
+        acc, x = ld("acc", "p", "n_v"), ld("X", "k", N)
+        step = st(acc, ap("mul", x, *terms) if terms else x, "add")
+        summed = rows("p", 2, None, step) if terms else replace(step, target=ld("acc", 0, "n_v"))
+        before, behind = (rows("p", 2, None, x) for x in (st(acc, Const(0.0, F32)), st(ld("Y", "p", N), acc)))
+        body = before, loop("k", "K", summed), behind
+        buffers = [tensor("X", "K", "N"), tensor("A", 2, "K"), tensor("Y", 2, "N"), reg("acc", 2, 64)]
+        found = prefetched(nest(buffers, [loop("n_c", "N", lanes("n_v", 64, None, *body), step=64)], sizes=("K", "N")))
+        streams = [x for x in walk(found.body) if isinstance(x, Prefetch) and x.place.source == "X"]
+        assert len(streams) == 1
+        return emit(found, target, Options()).text.count("call void @llvm.prefetch") - 8 * 64 // target.vector_bytes
+
+    assert hints(ld("A", "p", "k")) == 4 and hints() == vectors
 
 
 @pytest.mark.parametrize(("t", "place"), [(F32, "X[k, n_c + n_v + 128]"), (F64, "X[k, n_c + n_v + 64]")])

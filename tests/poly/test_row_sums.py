@@ -46,6 +46,12 @@ def test_rows_from_anywhere_are_added_up_in_registers_many_elements_at_a_time():
     assert proved(m) and "lanes 128" in str(m.nest) and "l_c" not in structure(m.nest.body)
 
 
+@pytest.mark.parametrize(("arch", "vectors"), [("x86-64-v4", "4 x 16"), ("x86-64-v3", "8 x 8"), ("x86-64-v2", "8 x 4")])
+def test_short_rows_are_added_up_whole_whatever_a_vector_holds(arch, vectors):
+    made = polyop.op(SUMS["sum"][0]).compile(target=f"x86:{arch}", options=Options(strip=True))
+    assert f"lanes b (shell), {vectors}" in made.notes[0]
+
+
 @pytest.mark.parametrize("body", ["S[b] += X[n, b] where n <= b", "S[b] += X[b, n]", "S[b] += X[n, b]; S[b] += X[b, n]"])
 def test_what_is_no_plain_sum_of_rows_keeps_its_strategy(body):
     m = middle(f"op f(X: f32[B, B]) -> (S: f32[B]) {{ {body} }}", "tuned")

@@ -12,6 +12,12 @@ def runs_once(n: For) -> bool:
     return any(quasi("div", u, affine(s)) * s in bounds(n.lower, "max") for u in bounds(n.upper))
 
 
+def follows(x: Affine, test: Affine) -> bool:
+    """Whether x >= 0 follows from test >= 0, by a constant between them."""
+    rest = x - test
+    return rest.is_constant and rest.const >= 0
+
+
 def is_positive(x: Affine, loops: tuple[For, ...], tests: tuple[Affine, ...], depth: int = 3) -> bool:
     """Whether x >= 1 follows: every bound of a minimum does, by a test t >= 0 or by i <= upper - 1 and i >= lower."""
     return all(_one(b, loops, tests, depth) for b in bounds(x))

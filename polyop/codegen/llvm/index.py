@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.digits import in_parts, lanes_of_vector
-from polyop.codegen.llvm.facts import is_positive
+from polyop.codegen.llvm.facts import follows, is_positive
 from polyop.codegen.llvm.state import Axis, Point, State
 from polyop.codegen.llvm.types import Int, constant, constant_mask, constants, iota, vector
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Affine, Atom, Quasi, affine, names
+from polyop.ir.expr import Affine, Atom, Quasi, affine, bounds, names
 from polyop.ir.loops import Kind
 
 
@@ -169,7 +169,15 @@ def existing(s: State, v: int) -> str | None:
         return None
     if lanes.valid is None:
         return None if (v + 1) * s.width <= lanes.extent else below(s, lanes.extent, v)
-    return below(s, lanes.valid, v)
+    return None if not s.shared.target.masks and is_whole(s, lanes, v) else below(s, lanes.valid, v)
+
+
+def is_whole(s: State, lanes: Axis, v: int) -> bool:
+    """Whether tests around say that all lanes of vector `v` exist: where masks cost something, only the last vector has one."""
+    if lanes.upper.is_constant:  # `valid` may be less
+        return False
+    past = [b - (v + 1) * s.width for b in bounds(lanes.upper)]
+    return all(x.const >= 0 if x.is_constant else any(follows(x, t) for t in s.tests) for x in past)
 
 
 def test_scalar(s: State, t: Affine, point: Point) -> str:

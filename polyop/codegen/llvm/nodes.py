@@ -24,13 +24,14 @@ from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
 from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.sums import carried, merged, put, settle, start_at_zero, taken
 from polyop.codegen.llvm.tiles import emit_tiles
-from polyop.codegen.llvm.types import Int
+from polyop.codegen.llvm.types import Int, alignment
 from polyop.codegen.llvm.windows import arranged, is_window, write_out
 from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
 from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, stores
+from polyop.ir.target import LINE
 
 
 def emit_nodes(s: State, body: tuple[Node, ...]) -> None:
@@ -160,7 +161,13 @@ def _if(s: State, n: If) -> None:
         emit_nodes(s, n.then)
         s.tests = keep_tests
 
-    branch(s, total or "true", _arm(s, then), _arm(s, lambda: emit_nodes(s, n.other), rare=True))
+    def other() -> None:
+        if len(n.tests) == 1 and not s.shared.target.masks:  # how many lanes there are at least
+            s.tests = (*keep_tests, n.tests[0] * -1 - 1)
+        emit_nodes(s, n.other)
+        s.tests = keep_tests
+
+    branch(s, total or "true", _arm(s, then), _arm(s, other, rare=True))
 
 
 def _arm(s: State, body: Callable[[], None], rare: bool = False) -> Callable[[], None]:
@@ -250,11 +257,14 @@ BY = Emitters(_loop, _plain_loop, branch)
 
 
 def _prefetch(s: State, n: Prefetch) -> None:
-    """One hint for each vector, or each copy of the rows."""
+    """One hint for each vector, or each line if that is `once`, or each copy of the rows."""
     place = locate(s, n.place, computed_positions(s, n.place, ()))
     lanes = s.pieces() if place.stride == 1 or place.runs else range(1)
+    bytes_ = alignment(place.element)
+    line = LINE if n.once and s.shared.target.vector_bytes < LINE else bytes_
+    firsts = [v * s.width for v in lanes if v * s.width * bytes_ % line < s.width * bytes_]
     for point in points(s, place.rows):
-        for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else [v * s.width for v in lanes]:
+        for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else firsts:
             p = gep(s, place.element, place.base(point, None), at)
             if n.written:  # what bypasses the caches must not be fetched into them: the arguments are there anyway
                 p = s.b.do(f"select i1 {is_large(s, place.buffer)}, ptr {s.args}, ptr {p}")
