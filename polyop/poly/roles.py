@@ -139,8 +139,8 @@ def dotted(plan: Plan, c: Contraction, depth: str) -> Dot | None:
 
 
 def written_order(s: Stmt) -> tuple[str, ...]:
-    """The iterators of the target of `s`, in the order of its positions."""
-    return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name is not None)
+    """The iterators of the target of `s`, in the order of its positions; a size may be a position, too."""
+    return tuple(p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.dims)
 
 
 def stands_alone(u: Stmt, iterator: str, load: Load) -> bool:

@@ -65,7 +65,7 @@ def find_inward(op: Op) -> tuple[Lying, ...]:
 
 
 def _lying(op: Op, s: Step) -> Lying | None:
-    kept, reads = plain_indices(s.target), tuple(dict.fromkeys(loads(s.expr)))
+    kept, reads = plain_indices(s.target, s.indices), tuple(dict.fromkeys(loads(s.expr)))
     having = [x for x in reads if kept and kept[-1] in expr_names(x)]
     if not kept or len(reads) != 2 or len(having) != 1:
         return None
@@ -77,7 +77,7 @@ def _lying(op: Op, s: Step) -> Lying | None:
     index = [p for p in x.index if isinstance(p, Affine)]
     if len(index) < len(x.index) or index[-1].factor(kept[-1]) not in range(1, NEAR + 1):
         return None
-    alone = {p.name: d for d, p in enumerate(index) if p.name}
+    alone = {p.name: d for d, p in enumerate(index) if p.name in extents}
     deep = [d for i, d in alone.items() if i not in kept and i in expr_names(other)]
     if not deep:
         return None

@@ -81,7 +81,7 @@ def _next(s: Step, p: _Prefix, m: Monoid, term: Expr) -> Expr:
 
 def _prefix(op: Op, s: Step) -> _Prefix | None:
     """What `s` is, if its only condition ties a position of its result to what it reduces, and both go through the same range."""
-    kept = plain_indices(s.target) or ()
+    kept = plain_indices(s.target, s.indices) or ()  # a position may be a size, too
     tests = tests_of(s) or ()
     ranges = {r.index: r for r in s.ranges}
     if s.reduce is None or s.reduce.fn is None or not is_box(op, s) or not _is_alone(op, s, tuple(ranges[i].upper for i in kept)):

@@ -120,7 +120,7 @@ def _divides(op: Op, s: Step, behind: Sequence[Expr]) -> bool:
 
 def _is_whole(op: Op, s: Step, x: Load) -> bool:
     """Whether `x` reads an argument from its first element to its last, whatever conditions `s` has."""
-    at, t = plain_indices(x), op.tensor(x.source)
+    at, t = plain_indices(x, s.indices), op.tensor(x.source)
     ranges = {r.index: r for r in s.ranges}
     return at is not None and t.role == "in" and all(
         ranges[i].lower == Affine() and ranges[i].upper == e for i, e in zip(at, t.shape, strict=True))
