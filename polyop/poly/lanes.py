@@ -22,6 +22,9 @@ from polyop.poly.turned import choose as turned
 ACROSS, ALONG = 32, 4
 """Rows that are copied in another order, in one block: as they lie where they are read, and where they are written."""
 
+DOWN, ASIDE = 64, 256
+"""Rows of a result whose columns are read, and bytes of each, in one block, where columns as a whole are too much for L2."""
+
 OTHERS = 4
 """Rows in lock step that share a vector: from memory they come in as many streams, and one alone does not keep it busy."""
 
@@ -118,7 +121,10 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
         shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
         if rows:
-            out.append(replace(by_shell, rows=rows, row_extent=lanes, vectors=1))
+            square = replace(by_shell, rows=rows, row_extent=lanes, vectors=1)
+            is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
+            out += [replace(square, blocks=((rows, DOWN), (lane, ASIDE // plan.lane_bytes)))] if is_tall else []
+            out.append(square)
         if shared:
             out.append(replace(by_shell, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
         run = run_along(plan, cluster, by_shell)

@@ -3,7 +3,7 @@
     shell.. ( per group:  kept.. ( start..  reduced..( lanes(statements) )  fold.. ) )        lanes inside the shell, or
     shell.. lane_t ( lane_v ( per group:  kept.. ( start..  reduced..(statements)  finish.. ) ) )      lanes in the shell, or
     shell.. lane_c ( turn! ( lane_t ( lane_v ( statements ) ) ) )           a run of them in each turn of a recurrence, or
-    shell.. block.. ( shell.. lane_t ( lane_v ( statements ) ) )            rows that are copied in another order, block by block
+    shell.. block.. ( shell.. lane_t ( lane_v ( statements ) ) )            what is copied in another order, block by block
 
 A reduction along the lanes is cut in two: partial results per lane, then a fold over the lanes.
 """
@@ -55,12 +55,14 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
         if c == strategy.lane:
             start = common_start(plan, cluster.stmts, c, axes)
             runs = (Coord(f"{c}_c", strategy.run),) if strategy.run else (tile,) if tile else ()
+            runs = (Coord(f"{c}_b", blocks[c]),) if c in blocks else runs
             vectors = Coord(f"{lane}_t", width, runs[0].step if runs else None)
             axes[c] = Axis((*runs, vectors, Coord(f"{lane}_v", 1, width)), start)
             locked.append((f"{lane}_v", width))
         elif c in (strategy.rows, also):
             start, extent = common_start(plan, cluster.stmts, c, axes), strategy.row_extent if c == strategy.rows else some
-            axes[c] = Axis((Coord(f"{c}_s", extent), Coord(f"{c}_p", 1, extent)), start)
+            runs = (Coord(f"{c}_b", blocks[c]),) if c in blocks else ()
+            axes[c] = Axis((*runs, Coord(f"{c}_s", extent, blocks.get(c)), Coord(f"{c}_p", 1, extent)), start)
             locked.insert(0, (f"{c}_p", extent))
         elif c in blocks:
             axes[c] = Axis((Coord(f"{c}_b", blocks[c]), Coord(c, 1, blocks[c])))
@@ -70,8 +72,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
             axes[c] = Axis((Coord(c),))
     around = {t.name for t in plan.tiled.values()}
     homes = find_homes(plan, cluster, tuple(outer), tuple(locked), width)
-    inside = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
-    b = Builder(plan, cluster, homes, frozenset((strategy.lane, *inside)) if strategy.lane and strategy.apart else frozenset())
+    along = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
+    b = Builder(plan, cluster, homes, frozenset((strategy.lane, *along)) if strategy.lane and strategy.apart else frozenset())
     for h in homes.values():
         if h.buffer.space != Space.TENSOR:
             b.buffer(h.buffer)
@@ -84,7 +86,10 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     if strategy.around:
         serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(f"{lane}_t")))
     lanes = [f"{lane}_v"] if strategy.lane and not strategy.run else [f"{c}_p" for c in (also, strategy.rows) if c]
-    if blocks:
+    if strategy.rows in blocks:
+        inside = f"{strategy.rows}_s", f"{lane}_t"
+        serial, lanes = [n for n in serial if n not in inside], [*inside, *lanes]
+    elif blocks:
         lanes = [*blocks, serial.pop(), *lanes]
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
