@@ -47,6 +47,7 @@ class Options:
     near       whether every position that is looked for, as `argmax=` does, fits into 32 bits in these calls
     overlap    rows of a tile in which steps run together that hand over more than a cache holds in these calls; 0: none
     paged      whether threads take a page of each row at a time where rows are added up, since in these calls all get some
+    tall       whether so many rows become columns in these calls that L2 loses their lines before the rest of each is read
     broad      whether blocks of columns are as broad for several threads as for one, since each has many rows in these calls
     columns    whether threads have columns of a recurrence to themselves, since those that do not wait for each other are many in
                these calls
@@ -118,6 +119,7 @@ class Options:
     near: bool = False
     overlap: int = 0
     paged: bool = False
+    tall: bool = False
     broad: bool = False
     flat: bool = False
     slim: bool = False

@@ -78,6 +78,7 @@ class Target:
     stream_bytes   outputs larger than this are worth writing past the caches
     hints          how it is asked for what it will read
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
+    across         whether rows that are copied in another order are so block by block, which was measured to pay
     warp           threads that run in lock step; 0 on a CPU
     multi          what its multiprocessors have; None on a CPU
     copies         whether copies to the shared memory of a block go on by themselves
@@ -100,6 +101,7 @@ class Target:
     stream_bytes: int = 8 << 20
     hints: Hints = USUAL_HINTS
     string_bytes: int = 0
+    across: bool = False
     warp: int = 0
     multi: Multiprocessor | None = None
     copies: bool = False
@@ -133,7 +135,8 @@ ROWS = (
     # https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sdm.html: AMX, VNNI and AVX512-BF16
     Target("x86:sapphirerapids", "x86", "sapphirerapids", "+avx512vl,+avx512vnni,+avx512bf16,+amx-tile,+amx-bf16,+amx-int8",
            vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=2 << 20),
-    Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10),
+    Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10,
+           across=True),
     Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
     # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities
     Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255, multi=_AMPERE, copies=True),

@@ -6,18 +6,24 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from math import lcm
 
-from polyop.ir.expr import Affine, Apply, Const, Load, loads, walk
+from polyop.ir.expr import Affine, Apply, Const, Load, loads, names, walk
 from polyop.ir.options import SHORT, STRIP
 from polyop.ir.target import NEAR
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
 from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
-from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.scop import MAP, UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, multiplied, others, sharing
 from polyop.poly.strides import ODD, odd_digits, spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
+
+ACROSS, ALONG = 32, 4
+"""Rows that are copied in another order, in one block: as they lie where they are read, and where they are written."""
+
+DOWN, ASIDE = 64, 256
+"""Rows of a result whose columns are read, and bytes of each, in one block, where columns as a whole are too much for L2."""
 
 OTHERS = 4
 """Rows in lock step that share a vector: from memory they come in as many streams, and one alone does not keep it busy."""
@@ -35,6 +41,7 @@ class RowStrategy:
     vectors   vector registers' worth of lanes in one pass
     around    blocks of lanes stand around those of rows: what a window reads for one of them, filters too, stays in L1
     apart     conditions between the lanes and the loops inside them stand as tests, since those loops run in step
+    blocks    classes of the shell, the outermost first, that are taken so many at a time inside the loops over all blocks
     """
 
     lane: str | None
@@ -47,6 +54,7 @@ class RowStrategy:
     around: bool = False
     also: tuple[str, int] | None = None
     run: int = 0
+    blocks: tuple[tuple[str, int], ...] = ()
 
     @property
     def turn(self) -> tuple[str, ...]:
@@ -58,6 +66,7 @@ class RowStrategy:
         rows = f", rows {self.rows} x {self.row_extent}" if self.rows else ""
         rows += f" and {self.also[0]} x {self.also[1]}" if self.also else ""
         rows += f", {self.run} in each turn" if self.run else ""
+        rows += f", blocks of {' and '.join(f'{n} {c}' for c, n in self.blocks)}" if self.blocks else ""
         return f"rows: {where}, {self.vectors} x {self.lanes}{rows}{', conditions apart' if self.apart else ''}"
 
 
@@ -112,11 +121,16 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
         shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
         if rows:
-            out.append(replace(by_shell, rows=rows, row_extent=lanes, vectors=1))
+            square = replace(by_shell, rows=rows, row_extent=lanes, vectors=1)
+            is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
+            out += [replace(square, blocks=((rows, DOWN), (lane, ASIDE // plan.lane_bytes)))] if is_tall else []
+            out.append(square)
         if shared:
             out.append(replace(by_shell, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
         run = run_along(plan, cluster, by_shell)
         out += [replace(by_shell, run=run)] if run else []
+        blocks = () if rows else rows_across(plan, cluster, lane)
+        out += [replace(by_shell, blocks=blocks)] if blocks else []
         out.append(by_shell)
         if is_tied(plan, cluster, lane):
             out.append(replace(by_shell, apart=True))
@@ -128,6 +142,28 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         across = others(plan, cluster, few[0]) if few else None
         out[at:at] = [*(with_others(plan, x, across) for x in sides if across), *sides, by_inner]
     return (*out, none)
+
+
+def rows_across(plan: Plan, cluster: Cluster, lane: str) -> tuple[tuple[str, int], ...]:
+    """Blocks of what lies beside each other where rows along `lane` are read, and of what does where they are written.
+
+    Of rows that are written in order the next one is read a long way off, where no hardware looks for it.
+    """
+    (s, *others) = cluster.stmts
+    order = [c for c in cluster.shell if c != lane]
+    if not plan.target.across or others or s.kind != MAP or len(order) < 2 or stride(plan, s, s.target, lane) != 1:
+        return ()
+    both = (x for x in s.reads if stride(plan, s, x, lane) == 1 and stride(plan, s, x, order[-1]) != 0)
+    far = next((c for c in (_beside(plan, s, x, lane) for x in both) if c in order[:-1]), None)
+    return ((far, ACROSS), (order[-1], ALONG)) if far and _beside(plan, s, s.target, lane) == order[-1] else ()
+
+
+def _beside(plan: Plan, s: Stmt, x: Load, lane: str) -> str | None:
+    """The class along which rows of `x` along `lane` follow each other."""
+    own = plan.classes[s.name]
+    found = [{own[i] for i in names(p) if i in own} - {lane} if isinstance(p, Affine) else {lane} for p in x.index]
+    last = next((f for f in reversed(found) if f), set())
+    return next(iter(last)) if len(last) == 1 and lane not in last else None
 
 
 def run_along(plan: Plan, cluster: Cluster, r: RowStrategy) -> int:

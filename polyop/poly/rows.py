@@ -2,7 +2,8 @@
 
     shell.. ( per group:  kept.. ( start..  reduced..( lanes(statements) )  fold.. ) )        lanes inside the shell, or
     shell.. lane_t ( lane_v ( per group:  kept.. ( start..  reduced..(statements)  finish.. ) ) )      lanes in the shell, or
-    shell.. lane_c ( turn! ( lane_t ( lane_v ( statements ) ) ) )           a run of them in each turn of a recurrence
+    shell.. lane_c ( turn! ( lane_t ( lane_v ( statements ) ) ) )           a run of them in each turn of a recurrence, or
+    shell.. block.. ( shell.. lane_t ( lane_v ( statements ) ) )            what is copied in another order, block by block
 
 A reduction along the lanes is cut in two: partial results per lane, then a fold over the lanes.
 """
@@ -33,7 +34,8 @@ def scatters(plan: Plan, s: Stmt, reduced: tuple[str, ...]) -> bool:
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | turned.TurnedStrategy) -> Part:
     """The part of the tile program for `cluster` inside the loops `outer`."""
-    if plan.tiled and (isinstance(strategy, turned.TurnedStrategy) or strategy.rows in plan.tiled or strategy.run):
+    whole = isinstance(strategy, turned.TurnedStrategy) or strategy.rows in plan.tiled or strategy.run or strategy.blocks
+    if plan.tiled and whole:
         raise UnsupportedError(f"{' and '.join(plan.tiled)} is taken tile by tile")
     if isinstance(strategy, turned.TurnedStrategy):
         return turned.build(plan, cluster, outer, strategy)
@@ -46,27 +48,32 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     axes = dict(outer)
     locked: list[tuple[str, int]] = []
     also, some = strategy.also or (None, 1)
+    blocks = dict(strategy.blocks)
     order = [c for c in cluster.shell if c not in (strategy.lane, strategy.rows, also)]
     order += [c for c in (also, strategy.rows, strategy.lane) if c]
     for c in order:
         if c == strategy.lane:
             start = common_start(plan, cluster.stmts, c, axes)
             runs = (Coord(f"{c}_c", strategy.run),) if strategy.run else (tile,) if tile else ()
-            blocks = Coord(f"{lane}_t", width, runs[0].step if runs else None)
-            axes[c] = Axis((*runs, blocks, Coord(f"{lane}_v", 1, width)), start)
+            runs = (Coord(f"{c}_b", blocks[c]),) if c in blocks else runs
+            vectors = Coord(f"{lane}_t", width, runs[0].step if runs else None)
+            axes[c] = Axis((*runs, vectors, Coord(f"{lane}_v", 1, width)), start)
             locked.append((f"{lane}_v", width))
         elif c in (strategy.rows, also):
             start, extent = common_start(plan, cluster.stmts, c, axes), strategy.row_extent if c == strategy.rows else some
-            axes[c] = Axis((Coord(f"{c}_s", extent), Coord(f"{c}_p", 1, extent)), start)
+            runs = (Coord(f"{c}_b", blocks[c]),) if c in blocks else ()
+            axes[c] = Axis((*runs, Coord(f"{c}_s", extent, blocks.get(c)), Coord(f"{c}_p", 1, extent)), start)
             locked.insert(0, (f"{c}_p", extent))
+        elif c in blocks:
+            axes[c] = Axis((Coord(f"{c}_b", blocks[c]), Coord(c, 1, blocks[c])))
         elif c in plan.tiled:
             axes[c] = Axis((plan.tiled[c], Coord(c, 1, plan.tiled[c].step)))
         else:
             axes[c] = Axis((Coord(c),))
     around = {t.name for t in plan.tiled.values()}
     homes = find_homes(plan, cluster, tuple(outer), tuple(locked), width)
-    inside = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
-    b = Builder(plan, cluster, homes, frozenset((strategy.lane, *inside)) if strategy.lane and strategy.apart else frozenset())
+    along = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
+    b = Builder(plan, cluster, homes, frozenset((strategy.lane, *along)) if strategy.lane and strategy.apart else frozenset())
     for h in homes.values():
         if h.buffer.space != Space.TENSOR:
             b.buffer(h.buffer)
@@ -75,10 +82,15 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     loops = tuple(outer) + tuple(order)
     writer = _Groups(b, strategy, axes, loops, tuple(locked), iter(strategy.inner))
     body = writer.items(cluster.body, axes, loops)
-    serial = [n for c in order for n in axes[c].names if n not in (*b.kinds, *strategy.turn, *around)]
+    serial = [n for c in order for n in axes[c].names if n not in (*b.kinds, *strategy.turn, *around, *blocks)]
     if strategy.around:
         serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(f"{lane}_t")))
     lanes = [f"{lane}_v"] if strategy.lane and not strategy.run else [f"{c}_p" for c in (also, strategy.rows) if c]
+    if strategy.rows in blocks:
+        inside = f"{strategy.rows}_s", f"{lane}_t"
+        serial, lanes = [n for n in serial if n not in inside], [*inside, *lanes]
+    elif blocks:
+        lanes = [*blocks, serial.pop(), *lanes]
     if plan.target.warp:
         b.kinds |= dict.fromkeys(serial, (Kind.PARALLEL, None))  # a thread for each point
     elif serial:

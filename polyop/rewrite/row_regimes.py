@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import gcd
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names, volume
 from polyop.ir.op import Op
@@ -13,6 +14,8 @@ LONG = 32  # that part of L1
 ABREAST = 8  # rows: with six they take as long together as one after the other
 RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several threads takes at a time
 ASIDE = 384  # bytes of a row of a triangular system for each thread: two blocks of columns
+WAYS = 8  # of L2: lines that lie a multiple of what one of them holds apart fall on each other
+THIRD = 3  # of L2 is enough for lines beside what else comes: with all of it 3000 x 5000 took 1.3 times as long
 RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 
 
@@ -88,6 +91,31 @@ def find_aside(op: Op) -> tuple[tuple[Affine, int], ...]:
 def has_columns(found: Sequence[tuple[Affine, int]], sizes: Mapping[str, int], threads: int) -> bool:
     """Whether each thread has columns enough of a recurrence to go through all its turns without the others."""
     return all(evaluate(extent, sizes) * bytes_ >= threads * ASIDE for extent, bytes_ in found)
+
+
+def find_turned(op: Op) -> tuple[tuple[Affine, tuple[Affine, ...], int], ...]:
+    """(rows, elements from one to the next, bytes of one) of what is read by rows and written by columns: `Y[j, i] = X[i, j]`."""
+    s = op.steps[0]
+    to = s.target.index[-1] if s.target.index else None
+    if len(op.steps) > 1 or s.reduce is not None or not isinstance(to, Affine) or to.name is None:
+        return ()
+    rows, found = op.tensor(s.target.source).shape[-1], []
+    for x in s.reads:
+        at = [d for d, p in enumerate(x.index[:-1]) if p == to]
+        if len(at) == 1 and x.index[-1] != to:
+            found.append((rows, op.tensor(x.source).shape[at[0] + 1:], x.dtype.bytes_))
+    return tuple(found)
+
+
+def is_tall(found: Sequence[tuple[Affine, tuple[Affine, ...], int]], sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether a line of each row would take a third of L2 or more, as far as their distance lets them use it.
+
+    In a column of squares of half a line, the other half is left for the next column.
+    """
+    def held(pitch: int) -> int:
+        return target.l2 // max(LINE, gcd(pitch, target.l2 // WAYS))
+
+    return any(THIRD * evaluate(rows, sizes) > held(volume(pitch, sizes) * bytes_) for rows, pitch, bytes_ in found)
 
 
 def has_pages(found: Sequence[tuple[Affine, int, bool]], sizes: Mapping[str, int], also_contractions: bool, threads: int) -> bool:

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+import polyop
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
+from polyop.ir.interpret import interpret
+from polyop.ir.loops import structure
 from polyop.ir.options import Options
 from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.runtime.layout import contiguous
 
 WINDOW = "op f(X: f32[B, H, W], F: f32[B, R, S]) -> (Y: f32[B, (H - R) / 2 + 1, (W - S) / {step} + 1]) "
@@ -19,9 +24,9 @@ PAIRS = "op f(A: f32[B, N], X: f32[B, M, N]) -> (Y: f32[B, M]) { Y[b, m] += A[b,
 SUMS = "op f(X: f32[N, K, M]) -> (Y: f32[N, M]) { Y[n, m] += X[n, k, m] }"
 
 
-def middle(text: str, arch: str = "x86-64-v4") -> Middle:
+def middle(text: str, arch: str = "x86-64-v4", options: Options | None = None) -> Middle:
     op = instantiate(parse(Source("t.pop", text)), "f")
-    return lower(scop_of(op), contiguous(op), target(f"x86:{arch}"), Options(regime="positive"), "default")
+    return lower(scop_of(op), contiguous(op), target(f"x86:{arch}"), options or Options(regime="positive"), "default")
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
@@ -45,6 +50,54 @@ def test_what_is_read_forwards_and_back_has_one_vector_at_a_time():
     text = "op f(X: f32[M, N]) -> (Y: f32[M, N]) where N >= 2 {{ Y[i, j] = X[i, {}] }}"
     for place, found in (("max(j - 1, 1 - j)", 1), ("min(max(j - 1, 1 - j), 2*N - 2 - j)", 1), ("max(j - 1, 0)", 4), ("j", 4)):
         assert f"lanes j (shell), {found} x 16" in middle(text.format(place)).chosen[0]
+
+
+TURNED = "op f(X: f32[I, J]) -> (Y: f32[J, I]) { Y[j, i] = X[i, j] }"
+ACROSS = "op f(X: f32[B, I, J, K]) -> (Y: f32[B, J, I, K]) { Y[b, j, i, k] = X[b, i, j, k] + 1 }"
+
+
+def test_rows_that_are_copied_in_another_order_are_so_block_by_block():
+    made = middle(ACROSS, "x86-64-v3")
+    assert made.chosen[0].endswith("blocks of 32 j and 4 i") and first_failure(prove(made.scop, made.nest, made.context)) is None
+    assert structure(made.nest.body) == "b(j_b:parallel(i_b(j(i(k_t(k_v:lanes(S0)))))))"
+    for sizes in ((1, 1, 1, 1), (2, 33, 5, 9), (1, 4, 32, 8), (3, 7, 70, 3)):
+        x = np.random.default_rng(0).integers(-9, 9, sizes).astype(np.float32)
+        y = np.full((sizes[0], sizes[2], sizes[1], sizes[3]), np.nan, np.float32)
+        interpret(made.nest, dict(zip("BIJK", sizes, strict=True)), {}, {"X": x, "Y": y})
+        np.testing.assert_array_equal(y, x.transpose(0, 2, 1, 3) + 1)
+        np.testing.assert_array_equal(polyop.op(ACROSS)(x), y)
+
+
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[I, J, K]) -> (Y: f32[I, J, K]) { Y[i, j, k] = X[i, j, k] }",          # in the same order
+    "op f(X: f32[J, K], I: int) -> (Y: f32[J, I, K]) { Y[j, i, k] = X[j, k] }",        # read again
+    "op f(X: f32[I, K, J]) -> (Y: f32[J, I, K]) { Y[j, i, k] = X[i, k, j] }",          # no rows
+    "op f(X: f32[I, J, K]) -> (Y: f32[J, K]) { Y[j, k] += X[i, j, k] }",               # added up
+])
+def test_rows_that_follow_each_other_on_both_sides_are_in_no_blocks(text):
+    assert "blocks" not in middle(text, "x86-64-v3").chosen[0]
+    assert "blocks" not in middle(ACROSS).chosen[0]
+
+
+def test_columns_that_are_too_much_for_l2_are_read_block_by_block():
+    made = middle(TURNED, "x86-64-v3", Options(regime="positive", tall=True))
+    assert made.chosen[0].endswith("blocks of 64 j and 64 i") and first_failure(prove(made.scop, made.nest, made.context)) is None
+    assert structure(made.nest.body) == "j_b:parallel(i_b(j_s(i_t(i_v:lanes(j_p:rows(S0))))))"
+    for sizes in ((1, 1), (70, 9), (8, 64), (65, 130)):
+        x = np.arange(sizes[0] * sizes[1], dtype=np.float32).reshape(sizes)
+        y = np.full(sizes[::-1], np.nan, np.float32)
+        interpret(made.nest, dict(zip("IJ", sizes, strict=True)), {}, {"X": x, "Y": y})
+        np.testing.assert_array_equal(y, x.T)
+        np.testing.assert_array_equal(polyop.op(TURNED, options=Options(tall=True))(x), y)
+    assert "blocks" not in middle(TURNED, "x86-64-v3").chosen[0]
+
+
+@pytest.mark.parametrize(("arch", "rows", "columns", "tall"), [
+    ("x86-64-v3", 4096, 4096, True), ("x86-64-v3", 3000, 5000, True), ("x86-64-v3", 1000, 3001, False),
+    ("x86-64-v3", 300, 1024, True), ("x86-64-v3", 300, 1040, False), ("x86-64-v4", 4096, 4096, False)])
+def test_so_they_are_where_rows_are_many_or_fall_on_each_other(arch, rows, columns, tall):
+    found = regimes_of(instantiate(parse(Source("t.pop", TURNED)), "f"))
+    assert regime(found, {"I": rows, "J": columns}, Options(), target(f"x86:{arch}")).tall is tall
 
 
 def test_there_are_no_rows_where_neighbours_share_nothing():
