@@ -21,10 +21,9 @@ from polyop.codegen.vecmath.exponential import (
     above,
     exp2_reduced,
     exp_reduced,
-    power_of_two,
-    scale,
 )
 from polyop.codegen.vecmath.ops import V, in_halves, polynomial, row
+from polyop.codegen.vecmath.scaling import power_of_two, scale
 
 ERF = {
     "float": (0.12837916709551256, -0.37612342834472656, 0.11280316859483719, -0.026715055108070374, 0.004921761807054281,
