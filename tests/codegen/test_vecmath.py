@@ -347,3 +347,10 @@ def test_the_number_in_a_constant_is_read_again():
         assert known(constant(x, "double", 4), "double") == known(constant(x, "double", 1), "double") == x
     assert known(constant(0.1, "float", 8), "float") == np.float32(0.1)
     assert known("%x1", "float") is None and known(constant(1, "i32", 8), "i32") is None
+
+
+@pytest.mark.parametrize("t", (F32, BF16), ids=str)
+@pytest.mark.parametrize("fn", ("exp", "sigmoid", "silu", "gelu"))
+def test_a_power_of_bits_that_becomes_0_is_0_by_its_bits_and_takes_no_mask(fn, t):
+    text = emit(unary(fn, t), V3, Options()).text
+    assert "fcmp ugt" not in text and "fcmp uge" not in text and "roundeven" not in text

@@ -73,14 +73,14 @@ def exp_tail(r: V) -> V:
     return r * r * polynomial(r, row(TAIL, r)) + r
 
 
-def exp_reduced(r: V) -> V:
-    """e^r for |r| <= ln 2 / 2."""
-    return polynomial(r, (1.0, 1.0, *row(TAIL, r)))
+def exp_reduced(r: V, times: float = 1.0) -> V:
+    """e^r times `times` for |r| <= ln 2 / 2; `times` is a power of two."""
+    return polynomial(r, tuple(c * times for c in (1.0, 1.0, *row(TAIL, r))))
 
 
-def exp2_reduced(f: V) -> V:
-    """2^f for |f| <= 1/2."""
-    return polynomial(f, tuple(c * LN2**k for k, c in enumerate((1.0, 1.0, *row(TAIL, f)))))
+def exp2_reduced(f: V, times: float = 1.0) -> V:
+    """2^f times `times` for |f| <= 1/2; `times` is a power of two."""
+    return polynomial(f, tuple(c * LN2**k * times for k, c in enumerate((1.0, 1.0, *row(TAIL, f)))))
 
 
 def exp(x: V, bottom: V | None = None, top: V | None = None, least: V | None = None) -> V:
@@ -122,9 +122,7 @@ def _of_bits(x: V, bottom: V | None, top: V | None, least: V | None, factor: flo
         some, x = x.cmp("uge", bottom), x.most(bottom)
         zero = exact - 1
     power = power_from(x, factor, int(zero), int(highest))
-    r = rest_of(x, power.n) if factor == LOG2E else x - power.n
-    rate = 1.0 if factor == LOG2E else LN2
-    p = polynomial(r, tuple(c * rate**k * power.rest for k, c in enumerate((1.0, 1.0, *row(TAIL, r)))))
+    p = exp_reduced(rest_of(x, power.n), power.rest) if factor == LOG2E else exp2_reduced(x - power.n, power.rest)
     return power.times(p if some is None else some.pick(p, 0.0))
 
 
@@ -209,10 +207,10 @@ def _sigmoid_of_bits(x: V) -> V:
     bias, shift = BIAS[x.element]
     offset = 2 * bias + 1 + NOTHING[x.element]
     x = x.most(NOTHING[x.element] / LOG2E)
-    n, bits = nearest(x, -LOG2E, offset)
+    n, shifted = nearest(x, -LOG2E, offset)
     s = 2.0 ** (offset - bias)
     p = polynomial(rest_of(x, -n), _turned((1.0, 1.0, *row(TAIL, x))))
-    return s / (p * bits.shl(shift).real() + s)
+    return s / (p * shifted.bits().shl(shift).real() + s)
 
 
 def _turned(coefficients: tuple[float, ...]) -> tuple[float, ...]:
@@ -243,5 +241,5 @@ def _silu_of_bits(x: V) -> V:
     size = x.least(-zero / LOG2E).abs()  # infinite at -inf alone, where 0 times it is NaN
     y = size.least(-zero / LOG2E)
     power = power_from(y, -LOG2E, zero, 0)
-    p = polynomial(rest_of(y, -power.n), tuple(c / power.rest for c in (1.0, 1.0, *row(TAIL, x))))
+    p = exp_reduced(rest_of(y, -power.n), 1.0 / power.rest)
     return x.most(0.0) - size * power.first / (p + power.first)

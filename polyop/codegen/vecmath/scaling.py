@@ -36,10 +36,10 @@ def scale(x: V, n: V) -> V:
 
 
 def nearest(x: V, factor: float, offset: int = 0) -> tuple[V, V]:
-    """(n, bits): the integer n nearest to x factor, which is below 2^(p-2), and bits of which the low ones are n + offset."""
+    """The integer n nearest to x factor, which is below 2^(p-2), and a number whose low bits are n + offset."""
     magic = MAGIC[x.element] + offset
     shifted = x * factor + magic
-    return shifted - magic, shifted.bits()
+    return shifted - magic, shifted
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +61,10 @@ def power_from(x: V, factor: float, zero: int, highest: int) -> Power:
     """2^n for `zero` <= n <= `highest`, or 0 for `zero` itself."""
     bias, shift = BIAS[x.element]
     if highest - zero <= 2 * bias:
-        n, bits = nearest(x, factor, -zero)
-        return Power(n, 2.0 ** (zero + bias), bits.shl(shift).real(), None)
-    n, bits = nearest(x, factor, 1 - zero)
-    return Power(n, 2.0 ** (zero + 2 * bias - 1), *_halves(bits, shift))
+        n, shifted = nearest(x, factor, -zero)
+        return Power(n, 2.0 ** (zero + bias), shifted.bits().shl(shift).real(), None)
+    n, shifted = nearest(x, factor, 1 - zero)
+    return Power(n, 2.0 ** (zero + 2 * bias - 1), *_halves(shifted.bits(), shift))
 
 
 def _halves(bits: V, shift: int) -> tuple[V, V]:
