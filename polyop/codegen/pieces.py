@@ -28,9 +28,10 @@ def is_in_pieces(n: For, width: int) -> bool:
 def is_in_turn(n: For, width: int) -> bool:
     """Whether full lanes `n` with functions are written vector by vector where registers are few.
 
-    What a statement computes is then used by the next one while it is in a register, and does not wait for other vectors.
+    What a statement computes is then used by the next one while it is in a register, and does not wait for other vectors. Not where
+    results may bypass the caches, as above.
     """
     found = tuple(stores(n.body))
     is_flat = n.kind == Kind.LANES and n.is_full and not any(isinstance(x, For) for x in walk(n.body))
     return (is_flat and (n.extent or 0) > width and len(found) > 1 and any(computes(s.expr) for s in found)
-            and all(n.index in expr_names(s.target) for s in found))
+            and all(n.index in expr_names(s.target) and not s.stream for s in found))
