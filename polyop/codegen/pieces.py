@@ -28,8 +28,8 @@ def is_in_pieces(n: For, width: int) -> bool:
 def is_in_turn(n: For, width: int) -> bool:
     """Whether full lanes `n` with functions are written vector by vector where registers are few.
 
-    What a statement computes is then used by the next one while it is in a register, and does not wait for other vectors. Not where
-    results may bypass the caches, as above.
+    What a statement computes is then used by the next one while it is in a register, and does not wait for other vectors. Not
+    where results may bypass the caches, as above.
     """
     found = tuple(stores(n.body))
     is_flat = n.kind == Kind.LANES and n.is_full and not any(isinstance(x, For) for x in walk(n.body))

@@ -1,7 +1,7 @@
 """Powers whose exponents have bounds take these instead of their own: no instruction more.
 
     x < c ? 0 : e^x     0 below c
-    exp(x, c)           e^x, where x is known to be at most c
+    exp(x, c)           e^x, where x is a difference that is known to be at most c
     exp(x, c, b)        the same, or 0 where x is less than b
 """
 

@@ -86,7 +86,7 @@ def exp2_reduced(f: V, times: float = 1.0) -> V:
 def exp(x: V, bottom: V | None = None, top: V | None = None, least: V | None = None) -> V:
     """e^x; or x < bottom ? 0 : e^x, in as many instructions, for a bottom between e^x's own and 0.
 
-    top     what x is known to be at most; None where nothing is
+    top     what x is known to be at most, a difference that was rounded; None where nothing is
     least   from where on a power is needed, and may be 0 below; None where all are
     """
     x = x if top is not None else x.least(TOP[x.element])
@@ -110,7 +110,8 @@ def exp2(x: V, bottom: V | None = None, top: V | None = None, least: V | None = 
 def _of_bits(x: V, bottom: V | None, top: V | None, least: V | None, factor: float) -> V:
     """2^(x factor): one factor for 2^n if the exponents that it may have leave room, else two.
 
-    Where a power is 0 by itself, or may be, its factor is. An exact bottom takes a mask.
+    Where a power is 0 by itself, or may be, its factor is. An exact bottom takes a mask. The f32 nearest to ln 2 is so near that
+    one product is enough for a difference, whose own rounding changes the power 20 times as much; a `top` says that x is one.
     """
     zero = max(NOTHING[x.element], _times(least, factor, floor, -inf) - 1)
     highest = min(BIAS[x.element][0] + 2, _times(top, factor, ceil, inf))
@@ -122,7 +123,11 @@ def _of_bits(x: V, bottom: V | None, top: V | None, least: V | None, factor: flo
         some, x = x.cmp("uge", bottom), x.most(bottom)
         zero = exact - 1
     power = power_from(x, factor, int(zero), int(highest))
-    p = exp_reduced(rest_of(x, power.n), power.rest) if factor == LOG2E else exp2_reduced(x - power.n, power.rest)
+    if factor == 1.0:
+        p = exp2_reduced(x - power.n, power.rest)
+    else:
+        once = top is not None and x.element == "float" and x.fuses
+        p = exp_reduced((-power.n).times_plus(x.const(LN2), x) if once else rest_of(x, power.n), power.rest)
     return power.times(p if some is None else some.pick(p, 0.0))
 
 
