@@ -3,8 +3,9 @@
     top[i] max= t[i, j];  z[i] += exp(t[i, j] - top[i]);  Y[i, j] = e[i, j] / z[i]
 
 The greatest element's own power is 1, so that z is at least 1, or NaN: `e / min(max(z, 1), 2^64)` is the same, and a division by
-a number of moderate size takes an instruction less (`vecmath/quotient.py`). And where an element is NaN, so is z, and all that z
-is added to or divides: `top` may then be any number, and to find a maximum that need not be NaN takes one instruction, not three.
+a number of moderate size takes an instruction less (`vecmath/quotient.py`). It is so of elements that are read; of a product the
+maximum is perhaps taken off before it is rounded. And where an element is NaN, so is z, and all that z is added to or divides:
+`top` may then be any number, and to find a maximum that need not be NaN takes one instruction, not three.
 """
 
 from __future__ import annotations
@@ -54,8 +55,10 @@ def _rows(op: Op, s: Step) -> Rows | None:
         return None
     p = pointwise(op, s.expr.source) if isinstance(s.expr, Load) else s
     match p.expr if p else None:
-        case Apply(fn=fn, args=(Apply(fn="sub", args=(_, Load() as y)) as d, *_)) as e if (fn, e.dtype) in LEAST:
+        case Apply(fn=fn, args=(Apply(fn="sub", args=(Load() as x, Load() as y)) as d, *_)) as e if (fn, e.dtype) in LEAST:
             found = op.steps_of(y.source)
+            if pointwise(op, x.source):
+                return None
         case _:
             return None
     assert p is not None
