@@ -34,7 +34,7 @@ TOLD = {  # how many powers, divisors and maxima are told
     "the sum of another row": (SOFTMAX.replace("e[i, j] / z[i]", "e[i, j] / z[M - 1 - i]"), 1, 1, 0),
     "some columns": (SOFTMAX.replace("z[i] += e[i, j]", "z[i] += e[i, j] where j >= 1"), 1, 0, 0),
     "products": (SOFTMAX.replace("X[i, j]", "X[i, j] * 3"), 1, 0, 0),
-    "products that are kept": (SOFTMAX.replace("X[i, j]", "t[i, j]").replace("top[i] m", "t[i, j] = X[i, j] * 3; top[i] m"), 1, 0, 0),
+    "products kept": (SOFTMAX.replace("X[i, j]", "t[i, j]").replace("top[i] m", "t[i, j] = X[i, j] * 3; top[i] m"), 1, 0, 0),
     "the least": (SOFTMAX.replace("max=", "min="), 0, 0, 0),
     "the greatest of something else": (SOFTMAX.replace("max= X[i, j]", "max= X[i, j] * 2"), 0, 0, 0),
 }
