@@ -13,6 +13,7 @@ from polyop.ir.target import Target
 from polyop.rewrite.beyond import read_beyond
 from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.bordered import with_borders
+from polyop.rewrite.capped import capped
 from polyop.rewrite.cascade import cascaded
 from polyop.rewrite.counted import counted
 from polyop.rewrite.dependent import chains_of
@@ -23,6 +24,7 @@ from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
 from polyop.rewrite.landed import summed_where_it_lands
 from polyop.rewrite.late import turned_late
+from polyop.rewrite.normalised import told_of_rows
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.operands import rounded_apart
 from polyop.rewrite.outward import turned_outward
@@ -117,7 +119,7 @@ def _cut(op: Op, options: Options, target: Target) -> Op:
     in_shares = partial(cut_into_shares, few=dict(options.shares), alone=options.threads or not on_cpu, feeds=on_cpu)
     made = in_shares(cut)
     if made is not cut and _clears_faint(options, target) and not chains_of(made):
-        made = in_shares(without_faint(cut))
+        made = in_shares(without_faint(cut, told=not target.masks))
     return made
 
 
@@ -205,11 +207,14 @@ def attempts(op: Op, cut: Op, options: Options, target: Target) -> tuple[tuple[s
 
 
 def rounded(form: Form, options: Options, target: Target) -> Form:
-    """`form` with rounded operands in memory of their own, and without powers that are denormal.
+    """`form` with rounded operands in memory of their own, and without powers that are denormal; others say that they are small.
 
     Tiles stay, as what is proved of them is of their very steps.
     """
     if form.tiled or options.numerics == "strict":
         return form
-    op = without_faint(form.op) if _clears_faint(options, target) else form.op
+    op = form.op
+    if _clears_faint(options, target):
+        op = without_faint(op, told=not target.masks)
+        op = op if target.masks else told_of_rows(capped(op))  # beside masks there are instructions that scale, and put NaN in
     return replace(form, op=rounded_apart(op, target))

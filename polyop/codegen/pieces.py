@@ -9,6 +9,7 @@ edge is written for one, two, three and four vectors (`passes.split_full_tiles`)
 
 from __future__ import annotations
 
+from polyop.codegen.vecmath.table import computes
 from polyop.ir.expr import expr_names
 from polyop.ir.loops import For, Kind, stores, walk
 
@@ -22,3 +23,15 @@ def is_in_pieces(n: For, width: int) -> bool:
     is_flat = n.kind == Kind.LANES and not any(isinstance(x, For) for x in walk(n.body)) and not n.upper.is_constant
     return (is_flat and (n.extent or 0) > width
             and all(n.index in expr_names(s.target) and not s.stream for s in stores(n.body)))
+
+
+def is_in_turn(n: For, width: int) -> bool:
+    """Whether full lanes `n` with functions are written vector by vector where registers are few.
+
+    What a statement computes is then used by the next one while it is in a register, and does not wait for other vectors. Not
+    where results may bypass the caches, as above.
+    """
+    found = tuple(stores(n.body))
+    is_flat = n.kind == Kind.LANES and n.is_full and not any(isinstance(x, For) for x in walk(n.body))
+    return (is_flat and (n.extent or 0) > width and len(found) > 1 and any(computes(s.expr) for s in found)
+            and all(n.index in expr_names(s.target) and not s.stream for s in found))

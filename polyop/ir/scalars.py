@@ -53,6 +53,11 @@ def _whole(fn: Callable[[Any], Any]) -> Callable[[Any], Any]:
     return lambda x: fn(x) if np.issubdtype(np.result_type(x), np.floating) else x
 
 
+def _power(fn: Callable[[Any], Any]) -> Callable[..., Any]:
+    """`fn`; a second argument says what the first is at most, a third one below what nobody sees the power, and it may be 0."""
+    return lambda x, *bounds: fn(x)
+
+
 def _div(a: Any, b: Any) -> Any:
     if np.issubdtype(np.result_type(a), np.integer):
         return np.zeros_like(a) if b == 0 else np.floor_divide(a, b)
@@ -95,7 +100,8 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "shl": lambda a, b: _shift(a, b, True), "shr": lambda a, b: _shift(a, b, False),
     "lt": np.less, "le": np.less_equal, "gt": np.greater, "ge": np.greater_equal, "eq": np.equal, "ne": np.not_equal,
     "isnan": np.isnan, "isinf": np.isinf, "isfinite": np.isfinite,
-    "exp": np.exp, "exp2": np.exp2, "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p, "sqrt": np.sqrt,
+    "exp": _power(np.exp), "exp2": _power(np.exp2), "expm1": np.expm1, "log": np.log, "log2": np.log2, "log1p": np.log1p,
+    "sqrt": np.sqrt,
     "rsqrt": lambda x: np.float64(1) / np.sqrt(x), "sin": np.sin, "cos": np.cos, "tan": np.tan, "asin": np.arcsin,
     "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh, "cosh": np.cosh, "tanh": np.tanh, "sigmoid": _sigmoid,
     "erf": _float(_erf), "gelu": _gelu, "silu": lambda x: x * _sigmoid(x), "softplus": lambda x: np.logaddexp(np.float64(x), 0),

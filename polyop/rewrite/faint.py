@@ -22,21 +22,25 @@ LEAST = {("exp", F32): -70.7, ("exp", F64): -671.65, ("exp2", F32): -102.0, ("ex
 """Powers of less, times the distance of two numbers beside each other around 1, are denormal or 0."""
 
 
-def without_faint(op: Op) -> Op:
-    """`op` with 0 instead of such powers."""
-    steps = tuple(_cleared(op, s) for s in op.steps)
+def without_faint(op: Op, told: bool = False) -> Op:
+    """`op` with 0 instead of such powers.
+
+    told    whether the power is told instead that it is at most 1, and which may be 0: `exp(t[i, j] - top[i], 0, -70.7)`
+    """
+    steps = tuple(_cleared(op, s, told) for s in op.steps)
     return op if all(a is b for a, b in zip(steps, op.steps, strict=True)) else replace(op, steps=steps)
 
 
-def _cleared(op: Op, s: Step) -> Step:
+def _cleared(op: Op, s: Step, told: bool) -> Step:
     powers = [x for x in _powers(s.expr) if (x.fn, x.dtype) in LEAST]
     if not powers or not _is_added_up(op, s):
         return s
     for x in powers:
-        if _is_from_the_top(op, s, x):
+        if is_from_the_top(op, s, x):
             (d,) = x.args
-            small = Apply("lt", (d, Const(LEAST[x.fn, x.dtype], d.dtype)), BOOL)
-            s = replace(s, expr=replaced(s.expr, x, Apply("select", (small, Const(0.0, x.dtype), x), x.dtype)))
+            least = Const(LEAST[x.fn, x.dtype], d.dtype)
+            tested = Apply("select", (Apply("lt", (d, least), BOOL), Const(0.0, x.dtype), x), x.dtype)
+            s = replace(s, expr=replaced(s.expr, x, replace(x, args=(d, Const(0.0, d.dtype), least)) if told else tested))
     return s
 
 
@@ -95,7 +99,7 @@ def _numbers_apart(x: Load) -> tuple[tuple[Affine | None, ...], tuple[str, ...] 
     return found, plain_indices(replace(x, index=tuple(p for p, n in zip(x.index, found, strict=True) if n is None)))
 
 
-def _is_from_the_top(op: Op, s: Step, power: Apply) -> bool:
+def is_from_the_top(op: Op, s: Step, power: Apply) -> bool:
     """Whether `power` is one of an element less the greatest of all of these."""
     (d,) = power.args
     assert isinstance(d, Apply)

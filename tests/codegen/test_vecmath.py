@@ -4,6 +4,7 @@ import mpmath as mp
 import numpy as np
 import pytest
 
+from polyop.codegen.llvm.types import constant, known
 from polyop.codegen.vecmath.table import FLOAT
 from polyop.codegen.x86 import emit
 from polyop.ir import scalars
@@ -297,3 +298,63 @@ def test_a_power_that_is_zero_below_a_bound_is_the_power_from_there(fn, t, targe
 def test_a_bound_of_a_power_takes_no_comparison_more(fn):
     cut, whole = (emit(n, V4, Options()).text.count("fcmp ") for n in (_from(fn, F32, -70.7), unary(fn, F32)))
     assert cut == whole
+
+
+def _told(fn: str, t: DType, *bounds: float):
+    x = ld("x", A("i_c", "i_v"), t=t)
+    e = ap(fn, x, *(Const(b, t) for b in bounds), t=t)
+    return nest([tensor("x", "N", t=t), tensor("y", "N", t=t)], [strip("i", 16, "N", st(ld("y", A("i_c", "i_v"), t=t), e))])
+
+
+def _other_nans(t: DType) -> np.ndarray:
+    """NaN whose other bits are not all 0."""
+    bits = np.array([0x7F800001, 0xFFC00155], np.uint32) if t == F32 else np.array([-2341], np.int64)
+    return bits.view(t.numpy)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("t", (F32, F64), ids=str)
+@pytest.mark.parametrize("fn", ("exp", "exp2"))
+def test_a_power_that_is_told_its_bounds_is_the_power_within_them(fn, t, target):
+    run, least = compiled(unary(fn, t), target), -70.7 if t == F32 else -671.0
+    points = [0.0, -0.0, -np.inf, np.nan, least, *-np.geomspace(1e-45, 1e38, 2000), *np.linspace(-1100, 0, 4000)]
+    x = np.append(np.array(points).astype(t.numpy), _other_nans(t))
+    y, some, whole = np.zeros_like(x), np.zeros_like(x), np.zeros_like(x)
+    run({"N": len(x)}, {}, {"x": x, "y": whole})
+    compiled(_told(fn, t, 0.0), target)({"N": len(x)}, {}, {"x": x, "y": y})
+    compiled(_told(fn, t, 0.0, least), target)({"N": len(x)}, {}, {"x": x, "y": some})
+    below = x < least
+    np.testing.assert_array_equal(some[~below], y[~below])
+    assert np.all((some[below] == y[below]) | (some[below] == 0))
+    if fn == "exp2" or t == F64 or target.masks:
+        np.testing.assert_array_equal(y, whole)
+    else:
+        off = ulps(y, reference(fn, x), t)
+        assert np.all(off[~np.isnan(x)] <= 1.5 + np.abs(x[~np.isnan(x)]) / 20) and np.array_equal(np.isnan(y), np.isnan(x))
+    assert np.all(some[x < 1.1 * least] == 0) or target.masks
+
+
+def test_a_power_of_bits_has_two_factors_unless_it_is_told_that_one_is_enough():
+    def count(n, of: str) -> int:
+        return emit(n, V3, Options()).text.count(of)
+
+    nests = unary("exp", F32), _told("exp", F32, 0.0), _from("exp", F32, -70.7)
+    two, *one = (count(n, "shl <8 x i32>") for n in nests)
+    assert one == [two // 2] * 2
+    told, faint = _told("exp", F32, 0.0), _told("exp", F32, 0.0, -70.7)
+    assert count(told, "fmul") < count(nests[0], "fmul")
+    assert count(faint, "fcmp ") == count(told, "fcmp ") < count(nests[2], "fcmp ")
+
+
+def test_the_number_in_a_constant_is_read_again():
+    for x in (0.0, -104.0, 0.1):
+        assert known(constant(x, "double", 4), "double") == known(constant(x, "double", 1), "double") == x
+    assert known(constant(0.1, "float", 8), "float") == np.float32(0.1)
+    assert known("%x1", "float") is None and known(constant(1, "i32", 8), "i32") is None
+
+
+@pytest.mark.parametrize("t", (F32, BF16), ids=str)
+@pytest.mark.parametrize("fn", ("exp", "sigmoid", "silu", "gelu"))
+def test_a_power_of_bits_that_becomes_0_is_0_by_its_bits_and_takes_no_mask(fn, t):
+    text = emit(unary(fn, t), V3, Options()).text
+    assert "fcmp ugt" not in text and "fcmp uge" not in text and "roundeven" not in text

@@ -48,8 +48,9 @@ def value_of(s: State, e: Expr, active: Active = ()) -> Value:
             return Value(e.dtype, NONE, False, lambda p, v: text)
         case Apply(fn="div", args=(a, d), dtype=t) if d in s.inverses and a.dtype == d.dtype == t:
             return _divided(s, value_of(s, a, active), s.inverses[d], t)
-        case Apply(fn="select", args=(Apply(args=args), _, _), dtype=t) if (power := power_from(s, e)) is not None:
-            return combine(s, power.fn, tuple(value_of(s, x, active) for x in args), t, t)
+        case Apply(fn="select" | "exp" | "exp2", dtype=t) if (power := power_from(s, e)) is not None:
+            fn, args = power
+            return combine(s, fn, tuple(value_of(s, x, active) for x in args), t, t)
         case Apply(fn="select", args=(c, a, b), dtype=t):
             return _select(s, c, a, b, t, active)
         case Apply(fn="and" | "or", args=(a, b), dtype=t) if a.dtype == BOOL:

@@ -26,7 +26,7 @@ from polyop.codegen.llvm.sums import carried, merged, put, settle, start_at_zero
 from polyop.codegen.llvm.tiles import emit_tiles
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.codegen.llvm.windows import arranged, is_window, write_out
-from polyop.codegen.pieces import is_in_pieces
+from polyop.codegen.pieces import is_in_pieces, is_in_turn
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
@@ -81,6 +81,10 @@ def _axis(s: State, n: For) -> None:
     if n.kind == Kind.LANES and s.lanes is not None:
         raise UnsupportedError(f"lanes {n.index} inside lanes {s.lanes.index}")
     emit = partial(_piece, s, n, 0) if not s.axes and is_in_pieces(n, s.width) else partial(_inside, s, n, None)
+    if not s.axes and s.shared.target.registers <= 16 and is_in_turn(n, s.width):
+        for v in range((n.extent or 0) // s.width):
+            _inside(s, n, v)
+        return
     if n.is_full or is_positive(n.upper, s.loops, s.tests):
         emit()
         return

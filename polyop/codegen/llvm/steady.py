@@ -100,4 +100,12 @@ def _found(nest: LoopNest, n: For, what: Callable[[Expr, Callable[[Expr], bool]]
 
 def _inverse(s: State, d: Expr) -> Inverse:
     """The inverse of `d`, in every lane."""
-    return inverse(operand(s, value_of(s, d, ()), {}, 0, True), isinstance(d, Number) or d.dtype == F16)
+    return inverse(operand(s, value_of(s, d, ()), {}, 0, True), isinstance(d, Number) or d.dtype == F16 or _is_moderate(d))
+
+
+def _is_moderate(d: Expr) -> bool:
+    """Whether `d` says that it lies between two numbers of moderate size."""
+    match d:
+        case Apply(fn="min", args=(Apply(fn="max", args=(_, Const(value=least))), Const(value=most))):
+            return 2.0**-64 <= least <= most <= 2.0**64
+    return False

@@ -71,6 +71,14 @@ def constant(value: float | int | bool, element: str, width: int) -> str:
     return f"splat ({element} {text})" if width > 1 else text
 
 
+def known(text: str, element: str) -> float | None:
+    """The number that such a constant of a float is; None of what is no constant."""
+    _, _, digits = text.rpartition("0x")
+    if element not in ("float", "double") or text not in (f"0x{digits}", f"splat ({element} 0x{digits}"):
+        return None
+    return float(struct.unpack("<d", int(digits.rstrip(")"), 16).to_bytes(8, "little"))[0])
+
+
 def held(value: float | int | bool, t: DType) -> float | int | bool:
     """A constant of dtype `t` as its registers hold it: 16-bit floats are rounded."""
     if t in (F16, BF16):

@@ -24,4 +24,7 @@ every function to `bound`.
     rsqrt              1.5     1.45  1.48           1 / sqrt
     pow                1.5                          f32 by f64; f64 with log x as a sum of two numbers
     sqrt, mod, nextafter       exact
+
+Where 2^n is made of bits (`scaling.py`), sigmoid is s / (s + s e^-x) and silu max(x, 0) - |x| / (1 + e^|x|); and exp of an f32's
+distance from the greatest one of a row (`rewrite/capped.py`) is right to 1.5 + |x| / 20, a part of what rounding that does.
 """

@@ -21,10 +21,9 @@ from polyop.codegen.vecmath.exponential import (
     above,
     exp2_reduced,
     exp_reduced,
-    power_of_two,
-    scale,
 )
 from polyop.codegen.vecmath.ops import V, in_halves, polynomial, row
+from polyop.codegen.vecmath.scaling import power_from, power_of_two, scale
 
 ERF = {
     "float": (0.12837916709551256, -0.37612342834472656, 0.11280316859483719, -0.026715055108070374, 0.004921761807054281,
@@ -69,6 +68,8 @@ M = {
 """log2 Phi(-u) on [0, TAIL_IS_ZERO]; errors 2^-14.8 and 2^-10.6 of Phi, in f32."""
 TAIL_IS_ZERO = {"float": 14.8, "double": 39.6, "f16": 5.75, "bf16": 13.6}
 """u e^(-u^2 / 2) h(u) is 0 here."""
+BEYOND = 1 / 32
+"""So far beyond it the exponent of a 16-bit tail is about -28 and -139.1: no half, which might be rounded up or down."""
 TAIL_IS_SMALL = {"float": 6.0, "double": 9.0, "f16": 5.75, "bf16": 6.0}
 """u less it is u here."""
 
@@ -85,6 +86,8 @@ def erf(x: V) -> V:
 
 
 def gelu(x: V) -> V:
+    if not x.scales:
+        return x.most(0.0) - _tail_of_bits(x)
     zero = row(TAIL_IS_ZERO, x)
     some, y = above(x.least(row(TAIL_IS_SMALL, x)), -zero)
     u = y.abs()
@@ -94,15 +97,32 @@ def gelu(x: V) -> V:
         n = exponent.rint()
         return x.most(0.0) - scale(some.pick(u * exp2_reduced(exponent - n), 0.0), n)
     square = u * u
-    n, power = _bell(u, square)
-    powers = (u, square) if x.element == "float" else (u, square, square * square)
-    tail = power * (in_halves(powers, P[x.element]) / in_halves(powers, Q[x.element]))
+    n = (square * (-0.5 * LOG2E)).rint()
+    tail = _bell(u, n) * _mills(u, square)
     return x.most(0.0) - scale(some.pick(tail, 0.0), n)
 
 
-def _bell(u: V, square: V) -> tuple[V, V]:
-    """(n, m): e^(-u^2 / 2) = m 2^n. With -u^2 = n 2 ln 2 + r, where u^2 is exact, m = e^(r / 2)."""
-    n = (square * (-0.5 * LOG2E)).rint()
+def _tail_of_bits(x: V) -> V:
+    """What `gelu` takes off. Its power of two, which is 0 where that is, is first, then comes its other power with the rest."""
+    zero = row(TAIL_IS_ZERO, x) + (BEYOND if x.digits else 0.0)
+    u = x.least(row(TAIL_IS_SMALL, x)).most(-zero).abs()
+    if x.digits:
+        exponent = in_halves((u, u * u), M[x.digits])
+        power = power_from(exponent, 1.0, round(sum(c * zero**k for k, c in enumerate(M[x.digits]))), 0)
+        return u * power.first * exp2_reduced(exponent - power.n, power.rest)
+    square = u * u
+    power = power_from(square, -0.5 * LOG2E, round(-0.5 * LOG2E * zero * zero), 0)
+    return _mills(u, square) * power.first * _bell(u, power.n, power.rest)
+
+
+def _mills(u: V, square: V) -> V:
+    """u h(u)."""
+    powers = (u, square) if u.element == "float" else (u, square, square * square)
+    return in_halves(powers, P[u.element]) / in_halves(powers, Q[u.element])
+
+
+def _bell(u: V, n: V, times: float = 1.0) -> V:
+    """m times `times`, a power of two, e^(-u^2 / 2) = m 2^n. With -u^2 = n 2 ln 2 + r, where u^2 is exact, m = e^(r / 2)."""
     whole = n * (-2.0 * LN2_HI[u.element])
     low = n * (-2.0 * LN2_LO[u.element])
     if u.fuses:
@@ -111,4 +131,4 @@ def _bell(u: V, square: V) -> tuple[V, V]:
         keep = -(1 << 27) if u.element == "double" else -(1 << 12)
         high = (u.bits() & keep).real()
         r = whole - high * high + low + (high - u) * (high + u)
-    return n, polynomial(r, tuple(c * 0.5**k for k, c in enumerate((1.0, 1.0, *TAIL[u.element]))))
+    return polynomial(r, tuple(c * 0.5**k * times for k, c in enumerate((1.0, 1.0, *TAIL[u.element]))))

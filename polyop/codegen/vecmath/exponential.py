@@ -2,15 +2,17 @@
 
     e^x = 2^n e^r,  n = round(x log2 e),  r = x - n ln 2 in two parts,  e^r = 1 + r + r^2 p(r)
 
-The factor 2^n is applied in one instruction or in two halves, so that overflow gives inf and small results are rounded
-once, denormals included.
+The factor 2^n is applied in one instruction, so that overflow gives inf and small results are rounded once, denormals
+included. Where no instruction does that, 2^n is made of bits (`scaling.py`), in other orders.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from math import ceil, floor, inf
 
 from polyop.codegen.vecmath.ops import V, polynomial, row
+from polyop.codegen.vecmath.scaling import BIAS, MAGIC, NOTHING, nearest, power_from, power_of_two, scale
 
 LOG2E = 1.4426950408889634
 LN2 = 0.6931471805599453
@@ -37,23 +39,6 @@ BOTTOM = {"float": -104.0, "double": -746.0}
 """e^x is 0 here."""
 BOTTOM2 = {"float": -152.0, "double": -1077.0}
 """2^x is 0 here."""
-MAGIC = {"float": 12582912.0, "double": 6755399441055744.0}
-"""1.5 2^(p-1): added to a small integer it leaves that integer in the low bits."""
-BIAS = {"float": (127, 23), "double": (1023, 52)}
-
-
-def power_of_two(n: V) -> V:
-    """2^n for an integer n that is a normal exponent."""
-    bias, shift = BIAS[n.element]
-    return (n + (MAGIC[n.element] + bias)).bits().shl(shift).real()
-
-
-def scale(x: V, n: V) -> V:
-    """x 2^n, where n may be twice what an exponent can be."""
-    if x.scales:
-        return x.scaled(n)
-    half = (n * 0.5).rint()
-    return x * power_of_two(half) * power_of_two(n - half)
 
 
 def above(x: V, bottom: V | float, order: str = "ugt") -> tuple[V, V]:
@@ -70,18 +55,17 @@ def _from(x: V, bottom: V | None, own: Mapping[str, float]) -> tuple[V, V]:
     return above(x, own[x.element]) if bottom is None else above(x, bottom, "uge")
 
 
-def nearest(x: V, factor: float) -> V:
-    """The integer nearest to x factor, which is below 2^(p-2): one instruction less than rounding the product."""
-    magic = MAGIC[x.element]
-    return (x * factor + magic) - magic
-
-
 def reduced(x: V) -> tuple[V, V]:
     """(n, r): x = n ln 2 + r."""
-    n = nearest(x, LOG2E)
+    n, _ = nearest(x, LOG2E)
+    return n, rest_of(x, n)
+
+
+def rest_of(x: V, n: V) -> V:
+    """x - n ln 2."""
     if x.digits:
-        return n, x - n * LN2
-    return n, x - n * LN2_HI[x.element] - n * LN2_LO[x.element]
+        return x - n * LN2
+    return x - n * LN2_HI[x.element] - n * LN2_LO[x.element]
 
 
 def exp_tail(r: V) -> V:
@@ -89,28 +73,67 @@ def exp_tail(r: V) -> V:
     return r * r * polynomial(r, row(TAIL, r)) + r
 
 
-def exp_reduced(r: V) -> V:
-    """e^r for |r| <= ln 2 / 2."""
-    return polynomial(r, (1.0, 1.0, *row(TAIL, r)))
+def exp_reduced(r: V, times: float = 1.0) -> V:
+    """e^r times `times` for |r| <= ln 2 / 2; `times` is a power of two."""
+    return polynomial(r, tuple(c * times for c in (1.0, 1.0, *row(TAIL, r))))
 
 
-def exp2_reduced(f: V) -> V:
-    """2^f for |f| <= 1/2."""
-    return polynomial(f, tuple(c * LN2**k for k, c in enumerate((1.0, 1.0, *row(TAIL, f)))))
+def exp2_reduced(f: V, times: float = 1.0) -> V:
+    """2^f times `times` for |f| <= 1/2; `times` is a power of two."""
+    return polynomial(f, tuple(c * LN2**k * times for k, c in enumerate((1.0, 1.0, *row(TAIL, f)))))
 
 
-def exp(x: V, bottom: V | None = None) -> V:
-    """e^x; or x < bottom ? 0 : e^x, in as many instructions, for a bottom between e^x's own and 0."""
-    some, x = _from(x.least(TOP[x.element]), bottom, BOTTOM)
+def exp(x: V, bottom: V | None = None, top: V | None = None, least: V | None = None) -> V:
+    """e^x; or x < bottom ? 0 : e^x, in as many instructions, for a bottom between e^x's own and 0.
+
+    top     what x is known to be at most, a difference that was rounded; None where nothing is
+    least   from where on a power is needed, and may be 0 below; None where all are
+    """
+    x = x if top is not None else x.least(TOP[x.element])
+    if not x.scales:
+        return _of_bits(x, bottom, top, least, LOG2E)
+    some, x = _from(x, bottom, BOTTOM)
     n, r = reduced(x)
     return scale(some.pick(exp_reduced(r), 0.0), n)
 
 
-def exp2(x: V, bottom: V | None = None) -> V:
+def exp2(x: V, bottom: V | None = None, top: V | None = None, least: V | None = None) -> V:
     """2^x; or x < bottom ? 0 : 2^x, as `exp`."""
-    some, x = _from(x.least(float(BIAS[x.element][0] + 2)), bottom, BOTTOM2)
+    x = x if top is not None else x.least(float(BIAS[x.element][0] + 2))
+    if not x.scales:
+        return _of_bits(x, bottom, top, least, 1.0)
+    some, x = _from(x, bottom, BOTTOM2)
     n = x.rint()
     return scale(some.pick(exp_reduced((x - n) * LN2), 0.0), n)
+
+
+def _of_bits(x: V, bottom: V | None, top: V | None, least: V | None, factor: float) -> V:
+    """2^(x factor): one factor for 2^n if the exponents that it may have leave room, else two.
+
+    Where a power is 0 by itself, or may be, its factor is. An exact bottom takes a mask. The f32 nearest to ln 2 is so near that
+    one product is enough for a difference, whose own rounding changes the power 20 times as much; a `top` says that x is one.
+    """
+    zero = max(NOTHING[x.element], _times(least, factor, floor, -inf) - 1)
+    highest = min(BIAS[x.element][0] + 2, _times(top, factor, ceil, inf))
+    exact = _times(bottom, factor, floor, zero + 1)
+    some = None
+    if bottom is None or exact <= zero:
+        x = x.most(zero / factor)
+    else:
+        some, x = x.cmp("uge", bottom), x.most(bottom)
+        zero = exact - 1
+    power = power_from(x, factor, int(zero), int(highest))
+    if factor == 1.0:
+        p = exp2_reduced(x - power.n, power.rest)
+    else:
+        once = top is not None and x.element == "float" and x.fuses
+        p = exp_reduced((-power.n).times_plus(x.const(LN2), x) if once else rest_of(x, power.n), power.rest)
+    return power.times(p if some is None else some.pick(p, 0.0))
+
+
+def _times(bound: V | None, factor: float, rounded: Callable[[float], int], unknown: float) -> float:
+    """The integer beside bound factor, or `unknown` if the code does not know it."""
+    return unknown if bound is None or bound.known is None else rounded(bound.known * factor)
 
 
 def expm1(x: V) -> V:
@@ -177,9 +200,27 @@ ENOUGH = {"float": 30.0, "double": 44.0}
 
 def sigmoid(x: V) -> V:
     """1 / (1 + e^-x) = 2^n / (2^n + e^-r), x = n ln 2 + r, which is e^x to the last denormal where x is small."""
+    if not x.scales:
+        return _sigmoid_of_bits(x.least(ENOUGH[x.element]))
     some, x = above(x.least(ENOUGH[x.element]), BOTTOM[x.element])
     n, r = reduced(x)
     return scale(some.pick(_power_beside(n, exp_reduced(-r)).inverse(), 0.0), n)
+
+
+def _sigmoid_of_bits(x: V) -> V:
+    """s / (s + s e^-x), with s so small that s e^-x is infinite only where the quotient is 0."""
+    bias, shift = BIAS[x.element]
+    offset = 2 * bias + 1 + NOTHING[x.element]
+    x = x.most(NOTHING[x.element] / LOG2E)
+    n, shifted = nearest(x, -LOG2E, offset)
+    s = 2.0 ** (offset - bias)
+    p = polynomial(rest_of(x, -n), _turned((1.0, 1.0, *row(TAIL, x))))
+    return s / (p * shifted.bits().shl(shift).real() + s)
+
+
+def _turned(coefficients: tuple[float, ...]) -> tuple[float, ...]:
+    """Those of a polynomial of -x."""
+    return tuple(c * (-1.0) ** k for k, c in enumerate(coefficients))
 
 
 SILU_BOTTOM = {"float": -109.0, "double": -753.0}
@@ -191,7 +232,19 @@ def silu(x: V) -> V:
 
     scalef with an infinite n would make 0 of NaN.
     """
+    if not x.scales:
+        return _silu_of_bits(x)
     bottom = SILU_BOTTOM[x.element]
     some, y = x.cmp("ugt", bottom), x.most(bottom)
     n, r = reduced(y.least(ENOUGH[x.element]))
     return scale(some.pick(y.over(_power_beside(n, exp_reduced(-r))), x * 0.0), n)
+
+
+def _silu_of_bits(x: V) -> V:
+    """max(x, 0) - |x| / (1 + e^|x|), the last with 2^-n put on both sides, so that it is rounded once."""
+    zero = floor(SILU_BOTTOM[x.element] * LOG2E)
+    size = x.least(-zero / LOG2E).abs()  # infinite at -inf alone, where 0 times it is NaN
+    y = size.least(-zero / LOG2E)
+    power = power_from(y, -LOG2E, zero, 0)
+    p = exp_reduced(rest_of(y, -power.n), 1.0 / power.rest)
+    return x.most(0.0) - size * power.first / (p + power.first)

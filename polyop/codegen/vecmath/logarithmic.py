@@ -8,8 +8,9 @@ Source: fdlibm, e_log.c and e_logf.c, for R and the order of summation.
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.exponential import BIAS, LN2, MAGIC, exp, exp2, exp_tail, scale
+from polyop.codegen.vecmath.exponential import LN2, exp, exp2, exp_tail
 from polyop.codegen.vecmath.ops import V, polynomial
+from polyop.codegen.vecmath.scaling import BIAS, MAGIC, scale
 
 R = {
     "float": (0.66666662693023682, 0.40000972151756287, 0.28498786687850952, 0.24279078841209412),

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from polyop.codegen.llvm.builder import Builder
-from polyop.codegen.llvm.types import constant, suffix, vector
+from polyop.codegen.llvm.types import constant, known, suffix, vector
 
 Number = float | int
 
@@ -53,6 +53,11 @@ class V:
     def exact(self) -> V:
         """The same value, whose sums and products are never fused."""
         return replace(self, flags="")
+
+    @property
+    def known(self) -> float | None:
+        """What a float is in every lane, if the text says so."""
+        return known(self.text, self.element)
 
     def lift(self, x: V | Number) -> V:
         return x if isinstance(x, V) else self.const(x)

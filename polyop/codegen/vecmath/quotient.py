@@ -13,8 +13,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from polyop.codegen.vecmath.exponential import BIAS
 from polyop.codegen.vecmath.ops import V
+from polyop.codegen.vecmath.scaling import BIAS
 
 LESS = {"float": 2.0**-22, "double": 2.0**-51}
 """By how much of it `high` is less than the inverse, about: more than rounding it may add."""

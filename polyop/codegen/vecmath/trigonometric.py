@@ -8,9 +8,9 @@ is carried out in f64 also for f32: in three parts of pi/2 for |x| < 2^20, and b
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.exponential import MAGIC
 from polyop.codegen.vecmath.lanes import one_by_one
 from polyop.codegen.vecmath.ops import V, polynomial
+from polyop.codegen.vecmath.scaling import MAGIC
 
 LARGE = 2.0**20
 PIO2 = (1.57079632673412561417e+00, 6.07710050630396597660e-11, 2.02226624871116645580e-21, 8.47842766036889956997e-32)
