@@ -87,7 +87,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
         near = turned_late(near) if options.late else near
         near = turned_outward(near) if options.outward else near
         near = taken_out(near, options.factors) if options.factors else near
-        near = counted(near) if options.counted else near
+        near = counted(near, target) if options.counted else near
         near = widened(raised(near) if options.raised else near, options.widened)
         near = plain_products(turned_inward(near, dict(options.inward), options.known), options)
         near = with_borders(near, target, options)

@@ -23,10 +23,11 @@ from polyop.ir.target import Target
 class Instruction:
     """One instruction, for vectors of any of `features`' widths.
 
-    intrinsic  LLVM's name, without the width in bits; operand: the element type that it takes
+    intrinsic  LLVM's name, with `{}` for the width in bits; operand: the element type that it takes
     sums       the dtypes that it adds up in; sides: those of its two operands
     steps      elements of a lane
     features   (bytes of a vector, what the target must have: all of one of these)
+    adds       whether it adds to what there is; else an addition follows, and chains are no longer than that
     """
 
     name: str
@@ -36,6 +37,7 @@ class Instruction:
     sides: tuple[DType, DType]
     steps: int
     features: tuple[tuple[int, tuple[frozenset[str], ...]], ...]
+    adds: bool = True
 
     def runs_on(self, t: Target, bytes_: int) -> bool:
         return any(b == bytes_ and any(all(map(t.has, some)) for some in needs) for b, needs in self.features)
@@ -63,11 +65,15 @@ class Dot:
 _VNNI = ((64, (frozenset({"avx512vnni"}),)), (32, (frozenset({"avx512vnni", "avx512vl"}), frozenset({"avxvnni"}))))
 _BF16 = ((64, (frozenset({"avx512bf16"}),)), (32, (frozenset({"avx512bf16", "avx512vl"}),)))
 
-# https://www.intel.com/content/www/us/en/docs/intrinsics-guide: VPDPBUSD, VPDPWSSD, VDPBF16PS
-BYTES = Instruction("vpdpbusd", "llvm.x86.avx512.vpdpbusd", "i8", (I32, U32), (U8, I8), 4, _VNNI)
-WORDS = Instruction("vpdpwssd", "llvm.x86.avx512.vpdpwssd", "i16", (I32, U32), (I16, I16), 2, _VNNI)
-BRAINS = Instruction("vdpbf16ps", "llvm.x86.avx512bf16.dpbf16ps", "bfloat", (F32,), (BF16, BF16), 2, _BF16)
-ROWS = (BYTES, WORDS, BRAINS)
+# https://www.intel.com/content/www/us/en/docs/intrinsics-guide: VPDPBUSD, VPDPWSSD, VDPBF16PS, VPMADDWD
+BYTES = Instruction("vpdpbusd", "llvm.x86.avx512.vpdpbusd.{}", "i8", (I32, U32), (U8, I8), 4, _VNNI)
+WORDS = Instruction("vpdpwssd", "llvm.x86.avx512.vpdpwssd.{}", "i16", (I32, U32), (I16, I16), 2, _VNNI)
+BRAINS = Instruction("vdpbf16ps", "llvm.x86.avx512bf16.dpbf16ps.{}", "bfloat", (F32,), (BF16, BF16), 2, _BF16)
+# VPMADDWD: twice -32768 * -32768 is 2^31, which wraps around as sums do
+_WIDE, _SHORT = ((64, (frozenset({"avx512bw"}),)),), ((32, (frozenset({"avx2"}),)),)
+PAIRS = (Instruction("vpmaddwd", "llvm.x86.avx512.pmaddw.d.512", "i16", (I32, U32), (I16, I16), 2, _WIDE, adds=False),
+         Instruction("vpmaddwd", "llvm.x86.avx2.pmadd.wd", "i16", (I32, U32), (I16, I16), 2, _SHORT, adds=False))
+ROWS = (BYTES, WORDS, BRAINS, *PAIRS)
 
 LEFT, RIGHT = "left", "right"
 TOP = 128  # what flipping its top bit adds to a signed byte, and takes off an unsigned one

@@ -71,6 +71,7 @@ class Target:
     family         "x86", "cuda" or "hip"
     arch           what the family's compiler calls it
     features       LLVM features on top of `arch`, as "+avx512f,-amx"; empty: what `arch` implies
+    implied        those that `arch` implies and something here asks for
     vector_bytes   width of a vector register; registers: how many
     masks          whether vector loads and stores take masks at no cost
     fma_chains     latency x ports: independent accumulators that keep the FMA units busy
@@ -108,6 +109,7 @@ class Target:
     boxes: bool = False
     answers: bool = False
     spare: bool = False
+    implied: tuple[str, ...] = ()
 
     def __hash__(self) -> int:
         """By name alone: calls of new sizes look things up by target, and twenty fields would take longer than what they find."""
@@ -118,8 +120,8 @@ class Target:
         return max(1, self.vector_bytes // bytes_)
 
     def has(self, feature: str) -> bool:
-        """Whether `features` says so; what `arch` implies is not looked up."""
-        return f"+{feature}" in self.features.split(",")
+        """Whether `features` or `implied` says so; what else `arch` implies is not looked up."""
+        return feature in self.implied or f"+{feature}" in self.features.split(",")
 
 
 # https://docs.nvidia.com/cuda/cuda-c-programming-guide: technical specifications per compute capability
@@ -131,12 +133,13 @@ _RDNA = Multiprocessor(4, 16, 1536, 24, 128 << 10, 0, 32)
 
 ROWS = (
     # https://gitlab.com/x86-psABIs/x86-64-ABI: the micro-architecture levels
-    Target("x86:x86-64-v4", "x86", "x86-64-v4", vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=1 << 20),
+    Target("x86:x86-64-v4", "x86", "x86-64-v4", vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=1 << 20,
+           implied=("avx512bw",)),
     # https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sdm.html: AMX, VNNI and AVX512-BF16
     Target("x86:sapphirerapids", "x86", "sapphirerapids", "+avx512vl,+avx512vnni,+avx512bf16,+amx-tile,+amx-bf16,+amx-int8",
            vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=2 << 20),
     Target("x86:x86-64-v3", "x86", "x86-64-v3", vector_bytes=32, registers=16, fma_chains=10, l1=32 << 10, l2=512 << 10,
-           across=True),
+           across=True, implied=("avx2",)),
     Target("x86:x86-64-v2", "x86", "x86-64-v2", vector_bytes=16, registers=16, fma_chains=8, l1=32 << 10, l2=256 << 10),
     # https://docs.nvidia.com/cuda/cuda-c-programming-guide: compute capabilities
     Target("cuda:sm_80", "cuda", "sm_80", warp=32, registers=255, multi=_AMPERE, copies=True),

@@ -3,9 +3,9 @@
     C[m, n] or= A[m, k] and B[k, n]     becomes     a[m, k] = u8(A[m, k]);  b[k, n] = i8(B[k, n])
                                                     T[m, n] += i32(a[m, k]) * i32(b[k, n]);  C[m, n] = T[m, n] != 0
 
-Instructions add up products of 64 pairs of bytes and more. `and= x or y` asks whether there are none of which neither holds, and
-`^= x & y`, a product of matrices of bits, whether their number is odd; `+= i32(x and y)` asks for that number itself. Sums of
-integers are taken modulo 2^32: that many are not counted.
+Instructions add up products of 64 pairs of bytes and more, or of 16 pairs of words where there are none for bytes. `and= x or y`
+asks whether there are none of which neither holds, and `^= x & y`, a product of matrices of bits, whether their number is odd;
+`+= i32(x and y)` asks for that number itself. Sums of integers are taken modulo 2^32: that many are not counted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import reduce
 
 from polyop.ir.dots import dot
-from polyop.ir.dtypes import BOOL, I8, I32, U8
+from polyop.ir.dtypes import BOOL, I8, I16, I32, U8, DType
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, expr_names, is_computed, loads, volume
 from polyop.ir.op import Op, Step, Tensor, builtin_monoid
 from polyop.ir.target import Target
@@ -28,6 +28,8 @@ SHARED = 16
 of the time so, and of 1000 terms 0.8; 16 x 16 take 0.9 and 0.5."""
 MOST = 1 << 31
 """What is counted stays below this."""
+SIDES = ((U8, I8), (I16, I16))
+"""What truths may become, the best first."""
 
 BOTH, EITHER, NOT = ("and", "bitand", "min", "mul"), ("or", "bitor", "max", "add"), ("not", "invert")
 """How a text may say of truths that both hold, that one does, that one does not."""
@@ -55,19 +57,24 @@ def find_pairs(op: Op) -> tuple[Pairs, ...]:
 
 def counting_pays(found: Sequence[Pairs], sizes: Mapping[str, int], target: Target) -> bool:
     """Whether `target` has an instruction that counts, and each of them results enough for it, and not too many terms."""
-    if dot(target, target.vector_bytes, I32, U8, I8, strict=True) is None:
+    if _sides(target) is None:
         return False
     return all(min(volume(x.columns, sizes), volume(x.rows, sizes)) >= SHARED and volume(x.added, sizes) < MOST for x in found)
 
 
-def counted(op: Op) -> Op:
-    """`op` with such reductions as counts."""
-    taken = all_names(op)
+def _sides(target: Target) -> tuple[DType, DType] | None:
+    """The types of two truths whose products `target` adds up."""
+    return next((x for x in SIDES if dot(target, target.vector_bytes, I32, *x, strict=True)), None)
+
+
+def counted(op: Op, target: Target) -> Op:
+    """`op` with such reductions as counts, as `target` does it."""
+    taken, sides = all_names(op), _sides(target) or SIDES[0]
 
     def instead(x: Pairs) -> Instead:
         s, name = x.step, x.step.target.source
         left, right = (made_of(s, Apply("cast", (e,), t), fresh(f"{name}_{word}", taken))
-                       for e, t, word in ((x.left, U8, "left"), (x.right, I8, "right")))
+                       for e, t, word in zip((x.left, x.right), sides, ("left", "right"), strict=True))
         count = Tensor(fresh(f"{name}_count", taken), I32, op.tensor(name).shape, "temp")
         total = replace(s.target, source=count.name, dtype=I32)
         a, b = (Apply("cast", (y.element,), I32) for y in (left, right))

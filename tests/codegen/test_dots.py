@@ -2,6 +2,7 @@
 
 import ctypes
 import mmap
+import re
 from dataclasses import replace
 from functools import cache
 
@@ -16,17 +17,19 @@ from polyop.dsl.parse import parse
 from polyop.ir.dots import dot
 from polyop.ir.dtypes import BF16, DTYPES, F32, I8, I16, I32, I64, U8, U32
 from polyop.ir.options import Options
+from polyop.ir.registers import register_tile
 from polyop.ir.span import Source
 from polyop.ir.target import Target
 from polyop.runtime import cpu
 from polyop.runtime.layout import contiguous
-from tests.codegen.harness import FEATURES, V3, V4, load
+from tests.codegen.harness import FEATURES, V2, V3, V4, load, parsed
 
 VNNI = replace(V4, name="vnni", features="+avx512vnni,+avx512bf16")
 SHORT = replace(V3, name="avxvnni", features="+avxvnni")
 FORMS = {"NN": ("M, K", "K, N"), "NT": ("M, K", "N, K"), "TN": ("K, M", "K, N"), "TT": ("K, M", "N, K")}
 PAIRS = [("i8", "i8"), ("u8", "i8"), ("i8", "u8"), ("u8", "u8"), ("i16", "i16")]
-NEEDS = {"vnni": ("avx512vl", "avx512vnni", "avx512bf16"), "avxvnni": ("avx2", "avxvnni"), V4.name: ("avx512vl",)}
+NEEDS = {"vnni": ("avx512vl", "avx512vnni", "avx512bf16"), "avxvnni": ("avx2", "avxvnni"), V4.name: ("avx512vl", "avx512bw"),
+         V3.name: ("avx2",)}
 
 
 def runs(t: Target) -> bool:
@@ -37,10 +40,11 @@ def only_where_it_runs(t: Target) -> pytest.MarkDecorator:
     return pytest.mark.skipif(not runs(t), reason=f"this machine runs no code for {t.name}")
 
 
-on_vnni = only_where_it_runs(VNNI)
+on_vnni, on_pairs = only_where_it_runs(VNNI), only_where_it_runs(V3)
 CASES = [(VNNI, "i8", "i8", f) for f in FORMS] + [(VNNI, *p, f) for p, f in zip(PAIRS[1:], ("NN", "NT", "TT", "TN"), strict=True)]
-CASES += [(SHORT, "i8", "i8", "NN"), (SHORT, "u8", "i8", "NT"), (V4, "i8", "i8", "NN")]
-RUN = [pytest.param(*c, id=f"{c[0].name}-{'-'.join(c[1:])}", marks=only_where_it_runs(c[0])) for c in CASES]
+CASES += [(SHORT, "i8", "i8", "NN"), (SHORT, "u8", "i8", "NT"), *((V3, "i16", "i16", f) for f in FORMS), (V4, "i16", "i16", "NN")]
+PLAIN = [(V4, "i8", "i8", "NN"), (V3, "u8", "i8", "NT")]
+RUN = [pytest.param(*c, id=f"{c[0].name}-{'-'.join(c[1:])}", marks=only_where_it_runs(c[0])) for c in (*CASES, *PLAIN)]
 
 
 @cache
@@ -117,15 +121,15 @@ def test_bf16_sums_are_within_the_rounding_of_f32(form):
         assert (np.abs(called(VNNI, a, b, "bf16", "bf16", form, "f32") - wide[0] @ wide[1]) <= bound).all()
 
 
-@on_vnni
+@pytest.mark.parametrize(("target", "type_"), [pytest.param(VNNI, "i8", marks=on_vnni), pytest.param(V3, "i16", marks=on_pairs)])
 @pytest.mark.parametrize("form", ["NN", "NT"])
 @pytest.mark.parametrize("k", [3, 5, 63, 66])
-def test_nothing_behind_the_last_row_is_read(form, k):
+def test_nothing_behind_the_last_row_is_read(target, type_, form, k):
     m, n = 13, 35
     rng = np.random.default_rng(1)
-    a, b = (at_the_end_of_a_page(extremes(rng, "i8", s, False)) for s in ((m, k), (k, n) if form == "NN" else (n, k)))
+    a, b = (at_the_end_of_a_page(extremes(rng, type_, s, False)) for s in ((m, k), (k, n) if form == "NN" else (n, k)))
     c = np.zeros((m, n), np.int32)
-    kernel(VNNI, "i8", "i8", form, "i32")({"M": m, "N": n, "K": k}, {}, {"A": a, "B": b, "C": c})
+    kernel(target, type_, type_, form, "i32")({"M": m, "N": n, "K": k}, {}, {"A": a, "B": b, "C": c})
     np.testing.assert_array_equal(c, a.astype(np.int32) @ (b if form == "NN" else b.T).astype(np.int32))
 
 
@@ -140,16 +144,40 @@ def at_the_end_of_a_page(x: np.ndarray) -> np.ndarray:
     return there
 
 
-@pytest.mark.parametrize(("target", "left", "right", "form"), [c for c in CASES if c[0] != V4])
+@on_pairs
+@pytest.mark.parametrize("k", [1, 2, 3, 7, 140_001])
+def test_pairs_of_the_least_word_wrap_around_as_sums_do(k):
+    a, b = np.full((7, k), -(1 << 15), np.int16), np.full((k, 17), -(1 << 15), np.int16)
+    want = np.full((7, 17), k << 30, np.int64).astype(np.int32)
+    np.testing.assert_array_equal(called(V3, a, b, "i16", "i16", "NN"), want)
+
+
+@pytest.mark.parametrize(("target", "left", "right", "form"), CASES)
 def test_the_text_has_the_instruction_where_the_target_has_it(target, left, right, form):
-    instruction = "vpdpwssd" if left == "i16" else "vpdpbusd"
-    assert f"@llvm.x86.avx512.{instruction}.{target.vector_bytes * 8}(" in product(target, left, right, form).module.text
+    pairs = {V3.name: "avx2.pmadd.wd", V4.name: "avx512.pmaddw.d.512"}
+    found = pairs.get(target.name, f"avx512.{'vpdpwssd' if left == 'i16' else 'vpdpbusd'}.{target.vector_bytes * 8}")
+    assert f"@llvm.x86.{found}(" in product(target, left, right, form).module.text
 
 
-@pytest.mark.parametrize("target", [V4, V3], ids=lambda t: t.name)
-def test_a_target_without_it_multiplies_in_32_bits(target):
-    made = product(target, "i8", "i8")
-    assert "vpdp" not in made.module.text and "k_f" not in str(made.nest)
+@pytest.mark.parametrize(("target", "left", "called"), [
+    (SHORT, "u8", "vpdpbusd"), (V3, "i16", "vpmaddwd"), (V4, "i16", "vpmaddwd")], ids=["avxvnni", "avx2", "avx512bw"])
+def test_the_machine_code_has_it_on_whole_vectors_which_are_sums_of_their_own(target, left, called):
+    made = product(target, left, left.replace("u", "i"))
+    code = parsed(made.module, target)[1].emit_assembly(parsed(made.module, target)[0])
+    found = re.findall(rf"\t{called}\t.*, (%[yz]mm\d+)", code)
+    assert {x[1] for x in found} == {"y" if target.vector_bytes == 32 else "z"} and "vpmulld" not in code.split(f"\t{called}")[1]
+
+
+def test_a_tile_of_pairs_leaves_a_register_for_what_is_added():
+    pairs = dot(V3, 32, I32, I16, I16, False)
+    assert register_tile(V3, 8, d=pairs) == (6, 2)
+    assert register_tile(V3, 8, rows=8, d=pairs) == (4, 2)  # no sum waits for itself: twice four rows are no fewer at a time
+
+
+@pytest.mark.parametrize(("target", "left"), [(V4, "i8"), (V3, "i8"), (V2, "i16")], ids=lambda x: getattr(x, "name", x))
+def test_a_target_without_it_multiplies_in_32_bits(target, left):
+    made = product(target, left, left)
+    assert "vpdp" not in made.module.text and "pmadd" not in made.module.text and "k_f" not in str(made.nest)
 
 
 def test_brains_are_rounded_by_the_instruction_only_where_numerics_are_fast():
@@ -166,6 +194,9 @@ def test_what_an_instruction_adds_up_and_in_which_order():
     assert of(I8, I8) == ("vpdpbusd", False, "left") and of(U8, U8, U32) == ("vpdpbusd", True, "left")
     assert of(I16, I16) == ("vpdpwssd", False, "") and of(BF16, BF16, F32) == ("vdpbf16ps", False, "")
     assert of(I8, I8, I64) is None and of(I8, I16) is None and of(F32, F32, F32) is None
+    assert of(I16, I16, t=V3) == of(I16, I16, t=V4) == ("vpmaddwd", False, "") and of(I16, I16, t=V2) is None
+    both = replace(V4, name="both", features="+avx512bw,+avx512vnni")
+    assert of(I16, I16, t=both) == ("vpdpwssd", False, "") and of(I8, I8, t=V3) is None
     assert of(I8, I8, t=V4) is None and of(BF16, BF16, F32, strict=True) is None and of(BF16, BF16, F32, t=SHORT) is None
 
 
@@ -214,3 +245,22 @@ def test_this_machine_uses_the_instruction_that_it_has():
     has = host.has("avx512vnni") if host.vector_bytes == 64 else host.has("avxvnni")
     text = product(host, "u8", "i8").module.text
     assert "tdpbusd" in text if host.has("amx-int8") else ("vpdpbusd" in text) == has
+    if not has and host.has("avx2"):
+        assert "pmadd" in product(host, "i16", "i16").module.text
+
+
+@pytest.mark.parametrize(("left", "right", "form"), [
+    ("u8", "i8", "NN"), ("i8", "i8", "NT"), ("u8", "u8", "TT"), ("i16", "i8", "NN"), ("u8", "i16", "TN")])
+def test_an_operator_is_exact_at_every_boundary(left, right, form):
+    a, b = FORMS[form]
+    f = polyop.op(f"op f(A: {left}[{a}], B: {right}[{b}]) -> (C: i32[M, N]) "
+                  f"{{ C[m, n] += i32(A[{a.lower()}]) * i32(B[{b.lower()}]) }}")
+    rng = np.random.default_rng(7)
+    sides = [1, 5, 7, 8, 9, 15, 16, 17, 33]
+    for at, k in enumerate((1, 2, 3, 4, 15, 33, 64, 301)):
+        for m, n in rng.choice(sides, (3, 2)):
+            x, y = (extremes(rng, t, s, at % 2 == 0) for t, s in ((left, (m, k)), (right, (k, n))))
+            want = (x.astype(np.int64) @ y.astype(np.int64)).astype(np.int32)
+            stored = [np.ascontiguousarray(z.T) if c == "T" else z for z, c in zip((x, y), form, strict=True)]
+            for _ in range(2):  # the second one has a kernel of its own
+                np.testing.assert_array_equal(f(*stored), want, f"{m} x {n} x {k}")

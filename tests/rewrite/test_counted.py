@@ -17,7 +17,7 @@ from polyop.rewrite.counted import MOST, SHARED, counted, find_pairs
 from polyop.rewrite.regimes import regime, regimes_of
 from tests.rewrite.ops import assert_same, op
 
-V4, AMX = (target(f"x86:{cpu}") for cpu in ("x86-64-v4", "sapphirerapids"))
+V4, V3, AMX, V2 = (target(f"x86:{cpu}") for cpu in ("x86-64-v4", "x86-64-v3", "sapphirerapids", "x86-64-v2"))
 VNNI = replace(V4, name="vnni", features="+avx512vnni")
 HEAD = "op f(A: bool[M, K], B: bool[K, N]) -> (C: bool[M, N]) "
 SUM = "op f(A: bool[M, K], B: bool[K, N]) -> (C: i32[M, N]) "
@@ -38,21 +38,23 @@ TEXTS = {
 }
 
 
+@pytest.mark.parametrize("t", [VNNI, V3], ids=lambda t: t.name)
 @pytest.mark.parametrize("name", TEXTS)
 @settings(max_examples=12, deadline=None)
 @given(data=st.data())
-def test_the_answer_is_that_of_the_text(name, data):
+def test_the_answer_is_that_of_the_text(name, t, data):
     o = op(TEXTS[name])
-    made = counted(o)
+    made = counted(o, t)
     check(made)
     assert made is not o
     sizes = {n: data.draw(st.integers(0, 4), n) for n in o.sizes}
     assert_same(o, made, sizes, data.draw(st.integers(0, 99), "seed"))
 
 
-def test_a_product_over_or_and_is_one_of_bytes():
-    assert [str(s).split("  where")[0] for s in counted(op(TEXTS["or"])).steps] == [
-        "C_left[m, k] = u8(A[m, k])", "C_right[k, n] = i8(B[k, n])",
+@pytest.mark.parametrize(("t", "left", "right"), [(VNNI, "u8", "i8"), (V3, "i16", "i16")], ids=["bytes", "words"])
+def test_a_product_over_or_and_is_one_of_what_the_target_multiplies(t, left, right):
+    assert [str(s).split("  where")[0] for s in counted(op(TEXTS["or"]), t).steps] == [
+        f"C_left[m, k] = {left}(A[m, k])", f"C_right[k, n] = {right}(B[k, n])",
         "C_count[m, n] += (i32(C_left[m, k]) * i32(C_right[k, n]))", "C[m, n] = (C_count[m, n] != i32(0))"]
 
 
@@ -71,13 +73,13 @@ def test_a_product_over_or_and_is_one_of_bytes():
 ])
 def test_what_is_no_product_of_truths_stays_as_it_is(text):
     o = op(text)
-    assert find_pairs(o) == () and counted(o) is o
+    assert find_pairs(o) == () and counted(o, VNNI) is o
 
 
 def test_pairs_are_counted_where_results_share_them_and_the_target_counts():
     q, sizes = regimes_of(op(TEXTS["or"])), {"M": SHARED, "K": MOST - 1, "N": SHARED}
-    assert all(regime(q, sizes, Options(), t).counted for t in (VNNI, AMX))
-    assert not regime(q, sizes, Options(), V4).counted
+    assert all(regime(q, sizes, Options(), t).counted for t in (VNNI, AMX, V4, V3))
+    assert not regime(q, sizes, Options(), V2).counted
     assert not any(regime(q, sizes | less, Options(), AMX).counted for less in ({"M": 15}, {"N": 15}, {"K": MOST}))
 
 

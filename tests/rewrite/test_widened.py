@@ -15,11 +15,13 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.regimes import regime, regimes_of
-from polyop.rewrite.widened import LEAST, ROWS, SHARED, find_wide, widened
+from polyop.rewrite.widened import IN_PLACE, LEAST, PAIRED, ROWS, SHARED, find_wide, widened
+from polyop.rewrite.zeros import multiplied_out
 from polyop.runtime.loans import everyday
-from tests.rewrite.ops import op
+from tests.rewrite.ops import assert_same, op
 
-V4 = target("x86:x86-64-v4")
+V4, V3, V2 = (target(f"x86:x86-64-{v}") for v in ("v4", "v3", "v2"))
+VNNI = replace(V4, name="vnni", features="+avx512vnni")
 BRAIN = replace(V4, name="brain", features="+avx512bf16")
 PRODUCT = "op f(A: f16[M, K], B: f16[K, N]) -> (C: f16[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
 TEXTS = {
@@ -72,7 +74,8 @@ def test_widened_operands_stand_before_the_sum():
     "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }",           # wide
     "op f(A: f16[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, k]) * B[k, n] }",
     "op f(A: bf16[M, K], B: i32[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, k]) * f32(B[k, n]) }",  # more numbers than f32 has
-    "op f(A: i8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }",  # no floats
+    "op f(A: i8[M, K], B: i8[K, N]) -> (C: i64[M, N]) { C[m, n] += i64(A[m, k]) * i64(B[k, n]) }",  # nothing adds up to i64
+    "op f(A: i8[M, K], B: u16[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }",  # more numbers than i16 has
     "op f(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m, n] max= f32(A[m, k]) * f32(B[k, n]) }",  # no sum
     "op f(A: f16[M, N], B: f16[M, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, n]) * f32(B[m, n]) }",  # nothing is used again
 ])
@@ -108,6 +111,70 @@ def test_bytes_become_what_an_instruction_takes():
     assert options(TEXTS["two layers"], BRAIN, **many).widened == (("B", "bf16"), ("D", "bf16"))
     assert options(TEXTS["scaled"], BRAIN, "strict", **many).widened == ()
     assert options(TEXTS["weights"].replace("i8", "i16"), BRAIN, **many).widened == ()  # bf16 has not all of them
+
+
+HEAD = "op f(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) "
+BYTES = {
+    "bytes": HEAD + "{ C[m, n] += i32(A[m, k]) * i32(B[k, n]) }",
+    "lies across": "op f(A: i8[K, M], B: i8[N, K]) -> (C: i32[M, N]) { C[m, n] += i32(A[k, m]) * i32(B[n, k]) }",
+    "bytes and words": "op f(A: i16[M, K], B: u8[K, N]) -> (C: u32[M, N]) { C[m, n] += u32(A[m, k]) * u32(B[k, n]) }",
+    "zero points": HEAD[:-1].replace("]) ->", "]; a: i32, b: i32) ->")
+                   + "{ C[m, n] += (i32(A[m, k]) - a) * (i32(B[k, n]) - b) }",
+    "rounded": """op f(X: f32[M, K], B: i8[K, N], s: f32[N]) -> (Y: f32[M, N]) {
+        A[m, k] = i8(round(X[m, k])); C[m, n] += i32(A[m, k]) * i32(B[k, n]); Y[m, n] = f32(C[m, n]) * s[n] }""",
+    "windows": """op f(X: u8[B, L, C], F: i8[K, 3, C]) -> (Y: i32[B, L - 2, K]) where L >= 2 {
+        Y[b, p, k] += i32(X[b, p + r, c]) * i32(F[k, r, c]) }""",
+    "images": """op f(X: i8[B, H, C], F: i8[3, C, K]) -> (Y: i8[B, H, K]) {
+        T[b, p, k] += i32((X[b, p + r - 1, c] else 0)) * i32(F[r, c, k])  where p in 0:H
+        Y[b, p, k] = i8(max(-128, min(127, T[b, p, k] >> 5))) }""",
+}
+OPERANDS = {"bytes": ("A", "B"), "lies across": ("A", "B"), "bytes and words": ("B",), "zero points": ("A", "B"),
+            "rounded": ("A", "B"), "windows": ("X", "F"), "images": ("X", "F")}
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_become_words_where_the_target_multiplies_pairs_of_these(name):
+    o, found = op(BYTES[name]), tuple((x, "i16") for x in OPERANDS[name])
+    sizes = dict.fromkeys(o.sizes, SHARED)
+    got = {t.name: sorted(regime(regimes_of(o), sizes, Options(), t).widened) for t in (V4, V3, V2, VNNI)}
+    assert got == {V4.name: sorted(found), V3.name: sorted(found), V2.name: [],
+                   VNNI.name: sorted(found) if name == "bytes and words" else []}
+    made = widened(multiplied_out(o), found)
+    check(made)
+    assert sum("_wide" in str(s.expr) for s in made.steps) == 1
+    for sizes in (dict.fromkeys(o.sizes, 3), {n: 1 + k for k, n in enumerate(o.sizes)}, dict.fromkeys(o.sizes, 2)):
+        assert_same(o, made, sizes)
+
+
+def test_a_few_rows_stay_bytes_where_little_would_be_used_again():
+    def asked(name: str, **sizes: int) -> bool:
+        return bool(options(BYTES[name], V3, **({"M": SHARED, "N": SHARED, "K": SHARED} | sizes)).widened)
+
+    assert asked("bytes", M=PAIRED) and asked("bytes", N=PAIRED)
+    assert not asked("bytes", M=PAIRED - 1) and not asked("bytes", N=PAIRED - 1)
+    assert asked("lies across", M=IN_PLACE) and not asked("lies across", M=IN_PLACE - 1)  # these are dot products in place
+
+
+def test_bytes_that_a_recurrence_makes_stay():
+    text = """op f(W: i8[K, K]; T: int) -> (Z: i32[T, K]) {
+        q[t, k] = i8((Z[t - 1, k] else 1) >> 4)
+        Z[t, n] += i32(q[t, k]) * i32(W[k, n])  where t in 0:T }"""
+    assert [(x.left.source, x.right.source) for x in find_wide(op(text))] == []
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_calls_with_bytes_alone_get_it_right(name):
+    o, f, rng = op(BYTES[name]), polyop.op(BYTES[name]), np.random.default_rng(4)
+    for sizes in ({"M": 17, "K": 33, "N": 19, "B": 2, "L": 11, "H": 9, "C": 17},
+                  {"M": 9, "K": 7, "N": 70, "B": 1, "L": 30, "H": 21, "C": 5}):
+        shapes = {t.name: [value(e, sizes) for e in t.shape] for t in o.inputs}
+        arrays = {t.name: rng.integers(max(-128, t.dtype.lowest), min(127, t.dtype.highest), shapes[t.name], endpoint=True)
+                  .astype(t.dtype.numpy) for t in o.inputs}
+        scalars = {p.name: 3 + k for k, p in enumerate(o.params)}
+        want = evaluate(o, {n: sizes[n] for n in o.sizes}, scalars, arrays)
+        for _ in range(3):  # the second one may have a kernel of its own
+            got = f(*arrays.values(), **scalars)
+            np.testing.assert_array_equal(got, *want.values())
 
 
 @pytest.mark.parametrize("name,m,k,n", [("weights", 16, 33, 17), ("scaled", 17, 1, 33), ("bytes", 31, 65, 16)])

@@ -33,6 +33,11 @@ def test_string_instructions_are_fast_where_the_system_says_so(tmp_path):
     assert cpu._flags(tmp_path / "cpuinfo") == cpu._flags(tmp_path / "absent") == frozenset()
 
 
+def test_a_row_says_no_feature_of_its_level_that_this_has_not():
+    assert all(set(target(f"x86:{level}").implied) <= set(needs) for level, needs in cpu.LEVELS.items())
+    assert target("x86:x86-64-v3").has("avx2") and not target("x86:x86-64-v2").has("avx2")
+
+
 def test_every_level_implies_the_ones_below():
     assert set(cpu.LEVELS["x86-64-v2"]) < set(cpu.LEVELS["x86-64-v3"]) < set(cpu.LEVELS["x86-64-v4"])
 

@@ -124,7 +124,10 @@ def _bits(s: State, o: Operands, x: str) -> str:
 def _multiply(s: State, o: Operands, total: str, left: str, right: str) -> str:
     t, sums = _type(s, o), vector("float" if o.dot.instruction.sums[0].is_float else "i32", s.width)
     first, second = (right, left) if o.dot.swapped else (left, right)
-    return s.b.call(sums, f"{o.dot.instruction.intrinsic}.{s.width * 32}", (sums, total), (t, first), (t, second))
+    called = o.dot.instruction.intrinsic.format(s.width * 32)
+    if o.dot.instruction.adds:
+        return s.b.call(sums, called, (sums, total), (t, first), (t, second))
+    return s.b.do(f"add {sums} {total}, {s.b.call(sums, called, (t, first), (t, second))}")
 
 
 # --- what a flipped operand adds, where the text does not mean it
