@@ -32,7 +32,7 @@ from polyop.ir.target import Target
 
 Body = tuple[Node, ...]
 
-BESIDE = 5  # registers for what a step of a tile reads, with which its sums leave one free at most
+BESIDE = 7  # registers for what a step of a tile reads: LLVM would read all of its rows at once
 
 
 def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...] = (),

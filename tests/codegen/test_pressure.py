@@ -83,7 +83,8 @@ def loops(module: Module, t: Target) -> list[str]:
 
 
 @pytest.mark.parametrize("text,options", [(IMAGE, Options()), (IMAGE, Options(slim=True)), (IMAGE, Options(height=5)),
-                                          (FIRST, Options(short=SHORT)), (FIRST, Options(short=TURNED)), (FIRST, Options())])
+                                          (FIRST, Options(short=SHORT)), (FIRST, Options(short=TURNED, height=5)),
+                                          (FIRST, Options(short=TURNED)), (FIRST, Options())])
 def test_sums_that_fill_the_registers_stay_in_them_where_masks_are_vectors_too(text, options):
     op = instantiate(parse(Source("<test>", text)), "f")
     found = loops(compile_op(op, contiguous(op), V3, options).module, V3)
