@@ -38,12 +38,12 @@ def rewritten(nest: LoopNest, target: Target) -> LoopNest:
 
     Raises  UnsupportedError, if the target has too few registers for it.
     """
-    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints), target)
+    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks), target)
 
 
-def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS) -> LoopNest:
-    """The same for vectors of `width` lanes, on whatever target."""
-    split = split_full_tiles(untie(unswitch(end_early(nest))), width)
+def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool = True) -> LoopNest:
+    """The same for vectors of `width` lanes, on whatever target; `masks`: whether it has some."""
+    split = split_full_tiles(untie(unswitch(end_early(nest))), width, masks=masks)
     whole = peel(unswitch(cut_ends(declamp(unguard(split)))))
     return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(whole, width), hints))))
 

@@ -39,7 +39,7 @@ def unswitch(nest: LoopNest) -> LoopNest:
     return replace(nest, body=go(nest.body))
 
 
-def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
+def split_full_tiles(nest: LoopNest, width: int, copies: int = 400, masks: bool = True) -> LoopNest:
     """Give every lock-step nest a copy without bounds, taken where all its rows and lanes exist.
 
         for p in [0, min(6, M - m)) (rows 6) { S }   becomes
@@ -48,7 +48,8 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
     A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Where rows that are missing
     cost something (`apart.py`) they are asked for before that, else one edge is for any number of rows. This ladder is left out
     where the body, written for every copy of rows and vectors, has more than `copies` stores, and where the emitter takes vectors
-    one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where addresses are aligned.
+    one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where addresses are aligned. `masks`: whether stores
+    of some lanes cost no more than of all; else what has no loop inside, as a copy, asks for lanes where rows are missing.
     """
     def go(body: Body) -> Body:
         return tuple(one(n) for n in body)
@@ -56,7 +57,7 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400) -> LoopNest:
     def one(n: Node) -> Node:
         if isinstance(n, For) and is_run(nest, n):
             return n
-        split = _versions(nest, stepped(n), width, copies) if isinstance(n, For) and n.kind in LOCKSTEP else None
+        split = _versions(nest, stepped(n), width, copies, masks) if isinstance(n, For) and n.kind in LOCKSTEP else None
         return rebuild(n, go) if split is None else split
 
     return replace(nest, body=decided(go(nest.body)))
@@ -107,7 +108,7 @@ def _chosen(n: Node) -> Body:
     return (n,)
 
 
-def _versions(nest: LoopNest, n: For, width: int, copies: int) -> Node | None:
+def _versions(nest: LoopNest, n: For, width: int, copies: int, masks: bool) -> Node | None:
     """The full copy and the edges; None if nothing is partial, or if a bound of lanes depends on a loop inside."""
     inside = _inside(n) | {n.index}
     partial = [x for x in (n, *walk(n.body)) if isinstance(x, For) and x.kind in LOCKSTEP and not x.is_full]
@@ -124,6 +125,8 @@ def _versions(nest: LoopNest, n: For, width: int, copies: int) -> Node | None:
         lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
         edge = _narrower(n, lanes, width, n)
         rows = _full([x for x in partial if x.kind == Kind.ROWS])
+        if lanes and rows and not masks and not any(isinstance(x, For) and x.kind not in LOCKSTEP for x in walk(n.body)):
+            edge = If(_full(lanes), (_filled(n, (Kind.LANES,), steady),), (edge,))
         if lanes and rows and not rows_lie_apart(nest, n):  # loops around are cut where rows are missing
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)

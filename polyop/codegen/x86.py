@@ -32,6 +32,8 @@ from polyop.ir.target import Target
 
 Body = tuple[Node, ...]
 
+BESIDE = 7  # registers for what a step of a tile reads: LLVM would read all of its rows at once
+
 
 def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...] = (),
          rest: Body | None = None) -> Module:
@@ -53,7 +55,8 @@ def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routi
                 call(s, shared.name, shared, use)
 
     sites = _function(text, nest, nest.body if rest is None else rest, target, options, "define", before)
-    return Module(nest.name, target.name, text.assemble(attributes(target)), signature(nest, sites))
+    full = not target.masks and text.carried + BESIDE > target.registers
+    return Module(nest.name, target.name, text.assemble(attributes(target)), signature(nest, sites), is_full=full)
 
 
 def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: Options, define: str,

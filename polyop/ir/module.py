@@ -163,13 +163,18 @@ def in_order(plan: tuple[HostStep, ...], env: Mapping[str, int]) -> Iterator[tup
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """The text of a kernel for a target: LLVM IR, CUDA or HIP."""
+    """The text of a kernel for a target: LLVM IR, CUDA or HIP.
+
+    launch   GPU only: what the host does, in order
+    is_full  CPU only: whether some loop carries round as many vectors as there are registers beside what it reads
+    """
 
     name: str
     target: str
     text: str
     signature: Signature
-    launch: tuple[HostStep, ...] = ()   # GPU only: what the host does, in order
+    launch: tuple[HostStep, ...] = ()
+    is_full: bool = False
 
     def __str__(self) -> str:
         return self.text

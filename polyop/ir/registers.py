@@ -10,7 +10,7 @@ from polyop.ir.dots import TILE, Dot
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Apply, Const, Expr, Load, children, walk
 from polyop.ir.op import Monoid
-from polyop.ir.target import Target
+from polyop.ir.target import LINE, Target
 
 FAR = 5  # loads from L1 in whose time a vector comes from L2 (measured: 10 to 14 rows x 2 vectors beat 6 x 4 and 9 x 3)
 WORDS_FAR = 3  # the same for products of words, of which a block of as many bytes is used half as often (8 x 3 beats 12 x 2)
@@ -22,6 +22,8 @@ WINDOW = 8  # steps of a window at most that are written out for rows which shar
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 SPACED = 5  # the same where they are copied a vector at a time, of elements that lie apart (as 7 x 7 in steps of two shows)
 PAGE = 8  # units of `time` to store an element on a page of its own
+APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
+DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
 BESIDE = 2  # values of another column that a tile takes where a row of the result is no longer than a vector
 TALLEST_BESIDE = 10  # rows of such a tile: with 12 it is half as fast
@@ -130,6 +132,7 @@ class Turn:
     depth     how many products are added up
     page      how much of a page of memory lies between elements that are neighbours along `rows`, at most 1
     windowed  whether windows of the operand with the columns are copied, element by element; `spaced`: by elements that lie apart
+    window    bytes of such a window, which lie between elements of what has no columns
     """
 
     columns: int
@@ -140,6 +143,7 @@ class Turn:
     page: float
     windowed: bool
     spaced: bool
+    window: int
 
 
 def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
@@ -154,8 +158,14 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
         return False  # as many guards and addresses for a vector or less
     own = register_tile(t, lanes)
     together = x.columns <= lanes  # a tile takes rows of the result together
-    empty = -(-x.across // own[1]) * own[1] / x.across if together else 1.0
-    straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes, chains=t.fma_chains) / own[1] * empty
+    if together or t.masks:
+        empty = -(-x.across // own[1]) * own[1] / x.across if together else 1.0
+        straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes, chains=t.fma_chains) / own[1] * empty
+    else:  # several narrow vectors, of which a last tile has few
+        fits = fitting_height(t, lanes, x.rows, x.columns)
+        straight = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.rows, x.columns, chains=t.fma_chains)
+        slow = x.windowed and not x.spaced and (x.depth >= DEEP or x.columns % lanes)
+        straight *= 1 + APART * min(1, 2 * x.window / LINE) if slow else 1
     straight += ((WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else 1) * x.columns
     fits = fitting_height(t, lanes, x.columns, x.rows)
     turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)

@@ -134,7 +134,8 @@ def _turn(x: Short, columns: int, sizes: Mapping[str, int]) -> Turn:
     rows, beside, depth, windows, inside = (volume(part, sizes)
                                             for part in (x.lanes, x.beside, x.depth, x.windows, x.inside))
     across = evaluate(x.beside[-1], sizes) if x.beside else 1
-    return Turn(columns, rows, across, beside, depth, min(1.0, inside * x.bytes_ / PAGE), windows > 1, x.spaced)
+    page = min(1.0, inside * x.bytes_ / PAGE)
+    return Turn(columns, rows, across, beside, depth, page, windows > 1, x.spaced, windows * x.bytes_)
 
 
 def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:

@@ -160,7 +160,7 @@ def _object(module: Module, machine: Any) -> bytes:
             parsed.triple = llvm.get_process_triple()
             parsed.data_layout = str(machine.target_data)
             parsed.verify()
-            with quick(module.text.count("\n")):
+            with quick(module.text.count("\n"), module.is_full):
                 return bytes(machine.emit_object(parsed))
         finally:
             parsed.close()

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
+import llvmlite.binding as llvm
 import pytest
 
 from polyop.codegen.verify import pressure, verify
+from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.loops import For, Kind, LoopNest, walk
-from polyop.ir.options import Layout, Options
+from polyop.ir.module import Module
+from polyop.ir.options import SHORT, TURNED, Layout, Options
 from polyop.ir.registers import on_the_way
 from polyop.ir.span import Source
 from polyop.ir.target import Target, target
 from polyop.poly.middle import lower, scop_of
+from polyop.runtime.cpu_passes import quick
+from polyop.runtime.layout import contiguous
 
 V4, V3 = target("x86:x86-64-v4"), target("x86:x86-64-v3")
 
@@ -88,3 +94,38 @@ def test_sixteen_registers_hold_the_tile_of_a_distance_and_its_differences():
     assert pressure(nest, tile, 8) == 6 * 2 + 2 + 1 + 1 == V3.registers
     with pytest.raises(UnsupportedError, match="keeps 16 vectors live"):
         verify(nest, replace(V3, registers=15))
+
+
+ZEN3 = replace(V3, arch="znver3")
+IMAGE = """op f(X: f32[B, H, W, C], F: f32[R, S, C, K]) -> (Y: f32[B, H + 3 - R, W + 3 - S, K]) {
+    Y[b, p, q, k] += (X[b, p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }"""
+
+FIRST = """op f(X: f32[B, C, H, W], F: f32[K, C, R, S], a: f32[K]) -> (Y: f32[B, K, H + 3 - R, W + 3 - S]) {
+    y[b, k, p, q] += (X[b, c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s]
+    Y[b, k, p, q] = relu(y[b, k, p, q] * a[k]) }"""
+
+
+def loops(module: Module, t: Target) -> list[str]:
+    """The blocks of machine code that go round by themselves and multiply and add as often as a tile has sums, without masks."""
+    machine = llvm.Target.from_triple("x86_64-linux-gnu").create_target_machine(cpu=t.arch, opt=2, reloc="pic")
+    with quick(module.text.count("\n"), module.is_full):
+        blocks = re.split(r"\n(?=\.LBB\w+:)", machine.emit_assembly(llvm.parse_assembly(module.text)))
+    rounds = [x for x in blocks if (name := x.split(":")[0]) and re.search(rf"\tj\w+\t{re.escape(name)}\b", x)]
+    return [x for x in rounds if x.count("vfmadd") >= t.fma_chains and "vmaskmov" not in x]
+
+
+@pytest.mark.parametrize("text,options", [(IMAGE, Options()), (IMAGE, Options(slim=True)), (IMAGE, Options(height=5)),
+                                          (FIRST, Options(short=SHORT)), (FIRST, Options(short=TURNED, height=5)),
+                                          (FIRST, Options(short=TURNED)), (FIRST, Options())])
+def test_sums_that_fill_the_registers_stay_in_them_where_masks_are_vectors_too(text, options):
+    op = instantiate(parse(Source("<test>", text)), "f")
+    found = loops(compile_op(op, contiguous(op), ZEN3, options).module, ZEN3)
+    assert len(found) >= 2 and not [x for x in found if re.search(r"ymm\d+, -?\w*\(%rsp\)", x)]
+
+
+def test_what_fills_the_registers_is_counted_where_there_are_few():
+    def full(text: str, t: Target) -> bool:
+        op = instantiate(parse(Source("<test>", text)), "f")
+        return compile_op(op, contiguous(op), t).module.is_full
+    total = "op f(A: f32[M, N]) -> (y: f32[M]) { y[m] += exp(A[m, n]) }"
+    assert full(IMAGE, ZEN3) and not full(total, ZEN3) and not full(IMAGE, V4)

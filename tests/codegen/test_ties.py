@@ -11,7 +11,7 @@ from polyop.codegen.passes import split_full_tiles
 from polyop.codegen.ties import is_cut_across, untie
 from polyop.ir.expr import Affine
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import structure
+from polyop.ir.loops import For, Kind, structure, walk
 from tests.codegen import nests
 from tests.codegen.harness import RUNNABLE, check, compiled
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, rows, tensor, when
@@ -95,3 +95,17 @@ def test_the_machine_code_masks_what_the_condition_leaves_out(target):
     k = compiled(untie(n), target)
     for size in (1, 3, 8, 9, 17, 24):
         check(n, {"N": size}, kernel=k)
+
+
+@settings(deadline=None, max_examples=20)
+@given(st.integers(0, 19))
+def test_where_masks_cost_something_a_copy_asks_whether_all_lanes_are_there_when_rows_are_missing(size):
+    i, j = A("i_c", "i_p"), A("j_c", "j_v")
+    body = rows("i_p", ROWS, least(ROWS, A("N", (-1, "i_c"))), nests.st(ld("B", i, j), ld("A", j, i)))
+    tile = lanes("j_v", LANES, least(LANES, A("N", (-1, "j_c"))), body)
+    n = nest([tensor("A", "N", "N"), tensor("B", "N", "N")], [loop("i_c", "N", loop("j_c", "N", tile, step=LANES), step=ROWS)])
+    cut = {masks: split_full_tiles(n, LANES, masks=masks) for masks in (True, False)}
+    found = {masks: {(x.is_full, *(y.is_full for y in x.body if isinstance(y, For))) for x in walk(c.body)
+                     if isinstance(x, For) and x.kind == Kind.LANES} for masks, c in cut.items()}
+    assert found[False] - found[True] == {(True, False)}
+    np.testing.assert_array_equal(results(cut[False], size)["B"], results(n, size)["B"])

@@ -33,6 +33,7 @@ from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
+AVX2 = BY_NAME["x86:x86-64-v3"]
 XEON = BY_NAME["x86:sapphirerapids"]
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
@@ -101,6 +102,21 @@ def test_a_convolution_on_few_columns_is_short_and_a_product_is_not():
     sizes = {"C": 64, "H": 7, "K": 64}
     assert shortness(questions(conv), sizes | {"W": 7}, AVX512) and not shortness(questions(conv), sizes | {"W": 112}, AVX512)
     assert not shortness(questions(MATMUL), {"K": 64, "M": 64, "N": 7}, AVX512)  # nothing else would use a laid-out A again
+
+
+@pytest.mark.parametrize("channels,filters,width,turned", [
+    (64, 64, 56, True),    # 7 vectors are two tiles of 3 and one of 1
+    (128, 128, 28, True),  # lanes are missing in the last of 4
+    (20, 40, 23, True),    # so they are here, where all else stays in L1
+    (16, 64, 24, False),   # 3 vectors are one tile, and what a tile reads stays in L1
+    (64, 4, 56, False),    # fewer filters than two vectors have lanes
+])
+def test_lanes_run_along_filters_where_narrow_vectors_leave_rows_of_an_image_too_empty(channels, filters, width, turned):
+    conv = instantiate(parse(Source("<test>", """
+    op f(X: f32[C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[K, H, W]) {
+        Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
+    sizes = {"C": channels, "H": width, "K": filters, "W": width}
+    assert shortness(questions(conv), sizes, AVX2) == (TURNED if turned else 0)
 
 
 def test_a_window_of_one_element_has_a_kernel_of_its_own():

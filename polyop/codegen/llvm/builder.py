@@ -24,6 +24,7 @@ class Text:
 
     fuses    the target multiplies and adds in one instruction
     scales   the target multiplies by powers of two in one instruction
+    carried  the most vectors that a loop carries round
     """
 
     functions: list[str] = field(default_factory=list)
@@ -33,6 +34,7 @@ class Text:
     zeros: int = 64  # bytes of the row of zeros
     fuses: bool = False
     scales: bool = False
+    carried: int = 0
 
     def declare(self, line: str) -> None:
         """Declare a function, once: calls may name other alignments than the first."""

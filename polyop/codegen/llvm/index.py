@@ -142,6 +142,8 @@ def _quasi_vector(s: State, op: str, args: tuple[Affine, ...], point: Point, v: 
 
 # --- masks
 
+SIGNED = {"ult": "slt", "uge": "sge"}
+
 
 def below(s: State, count: Int, v: int) -> str:
     """The lanes of vector `v` whose number is less than `count`."""
@@ -154,12 +156,22 @@ def _threshold(s: State, op: str, bound: Int, v: int) -> str:
     if key not in s.masks:
         w, b = s.width, s.b
         n = b.extreme("max", b.extreme("min", bound, max(w, *(a.extent for a in s.axes.values()))), 0)
+        n = _pinned(s, n) if isinstance(n, str) and s.fills and len(b.zones) - 1 == s.tile_depth else n
         n32 = splat(s, n if isinstance(n, int) else b.pure(f"trunc i64 {n} to i32", n), "i32")
-        mask = b.pure(f"icmp {op} <{w} x i32> {iota(w, 'i32', v * w)}, {n32}", n32)
+        # no number here is negative; vectors compare such as have a sign in one instruction, others in three
+        how = op if s.shared.target.masks else SIGNED[op]
+        mask = b.pure(f"icmp {how} <{w} x i32> {iota(w, 'i32', v * w)}, {n32}", n32)
         if b.level(mask) == IMPURE:
             return mask
         s.masks[key] = mask
     return s.masks[key]
+
+
+def _pinned(s: State, n: str) -> str:
+    """`n`, of which nothing is known before this block, so that what is made of it takes no register in the loops before."""
+    if n not in s.pinned:
+        s.pinned[n] = s.b.do(f'call i64 asm sideeffect "", "=r,0"(i64 {n})')
+    return s.pinned[n]
 
 
 def existing(s: State, v: int) -> str | None:

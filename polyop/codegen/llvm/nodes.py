@@ -30,7 +30,7 @@ from polyop.codegen.pieces import is_in_pieces, is_in_turn
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import names
-from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, stores
+from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, stores, walk
 from polyop.ir.target import LINE
 
 
@@ -97,13 +97,14 @@ def _inside(s: State, n: For, piece: int | None) -> None:
     """The body of a lock-step loop, for all vectors of its lanes or for one."""
     assert n.extent is not None
     valid = None if n.is_full else index(s, n.upper, {})
-    keep = s.tile_depth
+    keep = s.tile_depth, s.fills
     if not s.axes:
         s.tile_depth = len(s.b.zones) - 1
+        s.fills = not s.shared.target.masks and any(isinstance(x, For) and x.kind == Kind.SERIAL for x in walk(n.body))
     s.open_axis(Axis(n.index, n.kind, n.extent, valid, n.upper, piece))
     emit_nodes(s, n.body)
     s.close_axis(n.index)
-    s.tile_depth = keep
+    s.tile_depth, s.fills = keep
     if s.lanes is None:
         s.sums = {}
 

@@ -20,6 +20,7 @@ def go_round(s: State, lower: Int, upper: Int, step: int, carried: Sequence[tupl
     ahead     writes what stands before the first iteration, if there is one
     """
     b = s.b
+    b.text.carried = max(b.text.carried, sum(t.startswith("<") for t, _ in carried))
     head, done, before = b.new_label(), b.new_label(), b.block
     if not runs:
         first = b.new_label()

@@ -128,6 +128,8 @@ class State:
 
     lives   which register buffers live here, and which of them are blended
     env     serial indices; axes: the lock-step loops that are open, of which `lanes` and `rows` (outermost first)
+    masks   which lanes, as vectors; fills: whether those of the open tile have no registers beside its sums
+    pinned  numbers as they are known in this block alone
     loops   the serial and parallel loops around, and tests that hold: what small proofs may use
     active  conditions of the Ifs around that rows or lanes decide differently
     sums    those of `Shared.tiled` that are in tiles now; the others are on the stack
@@ -150,6 +152,8 @@ class State:
     rows: tuple[Axis, ...] = ()
     masks: dict[tuple[str, Int, int], str] = field(default_factory=dict)
     tile_depth: int = 0
+    fills: bool = False
+    pinned: dict[str, str] = field(default_factory=dict)
     loops: tuple[For, ...] = ()
     tests: tuple[Affine, ...] = ()
     active: tuple[Condition, ...] = ()
@@ -198,6 +202,7 @@ class State:
     def label(self, name: str) -> None:
         self.b.label(name)
         self.stored = {}
+        self.pinned = {}
 
     def slot(self, name: str, type_: str = "i64") -> str:
         """The argument called `name`, loaded at entry."""
