@@ -66,4 +66,4 @@ def test_a_window_of_few_columns_shares_its_elements_with_four_rows(columns, wid
     want = sum(np.einsum("pqc,ck->pqk", x[r : r + 4, s : s + width - 2], w[r, s]) for r in range(3) for s in range(3))
     for _ in range(4):
         np.testing.assert_allclose(f(x, w), want, rtol=1e-4, atol=1e-4)
-    assert "and q x 4" in "\n".join(f.compile(options=Options(few=(("K", 4),))).notes)
+    assert "and q x 4" in "\n".join(f.compile(AVX512.name, options=Options(few=(("K", 4),))).notes)
