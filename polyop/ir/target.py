@@ -77,6 +77,7 @@ class Target:
     fma_chains     latency x ports: independent accumulators that keep the FMA units busy
     l1, l2, l3     bytes of cache one core can count on
     stream_bytes   outputs larger than this are worth writing past the caches
+    pages_meet     whether such outputs are not, if tiles write rows that lie whole pages apart, which meet on their way to memory
     hints          how it is asked for what it will read
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
     across         whether rows that are copied in another order are so block by block, which was measured to pay
@@ -100,6 +101,7 @@ class Target:
     l2: int = 1 << 20
     l3: int = 16 << 20
     stream_bytes: int = 8 << 20
+    pages_meet: bool = False
     hints: Hints = USUAL_HINTS
     string_bytes: int = 0
     across: bool = False
@@ -154,6 +156,9 @@ BY_NAME = {t.name: t for t in ROWS}
 
 HINTS = {"znver3": Hints(beside=256, long=256), "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
+
+PAGES_MEET = frozenset({"znver3"})
+"""Processors, by the same names, that were measured to write rows whole pages apart past the caches in twice the time."""
 
 
 def target(name: str) -> Target:

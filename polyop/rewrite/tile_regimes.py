@@ -217,7 +217,8 @@ def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], ta
 def passes_by(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     """Whether the result of a contraction is so large that it bypasses the caches if it is only written."""
     _, result, bytes_ = q.brief
-    return volume(result, sizes) * bytes_ >= target.stream_bytes
+    meet = target.pages_meet and evaluate(result[-1], sizes) * bytes_ % PAGE == 0
+    return volume(result, sizes) * bytes_ >= target.stream_bytes and not meet
 
 
 def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:

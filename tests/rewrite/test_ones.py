@@ -558,6 +558,12 @@ def test_the_terms_of_sums_are_known_where_they_are_few_and_the_result_passes_by
     assert "terms" in " ".join(kinds(instantiate(parse(Source("<test>", text)), "f")))
 
 
+@pytest.mark.parametrize(("columns", "meet", "known"), [(4096, False, True), (4096, True, False), (4095, True, True)])
+def test_rows_whole_pages_apart_do_not_pass_by_the_caches_where_they_meet_on_their_way(columns, meet, known):
+    found = regime(regimes_of(MATMUL), {"K": 16, "M": 4096, "N": columns}, Options(), replace(AVX512, pages_meet=meet))
+    assert bool(found.fixed) == known
+
+
 def test_columns_that_a_block_has_as_whole_rows_stream_from_memory_in_tiles_of_any_width():
     """Of 96 columns three vectors at a time leave nothing, in 8 rows; of 328 pieces of four come sooner."""
     text = "op f(X: f32[C, A, B, K], Y: f32[K, J]) -> (Z: f32[C, J, B, A]) { Z[c, j, b, a] += X[c, a, b, k] * Y[k, j] }"
