@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import lcm, prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.target import NEAR
+from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_settled
 from polyop.poly.blocking import RegisterTile, block_of_columns, columns_in_l2, depth_block, of_dots, register_tile_of, run_length
 from polyop.poly.build import Axes, Plan
@@ -128,12 +128,23 @@ def _has_few_rows(x: Reads) -> bool:
 
 def few_rows(x: Reads) -> PackedStrategy:
     """A few rows over a right operand that is read once, in place: some of its rows side by side."""
-    plan, c, rows = x.plan, x.what, x.plan.options.rows
-    columns = max(1, min(4, (plan.target.registers - 1) // rows - 1)) * x.vector
-    run = run_length(plan, c.update, columns, plan.target.l1 // (4 * rows))
+    plan, c, t = x.plan, x.what, x.plan.target
+    rows = most = plan.options.rows
+    if not t.masks and _few_vectors(t, rows) == 1 and rows % 2 == 0:
+        rows = most // 2
+    columns = _few_vectors(t, rows) * x.vector
+    run = run_length(plan, c.update, columns, t.l1 // (4 * rows))
     chunk = None if plan.options.strip or begins_late(c.update, x.depth) else CHUNK
     outside = plan.splits(c.update)
-    return PackedStrategy(c, x.row, c.lane, x.depth, columns, run, x.vector, chunk, rows, rows, rows_outside=outside)
+    return PackedStrategy(c, x.row, c.lane, x.depth, columns, run, x.vector, chunk, rows, most, rows_outside=outside)
+
+
+def _few_vectors(t: Target, rows: int) -> int:
+    """Vectors of a tile of a few rows; where registers are few, so many that all of these and what is read have one.
+
+    Of 16 registers, 3 x 4 took 3 times as long as 3 x 3, 4 x 3 half as long again as 4 x 2, and 6 x 1 as 6 x 2.
+    """
+    return max(1, min(4, (t.registers - 1) // rows - 1 if t.masks else (t.registers - 2) // (rows + 1)))
 
 
 def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> PackedStrategy:
