@@ -159,7 +159,7 @@ def test_contractions_whose_tiles_differ_in_rows_share_tiles_of_rows(rungs):
 
 
 @pytest.mark.parametrize("level", ["v2", "v3", "v4"])
-@pytest.mark.parametrize("rows", [1, 4, 8])
+@pytest.mark.parametrize("rows", [1, 3, 4, 6, 8])
 def test_few_rows_fit_into_the_registers_of_every_target(level, rows):
     text = "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
     op = instantiate(parse(Source("<test>", text)), "f")

@@ -140,7 +140,7 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         at = len(out) if lane and shell[lane] >= total else 0
         sides = [with_rows(plan, by_inner, *few)] if few else [with_rows(plan, by_inner, one, OTHERS)] if one else []
         across = others(plan, cluster, few[0]) if few else None
-        out[at:at] = [*(with_others(plan, x, across) for x in sides if across), *sides, by_inner]
+        out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across))), *sides, by_inner]
     return (*out, none)
 
 
@@ -186,10 +186,12 @@ def with_rows(plan: Plan, r: RowStrategy, rows: str, few: int) -> RowStrategy:
     return replace(r, rows=rows, row_extent=few, vectors=most)
 
 
-def with_others(plan: Plan, r: RowStrategy, across: str) -> RowStrategy:
-    """`r` with rows `across` in lock step around its own, as many as there are registers for."""
-    most = max(n for n in range(1, OTHERS + 1) if (r.row_extent + 1) * n + 1 <= plan.target.registers)
-    return replace(r, also=(across, most), vectors=1)
+def with_others(plan: Plan, r: RowStrategy, across: str) -> RowStrategy | None:
+    """`r` with rows `across` in lock step around its own, as many as there are registers for; None if that is one."""
+    t = plan.target
+    spare = 1 if t.masks else 3  # of 16 registers, 4 x 3 and 6 x 2 sums took twice as long as 4 x 2 and 6 x 1
+    most = max(n for n in range(1, OTHERS + 1) if (r.row_extent + 1) * n + spare <= t.registers)
+    return replace(r, also=(across, most), vectors=1) if most > 1 else None
 
 
 def _vectors(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:

@@ -55,7 +55,7 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     ones, rows, few, strip, short = _few_or_short(q, sizes, target)
     factors = options.factors or (way_out(q.inner, sizes) if relaxed else 0)
     if factors and len(q.inner) == 1 and rows:  # tiles are the inner sum's, which is a product of matrices
-        rows = few_of(inner_rows(q.inner[0][factors - 1], sizes))
+        rows = few_of(inner_rows(q.inner[0][factors - 1], sizes), target.masks)
     plain = not (rows or few)
     height = tile_height(q, sizes, target, short) if plain and q.tile else 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
@@ -80,7 +80,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
 
 def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[tuple[str, ...], int, Values, bool, int]:
     """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
-    ones, rows = tuple(n for n in q.windows if sizes[n] == 1) if q.windows else (), few_rows(q, sizes) if q.rows else 0
+    ones = tuple(n for n in q.windows if sizes[n] == 1) if q.windows else ()
+    rows = few_rows(q, sizes, target.masks) if q.rows else 0
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *q.single)))
     strip, short = bool(q.strips) and has_strip(q, sizes, bool(rows)), shortness(q, sizes, target) if q.short else 0
@@ -92,22 +93,23 @@ def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tup
     return ones, rows, few, strip, short
 
 
-def few_rows(q: Questions, sizes: Mapping[str, int]) -> int:
+def few_rows(q: Questions, sizes: Mapping[str, int], masks: bool = True) -> int:
     """1, 4 or 8, if no contraction of a call has more rows than that, else 0.
 
-    A matrix product with so few rows reads its right operand once and hardly uses it again: copies of it do not pay.
+    A matrix product with so few rows reads its right operand once and hardly uses it again: copies of it do not pay. Without
+    `masks` it is the number itself: where rows are missing, what is read for the others would be masked, element by element.
     """
     most = 0
     for extents in q.rows:
         if extents is None:
             return 0
         most = max(most, volume(extents, sizes))
-    return few_of(most)
+    return few_of(most, masks)
 
 
-def few_of(rows: int) -> int:
-    """1, 4 or 8, if there are no more than so many rows, else 0."""
-    return next((n for n in (1, 4, 8) if 0 < rows <= n), 0)
+def few_of(rows: int, masks: bool = True) -> int:
+    """1, 4 or 8, if there are no more than so many rows, else 0; without `masks`, `rows` itself if these are at most 8."""
+    return next((n for n in ((1, 4, 8) if masks else range(1, 9)) if 0 < rows <= n), 0)
 
 
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:

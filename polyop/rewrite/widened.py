@@ -40,8 +40,9 @@ ROWS = 192
 """The same of the right one."""
 SHARED = 16
 """The same of both, to get an instruction for bf16."""
-PAIRED, IN_PLACE = 5, 9
-"""The same for words; and of columns that lie along what is added up, which fewer rows read where they lie."""
+COLUMNS, PAIRED, IN_PLACE = 5, 7, 9
+"""The same of the left operand and of the right one for words, and where the right one lies along what is added up: fewer rows
+read it where it is, once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,19 +110,20 @@ def to_widen(found: Sequence[Wide], sizes: Mapping[str, int], target: Target, st
     for x in found:
         columns, rows = (volume(beside, sizes) for beside in (x.columns, x.rows))
         to = _taken(x, target, strict)
-        if to and min(columns, rows) >= _least(x):
+        least = _least(x)
+        if to and columns >= least[0] and rows >= least[1]:
             out |= {y.source: to.name for y in (x.left, x.right) if y.dtype != to}
         elif not to and x.total == F32 and _is_half(x) and min(columns, rows) >= LEAST:
             out |= {y.source: F32.name for y in (x.left, *([x.right] if rows >= ROWS else []))}
     return tuple(out.items())
 
 
-def _least(x: Wide) -> int:
-    """Results that share an element of both operands of `x` which make it worth it to get an instruction."""
+def _least(x: Wide) -> tuple[int, int]:
+    """Results that share an element of the left operand, and of the right one, which make it worth it to get an instruction."""
     if x.total == F32:
-        return SHARED
+        return SHARED, SHARED
     last = x.right.index[-1]
-    return PAIRED if isinstance(last, Affine) and names(last) & {x.column} else IN_PLACE
+    return COLUMNS, PAIRED if isinstance(last, Affine) and x.column in names(last) else IN_PLACE
 
 
 def _taken(x: Wide, target: Target, strict: bool) -> DType | None:

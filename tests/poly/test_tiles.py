@@ -11,9 +11,13 @@ import polyop
 from polyop.ir.expr import loads
 from polyop.ir.loops import stores, structure, walk
 from polyop.ir.options import SHORT, TURNED, Layout, Options
+from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 
 from .middles import CASES, CONV, HEAT, MATMUL, SOFTMAX, TWICE_NCHW, V4, middle, nchw, op_of, proved, run
+
+V3 = target("x86:x86-64-v3")
+DENSE = Layout((("A", 1), ("B", 1), ("C", 1)))
 
 
 def test_threads_take_rows_behind_a_block_of_columns_that_each_packs_for_itself():
@@ -248,6 +252,28 @@ def test_a_product_with_few_rows_reads_its_right_operand_in_place(rows, strip):
     for sizes in ({"M": rows, "N": 300, "K": 19}, {"M": rows + 3, "N": 17, "K": 8}, {"M": 1, "N": 1, "K": 1}):
         arrays, got = run(m, sizes)
         np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "height", "columns", "wide"), [(2, 2, 32, 64), (3, 3, 24, 64), (4, 4, 16, 64), (6, 6, 16, 64),
+                                                                 (7, 7, 8, 48), (8, 4, 16, 32)])
+def test_few_rows_have_tiles_that_fit_into_few_registers(rows, height, columns, wide):
+    m, more = (lower(scop_of(op_of(MATMUL)), DENSE, t, Options(rows=rows), "tuned") for t in (V3, V4))
+    assert proved(m) and f"rows m x {height}, lanes n x {columns}," in m.chosen[0]
+    assert f"rows m x {rows}, lanes n x {wide}," in more.chosen[0]
+    for sizes in ({"M": rows, "N": 300, "K": 19}, {"M": rows + 3, "N": 17, "K": 8}, {"M": 1, "N": 1, "K": 1}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"] @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("rows", "tile"), [(2, "rows m x 2 and n x 4"), (3, "rows m x 3 and n x 3"), (4, "rows m x 4 and n x 2"),
+                                            (6, "rows m x 6"), (8, "rows m x 8")])
+def test_few_rows_by_columns_are_dot_products_with_as_many_columns_as_registers_hold(rows, tile):
+    op = op_of("op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }")
+    m = lower(scop_of(op), DENSE, V3, Options(rows=rows), "tuned")
+    assert proved(m) and tile in m.chosen[0] and ("and n" in m.chosen[0]) == ("and n" in tile)
+    for sizes in ({"M": rows, "N": 7, "K": 33}, {"M": rows + 3, "N": 2, "K": 16}, {"M": 1, "N": 3, "K": 1}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"] @ arrays["B"].T, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("rows", "copies"), [(12, False), (24, False), (100, True)])

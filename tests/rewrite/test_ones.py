@@ -157,6 +157,7 @@ def test_lanes_run_along_another_loop_where_copies_of_windows_would_pick_element
 def test_few_rows_are_counted_where_a_product_would_use_its_right_operand_again():
     for rows, found in ((1, 1), (2, 4), (4, 4), (5, 8), (8, 8), (9, 0)):
         assert few_rows(questions(MATMUL), {"K": 64, "M": rows, "N": 7}) == found
+        assert few_rows(questions(MATMUL), {"K": 64, "M": rows, "N": 7}, masks=False) == (rows if found else 0)
     batched = instantiate(parse(Source("<test>", """
     op f(A: f32[B, P, Q, K], X: f32[B, K, N]) -> (C: f32[B, P, Q, N]) { C[b, p, q, n] += A[b, p, q, k] * X[b, k, n] }""")), "f")
     assert few_rows(questions(batched), {"B": 50, "P": 2, "Q": 3, "K": 9, "N": 5}) == 8

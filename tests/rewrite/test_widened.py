@@ -15,7 +15,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.regimes import regime, regimes_of
-from polyop.rewrite.widened import IN_PLACE, LEAST, PAIRED, ROWS, SHARED, find_wide, widened
+from polyop.rewrite.widened import COLUMNS, IN_PLACE, LEAST, PAIRED, ROWS, SHARED, find_wide, widened
 from polyop.rewrite.zeros import multiplied_out
 from polyop.runtime.loans import everyday
 from tests.rewrite.ops import assert_same, op
@@ -150,8 +150,8 @@ def test_a_few_rows_stay_bytes_where_little_would_be_used_again():
     def asked(name: str, **sizes: int) -> bool:
         return bool(options(BYTES[name], V3, **({"M": SHARED, "N": SHARED, "K": SHARED} | sizes)).widened)
 
-    assert asked("bytes", M=PAIRED) and asked("bytes", N=PAIRED)
-    assert not asked("bytes", M=PAIRED - 1) and not asked("bytes", N=PAIRED - 1)
+    assert asked("bytes", M=PAIRED) and asked("bytes", N=COLUMNS)
+    assert not asked("bytes", M=PAIRED - 1) and not asked("bytes", N=COLUMNS - 1)
     assert asked("lies across", M=IN_PLACE) and not asked("lies across", M=IN_PLACE - 1)  # these are dot products in place
 
 
