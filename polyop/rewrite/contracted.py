@@ -18,6 +18,7 @@ class Short:
     """The last dimension of a contraction's result: its extent, and the bytes of an element.
 
     spaced   whether neighbours along it read what lies apart, as windows in steps of two do
+    strewn   whether what takes the result on writes neighbours apart, as classes of residues do
     lanes    extents of the rows that lanes could run along instead; empty: there are none, or not all is known from sizes
     beside   extents of what then shares the operand with these lanes, beside the last dimension
     depth    extents of what is added up; `windows`: of those that are added to another index
@@ -27,6 +28,7 @@ class Short:
     extent: Affine
     bytes_: int
     spaced: bool
+    strewn: bool
     lanes: tuple[Affine, ...]
     beside: tuple[Affine, ...]
     depth: tuple[Affine, ...]
@@ -97,11 +99,12 @@ def short(op: Op, s: Step, last: str) -> Short:
     groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth, windows, inside))
     # what takes the result on must write it in its own order, along which alone it is turned
     follow = [x.target.index[-1] for x in op.steps if x.target.index and any(y.source == s.target.source for y in loads(x.expr))]
-    plain = all(isinstance(p, Affine) and p.name is not None for p in follow)
+    plain = all(isinstance(p, Affine) and len(names(p)) == 1 for p in follow)
+    strewn = any(not isinstance(p, Affine) or p.name is None for p in follow)
     known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
     t = op.tensor(s.target.source)
     spaced = any(abs(p.factor(last)) > 1 for x in loads(s.expr) for p in x.index if isinstance(p, Affine))
-    return Short(t.shape[-1], t.dtype.bytes_, spaced, *(groups if known else ((),) * len(groups)))
+    return Short(t.shape[-1], t.dtype.bytes_, spaced, strewn, *(groups if known else ((),) * len(groups)))
 
 
 def uprights(op: Op, contractions: Contractions) -> tuple[tuple[Affine, Affine, int], ...]:

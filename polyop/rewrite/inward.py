@@ -45,6 +45,7 @@ class Lying:
     shape    of it, and of the `other` operand; `images`: of these extents those that only the result has, too
     loops    the extents of all loops of the sum; `windows`: of those that are added to others
     rows     that of the rows of an image along which such a window goes, if it does
+    classes  how many sums of as many terms read it
     """
 
     source: str
@@ -55,13 +56,17 @@ class Lying:
     loops: tuple[Affine, ...]
     windows: tuple[Affine, ...]
     rows: Affine | None
+    classes: int = 1
 
 
 def find_inward(op: Op) -> tuple[Lying, ...]:
-    """That input of `op`, if there is one."""
+    """That input of `op`, if there is one; of a sum that is cut into classes of residues, if it is the same for all of them."""
     added = [s for s in op.steps if s.reduce is not None and len({*loads(s.expr)}) > 1]
-    found = _lying(op, added[0]) if len(added) == 1 else None
-    return (found,) if found else ()
+    found = [_lying(op, s) for s in added]
+    first = found[0] if found else None
+    if first is None or any(x is None or (x.source, x.depth) != (first.source, first.depth) for x in found):
+        return ()
+    return (replace(first, classes=len(found)),)
 
 
 def _lying(op: Op, s: Step) -> Lying | None:
@@ -103,7 +108,8 @@ def to_turn_inward(found: Sequence[Lying], sizes: Mapping[str, int], target: Tar
         again = AGAIN // FAR if is_near else AGAIN * (FAR if (threads == 1 or is_windowed) and is_far else 1)
         is_copied_often = threads > 1 or is_windowed
         is_deep = evaluate(x.shape[x.depth], sizes) >= target.lanes(BYTES)
-        if is_copied_often and is_deep and volume(x.loops, sizes) >= again * elements:
+        is_known = x.classes == 1 or not target.masks  # with wide vectors classes of residues were not measured
+        if is_known and is_copied_often and is_deep and x.classes * volume(x.loops, sizes) >= again * elements:
             out.append((x.source, x.depth))
     return tuple(out)
 

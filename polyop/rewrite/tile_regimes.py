@@ -124,11 +124,16 @@ def shortness(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
         columns = evaluate(x.extent, sizes)
         if columns * x.bytes_ <= LINE // 4:
             return TURNED
-        if x.lanes and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes)):
+        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes)):
             return TURNED
         if columns * x.bytes_ <= LINE:
             return SHORT
     return 0
+
+
+def _is_known(x: Short, target: Target) -> bool:
+    """Whether it was measured how such a result is best cut: classes of residues were not where vectors are wide."""
+    return not (x.strewn and target.masks)
 
 
 def _turn(x: Short, columns: int, sizes: Mapping[str, int]) -> Turn:
@@ -153,7 +158,7 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     rows, columns, bytes_ = q.tile
     down, along = evaluate(rows, sizes), evaluate(columns, sizes)
     if short == SHORT:  # a vector of each of some rows of the result
-        return height_beside(target, down) if q.short[0].beside else 0
+        return height_beside(target, down) if q.short[0].beside and _is_known(q.short[0], target) else 0
     known = rows.is_constant and columns.is_constant
     if short == TURNED:
         down, along = along, down

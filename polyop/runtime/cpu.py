@@ -77,7 +77,8 @@ def host() -> Target:
     flags = ",".join(f"{'+' if on else '-'}{name}" for name, on in sorted(has.items()))
     sizes = _cache_sizes()
     arch = llvm.get_host_cpu_name()
-    return replace(row, name="x86:host", arch=arch, features=flags, hints=HINTS.get(arch, row.hints), pages_meet=arch in PAGES_MEET,
+    return replace(row, name="x86:host", arch=arch, features=flags, hints=HINTS.get(arch, row.hints),
+                   pages_meet=arch in PAGES_MEET,
                    l1=sizes.get("l1", row.l1), l2=sizes.get("l2", row.l2), l3=sizes.get("l3", row.l3),
                    string_bytes=8 << 10 if "erms" in _flags() else 0)
 

@@ -16,7 +16,7 @@ from polyop.rewrite.regimes import regime, regimes_of
 from polyop.rewrite.traffic import MOST
 from tests.rewrite.ops import integers, op
 
-XEON = target("x86:sapphirerapids")
+XEON, AVX2 = target("x86:sapphirerapids"), target("x86:x86-64-v3")
 IMAGE = """op f(X: f32[B, C, H, W], F: f32[K, C, R, S]) -> (Y: f32[B, K, H, W]) where R >= 1, S >= 1 {
     Y[b, k, p, q] += (X[b, c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s]  where p in 0:H, q in 0:W }"""
 TEXTS = {
@@ -96,6 +96,32 @@ def test_windows_that_use_each_element_often_ask_for_it():
     assert asked(K=128, C=15, H=28, W=28).inward == ()                             # not even a vector to lie along
     assert asked(K=512, R=1, S=1, **small).inward == ()                            # no window, and one thread
     assert 9 * 16 < AGAIN < 9 * 48 < AGAIN * FAR <= 9 * 64                       # what these tests count on
+
+
+TRANSPOSED = """op f(X: f32[C, H, W], F: f32[C, K, R, S]) -> (Y: f32[K, 2*H + R - 4, 2*W + S - 4]) where R >= 1, S >= 1 {
+    Y[k, p, q] += (X[c, (p + 1 - r) / 2, (q + 1 - s) / 2] else 0) * F[c, k, r, s]
+        where (p + 1 - r) % 2 == 0, (q + 1 - s) % 2 == 0 }"""
+
+
+def test_an_image_that_all_classes_of_residues_read_is_copied_where_vectors_are_narrow():
+    r, sizes = regimes_of(op(TRANSPOSED)), {"C": 64, "H": 28, "W": 28, "K": 32, "R": 4, "S": 4}
+    (found,) = r.questions.inward
+    assert (found.source, found.depth, found.classes) == ("X", 0, 4)
+    narrow, wide = (regime(r, sizes, Options(), t, 1) for t in (AVX2, XEON))
+    assert (narrow.short, narrow.inward) == (TURNED, (("X", 0),)) and not wide.short and not wide.inward
+
+
+@pytest.mark.parametrize(("height", "width", "filters", "window"), [(28, 28, 32, 4), (5, 29, 17, 4), (9, 7, 33, 3)])
+def test_what_classes_of_residues_read_of_a_copy_is_what_the_image_has(height, width, filters, window):
+    rng = np.random.default_rng(width)
+    x = rng.integers(-4, 4, (19, height, width)).astype(np.float32)
+    w = rng.integers(-4, 4, (19, filters, window, window)).astype(np.float32)
+    f = polyop.op(TRANSPOSED, options=Options(special=False, short=TURNED, height=6, inward=(("X", 0),)))
+    whole = np.zeros((filters, 2 * height + window, 2 * width + window))
+    for r in range(window):
+        for s in range(window):
+            whole[:, r : r + 2 * height : 2, s : s + 2 * width : 2] += np.einsum("chw,ck->khw", x, w[:, :, r, s])
+    np.testing.assert_array_equal(f(x, w), whole[:, 1 : 2 * height + window - 3, 1 : 2 * width + window - 3])
 
 
 def test_large_copies_are_made_image_by_image():
