@@ -50,9 +50,9 @@ def test_sizes_seen_once_take_the_kernel_that_is_there():
 def test_sizes_that_come_twice_in_a_row_get_a_kernel_of_their_own():
     f, seen = counted()
     product(f, 96, 64, 128)
-    product(f, 3, 64, 128)
+    product(f, 4, 64, 128)
     assert len(seen) == 1
-    product(f, 3, 64, 128)
+    product(f, 4, 64, 128)
     assert [o.rows for o in seen] == [0, 4]
     product(f, 4, 65, 129)  # it is there now
     product(f, 4, 65, 129)
@@ -63,17 +63,17 @@ def test_sizes_that_come_again_and_again_get_a_kernel_of_their_own():
     f, seen = counted()
     product(f, 96, 64, 128)
     for _ in range(3):
-        product(f, 3, 64, 128)
+        product(f, 4, 64, 128)
         product(f, 5, 64, 1)
     assert len(seen) == 1
-    product(f, 3, 64, 128)
+    product(f, 4, 64, 128)
     product(f, 5, 64, 1)
     assert [o.rows for o in seen] == [0, 4, 0] and seen[-1].ones == ("N",)
 
 
 def test_what_comes_first_gets_the_kernel_that_it_asks_for():
     f, seen = counted()
-    product(f, 3, 64, 128)
+    product(f, 4, 64, 128)
     product(f, 96, 64, 128)
     assert [o.rows for o in seen] == [4, 0]
 
@@ -100,7 +100,7 @@ def test_sizes_that_add_up_get_a_kernel_of_their_own(monkeypatch):
     f, seen = counted()
     product(f, 96, 64, 128)
     for n in range(100, 110):
-        product(f, 3, 100, n)
+        product(f, 4, 100, n)
     assert [o.rows for o in seen] == [0, 4]
 
 
@@ -195,7 +195,7 @@ def test_a_second_convolution_waits_for_the_kernel_of_all_sizes():
 
 def test_of_many_sorts_of_calls_the_first_one_and_the_usual_kernel_are_compiled():
     f, seen = counted()
-    product(f, 3, 64, 128)
+    product(f, 4, 64, 128)
     for n in range(2, 20):
         product(f, 7, 64, n)
         product(f, 5, n, 1)
