@@ -232,7 +232,7 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
 
 def _maybe_none(s: State, n: For) -> For | None:
-    """Rows right inside of `n` of which there may be none, all through it: if that is asked in each step, sums are moved about."""
+    """Rows inside of `n` of which there may be none, all through it: if that is asked in each step, sums are moved about."""
     rows = (x for x in n.body if isinstance(x, For) and x.kind == Kind.ROWS and not x.is_full)
     found = (x for x in rows if n.index not in names(x.upper))
     return next((x for x in found if not is_positive(x.upper, (*s.loops, n), s.tests)), None)
