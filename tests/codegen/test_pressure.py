@@ -105,13 +105,21 @@ FIRST = """op f(X: f32[B, C, H, W], F: f32[K, C, R, S], a: f32[K]) -> (Y: f32[B,
     Y[b, k, p, q] = relu(y[b, k, p, q] * a[k]) }"""
 
 
-def loops(module: Module, t: Target) -> list[str]:
-    """The blocks of machine code that go round by themselves and multiply and add as often as a tile has sums, without masks."""
+STEPS = """op f(X: f32[B, H, W, C], F: f32[R, S, C, K]) -> (Y: f32[B, (H + 2 - R) / 2 + 1, (W + 2 - S) / 2 + 1, K]) {
+    Y[b, p, q, k] += (X[b, 2*p + r - 1, 2*q + s - 1, c] else 0) * F[r, s, c, k] }"""
+
+
+def steps(module: Module, t: Target) -> list[str]:
+    """The blocks of machine code that multiply and add as often as a tile has sums, without masks."""
     machine = llvm.Target.from_triple("x86_64-linux-gnu").create_target_machine(cpu=t.arch, opt=2, reloc="pic")
     with quick(module.text.count("\n"), module.is_full):
         blocks = re.split(r"\n(?=\.LBB\w+:)", machine.emit_assembly(llvm.parse_assembly(module.text)))
-    rounds = [x for x in blocks if (name := x.split(":")[0]) and re.search(rf"\tj\w+\t{re.escape(name)}\b", x)]
-    return [x for x in rounds if x.count("vfmadd") >= t.fma_chains and "vmaskmov" not in x]
+    return [x for x in blocks if x.count("vfmadd") >= t.fma_chains and "vmaskmov" not in x]
+
+
+def loops(module: Module, t: Target) -> list[str]:
+    """Those that go round by themselves."""
+    return [x for x in steps(module, t) if (name := x.split(":")[0]) and re.search(rf"\tj\w+\t{re.escape(name)}\b", x)]
 
 
 @pytest.mark.parametrize("text,options", [(IMAGE, Options()), (IMAGE, Options(slim=True)), (IMAGE, Options(height=5)),
@@ -129,3 +137,9 @@ def test_what_fills_the_registers_is_counted_where_there_are_few():
         return compile_op(op, contiguous(op), t).module.is_full
     total = "op f(A: f32[M, N]) -> (y: f32[M]) { y[m] += exp(A[m, n]) }"
     assert full(IMAGE, ZEN3) and not full(total, ZEN3) and not full(IMAGE, V4)
+
+
+def test_whether_a_tile_has_rows_is_not_asked_in_each_step_of_its_sum():
+    op = instantiate(parse(Source("<test>", STEPS)), "f")
+    module = compile_op(op, contiguous(op), ZEN3).module
+    assert loops(module, ZEN3) == steps(module, ZEN3)

@@ -175,7 +175,8 @@ def test_images_of_all_sizes(images, overlap, height, width, channels):
 
 @pytest.mark.parametrize("overlap", [0, 8])
 def test_tiles_read_the_copy(overlap):
-    made = polyop.op(IMAGE).compile(XEON.name, options=Options(short=TURNED, height=7, inward=(("X", 1),), overlap=overlap))
+    options = Options(short=TURNED, height=7, inward=(("X", 1),), overlap=overlap)
+    made = polyop.op(IMAGE).compile(target=XEON.name, options=options)
     copy = "X_inward_tile: f32[1, 1," if overlap else "X_inward: f32["
     assert copy in made.trace["loops"] and "rows q x 7, lanes k x 48" in "\n".join(made.notes)
 

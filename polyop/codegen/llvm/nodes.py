@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 
 from polyop.codegen.llvm.addresses import locate
@@ -29,7 +30,7 @@ from polyop.codegen.llvm.windows import arranged, is_window, write_out
 from polyop.codegen.pieces import is_in_pieces, is_in_turn
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
-from polyop.ir.expr import names
+from polyop.ir.expr import bounds, names
 from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, stores, walk
 from polyop.ir.target import LINE
 
@@ -222,11 +223,30 @@ def _loop(s: State, n: For, lower: Int, upper: Int) -> None:
     if not s.axes and is_run(s.nest, n):
         emit_run(s, n, lower, upper, BY)
         return
+    if s.fills and (rows := _maybe_none(s, n)):
+        rest = replace(n, body=tuple(x for x in n.body if x is not rows))
+        keep, some = s.tests, (*s.tests, *(b - 1 for b in bounds(rows.upper)))
+
+        def there() -> None:
+            s.tests = some
+            _loop(s, n, lower, upper)
+            s.tests = keep
+
+        branch(s, s.b.compare("sge", index(s, rows.upper, {}), 1), there,
+               lambda: _loop(s, rest, lower, upper) if rest.body else None)
+        return
     together = follows_itself(s, n, lower, upper)
     if together is None:
         _plain_loop(s, n, lower, upper)
     else:
         branch(s, together, lambda: emit_as_one(s, n, lower, upper, BY), lambda: _plain_loop(s, n, lower, upper))
+
+
+def _maybe_none(s: State, n: For) -> For | None:
+    """Rows inside of `n` of which there may be none, all through it: if that is asked in each step, sums are moved about."""
+    rows = (x for x in n.body if isinstance(x, For) and x.kind == Kind.ROWS and not x.is_full)
+    found = (x for x in rows if n.index not in names(x.upper))
+    return next((x for x in found if not is_positive(x.upper, (*s.loops, n), s.tests)), None)
 
 
 def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
