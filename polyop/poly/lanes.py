@@ -19,6 +19,9 @@ from polyop.poly.strides import ODD, odd_digits, spacing, stride, unbent, unclam
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
+SUMS = 4
+"""Vectors of lanes that are added up in one pass, where nothing else is known of them."""
+
 ACROSS, ALONG = 32, 4
 """Rows that are copied in another order, in one block: as they lie where they are read, and where they are written."""
 
@@ -114,9 +117,9 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     if lane and shell[lane] > 0:
         rows = transposed(plan, cluster, lane)
         odd = odd_digits(plan, cluster.stmts, lane) if plan.target.masks else 1
-        count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else _strip_vectors(plan)
+        count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else _strip_vectors(plan, cluster)
         by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, count, lanes)
-        copies = min(4, (plan.target.registers - 2) // 4 - 1)  # of four vectors of sums, and four of what they share
+        copies = min(4, (plan.target.registers - 2) // SUMS - 1)  # of so many vectors of sums, and as many of what they share
         if plan.options.fixed and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
             by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
         shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
@@ -126,7 +129,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             out += [replace(square, blocks=((rows, DOWN), (lane, ASIDE // plan.lane_bytes)))] if is_tall else []
             out.append(square)
         if shared:
-            out.append(replace(by_shell, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
+            few = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))
+            out.append(replace(few, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
         run = run_along(plan, cluster, by_shell)
         out += [replace(by_shell, run=run)] if run else []
         blocks = () if rows else rows_across(plan, cluster, lane)
@@ -201,10 +205,11 @@ def _vectors(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -
     return 8 if adds and plan.target.registers > 16 and not plan.target.warp else 4
 
 
-def _strip_vectors(plan: Plan) -> int:
-    """Vectors of lanes in one pass: a short row is added up whole if half of the registers have it: memory is read in order."""
-    t = plan.target
-    return max(4, min(STRIP // t.vector_bytes, t.registers // 2)) if plan.options.strip and not t.warp else 4
+def _strip_vectors(plan: Plan, cluster: Cluster) -> int:
+    """Vectors of lanes in one pass: short rows are added up whole if half of the registers have them: memory is read in order."""
+    t, sums = plan.target, sum(s.kind == UPDATE for s in cluster.stmts)
+    most = min(STRIP // t.vector_bytes, t.registers // 2 // max(1, sums)) if plan.options.strip and not t.warp else 0
+    return max(SUMS, most)
 
 
 def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:

@@ -97,6 +97,23 @@ def test_what_is_computed_from_several_elements_keeps_loops_apart_from_those_of_
     assert len(made.trace["schedule"].splitlines()) == 3
 
 
+@pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
+@pytest.mark.parametrize("body", [
+    "(Y: f32[N]) { Y[j] += X[i, j] }", "(Y: f32[N], Z: f32[N]) { Y[j] += X[i, j]; Z[j] += X[i, j] * X[i, j] }",
+    "(Y: f32[N], Z: f32[N], W: f32[N]) { Y[j] += X[i, j]; Z[j] += X[i, j] * X[i, j]; W[j] max= X[i, j] }",
+    "(Y: f32[M - 2, N]) where M >= 2 { Y[i, j] += X[i + r, j] where r in 0:3 }"])
+def test_sums_of_short_rows_fit_into_the_registers_however_many_they_are(body, arch):
+    made = polyop.op(f"op f(X: f32[M, N]) -> {body}").compile(target=f"x86:{arch}", options=Options(strip=True))
+    assert "not on rung" not in "\n".join(made.notes)
+
+
+def test_rows_that_share_a_window_have_registers_for_their_sums_where_they_are_short():
+    made = polyop.library("conv2d_depthwise_nhwc").compile(
+        target="x86:x86-64-v3", consts={"pad": 1}, options=Options(fixed=(("R", 3), ("S", 3)), strip=True))
+    notes = "\n".join(made.notes)
+    assert "not on rung" not in notes and "4 x 8, rows q" in notes
+
+
 @pytest.mark.parametrize(("body", "lanes"), [("Y[i] and= X[i, j]", 256), ("Y[i] and= X[i, j] and Z[i, j] > 0", 64)])
 def test_rows_of_bytes_alone_have_four_vectors_of_bytes_at_a_time(body, lanes):
     made = polyop.op(f"op f(X: bool[M, N], Z: f32[M, N]) -> (Y: bool[M]) {{ {body} }}").compile("x86:x86-64-v4")
