@@ -129,8 +129,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             out += [replace(square, blocks=((rows, DOWN), (lane, ASIDE // plan.lane_bytes)))] if is_tall else []
             out.append(square)
         if shared:
-            few = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))
-            out.append(replace(few, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
+            narrow = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))
+            out.append(replace(narrow, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
         run = run_along(plan, cluster, by_shell)
         out += [replace(by_shell, run=run)] if run else []
         blocks = () if rows else rows_across(plan, cluster, lane)
