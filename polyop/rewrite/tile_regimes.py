@@ -224,7 +224,7 @@ def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], ta
 def passes_by(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     """Whether the result of a contraction is so large that it bypasses the caches if it is only written."""
     _, result, bytes_ = q.brief
-    meet = target.pages_meet and evaluate(result[-1], sizes) * bytes_ % PAGE == 0
+    meet = target.pages_meet and bool(result) and evaluate(result[-1], sizes) * bytes_ % PAGE == 0
     return volume(result, sizes) * bytes_ >= target.stream_bytes and not meet
 
 
