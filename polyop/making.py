@@ -89,9 +89,9 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     rec.text("schedule", middle.schedule)
     rec.text("tiles", *middle.programs, between="\n\n")
     rec.text("loops", middle.nest)
-    on_cpu = target.family == "x86"
+    on_cpu, strict = target.family == "x86", options.numerics == "strict"
     nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
-    final = rec.stage("final", rewritten, nest, target) if on_cpu else nest
+    final = rec.stage("final", rewritten, nest, target, strict) if on_cpu else nest
     if not options.check:
         return Made(job, middle, nest, final, (), ())
     if early:
@@ -107,8 +107,9 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     if not on_cpu:
         return Made(job, middle, nest, nest, proofs, ())
     if nest is not given:
-        final = rec.stage("final", rewritten, nest, target)
-    proof = rec.stage("proofs", follows, nest, final, middle.scop.context.intersect(middle.context))
+        final = rec.stage("final", rewritten, nest, target, strict)
+    context = middle.scop.context.intersect(middle.context)
+    proof = rec.stage("proofs", follows, nest, final, context, strict)
     if proof.holds:
         return Made(job, middle, nest, final, (*proofs, proof), ())
     LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)

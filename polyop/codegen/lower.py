@@ -33,21 +33,22 @@ def kept(nest: LoopNest, target: Target) -> LoopNest:
     return verify(new, target) if new.buffers != nest.buffers else new
 
 
-def rewritten(nest: LoopNest, target: Target) -> LoopNest:
-    """What is emitted for `nest`: the same stores in the same order, in other loops and tests.
+def rewritten(nest: LoopNest, target: Target, strict: bool = False) -> LoopNest:
+    """What is emitted for `nest`: the same stores in the same order, but for those that change nothing, in other loops and tests.
 
+    strict  whether a product of floats with 0 may be no number
     Raises  UnsupportedError, if the target has too few registers for it.
     """
-    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks), target)
+    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks, strict), target)
 
 
-def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool = True) -> LoopNest:
-    """The same for vectors of `width` lanes, on whatever target; `masks`: whether it has some."""
+def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool = True, strict: bool = False) -> LoopNest:
+    """The same for vectors of `width` lanes, on whatever target, of which `masks` says whether it has some."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width, masks=masks)
-    whole = peel(unswitch(cut_ends(declamp(unguard(split)))))
+    whole = peel(unswitch(cut_ends(declamp(unguard(split, strict)))))
     return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(whole, width), hints))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
     """`nest` as it will be emitted."""
-    return rewritten(kept(nest, target), target)
+    return rewritten(kept(nest, target), target, options.numerics == "strict")

@@ -8,7 +8,7 @@ from polyop.codegen.apart import rows_lie_apart
 from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
 from polyop.codegen.ties import is_cut_across
-from polyop.ir.expr import Affine, affine, bounds, names
+from polyop.ir.expr import Affine, affine, bounds, names, quasi
 from polyop.ir.expr import walk as expr_walk
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, has_loop, rebuild, stores, walk
 
@@ -45,7 +45,8 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400, masks: bool 
         for p in [0, min(6, M - m)) (rows 6) { S }   becomes
         if M - m - 6 >= 0 { for p in [0, 6) (rows 6) { S } } else { for p in [0, min(6, M - m)) (rows 6) { S } }
 
-    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Where rows that are missing
+    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Where all lanes are there and
+    rows are missing, one row less is written: of 7 rows four and three take no time for an eighth. Where rows that are missing
     cost something (`apart.py`) they are asked for before that, else one edge is for any number of rows. This ladder is left out
     where the body, written for every copy of rows and vectors, has more than `copies` stores, and where the emitter takes vectors
     one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where addresses are aligned. `masks`: whether stores
@@ -123,15 +124,35 @@ def _versions(nest: LoopNest, n: For, width: int, copies: int, masks: bool) -> N
     edge: Node = n
     if not is_in_pieces(n, width) and _size(n, width) <= copies and not is_cut_across(n):
         lanes = list({(p.index, p.extent, _extra(p)): p for p in partial if p.kind == Kind.LANES}.values())
-        edge = _narrower(n, lanes, width, n)
-        rows = _full([x for x in partial if x.kind == Kind.ROWS])
-        if lanes and rows and not masks and not any(isinstance(x, For) and x.kind not in LOCKSTEP for x in walk(n.body)):
-            edge = If(_full(lanes), (_filled(n, (Kind.LANES,), steady),), (edge,))
-        if lanes and rows and not rows_lie_apart(nest, n):  # loops around are cut where rows are missing
+        rows = [x for x in partial if x.kind == Kind.ROWS]
+        apart = rows_lie_apart(nest, n)
+        beyond = n if lanes and apart else _shorter(n, rows)
+        edge = _narrower(beyond, lanes, width, beyond)
+        wide = _filled(n, (Kind.LANES,), steady)
+        if lanes and rows and not apart:  # loops around are cut where rows are missing
+            if not masks and not _has_serial(n):
+                edge = If(_full(lanes), (wide,), (edge,))
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
-            return If(rows, (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
+            return If(_full(rows), (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
+        if lanes and rows:
+            edge = If(_full(lanes), (_shorter(wide, rows),), (edge,))
     return If(tests, (_filled(n, LOCKSTEP, steady),), (edge,))
+
+
+def _shorter(n: Node, rows: list[For]) -> Node:
+    """`n` where some of the loops `rows` are missing: if these are one loop, at most all but one run, and no more are written."""
+    indices = {x.index for x in rows}
+    found = {(x.upper, x.extent): x for x in walk((n,)) if isinstance(x, For) and x.index in indices}
+    if not _has_serial(n) or len(indices) != 1 or len(found) != 1:
+        return n
+    (x,) = found.values()
+    most = (x.extent or 0) - 1
+    return _narrowed(n, x.index, most, quasi("min", affine(most), *_extra(x))) if most > 0 else n
+
+
+def _has_serial(n: Node) -> bool:
+    return any(isinstance(x, For) and x.kind not in LOCKSTEP for x in walk((n,)))
 
 
 def _full(partial: list[For]) -> tuple[Affine, ...]:

@@ -25,21 +25,25 @@ from polyop.codegen.apart import rows_lie_apart
 from polyop.codegen.ends import settled
 from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, bounds, loads, names, substitute
 from polyop.ir.expr import rebuild as rebuild_expr
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Space, Store, children, rebuild, walk
+from polyop.ir.idle import idle_without
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Space, Store, children, rebuild, stores, walk
 
 Body = tuple[Node, ...]
 Ends = Mapping[str, tuple[Affine, Affine]]
 
 
-def unguard(nest: LoopNest) -> LoopNest:
-    """`nest` with such guards asked before each tile that holds a serial loop."""
+def unguard(nest: LoopNest, strict: bool = False) -> LoopNest:
+    """`nest` with such guards asked before each tile that holds a serial loop.
+
+    strict   whether no product with 0 may be left out
+    """
     def go(body: Body) -> Body:
-        return tuple(_tile(nest, n) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)
+        return tuple(_tile(nest, n, strict) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)
 
     return replace(nest, body=go(nest.body))
 
 
-def _tile(nest: LoopNest, n: For) -> Node:
+def _tile(nest: LoopNest, n: For, strict: bool) -> Node:
     """The tile `n`, with a test before it if there is something to ask."""
     inside = [f for f in (n, *walk(n.body)) if isinstance(f, For)]
     if all(f.kind in LOCKSTEP for f in inside) or _is_seldom(n):
@@ -49,8 +53,8 @@ def _tile(nest: LoopNest, n: For) -> Node:
     own = {f.index for f in inside}
     asked = [(t, {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}) for t, ends in _tests(n, {})]
     varying = {t for t, free in asked if names(t) & (own - free.keys())}
-    steps = _steps(n, frozenset()) if _is_turned(nest, n) else n
-    return steps if steps != n else _asked(n, [(t, free) for t, free in asked if t not in varying])
+    steps = _steps(n, strict) if _is_turned(nest, n) else n
+    return steps if steps != n else _asked(n, [(t, free) for t, free in asked if t not in varying], strict)
 
 
 def _is_turned(nest: LoopNest, n: For) -> bool:
@@ -84,7 +88,7 @@ def _loops(body: Body) -> bool:
     return any(isinstance(f, For) and f.kind not in LOCKSTEP for f in walk(body))
 
 
-def _asked(n: For, asked: list[tuple[Affine, Ends]]) -> Node:
+def _asked(n: For, asked: list[tuple[Affine, Ends]], strict: bool) -> Node:
     """`n` with the tests `asked`, each for all between its ends, before it, where that can be said and may hold."""
     inner = {t for t, ends in asked if any(not isinstance(a, str) and names(affine(a)) & ends.keys() for a, _ in t.terms)}
     known = frozenset(t for t, _ in asked) - inner
@@ -93,7 +97,7 @@ def _asked(n: For, asked: list[tuple[Affine, Ends]]) -> Node:
         return n
     if len(tests) == 1 and {*tests} == {t for t, _ in asked}:  # there is nothing else to ask: all of the tile is beyond
         return If(tests, (_without(n, known),), (settled(n, Test(tests), False),))
-    return If(tests, (_without(n, known),), (_steps(n, frozenset()),))
+    return If(tests, (_without(n, known),), (_steps(n, strict),))
 
 
 def _together(asked: Iterable[tuple[Affine, Ends]]) -> tuple[Affine, ...]:
@@ -104,17 +108,39 @@ def _together(asked: Iterable[tuple[Affine, Ends]]) -> tuple[Affine, ...]:
     return tuple(t + c for t, c in least.items())
 
 
-def _steps(n: Node, around: frozenset[str]) -> Node:
-    """`n`, with a test before each innermost serial loop whose guards depend on nothing but rows in it, and no loop `around`."""
+def _steps(n: Node, strict: bool, around: frozenset[str] = frozenset()) -> Node:
+    """`n`, with tests before each innermost serial loop: whether it does anything, and whether all rows are inside.
+
+    around   the loops in lock step around it, on which neither may depend, nor the second on lanes inside
+    """
     inside = [f for f in walk((n,)) if isinstance(f, For)]
     if not isinstance(n, For) or n.kind in LOCKSTEP or any(f.kind not in LOCKSTEP for f in inside[1:]):
         around = around | {n.index} if isinstance(n, For) and n.kind in LOCKSTEP else around
-        return rebuild(n, lambda body: tuple(_steps(x, around) for x in body))
+        return rebuild(n, lambda body: tuple(_steps(x, strict, around) for x in body))
+    varying = {f.index for f in inside} | around
+    needed = tuple(sorted((t for t in _needed(n, strict) if _is_plain(t) and not names(t) & varying), key=str))
+    if needed:
+        return If(needed, (_inside(_without(n, frozenset(needed)), inside, around),))
+    return _inside(n, inside, around)
+
+
+def _needed(n: For, strict: bool) -> frozenset[Affine]:
+    """Tests of which one that is < 0 is enough for `n` to do nothing."""
+    each = [idle_without(s, strict) for s in stores((n,))]
+    return frozenset[Affine].intersection(*each) if each else frozenset()
+
+
+def _inside(n: Node, inside: list[For], around: frozenset[str]) -> Node:
+    """The loop `n`, asked about once if its guards depend on nothing but rows in it."""
     rows = {f.index for f in inside if f.kind == Kind.ROWS}
     asked, own = _tests(n, {}), {f.index for f in inside} - rows | around
-    if not asked or any(names(t) & own or not all(isinstance(a, str) for a, _ in t.terms) for t, _ in asked):
+    if not asked or any(names(t) & own or not _is_plain(t) for t, _ in asked):
         return n
     return If(_together(asked), (_without(n, frozenset(t for t, _ in asked)),), (n,))
+
+
+def _is_plain(t: Affine) -> bool:
+    return all(isinstance(a, str) for a, _ in t.terms)
 
 
 def _tests(n: Node, ends: Ends) -> list[tuple[Affine, Ends]]:

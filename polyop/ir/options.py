@@ -23,9 +23,9 @@ FLAT = 8  # terms at most of sums whose results take longer to write than to com
 class Options:
     """How to compile.
 
-    numerics   "fast": reductions may be reassociated, `a*b + c` contracted, and numbers below 2^-126 be 0 in sums of products of
-               bf16; "tf32": on GPUs whose matrix units take f32 so, products are of numbers rounded to 11 bits, and sums of f32;
-               elsewhere the same as "fast"; "strict": source order and rounding
+    numerics   "fast": reductions may be reassociated, `a*b + c` contracted, products with the 0 of `else 0` left out of sums, and
+               numbers below 2^-126 be 0 in sums of products of bf16; "tf32": on GPUs whose matrix units take f32 so, products are
+               of numbers rounded to 11 bits, and sums of f32; elsewhere the same as "fast"; "strict": source order and rounding
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     special    whether sizes that other tiles suit better (few rows, short rows, sizes of 1) get a kernel of their own when calls

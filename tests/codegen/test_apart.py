@@ -53,9 +53,9 @@ def test_rows_lie_apart_unless_their_distance_is_a_number_or_they_share_what_the
     assert rows_lie_apart(n, tile_of(n)) is apart
 
 
-@pytest.mark.parametrize(("n", "copies"), [(APART, 3), (SIDE_BY_SIDE, 5)])
+@pytest.mark.parametrize(("n", "copies"), [(APART, 4), (SIDE_BY_SIDE, 5)])
 def test_edges_have_copies_for_missing_rows_only_where_these_cost_something(n, copies):
-    """The full tile, and edges of one vector of 16 and of two: for all rows and for some, or for any."""
+    """The full tile, and edges of one vector of 16 and of two: for all rows and for some, or for any, and one of all lanes."""
     cut = split_full_tiles(n, 16)
     assert sum(isinstance(x, For) and x.index == "k" for x in walk(cut.body)) == copies
     assert difference(n, cut, isl.Set("[M, N, K] -> { : M >= 0 and N >= 0 and K >= 0 }")) is None
@@ -66,3 +66,11 @@ def test_edges_of_any_number_of_rows_compute_the_same(target):
     k = compiled(split_full_tiles(APART, target.lanes(4)), target)
     for sizes in ((1, 1, 1), (2, 31, 3), (3, 32, 4), (4, 33, 2), (5, 65, 1), (7, 16, 5), (3, 64, 0), (0, 7, 2)):
         check(APART, dict(zip("MNK", sizes, strict=True)), target, kernel=k)
+
+
+def test_where_rows_are_missing_one_less_is_written():
+    """Of tiles of three rows those of all lanes have two, if they are not full; where lanes are missing there may be three."""
+    cut = split_full_tiles(APART, 16)
+    tiles = [x for x in walk(cut.body) if isinstance(x, For) and x.index == "n_v"]
+    found = {(x.is_full, y.extent, y.is_full) for x in tiles for y in walk(x.body) if isinstance(y, For) and y.index == "m_p"}
+    assert found == {(True, 3, True), (True, 2, False), (False, 3, False)}

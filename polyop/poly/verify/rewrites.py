@@ -15,6 +15,7 @@ read from the front; the rules are few, and know no rewrite by name:
     an `if` of data         tests registers that nothing here writes: each branch, and what follows if need be, against the same
                             of `before`, with the truth of the test in its place in both
     what stores nothing     (hints, loops around them, what never runs) is left out
+    what changes nothing    in `before`, since what it reads is not there, and it reduces by its own identity, may be left out
 
 A parallel loop may become a serial one, whose order is one of those that were proved; lock step remains, in as few copies
 as exist. So what was proved of loops that do not meet themselves in memory holds of the new ones: they have the same
@@ -32,6 +33,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const, Expr, expr_names, loads
 from polyop.ir.loops import For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children, rebuild, sign, stores
 from polyop.ir.module import Proof
+from polyop.poly.verify.idle import is_idle
 from polyop.poly.verify.known import Known, nothing_but
 from polyop.poly.verify.ranges import Body, least, misplaced, on_grid, range_of, runs, runs_like
 from polyop.poly.verify.same import brief
@@ -42,12 +44,15 @@ CLAIM = "the rewritten loops do what the proved loops do"
 STEPS = 50  # of following, for each node: sixteen copies of a body are many
 
 
-def follows(before: LoopNest, after: LoopNest, context: isl.Set) -> Proof:
-    """The claim that `after` does what `before` does, for all sizes in `context`."""
-    return decided(CLAIM, lambda: difference(before, after, context))
+def follows(before: LoopNest, after: LoopNest, context: isl.Set, strict: bool = False) -> Proof:
+    """The claim that `after` does what `before` does, for all sizes in `context`.
+
+    strict   whether a product of floats is not taken for 0 where one factor is
+    """
+    return decided(CLAIM, lambda: difference(before, after, context, strict))
 
 
-def difference(before: LoopNest, after: LoopNest, context: isl.Set) -> str | None:
+def difference(before: LoopNest, after: LoopNest, context: isl.Set, strict: bool = False) -> str | None:
     """The smallest case that shows `after` doing something else, in words; None if there is none.
 
     Raises  UnsupportedError, if that takes too long to find out.
@@ -57,7 +62,7 @@ def difference(before: LoopNest, after: LoopNest, context: isl.Set) -> str | Non
         if a != b:
             return f"the {what} are {', '.join(map(str, b))}, expected {', '.join(map(str, a))}"
     registers = frozenset(b.name for b in before.buffers if b.space == Space.REG)
-    follower = Follower(registers, STEPS * (_count(before.body) + _count(after.body)))
+    follower = Follower(registers, STEPS * (_count(before.body) + _count(after.body)), strict)
     try:
         follower.body(before.body, after.body, nothing_but(before.sizes, context))
     except Differs as found:
@@ -79,6 +84,7 @@ class Follower:
 
     registers: frozenset[str]
     left: int
+    strict: bool
 
     def body(self, before: Body, after: Body, k: Known) -> None:
         """Raises  Differs, if `after` does anything else than `before` where `k` holds."""
@@ -133,7 +139,7 @@ class Follower:
                         self.body(a.other + before[1:], after, k.unless(a.tests))
                         return
                     before = (a.then if truth else a.other) + before[1:]
-                case For(), _ if not runs(a, k):
+                case For(), _ if not runs(a, k) or is_idle(a, k, self.strict):
                     before = before[1:]
                 case _, For() if not runs(b, k):
                     after = after[1:]
