@@ -25,13 +25,14 @@ PAGE = 8  # units of `time` to store an element on a page of its own
 APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
 DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
+MISSING = 1.15  # of the time of a tile with one row less that one takes which may have fewer
 BESIDE = 2  # values of another column that a tile takes where a row of the result is no longer than a vector
 TALLEST_BESIDE = 10  # rows of such a tile: with 12 it is half as fast
 MOST_PAIRED = 7  # vectors of a tile whose lanes run over two columns, and the fewest rows with so many
 FEWEST_PAIRED = 3
 PAIRED = 0.9  # of it, below which lanes over two columns pay, whose results are stored in more pieces
 WORTH = 0.98  # of the time that the target's own tile takes: below that, a kernel for another tile pays
-WORTH_TALLER = 0.99  # the same of a taller one from an L2 of `SLOW`, out of which it reads what is packed less often
+WORTH_TALLER = 1.0  # the same of a taller one from an L2 of `SLOW`, out of which it reads what is packed less often
 
 Tile = tuple[int, int]
 """(rows, vectors)"""
@@ -108,14 +109,17 @@ def matrix_tile() -> Tile:
 def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1, chains: int = 0) -> float:
     """What a step of the depth takes for `rows` and `columns`, in cycles that start one load or half a multiply-add.
 
-    A last tile that is not whole has as few vectors as hold what is left, but all its rows; fewer sums than `chains` wait for
-    themselves, so that they take as long as so many. Without extents: for one element of a whole tile.
+    A last tile that is not whole has as few vectors as hold what is left, and one row less, however many there are; fewer sums
+    than `chains` wait for themselves, so that they take as long as so many. Without extents: for one element of a whole tile.
     """
     r, v = tile
-    down = -(-rows // r) if rows else 1 / r
     whole, rest = divmod(-(-columns // lanes), v) if columns else (1, 0)
-    last = _step(r, rest * second, far, chains) if rest else 0
-    return down * (whole * _step(r, v * second, far, chains) + last) / (1 if columns else v * second)
+
+    def row(height: int) -> float:
+        last = _step(height, rest * second, far, chains) if rest else 0
+        return (whole * _step(height, v * second, far, chains) + last) / (1 if columns else v * second)
+
+    return rows // r * row(r) + (row(r - 1) * MISSING if rows % r else 0) if rows else row(r) / r
 
 
 def _step(rows: int, vectors: int, far: int, chains: int) -> int:
@@ -255,15 +259,18 @@ def fitting_height(t: Target, lanes: int, rows: int, columns: int, known: bool =
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A tile of so many rows, and what a step takes for no vectors, one, ..., and all that it has: see `time`."""
+    """A tile of so many rows, and what a step takes for no vectors, one, ..., and all that it has, and with a row less: see `time`."""
 
     rows: int
     steps: tuple[int, ...]
+    shorter: tuple[int, ...]
 
-    def time(self, rows: int, vectors: int) -> int:
+    def time(self, rows: int, vectors: int) -> float:
         """`time` for `rows` x `vectors`, of which each new size asks several tiles."""
         most = len(self.steps) - 1
-        return -(-rows // self.rows) * (vectors // most * self.steps[most] + self.steps[vectors % most])
+        whole, rest = divmod(vectors, most)
+        last = whole * self.shorter[most] + self.shorter[rest] if rows % self.rows else 0
+        return rows // self.rows * (whole * self.steps[most] + self.steps[rest]) + last * MISSING
 
 
 @lru_cache(maxsize=256)
@@ -275,7 +282,8 @@ def _tiles(t: Target, lanes: int, down: int | None, along: int | None, tallest: 
     """
     def timed(tile: Tile) -> _Timed:
         r, most = tile
-        return _Timed(r, (0, *(_step(r, v, 1, t.fma_chains) for v in range(1, most + 1))))
+        steps, shorter = ((0, *(_step(height, v, 1, t.fma_chains) for v in range(1, most + 1))) for height in (r, r - 1))
+        return _Timed(r, steps, shorter)
 
     found = []
     for height in range(tallest, shortest - 1, -1):
