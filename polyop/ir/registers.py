@@ -259,7 +259,7 @@ def fitting_height(t: Target, lanes: int, rows: int, columns: int, known: bool =
 
 @dataclass(frozen=True, slots=True)
 class _Timed:
-    """A tile of so many rows, and what a step takes for no vectors, one, ..., and all that it has, and with a row less: see `time`."""
+    """A tile of so many rows, and what a step takes for no vectors, one, ..., and all that it has; `shorter`: with a row less."""
 
     rows: int
     steps: tuple[int, ...]
