@@ -6,13 +6,18 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
 from polyop.ir.loops import Buffer, Kind, Space
-from polyop.ir.target import NARROW, NEAR
+from polyop.ir.target import LINE, NARROW, NEAR
 from polyop.poly.build import Axes
 from polyop.poly.contract import ALL, TILES
 from polyop.poly.packedtile import Bands, Tile
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, ends, is_window, iterators_of
 from polyop.poly.strides import spacing
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, bands
+
+EIGHTH = 8
+"""Of a row of a copy may be between it and the next."""
+SOME = 64
+"""Rows of a copy at a time where a square has half a line of each: its other half is written before caches lose it."""
 
 
 def pack_right(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tuple[Bands, Bands]:
@@ -82,7 +87,8 @@ def pack_left(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tu
     """What copies a block of the left operand, before the blocks of columns."""
     s = t.s
     assert s.row is not None
-    dims = (*((t.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), t.extent(s.row)), 1), *t.deep(other_k))
+    *inside, (along, unit) = t.deep(other_k)
+    dims = (*((t.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), t.extent(s.row)), 1), *inside, (_apart(t, along), unit))
     t.b.buffer(Buffer(t.name_beside("left"), t.c.lefts[0].dtype, dims, Space.WORK, private=not shares_left(t)))
     pool = (s.row, *other_m, *t.c.having(CONTRACTED))
     source = t.unit_of(t.c.lefts[0], pool)
@@ -93,6 +99,14 @@ def pack_left(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tu
         tiles = {c.name for axis in t.axes.values() for c in axis.coords} - {*t.loops(other_m)}
         t.b.kinds |= {c: (Kind.PARALLEL, None) for c in loops if c not in tiles and c not in t.b.kinds}
     return bands(loops, name)
+
+
+def _apart(t: Tile, along: Affine) -> Affine:
+    """How far rows of `along` elements lie apart: up to a line more, an eighth at most.
+
+    A block's depth is a power of two, and rows so far apart would share a few sets of each cache.
+    """
+    return along + quasi("min", affine(LINE // t.c.lefts[0].dtype.bytes_), quasi("div", along, affine(EIGHTH)))
 
 
 def left_place(t: Tile, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> Load:
@@ -154,6 +168,7 @@ class _Copy:
              blocks, rows along `source` and lanes along `lane`, and the emitter transposes them in registers
     keep     coordinates of `lane` that stay tile coordinates of the copy
     axes     those of the copy, if they are not the tiles'
+    blocks   its loop over some rows at a time, if it has one
     """
 
     def __init__(self, p: Tile, load: Load, pool: tuple[str, ...], lane: str, source: str | None,
@@ -164,6 +179,7 @@ class _Copy:
         self.pool = tuple(i for i in self.used if i in pool)
         self.is_apart = axes is not None
         self.axes = {p.own[i]: (axes or p.axes)[p.own[i]] for i in self.used}
+        self.blocks: tuple[str, ...] = ()
         vector = p.s.vector
         if p.s.across in used and not p.s.fuse_pack:  # there the copy has no rows that run in lock step
             q = p.own[p.s.across]
@@ -178,6 +194,9 @@ class _Copy:
                 axis = self.axes[q]
                 stay = tuple(c for c in axis.coords if c.step > 1 and (p.is_around(c.name) or c.name in keep))
                 cap = stay[-1].step if stay else None
+                if i == source and lane == p.s.depth and p.plan.target.across and (cap or SOME) % SOME == 0:
+                    self.blocks = (f"{q}_b",)
+                    stay, cap = (*stay, Coord(f"{q}_b", SOME, cap)), SOME
                 # threads share the squares of the left operand, but not those of the right one
                 letter = "w" if size != vector else "z" if i == lane == p.s.depth else "x"
                 square = Coord(f"{q}_{letter}", size, cap)
@@ -222,8 +241,8 @@ class _Copy:
                  for i in self.pool if i not in exclude}
         if self.source is not None and self.source in inner:
             inside = [inner[self.source].pop(), inner[self.lane].pop()]
-            around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i]]
-            return (*inner[self.lane], *around, *inside)
+            around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i] if c not in self.blocks]
+            return (*self.blocks, *inner[self.lane], *around, *inside)
         inside = [inner[self.lane].pop()]
         fine = [c for c, _ in p.fine if self.lane != p.s.depth]
         around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i] if c not in fine]

@@ -11,7 +11,7 @@ from polyop.ir.interpret import interpret
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.span import Source
-from polyop.ir.target import target
+from polyop.ir.target import Target, target
 from polyop.poly.middle import Middle, lower, scop_of
 from polyop.poly.verify import first_failure, prove
 
@@ -70,11 +70,11 @@ def op_of(text: str) -> Op:
 
 
 def middle(text: str, rung: str, options: Options | None = None, units: dict[str, int | None] | None = None,
-           fold: bool = True) -> Middle:
+           fold: bool = True, t: Target = V4) -> Middle:
     op = op_of(text)
     layout = Layout(tuple((t.name, (units or {}).get(t.name, len(t.shape) - 1 if t.shape else None))
                           for t in op.tensors if t.role != "temp"))
-    return lower(scop_of(op), layout, V4, options or Options(), rung, fold)
+    return lower(scop_of(op), layout, t, options or Options(), rung, fold)
 
 
 def run(m: Middle, sizes: dict[str, int]) -> tuple[dict[str, np.ndarray], np.ndarray]:

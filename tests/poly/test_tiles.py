@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop.ir.expr import loads
+from polyop.ir.expr import evaluate, loads
 from polyop.ir.loops import stores, structure, walk
 from polyop.ir.options import SHORT, TURNED, Layout, Options
 from polyop.ir.target import target
@@ -60,6 +60,20 @@ def test_threads_share_the_copy_of_the_left_operand_of_a_product():
     m = middle(text, "tuned", Options(threads=True))
     expected = "m_c(k_c(k_z:parallel(m_x:parallel(m_s:rows(k_l:lanes(S0_left)))) n_c:parallel("
     assert proved(m) and structure(m.nest.body).startswith(expected)
+
+
+@pytest.mark.parametrize("t", [V3, V4], ids=lambda t: t.arch)
+def test_rows_of_a_copy_lie_no_power_of_two_apart_and_are_written_some_at_a_time_where_squares_are_half_a_line(t):
+    text = "op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }"
+    m = middle(text, "tuned", t=t)
+    left = m.nest.buffer("C_S0_left")
+    apart = {k: evaluate(left.dims[-1][0], {"K": k, "M": 1, "N": 1}) for k in (1, 8, 64, 100, 128, 4096)}
+    assert proved(m) and apart == {1: 1, 8: 9, 64: 72, 100: 112, 128: 144, 4096: apart[4096]} and apart[4096] % 256 == 16
+    some = "k_c(m_b(k_z(m_x(m_s:rows(k_l:lanes(S0_left)))))" if t is V3 else "k_c(k_z(m_x(m_s:rows(k_l:lanes(S0_left))))"
+    assert some in structure(m.nest.body)
+    for sizes in ({"M": 1, "N": 1, "K": 1}, {"M": 63, "N": 5, "K": 7}, {"M": 64, "N": 9, "K": 9}, {"M": 65, "N": 3, "K": 8}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"].T.astype(float) @ arrays["B"].astype(float), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize(("shape", "right"), [("24, E, N", "a, e, n"), ("E, N, 24", "e, n, a")])
