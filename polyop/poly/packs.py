@@ -88,7 +88,8 @@ def pack_left(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> tu
     s = t.s
     assert s.row is not None
     *inside, (along, unit) = t.deep(other_k)
-    dims = (*((t.extent(i), 1) for i in other_m), (quasi("min", affine(s.mc), t.extent(s.row)), 1), *inside, (_apart(t, along), unit))
+    rows = quasi("min", affine(s.mc), t.extent(s.row))
+    dims = (*((t.extent(i), 1) for i in other_m), (rows, 1), *inside, (_apart(t, along), unit))
     t.b.buffer(Buffer(t.name_beside("left"), t.c.lefts[0].dtype, dims, Space.WORK, private=not shares_left(t)))
     pool = (s.row, *other_m, *t.c.having(CONTRACTED))
     source = t.unit_of(t.c.lefts[0], pool)
