@@ -178,13 +178,18 @@ def names(x: Affine) -> frozenset[str]:
     if len(x.terms) == 1 and isinstance(x.terms[0][0], str):
         return frozenset((x.terms[0][0],))  # as most have
     found: set[str] = set()
+    add_names(x, found)
+    return frozenset(found)
+
+
+def add_names(x: Affine, found: set[str]) -> None:
+    """The same, added to those that are `found`."""
     for atom, _ in x.terms:
         if isinstance(atom, str):
             found.add(atom)
         else:
             for a in atom.args:
-                found |= names(a)
-    return frozenset(found)
+                add_names(a, found)
 
 
 def is_count(x: Affine) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 
-from polyop.ir.affine import Affine, Atom, Quasi, affine, bounds, evaluate, is_count, names, quasi, substitute, volume
+from polyop.ir.affine import Affine, Atom, Quasi, add_names, affine, bounds, evaluate, is_count, names, quasi, substitute, volume
 from polyop.ir.dtypes import BOOL, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.span import Span
@@ -226,7 +226,26 @@ def affines(e: Expr) -> Iterator[Affine]:
 
 def expr_names(e: Expr) -> frozenset[str]:
     """The iterators and sizes that occur anywhere in `e`."""
-    return frozenset[str]().union(*map(names, affines(e)))
+    found: set[str] = set()
+    stack = [e]
+    while stack:  # as `loads` goes
+        top = stack.pop()
+        if isinstance(top, Apply):
+            stack += top.args
+        elif isinstance(top, Load):
+            for p in top.index:
+                if isinstance(p, Affine):
+                    add_names(p, found)
+                else:
+                    stack.append(p)
+            for t in top.guard:
+                add_names(t, found)
+        elif isinstance(top, Number):
+            add_names(top.value, found)
+        elif isinstance(top, Test):
+            for t in top.tests:
+                add_names(t, found)
+    return frozenset(found)
 
 
 def is_affine_condition(e: Expr) -> bool:
