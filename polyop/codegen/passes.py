@@ -45,7 +45,7 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400, masks: bool 
         for p in [0, min(6, M - m)) (rows 6) { S }   becomes
         if M - m - 6 >= 0 { for p in [0, 6) (rows 6) { S } } else { for p in [0, min(6, M - m)) (rows 6) { S } }
 
-    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Where all lanes are there and
+    A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16, not four. Where all lanes are there and
     rows are missing, one row less is written: of 7 rows four and three take no time for an eighth. Where rows that are missing
     cost something (`apart.py`) they are asked for before that, else one edge is for any number of rows. This ladder is left out
     where the body, written for every copy of rows and vectors, has more than `copies` stores, and where the emitter takes vectors
