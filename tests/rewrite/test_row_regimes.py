@@ -10,7 +10,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.options import Options
 from polyop.ir.span import Source
-from polyop.ir.target import BY_NAME
+from polyop.ir.target import BY_NAME, LINE
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.rewrite.row_regimes import LONG
@@ -18,6 +18,7 @@ from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.tile_regimes import has_strip
 
 AVX512 = BY_NAME["x86:x86-64-v4"]
+AVX2 = BY_NAME["x86:x86-64-v3"]
 MATMUL = instantiate(parse(Source("<test>", """
 op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }
 """)), "f")
@@ -74,6 +75,20 @@ def test_running_sums_of_enough_rows_that_stay_in_a_cache_go_abreast(body, rows,
     found = regime(regimes_of(op), {"M": rows, "N": columns}, Options(), AVX512)
     assert found == replace(Options(), abreast=abreast)
     assert any("running sums" in k for k in kinds(op)) is bool(find_abreast(op))
+
+
+def test_columns_are_tall_where_their_lines_fall_on_each_other_in_more_ways_than_l2_has():
+    turned = instantiate(parse(Source("<test>", "op f(X: f32[R, C]) -> (Y: f32[C, R]) { Y[c, r] = X[r, c] }")), "f")
+
+    def is_tall(ways: int, rows: int, bytes_: int) -> bool:
+        """Of columns of `rows` elements in rows of `bytes_`."""
+        t = replace(AVX2, l2=512 << 10, l2_ways=ways)
+        return regime(regimes_of(turned), {"R": rows, "C": bytes_ // 4}, Options(), t).tall
+
+    assert [is_tall(8, r, 64 << 10) for r in (2, 3)] == [False, True]  # three are more than a third of eight
+    assert [is_tall(16, r, 64 << 10) for r in (5, 6)] == [False, True]
+    assert [is_tall(2, r, 256 << 10) for r in (0, 1)] == [False, True]
+    assert not is_tall(8, 99, (64 << 10) + LINE) and AVX2.l2_ways == 8
 
 
 def test_a_sum_along_the_last_index_has_no_strips():
