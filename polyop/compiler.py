@@ -19,7 +19,7 @@ from typing import TypeVar
 from polyop.codegen import cuda, hip, x86
 from polyop.codegen.ctext import with_head
 from polyop.forms import Form, attempts, before_scop, rounded, why_in_several
-from polyop.ir.errors import InternalError, UnsupportedError, UserError
+from polyop.ir.errors import InternalError, RegistersError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Binary, Module, Proof
 from polyop.ir.op import Op
@@ -118,13 +118,13 @@ def _climbed_down(a: _Asked) -> Compiled | None:
     if _may_be_rewritten(a) and a.options.rung == "tuned" and a.options.regime == "positive":
         jobs = _noted(a, "in parts", lambda: a.rec.stage("scop", apart, a.op, cut, a.layout))
         if jobs:
-            made = _tried(a, "tuned", Way(), jobs)
-            if isinstance(made, Compiled):
+            made = _on_rung(a, "tuned", jobs)
+            if made:
                 return made
             a.notes.append("steps that differ in numbers alone are compiled one by one")
     for job, rungs in _forms(a, cut):
         for rung in rungs:
-            found = _on_rung(a, rung, job)
+            found = _on_rung(a, rung, (job,), spills=rungs[-1] == RUNGS[-2])
             if found:
                 return found
     return None
@@ -155,11 +155,14 @@ def _job(a: _Asked, form: Form) -> Job:
     return Job(a.rec.stage("scop", scop_of, form.op), a.layout, tiled=form.tiled, inside=form.inside, is_block=form.is_block)
 
 
-def _on_rung(a: _Asked, rung: str, job: Job) -> Compiled | None:
-    """The kernel of one rung, with as much as is proved of what is proposed there; None if there is none so."""
+def _on_rung(a: _Asked, rung: str, jobs: tuple[Job, ...], spills: bool = False) -> Compiled | None:
+    """The kernel of one rung, with as much as is proved of what is proposed there; None if there is none so.
+
+    spills  whether registers may be too few, since what follows is slower than that
+    """
     way: Way | None = Way() if rung in _FUSED else PLAIN
-    while way:
-        made = _tried(a, rung, way, (job,))
+    while way and (spills or not way.spills):
+        made = _tried(a, rung, way, jobs)
         if isinstance(made, Compiled):
             return made
         way = made
@@ -171,6 +174,10 @@ def _tried(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled | 
     a.rec.text("scop", *(j.scop for j in jobs))
     try:
         return _noted(a, f"on rung {rung}", lambda: _kernel(a, rung, way, jobs))
+    except RegistersError as error:
+        roomier = way.roomier(error.missing, a.target)
+        a.notes.append(f"on rung {rung} with {roomier}, since {error}")
+        return roomier
     except NotProvedError as error:
         a.notes.append(f"not on rung {rung}{', folded' if way.fold else ''}: {error}")
         if error.plainer is None and not is_undecided(error.failed):  # else it is a limit of the checker's
@@ -182,10 +189,10 @@ def _noted(a: _Asked, where: str, stage: Callable[[], T]) -> T | None:
     """What `stage` makes; None if it cannot, with a note that says why. Plainer loops may do without what is broken."""
     try:
         return stage()
+    except (RegistersError, NotProvedError, UserError, RecursionError, MemoryError):
+        raise
     except UnsupportedError as error:
         a.notes.append(f"not {where}: {error}")
-    except (NotProvedError, UserError, RecursionError, MemoryError):
-        raise
     except Exception as error:  # a bug of ours: plainer loops follow, and the log has it
         what = str(error) if isinstance(error, InternalError) else f"{type(error).__name__}: {error}"
         a.notes.append(f"not {where}: {what}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from polyop.codegen.lower import kept, rewritten
 from polyop.codegen.verify import verify as verify_nest
@@ -29,10 +29,24 @@ LOG = logging.getLogger("polyop")
 
 @dataclass(frozen=True, slots=True)
 class Way:
-    """What may be proposed on a rung: storage that is folded, recurrences in time tiles."""
+    """What may be proposed on a rung: storage that is folded, recurrences in time tiles.
+
+    spare   registers that tiles leave free beside those that they are known to need
+    spills  whether values may go to memory and back, since no tile leaves enough
+    """
 
     fold: bool = True
     skew: bool = True
+    spare: int = 0
+    spills: bool = False
+
+    def roomier(self, missing: int, target: Target) -> Way:
+        """The way after this one, whose loops want for `missing` registers: with more to spare, at last with all and memory."""
+        spare = max(2 * self.spare, self.spare + missing)
+        return replace(self, spare=spare) if 2 * spare < target.registers else replace(self, spare=0, spills=True)
+
+    def __str__(self) -> str:
+        return "some vectors in memory" if self.spills else f"{self.spare} registers to spare" if self.spare else "all registers"
 
 
 PLAIN = Way(False, False)
@@ -68,10 +82,11 @@ class Made:
 class NotProvedError(Exception):
     """A claim about a nest failed; `plainer`: the way without what was only proposed, the last of it first, if anything was."""
 
-    def __init__(self, failed: Proof, made: Middle) -> None:
+    def __init__(self, failed: Proof, made: Middle, way: Way) -> None:
         super().__init__(f"not proved: {failed}{', in time tiles' if made.has_skews else ''}")
         self.failed = failed
-        self.plainer = Way(skew=False) if made.has_skews else PLAIN if made.has_folds else None
+        less = {"skew": False} if made.has_skews else {"fold": False, "skew": False} if made.has_folds else None
+        self.plainer = replace(way, **less) if less else None
 
 
 def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: Recorder,
@@ -79,10 +94,10 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     """The nest of a job on a rung, proved and rewritten.
 
     early   is told the nest that will be emitted, if all that follows is proved, so that work on it may begin meanwhile
-    Raises  NotProvedError; UnsupportedError, if this rung cannot do it.
+    Raises  NotProvedError; RegistersError, if this way takes too many; UnsupportedError, if this rung cannot do it.
     """
     lowered = lower_in_block if job.is_block else lower
-    middle: Middle = rec.stage("loops", lowered, job.scop, job.layout, target, options, rung, way.fold, way.skew)
+    middle: Middle = rec.stage("loops", lowered, job.scop, job.layout, target, options, rung, way.fold, way.skew, way.spare)
     if job.tiled:
         _require_tiles(middle.nest, job.tiled.made)
     _require_inside(middle.nest, job.inside)
@@ -90,8 +105,8 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     rec.text("tiles", *middle.programs, between="\n\n")
     rec.text("loops", middle.nest)
     on_cpu, strict = target.family == "x86", options.numerics == "strict"
-    nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target)
-    final = rec.stage("final", rewritten, nest, target, strict) if on_cpu else nest
+    nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target, way.spills)
+    final = rec.stage("final", rewritten, nest, target, strict, way.spills) if on_cpu else nest
     if not options.check:
         return Made(job, middle, nest, final, (), ())
     if early:
@@ -103,11 +118,11 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     rec.text("proofs", *proofs)
     failed = first_failure(proofs)
     if failed:
-        raise NotProvedError(failed, middle)
+        raise NotProvedError(failed, middle, way)
     if not on_cpu:
         return Made(job, middle, nest, nest, proofs, ())
     if nest is not given:
-        final = rec.stage("final", rewritten, nest, target, strict)
+        final = rec.stage("final", rewritten, nest, target, strict, way.spills)
     context = middle.scop.context.intersect(middle.context)
     proof = rec.stage("proofs", follows, nest, final, context, strict)
     if proof.holds:

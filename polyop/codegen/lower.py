@@ -23,23 +23,23 @@ from polyop.ir.options import Options
 from polyop.ir.target import USUAL_HINTS, Hints, Target
 
 
-def kept(nest: LoopNest, target: Target) -> LoopNest:
+def kept(nest: LoopNest, target: Target, spills: bool = False) -> LoopNest:
     """`nest` with values kept in registers from one iteration to the next: the last change that is proved like the nest itself.
 
-    Raises  UnsupportedError, if the target has too few registers or a loop is of a kind it cannot run.
+    Raises  UnsupportedError, if a loop is of a kind the target cannot run; RegistersError, if not `spills` and it has too few.
     """
-    verify(nest, target)
+    verify(nest, target, spills)
     new = carry(stream_outputs(nest), vector_width(declamp(nest), target))
-    return verify(new, target) if new.buffers != nest.buffers else new
+    return verify(new, target, spills) if new.buffers != nest.buffers else new
 
 
-def rewritten(nest: LoopNest, target: Target, strict: bool = False) -> LoopNest:
+def rewritten(nest: LoopNest, target: Target, strict: bool = False, spills: bool = False) -> LoopNest:
     """What is emitted for `nest`: the same stores in the same order, but for those that change nothing, in other loops and tests.
 
     strict  whether a product of floats with 0 may be no number
-    Raises  UnsupportedError, if the target has too few registers for it.
+    Raises  RegistersError, if not `spills` and the target has too few registers for it.
     """
-    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks, strict), target)
+    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks, strict), target, spills)
 
 
 def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool = True, strict: bool = False) -> LoopNest:

@@ -8,7 +8,7 @@ from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.pairs import paired
 from polyop.codegen.rolled import on_stack
 from polyop.codegen.vecmath.table import computes
-from polyop.ir.errors import InternalError, UnsupportedError, assert_never
+from polyop.ir.errors import InternalError, RegistersError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
 from polyop.ir.loops import (
     LOCKSTEP,
@@ -30,10 +30,11 @@ from polyop.ir.registers import on_the_way
 from polyop.ir.target import Target
 
 
-def verify(nest: LoopNest, target: Target) -> LoopNest:
-    """`nest` itself.
+def verify(nest: LoopNest, target: Target, spills: bool = False) -> LoopNest:
+    """`nest` itself; `spills`: what registers have no room for may go to memory and back.
 
-    Raises  InternalError for a nest that means nothing; UnsupportedError for one that this target cannot run.
+    Raises  InternalError for a nest that means nothing; UnsupportedError for one that this target cannot run, RegistersError if
+            only since it has too few registers.
     """
     _scopes(nest, nest.body, frozenset(nest.sizes), frozenset(), frozenset(), bool(target.warp))
     _whole_registers(nest)
@@ -41,8 +42,9 @@ def verify(nest: LoopNest, target: Target) -> LoopNest:
     aside, _ = on_stack(nest, target)
     written = paired(nest, width)
     for n in _tiles(written.body):
-        if (need := pressure(written, n, width, aside)) > target.registers:
-            raise UnsupportedError(f"the tile at {n.index} keeps {need} vectors live; {target.name} has {target.registers}")
+        if not spills and (need := pressure(written, n, width, aside)) > target.registers:
+            text = f"the tile at {n.index} keeps {need} vectors live; {target.name} has {target.registers}"
+            raise RegistersError(text, need - target.registers)
     return nest
 
 

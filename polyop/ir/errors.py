@@ -4,6 +4,7 @@
       UserError          the text, an argument or a file is wrong; carries a Diagnostic
         CallError        a call's arguments do not fit the operator
       UnsupportedError   legal, but this target or strategy cannot do it; says why
+        RegistersError   the target has too few registers for it, which smaller tiles may leave
       LegalityError      a transformation was refused; carries a witness
       InternalError      a bug of polyop; names the stage
 """
@@ -89,6 +90,14 @@ class CallError(UserError):
 
 class UnsupportedError(PolyopError):
     """Legal, but not possible here; the text says why."""
+
+
+class RegistersError(UnsupportedError):
+    """More vectors are live than the target has registers, by `missing` of them."""
+
+    def __init__(self, message: str, missing: int) -> None:
+        super().__init__(message)
+        self.missing = missing
 
 
 class LegalityError(PolyopError):

@@ -48,20 +48,22 @@ def register_tile(t: Target, lanes: int, rows: int | None = None, columns: int |
     Dot products use what they load several times as fast, and the right operand comes from L2: its vectors count as `FAR`. Where
     one of their operands is flipped, each column has one more sum, beside it the constant that this is a sum with; tiles of words
     that fill all registers but one lost to smaller ones. An instruction that does not add leaves a product in a register, and
-    sums wait for nothing but an addition.
+    sums wait for nothing but an addition. `spare` registers hold what is computed on the way to a sum, in which time fewer sums
+    than chains do.
 
     Raises  UnsupportedError, if there is none.
     """
     if d and not d.instruction.adds:
         kept, more, chains = 1, 2, 1
     else:
-        kept, more = (2, 3) if d and d.owes else (1, 3) if d and (d.steps == 2 or d.flipped) else (1, 1 + spare)
+        kept, more = (2, 3) if d and d.owes else (1, 3) if d and (d.steps == 2 or d.flipped) else (1, 1)
         chains = t.fma_chains
     single = max(TALLEST, t.fma_chains) + 1  # of one vector, more rows than chains gain nothing beside their addresses
     tall = t.registers if second > 1 or d else single
-    legal = [(r, v) for v in range(1, most + 1)
-             for r in (range(height, height + 1) if height else range(1, t.registers if v > 1 else tall))
-             if (r + kept) * v * second + more <= t.registers and r * v * second >= chains]
+    fitting = [(r, v) for v in range(1, most + 1)
+               for r in (range(height, height + 1) if height else range(1, t.registers if v > 1 else tall))
+               if (r + kept) * v * second + more + spare <= t.registers]
+    legal = [(r, v) for r, v in fitting if r * v * second >= chains] or (fitting if spare else [])
     if not legal:
         raise UnsupportedError(f"no register tile fits {t.registers} vector registers")
     far = 1 if d is None else WORDS_FAR if d.steps == 2 else FAR

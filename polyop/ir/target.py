@@ -76,6 +76,7 @@ class Target:
     masks          whether vector loads and stores take masks at no cost
     fma_chains     latency x ports: independent accumulators that keep the FMA units busy
     l1, l2, l3     bytes of cache one core can count on
+    l2_ways        lines that fall on each other which L2 holds: those that lie a multiple of `l2 / l2_ways` bytes apart
     stream_bytes   outputs larger than this are worth writing past the caches
     pages_meet     whether such outputs are not, if tiles write rows that lie whole pages apart, which meet on their way to memory
     hints          how it is asked for what it will read
@@ -100,6 +101,7 @@ class Target:
     l1: int = 32 << 10
     l2: int = 1 << 20
     l3: int = 16 << 20
+    l2_ways: int = 8
     stream_bytes: int = 8 << 20
     pages_meet: bool = False
     hints: Hints = USUAL_HINTS

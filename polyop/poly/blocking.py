@@ -61,7 +61,7 @@ def register_tile_of(x: Reads) -> RegisterTile:
 
 def _fitting(x: Reads, most: int, second: int, height: int) -> tuple[int, int]:
     """Rows and vectors beside which registers are left for what the update computes; of `height` rows where that can be."""
-    t, free = x.plan.target, spare(x.what.update)
+    t, free = x.plan.target, spare(x.plan, x.what.update)
     down, along = x.plan.options.rows or x.typical[x.row], x.typical[x.what.lane]
     for rows in dict.fromkeys((height, 0)):
         with suppress(UnsupportedError):
@@ -69,9 +69,9 @@ def _fitting(x: Reads, most: int, second: int, height: int) -> tuple[int, int]:
     return register_tile(t, x.vector, down, along, most, second, height=height)
 
 
-def spare(u: Stmt) -> int:
-    """Registers for what `u` computes on its way to a sum."""
-    return on_the_way(u.expr, u.reduce) if u.reduce else 0
+def spare(plan: Plan, u: Stmt) -> int:
+    """Registers for what `u` computes on its way to a sum, and those that are to be left free beside."""
+    return plan.spare + (on_the_way(u.expr, u.reduce) if u.reduce else 0)
 
 
 def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
@@ -80,7 +80,8 @@ def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
     known = options.rows or 2 * options.height or x.typical[x.row]  # of dot products, two tiles' rows fit into one
     t, found = x.plan.target, matrix(x.plan.target, x.what.update.target.dtype, x.left.dtype, x.right.dtype)
     tiles = found is not None
-    rows, vectors = matrix_tile() if tiles and not known else register_tile(t, x.vector, known, x.typical[x.what.lane], d=d)
+    rows, vectors = matrix_tile() if tiles and not known else register_tile(t, x.vector, known, x.typical[x.what.lane], d=d,
+                                                                                    spare=x.plan.spare)
     return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_, is_matrix=tiles)
 
 

@@ -31,6 +31,7 @@ class Plan:
     """What is the same for all parts of one nest.
 
     context  the sizes that the nest is for
+    spare    registers that are left free beside those that a strategy knows it needs
     tiled    classes of which a loop around gives one tile: their first coordinate. It differs by part
     inside   temporaries in the memory of a block of threads that has all clusters of the part; `block`: its threads, or 0
     """
@@ -41,6 +42,7 @@ class Plan:
     layout: Layout
     target: Target
     options: Options
+    spare: int = 0
     tiled: Mapping[str, Coord] = field(default_factory=dict)
     inside: frozenset[str] = frozenset()
     block: int = 0

@@ -137,7 +137,7 @@ def _has_few_rows(x: Reads) -> bool:
 
 def few_rows(x: Reads) -> PackedStrategy:
     """A few rows over a right operand that is read once, in place: some of its rows side by side."""
-    plan, c, t, free = x.plan, x.what, x.plan.target, spare(x.what.update)
+    plan, c, t, free = x.plan, x.what, x.plan.target, spare(x.plan, x.what.update)
     rows = most = plan.options.rows
     if not t.masks and _few_vectors(t, rows, free) == 1 and rows % 2 == 0:
         rows = most // 2
@@ -158,8 +158,9 @@ def _few_vectors(t: Target, rows: int, free: int) -> int:
 
 def few_again(plan: Plan, c: Contraction, row: str, depth: str, rows: int) -> PackedStrategy:
     """A few rows over a right operand that is packed ahead: it is streamed once in each turn, so there is nothing to block."""
-    t, vector, free = plan.target, plan.target.lanes(plan.lane_bytes), spare(c.update)
-    vectors = max(v for v in (1, 2, 3, 4, 8) if (rows + 1) * v + free < t.registers and (v <= 4 or rows * 4 < t.fma_chains))
+    t, vector, free = plan.target, plan.target.lanes(plan.lane_bytes), spare(plan, c.update)
+    choices = (2, 3, 4, 8) if rows * 4 < t.fma_chains else (2, 3, 4)
+    vectors = max((v for v in choices if (rows + 1) * v + free < t.registers), default=1)
     columns = vectors * vector
     return PackedStrategy(c, row, c.lane, depth, columns, columns, vector, None, rows, rows, pack_right=True,
                           rows_outside=plan.splits(c.update), ahead=ALL)

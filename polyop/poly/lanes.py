@@ -9,6 +9,7 @@ from math import lcm
 from polyop.ir.expr import Affine, Apply, Const, Load, loads, names, walk
 from polyop.ir.options import SHORT, STRIP
 from polyop.ir.target import NEAR
+from polyop.poly.blocking import spare
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
 from polyop.poly.iterators import written
@@ -91,7 +92,8 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy | TurnedStrategy, 
 
 
 def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
-    lanes = plan.target.lanes(plan.lane_bytes)
+    lanes, registers = plan.target.lanes(plan.lane_bytes), plan.target.registers
+    free = max((spare(plan, s) for s in cluster.stmts), default=0)
     groups = groups_of(cluster.body)
     strict = plan.options.numerics == "strict"
     inner: list[str | None] = []
@@ -119,8 +121,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         odd = odd_digits(plan, cluster.stmts, lane) if plan.target.masks else 1
         count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else _strip_vectors(plan, cluster)
         by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, count, lanes)
-        copies = min(4, (plan.target.registers - 2) // SUMS - 1)  # of so many vectors of sums, and as many of what they share
-        if plan.options.fixed and plan.options.short == SHORT and plan.options.height + 2 < plan.target.registers:
+        copies = min(4, (registers - max(2, 1 + free)) // SUMS - 1)  # of so many vectors of sums, and as many of what they share
+        if plan.options.fixed and plan.options.short == SHORT and plan.options.height + max(2, 1 + free) < registers:
             by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
         shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
         if rows:
@@ -142,9 +144,9 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         few = beside(plan, cluster)
         one = None if few else multiplied(plan, cluster, groups, inner)
         at = len(out) if lane and shell[lane] >= total else 0
-        sides = [with_rows(plan, by_inner, *few)] if few else [with_rows(plan, by_inner, one, OTHERS)] if one else []
+        sides = [with_rows(plan, by_inner, *(few or (one, OTHERS)), free)] if few or one else []
         across = others(plan, cluster, few[0]) if few else None
-        out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across))), *sides, by_inner]
+        out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, by_inner]
     return (*out, none)
 
 
@@ -184,17 +186,17 @@ def run_along(plan: Plan, cluster: Cluster, r: RowStrategy) -> int:
             return 0
 
 
-def with_rows(plan: Plan, r: RowStrategy, rows: str, few: int) -> RowStrategy:
-    """`r` with its `few` `rows` in lock step, each with sums of its own in as many vectors as there are registers for."""
-    most = max(v for v in (1, 2, 4) if (few + 1) * v < plan.target.registers and few * v <= 16)
+def with_rows(plan: Plan, r: RowStrategy, rows: str | None, few: int, free: int) -> RowStrategy:
+    """`r` with its `few` `rows` in lock step, each with sums of its own in as many vectors as registers hold but `free`."""
+    most = max((v for v in (2, 4) if (few + 1) * v + free < plan.target.registers and few * v <= 16), default=1)
     return replace(r, rows=rows, row_extent=few, vectors=most)
 
 
-def with_others(plan: Plan, r: RowStrategy, across: str) -> RowStrategy | None:
-    """`r` with rows `across` in lock step around its own, as many as there are registers for; None if that is one."""
+def with_others(plan: Plan, r: RowStrategy, across: str, free: int) -> RowStrategy | None:
+    """`r` with rows `across` in lock step around its own, as many as there are registers for but `free`; None if that is one."""
     t = plan.target
-    spare = 1 if t.masks else 3  # of 16 registers, 4 x 3 and 6 x 2 sums took twice as long as 4 x 2 and 6 x 1
-    most = max(n for n in range(1, OTHERS + 1) if (r.row_extent + 1) * n + spare <= t.registers)
+    kept = max(1 + free, 1 if t.masks else 3)  # of 16 registers, 4 x 3 and 6 x 2 sums took twice as long as 4 x 2 and 6 x 1
+    most = max((n for n in range(2, OTHERS + 1) if (r.row_extent + 1) * n + kept <= t.registers), default=1)
     return replace(r, also=(across, most), vectors=1) if most > 1 else None
 
 
@@ -202,14 +204,22 @@ def _vectors(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -
     """Vectors of lanes in one pass: twice as many where rows are added up, of which memory likes to be read in order."""
     alone = ((g, c) for g, c in zip(groups, inner, strict=True) if len(g.stmts) == 1)
     adds = any(c in g.kept and g.reduced and g.stmts[0].kind == UPDATE for g, c in alone)
-    return 8 if adds and plan.target.registers > 16 and not plan.target.warp else 4
+    return narrowed(plan, 8 if adds and plan.target.registers > 16 and not plan.target.warp else 4)
 
 
 def _strip_vectors(plan: Plan, cluster: Cluster) -> int:
     """Vectors of lanes in one pass: short rows are added up whole if half of the registers have them: memory is read in order."""
     t, sums = plan.target, sum(s.kind == UPDATE for s in cluster.stmts)
     most = min(STRIP // t.vector_bytes, t.registers // 2 // max(1, sums)) if plan.options.strip and not t.warp else 0
-    return max(SUMS, most)
+    return narrowed(plan, max(SUMS, most))
+
+
+def narrowed(plan: Plan, vectors: int) -> int:
+    """So many vectors in one pass, or as many times half as many as leave the registers free that are to be spare."""
+    few = vectors
+    while few > 1 and vectors - few < plan.spare:
+        few //= 2
+    return few
 
 
 def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:

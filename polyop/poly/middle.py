@@ -66,30 +66,30 @@ class Middle:
 
 
 def lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool = True,
-          skew: bool = True) -> Middle:
+          skew: bool = True, spare: int = 0) -> Middle:
     """The nest of `op_scop` on one rung of the ladder.
 
-    Without `fold`, temporaries keep all their elements; without `skew`, there are no time tiles.
+    Without `fold`, temporaries keep all their elements; without `skew`, there are no time tiles; `spare`: as in a `Plan`.
 
     Raises  UnsupportedError, if this rung cannot do it.
     """
     try:
-        return _lower(op_scop, layout, target, options, rung, fold, skew, True)
+        return _lower(op_scop, layout, target, options, rung, fold, skew, spare, True)
     except NotInTilesError as error:
-        found = _lower(op_scop, layout, target, options, rung, fold, skew, False)
+        found = _lower(op_scop, layout, target, options, rung, fold, skew, spare, False)
         return replace(found, notes=(*found.notes, f"not tile by tile, since {error}"))
 
 
 def lower_in_block(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool = True,
-                   skew: bool = True) -> Middle:
+                   skew: bool = True, spare: int = 0) -> Middle:
     """The same where blocks of threads are to have all of it, scheduled for one of a batch if there is one and that is so."""
     op, leading = one_of(op_scop.op)
     made = None
     if leading:
         with suppress(UnsupportedError):
-            made = lower(scop_of(op), layout_of_one(layout, leading), target, options, rung, fold, skew)
+            made = lower(scop_of(op), layout_of_one(layout, leading), target, options, rung, fold, skew, spare)
     if not made or not _is_kernels(made):
-        return lower(op_scop, layout, target, options, rung, fold, skew)
+        return lower(op_scop, layout, target, options, rung, fold, skew, spare)
     note = f"scheduled for one {', '.join(x.index for x in leading)} of all, which are around it"
     return replace(made, scop=op_scop, context=regime(op_scop, options), nest=around(made.nest, op_scop, layout, leading),
                    notes=(*made.notes, note))
@@ -103,7 +103,7 @@ def _is_kernels(m: Middle) -> bool:
 
 
 def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung: str, fold: bool, skew: bool,
-           tile: bool) -> Middle:
+           spare: int, tile: bool) -> Middle:
     context = regime(op_scop, options)
     fused = rung in ("tuned", "default")
     with quota(OPERATIONS, "schedule"):
@@ -117,7 +117,7 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
             found = gathered(found, op_scop)
         if target.warp and rung == "tuned" and fold and tile and options.regime == "positive":
             found = resident(found, op_scop, edges(op_scop))
-    plan = Plan(op_scop, found.classes, context, layout, target, options)
+    plan = Plan(op_scop, found.classes, context, layout, target, options, spare)
     found = replace(found, nodes=tuple(x for n in found.nodes for x in sized(plan, n, tile and rung == "tuned")))
     try:
         storage = find_storage(plan, found, fold and fused)

@@ -14,7 +14,6 @@ LONG = 32  # that part of L1
 ABREAST = 8  # rows: with six they take as long together as one after the other
 RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several threads takes at a time
 ASIDE = 384  # bytes of a row of a triangular system for each thread: two blocks of columns
-WAYS = 8  # of L2: lines that lie a multiple of what one of them holds apart fall on each other
 THIRD = 3  # of L2 is enough for lines beside what else comes: with all of it 3000 x 5000 took 1.3 times as long
 RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 
@@ -113,7 +112,7 @@ def is_tall(found: Sequence[tuple[Affine, tuple[Affine, ...], int]], sizes: Mapp
     In a column of squares of half a line, the other half is left for the next column.
     """
     def held(pitch: int) -> int:
-        return target.l2 // max(LINE, gcd(pitch, target.l2 // WAYS))
+        return target.l2 // max(LINE, gcd(pitch, target.l2 // target.l2_ways))
 
     return any(THIRD * evaluate(rows, sizes) > held(volume(pitch, sizes) * bytes_) for rows, pitch, bytes_ in found)
 

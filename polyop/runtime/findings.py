@@ -123,8 +123,10 @@ def _thread(thread: int, of_block: int, block: int) -> str:
 def lines_of(path: Path, places: Sequence[int]) -> dict[int, int]:
     """The line of the module's text that the code before each place stands for; 0 if it cannot be found out."""
     before = {p: p - 1 for p in places if p}  # a return address is one past the call
+    if not before:  # as after most launches: a library of many kernels takes longer to read than they do
+        return dict.fromkeys(places, 0)
     tool = shutil.which("addr2line") or shutil.which("llvm-addr2line")
-    if tool and before:
+    if tool:
         found = _asked(tool, path, before.values())
     else:
         found = linetable.lines(path, before.values(), _TEXT) if find_spec("elftools") else {}

@@ -126,6 +126,10 @@ def test_a_run_that_nobody_watches_has_no_lines_to_tell(monkeypatch: pytest.Monk
     assert lines_of(path, (0, 4096)) == {0: 0, 4096: 0}
 
 
+def test_where_nobody_asks_for_a_line_no_library_is_read(tmp_path: Path) -> None:
+    assert lines_of(tmp_path / "none.so", ()) == {} and lines_of(tmp_path / "none.so", (0,)) == {0: 0}
+
+
 def test_the_same_text_is_built_once(monkeypatch: pytest.MonkeyPatch) -> None:
     try:
         cxx.compiler()

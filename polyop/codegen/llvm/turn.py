@@ -32,7 +32,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
     place = locate(s, n.target, (None,) * len(n.target.index))
     if place.offsets is not None or place.stride in (-1, 0, 1):
         return False
-    axis = next((a for a in s.rows if row_stride(s, place, a) == 1), None)
+    axis = next((a for a in s.rows if a.extent > 1 and row_stride(s, place, a) == 1), None)
     if axis is None:
         return False
     s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
