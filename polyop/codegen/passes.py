@@ -130,7 +130,7 @@ def _versions(nest: LoopNest, n: For, width: int, copies: int, masks: bool) -> N
         edge = _narrower(beyond, lanes, width, beyond)
         wide = _filled(n, (Kind.LANES,), steady)
         if lanes and rows and not apart:  # loops around are cut where rows are missing
-            if not masks and not _has_serial(n):
+            if not masks and not has_loop((n,)):
                 edge = If(_full(lanes), (wide,), (edge,))
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
@@ -144,15 +144,11 @@ def _shorter(n: Node, rows: list[For]) -> Node:
     """`n` where some of the loops `rows` are missing: if these are one loop, at most all but one run, and no more are written."""
     indices = {x.index for x in rows}
     found = {(x.upper, x.extent): x for x in walk((n,)) if isinstance(x, For) and x.index in indices}
-    if not _has_serial(n) or len(indices) != 1 or len(found) != 1:
+    if not has_loop((n,)) or len(indices) != 1 or len(found) != 1:
         return n
     (x,) = found.values()
     most = (x.extent or 0) - 1
     return _narrowed(n, x.index, most, quasi("min", affine(most), *_extra(x))) if most > 0 else n
-
-
-def _has_serial(n: Node) -> bool:
-    return any(isinstance(x, For) and x.kind not in LOCKSTEP for x in walk((n,)))
 
 
 def _full(partial: list[For]) -> tuple[Affine, ...]:

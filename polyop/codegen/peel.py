@@ -11,7 +11,8 @@ The test falls as `c` grows, so it holds up to one point and never again. One th
 together hold in between. The tiles then run without looking, and what the rest needs to know (masks, counts) is not computed
 in every iteration.
 
-A loop inside rows or lanes has one start and one end for all of them: what a test says of each is for `ties.py`.
+A loop inside rows or lanes has one start and one end for all of them: what a test says of each is for `ties.py`. One that holds
+other loops there stays whole: to ask in each of a window's steps costs nothing beside them, and its border would be written twice.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dataclasses import replace
 from functools import partial
 
 from polyop.ir.expr import Affine, affine, bounds, names, quasi
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, rebuild
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, has_loop, rebuild
 
 Body = tuple[Node, ...]
 
@@ -43,6 +44,8 @@ def _cut(n: Node, abreast: frozenset[str]) -> Body:
     if not isinstance(n, For) or n.kind in LOCKSTEP or len(n.body) != 1 or not isinstance(n.body[0], If):
         return (n,)
     test = n.body[0]
+    if abreast and has_loop((*test.then, *test.other)):
+        return (n,)
     first = [affine(n.index) - t for t in test.tests if t.factor(n.index) == 1]  # the tests hold while first <= index <= last
     last = [affine(n.index) + t for t in test.tests if t.factor(n.index) == -1]
     own = {n.index, *abreast}

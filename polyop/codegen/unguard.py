@@ -12,7 +12,8 @@ ask the same is asked about once: for most steps of a window no row of the tile 
 tiles. What lanes decide differently stays, since most tiles reach over the border along their lanes. Asking for that in each step
 instead was worth 10 to 25 % for windows in steps of two, cost 5 to 15 % elsewhere, and twice the code. So does a tile that looks
 in one of two ways alone, as the first of many does that copy an operand. So does a tile with rows missing, unless all
-rows share its code (`apart.py`). A tile with lanes missing that turns its results is asked about inside alone.
+rows share its code (`apart.py`). A tile with lanes missing that turns its results is asked about inside alone, and so is one in
+which only rows are missing: it is the last of a row, and lies on the border if there is one.
 """
 
 from __future__ import annotations
@@ -50,6 +51,8 @@ def _tile(nest: LoopNest, n: For, strict: bool) -> Node:
         return n
     if any(f.kind == Kind.ROWS and not f.is_full for f in inside) and not rows_lie_apart(nest, n):
         return n
+    if n.is_full and any(f.kind == Kind.ROWS and not f.is_full for f in inside):
+        return _steps(n, strict)
     own = {f.index for f in inside}
     asked = [(t, {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}) for t, ends in _tests(n, {})]
     varying = {t for t, free in asked if names(t) & (own - free.keys())}

@@ -12,7 +12,7 @@ from polyop.codegen.peel import peel
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Load, affine
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Space, Store, structure
+from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store, structure
 
 
 def store(value: float, at: Affine) -> Store:
@@ -75,3 +75,18 @@ def test_a_loop_in_lanes_has_one_end_for_all_of_them():
         whole = replace(nest(0, 1, 1), body=(lanes,))
         assert peel(whole) == whole
     assert peel(replace(whole, body=(replace(lanes, kind=Kind.SERIAL, extent=None, body=(inner,)),))) != whole
+
+
+def test_a_loop_inside_lanes_is_cut_only_if_it_holds_no_other():
+    """A window's step asks once for all that it adds up; else its border, before and behind, would be written twice."""
+    (loop,) = between(0, 1, 1, 3).body
+    assert isinstance(loop, For) and isinstance(loop.body[0], If)
+    test = loop.body[0]
+
+    def lanes(*body: Node) -> LoopNest:
+        return replace(between(0, 1, 1, 3), body=(For("v", affine(0), affine(4), body, 1, Kind.LANES, 4),))
+
+    inside = [For("k", affine(0), affine("N"), way, 1) for way in (test.then, test.other)]
+    deep = replace(loop, body=(replace(test, then=inside[:1], other=inside[1:]),))
+    assert structure(peel(lanes(loop)).body) == "v:lanes(i(S) i(S) i(S))"
+    assert structure(peel(lanes(deep)).body) == "v:lanes(i(if(k(S) | k(S))))"
