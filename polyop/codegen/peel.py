@@ -12,7 +12,7 @@ together hold in between. The tiles then run without looking, and what the rest 
 in every iteration.
 
 A loop inside rows or lanes has one start and one end for all of them: what a test says of each is for `ties.py`. One that holds
-other loops there stays whole: asking in each of a window's steps costs nothing beside them, and its border would be written twice.
+other loops there stays whole: asking in each step of a window costs nothing beside them, and its border would be there twice.
 """
 
 from __future__ import annotations
