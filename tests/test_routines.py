@@ -151,8 +151,8 @@ def test_a_routine_that_is_not_proved_is_reported_as_a_bug_and_not_used(monkeypa
 def test_a_claim_that_one_of_the_nests_lacks_is_none_of_the_kernel(monkeypatch):
     real = making.rewritten
 
-    def wrong(nest, target):
-        right = real(nest, target)
+    def wrong(nest, *given):
+        right = real(nest, *given)
         return replace(right, body=right.body[:-1]) if "n0" in nest.sizes else right
 
     monkeypatch.setattr(making, "rewritten", wrong)
