@@ -36,7 +36,7 @@ def kept(nest: LoopNest, target: Target, spills: bool = False) -> LoopNest:
 def rewritten(nest: LoopNest, target: Target, strict: bool = False, spills: bool = False) -> LoopNest:
     """What is emitted for `nest`: the same stores in the same order, but for those that change nothing, in other loops and tests.
 
-    strict  whether a product of floats with 0 may be no number
+    strict  whether no float that is 0 may be left out of a sum
     Raises  RegistersError, if not `spills` and the target has too few registers for it.
     """
     return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks, strict), target, spills)

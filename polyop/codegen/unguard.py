@@ -36,7 +36,7 @@ Ends = Mapping[str, tuple[Affine, Affine]]
 def unguard(nest: LoopNest, strict: bool = False) -> LoopNest:
     """`nest` with such guards asked before each tile that holds a serial loop.
 
-    strict   whether no product with 0 may be left out
+    strict   whether no float that is 0 may be left out of a sum
     """
     def go(body: Body) -> Body:
         return tuple(_tile(nest, n, strict) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)

@@ -3,7 +3,7 @@
     acc += (X[p + r - 1] if p + r - 1 >= 0) * F[r]          adds 0 where p + r - 1 < 0
     acc max= p + r - 1 >= 0 ? X[p + r - 1] : -inf           takes the greater of itself and the least there is
 
-A factor beside such a 0 may be infinite, and their product then is no number: numerics that are strict keep it.
+A factor beside such a 0 may be infinite, and their product then is no number; and -0 + 0 is 0. Strict numerics keep both.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ def idle_without(n: Store, strict: bool) -> Tests:
     if n.reduce is None or n.reduce.fn is None or computed:
         return frozenset()
     if n.reduce.fn == "add":
-        return _zero_without(n.expr, strict and n.expr.dtype.is_float)
+        return frozenset() if strict and n.expr.dtype.is_float else _zero_without(n.expr)
     return _chosen(n.expr, n.reduce)
 
 
-def _zero_without(e: Expr, strict: bool) -> Tests:
+def _zero_without(e: Expr) -> Tests:
     """Tests of which one that is < 0 is enough for `e` to be 0."""
     match e:
         case Load(guard=guard):
             return frozenset(guard)
-        case Apply(fn="mul", args=args) if not strict:
-            return frozenset[Affine]().union(*(_zero_without(x, strict) for x in args))
+        case Apply(fn="mul", args=args):
+            return frozenset[Affine]().union(*map(_zero_without, args))
         case Apply(fn="cast" | "neg", args=(x,)):
-            return _zero_without(x, strict)
+            return _zero_without(x)
         case Apply(fn="select", args=(Test(tests=tests), yes, Const(value=value))) if value == 0:
-            return frozenset(tests) | _zero_without(yes, strict)
+            return frozenset(tests) | _zero_without(yes)
     return frozenset()
 
 

@@ -56,7 +56,7 @@ def skips(n: LoopNest) -> int:
 
 
 @pytest.mark.parametrize(("value", "by", "strict", "count"), [
-    (PRODUCT, "add", False, 2), (PRODUCT, "add", True, 0), (X, "add", True, 2),
+    (PRODUCT, "add", False, 2), (PRODUCT, "add", True, 0), (X, "add", False, 2), (X, "add", True, 0),
     (ap("add", X, F), "add", False, 0), (PRODUCT, "max", False, 0),
     (ap("select", Test(INSIDE), X, Const(float("-inf"), F32)), "max", True, 2),
     (ap("select", Test(INSIDE), X, Const(-1.0, F32)), "max", False, 0)])

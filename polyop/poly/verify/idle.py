@@ -16,12 +16,13 @@ Value = float | int | bool | None
 def is_idle(n: Node, k: Known, strict: bool) -> bool:
     """Whether all that `n` does where `k` holds changes nothing, and takes nothing from a computed place.
 
-    strict   whether a product of floats with 0 may be no number
+    strict   whether adding a float that is 0 changes -0, and a product with it may be no number
     """
     match n:
         case Store(reduce=m, expr=e):
             computes = any(not isinstance(p, Affine) for x in (n.target, *loads(e)) for p in x.index)
-            found = None if m is None or computes else _value(e, k, strict)
+            exact = strict and e.dtype.is_float and m is not None and m.fn in (None, "add", "mul")
+            found = None if m is None or computes or exact else _value(e, k)
             return (m is not None and found is not None and found == m.identity) or bool(k.domain.is_empty())
         case For():
             inner = k.inside(n).also(range_of(n))
@@ -34,7 +35,7 @@ def is_idle(n: Node, k: Known, strict: bool) -> bool:
     return all(is_idle(c, k, strict) for c in children(n))
 
 
-def _value(e: Expr, k: Known, strict: bool) -> Value:
+def _value(e: Expr, k: Known) -> Value:
     """The value of `e` everywhere in `k`, if it is known to have one."""
     match e:
         case Const(value=value):
@@ -42,10 +43,10 @@ def _value(e: Expr, k: Known, strict: bool) -> Value:
         case Load(guard=guard) if guard and k.decides(guard) is False:
             return 0
         case Apply(fn="cast" | "neg", args=(x,)):
-            return 0 if _value(x, k, strict) == 0 else None
-        case Apply(fn="mul", args=args) if not (strict and e.dtype.is_float):
-            return 0 if any(_value(x, k, strict) == 0 for x in args) else None
+            return 0 if _value(x, k) == 0 else None
+        case Apply(fn="mul", args=args):
+            return 0 if any(_value(x, k) == 0 for x in args) else None
         case Apply(fn="select", args=(Test(tests=tests), yes, no)):
             truth = k.decides(tests)
-            return None if truth is None else _value(yes if truth else no, k, strict)
+            return None if truth is None else _value(yes if truth else no, k)
     return None

@@ -47,7 +47,7 @@ STEPS = 50  # of following, for each node: sixteen copies of a body are many
 def follows(before: LoopNest, after: LoopNest, context: isl.Set, strict: bool = False) -> Proof:
     """The claim that `after` does what `before` does, for all sizes in `context`.
 
-    strict   whether a product of floats is not taken for 0 where one factor is
+    strict   whether no float that is 0 may be left out of a sum
     """
     return decided(CLAIM, lambda: difference(before, after, context, strict))
 
