@@ -8,6 +8,7 @@ from polyop.codegen.apart import rows_lie_apart
 from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
 from polyop.codegen.ties import is_cut_across
+from polyop.ir.dots import TILE
 from polyop.ir.expr import Affine, affine, bounds, names, quasi
 from polyop.ir.expr import walk as expr_walk
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, has_loop, rebuild, stores, walk
@@ -141,14 +142,17 @@ def _versions(nest: LoopNest, n: For, width: int, copies: int, masks: bool) -> N
 
 
 def _shorter(n: Node, rows: list[For]) -> Node:
-    """`n` where some of the loops `rows` are missing: if these are one loop, at most all but one run, and no more are written."""
+    """`n` where some of the loops `rows` are missing: if these are one loop, at most all but one run, and no more are written.
+
+    Tiles of as many rows as a matrix unit has take it as long whatever is missing.
+    """
     indices = {x.index for x in rows}
     found = {(x.upper, x.extent): x for x in walk((n,)) if isinstance(x, For) and x.index in indices}
     if not has_loop((n,)) or len(indices) != 1 or len(found) != 1:
         return n
     (x,) = found.values()
     most = (x.extent or 0) - 1
-    return _narrowed(n, x.index, most, quasi("min", affine(most), *_extra(x))) if most > 0 else n
+    return _narrowed(n, x.index, most, quasi("min", affine(most), *_extra(x))) if 0 < most < TILE - 1 else n
 
 
 def _full(partial: list[For]) -> tuple[Affine, ...]:
