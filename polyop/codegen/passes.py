@@ -11,7 +11,7 @@ from polyop.codegen.ties import is_cut_across
 from polyop.ir.dots import TILE
 from polyop.ir.expr import Affine, affine, bounds, names, quasi
 from polyop.ir.expr import walk as expr_walk
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, has_loop, rebuild, stores, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Space, Store, has_loop, rebuild, stores, walk
 
 Body = tuple[Node, ...]
 
@@ -47,11 +47,12 @@ def split_full_tiles(nest: LoopNest, width: int, copies: int = 400, masks: bool 
         if M - m - 6 >= 0 { for p in [0, 6) (rows 6) { S } } else { for p in [0, min(6, M - m)) (rows 6) { S } }
 
     A lanes loop's edge is cut further, so that 40 of 64 lanes cost three vectors of 16 and not four. Where rows alone are missing
-    one less is written: of 7 rows four and three take no time for an eighth. Where missing rows cost something (`apart.py`) they
-    are asked for before that, else one edge is for any number of rows. This ladder is left out where the body, written for every
-    copy of rows and vectors, has more than `copies` stores, and where the emitter takes vectors
-    one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where addresses are aligned. `masks`: whether stores
-    of some lanes cost no more than of all; else what has no loop inside, as a copy, asks for lanes where rows are missing.
+    one less is written: of 7 rows four and three take no time for an eighth. Only where rows end often, as in images, is there a
+    copy for that alone. Where missing rows cost something (`apart.py`) they are asked for before that, else one edge is for any
+    number of rows. This ladder is left out where the body, written for every copy of rows and vectors, has more than `copies`
+    stores, and where the emitter takes vectors one by one (`is_in_pieces`). Runs stay as they are: the emitter cuts them where
+    addresses are aligned. `masks`: whether stores of some lanes cost no more than of all; else what has no loop inside, as a
+    copy, asks for lanes where rows are missing.
     """
     def go(body: Body) -> Body:
         return tuple(one(n) for n in body)
@@ -136,7 +137,7 @@ def _versions(nest: LoopNest, n: For, width: int, copies: int, masks: bool) -> N
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
             return If(_full(rows), (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
-        if lanes and rows:
+        if lanes and rows and _is_repeated(nest, n):
             edge = If(_full(lanes), (_shorter(wide, rows),), (edge,))
     return If(tests, (_filled(n, LOCKSTEP, steady),), (edge,))
 
@@ -153,6 +154,13 @@ def _shorter(n: Node, rows: list[For]) -> Node:
     (x,) = found.values()
     most = (x.extent or 0) - 1
     return _narrowed(n, x.index, most, quasi("min", affine(most), *_extra(x))) if 0 < most < TILE - 1 else n
+
+
+def _is_repeated(nest: LoopNest, n: Node) -> bool:
+    """Whether rows end again and again beside the tile `n`, as those of an image do: its result has more than rows and lanes."""
+    locked = {x.index for x in walk((n,)) if isinstance(x, For) and x.kind in LOCKSTEP}
+    return any(nest.buffer(s.target.source).space == Space.TENSOR and any(
+        isinstance(p, Affine) and names(p) and not names(p) & locked for p in s.target.index) for s in stores((n,)))
 
 
 def _full(partial: list[For]) -> tuple[Affine, ...]:
