@@ -27,7 +27,7 @@ from polyop.codegen.ends import settled
 from polyop.ir.expr import Affine, Apply, Expr, Load, Test, affine, bounds, loads, names, substitute
 from polyop.ir.expr import rebuild as rebuild_expr
 from polyop.ir.idle import idle_without
-from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Space, Store, children, rebuild, stores, walk
+from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Space, Store, children, has_loop, rebuild, stores, walk
 
 Body = tuple[Node, ...]
 Ends = Mapping[str, tuple[Affine, Affine]]
@@ -49,10 +49,11 @@ def _tile(nest: LoopNest, n: For, strict: bool) -> Node:
     inside = [f for f in (n, *walk(n.body)) if isinstance(f, For)]
     if all(f.kind in LOCKSTEP for f in inside) or _is_seldom(n):
         return n
-    if any(f.kind == Kind.ROWS and not f.is_full for f in inside) and not rows_lie_apart(nest, n):
-        return n
-    if n.is_full and any(f.kind == Kind.ROWS and not f.is_full for f in inside):
-        return _steps(n, strict)
+    if any(f.kind == Kind.ROWS and not f.is_full for f in inside):
+        if not rows_lie_apart(nest, n):
+            return n
+        if n.is_full:
+            return _steps(n, strict)
     own = {f.index for f in inside}
     asked = [(t, {x: e for x, e in ends.items() if not any(names(y) & own for y in e)}) for t, ends in _tests(n, {})]
     varying = {t for t, free in asked if names(t) & (own - free.keys())}
@@ -80,15 +81,11 @@ def _is_seldom(n: Node) -> bool:
     What looks there costs that tile little, and all others would be written twice for it.
     """
     match n:
-        case If(then=then, other=other) if _loops(then) and _loops(other):
+        case If(then=then, other=other) if has_loop(then) and has_loop(other):
             return not all(any(_tests(c, {}) for c in way) for way in (then, other))
         case Store():
             return not any(x.guard for x in loads(n.expr))
     return all(map(_is_seldom, children(n)))
-
-
-def _loops(body: Body) -> bool:
-    return any(isinstance(f, For) and f.kind not in LOCKSTEP for f in walk(body))
 
 
 def _asked(n: For, asked: list[tuple[Affine, Ends]], strict: bool) -> Node:
