@@ -39,14 +39,16 @@ TEXTS = {
     "few": "op mm(A: f16[M, K], B: f16[K, 100]) -> (C: f32[M, 100]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) }",
     "columns": "op mm(A: f16[K, M], B: f16[N, K]) -> (C: f32[M, N]) { C[m,n] += f32(A[k,m]) * f32(B[n,k]) }",
     "batches": "op mm(A: f16[B, M, K], X: f16[B, K, N]) -> (C: f32[B, M, N]) { C[b,m,n] += f32(A[b,m,k]) * f32(X[b,k,n]) }",
-    "windows": "op mm(X: f16[B, C, W], F: f16[K, C, 3]) -> (Y: f32[B, K, W - 2]) { Y[b,k,p] += f32(X[b,c,p+r]) * f32(F[k,c,r]) }",
+    "windows": "op mm(X: f16[B, W, C], F: f16[K, C, 3]) -> (Y: f32[B, W - 2, K]) { Y[b,p,k] += f32(X[b,p+r,c]) * f32(F[k,c,r]) }",
+    "moved": "op mm(X: f16[B, C, W], F: f16[K, C, 3]) -> (Y: f32[B, K, W - 2]) { Y[b,k,p] += f32(X[b,c,p+r]) * f32(F[k,c,r]) }",
 }
 BOXES = {
     "rows": [Boxes("A", (1, 0), (64, 128), 128), Boxes("B", (1, 0), (64, 64), 128)],
     "few": [Boxes("A", (1, 0), (64, 128), 128), Boxes("B", (1, 0), (64, 64), 128)],
     "columns": [Boxes("A", (1, 0), (64, 64), 128), Boxes("B", (1, 0), (64, 256), 128)],
     "batches": [Boxes("A", (2, 1, 0), (64, 128, 1), 128), Boxes("X", (2, 1, 0), (64, 64, 1), 128)],
-    "windows": [Boxes("X", (2, 1, 0), (64, 64, 1), 128)],  # filters lie apart by 3
+    "windows": [Boxes("X", (2, 1, 0), (64, 128, 1), 128)],  # filters lie apart by 3
+    "moved": [],  # begins between multiples of 16 bytes
 }
 
 
@@ -137,7 +139,7 @@ def nest(row: Affine = ROW, column: Affine = COLUMN, guard: tuple[Affine, ...] =
 
 
 def boxes(n: For, tensor: Buffer = TENSOR, tile: Buffer = TILE) -> tuple[Boxes, ...]:
-    return cboxes.found((n,), {"A": tensor, "A_s": tile})[1]
+    return cboxes.found((n,), {"A": tensor, "A_s": tile}, {"m": 1, "k": 8})[1]
 
 
 def test_a_copy_is_a_box_where_it_takes_a_whole_tile_and_zeros_outside_of_the_tensor() -> None:
@@ -152,6 +154,7 @@ def test_a_copy_is_a_box_where_it_takes_a_whole_tile_and_zeros_outside_of_the_te
     ("rows and columns together", nest(row=affine("m") + Y + X)),
     ("turned", nest(row=affine("m") + X, column=affine("k") + Y)),
     ("at once", nest(later=False)),
+    ("between 16 bytes", nest(column=affine("k") + 4 + X, guard=())), ("anywhere", nest(column=affine("m") + X, guard=())),
 ], ids=lambda x: x if isinstance(x, str) else "")
 def test_what_is_no_box_is_copied_by_threads(why: str, n: For) -> None:
     assert boxes(n) == (), why
