@@ -235,7 +235,11 @@ POP_FN float pop_fma(float x, float y, float z) { return POP_PLAIN(fmaf)(x, y, z
 POP_FN double pop_fma(double x, double y, double z) { return POP_PLAIN(fma)(x, y, z); }
 
 POP_FN double pop_rsqrt(double x) { return 1.0 / pop_sqrt(x); }
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)  // to two units in the last place, without a branch
+POP_FN float pop_rsqrt(float x) { float y; asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+#else
 POP_FN float pop_rsqrt(float x) { return 1.0f / pop_sqrt(x); }
+#endif
 // 2^x and 1 / x to two units in the last place; of 1 / x for 2^-126 <= |x| <= 2^126. One instruction, and of 2^x two more, where
 // results may be denormal. The latter is of no branch: a division has one for the rare.
 #if defined(__CUDACC__) && !defined(POP_EMULATOR)
