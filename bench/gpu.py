@@ -1,6 +1,6 @@
-"""What a GPU says of polyop: wrappers beside the emulator, the library beside NumPy, and speed beside torch and Triton.
+"""What a GPU says of polyop: calls of frameworks, wrappers beside the emulator, the library beside NumPy, and speed.
 
-    python bench/gpu.py                       all three, in less than 8 minutes, without network
+    python bench/gpu.py                       all of it, in less than 8 minutes, without network; speed beside torch and Triton
     python bench/gpu.py wrappers library      of them
     python bench/gpu.py speed --groups gemm   some groups of cases
     python bench/gpu.py --json FILE           everything in numbers, written down as it is found
@@ -27,14 +27,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.device import apart, cases, helpers, speed, twice  # noqa: E402
+from bench.device import apart, cases, frameworks, helpers, speed, twice  # noqa: E402
 from bench.device.about import about, lacking  # noqa: E402
 from polyop.ir.target import target  # noqa: E402
 from polyop.runtime import device as compilers  # noqa: E402
 from polyop.runtime.gpu import chips, driver  # noqa: E402
 
-PARTS = ("wrappers", "library", "speed")
-SECONDS = {"wrappers": 110.0, "library": 120.0, "speed": 230.0}
+PARTS = ("calls", "wrappers", "library", "speed")
+SECONDS = {"calls": 30.0, "wrappers": 110.0, "library": 120.0, "speed": 230.0}
 """Of these parts, at most; what is left then is told."""
 
 Results = dict[str, Any]
@@ -47,6 +47,22 @@ def found() -> tuple[driver.Device | None, str]:
         if not reason:
             return driver.Device(family, 0), ""
     return None, "; ".join(reasons)
+
+
+def calls(device: driver.Device, seconds: float, workers: int) -> Results:
+    """What users do, one after the other: what a call costs the host is among it."""
+    start, wrong, rows = time.perf_counter(), list[str](), dict[str, str]()
+    jobs = [(k, device) for k in range(len(frameworks.CHECKS))]
+    for done in helpers.each(frameworks.tried, jobs, seconds, is_wrong=lambda r: bool(r[1])):
+        name = frameworks.CHECKS[done.index].__name__
+        rows[name], bad = done.result or ("", done.lost)
+        wrong += [f"{name}: {bad}"] if bad else []
+    wrong += [f"{c.__name__}: no time was left" for c in frameworks.CHECKS if c.__name__ not in rows]
+    print(f"calls: {len(frameworks.CHECKS) - len(wrong)} of {len(frameworks.CHECKS)} are as they should be, "
+          f"{time.perf_counter() - start:.0f} s", flush=True)
+    for line in (*(f"{n}: {said}" for n, said in rows.items() if said), *wrong):
+        print(f"  {line}")
+    return {"seen": rows, "differ": wrong}
 
 
 def wrappers(device: driver.Device, seconds: float, workers: int) -> Results:
@@ -156,7 +172,7 @@ def main(arguments: list[str] | None = None) -> int:
         if given.json:
             given.json.write_text(json.dumps(plain(results), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
-    for part, run in (("wrappers", wrappers), ("library", operators)):
+    for part, run in (("calls", calls), ("wrappers", wrappers), ("library", operators)):
         reason = lacking(part)
         if part in parts and reason:
             print(f"{part}: nothing can be compared: {reason}", flush=True)
@@ -166,7 +182,8 @@ def main(arguments: list[str] | None = None) -> int:
     if "speed" in parts:
         so_far = partial(keep, "speed")
         so_far(speeds(device, SECONDS["speed"], given.groups, not given.no_compile, so_far))
-    wrong = [*results.get("wrappers", {}).get("differ", ()), *results.get("library", {}).get("wrong", ()),
+    wrong = [*(x for part in ("calls", "wrappers") for x in results.get(part, {}).get("differ", ())),
+             *results.get("library", {}).get("wrong", ()),
              *(r for r in results.get("speed", {}).get("rows", ()) if r["wrong"])]
     lacks = any("missing" in results.get(part, {}) for part in ("wrappers", "library"))
     return 1 if wrong else 2 if lacks else 0

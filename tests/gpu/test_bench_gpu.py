@@ -21,7 +21,7 @@ from gpu_kernels import module
 from strange_jobs import strange_job
 
 import polyop
-from bench.device import apart, cases, clock, helpers, library, speed, twice
+from bench.device import apart, cases, clock, frameworks, helpers, library, speed, twice
 from polyop.ir.module import Boxes
 from polyop.runtime import device as compilers
 from polyop.runtime import emulated
@@ -445,6 +445,31 @@ def test_units_of_ampere_are_measured_on_a_hopper_alone(cuda: FakeGpu, arch: tup
     assert [c.group for c in chosen] == ["gemm"] * (6 if asked else 5) and len(said["rows"]) == len(chosen)
     assert [c.target for c in chosen if c.name.endswith("mma.sync")] == ["cuda:sm_90"] * asked
     assert all(speed._operator(c).target == (c.target or "x86") for c in chosen)
+
+
+@pytest.mark.parametrize("check", [frameworks.own_arrays, frameworks.faults, frameworks.two_places], ids=lambda c: c.__name__)
+def test_what_users_do_is_checked_on_the_fake_device_too(check: Any, cuda: FakeGpu) -> None:
+    k = frameworks.CHECKS.index(check)
+    said, wrong = frameworks.tried(k, Device("cuda", 0))
+    assert said and not wrong
+
+
+def test_a_check_of_what_users_do_can_fail(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frameworks, "product", lambda a, b: a.astype(float) @ b.astype(float) + 0.01)
+    said, wrong = frameworks.tried(frameworks.CHECKS.index(frameworks.own_arrays), Device("cuda", 0))
+    assert not said and wrong.startswith("AssertionError")
+    monkeypatch.setattr(polyop, "synchronize", lambda: None)
+    assert "nobody said" in frameworks.tried(frameworks.CHECKS.index(frameworks.faults), Device("cuda", 0))[1]
+
+
+def test_the_script_says_which_calls_are_wrong(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [helpers.Done(0, ("GpuArray", "")), helpers.Done(1, ("", "AssertionError: no")), helpers.Done(2, lost="it ended")]
+    monkeypatch.setattr(helpers, "each", lambda *a, **k: iter(seen))
+    assert script.main(["calls"]) == 1
+    said = capsys.readouterr().out
+    for line in ("1 of 8", "own_arrays: GpuArray", "faults: AssertionError: no", "two_places: it ended", "cost: no time"):
+        assert line in said
 
 
 def test_the_script_says_which_wrappers_differ(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
