@@ -413,7 +413,7 @@ def test_a_result_without_a_number_is_written_down_so_that_all_can_read_it(cuda:
     assert read["speed"]["rows"][0]["error"] == "inf" and read["speed"]["rows"][0]["ms"] == {"polyop": 1.0}
 
 
-@pytest.mark.parametrize(("part", "package"), [("wrappers", "pytest"), ("library", "scipy")])
+@pytest.mark.parametrize(("part", "package"), [("wrappers", "pytest"), ("nests", "pytest"), ("library", "scipy")])
 def test_a_part_whose_packages_are_not_there_says_so_and_the_rest_goes_on(
         cuda: FakeGpu, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, part: str, package: str) -> None:
     found = importlib.util.find_spec
@@ -475,9 +475,16 @@ def test_the_script_says_which_calls_are_wrong(cuda: FakeGpu, capsys: pytest.Cap
 def test_the_script_says_which_wrappers_differ(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     made = twice.Twice(Device("cuda", 0), agreed={"a": 1, "b": 2}, differ=["k for cuda:sm_80: Y[0] is 1"], wrong={"a"})
-    monkeypatch.setattr(twice, "compared", lambda device: made)
+    monkeypatch.setattr(twice, "compared", lambda device, files: made)
     assert script.main(["wrappers", "--workers", "1"]) == 1
     assert "wrappers: 1 of 2 kernels agree with the emulator" in capsys.readouterr().out
+    assert script.main(["nests", "--workers", "1"]) == 1
+    assert "nests: 1 of 2 kernels agree with the emulator" in capsys.readouterr().out
+
+
+def test_every_test_that_a_device_carries_out_too_is_there() -> None:
+    assert all((twice.TESTS / f).exists() for f in (*twice.FILES, *twice.NESTS)) and not set(twice.FILES) & set(twice.NESTS)
+    assert all(len(twice.tests((f,))) > 0 for f in (*twice.FILES, *twice.NESTS))
 
 
 def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
