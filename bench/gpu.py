@@ -4,7 +4,7 @@
     python bench/gpu.py wrappers library      of them
     python bench/gpu.py nests                 all other kernels of the emulator's tests beside it, as far as 4 minutes go
     python bench/gpu.py speed --groups gemm   some groups of cases
-    python bench/gpu.py --json FILE           everything in numbers, written down as it is found
+    python bench/gpu.py --json FILE           all in numbers, as it is found; --markdown FILE: speed, as a table
 
 Everything runs in processes of its own: one that faults or never ends is told and replaced. Without torch or Triton the rest
 is measured. Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here, no compiler for it, or
@@ -153,6 +153,7 @@ def main(arguments: list[str] | None = None) -> int:
     groups = tuple(dict.fromkeys(c.group for c in cases.cases()))
     parser.add_argument("--groups", nargs="*", default=[], choices=groups, metavar="GROUP", help=f"of {', '.join(groups)}")
     parser.add_argument("--json", type=Path, help="where everything is written in numbers")
+    parser.add_argument("--markdown", type=Path, help="where speed is written as a table")
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1),
                         help="processes at a time; 1: wrappers and library in this one")
     parser.add_argument("--no-compile", action="store_true", help="ask neither torch.compile nor Triton")
@@ -185,6 +186,8 @@ def main(arguments: list[str] | None = None) -> int:
     if "speed" in parts:
         so_far = partial(keep, "speed")
         so_far(speeds(device, SECONDS["speed"], given.groups, not given.no_compile, so_far))
+        if given.markdown and "rows" in results["speed"]:
+            given.markdown.write_text(speed.page(results["speed"]), encoding="utf-8")
     wrong = [*(x for part in ("calls", "wrappers", "nests") for x in results.get(part, {}).get("differ", ())),
              *results.get("library", {}).get("wrong", ()),
              *(r for r in results.get("speed", {}).get("rows", ()) if r["wrong"])]

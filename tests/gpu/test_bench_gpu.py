@@ -487,6 +487,16 @@ def test_every_test_that_a_device_carries_out_too_is_there() -> None:
     assert all(len(twice.tests((f,))) > 0 for f in (*twice.FILES, *twice.NESTS))
 
 
+def test_what_was_measured_is_a_page() -> None:
+    rows = [speed.Row("gemm", "a", {"polyop": 2.0, "torch": 3.0, "triton": 4.0}, 10, 20, 0.5, 0.25, 0),
+            speed.Row("gemm", "b", {"polyop": 2.0, "torch": 1.0}, 10, 20, 0.5, 0.25, 0, "off by 1"),
+            speed.missing(cases.cases(small=True)[0], "it ended")]
+    text = speed.page({"device": "G", "torch": "2", "copy": 1e12, "peak": 5e14, "rows": [asdict(r) for r in rows]})
+    assert f"Mean over the fastest peer: gemm {(1.5 * 0.5)**0.5:.2f}." in text
+    assert "| gemm | a | 2000.0 | 10 | 50% | 20.0 | 25% | 1.50 |  | 2.00 |" in text and "| b (off by 1) |" in text
+    assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {11} and "it ended" in text
+
+
 def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     assert script.main(["speed"]) == 0
