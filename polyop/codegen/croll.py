@@ -14,7 +14,8 @@ out. Compilers take as long as their text has instructions: `silu` of 128 result
 end inside, was most of a kernel.
 
 Copies that go on by themselves need no registers, so a loop over their rows is one as it is: there a thread asks for them one by
-one in any case (`ccopy.by_rows`).
+one in any case (`ccopy.by_rows`). So is one of terms of a sum where a tensor ends: written out beside the loop without tests it
+begins as that does, and compilers make one of the first terms, for which all others wait then.
 """
 
 from __future__ import annotations
@@ -71,7 +72,7 @@ def of_one(s: Store) -> int:
 
 def rolled(n: For, scope: Scope) -> tuple[tuple[Node, ...], list[str]] | None:
     """What each turn of the loop over rows `n` is, and what ends it; None, if it is to be written out."""
-    if _is_copy(n, scope):
+    if _is_copy(n, scope) or (scope.most == EDGE and _is_sum(n, scope)):
         return n.body, []
     if not scope.most or weight((n,), scope) <= scope.most or not any(isinstance(x, For) for x in walk(n.body)):
         return None
@@ -95,6 +96,15 @@ def _is_copy(n: For, scope: Scope) -> bool:
     match n.body:
         case (For() as inside,) if n.kind == Kind.ROWS and {s.stmt for s in stores(n.body)} <= scope.copies:
             return ccopy.run(inside, scope) is not None
+    return False
+
+
+def _is_sum(n: For, scope: Scope) -> bool:
+    """Whether the rows of `n` are terms that one register takes, of which no other is chosen by a row."""
+    match n.body:
+        case (Store(target=target, reduce=monoid) as s,) if n.kind == Kind.ROWS and monoid is not None:
+            held = [x for x in (target, *loads(s.expr)) if scope.buffers[x.source].space == Space.REG]
+            return target in held and not any(n.index in names(p) for x in held for p in x.index if isinstance(p, Affine))
     return False
 
 

@@ -24,7 +24,7 @@ def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]]
     if tests:
         return _said(tests), full(inside)
     loops, s = chain(inside)
-    tests = _of_sums(loops, s, scope) if s else None
+    tests = (_of_sums(loops, s, scope) or _of_terms(loops, s, scope)) if s else None
     if tests:
         return _said(tests), full(inside)
     tests = _of_fetched(loops, s, scope) if s else None
@@ -53,6 +53,20 @@ def _of_sums(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | None
         return None
     ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
     return _least_of(ends, loops, [t for x in lies for t in x or ()], scope)
+
+
+def _of_terms(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | None:
+    """What is asked before a register takes terms of several rows, which are no neighbours: all are on their way at once then.
+
+    Behind a test each, a term is waited for before the next one is asked for.
+    """
+    if not loops or any(f.kind != Kind.ROWS for f in loops) or scope.buffers[s.target.source].space != Space.REG:
+        return None
+    far = any(scope.buffers[x.source].space in (Space.TENSOR, Space.WORK) for x in loads(s.expr))
+    if not far or cwide.moved(loops[-1], scope):
+        return None
+    ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
+    return _least_of(ends, loops, [], scope) if ends else None
 
 
 def _unguarded(inside: tuple[Node, ...]) -> tuple[Node, ...]:

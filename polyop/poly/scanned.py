@@ -8,7 +8,7 @@
               u_v (threads) ( i_p (rows) ( whole ) ) )
 
 Nothing is read twice, and what is before the chunks is a register. Threads run along chunks; where the shell has the unit stride,
-32 of them along that, and a few share a point of it.
+half a warp along that, and the others share a point of it. What a chunk reads is on its way before any of it is added up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ from polyop.poly.strides import spacing, stride
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 
 THREADS = 128  # where nothing is known of a row's length
-ACROSS = 8     # threads that share a point of the shell, where the shell has the unit stride
+ACROSS = 512   # threads of a block where the shell has the unit stride, half a warp along that: columns enough for one block
+               # with whole warps for each multiprocessor are two blocks so, of which one computes while the other waits
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +59,9 @@ def choose(plan: Plan, cluster: Cluster) -> ScanStrategy | None:
     beside = next((c for c in cluster.shell if stride(plan, p.whole, p.whole.target, c) in (1, -1)), None)
     if beside:
         i = next(i for i, c in own.items() if c == beside)
-        across = plan.target.warp if not (few := _known(plan, p.whole.extent(i))) else min(plan.target.warp, power_of_two(few))
-        return ScanStrategy(p, extent.const, ACROSS * plan.target.warp // across, beside, across)
+        side, few = plan.target.warp // 2, _known(plan, p.whole.extent(i))
+        across = min(side, power_of_two(few)) if few else side
+        return ScanStrategy(p, extent.const, ACROSS // across, beside, across)
     known = _length(plan, p)
     many = THREADS if not known else min(2 * THREADS, max(plan.target.warp, power_of_two(-(-known // extent.const))))
     return ScanStrategy(p, extent.const, many)
@@ -177,7 +179,7 @@ class _Scanned:
         return band((*names_of(self.threads), row.name), f"{s.name}_start")
 
     def taken(self) -> tuple[dict[Load, Load], list[Band | str]]:
-        """The reads of neighbours in memory, by registers, and the loops that fill these."""
+        """The reads of a chunk in memory, by registers, and the loops that fill these."""
         found: dict[Load, Load] = {}
         trees: list[Band | str] = []
         p, (row,) = self.p, self.in_rows[self.p.inside].coords
@@ -185,7 +187,8 @@ class _Scanned:
         for s in p.alone:
             for x in dict.fromkeys(loads(s.expr)):
                 here = place(x, self.plan.values(s, self.in_order))
-                if x.source in self.b.homes or x.guard or here in found or spacing(self.plan, s, x, p.inside) != 1:
+                moves = all(isinstance(y, Affine) for y in x.index) and spacing(self.plan, s, x, p.inside) != 0
+                if x.source in self.b.homes or x.guard or here in found or not moves:
                     continue
                 label = f"{s.name}_taken{len(found)}"
                 name = self.b.buffer(Buffer(f"{self.plan.stems[x.source]}_taken{len(found)}", x.dtype,

@@ -25,12 +25,12 @@ from polyop.poly.homes import find_homes
 from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import init_of, is_taken_over
 from polyop.poly.scop import UPDATE, Stmt
-from polyop.poly.spreadchoice import SpreadStrategy, longest_of
+from polyop.poly.spreadchoice import COPIES, SpreadStrategy, longest_of
 from polyop.poly.strides import common_start, stride
 from polyop.poly.strips import MOST, WIDE
 from polyop.poly.tiles import Axis, Band, Coord, bands
 
-COPIES = 4      # iterations of a thread that wait for memory at once
+TURNS, TOGETHER = 4, 16  # accesses of neighbours by a thread, and elements in these, that wait for memory at once
 SHARED = 16 << 10
 """Bytes of a row that is kept in shared memory."""
 
@@ -119,19 +119,22 @@ class _Spread:
         Else threads of one warp have neighbours, each in steps of all threads.
         """
         extent = longest_of(self.b.plan, stmts, c)
-        longest = extent // many if extent else MOST
+        longest = extent // many if extent else MOST * self.s.copies
         most = self.neighbours(stmts, c)
-        copies = most or COPIES
+        copies = most or self.s.copies
         while copies > max(1, longest):
             copies //= 2
-        each = copies if most else 1
+        each, turns = copies if most or self.has_line(stmts, c) else 1, 1
+        while most == each and 2 * turns <= min(TURNS, TOGETHER // each) and (not extent or 2 * turns * each <= longest):
+            turns *= 2  # neighbours in several turns are asked for at once
         n = "" if many == self.s.many else _size(many, each, copies)  # another group may have the class on all threads
-        t, v = Coord(f"{c}_t{n}", many * copies), Coord(f"{c}_v{n}", each, each * many)
-        p = (Coord(f"{c}_p{n}", 1, each) if most else Coord(f"{c}_p{n}", many, many * copies),) if copies > 1 else ()
+        t, v = Coord(f"{c}_t{n}", many * copies * turns), Coord(f"{c}_v{n}", each, each * many)
+        p = (Coord(f"{c}_p{n}", 1, each) if each > 1 else Coord(f"{c}_p{n}", many, many * copies),) if copies > 1 else ()
+        q = (Coord(f"{c}_q{n}", many * each, many * each * turns),) if turns > 1 else ()
         self.b.kinds[v.name] = (Kind.THREADS, many)
         self.b.weights[v.name] = self.s.near
-        self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p}
-        return Axis((t, v, *p), common_start(self.b.plan, stmts, c, axes, self.b.ties))
+        self.b.kinds |= {x.name: (Kind.ROWS, copies) for x in p} | {x.name: (Kind.ROWS, turns) for x in q}
+        return Axis((t, v, *q, *p), common_start(self.b.plan, stmts, c, axes, self.b.ties))
 
     def rest(self, stmts: tuple[Stmt, ...], c: str, axes: Axes, many: int) -> Axis:
         """The class `c` over the threads that those of a lane, which are `many`, leave."""
@@ -151,6 +154,12 @@ class _Spread:
         if any(step not in (0, 1) for _, step in found) or not any(step for _, step in found):
             return 0
         return min(MOST, WIDE // min(x.dtype.bytes_ for x, step in found if step))
+
+    def has_line(self, stmts: tuple[Stmt, ...], c: str) -> bool:
+        """Whether threads side by side share elements that are neighbours along `c`, which each then reads at once."""
+        reads = [(s, x) for s in stmts for x in s.reads if x.source not in self.b.homes]
+        plain = all(isinstance(p, Affine) for _, x in reads for p in x.index)
+        return plain and self.s.near > 1 and any(stride(self.b.plan, s, x, c) == 1 for s, x in reads)
 
     def group(self, g: Group, lane: str | None, across: tuple[str, int] | None) -> tuple[Band | str, ...]:
         """The loops of one group, spread along `lane`, and maybe `across` it.

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import evaluate, names
 from polyop.ir.integers import power_of_two
 from polyop.poly.build import Plan
 from polyop.poly.lanes import is_few, score
@@ -13,12 +14,16 @@ from polyop.poly.nodes import Cluster, Group
 from polyop.poly.rows import scatters
 from polyop.poly.scop import Stmt
 from polyop.poly.sharing import is_window
+from polyop.poly.strides import stride
 
 BLOCK = 256     # threads where nothing is known of a row's length
 EACH = 8        # iterations of a thread that are worth a thread
 SHORT = 16      # loops of less iterations are not spread
 FEWEST = 4      # threads of a row
-ACROSS = 8      # threads that share a point of the shell, where the shell has the unit stride
+ACROSS = 8      # threads that share a point of the shell at least, where the shell has the unit stride
+MOST = 1024     # threads of a block at most
+COPIES = 4      # iterations of a thread that wait for memory at once
+FLIGHT, TOGETHER = 64, 16  # bytes of a thread, and iterations, that wait at once where the shell has the unit stride
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,6 +42,7 @@ class SpreadStrategy:
     rows: int
     near: int = 1
     across: tuple[tuple[str, int] | None, ...] = ()
+    copies: int = COPIES
 
     def __str__(self) -> str:
         along = ", ".join(i or "-" for i in self.inner)
@@ -73,14 +79,28 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[SpreadStrategy, ...]:
     if lane and shell[lane] > 0 and not cluster.is_contraction:
         inner = tuple(_longest(plan, g) for g in groups)
         if any(inner):
-            return (SpreadStrategy(inner, ACROSS, lane, plan.target.warp, plan.target.warp),)
+            return (_beside(plan, cluster, inner, lane),)
     raise UnsupportedError("no loop inside is long, and all of it in order")
+
+
+def _beside(plan: Plan, cluster: Cluster, inner: tuple[str | None, ...], lane: str) -> SpreadStrategy:
+    """Points of the shell side by side, a warp of them, which all other threads of a block share."""
+    warp = plan.target.warp
+    bytes_ = max((x.dtype.bytes_ for s in cluster.stmts for x in s.reads
+                  if plan.scop.op.tensor(x.source).role != "temp" and stride(plan, s, x, lane) in (1, -1)), default=FLIGHT)
+    copies, groups = max(COPIES, min(TOGETHER, FLIGHT // bytes_)), [g for g in cluster.body if isinstance(g, Group)]
+    extents = [longest_of(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c]
+    many = MOST // warp
+    if all(extents):
+        many = min(many, max(ACROSS, power_of_two(-(-max(extents) // copies))))
+    return SpreadStrategy(inner, many, lane, warp, warp, copies=copies)
 
 
 def _loops(plan: Plan, g: Group) -> list[str]:
     """The loops of `g` that may be spread."""
     strict = plan.options.numerics == "strict"
-    return [c for c in (*g.kept, *g.reduced) if not (strict and c in g.reduced) and not is_few(plan, g.stmts, c, SHORT)]
+    loops = (c for c in (*g.kept, *g.reduced) if not (strict and c in g.reduced) and not is_few(plan, g.stmts, c, SHORT))
+    return [c for c in loops if not 0 < longest_of(plan, g.stmts, c) < SHORT]
 
 
 def _best(plan: Plan, g: Group) -> tuple[str | None, int]:
@@ -101,7 +121,7 @@ def longest_of(plan: Plan, stmts: Iterable[Stmt], loop: str) -> int:
     """The most iterations of `loop` that are known or hinted at; 0, if some are not."""
     hints = dict(plan.options.hints)
     sizes = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
-    known = [e.const if e.is_constant else hints.get(e.name or "", 0) for e in sizes]
+    known = [evaluate(e, hints) if names(e) <= hints.keys() else 0 for e in sizes]
     return max(known) if known and all(known) else 0
 
 

@@ -39,6 +39,7 @@ CHUNK = 16  # bytes that a thread copies at once
 PAD = 16  # bytes by which lines are longer than they must be, so that neighbours in a column lie in different banks
 LEAST = 4  # elements by which they are, at least: a half warp reads four lines of f64
 SLOTS = 4  # at most: what is left of a turn's latency then is little
+NARROW, AT_ONCE = 16, 4  # rows or columns of a tile that waits for memory, and how many blocks have such ones beside each other
 OTHERS = 64  # registers of a thread beside its results and operands: addresses, and what is on its way
 
 
@@ -168,7 +169,8 @@ def tile_of(s: Staging, load: Load) -> Tile:
 def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bool, turns: Turns | None) -> Staging:
     """`s` with the slots that `turns` says, if each of them needs one tile.
 
-    Else with as many as fit into shared memory beside other blocks, which registers leave room for.
+    Else with as many as fit into shared memory beside other blocks, which registers leave room for; of tiles so narrow that they
+    wait for memory, beside a few, whose copies have further ahead to go.
     Where nothing is copied while threads go on, one. Where products may be `lasting`, and slots are enough, the tile of the turn
     before is still read.
 
@@ -182,7 +184,8 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bo
     if s.plan.block:  # there is more in the block's memory
         return replace(s, slots=2)
     total = multi.parts * multi.registers * s.plan.target.warp
-    blocks = max(1, min(total // (s.threads * (registers + OTHERS)), multi.blocks))
+    is_narrow = min(prod(n for _, n in side) for side in s.sides[:2]) <= NARROW
+    blocks = max(1, min(total // (s.threads * (registers + OTHERS)), AT_ONCE if is_narrow else multi.blocks))
     slots = max(2, min(SLOTS, multi.room(blocks) // slot_bytes(s, operands)))
     return replace(s, slots=slots, ahead=slots - 2 if lasting and slots == SLOTS else slots - 1)
 

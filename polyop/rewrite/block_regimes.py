@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from math import prod
 
-from polyop.ir.expr import evaluate, volume
+from polyop.ir.expr import evaluate, names, volume
 from polyop.ir.integers import power_of_two
 from polyop.ir.op import Op
 from polyop.ir.options import Options
@@ -16,15 +16,16 @@ from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import narrow_sizes
-from polyop.rewrite.shares import lines, sums
+from polyop.rewrite.shares import Sum, lines, sums
 from polyop.rewrite.tile_regimes import few_rows
 
-WARP = 32
+SIDE = 16  # rows side by side that a block scans
 PARTS = 8  # of a row that make it worth it to read it twice
 LINES = (32, 512)  # the shortest row that is told from shorter ones, and the longest of which a block has several
 ROWS = 64  # of attention, which a block has
 SHARE_BYTES = 32 << 10  # of what is read for a share of a row, at least
-AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy
+SHARES, SHORTEST = 16, 64  # of rows, for each multiprocessor, so that few wait for the last ones; elements of one at least
+LONG_ROW = 256 << 10  # bytes of a row that are not kept near a multiprocessor until they are read again
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 
 
@@ -46,9 +47,11 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     split = row_shares(splits, sizes) if options.numerics != "strict" else 0
     whole = {n for x in splits if split for n in x.results}
     whole |= {n for p in passes if p.rolled and fills_device(p, sizes) for n in p.rolled.results}
-    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines,
-                   hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
-                   shares=block_shares(tuple(x for x in added if x.target not in whole), sizes, tiles), split=split,
+    added = tuple(x for x in added if x.target not in whole)
+    shares = block_shares(added, sizes, tiles)
+    hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
+    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines, shares=shares, split=split,
+                   hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
 
 
@@ -61,12 +64,14 @@ def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
 def row_shares(splits: tuple[Split, ...], sizes: Mapping[str, int]) -> int:
     """Elements of a share of the rows over which chains of reductions go, where there are too few rows; 0 if there are not.
 
-    A share is worth a block of threads, and there are no more of them than keep all multiprocessors busy.
+    A share is worth a block of threads, and so short that it is near when it is read again, as whole rows are not if they are
+    long, whatever their number. Shorter ones than `SHORTEST` would be loops of a block that has the row.
     """
     for x in splits:
         rows, extent = max(1, volume(x.rows, sizes)), evaluate(x.extent, sizes)
         bytes_ = x.bytes_ * max(1, sum(sizes[n] for n in x.beside))
-        shares = min(extent * bytes_ // SHARE_BYTES, AT_ONCE * BLOCKS // rows) if rows < BLOCKS else 0
+        is_cut = rows < BLOCKS or extent * bytes_ >= LONG_ROW
+        shares = min(extent * bytes_ // SHARE_BYTES, SHARES * BLOCKS // rows, extent // SHORTEST) if is_cut else 0
         if shares > 1:
             return power_of_two(-(-extent // shares))
     return 0
@@ -85,8 +90,8 @@ def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
     """
     for r in q.scans:
         rows = [evaluate(e, sizes) for e in r.rows]
-        if r.across:  # a warp's lanes have a row each
-            rows[-1] = -(-rows[-1] // WARP)
+        if r.across:  # half the lanes of a warp have a row each
+            rows[-1] = -(-rows[-1] // SIDE)
         if prod(rows) < BLOCKS and evaluate(r.extent, sizes) >= PARTS * r.part:
             return True
     return False
@@ -95,6 +100,12 @@ def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
 def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Hints, for sizes that are not `known`, of rows so short that a block of threads has several: at most twice as long."""
     return tuple((n, max(LINES[0], power_of_two(sizes[n]))) for n in found if sizes[n] <= LINES[1] and n not in known)
+
+
+def cut_lines(cut: tuple[Sum, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Hints, for sizes that are not `known`, of how long the sums are that are `cut`: they say how many shares are joined."""
+    found = dict.fromkeys(n for x in cut for n in names(x.deep) if n in sizes and n not in known)
+    return tuple((n, power_of_two(sizes[n])) for n in found)
 
 
 def kinds_on_gpus(op: Op) -> tuple[str, ...]:

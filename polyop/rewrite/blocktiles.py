@@ -23,6 +23,7 @@ from polyop.rewrite.shares import Sum
 TILES = (128, 64, 32, 16)  # sides of the tile that a block of a GPU's threads takes; the last one for results that are no longer
 WIDEST = 256
 BLOCKS = 128  # as many as an H100 has multiprocessors, about
+AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy, where each has a row to add up, or a tile as narrow as the last
 SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
 MOST = 3  # indices of a side of which a tile has several values
 NEARLY = 9 / 8  # as few tiles
@@ -121,7 +122,8 @@ def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tiles: Tiles) 
     """The reductions to cut because they have too few results for the multiprocessors of a GPU; iterations of a share of each.
 
     A block has one of the `tiles` of the results of a product, 32 in a line of other sums, or a row that is summed up. What
-    is added up at computed places has a thread for each element anyway.
+    is added up at computed places has a thread for each element anyway. A block of few rows, or of one, waits for memory most of
+    the time, so there are several for each multiprocessor; lines of results have as many threads as a block may have.
     """
     found = []
     for x in (x for x in what if not x.places):
@@ -129,9 +131,11 @@ def block_shares(what: tuple[Sum, ...], sizes: Mapping[str, int], tiles: Tiles) 
         if x.tiled:
             sides = [evaluate(e, sizes) for e in x.tiled]
             blocks = tiles.blocks or results // max(1, prod(sides)) * _tiles(sides, (TILES[0], TILES[0]))
+            waits = min(tiles.sides or TILES[:1]) <= TILES[-1]
         else:
             blocks = -(-results // 32) if x.in_line else results
-        most = min(_most_shares(x, sizes), BLOCKS // max(1, blocks))
+            waits = not x.in_line
+        most = min(_most_shares(x, sizes), BLOCKS * (AT_ONCE if waits else 1) // max(1, blocks))
         if most > 1:
             found.append((x.target, power_of_two(-(-evaluate(x.deep, sizes) // most))))
     return tuple(found)

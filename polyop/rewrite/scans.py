@@ -27,7 +27,7 @@ from polyop.ir.scans import Scan, is_one_instruction, joined, scan_of
 from polyop.rewrite.names import fresh
 from polyop.rewrite.words import cast
 
-BYTES = 32        # of a thread's elements, which lie together
+BYTES, BESIDE = 16, 64  # of a thread's elements, which lie together, and where rows lie side by side
 LEAST, MOST = 4, 16
 SHORT = 64        # elements of a row that is scanned by one thread
 PART = 4096       # elements of a row that are a block's, where several share it
@@ -187,7 +187,8 @@ def _starts(e: Expr, own: Load, edge: Affine) -> list[tuple[Expr, Expr]]:
 def _cut(f: _Found, t: Tensor, taken: set[str]) -> tuple[tuple[Tensor, ...], tuple[Step, ...]]:
     """The temporaries, and the steps in the place of the scan, which writes `t`."""
     s, n = f.step, f.along
-    c = min(MOST, max(LEAST, BYTES // t.dtype.bytes_))
+    bytes_ = BYTES if f.part == PART else BESIDE if f.scan.monoid else BESIDE // 2  # of pairs a thread has two registers
+    c = min(MOST, max(LEAST, bytes_ // t.dtype.bytes_))
     u, i = fresh("u", taken), fresh(f"{n.index}_i", taken)
     count = affine(f.part // c) if f.parts else quasi("div", n.upper + (c - 1), affine(c))
     others = (*(r for r in s.ranges if r is not n), *((f.parts,) if f.parts else ()))

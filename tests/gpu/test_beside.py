@@ -46,7 +46,7 @@ op c(x: f32[A, B], w: f32[B]) -> (y: f32[B], z: f32[A], b: f32[B]) {
   b[j] = exp(w[j])
 }
 """
-NEEDED = "op n(x: f32[A, B]) -> (y: f32[B], z: f32[A]) { y[j] += x[i, j]; z[i] += y[j] * x[i, j] }"
+NEEDED = "op n(x: f32[A, B], w: f32[C, A]) -> (y: f32[A], z: f32[C]) { y[i] += x[i, j]; z[k] += y[i] * w[k, i] }"
 PRODUCTS = """
 op p(X: f16[S, D], A: f16[D, E], B: f16[D, E], C: f16[D, E], z: f32[S]) -> (Q: f16[S, E], K: f16[S, E], V: f16[S, E], y: f32[S]) {
   q[s, e] += f32(X[s, d]) * f32(A[d, e])

@@ -117,10 +117,12 @@ def share(text: str, **sizes: int) -> int:
 
 def test_calls_with_few_long_rows_get_shares_and_others_none() -> None:
     assert BLOCKS == 128
-    assert share(DECODE, H=32, D=128, E=128, N=4096, used=4096) == 256
-    assert share(DECODE, H=32, D=128, E=128, N=300, used=300) == 64
+    assert share(DECODE, H=32, D=128, E=128, N=4096, used=4096) == 64
+    assert share(DECODE, H=32, D=128, E=128, N=300, used=300) == 128
     assert share(DECODE, H=32, D=128, E=128, N=60, used=60) == 0
-    assert share(DECODE, H=128, D=128, E=128, N=4096, used=4096) == 0
+    assert share(DECODE, H=128, D=64, E=64, N=1024, used=1024) == 64  # a row is long enough, whatever their number
+    assert share(DECODE, H=128, D=64, E=64, N=256, used=256) == 0
+    assert share(SOFTMAX, M=256, N=65536) == 8192 and share(SOFTMAX, M=256, N=32768) == 0
     assert share(SOFTMAX, M=2, N=1 << 20) == 8192
     assert share(SOFTMAX, M=2, N=1000) == share(SOFTMAX, M=4096, N=1 << 20) == 0
 
@@ -140,7 +142,7 @@ def asked(text: str, **sizes: int) -> Options:
 
 def test_attention_of_one_row_has_none_and_so_gets_shares_and_of_many_it_stays_one_kernel() -> None:
     one = asked(ATTENTION, H=32, S=1, N=4096, D=128, E=128)
-    assert (one.ones, one.split, one.held, one.shares) == (("S",), 256, (), ())
+    assert (one.ones, one.split, one.held, one.shares) == (("S",), 64, (), ())
     many = asked(ATTENTION, H=32, S=128, N=4096, D=128, E=128)
     assert (many.ones, many.split, many.shares) == ((), 0, ()) and dict(many.held) == {"D": 128, "E": 128}
     few = asked(ATTENTION, H=32, S=2, N=4096, D=128, E=128)

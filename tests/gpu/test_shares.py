@@ -11,6 +11,7 @@ import polyop
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import Options
 from polyop.ir.target import target
+from polyop.rewrite.block_regimes import in_blocks
 from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.questions import questions
 from polyop.runtime import cxx
@@ -94,9 +95,21 @@ def picked(text: str, **sizes: int) -> tuple[tuple[int, ...], tuple[tuple[str, i
 def test_calls_with_few_results_and_a_long_sum_get_shares() -> None:
     assert picked(PRODUCT, M=64, N=64, K=100_000) == ((64, 64), (("C", 1024),))
     assert picked(PRODUCT, M=256, N=256, K=8192) == ((64, 64), (("C", 1024),))
-    assert picked(ROW, M=4, K=1_000_000) == ((), (("y", 32768),))
+    assert picked(ROW, M=4, K=1_000_000) == ((), (("y", 8192),))
     assert picked(LINE, N=1024, K=65536) == ((), (("y", 16384),))
-    assert picked(SOFTMAX, M=1, N=1 << 20) == ((), (("t", 8192), ("s", 8192)))
+    assert picked(SOFTMAX, M=1, N=1 << 20) == ((), (("t", 4096), ("s", 4096)))
+    assert picked(PRODUCT, M=8, N=16384, K=4096) == ((16, 128), (("C", 1024),))  # few rows wait for memory: four blocks each
+
+
+def test_the_few_shares_of_a_result_are_joined_by_one_thread() -> None:
+    q = compiled(PRODUCT).op
+    options = in_blocks(q, questions(q), {"M": 8, "N": 16384, "K": 4096}, Options(), target("cuda:sm_80"))
+    assert options.hints == (("K", 4096),)
+    c = compiled(PRODUCT, options)
+    assert "rows:" in c.chosen[1], c.chosen
+    for k in (1, 1024, 1025, 4096):
+        v = values(c, {"M": 8, "N": 130, "K": k}, "shuffled")
+        np.testing.assert_allclose(v["C"], v["A"].astype(np.float64) @ v["B"], rtol=1e-3, atol=1e-3)
 
 
 def test_calls_with_results_enough_or_a_short_sum_get_none() -> None:

@@ -34,8 +34,8 @@ def softmax(x: Array) -> Array:
     ("op total(x: f32[R, N]) -> (y: f32[R]) { y[r] += x[r,c] }", "threads -, c x 256", lambda x: x.sum(1), ((3, 1), (2, 1033))),
     ("op total(x: f32[R, 20]) -> (y: f32[R]) { y[r] += x[r,c] }", "threads -, c x 4, 32 of r in a block", lambda x: x.sum(1),
      ((1, 20), (9, 20))),
-    ("op below(x: f32[R, N]) -> (y: f32[N]) { y[c] += x[r,c] }", "threads -, r x 8, 32 of c in a block, side by side",
-     lambda x: x.sum(0), ((1, 1), (3, 31), (33, 33), (8, 100))),
+    ("op below(x: f32[R, N]) -> (y: f32[N]) { y[c] += x[r,c] }", "threads -, r x 32, 32 of c in a block, side by side",
+     lambda x: x.sum(0), ((1, 1), (226, 31), (257, 33), (600, 100))),
     (CENTRED, "side by side", lambda x: x - x.mean(0), ((1, 1), (7, 32), (33, 31))),
 ])
 def test_a_reduction_is_spread_over_threads_and_computes_what_numpy_says(
@@ -45,6 +45,25 @@ def test_a_reduction_is_spread_over_threads_and_computes_what_numpy_says(
     for (r, n), order in zip(lengths, emulated.ORDERS * 2, strict=False):
         a = values(c, {"R": r, "N": n} if "N" in c.op.sizes else {"R": r}, order)
         np.testing.assert_allclose(a["y"], want(a["x"].astype(np.float64)), rtol=1e-5, atol=1e-5)
+
+
+def test_terms_that_are_no_neighbours_are_asked_about_once_and_all_on_their_way_before_one_is_added() -> None:
+    for on, dtype, most in (("cuda:sm_90a", "f32", 481), ("cuda:sm_80", "f64", 225), ("hip:gfx942", "bf16", 241)):
+        c = compiled(f"op below(x: {dtype}[R, N]) -> (y: f32[N]) {{ y[c] += f32(x[r,c]) }}", on=on)
+        assert c.module is not None
+        whole, edge = c.module.text.split(f"if (R >= r_t + r_v + {most}) {{")[1].split("} else {")[:2]
+        assert "#pragma unroll\n" in whole and "if (" not in whole
+        assert "#pragma unroll 1\n" in edge and "if (R > " in edge  # written out as well, it would begin alike
+
+
+def test_few_rows_have_fewer_threads_and_very_few_none() -> None:
+    text = "op below(x: f32[R, N]) -> (y: f32[N]) { y[c] += x[r,c] }"
+    for hint, chosen in ((16, "r x 8"), (200, "r x 16"), (4096, "r x 32"), (15, "rows:")):
+        c = compiled(text, Options(hints=(("R", hint),)))
+        assert chosen in c.chosen[0], c.chosen
+        for k, (r, n) in enumerate(((1, 1), (hint, 33), (hint + 70, 32))):  # a hint is no promise
+            v = values(c, {"R": r, "N": n}, ("forward", "backward")[k % 2])
+            np.testing.assert_allclose(v["y"], v["x"].astype(np.float64).sum(0), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("on", ["cuda:sm_80", "hip:gfx942"])
