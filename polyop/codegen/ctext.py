@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
 from polyop.codegen import canew, cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
 from polyop.codegen.blocks import folds, prepared
@@ -201,7 +202,8 @@ def _inside(p: Part, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[st
     start = cboxes.start(ring) if ring else []
     until = until or (len(p.body) if ring else 0)
     shared = cthreads.shared_lines(_shared(p, nest), p.body, scope)
-    return [*shared, *_buffers(p, nest, scope), *start, *body(p.body[:until], scope), *end, *body(p.body[until:], scope)]
+    return [*shared, *_strides(p, nest, scope), *_registers(p, nest, scope), *start, *body(p.body[:until], scope), *end,
+            *body(p.body[until:], scope)]
 
 
 def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, roles: Roles, maps: int) -> list[str]:
@@ -212,10 +214,10 @@ def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, r
     using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
     copied, rest = croles.producer(p.body), croles.consumer(p.body)
     until = croles.released(rest, scope.buffers)
-    consumed = [*_buffers(p, nest, using), *body(rest[:until], using),
+    consumed = [*_registers(p, nest, using), *body(rest[:until], using),
                 "pop_consumer_release(pop_arriving);  // nothing below uses what was copied", *body(rest[until:], using)]
     return [
-        f"const bool pop_boxed = {boxed};", *cboxes.start(ring),
+        *_strides(p, nest, scope), f"const bool pop_boxed = {boxed};", *cboxes.start(ring),
         f"pop_pipe<{ring.count}> pop_arriving = pop_pipe_start<{ring.count}>("
         f"(pop_u64*)(pop_shared + {ring.at}), pop_boxed ? 1 : {croles.COPYING}, {first // scope.tiles.warp});",
         f"if ({cthreads.NUMBER} >= {first}) {{  // these threads copy; if they ask for boxes, one of them does",
@@ -228,27 +230,33 @@ def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, r
         *axes.loop(using, consumed)]
 
 
-def _buffers(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
-    """Strides of work buffers, and the thread's registers."""
+def _strides(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
+    """Strides of work buffers."""
+    out: list[str] = []
+    here = used(p.body)
+    for b in nest.buffers:
+        if b.name in here and b.space == Space.WORK:
+            counts = slot_counts(b)
+            named = [(d, s) for d, s in enumerate(strides(b, scope.names[b.name])) if isinstance(s, str)]
+            for d, s in named:
+                out.append(f"const {scope.counts} {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
+    return out
+
+
+def _registers(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
+    """The thread's registers."""
     out: list[str] = []
     here, taken = used(p.body), ccopy.taken(p.body, scope)
     for b in nest.buffers:
-        if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):
+        if b.name not in here or b.space in (Space.TENSOR, Space.SHARED, Space.WORK):
             continue
         c, counts = scope.names[b.name], slot_counts(b)
         if tile := scope.tiles.held.get(b.name) or scope.tiles.rows.get(b.name):
             out.append(cmatrix.declared(b, tile, c))
             continue
-        if b.space == Space.WORK:
-            named = [(d, s) for d, s in enumerate(strides(b, c)) if isinstance(s, str)]
-            for d, s in named:
-                out.append(f"const {scope.counts} {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
-        elif not all(n.is_constant for n in counts):
+        if not all(n.is_constant for n in counts):
             raise UnsupportedError(f"{nest.name}: register buffer {b} has no constant size")
-        else:
-            total = 1
-            for n in counts:
-                total *= n.const
-            wide = "alignas(16) " if b.name in taken else ""
-            out.append(f"{wide}{STORED[b.dtype.name]} {c}{f'[{total}]' if b.dims else ''};")
+        total = prod(n.const for n in counts)
+        wide = "alignas(16) " if b.name in taken else ""
+        out.append(f"{wide}{STORED[b.dtype.name]} {c}{f'[{total}]' if b.dims else ''};")
     return out
