@@ -17,6 +17,7 @@ from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import narrow_sizes
 from polyop.rewrite.shares import lines, sums
+from polyop.rewrite.strewn import to_copy
 from polyop.rewrite.tile_regimes import few_rows
 
 WARP = 32
@@ -46,7 +47,8 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     split = row_shares(splits, sizes) if options.numerics != "strict" else 0
     whole = {n for x in splits if split for n in x.results}
     whole |= {n for p in passes if p.rolled and fills_device(p, sizes) for n in p.rolled.results}
-    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines,
+    copied = options.inward or to_copy(q.strewn, sizes, target, options.numerics)
+    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines, inward=copied,
                    hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
                    shares=block_shares(tuple(x for x in added if x.target not in whole), sizes, tiles), split=split,
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
@@ -104,6 +106,8 @@ def kinds_on_gpus(op: Op) -> tuple[str, ...]:
     out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
     if q.tile:
         out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
+    if q.strewn:
+        out.append("in which an operand of a product is not in pieces of 16 bytes, and used often enough to be copied first")
     if q.sums:
         out.append("in which sums are long and their results few")
     kept = dict.fromkeys(n for p in q.passes if p.rolled for n in p.rolled.kept)
