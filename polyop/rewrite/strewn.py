@@ -49,13 +49,13 @@ class Strewn:
 
 def find_strewn(op: Op, contractions: Contractions) -> tuple[Strewn, ...]:
     """The inputs of the one product that `op` adds up; nothing, if there are more."""
-    if len(contractions) != 1:
+    products = [(s, reads) for s, _ in contractions if len(reads := tuple(dict.fromkeys(loads(s.expr)))) == 2]
+    if len(products) != 1:
         return ()
-    ((s, _),) = contractions
-    reads = tuple(dict.fromkeys(loads(s.expr)))
+    ((s, reads),) = products
     kept = frozenset(n for p in s.target.index for n in (names(p) if isinstance(p, Affine) else ()))
     extents = tuple((r.index, r.upper - r.lower) for r in s.ranges)
-    if s.reduce is None or s.reduce.fn != "add" or len(reads) != 2 or not all(names(e) <= {*op.sizes} for _, e in extents):
+    if s.reduce is None or s.reduce.fn != "add" or not all(names(e) <= {*op.sizes} for _, e in extents):
         return ()
     found, dtypes = [], (reads[0].dtype, reads[1].dtype, s.target.dtype)
     for x, other in (reads, reads[::-1]):
