@@ -167,4 +167,91 @@ def cases(small: bool = False) -> list[Case]:
                  _bytes(x, x, w, b), matrix=True),
             Case("fused", f"add_layernorm {v}x{v} float32", "add_layernorm", (((v, v), "float32"),) * 2 + (g, g),
                  lambda torch, x, r, g, b: (_layernorm(torch, x + r, g, b), x + r), 10.0 * v * v, 16.0 * v * v)]
+    return out + _others(v, n, k)
+
+
+def _others(v: int, n: int, k: int) -> list[Case]:
+    """What the cases above leave out: other layouts, fusions and families."""
+    half, single = "bfloat16", "float32"
+    square = ((v, v), half)
+    out = [_plain("gemm", op, f"{v}^3", (square, square), (square,), peer, flops=2.0 * v**3, matrix=True)
+           for op, peer in (("matmul_nt", lambda torch, a, b: a @ b.T), ("matmul_tn", lambda torch, a, b: a.T @ b))]
+    b, c, w = 32 // k, 256 // k, 28 // (k // 4 or 1)
+    x, f = ((b, w, w, c), half), ((3, 3, c, c), half)
+    out += [_plain("conv", "conv2d_nhwc", f"{b}x{w}x{w}x{c}, 3x3", (x, f), (x,), _conv_nhwc, {"pad": 1},
+                   flops=18.0 * b * w * w * c * c, matrix=True)]
+    x, f = ((b, c, w, w), half), ((c, c, 3, 3), half)
+    out += [_plain("conv", "conv2d", f"{b}x{c}x{w}x{w}, 3x3 in steps of 2", (x, f), (((b, c, w // 2, w // 2), half),),
+                   lambda torch, x, f: torch.nn.functional.conv2d(x, f, stride=2, padding=1), {"pad": 1, "stride": 2},
+                   flops=4.5 * b * w * w * c * c, matrix=True)]
+    x, f = ((b, c, 2 * w, 2 * w), single), ((c, 3, 3), single)
+    out += [_plain("conv", "conv2d_depthwise", f"{b}x{c}x{2 * w}x{2 * w}, 3x3", (x, f), (x,),
+                   lambda torch, x, f: torch.nn.functional.conv2d(x, f[:, None], padding=1, groups=x.shape[1]), {"pad": 1},
+                   flops=72.0 * b * w * w * c)]
+    out += [_plain("pooling", op, f"{b}x{c}x{2 * w}x{2 * w}", (x,), (((b, c, w, w), single),), peer, also, flops=1.0)
+            for op, peer, also in (("max_pool2d", lambda torch, x: torch.nn.functional.max_pool2d(x, 3, 2, 1),
+                                    {"window": 3, "stride": 2, "pad": 1}),
+                                   ("avg_pool2d", lambda torch, x: torch.nn.functional.avg_pool2d(x, 2, 2), {}))]
+    g = ((c,), single)
+    out += [_plain("norms", "groupnorm", f"{b}x{c}x{2 * w}x{2 * w}", (x, g, g), (x,), _groupnorm, {"channels": 8})]
+    h, s, d = 32 // k, 2048 // k // k, 128
+    q, kv = ((2, h, s, d), half), ((2, h // 4, s, d), half)
+    out += [_plain("attention", "attention_gqa", f"2x{h}/4x{s}x{d}", (q, kv, kv), (q,), _grouped, {"scale": d**-0.5, "group": 4},
+                   flops=8.0 * h * s * s * d, matrix=True)]
+    rows = ((v, v), single)
+    for op, peer, left, t in (
+            ("log_softmax", lambda torch, x: torch.log_softmax(x, -1), rows, single),
+            ("logsumexp", lambda torch, x: torch.logsumexp(x, -1), ((v,), single), single),
+            ("var_rows", lambda torch, x: torch.var(x, -1, correction=0), ((v,), single), single),
+            ("argmax_rows", lambda torch, x: x.argmax(-1), ((v,), single), single),
+            ("argmax_columns", lambda torch, x: x.argmax(0), ((v,), single), single),
+            ("max_columns", lambda torch, x: x.amax(0), ((v,), half), half),
+            ("sum_all", lambda torch, x: x.sum(), ((1,), single), single)):
+        out += [_plain("reductions", op, f"{v}x{v}", (((v, v), t),), (left,), peer)]
+    x, y = ((64, v, v // 64), single), ((64, v // 64), single)
+    out += [_plain("reductions", "sum_middle", f"64x{v}x{v // 64}", (x,), (y,), lambda torch, x: x.sum(1))]
+    x = ((8, v // 4, 64, 128), half)
+    out += [_plain("transposes", "swap_heads", f"8x{v // 4}x64x128", (x,), (x,), lambda torch, x: x.transpose(1, 2).contiguous())]
+    x = ((b, c, 2 * w, 2 * w), half)
+    out += [_plain("transposes", "nchw_to_nhwc", f"{b}x{c}x{2 * w}x{2 * w}", (x,), (x,),
+                   lambda torch, x: x.permute(0, 2, 3, 1).contiguous())]
+    out += [_plain("elementwise", "concat", f"{v}x{v}", (rows, rows), (((v, 2 * v), single),),
+                   lambda torch, x, y: torch.cat((x, y), -1)),
+            _plain("elementwise", "silu_mul", f"{n}x{v}", (((n, v), half),) * 2, (((n, v), half),),
+                   lambda torch, x, y: torch.nn.functional.silu(x) * y),
+            _plain("elementwise", "laplacian2d", f"{n}x{n}", (((n, n), single),), (((n, n), single),), _laplacian)]
+    x, w1, w2 = ((v // 2, v // 2), half), ((v // 2, v), half), ((v, v // 2), half)
+    out += [_plain("fused", "swiglu", f"{v // 2}x{v // 2}x{v}", (x, w1, w1, w2), (x,), _swiglu, flops=1.5 * v**3, matrix=True)]
+    x, y = ((v, 128), single), ((v, v), single)
+    out += [_plain("fused", "distance_l2_gemm", f"{v}x{v}x128", (x, x), (y,), lambda torch, x, y: torch.cdist(x, y),
+                   flops=256.0 * v * v)]
     return out
+
+
+def _plain(group: str, op: str, name: str, inputs: tuple[Array, ...], outputs: tuple[Array, ...], peer: Callable[..., Any],
+           also: Mapping[str, Any] | None = None, flops: float = 0.0, matrix: bool = False) -> Case:
+    """A case that torch.compile is not asked for, if it is one of matrix units."""
+    bytes_ = _bytes(*inputs, *outputs)
+    return Case(group, f"{op} {name} {inputs[0][1]}", op, inputs, peer, flops, bytes_, also or {}, matrix, not matrix)
+
+
+def _conv_nhwc(torch: Any, x: Any, f: Any) -> Any:
+    """In the memory format that cuDNN takes as it lies; the filters' order is changed."""
+    return torch.nn.functional.conv2d(x.permute(0, 3, 1, 2), f.permute(3, 2, 0, 1), padding=1).permute(0, 2, 3, 1)
+
+
+def _groupnorm(torch: Any, x: Any, g: Any, b: Any) -> Any:
+    return torch.nn.functional.group_norm(x, x.shape[1] // 8, g, b, 1e-5)
+
+
+def _grouped(torch: Any, q: Any, k: Any, v: Any) -> Any:
+    return torch.nn.functional.scaled_dot_product_attention(q, k, v, scale=q.shape[-1]**-0.5, enable_gqa=True)
+
+
+def _laplacian(torch: Any, x: Any) -> Any:
+    y = torch.nn.functional.pad(x, (1, 1, 1, 1))
+    return y[:-2, 1:-1] + y[2:, 1:-1] + y[1:-1, :-2] + y[1:-1, 2:] - 4 * x
+
+
+def _swiglu(torch: Any, x: Any, w1: Any, w3: Any, w2: Any) -> Any:
+    return (torch.nn.functional.silu(x @ w1) * (x @ w3)) @ w2

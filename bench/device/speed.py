@@ -171,7 +171,7 @@ def arrays(case: Case, stage: Stage) -> list[list[Any]]:
 def _error(got: Any, want: Any) -> float:
     """The greatest distance of a result from what it should be, of its norm; NaN is infinitely far."""
     pairs = zip(got, want, strict=True) if isinstance(got, tuple) else [(got, want)]
-    found = [float((g.double() - w).norm() / w.norm().clamp(min=1e-30)) for g, w in pairs]
+    found = [float((g.double() - w).norm() / w.double().norm().clamp(min=1e-30)) for g, w in pairs]
     return max(x if x == x else float("inf") for x in found)
 
 

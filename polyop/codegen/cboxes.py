@@ -6,6 +6,8 @@
 
 Proofs know of a copy which arrives later that it is nobody's, so any thread may ask for it, and the engine bring it.
 A box is one for the engine where each test is that of a bound of the tensor: what other conditions exclude is not 0 there.
+And it begins at multiples of 16 bytes along memory, whatever is outside: else the instruction is an illegal one (seen on an
+H200; PTX does not say so). Windows that are moved along memory are copied by threads.
 """
 
 from __future__ import annotations
@@ -14,7 +16,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import prod
 
-from polyop.codegen.cindex import index
+from polyop.codegen.cindex import index, multiple
 from polyop.codegen.cplace import element
 from polyop.codegen.croles import COPYING
 from polyop.codegen.cscope import Box, Scope
@@ -26,6 +28,7 @@ from polyop.ir.loops import Barrier, Buffer, For, Kind, Node, Space, Store, stor
 from polyop.ir.module import Boxes
 
 _MOST = 256  # elements of a box in each dimension
+_GRAIN = 16   # bytes of which a box begins at a multiple along memory
 _RANKS = range(2, 6)
 BARRIER_BYTES = 8
 
@@ -50,15 +53,19 @@ class Ring:
         return self.at + self.count * BARRIER_BYTES * (1 + self.pipe)
 
 
-def found(body: tuple[Node, ...], buffers: dict[str, Buffer]) -> tuple[dict[str, Box], tuple[Boxes, ...]]:
-    """The copies of a kernel that an engine may do, by statement, and what it must be told for them."""
+def found(body: tuple[Node, ...], buffers: dict[str, Buffer], steps: Mapping[str, int]) -> \
+        tuple[dict[str, Box], tuple[Boxes, ...]]:
+    """The copies of a kernel that an engine may do, by statement, and what it must be told for them.
+
+    steps   what the index of each loop is a multiple of
+    """
     boxes: dict[str, Box] = {}
     told: list[Boxes] = []
     written = {s.target.source for s in stores(body)}  # by threads, for whose writes the engine does not wait
     for n in walk(body):
         if isinstance(n, For) and n.kind == Kind.THREADS:
             loops, s = _copied(n)
-            made = s and not {x.source for x in loads(s.expr)} & written and _box(loops, s, buffers)
+            made = s and not {x.source for x in loads(s.expr)} & written and _box(loops, s, buffers, steps)
             if made and s:
                 what, to, corners = made
                 if what not in told:
@@ -108,7 +115,7 @@ def _copied(n: For) -> tuple[tuple[For, ...], Store | None]:
     return (n, *loops), s if s and s.later else None
 
 
-def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
+def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer], steps: Mapping[str, int]) -> \
         tuple[Boxes, tuple[Load, ...], tuple[tuple[Affine, ...], ...]] | None:
     """What the engine is told of the tensor, and the first element and the corner of each box; None if it is no box."""
     to, source = s.target, s.expr
@@ -140,6 +147,8 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer]) -> \
     dims = (unit, *down, *(d for d in across if d != unit), *others)
     zero = dict.fromkeys(own, Affine())
     first = [substitute(index_[d], zero) for d in dims]
+    if multiple(first[0], steps) * tensor.dtype.bytes_ % _GRAIN:
+        return None
     panels = range(0, columns, line)
     corners = tuple(tuple(p + _digit(across, d, at) for d, p in zip(dims, first, strict=True)) for at in panels)
     starts = tuple(Load(to.source, (*places[:-2], Affine(), affine(at)), to.dtype) for at in panels)

@@ -74,7 +74,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
             require_whole_warps(p.body, together, scope)
         changed = tuple(b.name for b in nest.buffers if b.name in written(k.body) and b.name in args)
         bytes_ = max(cthreads.shared_offsets(_shared(p, nest))[1] for p in k.parts)
-        boxes, told = cboxes.found(k.body, dict(scope.buffers)) if target.boxes else ({}, ())
+        boxes, told = cboxes.found(k.body, dict(scope.buffers), scope.steps) if target.boxes else ({}, ())
         results = cmatrix.results(k.body, scope)
         roles = croles.of(k.parts[0], block, boxes, bytes_, results, target) if told else None
         ring = cboxes.ring(k.body, bytes_, bool(roles)) if told else None

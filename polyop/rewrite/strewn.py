@@ -4,8 +4,8 @@
 
     Ft[k, r, s, c] = F[k, c, r, s];   Y[b, k, p, q] += X[b, c, p + r, q + s] * Ft[k, r, s, c]
 
-Asynchronous copies take 16 bytes at a time, at addresses that are multiples of that, and engines boxes whose rows begin so. What
-does not lie like that is copied element by element, in each block and turn anew: of a convolution of 3 x 3 with 64 channels nine
+Copies to shared memory take 16 bytes at a time, at addresses that are multiples of that, and those of engines, too. What does
+not lie like that is copied element by element, in each block and turn anew: of a convolution of 3 x 3 with 64 channels nine
 tenths of all instructions. A copy along what is added up has such pieces whatever window is read, since that shifts what is
 beside it. It reads and writes each element once (`inward.py` makes it), and copies that do not need each other are one launch.
 """
@@ -78,7 +78,7 @@ def to_copy(found: tuple[Strewn, ...], sizes: Mapping[str, int], target: Target,
         return any(a.exact or numerics == "tf32" for a in atoms_for(target, *x.dtypes))
 
     return tuple((x.source, x.depth) for x in found if target.copies and is_for_unit(x) and _pays(x, sizes)
-                 and not _has_pieces(x, sizes, target)) if numerics != "strict" else ()
+                 and not _has_pieces(x, sizes)) if numerics != "strict" else ()
 
 
 def _pays(x: Strewn, sizes: Mapping[str, int]) -> bool:
@@ -87,18 +87,15 @@ def _pays(x: Strewn, sizes: Mapping[str, int]) -> bool:
     return shape[x.depth] * _bytes(x) % PIECE == 0 and terms >= AGAIN * prod(shape)
 
 
-def _has_pieces(x: Strewn, sizes: Mapping[str, int], target: Target) -> bool:
-    """Whether it lies in pieces along a tile as it is, or, for an engine, in rows of them along which windows go."""
+def _has_pieces(x: Strewn, sizes: Mapping[str, int]) -> bool:
+    """Whether it lies in pieces along a tile as it is: no window moves along them, and rows are whole ones."""
     long = [d for d, e in enumerate(x.shape) if evaluate(e, sizes) > 1]
-    if not long:
+    if not long or long[-1] == x.depth:
         return True
     one = {i: affine(0) for i, e in x.extents if evaluate(e, sizes) == 1}
     last = substitute(x.index[long[-1]], one)
-    here = [i for i in names(last) if i in x.kept]
-    if long[-1] == x.depth:
-        return True
-    rows = evaluate(x.shape[long[-1]], sizes) * _bytes(x) % PIECE == 0 or len(long) == 1
-    return rows and len(here) == 1 and last.factor(here[0]) == 1 and (target.boxes or last == affine(here[0]))
+    whole = evaluate(x.shape[long[-1]], sizes) * _bytes(x) % PIECE == 0 or len(long) == 1
+    return whole and last.name in x.kept
 
 
 def _bytes(x: Strewn) -> int:

@@ -63,7 +63,7 @@ if (t == 0) {
     pop_mbarrier_init(full, 1);
     pop_mbarrier_fence();
     pop_mbarrier_expect(full, 128);
-    pop_tile_load(X_s, X_map, 2, 3, full);
+    pop_tile_load(X_s, X_map, 4, 3, full);
 }
 pop_barrier();
 pop_mbarrier_wait(full, 0);
@@ -78,7 +78,7 @@ def test_a_kernel_that_copies_boxes_is_told_by_the_device_how_its_tensor_lies(cu
     assert str(report) == "no fault found" and both.agreed == {boxed.text: 1} and not both.differ
     assert len(cuda.launches) == 1 and cuda.calls("cuTensorMapEncodeTiled") == 1
     want = np.zeros((4, 8))
-    want[0, :6] = np.arange(26, 32)
+    want[0, :4] = np.arange(28, 32)
     np.testing.assert_array_equal(arrays["Y"], want.reshape(-1))
 
 
@@ -442,7 +442,7 @@ def test_units_of_ampere_are_measured_on_a_hopper_alone(cuda: FakeGpu, arch: tup
     monkeypatch.setattr(helpers, "each", each)
     said = script.speeds(Device("cuda", 0), 9.0, ["gemm"], False, lambda r: None)
     chosen = [cases.cases()[k] for k in given]
-    assert [c.group for c in chosen] == ["gemm"] * (4 if asked else 3) and len(said["rows"]) == len(chosen)
+    assert [c.group for c in chosen] == ["gemm"] * (6 if asked else 5) and len(said["rows"]) == len(chosen)
     assert [c.target for c in chosen if c.name.endswith("mma.sync")] == ["cuda:sm_90"] * asked
     assert all(speed._operator(c).target == (c.target or "x86") for c in chosen)
 
@@ -464,8 +464,8 @@ def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.Ca
 def test_what_was_measured_is_kept_after_each_case(capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("torch", reason="torch is not installed")
     kept: list[int] = []
-    said = script.speeds(None, 200.0, ["transposes", "decode"], False, lambda r: kept.append(len(r["rows"])))
-    assert kept == [1, 2, 3] and [r["group"] for r in said["rows"]] == ["decode", "decode", "transposes"]
+    said = script.speeds(None, 200.0, ["pooling", "decode"], False, lambda r: kept.append(len(r["rows"])))
+    assert kept == [1, 2, 3, 4] and [r["group"] for r in said["rows"]] == ["decode", "decode", "pooling", "pooling"]
     assert not any(r["wrong"] for r in said["rows"]) and "decode" in capsys.readouterr().out
     late = script.speeds(None, 0.0, [], False, lambda r: None)
     assert late == {"missing": "no time was left"}

@@ -39,14 +39,16 @@ TEXTS = {
     "few": "op mm(A: f16[M, K], B: f16[K, 100]) -> (C: f32[M, 100]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) }",
     "columns": "op mm(A: f16[K, M], B: f16[N, K]) -> (C: f32[M, N]) { C[m,n] += f32(A[k,m]) * f32(B[n,k]) }",
     "batches": "op mm(A: f16[B, M, K], X: f16[B, K, N]) -> (C: f32[B, M, N]) { C[b,m,n] += f32(A[b,m,k]) * f32(X[b,k,n]) }",
-    "windows": "op mm(X: f16[B, C, W], F: f16[K, C, 3]) -> (Y: f32[B, K, W - 2]) { Y[b,k,p] += f32(X[b,c,p+r]) * f32(F[k,c,r]) }",
+    "windows": "op mm(X: f16[B, W, C], F: f16[K, C, 3]) -> (Y: f32[B, W - 2, K]) { Y[b,p,k] += f32(X[b,p+r,c]) * f32(F[k,c,r]) }",
+    "moved": "op mm(X: f16[B, C, W], F: f16[K, C, 3]) -> (Y: f32[B, K, W - 2]) { Y[b,k,p] += f32(X[b,c,p+r]) * f32(F[k,c,r]) }",
 }
 BOXES = {
     "rows": [Boxes("A", (1, 0), (64, 128), 128), Boxes("B", (1, 0), (64, 64), 128)],
     "few": [Boxes("A", (1, 0), (64, 128), 128), Boxes("B", (1, 0), (64, 64), 128)],
     "columns": [Boxes("A", (1, 0), (64, 64), 128), Boxes("B", (1, 0), (64, 256), 128)],
     "batches": [Boxes("A", (2, 1, 0), (64, 128, 1), 128), Boxes("X", (2, 1, 0), (64, 64, 1), 128)],
-    "windows": [Boxes("X", (2, 1, 0), (64, 64, 1), 128)],  # filters lie apart by 3
+    "windows": [Boxes("X", (2, 1, 0), (64, 128, 1), 128)],  # filters lie apart by 3
+    "moved": [],  # begins between multiples of 16 bytes
 }
 
 
@@ -137,7 +139,7 @@ def nest(row: Affine = ROW, column: Affine = COLUMN, guard: tuple[Affine, ...] =
 
 
 def boxes(n: For, tensor: Buffer = TENSOR, tile: Buffer = TILE) -> tuple[Boxes, ...]:
-    return cboxes.found((n,), {"A": tensor, "A_s": tile})[1]
+    return cboxes.found((n,), {"A": tensor, "A_s": tile}, {"m": 1, "k": 8})[1]
 
 
 def test_a_copy_is_a_box_where_it_takes_a_whole_tile_and_zeros_outside_of_the_tensor() -> None:
@@ -152,6 +154,7 @@ def test_a_copy_is_a_box_where_it_takes_a_whole_tile_and_zeros_outside_of_the_te
     ("rows and columns together", nest(row=affine("m") + Y + X)),
     ("turned", nest(row=affine("m") + X, column=affine("k") + Y)),
     ("at once", nest(later=False)),
+    ("between 16 bytes", nest(column=affine("k") + 4 + X, guard=())), ("anywhere", nest(column=affine("m") + X, guard=())),
 ], ids=lambda x: x if isinstance(x, str) else "")
 def test_what_is_no_box_is_copied_by_threads(why: str, n: For) -> None:
     assert boxes(n) == (), why
@@ -222,44 +225,41 @@ def test_calls_tell_the_engine_of_arrays_that_lie_so_and_remember_what_they_told
 
 IMAGE = """op conv(X: f16[B, C, H, W], F: f16[K, C, R, S]) -> (Y: f32[B, K, H, W]) where R >= 1, S >= 1 {
     Y[b,k,p,q] += f32((X[b,c,p+r-1,q+s-1] else 0)) * f32(F[k,c,r,s])  where p in 0:H, q in 0:W }"""
+LINES = """op conv(X: f16[B, C, H, W], F: f16[K, C, R, S]) -> (Y: f32[B, K, H, W]) where R >= 1, S == 1 {
+    Y[b,k,p,q] += f32((X[b,c,p+r-1,q] else 0)) * f32(F[k,c,r,0])  where p in 0:H, q in 0:W }"""
 ALONG = Options(special=False, inward=(("F", 1), ("X", 1)), tile=(64, 64), lines=((), (1, 4, 16)))
+SHAPES = tuple(dict(zip("BCHWKRS", n, strict=True))
+               for n in ((2, 72, 5, 16, 70, 3, 3), (1, 130, 3, 20, 5, 1, 2), (1, 8, 1, 1, 1, 3, 3)))
+OF_F = Boxes("F_inward", (3, 0, 1, 2), (64, 64, 1, 1), 128)
 
 
 def image(sizes: dict[str, int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """An image and filters, and what their convolution is."""
+    """An image and filters, and what their convolution is, whose windows go along lines if they have more than one column."""
     b, c, h, w, k, r, s = (sizes[n] for n in "BCHWKRS")
     g = np.random.default_rng(h + w)
     x, f = (g.integers(-3, 4, shape).astype(np.float16) for shape in ((b, c, h, w), (k, c, r, s)))
     wide, want = np.zeros((b, c, h + r, w + s)), np.zeros((b, k, h, w))
-    wide[:, :, 1:h + 1, 1:w + 1] = x
+    wide[:, :, 1:h + 1, s > 1:w + (s > 1)] = x
     for i in range(r):
         for j in range(s):
             want += np.einsum("bchw,kc->bkhw", wide[:, :, i:i + h, j:j + w], f[:, :, i, j].astype(np.float64))
     return {"X": x, "F": f, "Y": np.full(want.shape, np.nan, np.float32)}, want
 
 
-def text_of(options: Options) -> Any:
-    operator = polyop.op(IMAGE)
+@pytest.mark.parametrize(("text", "options", "told"), [
+    (IMAGE, ALONG, {OF_F, Boxes("X_inward", (3, 2, 1, 0), (64, 16, 4, 1), 128)}),
+    (IMAGE, replace(ALONG, inward=ALONG.inward[:1]), {OF_F}),
+    (LINES, replace(ALONG, inward=ALONG.inward[:1], tile=(64, 128), lines=((), (1, 2, 64))),
+     {Boxes("F_inward", (3, 0, 1, 2), (64, 64, 1, 1), 128), Boxes("X", (3, 1, 2, 0), (64, 64, 1, 1), 128)}),
+], ids=["copies", "a copy of filters", "lines of an image side by side"])
+def test_images_are_boxes_of_copies_and_of_lines(text: str, options: Options, told: set[Boxes]) -> None:
+    operator = polyop.op(text)
     op = operator._op(operator.choice())
     module = compile_op(op, contiguous(op), target("cuda:sm_90a"), options).module
     assert module is not None
-    return module
-
-
-SHAPES = tuple(dict(zip("BCHWKRS", n, strict=True))
-               for n in ((2, 72, 5, 16, 70, 3, 3), (1, 130, 3, 20, 5, 1, 2), (1, 8, 1, 1, 1, 3, 3)))
-
-
-@pytest.mark.parametrize(("options", "told"), [
-    (ALONG, {Boxes("F_inward", (3, 0, 1, 2), (64, 64, 1, 1), 128), Boxes("X_inward", (3, 2, 1, 0), (64, 16, 4, 1), 128)}),
-    (replace(ALONG, inward=ALONG.inward[:1], tile=(64, 128), lines=((), (1, 2, 64))),
-     {Boxes("F_inward", (3, 0, 1, 2), (64, 64, 1, 1), 128), Boxes("X", (3, 1, 2, 0), (64, 64, 1, 1), 128)}),
-], ids=["copies", "lines of an image side by side"])
-def test_images_are_boxes_of_copies_and_of_lines(options: Options, told: set[Boxes]) -> None:
-    module = text_of(options)
     assert {b for x in launches(module.launch) for b in x.boxes} == told
     for k, sizes in enumerate(SHAPES):
-        arrays, want = image(sizes)
+        arrays, want = image(sizes if text == IMAGE else {**sizes, "S": 1})
         report = emulated.run(module, sizes, {}, arrays, order=emulated.ORDERS[k % 3], completion=emulated.COMPLETIONS[k % 2])
         assert str(report) == "no fault found"
         np.testing.assert_array_equal(arrays["Y"], want)
@@ -267,7 +267,7 @@ def test_images_are_boxes_of_copies_and_of_lines(options: Options, told: set[Box
 
 def test_what_a_kernel_writes_itself_is_no_box() -> None:
     written = Store("T", (), None, (), Load("A", (affine("y"), affine("x")), F16), None, Load("B", (), F16))
-    assert cboxes.found((nest(), written), {"A": TENSOR, "A_s": TILE})[1] == ()
+    assert cboxes.found((nest(), written), {"A": TENSOR, "A_s": TILE}, {"m": 1, "k": 8})[1] == ()
 
 
 def test_calls_tell_the_engine_of_work_memory(torch: Any, cuda: FakeGpu) -> None:

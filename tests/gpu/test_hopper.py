@@ -175,7 +175,7 @@ if (t == 0) {
 pop_barrier();
 for (int k = 0; k < 2 && t == 0; k++) {
     pop_mbarrier_expect(full + k, 1024);
-    pop_tile_load(X_s + 512 * k, X_map, 10, 8 * k + 90, full + k);
+    pop_tile_load(X_s + 512 * k, X_map, 8, 8 * k + 90, full + k);
 }
 for (int k = 0; k < 4; k++) {
     const int s = k % 2;
@@ -187,7 +187,7 @@ for (int k = 0; k < 4; k++) {
     pop_barrier();
     if (k < 2 && t == 0) {
         pop_mbarrier_expect(full + s, 1024);
-        pop_tile_load(X_s + 512 * s, X_map, -3, 8 * k - 4, full + s);
+        pop_tile_load(X_s + 512 * s, X_map, -8, 8 * k - 4, full + s);
     }
 }
 """
@@ -200,7 +200,7 @@ def tiled(*changes: tuple[str, str], order: str = "forward", completion: str = "
     report = ran(text, arrays, shared=2064, order=order, completion=completion, target="cuda:sm_90a",
                  boxes=(Boxes("X", (1, 0), (64, 8), swizzle),))
     padded = np.pad(x, ((16, 16), (16, 64)))
-    corners = [(90, 10), (98, 10), (-4, -3), (4, -3)]
+    corners = [(90, 8), (98, 8), (-4, -8), (4, -8)]
     expected = [padded[r + 16 : r + 24, c + 16 : c + 80] for r, c in corners]
     return report, arrays["Y"].reshape(4, 8, 64), np.array(expected)
 
@@ -238,6 +238,12 @@ def test_waiting_for_the_wrong_stage_is_seen() -> None:
 
 def test_a_swizzled_tile_that_does_not_start_at_1024_bytes_is_reported() -> None:
     assert kinds(tiled(("X_s + 512 * k, X_map", "X_s + 512 * k + 64, X_map"))[0]) == {"misaligned access"}
+
+
+@pytest.mark.parametrize("column", [10, -3])
+def test_a_box_that_begins_between_16_bytes_is_reported(column: int) -> None:
+    """A device calls it an illegal instruction."""
+    assert kinds(tiled(("X_map, 8, 8 * k", f"X_map, {column}, 8 * k"))[0]) == {"misaligned access"}
 
 
 def test_a_block_that_ends_before_its_loads_is_reported() -> None:

@@ -139,6 +139,13 @@ def test_copies_moves_and_rows_of_nvidia(arch: str) -> None:
         assert word in text or word.replace("bar.sync", "barrier.sync") in text, word
 
 
+@needs_nvrtc
+@pytest.mark.parametrize("f", ["gelu", "silu", "sigmoid", "rsqrt"])
+def test_functions_of_floats_have_no_branch_and_no_division_and_bf16_is_one_conversion(f: str) -> None:
+    text = ptx(kernel(f"Y[t] = pop_to_bf16(pop_{f}(X[t]));", "const float* X, pop_bf16* Y"), "sm_80")
+    assert text.count("cvt.rn.bf16.f32") == 1 and "div." not in text and "bra" not in text and ".func" not in text
+
+
 HANDOVER = """
 pop_u64* bar = (pop_u64*)(pop_shared + 0);
 if (t == 0) { pop_mbarrier_init(bar, 1); pop_mbarrier_fence(); }

@@ -81,11 +81,15 @@ POP_FN pop_f16 pop_to_f16(float x) {
 #endif
 
 POP_FN float pop_from_bf16(pop_bf16 h) { return pop_float_of((pop_u32)h << 16); }
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 800  // one instruction; two that are packed are one, too
+POP_FN pop_bf16 pop_to_bf16(float x) { pop_bf16 h; asm("cvt.rn.bf16.f32 %0, %1;" : "=h"(h) : "f"(x)); return h; }
+#else
 POP_FN pop_bf16 pop_to_bf16(float x) {
     const pop_u32 u = pop_bits(x);
     if ((u & 0x7fffffffu) > 0x7f800000u) return (pop_bf16)(u >> 16 | 0x40);
     return (pop_bf16)((u + 0x7fff + ((u >> 16) & 1)) >> 16);
 }
+#endif
 
 // Round to odd keeps enough of a double that a second rounding is the only one that counts.
 POP_FN float pop_odd(double x) {
@@ -231,21 +235,53 @@ POP_FN float pop_fma(float x, float y, float z) { return POP_PLAIN(fmaf)(x, y, z
 POP_FN double pop_fma(double x, double y, double z) { return POP_PLAIN(fma)(x, y, z); }
 
 POP_FN double pop_rsqrt(double x) { return 1.0 / pop_sqrt(x); }
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)  // to two units in the last place, without a branch
+POP_FN float pop_rsqrt(float x) { float y; asm("rsqrt.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+#else
 POP_FN float pop_rsqrt(float x) { return 1.0f / pop_sqrt(x); }
+#endif
+// 2^x and 1 / x to two units in the last place; of 1 / x for 2^-126 <= |x| <= 2^126. One instruction, and of 2^x two more, where
+// results may be denormal. The latter is of no branch: a division has one for the rare.
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)
+POP_FN float pop_near_exp2(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+POP_FN float pop_near_inverse(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+#else
+POP_FN float pop_near_exp2(float x) { return pop_exp2(x); }
+POP_FN float pop_near_inverse(float x) { return 1.0f / x; }
+#endif
+POP_FN double pop_near_inverse(double x) { return 1.0 / x; }
+
 template <class T> POP_FN T pop_sigmoid(T x) {  // one exponential, which does not overflow, and no branch
     const T e = pop_exp(-pop_abs(x));
-    return (x >= 0 ? (T)1 : e) / (1 + e);
+    return (x >= 0 ? (T)1 : e) * pop_near_inverse(1 + e);
 }
 template <class T> POP_FN T pop_silu(T x) { return x * pop_sigmoid(x); }
 // x/2 erfc(y) at y = -x/sqrt(2). Far out, erfc turns the rounding of y into 2 y^2 times as much; `lost` is what y lacks.
-template <class T> POP_FN T pop_gelu(T x) {
-    if (pop_isinf(x)) return pop_max(x, (T)0);
-    const T c = (T)-0.70710678118654752440, y = x * c;
-    const T lost = pop_fma(x, c, -y) + x * (T)(-0.70710678118654752440 - (double)c);
-    return x * (T)0.5 * (pop_erfc(y) * (y > 1 ? 1 - 2 * y * lost : (T)1));
+POP_FN double pop_gelu(double x) {
+    if (pop_isinf(x)) return pop_max(x, 0.0);
+    const double c = -0.70710678118654752440, y = x * c, lost = pop_fma(x, c, -y) + x * 4.8336466567264567e-17;
+    return x * 0.5 * (pop_erfc(y) * (y > 1 ? 1 - 2 * y * lost : 1.0));
+}
+// max(x, 0) - e^(-u^2 / 2) P(u) / Q(u) for u = |x|, whose quotient is that of x86's kernels (codegen/vecmath).
+POP_FN float pop_gelu_p(float u, float square) {
+    return pop_fma(u, pop_fma(square, pop_fma(square, 0.0047242013f, 0.20946498f), 0.56974435f),
+                   square * pop_fma(square, 0.04652755f, 0.5003355f));
+}
+POP_FN float pop_gelu_q(float u, float square) {
+    return pop_fma(u, pop_fma(square, pop_fma(square, 0.011841687f, 0.53672713f), 1.9098519f),
+                   pop_fma(square, pop_fma(square, 0.11663432f, 1.3730214f), 1.1394887f));
 }
 #if defined(POP_OWN_MATH)
-POP_FN float pop_gelu(float x) { return pop_own_gelu(x); }
+POP_FN float pop_gelu(float x) { return pop_own_gelu(x, pop_gelu_p, pop_gelu_q); }
+#else
+// e^(-u^2 / 2) = 2^y (1 + lost ln 2) where y + lost = -u^2 / (2 ln 2), which far out would lose a hundred units by its rounding.
+POP_FN float pop_gelu(float x) {
+    const float u = pop_abs(pop_min(pop_max(x, -14.8f), 6.0f)), square = u * u, y = square * -0.7213475f;
+    const float least = pop_fma(square, -9.629815e-09f, pop_fma(square, -0.7213475f, -y));
+    const float lost = pop_fma(pop_fma(u, u, -square), -0.7213475f, least), e = pop_near_exp2(y);
+    const float ratio = pop_gelu_p(u, square) * pop_near_inverse(pop_gelu_q(u, square));
+    return pop_max(x, 0.0f) - pop_fma(e, lost * 0.6931472f, e) * ratio;
+}
 #endif
 template <class T> POP_FN T pop_softplus(T x) { return pop_max(x, (T)0) + pop_log1p(pop_exp(-pop_abs(x))); }
 

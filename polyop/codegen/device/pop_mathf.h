@@ -127,17 +127,13 @@ POP_FN float pop_own_erf(float x) {
                                     -0.0016597072f);
     return a < 1.0f ? pop_own_fma(x, odd, x) : pop_own_signed(1.0f - pop_own_exp2(power), x);
 }
-// max(x, 0) - u e^(-u^2 / 2) h(u), where u = |x| and u h(u) = P(u) / Q(u); -u^2 = n 2 ln 2 + r with u^2 exact.
-POP_FN float pop_own_gelu(float x) {
+// max(x, 0) - e^(-u^2 / 2) P(u) / Q(u), where u = |x|; -u^2 = n 2 ln 2 + r with u^2 exact.
+template <class P, class Q> POP_FN float pop_own_gelu(float x, P p, Q q) {
     const float u = pop_own_abs(pop_own_between(x, -14.8f, 6.0f)), square = u * u;
     const float shifted = pop_own_fma(square, -0.7213475f, POP_MAGIC), n = shifted - POP_MAGIC;
     const float r = pop_own_fma(-u, u, n * -1.3862915f) + n * -2.8572136e-06f;
     const float e = pop_own_sum(r, 1.0f, 0.5f, 0.125f, 0.02083322f, 0.0026041598f, 0.00026134934f, 2.1759663e-05f);
-    const float p = pop_own_fma(u, pop_own_sum(square, 0.56974435f, 0.20946498f, 0.0047242013f),
-                                square * pop_own_sum(square, 0.5003355f, 0.04652755f));
-    const float q = pop_own_fma(u, pop_own_sum(square, 1.9098519f, 0.53672713f, 0.011841687f),
-                                pop_own_sum(square, 1.1394887f, 1.3730214f, 0.11663432f));
-    const float tail = pop_own_scaled(e * (p / q), pop_own_integer(shifted));
+    const float tail = pop_own_scaled(e * (p(u, square) / q(u, square)), pop_own_integer(shifted));
     return (x > 0 ? x : x != x ? x : 0.0f) - (x < -14.8f ? 0.0f : tail);
 }
 

@@ -214,7 +214,8 @@ Box box_of(const unsigned long long* map, int column, int row, const void* share
     b.place = place;
     const uint64_t grain = b.matrix.swizzle ? 8 * b.matrix.swizzle : 128;
     Region* r = region_of(b.shared);
-    if ((uintptr_t)shared % grain) {
+    // a corner between 16 bytes is an illegal instruction to the engine, outside of the tensor, too
+    if ((uintptr_t)shared % grain || (int64_t)column * (int64_t)b.matrix.element % 16) {
         if (r) report_at(MISALIGNED, r, b.shared - r->begin, NOBODY, place);
         else report(MISALIGNED, -1, "", 0, NOBODY, place);
         stop();
