@@ -276,3 +276,13 @@ def test_calls_tell_the_engine_of_work_memory(torch: Any, cuda: FakeGpu) -> None
     for _ in range(3):
         np.testing.assert_array_equal(np.asarray(conv(x, f).array), want)
     assert cuda.calls("cuTensorMapEncodeTiled") >= 2
+
+
+def test_pixels_of_an_image_are_one_dimension_where_windows_have_one_element(torch: Any, cuda: FakeGpu) -> None:
+    conv = polyop.op("op conv(X: f16[B, C, H, W], F: f16[K, C, R, S]) -> (Y: f32[B, K, H - R + 1, W - S + 1]) "
+                     "{ Y[b,k,p,q] += f32(X[b,c,p+r,q+s]) * f32(F[k,c,r,s]) }")
+    g = np.random.default_rng(3)
+    x, f = (g.integers(-3, 4, s).astype(np.float16) for s in ((2, 72, 4, 4), (64, 72, 1, 1)))
+    got = conv(torch.on_gpu(placed(x)), torch.on_gpu(placed(f)))
+    np.testing.assert_array_equal(np.asarray(got.array), np.einsum("bchw,kc->bkhw", x.astype(np.float64), f[:, :, 0, 0]))
+    assert cuda.calls("cuLaunchKernel") == 1  # rows of 8 bytes would be copied first
