@@ -1,9 +1,10 @@
-"""What a GPU says of polyop: wrappers beside the emulator, the library beside NumPy, and speed beside torch and Triton.
+"""What a GPU says of polyop: calls of frameworks, wrappers beside the emulator, the library beside NumPy, and speed.
 
-    python bench/gpu.py                       all three, in less than 8 minutes, without network
+    python bench/gpu.py                       all of it, in less than 8 minutes, without network; speed beside torch and Triton
     python bench/gpu.py wrappers library      of them
+    python bench/gpu.py nests                 all other kernels of the emulator's tests beside it, as far as 4 minutes go
     python bench/gpu.py speed --groups gemm   some groups of cases
-    python bench/gpu.py --json FILE           everything in numbers, written down as it is found
+    python bench/gpu.py --json FILE           all in numbers, as it is found; --markdown FILE: speed, as a table
 
 Everything runs in processes of its own: one that faults or never ends is told and replaced. Without torch or Triton the rest
 is measured. Exits with 0 if all is right, 1 if something differs, 2 if there is no GPU here, no compiler for it, or
@@ -27,14 +28,14 @@ from typing import Any
 ROOT = Path(__file__).parents[1]
 sys.path[:0] = [str(ROOT)]
 
-from bench.device import apart, cases, helpers, speed, twice  # noqa: E402
+from bench.device import apart, cases, frameworks, helpers, speed, twice  # noqa: E402
 from bench.device.about import about, lacking  # noqa: E402
 from polyop.ir.target import target  # noqa: E402
 from polyop.runtime import device as compilers  # noqa: E402
 from polyop.runtime.gpu import chips, driver  # noqa: E402
 
-PARTS = ("wrappers", "library", "speed")
-SECONDS = {"wrappers": 110.0, "library": 120.0, "speed": 230.0}
+PARTS = ("calls", "wrappers", "library", "speed")
+SECONDS = {"calls": 30.0, "wrappers": 110.0, "library": 120.0, "speed": 230.0, "nests": 240.0}
 """Of these parts, at most; what is left then is told."""
 
 Results = dict[str, Any]
@@ -49,11 +50,27 @@ def found() -> tuple[driver.Device | None, str]:
     return None, "; ".join(reasons)
 
 
-def wrappers(device: driver.Device, seconds: float, workers: int) -> Results:
-    """Each wrapper beside the emulator, in processes that are asked for one test at a time."""
+def calls(device: driver.Device, seconds: float, workers: int) -> Results:
+    """What users do, one after the other: what a call costs the host is among it."""
+    start, wrong, rows = time.perf_counter(), list[str](), dict[str, str]()
+    jobs = [(k, device) for k in range(len(frameworks.CHECKS))]
+    for done in helpers.each(frameworks.tried, jobs, seconds, is_wrong=lambda r: bool(r[1])):
+        name = frameworks.CHECKS[done.index].__name__
+        rows[name], bad = done.result or ("", done.lost)
+        wrong += [f"{name}: {bad}"] if bad else []
+    wrong += [f"{c.__name__}: no time was left" for c in frameworks.CHECKS if c.__name__ not in rows]
+    print(f"calls: {len(frameworks.CHECKS) - len(wrong)} of {len(frameworks.CHECKS)} are as they should be, "
+          f"{time.perf_counter() - start:.0f} s", flush=True)
+    for line in (*(f"{n}: {said}" for n, said in rows.items() if said), *wrong):
+        print(f"  {line}")
+    return {"seen": rows, "differ": wrong}
+
+
+def wrappers(device: driver.Device, seconds: float, workers: int, files: Sequence[str] = twice.FILES) -> Results:
+    """The kernels of tests beside the emulator, in processes that are asked for one test at a time."""
     start, kernels, wrong, differ = time.perf_counter(), 0, 0, list[str]()
     if workers > 1:
-        every = twice.tests()
+        every = twice.tests(files)
         late = dict.fromkeys(every)
         for done in helpers.each(apart.wrappers, [(device, t) for t in every], seconds, workers, is_wrong=lambda r: bool(r[2])):
             del late[every[done.index]]
@@ -61,9 +78,10 @@ def wrappers(device: driver.Device, seconds: float, workers: int) -> Results:
             kernels, wrong, differ = kernels + ran, wrong + bad, differ + said
         differ += [f"{len(late)} tests not done after {seconds:.0f} s: {', '.join(late)}"] if late else []
     else:
-        made = twice.compared(device)
+        made = twice.compared(device, files)
         kernels, wrong, differ = len(made.agreed), len(made.wrong), made.differ
-    print(f"wrappers: {kernels - wrong} of {kernels} kernels agree with the emulator, "
+    part = "wrappers" if files == twice.FILES else "nests"
+    print(f"{part}: {kernels - wrong} of {kernels} kernels agree with the emulator, "
           f"{time.perf_counter() - start:.0f} s", flush=True)
     for line in differ:
         print(f"  {line}")
@@ -131,10 +149,11 @@ def plain(x: Any) -> Any:
 
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("parts", nargs="*", choices=[[], *PARTS], help=f"of {', '.join(PARTS)}")
+    parser.add_argument("parts", nargs="*", choices=[[], *SECONDS], help=f"of {', '.join(SECONDS)}")
     groups = tuple(dict.fromkeys(c.group for c in cases.cases()))
     parser.add_argument("--groups", nargs="*", default=[], choices=groups, metavar="GROUP", help=f"of {', '.join(groups)}")
     parser.add_argument("--json", type=Path, help="where everything is written in numbers")
+    parser.add_argument("--markdown", type=Path, help="where speed is written as a table")
     parser.add_argument("--workers", type=int, default=min(8, os.cpu_count() or 1),
                         help="processes at a time; 1: wrappers and library in this one")
     parser.add_argument("--no-compile", action="store_true", help="ask neither torch.compile nor Triton")
@@ -156,7 +175,8 @@ def main(arguments: list[str] | None = None) -> int:
         if given.json:
             given.json.write_text(json.dumps(plain(results), indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
-    for part, run in (("wrappers", wrappers), ("library", operators)):
+    nests = partial(wrappers, files=twice.NESTS)
+    for part, run in (("calls", calls), ("wrappers", wrappers), ("library", operators), ("nests", nests)):
         reason = lacking(part)
         if part in parts and reason:
             print(f"{part}: nothing can be compared: {reason}", flush=True)
@@ -166,9 +186,12 @@ def main(arguments: list[str] | None = None) -> int:
     if "speed" in parts:
         so_far = partial(keep, "speed")
         so_far(speeds(device, SECONDS["speed"], given.groups, not given.no_compile, so_far))
-    wrong = [*results.get("wrappers", {}).get("differ", ()), *results.get("library", {}).get("wrong", ()),
+        if given.markdown and "rows" in results["speed"]:
+            given.markdown.write_text(speed.page(results["speed"]), encoding="utf-8")
+    wrong = [*(x for part in ("calls", "wrappers", "nests") for x in results.get(part, {}).get("differ", ())),
+             *results.get("library", {}).get("wrong", ()),
              *(r for r in results.get("speed", {}).get("rows", ()) if r["wrong"])]
-    lacks = any("missing" in results.get(part, {}) for part in ("wrappers", "library"))
+    lacks = any("missing" in results.get(part, {}) for part in ("wrappers", "library", "nests"))
     return 1 if wrong else 2 if lacks else 0
 
 

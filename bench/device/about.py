@@ -36,12 +36,12 @@ def versions() -> dict[str, str]:
 
 def lacking(part: str) -> str:
     """Why a part that runs the tests' own cases cannot run here, or "" if it can."""
-    wanted = {"wrappers": ("pytest",), "library": ("scipy",)}.get(part, ())
+    wanted = {"wrappers": ("pytest",), "nests": ("pytest",), "library": ("scipy",)}.get(part, ())
     missing = [f"{n} is not installed" for n in wanted if importlib.util.find_spec(n) is None]
     if missing:
         return f"{', '.join(missing)}: `polyop[test]` brings it"
     try:
-        if part == "wrappers":
+        if part in ("wrappers", "nests"):
             cxx.compiler()
     except UnsupportedError as error:
         return str(error)

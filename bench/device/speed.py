@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from math import prod
+from math import exp, log, prod
 from typing import Any
 
 import polyop
@@ -186,3 +186,28 @@ def line(r: Row) -> str:
     ratios = [f"{r.ms[n] / r.ms['polyop']:.2f}x" if n in r.ms else "-" for n in PEERS]
     return (f"{r.group:12} {r.name:34} {r.ms['polyop']:9.4f} {r.gbs:6.0f} {r.of_copy:5.0%} {r.tflops:6.1f} {r.of_peak:5.0%}  "
             f"{ratios[0]:>6} {ratios[1]:>7} {ratios[2]:>7}  {r.wrong}".rstrip())
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """What was measured as Markdown: a table of cases, and for each group the mean of ratios to the fastest peer."""
+    rows = [Row(**r) for r in results["rows"]]
+    means = {}
+    for g in dict.fromkeys(r.group for r in rows):
+        found = [r.ratio for r in rows if r.group == g and r.ratio]
+        means[g] = f"{g} {exp(sum(map(log, found)) / len(found)):.2f}" if found else ""
+    head = [f"{results['device']}, torch {results['torch']}; copies {results['copy'] / 1e9:.0f} GB/s, bf16 products "
+            f"{results['peak'] / 1e12:.0f} TF/s. Of a peer, how many times as long it takes.", "",
+            f"Mean over the fastest peer: {', '.join(x for x in means.values() if x)}.", "",
+            "| group | case | us | GB/s | of copying | TF/s | of the peak | torch | torch.compile | Triton |",
+            "|---|---|---|---|---|---|---|---|---|---|"]
+    return "\n".join([*head, *map(_cells, rows)]) + "\n"
+
+
+def _cells(r: Row) -> str:
+    if not r.ms:
+        return f"| {r.group} | {r.name} | {r.wrong} ||||||||"
+    peers = [f"{r.ms[n] / r.ms['polyop']:.2f}" if n in r.ms else "" for n in PEERS]
+    name = r.name + (f" ({r.wrong})" if r.wrong else "")
+    cells = (r.group, name, f"{1e3 * r.ms['polyop']:.1f}", f"{r.gbs:.0f}", f"{r.of_copy:.0%}", f"{r.tflops:.1f}",
+             f"{r.of_peak:.0%}", *peers)
+    return f"| {' | '.join(cells)} |"

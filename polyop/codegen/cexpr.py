@@ -16,7 +16,7 @@ import numpy as np
 from polyop.codegen.cindex import ATOM, CHOICE, UNARY, Text, conditions, index
 from polyop.codegen.cplace import NARROW, STORED, computed, element, offset, value_type, widened
 from polyop.codegen.cscope import Scope
-from polyop.ir.dtypes import I32, DType
+from polyop.ir.dtypes import F32, I32, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Apply, Const, Expr, Load, Number, Scalar, Test, children
 from polyop.ir.op import Monoid
@@ -24,6 +24,9 @@ from polyop.ir.op import Monoid
 INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "lt": ("<", 10), "le": ("<=", 10),
          "gt": (">", 10), "ge": (">=", 10), "eq": ("==", 9), "ne": ("!=", 9), "and": ("&&", 5), "or": ("||", 4)}
 """Functions that are C operators for floats (and bools), with C's precedence; comparisons are for every type."""
+
+NEAR = ("gelu", "silu", "sigmoid")
+"""Functions of floats that have a shorter one, `pop_near_*`, for what is rounded to 16 bits at once."""
 
 
 def literal(value: float | int | bool, t: DType) -> str:
@@ -134,7 +137,9 @@ def apply(e: Apply, args: Sequence[Text]) -> Text:
                    for a, x in zip(args[1:], e.args[1:], strict=True))
         return Text(f"{args[0].at(CHOICE + 1)} ? {yes} : {no}", CHOICE)
     if e.fn == "cast":
-        return args[0] if of == t else converted(args[0], value_type(of), t)
+        shorter = t in NARROW and of == F32 and isinstance(e.args[0], Apply) and e.args[0].fn in NEAR
+        x = Text(args[0].c.replace("pop_", "pop_near_", 1)) if shorter else args[0]  # the function's name comes first
+        return x if of == t else converted(x, value_type(of), t)
     if e.fn in INFIX and (of.is_float or of.kind == "bool" or e.fn not in ("add", "sub", "mul", "div")):
         sign, level = INFIX[e.fn]
         if e.fn == "or":  # `a && b || c` is a warning
@@ -145,5 +150,6 @@ def apply(e: Apply, args: Sequence[Text]) -> Text:
     elif e.fn == "not":
         out = Text(f"!{args[0].at(UNARY + 1)}", UNARY)
     else:
-        out = Text(f"pop_{e.fn}({', '.join(a.c for a in args)})")
+        near = "near_" if t in NARROW and e.fn in NEAR else ""
+        out = Text(f"pop_{near}{e.fn}({', '.join(a.c for a in args)})")
     return Text(f"pop_round_{t}({out.c})") if t in NARROW else out

@@ -21,7 +21,7 @@ from gpu_kernels import module
 from strange_jobs import strange_job
 
 import polyop
-from bench.device import apart, cases, clock, helpers, library, speed, twice
+from bench.device import apart, cases, clock, frameworks, helpers, library, speed, twice
 from polyop.ir.module import Boxes
 from polyop.runtime import device as compilers
 from polyop.runtime import emulated
@@ -413,7 +413,7 @@ def test_a_result_without_a_number_is_written_down_so_that_all_can_read_it(cuda:
     assert read["speed"]["rows"][0]["error"] == "inf" and read["speed"]["rows"][0]["ms"] == {"polyop": 1.0}
 
 
-@pytest.mark.parametrize(("part", "package"), [("wrappers", "pytest"), ("library", "scipy")])
+@pytest.mark.parametrize(("part", "package"), [("wrappers", "pytest"), ("nests", "pytest"), ("library", "scipy")])
 def test_a_part_whose_packages_are_not_there_says_so_and_the_rest_goes_on(
         cuda: FakeGpu, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, part: str, package: str) -> None:
     found = importlib.util.find_spec
@@ -447,12 +447,54 @@ def test_units_of_ampere_are_measured_on_a_hopper_alone(cuda: FakeGpu, arch: tup
     assert all(speed._operator(c).target == (c.target or "x86") for c in chosen)
 
 
+@pytest.mark.parametrize("check", [frameworks.own_arrays, frameworks.faults, frameworks.two_places], ids=lambda c: c.__name__)
+def test_what_users_do_is_checked_on_the_fake_device_too(check: Any, cuda: FakeGpu) -> None:
+    k = frameworks.CHECKS.index(check)
+    said, wrong = frameworks.tried(k, Device("cuda", 0))
+    assert said and not wrong
+
+
+def test_a_check_of_what_users_do_can_fail(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(frameworks, "product", lambda a, b: a.astype(float) @ b.astype(float) + 0.01)
+    said, wrong = frameworks.tried(frameworks.CHECKS.index(frameworks.own_arrays), Device("cuda", 0))
+    assert not said and wrong.startswith("AssertionError")
+    monkeypatch.setattr(polyop, "synchronize", lambda: None)
+    assert "nobody said" in frameworks.tried(frameworks.CHECKS.index(frameworks.faults), Device("cuda", 0))[1]
+
+
+def test_the_script_says_which_calls_are_wrong(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
+                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = [helpers.Done(0, ("GpuArray", "")), helpers.Done(1, ("", "AssertionError: no")), helpers.Done(2, lost="it ended")]
+    monkeypatch.setattr(helpers, "each", lambda *a, **k: iter(seen))
+    assert script.main(["calls"]) == 1
+    said = capsys.readouterr().out
+    for line in ("1 of 8", "own_arrays: GpuArray", "faults: AssertionError: no", "two_places: it ended", "cost: no time"):
+        assert line in said
+
+
 def test_the_script_says_which_wrappers_differ(cuda: FakeGpu, capsys: pytest.CaptureFixture[str],
                                                monkeypatch: pytest.MonkeyPatch) -> None:
     made = twice.Twice(Device("cuda", 0), agreed={"a": 1, "b": 2}, differ=["k for cuda:sm_80: Y[0] is 1"], wrong={"a"})
-    monkeypatch.setattr(twice, "compared", lambda device: made)
+    monkeypatch.setattr(twice, "compared", lambda device, files: made)
     assert script.main(["wrappers", "--workers", "1"]) == 1
     assert "wrappers: 1 of 2 kernels agree with the emulator" in capsys.readouterr().out
+    assert script.main(["nests", "--workers", "1"]) == 1
+    assert "nests: 1 of 2 kernels agree with the emulator" in capsys.readouterr().out
+
+
+def test_every_test_that_a_device_carries_out_too_is_there() -> None:
+    assert all((twice.TESTS / f).exists() for f in (*twice.FILES, *twice.NESTS)) and not set(twice.FILES) & set(twice.NESTS)
+    assert all(len(twice.tests((f,))) > 0 for f in (*twice.FILES, *twice.NESTS))
+
+
+def test_what_was_measured_is_a_page() -> None:
+    rows = [speed.Row("gemm", "a", {"polyop": 2.0, "torch": 3.0, "triton": 4.0}, 10, 20, 0.5, 0.25, 0),
+            speed.Row("gemm", "b", {"polyop": 2.0, "torch": 1.0}, 10, 20, 0.5, 0.25, 0, "off by 1"),
+            speed.missing(cases.cases(small=True)[0], "it ended")]
+    text = speed.page({"device": "G", "torch": "2", "copy": 1e12, "peak": 5e14, "rows": [asdict(r) for r in rows]})
+    assert f"Mean over the fastest peer: gemm {(1.5 * 0.5)**0.5:.2f}." in text
+    assert "| gemm | a | 2000.0 | 10 | 50% | 20.0 | 25% | 1.50 |  | 2.00 |" in text and "| b (off by 1) |" in text
+    assert {line.count("|") for line in text.splitlines() if line.startswith("|")} == {11} and "it ended" in text
 
 
 def test_a_torch_without_a_gpu_measures_nothing(cuda: FakeGpu, capsys: pytest.CaptureFixture[str]) -> None:

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
+import ml_dtypes
 import numpy as np
 import pytest
 from gpu_functions import DTYPES, all_functions, casts, functions
 
-from polyop.codegen import cuda
+from polyop.codegen import cexpr, cuda
 from polyop.ir import scalars
+from polyop.ir.dtypes import BF16, F16, F32, F64, DType
 from polyop.ir.dtypes import DTYPES as BY_NAME
-from polyop.ir.dtypes import F32, F64, DType
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import Options
 from polyop.ir.target import target
@@ -101,6 +102,23 @@ def test_our_own_functions_of_floats_are_right_all_along_the_line() -> None:
     off["silu"] = np.where(np.abs(x) < 87, off["silu"], 0)  # beyond, its factor has not all its digits
     assert not {n: (x[u.argmax()], got[f"y_{n}"][u.argmax()], wide[n][u.argmax()]) for n, u in off.items() if not u.max() <= 3}
     assert len(x) > 6000 and np.isinf(got["y_exp"]).any() and (got["y_exp"] == 0).any()
+
+
+@pytest.mark.parametrize("t", [F16, BF16], ids=str)
+def test_functions_of_16_bits_are_right_to_little_more_than_half_a_place(t: DType) -> None:
+    """Of all values there are; but for the least, which may be 0."""
+    x = np.arange(1 << 16, dtype=np.uint16).view(t.numpy)
+    got, wide = computed(t, given=[x, x, x]), x.astype(np.float64)
+    for n in cexpr.NEAR:
+        with np.errstate(all="ignore"):
+            want, y = ON_NUMPY[n](wide), got[f"y_{n}"].astype(np.float64)
+            place = 2.0 ** (np.floor(np.log2(np.abs(want))) - (10 if t == F16 else 7))
+            off = np.abs(y - want) / np.fmax(place, 2.0 ** (-24 if t == F16 else -133))
+        plain = np.isfinite(want) & (np.abs(want) >= 2.0**-119) & (np.abs(want) <= float(ml_dtypes.finfo(t.numpy).max))
+        assert np.nanmax(np.where(plain, off, 0)) <= 0.56, n
+        assert (np.abs(y - want)[~plain & np.isfinite(want) & (np.abs(want) < 1)] <= 2.0**-119).all()
+        assert np.isnan(y[np.isnan(wide)]).all() and not np.isnan(y[np.isfinite(wide)]).any(), n
+        assert y[wide == np.inf] == want[wide == np.inf], n
 
 
 def far_off(t: DType, arrays: dict[str, np.ndarray], allowed: dict[str, int]) -> list[object]:

@@ -283,6 +283,28 @@ POP_FN float pop_gelu(float x) {
     return pop_max(x, 0.0f) - pop_fma(e, lost * 0.6931472f, e) * ratio;
 }
 #endif
+
+// What is rounded to 16 bits at once needs less: to 2^-14 of itself, and maybe 0 for what is below 2^-119.
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)
+POP_FN float pop_fast_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+POP_FN float pop_fast_inverse(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+#elif defined(__HIP__) && !defined(POP_EMULATOR)
+POP_FN float pop_fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+POP_FN float pop_fast_inverse(float x) { return __builtin_amdgcn_rcpf(x); }
+#else
+POP_FN float pop_fast_exp2(float x) { return pop_exp2(x); }
+POP_FN float pop_fast_inverse(float x) { return 1.0f / x; }
+#endif
+POP_FN float pop_near_sigmoid(float x) { return pop_fast_inverse(1.0f + pop_fast_exp2(x * -1.442695f)); }
+POP_FN float pop_near_silu(float x) { return x * pop_near_sigmoid(x); }
+// max(x, 0) - 2^(24 - u^2 / (2 ln 2)) P(u) / Q(u) for u = |x|, where P / u is of 2^-24; beyond 14.8 the power is 0.
+POP_FN float pop_near_gelu(float x) {
+    const float u = pop_min(pop_abs(x), 14.8f), power = pop_fast_exp2(pop_fma(u * u, -0.7213475f, 24.0f));
+    const float p = pop_fma(u, pop_fma(u, 3.75668e-09f, 1.6655934e-08f), 2.9803104e-08f);
+    const float q = pop_fma(u, pop_fma(u, pop_fma(u, 0.1578193f, 0.7053399f), 1.3575565f), 1.0f);
+    return pop_fma(-(power * u * p), pop_fast_inverse(q), pop_max(x, 0.0f));
+}
+
 template <class T> POP_FN T pop_softplus(T x) { return pop_max(x, (T)0) + pop_log1p(pop_exp(-pop_abs(x))); }
 
 #if defined(POP_OWN_MATH)
