@@ -48,7 +48,8 @@ def _of_copied(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | No
     """What is asked before several copies that go on by themselves, where each would ask for itself and none is an engine's."""
     if not s.later or not loops or not isinstance(s.expr, Load) or s.stmt in scope.copies or s.stmt in scope.boxes:
         return None
-    at_once = ccopy.run(loops[-1], scope) is not None
+    (last,) = _unguarded((loops[-1],))
+    at_once = isinstance(last, For) and ccopy.run(last, scope) is not None  # which neighbours may be that no test parts then
     lies = cwide.all_lie_well((s.expr,), loops[-1], scope) if at_once else [] if ccopy.one(s, scope) else None
     several = prod(f.extent or 0 for f in (loops[:-1] if at_once else loops)) > 1
     return _least_of(s.expr.guard, loops, lies, scope) if lies is not None and several else None

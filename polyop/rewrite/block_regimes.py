@@ -42,12 +42,12 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
     added, rows = (sums(known), lines(known)) if ones else (q.sums, q.lines)
     passes, splits = find_both(known) if ones else (q.passes, q.splits)
-    tiles = block_tiles(q, sizes, target)
+    copied = options.inward or to_copy(q.strewn, sizes, target, options.numerics)
+    tiles = block_tiles(q, sizes, target, any(x.columns and (x.source, x.depth) in copied for x in q.strewn))
     rows = tuple(dict.fromkeys((*rows, *(n for x in splits for n in x.beside))))
     split = row_shares(splits, sizes) if options.numerics != "strict" else 0
     whole = {n for x in splits if split for n in x.results}
     whole |= {n for p in passes if p.rolled and fills_device(p, sizes) for n in p.rolled.results}
-    copied = options.inward or to_copy(q.strewn, sizes, target, options.numerics)
     return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines, inward=copied,
                    hints=(*options.hints, *short_lines(rows, sizes, dict(options.hints))),
                    shares=block_shares(tuple(x for x in added if x.target not in whole), sizes, tiles), split=split,

@@ -23,8 +23,8 @@ from polyop.ir.op import Op
 from polyop.ir.target import Target
 from polyop.rewrite.contracted import Contractions
 
-PIECE = 16
-"""Bytes that are copied at once."""
+PIECE, LEAST = 16, 8
+"""Bytes that are copied at once, and of those that may be in half as much: rows begin at multiples of these."""
 AGAIN = 64
 """Multiply-adds with each element that make its copy worth it: a copy takes as long as some ten of them by a unit."""
 
@@ -36,6 +36,7 @@ class Strewn:
     depth    the dimension of it along which a copy should lie: the last one that is counted by what is added up, and nothing else
     shape    of it; index: where it is read; kept: the iterators of the result
     extents  of all iterators; dtypes: of both operands and the result
+    columns  whether it has those of the result
     """
 
     source: str
@@ -45,14 +46,15 @@ class Strewn:
     kept: frozenset[str]
     extents: tuple[tuple[str, Affine], ...]
     dtypes: tuple[DType, DType, DType]
+    columns: bool
 
 
 def find_strewn(op: Op, contractions: Contractions) -> tuple[Strewn, ...]:
     """The inputs of the one product that `op` adds up; nothing, if there are more."""
-    products = [(s, reads) for s, _ in contractions if len(reads := tuple(dict.fromkeys(loads(s.expr)))) == 2]
+    products = [(s, last, reads) for s, last in contractions if len(reads := tuple(dict.fromkeys(loads(s.expr)))) == 2]
     if len(products) != 1:
         return ()
-    ((s, reads),) = products
+    ((s, last, reads),) = products
     kept = frozenset(n for p in s.target.index for n in (names(p) if isinstance(p, Affine) else ()))
     extents = tuple((r.index, r.upper - r.lower) for r in s.ranges)
     if s.reduce is None or s.reduce.fn != "add" or not all(names(e) <= {*op.sizes} for _, e in extents):
@@ -65,7 +67,7 @@ def find_strewn(op: Op, contractions: Contractions) -> tuple[Strewn, ...]:
         shape = op.tensor(x.source).shape
         known = len(index) == len(x.index) and all(names(e) <= {*op.sizes} for e in shape)
         if op.tensor(x.source).role == "in" and x.source != other.source and deep and known:
-            found.append(Strewn(x.source, deep[-1], shape, index, kept, extents, dtypes))
+            found.append(Strewn(x.source, deep[-1], shape, index, kept, extents, dtypes, any(last in names(p) for p in index)))
     return tuple(found)
 
 
@@ -94,7 +96,7 @@ def _has_pieces(x: Strewn, sizes: Mapping[str, int]) -> bool:
         return True
     one = {i: affine(0) for i, e in x.extents if evaluate(e, sizes) == 1}
     last = substitute(x.index[long[-1]], one)
-    whole = evaluate(x.shape[long[-1]], sizes) * _bytes(x) % PIECE == 0 or len(long) == 1
+    whole = evaluate(x.shape[long[-1]], sizes) * _bytes(x) % LEAST == 0 or len(long) == 1
     return whole and last.name in x.kept
 
 
