@@ -53,3 +53,13 @@ def test_rows_that_do_not_begin_at_16_bytes_have_copies_of_8_and_4_that_go_on_by
     code = ptx(module.text, "sm_90a")
     assert all(f"cp.async.{x}" in code for x in ("cg.shared.global", "ca.shared.global"))
     assert {code.count(f", {n}, %r") > 0 for n in (16, 8, 4)} == {True}
+
+
+def test_neighbours_that_a_window_moves_are_copied_one_by_one_in_whole_tiles_too() -> None:
+    text = ("op c(X: f32[B, C, W], F: f32[K, C, R]) -> (Y: f32[B, K, W]) where R >= 1 "
+            "{ Y[b,k,p] += (X[b,c,p+r-1] else 0) * F[k,c,r]  where p in 0:W }")
+    c = compiled(text, Options(special=False, tile=(64, 128)), "cuda:sm_90a")
+    a = values(c, {"B": 1, "C": 64, "W": 256, "K": 64, "R": 3}, "backward")
+    x = np.pad(a["X"].astype(np.float64), ((0, 0), (0, 0), (1, 1)))
+    want = sum(np.einsum("bcw,kc->bkw", x[:, :, r:r + 256], a["F"][:, :, r].astype(np.float64)) for r in range(3))
+    np.testing.assert_allclose(a["Y"], want, rtol=1e-3, atol=1e-3)

@@ -11,6 +11,8 @@ from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.known import Known, on_gpu, seen_as
+from polyop.rewrite.block_regimes import in_blocks
+from polyop.rewrite.blocktiles import block_tiles
 from polyop.rewrite.questions import questions
 from polyop.rewrite.strewn import AGAIN, to_copy
 from polyop.runtime.bind import bind
@@ -76,3 +78,18 @@ def test_what_lies_along_the_sum_already_is_not_copied() -> None:
     assert options(x, f).inward == ()
     assert options(np.ascontiguousarray(x), f).inward == (X,)
     assert options(np.ascontiguousarray(x), np.ascontiguousarray(f)).inward == (X, F)
+
+
+def test_tiles_of_a_copied_image_have_fewer_pixels_of_a_line() -> None:
+    q, sizes = questions(conv()), IMAGE
+    lines = [block_tiles(q, sizes, target(HOPPER), turned).lines for turned in (False, True)]
+    assert lines == [((), (1, 2, 64)), ((), (2, 8, 8))]
+    found = in_blocks(conv(), q, sizes, Options(), target(HOPPER))
+    assert (found.inward, found.tile, found.lines) == ((X, F), (64, 128), ((), (2, 8, 8)))
+
+
+def test_rows_of_eight_bytes_are_pieces() -> None:
+    o = polyop.library("conv2d_pointwise")
+    pixels = o._op(o.choice({"T": "bf16"}))
+    of_line = {"B": 32, "C": 256, "K": 256, "H": 1}
+    assert [copied(pixels, HOPPER, **of_line, W=w) for w in (196, 198, 200)] == [(), (X,), ()]
