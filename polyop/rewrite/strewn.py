@@ -5,8 +5,8 @@
     Ft[k, r, s, c] = F[k, c, r, s];   Y[b, k, p, q] += X[b, c, p + r, q + s] * Ft[k, r, s, c]
 
 Copies to shared memory take 16 bytes at a time, at addresses that are multiples of that, and those of engines, too. What does
-not lie like that is copied element by element, in each block and turn anew: of a convolution of 3 x 3 with 64 channels nine
-tenths of all instructions. A copy along what is added up has such pieces whatever window is read, since that shifts what is
+not lie like that is copied element by element, in each block and turn anew: of a convolution of 3 x 3 with 64 channels nearly
+all instructions. A copy along what is added up has such pieces whatever window is read, since that shifts what is
 beside it. It reads and writes each element once (`inward.py` makes it), and copies that do not need each other are one launch.
 """
 
