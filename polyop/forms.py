@@ -20,6 +20,7 @@ from polyop.rewrite.dependent import chains_of
 from polyop.rewrite.early import plain_products
 from polyop.rewrite.factors import taken_out
 from polyop.rewrite.faint import without_faint
+from polyop.rewrite.grouped import in_groups
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
 from polyop.rewrite.landed import summed_where_it_lands
@@ -102,7 +103,9 @@ def _read(op: Op, options: Options, target: Target) -> Op:
     op = without_unread(op)
     op = summed_where_it_lands(op) if options.rung == "tuned" and options.numerics != "strict" else op
     near = narrowed(op) if options.near else op
-    return read_beyond(near) if options.rung == "tuned" and target.family != "x86" else near
+    if options.rung != "tuned":
+        return near
+    return in_groups(near if target.family == "x86" else read_beyond(near))
 
 
 def _cut(op: Op, options: Options, target: Target) -> Op:
