@@ -94,7 +94,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
         near = with_borders(near, target, options)
         near = cut_at_turns(columns_upright(near, dict(options.few)))
     elif options.rung == "tuned":
-        near = thin(computed_again(near, AGAIN))
+        near = turned_inward(thin(computed_again(near, AGAIN)), dict(options.inward), options.known)
     return _cut(near, options, target)
 
 

@@ -143,7 +143,10 @@ def seen_as(bound: Bound, flat: Flat) -> Bound:
 def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:
     """What finds the kernel for a call on a GPU of the sort `t`; `given`: the options of the operator."""
     options = blocks(seen.op, merged.questions, seen.sizes, given, t)
-    return layout(seen.op, seen.views, options.ones), options
+    lies = layout(seen.op, seen.views, options.ones)
+    if any(lies.unit(x) == d for x, d in options.inward):  # such a copy would be the same
+        options = replace(options, inward=tuple((x, d) for x, d in options.inward if lies.unit(x) != d))
+    return lies, options
 
 
 def blocks(op: Op, q: Questions, sizes: Mapping[str, int], given: Options, t: Target) -> Options:

@@ -185,7 +185,7 @@ class Operator:
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         on_cpu = bound.home is None
-        merged = known.merged(bound, self.options.special and on_cpu, self.options.numerics == "strict", on_cpu)
+        merged = known.merged(bound, self.options.special, self.options.numerics == "strict", on_cpu)
         seen = seen_as(bound, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:

@@ -23,8 +23,8 @@ from polyop.codegen.cscope import Box, Scope
 from polyop.codegen.cthreads import NUMBER
 from polyop.codegen.cunits import LINE
 from polyop.codegen.nested import one_store
-from polyop.ir.expr import Affine, Load, affine, is_computed, names, substitute
-from polyop.ir.loops import Barrier, Buffer, For, Kind, Node, Space, Store, walk
+from polyop.ir.expr import Affine, Load, affine, is_computed, loads, names, substitute
+from polyop.ir.loops import Barrier, Buffer, For, Kind, Node, Space, Store, stores, walk
 from polyop.ir.module import Boxes
 
 _MOST = 256  # elements of a box in each dimension
@@ -61,10 +61,11 @@ def found(body: tuple[Node, ...], buffers: dict[str, Buffer], steps: Mapping[str
     """
     boxes: dict[str, Box] = {}
     told: list[Boxes] = []
+    written = {s.target.source for s in stores(body)}  # by threads, for whose writes the engine does not wait
     for n in walk(body):
         if isinstance(n, For) and n.kind == Kind.THREADS:
             loops, s = _copied(n)
-            made = s and _box(loops, s, buffers, steps)
+            made = s and not {x.source for x in loads(s.expr)} & written and _box(loops, s, buffers, steps)
             if made and s:
                 what, to, corners = made
                 if what not in told:
@@ -122,7 +123,8 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer], steps: Ma
         return None
     shared, tensor = buffers[to.source], buffers[source.source]
     places, index_ = [p for p in to.index if isinstance(p, Affine)], [p for p in source.index if isinstance(p, Affine)]
-    if (shared.swizzle, shared.folded) != (LINE, False) or tensor.space != Space.TENSOR or tensor.unit is None:
+    unit = _unit(tensor)
+    if (shared.swizzle, shared.folded) != (LINE, False) or unit is None:
         return None
     if len(index_) not in _RANKS:
         return None
@@ -132,28 +134,37 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer], steps: Ma
     if any(names(p) & own for p in places[:-2]) or not _counts(y, loops, rows) or not _counts(x, loops, columns):
         return None
     inner = [_only(p, own) for p in index_]
-    across = [d for d, p in enumerate(inner) if p == x]
-    down = _lines(inner, y, loops)
+    across, down = _digits(inner, x, loops), _digits(inner, y, loops)
     others = [d for d, p in enumerate(inner) if d not in (*across, *down)]
-    if across != [tensor.unit] or prod(down.values()) != rows or any(inner[d] != Affine() for d in others):
+    line = LINE // shared.dtype.bytes_
+    if next(iter(across), None) != unit or across[unit] % line or {*across} & {*down}:
+        return None
+    if prod(across.values()) != columns or prod(down.values()) != rows or any(inner[d] != Affine() for d in others):
         return None
     bounds = {t for d, p in enumerate(index_) for t in (p, tensor.dims[d][0] - p - 1)}
-    line = LINE // shared.dtype.bytes_
     if not {t for t in source.guard if not _holds(t, loops)} <= bounds or max(down.values()) > _MOST:
         return None
-    dims = (*across, *down, *others)
+    dims = (unit, *down, *(d for d in across if d != unit), *others)
     zero = dict.fromkeys(own, Affine())
     first = [substitute(index_[d], zero) for d in dims]
     if multiple(first[0], steps) * tensor.dtype.bytes_ % _GRAIN:
         return None
     panels = range(0, columns, line)
-    corners = tuple((first[0] + at, *first[1:]) for at in panels)
+    corners = tuple(tuple(p + _digit(across, d, at) for d, p in zip(dims, first, strict=True)) for at in panels)
     starts = tuple(Load(to.source, (*places[:-2], Affine(), affine(at)), to.dtype) for at in panels)
-    return Boxes(source.source, dims, (line, *down.values(), *(1 for _ in others)), LINE), starts, corners
+    box = (line, *down.values(), *(1 for _ in dims[1 + len(down):]))
+    return Boxes(source.source, dims, box, LINE), starts, corners
 
 
-def _lines(inner: list[Affine], y: Affine, loops: tuple[For, ...]) -> dict[int, int]:
-    """The dimensions whose positions in a box, `inner`, are digits of its line `y`, the fastest first, and their extents.
+def _unit(b: Buffer) -> int | None:
+    """The dimension along which elements of a tensor, or of work memory without padding, are neighbours."""
+    if b.space == Space.WORK:
+        return len(b.dims) - 1 if b.dims and b.pad <= 1 and all(u == 1 for _, u in b.dims) else None
+    return b.unit if b.space == Space.TENSOR else None
+
+
+def _digits(inner: list[Affine], y: Affine, loops: tuple[For, ...]) -> dict[int, int]:
+    """The dimensions whose positions in a tile, `inner`, are digits of its line or column `y`, fastest first, and their extents.
 
         { [b, p, q] -> [64 b + 16 p + q] : 0 <= p < 4 and 0 <= q < 16 }
     """
@@ -168,6 +179,15 @@ def _lines(inner: list[Affine], y: Affine, loops: tuple[For, ...]) -> dict[int, 
             return {}
         y = y - inner[d] * weight
     return found
+
+
+def _digit(digits: Mapping[int, int], d: int, number: int) -> int:
+    """Digit `d` of a number; 0, if there is no such."""
+    for other, extent in digits.items():
+        if other == d:
+            return number % extent
+        number //= extent
+    return 0
 
 
 def _only(p: Affine, own: Iterable[str]) -> Affine:

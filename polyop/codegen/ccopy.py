@@ -20,7 +20,7 @@ from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store
 
 _ASYNCHRONOUS = 4  # bytes of the least copy that goes on by itself
 _SHORT = 4  # statements in a turn of a sum beside copies: both operands are loaded and multiplied
-_PUT, _TAKE, _WHOLE = "pop_put_run", "pop_take_run", "pop_wide"
+_PUT, _TAKE, _WHOLE, _COPY, _ONE = "pop_put_run", "pop_take_run", "pop_wide", "pop_copy_run", "pop_copy_async"
 
 
 def run(n: For, scope: Scope) -> list[str] | None:
@@ -48,6 +48,8 @@ def run(n: For, scope: Scope) -> list[str] | None:
     said = f"// {s.stmt}: {n.extent} of {source.source} to {to.source}"
     if wrapper == _PUT and step > 1:
         return [said, f"pop_put_column<{n.extent}, {step}>(&{places[0]}, &{places[1]});"]
+    if wrapper == _COPY and scope.whole:
+        return [said, f"{_ONE}<{(n.extent or 0) * to.dtype.bytes_}>(&{places[0]}, &{places[1]}, true);"]
     inside = "" if wrapper in (_PUT, _WHOLE) else f", {count}"
     return [said, f"{wrapper}<{n.extent}>(&{places[0]}, &{places[1]}{inside});"]
 
@@ -56,7 +58,7 @@ def _wrapper(s: Store, count: int, scope: Scope) -> str | None:
     """What copies `count` neighbours from and to such memory; None, if nothing does at once."""
     to, source = (scope.buffers[x.source].space for x in (s.target, s.expr) if isinstance(x, Load))
     if s.later:
-        return "pop_copy_run"
+        return _COPY
     at_once = s.target.dtype == s.expr.dtype and count * s.target.dtype.bytes_ in (4, 8, 16)
     if not at_once or s.target.source in scope.tiles.held or to == source:
         return None
@@ -94,7 +96,7 @@ def one(s: Store, scope: Scope) -> list[str] | None:
         return None
     inside = conditions(s.expr.guard, scope.names).c
     source = moved(Load(s.expr.source, s.expr.index, s.expr.dtype), scope).c
-    return [f"pop_copy_async<{s.target.dtype.bytes_}>(&{element(s.target, {}, scope)}, &{source}, {inside});"]
+    return [f"{_ONE}<{s.target.dtype.bytes_}>(&{element(s.target, {}, scope)}, &{source}, {inside});"]
 
 
 def _stays_whole(x: Load, v: str, count: int, scope: Scope) -> bool:

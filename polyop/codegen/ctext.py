@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
+from math import prod
 
 from polyop.codegen import canew, cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
 from polyop.codegen.blocks import folds, prepared
@@ -21,10 +22,11 @@ from polyop.codegen.cwarps import require_whole_warps, threads_of
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
 from polyop.codegen.split import KernelNest, Part, kernels, plan, split, used, written
+from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Load, Scalar, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import Barrier, Buffer, LoopNest, Space, stores, structure, walk
+from polyop.ir.loops import Barrier, Buffer, For, Kind, LoopNest, Space, stores, structure, walk
 from polyop.ir.module import STATUS, Blocks, Launch, Module, Signature
 from polyop.ir.reach import Reach
 from polyop.ir.target import Target
@@ -33,6 +35,7 @@ HEADER = "pop_device.h"
 """The one header that every text includes; whoever compiles the text supplies it."""
 
 _WIDEST = 110  # columns of a kernel's structure
+_SUMS = 1024  # of a loop that is written out: 16 steps of 64, where nothing waits in registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +63,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int")
+                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int",
+                  sums=_SUMS if target.copies else 0)
     far = {} if huge else reaches(nest, steps)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
@@ -85,11 +89,30 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
                                copies=ccopy.by_rows(p.body), anew=x, found=bool(x) and not target.spare)
                        for t, p in zip(threads, k.parts, strict=True) for x in (_anew(p, nest, t, target),))
-        head = dialect.kernel.format(block=size)
+        head = dialect.kernel.format(block=size, blocks=_blocks(k, nest, block, bytes_, target))
         lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
         does = without_unused(_text(k, nest, inside, bytes_, ring, roles, len(told)))
         texts += ["", *lines, "{", *("    " + x for x in does), "}"]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
+
+
+def _blocks(k: KernelNest, nest: LoopNest, block: int, bytes_: int, target: Target) -> int:
+    """How many blocks a multiprocessor must have registers for: two, where what each thread adds up leaves it as many again.
+
+    Compilers take more where they may, for sums of what is no product, which is computed before it is added: 150 for 64 distances
+    of rows, with which one block would run.
+    """
+    multi, adds = target.multi, [s for s in stores(k.body) if s.reduce is not None]
+    if any(factors(s.expr) is not None for s in adds):
+        return 1
+    if multi is None or len(k.parts) > 1 or bytes_ > multi.room(2) or not any(s.later for s in stores(k.body)):
+        return 1
+    if any(isinstance(n, For) and n.kind == Kind.ATOM for n in walk(k.body)):
+        return 1
+    held = {b.name: b for b in nest.buffers if b.space == Space.REG and b.name in {s.target.source for s in adds}}
+    words = sum(prod(n.const for n in slot_counts(b)) * max(1, b.dtype.bytes_ // 4) for b in held.values())
+    mine = multi.parts * multi.registers * target.warp // (2 * block)
+    return 2 if mine < 4 * words and 2 * words <= mine else 1
 
 
 def _anew(p: Part, nest: LoopNest, block: int, target: Target) -> frozenset[str]:
@@ -201,7 +224,8 @@ def _inside(p: Part, nest: LoopNest, scope: Scope, ring: Ring | None) -> list[st
     start = cboxes.start(ring) if ring else []
     until = until or (len(p.body) if ring else 0)
     shared = cthreads.shared_lines(_shared(p, nest), p.body, scope)
-    return [*shared, *_buffers(p, nest, scope), *start, *body(p.body[:until], scope), *end, *body(p.body[until:], scope)]
+    return [*shared, *_strides(p, nest, scope), *_registers(p, nest, scope), *start, *body(p.body[:until], scope), *end,
+            *body(p.body[until:], scope)]
 
 
 def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, roles: Roles, maps: int) -> list[str]:
@@ -212,10 +236,10 @@ def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, r
     using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
     copied, rest = croles.producer(p.body), croles.consumer(p.body)
     until = croles.released(rest, scope.buffers)
-    consumed = [*_buffers(p, nest, using), *body(rest[:until], using),
+    consumed = [*_registers(p, nest, using), *body(rest[:until], using),
                 "pop_consumer_release(pop_arriving);  // nothing below uses what was copied", *body(rest[until:], using)]
     return [
-        f"const bool pop_boxed = {boxed};", *cboxes.start(ring),
+        *_strides(p, nest, scope), f"const bool pop_boxed = {boxed};", *cboxes.start(ring),
         f"pop_pipe<{ring.count}> pop_arriving = pop_pipe_start<{ring.count}>("
         f"(pop_u64*)(pop_shared + {ring.at}), pop_boxed ? 1 : {croles.COPYING}, {first // scope.tiles.warp});",
         f"if ({cthreads.NUMBER} >= {first}) {{  // these threads copy; if they ask for boxes, one of them does",
@@ -228,27 +252,33 @@ def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, r
         *axes.loop(using, consumed)]
 
 
-def _buffers(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
-    """Strides of work buffers, and the thread's registers."""
+def _strides(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
+    """Strides of work buffers."""
+    out: list[str] = []
+    here = used(p.body)
+    for b in nest.buffers:
+        if b.name in here and b.space == Space.WORK:
+            counts = slot_counts(b)
+            named = [(d, s) for d, s in enumerate(strides(b, scope.names[b.name])) if isinstance(s, str)]
+            for d, s in named:
+                out.append(f"const {scope.counts} {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
+    return out
+
+
+def _registers(p: Part, nest: LoopNest, scope: Scope) -> list[str]:
+    """The thread's registers."""
     out: list[str] = []
     here, taken = used(p.body), ccopy.taken(p.body, scope)
     for b in nest.buffers:
-        if b.name not in here or b.space in (Space.TENSOR, Space.SHARED):
+        if b.name not in here or b.space in (Space.TENSOR, Space.SHARED, Space.WORK):
             continue
         c, counts = scope.names[b.name], slot_counts(b)
         if tile := scope.tiles.held.get(b.name) or scope.tiles.rows.get(b.name):
             out.append(cmatrix.declared(b, tile, c))
             continue
-        if b.space == Space.WORK:
-            named = [(d, s) for d, s in enumerate(strides(b, c)) if isinstance(s, str)]
-            for d, s in named:
-                out.append(f"const {scope.counts} {s} = {' * '.join(index(n, scope.names).at(13) for n in counts[d + 1:])};")
-        elif not all(n.is_constant for n in counts):
+        if not all(n.is_constant for n in counts):
             raise UnsupportedError(f"{nest.name}: register buffer {b} has no constant size")
-        else:
-            total = 1
-            for n in counts:
-                total *= n.const
-            wide = "alignas(16) " if b.name in taken else ""
-            out.append(f"{wide}{STORED[b.dtype.name]} {c}{f'[{total}]' if b.dims else ''};")
+        total = prod(n.const for n in counts)
+        wide = "alignas(16) " if b.name in taken else ""
+        out.append(f"{wide}{STORED[b.dtype.name]} {c}{f'[{total}]' if b.dims else ''};")
     return out

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
+from math import prod
 
 from polyop.codegen import ccopy, cpairs, cresults, cwide
 from polyop.codegen.cindex import below, condition, least
@@ -27,7 +28,7 @@ def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]]
     tests = (_of_sums(loops, s, scope) or _of_terms(loops, s, scope)) if s else None
     if tests:
         return _said(tests), full(inside)
-    tests = _of_fetched(loops, s, scope) if s else None
+    tests = (_of_fetched(loops, s, scope) or _of_copied(loops, s, scope)) if s else None
     return (_said(tests), _unguarded(inside)) if tests else None
 
 
@@ -41,6 +42,17 @@ def _of_fetched(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | N
         return None
     lies = cwide.all_lie_well((s.expr,), loops[-1], scope)
     return None if lies is None else _least_of(s.expr.guard, loops, lies, scope)
+
+
+def _of_copied(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | None:
+    """What is asked before several copies that go on by themselves, where each would ask for itself and none is an engine's."""
+    if not s.later or not loops or not isinstance(s.expr, Load) or s.stmt in scope.copies or s.stmt in scope.boxes:
+        return None
+    (last,) = _unguarded((loops[-1],))
+    at_once = isinstance(last, For) and ccopy.run(last, scope) is not None  # which neighbours may be that no test parts then
+    lies = cwide.all_lie_well((s.expr,), loops[-1], scope) if at_once else [] if ccopy.one(s, scope) else None
+    several = prod(f.extent or 0 for f in (loops[:-1] if at_once else loops)) > 1
+    return _least_of(s.expr.guard, loops, lies, scope) if lies is not None and several else None
 
 
 def _of_sums(loops: tuple[For, ...], s: Store, scope: Scope) -> list[str] | None:

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from math import prod
 
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError, assert_never
@@ -206,13 +207,20 @@ class Proof:
 
 def slots(b: Buffer, sizes: dict[str, int]) -> int:
     """How many elements one copy of a work buffer takes, with its padding."""
+    return prod(_counts(b, sizes))
+
+
+def dense(b: Buffer, sizes: dict[str, int]) -> tuple[int, ...]:
+    """The strides of a work buffer, in elements."""
+    counts = _counts(b, sizes)
+    return tuple(prod(counts[d + 1:]) for d in range(len(counts)))
+
+
+def _counts(b: Buffer, sizes: dict[str, int]) -> list[int]:
     counts = [-(-max(0, evaluate(e, sizes)) // u) for e, u in b.dims]
     if counts and b.pad > 1:
         counts[-1] = -(-counts[-1] // b.pad) * b.pad
-    total = 1
-    for c in counts:
-        total *= c
-    return total
+    return counts
 
 
 def room(b: Buffer, sizes: dict[str, int], threads: int) -> int:

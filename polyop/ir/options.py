@@ -72,8 +72,8 @@ class Options:
     bordered   whether images of narrow numbers are copied with their border, since instructions add up their many channels then
     widened    (operand, type) of narrow operands that are widened before the product which uses them often enough for that in
                these calls
-    inward     (input, dimension) of inputs that lie along the rows of tiles in these calls, and are copied to lie along that
-               dimension, which is added up
+    inward     (input, dimension) of inputs that lie along the rows of tiles in these calls, or on a GPU in no pieces of 16 bytes,
+               and are copied to lie along that dimension, which is added up
     late       whether contractions whose large operand lies across their result are computed in its order, and turned afterwards
     piecewise  whether that is done for one piece of their rows after the other, since these are long in these calls
     outward    whether products for each of a batch that comes last are computed matrix by matrix, on copies in which it comes

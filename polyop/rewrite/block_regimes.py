@@ -17,6 +17,7 @@ from polyop.rewrite.passes import Pass, Split, find_both
 from polyop.rewrite.questions import Questions, questions
 from polyop.rewrite.regimes import narrow_sizes
 from polyop.rewrite.shares import Sum, lines, sums
+from polyop.rewrite.strewn import to_copy
 from polyop.rewrite.tile_regimes import few_rows
 
 SIDE = 16  # rows side by side that a block scans
@@ -42,7 +43,8 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     known = fix_sizes(op, dict.fromkeys(ones, 1)) if ones else op
     added, rows = (sums(known), lines(known)) if ones else (q.sums, q.lines)
     passes, splits = find_both(known) if ones else (q.passes, q.splits)
-    tiles = block_tiles(q, sizes, target)
+    copied = options.inward or to_copy(q.strewn, sizes, target, options.numerics)
+    tiles = block_tiles(q, sizes, target, any(x.columns and (x.source, x.depth) in copied for x in q.strewn))
     rows = tuple(dict.fromkeys((*rows, *(n for x in splits for n in x.beside))))
     split = row_shares(splits, sizes) if options.numerics != "strict" else 0
     whole = {n for x in splits if split for n in x.results}
@@ -50,7 +52,7 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     added = tuple(x for x in added if x.target not in whole)
     shares = block_shares(added, sizes, tiles)
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
-    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines, shares=shares, split=split,
+    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines, inward=copied, shares=shares, split=split,
                    hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
 
@@ -115,6 +117,8 @@ def kinds_on_gpus(op: Op) -> tuple[str, ...]:
     out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
     if q.tile:
         out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
+    if q.strewn:
+        out.append("in which an operand of a product is not in pieces of 16 bytes, and used often enough to be copied first")
     if q.sums:
         out.append("in which sums are long and their results few")
     kept = dict.fromkeys(n for p in q.passes if p.rolled for n in p.rolled.kept)

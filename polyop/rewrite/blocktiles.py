@@ -27,7 +27,7 @@ AT_ONCE = 4  # blocks on a multiprocessor that keep memory busy, where each has 
 SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with a tile or a line of results, and of a row
 MOST = 3  # indices of a side of which a tile has several values
 NEARLY = 9 / 8  # as few tiles
-LEAST, NEIGHBOURS = 8, 16  # of the last index; and where that runs along memory: 32 bytes of two each
+LEAST, NEIGHBOURS = 8, 16  # of the last index; and where an operand runs along it in memory: 32 bytes of two each
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +42,19 @@ class Tiles:
     blocks: int = 0
 
 
-def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target) -> Tiles:
+def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool = False) -> Tiles:
     """What a block of threads has of the one contraction, so that there are blocks enough for the multiprocessors.
 
     The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work. Tiles
     of 64 are kept where the sum is so long that it can be cut instead (`block_shares`).
     Units that read shared memory themselves have `WIDEST` columns at once, if nothing is said.
+
+    turned   whether what has the columns is read from a copy that does not lie along them
     """
     if q.tile is None or q.sides is None:
         return Tiles()
     extents = [tuple(evaluate(e, sizes) for e in side) for side in (q.sides.rows, q.sides.columns)]
-    least = [NEIGHBOURS if near else LEAST for near in (q.sides.is_near, True)]
+    least = [NEIGHBOURS if near else LEAST for near in (q.sides.is_near, not turned)]
     sides = [next((t for t in TILES if prod(e) > t // 2), TILES[-1]) for e in extents]
     mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
     shares = _most_shares(mine, sizes) if mine else 1

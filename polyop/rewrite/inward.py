@@ -144,26 +144,31 @@ def turned_inward(op: Op, inputs: Mapping[str, int], known: Mapping[str, int] | 
     sizes = {n: affine(v) for n, v in (known or {}).items()}
 
     def instead(s: Step) -> Instead | None:
-        found = dict.fromkeys(x for x in loads(s.expr) if x.source in inputs) if s.reduce is not None else {}
-        if len(found) != 1:
+        found = tuple(dict.fromkeys(x for x in loads(s.expr) if x.source in inputs)) if s.reduce is not None else ()
+        if not found or len({x.source for x in found}) < len(found):
             return None
-        (x,) = found
-        t, deep = op.tensor(x.source), inputs[x.source]
-        order = (*(d for d in range(len(t.shape)) if d != deep), deep)
-        steps = {d: y for d, p in enumerate(x.index) if not x.guard and d != deep and (y := _in_steps(s, p, sizes))}
-        shape = tuple(steps[d][0].upper if d in steps else e for d, e in enumerate(t.shape))
-        copy = Tensor(fresh(f"{t.name}_inward", taken), t.dtype, tuple(shape[d] for d in order), "temp")
-        at = tuple(fresh(f"{t.name}_{d}", taken) for d in range(len(t.shape)))
-        ranges = tuple(Range(at[d], Affine(), shape[d]) for d in order)
-        target = Load(copy.name, tuple(affine(at[d]) for d in order), t.dtype)
-        values = {r.index: affine(at[d]) for d, (r, _) in steps.items()}
-        places = tuple(substitute(steps[d][1], values) if d in steps else affine(i) for d, i in enumerate(at))
-        write = Step(target, None, Load(t.name, places, t.dtype), ranges, (), s.span)
-        index = tuple(affine(steps[d][0].index) if d in steps else p for d, p in enumerate(x.index))
-        read = replace(x, source=copy.name, index=tuple(index[d] for d in order))
-        return (copy,), (write, replace(s, expr=map_loads(s.expr, lambda y: read if y == x else y)))
+        copies = {x: _copied(op, s, x, inputs[x.source], sizes, taken) for x in found}
+        update = replace(s, expr=map_loads(s.expr, lambda y: copies[y][2] if y in copies else y))
+        return tuple(t for t, _, _ in copies.values()), (*(w for _, w, _ in copies.values()), update)
 
     return with_steps(op, instead) if inputs else op
+
+
+def _copied(op: Op, s: Step, x: Load, deep: int, sizes: Mapping[str, Affine], taken: set[str]) -> tuple[Tensor, Step, Load]:
+    """A copy of what `x` in `s` reads, whose last dimension is that one, the step that makes it, and what `s` reads of it."""
+    t = op.tensor(x.source)
+    order = (*(d for d in range(len(t.shape)) if d != deep), deep)
+    steps = {d: y for d, p in enumerate(x.index) if not x.guard and d != deep and (y := _in_steps(s, p, sizes))}
+    shape = tuple(steps[d][0].upper if d in steps else e for d, e in enumerate(t.shape))
+    copy = Tensor(fresh(f"{t.name}_inward", taken), t.dtype, tuple(shape[d] for d in order), "temp")
+    at = tuple(fresh(f"{t.name}_{d}", taken) for d in range(len(t.shape)))
+    ranges = tuple(Range(at[d], Affine(), shape[d]) for d in order)
+    target = Load(copy.name, tuple(affine(at[d]) for d in order), t.dtype)
+    values = {r.index: affine(at[d]) for d, (r, _) in steps.items()}
+    places = tuple(substitute(steps[d][1], values) if d in steps else affine(i) for d, i in enumerate(at))
+    write = Step(target, None, Load(t.name, places, t.dtype), ranges, (), s.span)
+    index = tuple(affine(steps[d][0].index) if d in steps else p for d, p in enumerate(x.index))
+    return copy, write, replace(x, source=copy.name, index=tuple(index[d] for d in order))
 
 
 def _in_steps(s: Step, p: Position, sizes: Mapping[str, Affine]) -> tuple[Range, Affine] | None:

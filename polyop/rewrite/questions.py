@@ -18,6 +18,7 @@ from polyop.rewrite.positions import bounding
 from polyop.rewrite.residues import cut_into_residues
 from polyop.rewrite.scans import Row, find_rows
 from polyop.rewrite.shares import Sum, lines, sums
+from polyop.rewrite.strewn import Strewn, find_strewn
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -60,6 +61,7 @@ class Questions:
     inner    the ways in which factors may be taken out of some of those
     late     those of which a large operand lies across the result
     inward   what a product reads along the rows of its tiles, where its lanes run along the rows of the other operand
+    strewn   the operands of the one contraction, for what asks how they lie to the tiles of a GPU's blocks
     little   the extents of rows, columns and depth of contractions that are done again and again, for batches
     lines    the sizes that are extents of rows which are summed up, and of which a block of a GPU's threads has one, or several
     """
@@ -92,6 +94,7 @@ class Questions:
     inner: tuple[tuple[Inner, ...], ...]
     late: tuple[Late, ...]
     inward: tuple[Lying, ...]
+    strewn: tuple[Strewn, ...]
     little: tuple[Affine, ...]
     lines: tuple[str, ...]
 
@@ -121,8 +124,8 @@ def questions(op: Op) -> Questions:
         sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), passes=passes, splits=splits, chains=find_chains(op), sums=sums(op),
-        inner=find_inner(op), late=find_late(op), inward=find_inward(op), little=contracted.little(op, contractions),
-        lines=lines(op))
+        inner=find_inner(op), late=find_late(op), inward=find_inward(op), strewn=find_strewn(op, one),
+        little=contracted.little(op, contractions), lines=lines(op))
 
 
 def windows(op: Op) -> tuple[str, ...]:

@@ -12,7 +12,7 @@ import numpy as np
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import evaluate
-from polyop.ir.module import Blocks, HostStep, Launch, Signature, launches
+from polyop.ir.module import Blocks, HostStep, Launch, Signature, dense, launches
 from polyop.ir.reach import within
 from polyop.runtime.boxes import WORDS, emulated, view_of
 
@@ -65,11 +65,13 @@ def arguments(launch: Launch, signature: Signature, env: Mapping[str, int], scal
             out.append((ctypes.c_uint8 * 8)(*raw.tolist()))
         else:
             out.append(ctypes.c_int64(env[name]))
-    extents = {b.name: b for b in signature.tensors}
+    work = {b.name: b for b in signature.work}
+    extents = {b.name: b for b in signature.tensors} | work
     for boxes in launch.boxes:
-        shape = tuple(evaluate(e, env) for e, _ in extents[boxes.tensor].dims)
-        words = emulated(view_of(boxes, extents[boxes.tensor].dtype.bytes_, memory[boxes.tensor].address, shape,
-                                 memory[boxes.tensor].strides))
+        b = extents[boxes.tensor]
+        shape = tuple(evaluate(e, env) for e, _ in b.dims)
+        strides = dense(b, dict(env)) if b.name in work else memory[b.name].strides
+        words = emulated(view_of(boxes, b.dtype.bytes_, memory[b.name].address, shape, strides))
         out += [(ctypes.c_uint64 * WORDS)(*words), ctypes.c_uint32(any(words))]
     return out
 

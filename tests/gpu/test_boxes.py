@@ -219,3 +219,70 @@ def test_calls_tell_the_engine_of_arrays_that_lie_so_and_remember_what_they_told
     for _ in range(4):
         np.testing.assert_array_equal(np.asarray(mm(x, y).array), want)
     assert cuda.calls("cuTensorMapEncodeTiled") == told
+
+
+# --- copies in work memory, and tiles of several lines of an image ------------------------------------------------------------
+
+IMAGE = """op conv(X: f16[B, C, H, W], F: f16[K, C, R, S]) -> (Y: f32[B, K, H, W]) where R >= 1, S >= 1 {
+    Y[b,k,p,q] += f32((X[b,c,p+r-1,q+s-1] else 0)) * f32(F[k,c,r,s])  where p in 0:H, q in 0:W }"""
+LINES = """op conv(X: f16[B, C, H, W], F: f16[K, C, R, S]) -> (Y: f32[B, K, H, W]) where R >= 1, S == 1 {
+    Y[b,k,p,q] += f32((X[b,c,p+r-1,q] else 0)) * f32(F[k,c,r,0])  where p in 0:H, q in 0:W }"""
+ALONG = Options(special=False, inward=(("F", 1), ("X", 1)), tile=(64, 64), lines=((), (1, 4, 16)))
+SHAPES = tuple(dict(zip("BCHWKRS", n, strict=True))
+               for n in ((2, 72, 5, 16, 70, 3, 3), (1, 130, 3, 20, 5, 1, 2), (1, 8, 1, 1, 1, 3, 3)))
+OF_F = Boxes("F_inward", (3, 0, 1, 2), (64, 64, 1, 1), 128)
+
+
+def image(sizes: dict[str, int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    """An image and filters, and what their convolution is, whose windows go along lines if they have more than one column."""
+    b, c, h, w, k, r, s = (sizes[n] for n in "BCHWKRS")
+    g = np.random.default_rng(h + w)
+    x, f = (g.integers(-3, 4, shape).astype(np.float16) for shape in ((b, c, h, w), (k, c, r, s)))
+    wide, want = np.zeros((b, c, h + r, w + s)), np.zeros((b, k, h, w))
+    wide[:, :, 1:h + 1, s > 1:w + (s > 1)] = x
+    for i in range(r):
+        for j in range(s):
+            want += np.einsum("bchw,kc->bkhw", wide[:, :, i:i + h, j:j + w], f[:, :, i, j].astype(np.float64))
+    return {"X": x, "F": f, "Y": np.full(want.shape, np.nan, np.float32)}, want
+
+
+@pytest.mark.parametrize(("text", "options", "told"), [
+    (IMAGE, ALONG, {OF_F, Boxes("X_inward", (3, 2, 1, 0), (64, 16, 4, 1), 128)}),
+    (IMAGE, replace(ALONG, inward=ALONG.inward[:1]), {OF_F}),
+    (LINES, replace(ALONG, inward=ALONG.inward[:1], tile=(64, 128), lines=((), (1, 2, 64))),
+     {Boxes("F_inward", (3, 0, 1, 2), (64, 64, 1, 1), 128), Boxes("X", (3, 1, 2, 0), (64, 64, 1, 1), 128)}),
+], ids=["copies", "a copy of filters", "lines of an image side by side"])
+def test_images_are_boxes_of_copies_and_of_lines(text: str, options: Options, told: set[Boxes]) -> None:
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    module = compile_op(op, contiguous(op), target("cuda:sm_90a"), options).module
+    assert module is not None
+    assert {b for x in launches(module.launch) for b in x.boxes} == told
+    for k, sizes in enumerate(SHAPES):
+        arrays, want = image(sizes if text == IMAGE else {**sizes, "S": 1})
+        report = emulated.run(module, sizes, {}, arrays, order=emulated.ORDERS[k % 3], completion=emulated.COMPLETIONS[k % 2])
+        assert str(report) == "no fault found"
+        np.testing.assert_array_equal(arrays["Y"], want)
+
+
+def test_what_a_kernel_writes_itself_is_no_box() -> None:
+    written = Store("T", (), None, (), Load("A", (affine("y"), affine("x")), F16), None, Load("B", (), F16))
+    assert cboxes.found((nest(), written), {"A": TENSOR, "A_s": TILE}, {"m": 1, "k": 8})[1] == ()
+
+
+def test_calls_tell_the_engine_of_work_memory(torch: Any, cuda: FakeGpu) -> None:
+    arrays, want = image(SHAPES[0])
+    conv, x, f = polyop.op(IMAGE, options=ALONG), torch.on_gpu(placed(arrays["X"])), torch.on_gpu(placed(arrays["F"]))
+    for _ in range(3):
+        np.testing.assert_array_equal(np.asarray(conv(x, f).array), want)
+    assert cuda.calls("cuTensorMapEncodeTiled") >= 2
+
+
+def test_pixels_of_an_image_are_one_dimension_where_windows_have_one_element(torch: Any, cuda: FakeGpu) -> None:
+    conv = polyop.op("op conv(X: f16[B, C, H, W], F: f16[K, C, R, S]) -> (Y: f32[B, K, H - R + 1, W - S + 1]) "
+                     "{ Y[b,k,p,q] += f32(X[b,c,p+r,q+s]) * f32(F[k,c,r,s]) }")
+    g = np.random.default_rng(3)
+    x, f = (g.integers(-3, 4, s).astype(np.float16) for s in ((2, 72, 4, 4), (64, 72, 1, 1)))
+    got = conv(torch.on_gpu(placed(x)), torch.on_gpu(placed(f)))
+    np.testing.assert_array_equal(np.asarray(got.array), np.einsum("bchw,kc->bkhw", x.astype(np.float64), f[:, :, 0, 0]))
+    assert cuda.calls("cuLaunchKernel") == 1  # rows of 8 bytes would be copied first

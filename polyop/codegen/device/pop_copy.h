@@ -46,8 +46,8 @@ template <int N> POP_FN void pop_copy_wait() {
 }
 
 // Copies N neighbours of which the first `count` are inside, and zeros for the others; `from` is not looked at beyond them.
-// They go at once where `from` lies at a multiple of their size; `to` does. They belong to the group that the next
-// pop_copies_barrier closes.
+// They go at once where `from` lies at a multiple of their size; `to` does. Else by halves, or words, where it lies at a
+// multiple of these. They belong to the group that the next pop_copies_barrier closes.
 template <int N, class T> POP_FN void pop_copy_run(T* to, const T* from, pop_i64 count) {
     constexpr int bytes = N * (int)sizeof(T);
     if ((count >= N && (pop_u64)from % bytes == 0) || count <= 0) {
@@ -55,6 +55,22 @@ template <int N, class T> POP_FN void pop_copy_run(T* to, const T* from, pop_i64
         return;
     }
     if constexpr (sizeof(T) < 4) {  // no copy of so little goes on by itself
+        if constexpr (bytes == 16) {
+            if (count >= N && (pop_u64)from % 8 == 0) {
+                pop_copy_async<8>(to, from, true);
+                pop_copy_async<8>(to + N / 2, from + N / 2, true);
+                return;
+            }
+        }
+        if constexpr (bytes > 4) {
+            constexpr int word = 4 / (int)sizeof(T);
+            const int left = count < N ? (int)count : N;
+            if ((pop_u64)from % 4 == 0 && left % word == 0) {
+#pragma unroll
+                for (int i = 0; i < N; i += word) pop_copy_async<4>(to + i, from + i, i < left);
+                return;
+            }
+        }
         alignas(bytes) T each[N];
 #pragma unroll
         for (int i = 0; i < N; ++i) each[i] = i < count ? from[i] : (T)0;

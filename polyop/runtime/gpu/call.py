@@ -68,7 +68,8 @@ class LaunchPlan:
     count     how many values that is: addresses, numbers, addresses of what is fresh, and of work memory
     pack      puts them where they are given
     numbers   positions of scalars in a call's values
-    maps      (what is told of a tensor, its position among what is given, where in the table that stands)
+    maps      (what is told of a tensor, the position among what is given of memory that it has, how far from its start it begins,
+              where in the table that stands)
     fresh     what makes each of the results that no call gives; `work`: what makes work memory
     back      for each result, which of the fresh ones it is, or ~position of the value that is given back
     spare     what no call is using
@@ -80,7 +81,7 @@ class LaunchPlan:
     count: int
     pack: Any
     numbers: tuple[int, ...]
-    maps: tuple[tuple[Map, int, int], ...]
+    maps: tuple[tuple[Map, int, int, int], ...]
     fresh: tuple[Make, ...]
     work: Make | None
     back: tuple[int, ...]
@@ -118,10 +119,11 @@ class LaunchPlan:
             self.pack(given.memory, FRONT, *row)
         except (struct.error, OverflowError):
             return LONG  # a number that does not fit its dtype
-        for told, position, at in self.maps:
+        for told, position, distance, at in self.maps:
             if not row[position]:
                 return LONG
-            FORMATTED.pack_into(given.table.memory, at, told.known.get(row[position]) or told.at(row[position]))
+            address = row[position] + distance
+            FORMATTED.pack_into(given.table.memory, at, told.known.get(address) or told.at(address))
         code = self.launch(given.address, self.stream())
         if code and code != table.LONG:
             raise self.prepared.refused(code)
@@ -192,9 +194,9 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
     if work is not None:
         copies += [(len(formats), prepared.tensors + k, distance) for k, distance in enumerate(prepared.work)]
         formats.append("Q")
-    where = {slot: k for k, slot, _ in copies}
+    where = {slot: (k, distance) for k, slot, distance in copies}
     behind = prepared.table().at + 8 * len(row)
-    maps = tuple((m, where[m.slot], behind + FORMATTED.size * k) for k, m in enumerate(prepared.maps))
+    maps = tuple((m, *where[m.slot], behind + FORMATTED.size * k) for k, m in enumerate(prepared.maps))
     program = table.program(tuple(checks), tuple(pairs), copies)
     pack, slotted = struct.Struct("<" + "".join(formats)).pack_into, struct.pack(f"<{len(row)}Q", *row)
     return LaunchPlan(prepared, slotted, program, len(formats), pack, tuple(numbers), maps, tuple(fresh), work, tuple(back),

@@ -11,7 +11,7 @@ import numpy as np
 
 from polyop.ir.errors import InternalError, UnsupportedError
 from polyop.ir.expr import evaluate
-from polyop.ir.module import STATUS, Binary, Boxes, Proof, in_order, slots
+from polyop.ir.module import STATUS, Binary, Boxes, Proof, dense, in_order, slots
 from polyop.runtime import forks
 from polyop.runtime.bind import Bound
 from polyop.runtime.boxes import WORDS
@@ -133,7 +133,9 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
     names = (*(b.name for b in signature.tensors), *(b.name for b in signature.work), *(n for n, _ in signature.scalars))
     places = {n: k for k, n in enumerate(names)}
     maps: dict[Boxes, Map] = {}
-    shapes = {b.name: (b.dtype.bytes_, tuple(evaluate(e, sizes) for e, _ in b.dims)) for b in signature.tensors}
+    lying = {b.name: strides[b.name] for b in signature.tensors} | {b.name: dense(b, dict(sizes)) for b in signature.work}
+    shapes = {b.name: (b.dtype.bytes_, tuple(evaluate(e, sizes) for e, _ in b.dims))
+              for b in (*signature.tensors, *signature.work)}
     starts = []
     for launch, env in in_order(kernel.binary.launch, sizes):
         blocks = grid(launch, env, lambda: chips.processors(device), device.family)
@@ -147,7 +149,7 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
             values += _values(name, places, strides, {**env, STATUS: at})
         for boxes in launch.boxes:
             if boxes not in maps:
-                maps[boxes] = Map(device, boxes, *shapes[boxes.tensor], strides[boxes.tensor], places[boxes.tensor])
+                maps[boxes] = Map(device, boxes, *shapes[boxes.tensor], lying[boxes.tensor], places[boxes.tensor])
             first = len(names) + MAP * list(maps).index(boxes)
             values += [("open", first), ("open", first + WORDS)]
         starts.append(Start(launch.kernel, loaded.functions[key], blocks, launch.block, launch.shared, tuple(values)))
