@@ -8,7 +8,7 @@ from polyop.ir.module import Module
 from polyop.ir.options import Options
 from polyop.ir.target import Target
 
-DIALECT = ctext.Dialect("CUDA", 'extern "C" __global__ void __launch_bounds__({block}, 1)', block=128)
+DIALECT = ctext.Dialect("CUDA", 'extern "C" __global__ void __launch_bounds__({block}, {least})', block=128)
 
 
 def emit(nest: LoopNest, target: Target, options: Options) -> Module:
