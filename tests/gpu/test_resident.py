@@ -151,8 +151,7 @@ def test_each_attention_of_the_library_is_one_kernel(name, where):
 
 
 @pytest.mark.parametrize(("where", "channels", "slots"), [("cuda:sm_80", 64, 2), ("cuda:sm_80", 128, 1), ("cuda:sm_90a", 64, 2),
-                                                          ("cuda:sm_90a", 80, 1),  # three blocks beside each other
-                                                         
+                                                          ("cuda:sm_90a", 80, 1),  # room for three blocks
                                                           ("hip:gfx942", 64, 1), ("hip:gfx1100", 33, 1)])
 def test_a_turn_copies_only_what_it_changes_and_a_turn_ahead(where, channels, slots):
     made = attention(where, "f16", channels, depth=channels)
