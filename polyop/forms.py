@@ -11,6 +11,7 @@ from polyop.ir.op import Op
 from polyop.ir.options import Options
 from polyop.ir.target import Target
 from polyop.rewrite.beyond import read_beyond
+from polyop.rewrite.binary import binary
 from polyop.rewrite.blocks import cut_into_blocks
 from polyop.rewrite.bordered import with_borders
 from polyop.rewrite.capped import capped
@@ -168,6 +169,7 @@ def in_one_kernel(op: Op, options: Options, target: Target) -> Form | None:
     cut = _cut(_read(op, options, target), options, target)
     if options.numerics == "strict" or not any(c.is_rolled for c in chains_of(cut)):
         return None
+    cut = binary(cut) if options.rung == "tuned" else cut
     made = cascaded(cut, ELEMENTS, least=_least(options))
     partial = frozenset(t.name for t in made.temporaries if any(e.name is None and not e.is_constant for e in t.shape))
     note = f"{_folds(cut)} are computed in one pass, block by block, in one kernel"
@@ -220,4 +222,6 @@ def rounded(form: Form, options: Options, target: Target) -> Form:
     if _clears_faint(options, target):
         op = without_faint(op, told=not target.masks)
         op = op if target.masks else told_of_rows(capped(op))  # beside masks there are instructions that scale, and put NaN in
+    elif options.rung == "tuned":
+        op = without_faint(op, told=True, turns=True)  # GPUs have an instruction for such a power
     return replace(form, op=rounded_apart(op, target))

@@ -10,7 +10,7 @@ from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
-from polyop.ir.expr import Affine, Apply, affine, bounds, loads, names
+from polyop.ir.expr import Affine, Apply, Load, affine, bounds, loads, names
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, sign, stores, walk
 from polyop.ir.scalars import UNARY_FLOAT
@@ -26,11 +26,13 @@ def body(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]
     """The lines of a body. Products that it starts go on as long as they may: of a `turn` of a loop, into the next one."""
     out: list[str] = []
     going = frozenset[str]()
-    for n in nodes:
+    for k, n in enumerate(nodes):
         if going and cunits.must_wait(n, going):
             out += cunits.ended(going, scope)
             going = frozenset()
-        out += _node(n, scope)
+        if k + 1 < len(nodes) and scope.block and cunits.is_begun(n, nodes[k + 1], scope):
+            continue  # what it clears the unit begins with
+        out += _node(n, replace(scope, fresh=k > 0 and scope.block > 0 and cunits.is_begun(nodes[k - 1], n, scope)))
         going |= cunits.started(n, scope)
     return out + ([cunits.PASSED] if turn and cunits.may_pass(nodes, going, scope) else cunits.ended(going, scope))
 
@@ -51,8 +53,14 @@ def _node(n: Node, scope: Scope) -> list[str]:
         case For(kind=Kind.ATOM):
             if scope.block and _writes_memory(n, scope):
                 raise UnsupportedError(f"a tile of {cunits.lanes((n,), scope)} lanes is written by a block of {scope.block}")
-            lines = cmatrix.tile(n, scope, lambda s, inner: _node(s, inner))
-            return cunits.group((n,), lines, scope) if scope.block else lines
+            def tile(x: For, mine: Scope) -> list[str]:
+                return cmatrix.tile(x, mine, lambda s, inner: _node(s, inner))
+
+            found = cwhole.elements((n,), scope) if scope.block else None
+            if found and isinstance(full := found[1][0], For):
+                whole, edge = tile(full, replace(scope, whole=True)), tile(n, replace(scope, most=croll.EDGE))
+                return _either(found[0], whole, edge)
+            return cunits.group((n,), tile(n, scope), scope) if scope.block else tile(n, scope)
         case For():
             return _loop(n, scope)
         case Barrier():
@@ -61,6 +69,9 @@ def _node(n: Node, scope: Scope) -> list[str]:
             head = f"if ({conditions(n.tests, scope.names).c}) {{"
             then = replace(scope, beside=sum(map(_copies, n.other))) if any(isinstance(x, If) for x in walk(n.other)) else scope
             return [head, *_indented(n.then, then), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
+        case IfData(test=Apply(fn="isfinite", args=(Load() as x,)), then=()):
+            finite = f"pop_all_finite<{scope.tiles.warp}>({cmatrix.tile_at(x, scope)})"
+            return [f"if (!{finite}) {{", *_indented(n.other, replace(scope, most=0)), "}"]
         case IfData():
             raise InternalError(f"ctext: `{n.test}` chooses, and nests for GPUs are not rewritten so")
         case Store():
@@ -81,8 +92,12 @@ def _tile(inside: tuple[Node, ...], scope: Scope) -> list[str]:
     if found is None:
         stored = cwhole.chain(inside)[1]
         return body(inside, replace(scope, most=croll.WHOLE) if stored and cthreads.is_memory(stored, scope) else scope)
-    test, whole = found[0], _indented(found[1], replace(scope, whole=True, most=croll.WHOLE))
-    return [f"if ({test}) {{", *whole, "} else {", *_indented(inside, replace(scope, most=croll.EDGE)), "}"]
+    return _either(found[0], body(found[1], replace(scope, whole=True, most=croll.WHOLE)),
+                   body(inside, replace(scope, most=croll.EDGE)))
+
+
+def _either(test: str, whole: list[str], edge: list[str]) -> list[str]:
+    return [f"if ({test}) {{", *("    " + x for x in whole), "} else {", *("    " + x for x in edge), "}"]
 
 
 def _loop(n: For, scope: Scope) -> list[str]:

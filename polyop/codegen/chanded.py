@@ -23,6 +23,7 @@ from polyop.ir.expr import Affine, Load, affine, loads, names, quasi
 from polyop.ir.loops import For, Kind, LoopNest, Store, placed
 
 _TILE = "pop_tile"  # which tile of several
+_HALF = 2  # bytes of half a register
 
 
 def find(nest: LoopNest, held: Mapping[str, Held], rows: Mapping[str, Rows]) -> dict[str, Affine]:
@@ -69,23 +70,35 @@ def lines(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ..
     e, owner = quasi("mod", column, affine(near)), quasi("div", column, affine(near))
     if near < len(mine):
         e, owner = e + quasi("div", column, affine(near * r.over)) * near, quasi("mod", owner, affine(r.over))
-    register = natural(_register(mine, near), {"c": "pop_c"})
-    inner = replace(scope, names={**scope.names, _TILE: f"(pop_c / {len(mine)})"})
-    value = f"{scope.names[x.source]}[{offset(one, {}, inner).c}][{register} + {r.every} * pop_r]"
     me = lane_of(r.warp, scope)
     first = f"{me} / {r.over} * {r.over}" if r.step == 1 else f"{me} - {me} / {r.step} % {r.over} * {r.step}"
     kind, write = STORED[x.dtype.name], f"{element(s.target, {}, scope)} = pop_v;"
-    inside = [f"const {kind} pop_mine = pop_chosen<{count * len(mine)}>({index(tile * len(mine) + e, scope.names).c}, "
-              f"[&](const int pop_c) {{ return {value}; }});",
-              f"const {kind} pop_v = pop_from(pop_mine, {first} + {index(owner * r.step, scope.names).at(13)});",
+    # of a unit that has all its words at once these are handed on: no element has a register to itself then
+    together = 2 if h.atom.b_map is None and x.dtype.bytes_ == _HALF and near % 2 == 0 else 1
+
+    def value(k: int) -> str:
+        c = Affine() + affine("c") * together + k
+        tile_ = f"({natural(quasi('div', c, affine(len(mine))), {'c': 'pop_c'})})"
+        inner = replace(scope, names={**scope.names, _TILE: tile_})
+        register = natural(_register(mine, near, c), {"c": "pop_c"})
+        return f"{scope.names[x.source]}[{offset(one, {}, inner).c}][{register} + {r.every} * pop_r]"
+
+    column = tile * len(mine) + e
+    chosen = index(column if together == 1 else quasi("div", column, affine(2)), scope.names).c
+    word = value(0) if together == 1 else f"pop_pair({value(0)}, {value(1)})"
+    handed = f"pop_from(pop_mine, {first} + {index(owner * r.step, scope.names).at(13)})"
+    half = f"({kind})({handed} >> 16 * {index(quasi('mod', column, affine(2)), scope.names).at(13)})"
+    inside = [f"const {kind if together == 1 else 'pop_u32'} pop_mine = pop_chosen<{count * len(mine) // together}>({chosen}, "
+              f"[&](const int pop_c) {{ return {word}; }});",
+              f"const {kind} pop_v = {handed if together == 1 else half};",
               *([place_of_row(r, scope), f"if ({' && '.join(tests)}) {write}"] if tests else [write])]
     return [f"// {s.stmt}", "#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
             *("    " + y for y in inside), "}"]
 
 
-def _register(mine: tuple[int, ...], near: int) -> Affine:
+def _register(mine: tuple[int, ...], near: int, c: Affine) -> Affine:
     """The register of element c mod n of the n that a lane has of its first row."""
-    e = quasi("mod", affine("c"), affine(len(mine)))
+    e = quasi("mod", c, affine(len(mine)))
     if mine == tuple(range(len(mine))):
         return e
     if any(reg != k % near + k // near * mine[near] for k, reg in enumerate(mine)):

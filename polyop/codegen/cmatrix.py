@@ -157,7 +157,7 @@ def tile(n: For, scope: Scope, printed: Callable[[Store, Scope], list[str]]) -> 
     return spread(loops, s, scope, printed)
 
 
-def _at(x: Load, scope: Scope) -> str:
+def tile_at(x: Load, scope: Scope) -> str:
     """The registers of one tile."""
     return f"{scope.names[x.source]}[{offset(x, {}, scope).c}]"
 
@@ -175,13 +175,13 @@ def _product(s: Store, loops: tuple[For, ...], scope: Scope) -> list[str]:
     made = [_words_of(a, left, atom, k.index, at, scope) for at in range(0, k.end, atom.k)] if left and (
         left.fragment is not atom.a_map) else []
     if cunits.reads_shared(s, scope):
-        return cunits.product(atom, _at(s.target, scope), a, b, (h.row, h.column, k), scope, made)
+        return cunits.product(atom, tile_at(s.target, scope), a, b, (h.row, h.column, k), scope, made)
     if made:
         end = "[0]" if words(scope.buffers[b.source], scope.tiles.held[b.source].fragment) == 1 else ""
         return ["{", f"    const pop_u32 pop_a[{len(made[0])}] = {{{', '.join(made[0])}}};",
-                f"    {atom.wrapper}({_at(s.target, scope)}, pop_a, {_at(b, scope)}{end});", "}"]
+                f"    {atom.wrapper}({tile_at(s.target, scope)}, pop_a, {tile_at(b, scope)}{end});", "}"]
     ends = ["[0]" if words(scope.buffers[x.source], scope.tiles.held[x.source].fragment) == 1 else "" for x in (a, b)]
-    return [f"{atom.wrapper}({_at(s.target, scope)}, {_at(a, scope)}{ends[0]}, {_at(b, scope)}{ends[1]});"]
+    return [f"{atom.wrapper}({tile_at(s.target, scope)}, {tile_at(a, scope)}{ends[0]}, {tile_at(b, scope)}{ends[1]});"]
 
 
 def _words_of(a: Load, of: Held, atom: Atom, k: str, first: int, scope: Scope) -> list[str]:
@@ -192,7 +192,7 @@ def _words_of(a: Load, of: Held, atom: Atom, k: str, first: int, scope: Scope) -
     found = []
     for piece in clanes.pieces(atom.a_map, of.fragment, of.atom.n, atom.warp, first):
         at = Load(a.source, tuple(substitute(p, {k: affine(piece.column)}) for p in a.index if isinstance(p, Affine)), a.dtype)
-        found.append(f"{_at(at, scope)}[{piece.reg}]")
+        found.append(f"{tile_at(at, scope)}[{piece.reg}]")
     return [f"pop_pair({x}, {y})" for x, y in zip(found[::2], found[1::2], strict=True)]
 
 
@@ -279,7 +279,7 @@ def _by_squares(s: Store, source: Load, h: Held, q: _Squares, strides: tuple[int
         sides.append(" + ".join(parts) or "0")
     load = f"pop_ldmatrix_x{len(q.bases)}{'_trans' if turned else ''}"
     return ["{", f"    {_at_place(h, f'(int)({sides[0]})', f'(int)({sides[1]})', scope)}",
-            f"    {load}({_at(s.target, scope)}, &{_at(source, scope)});", "}"]
+            f"    {load}({tile_at(s.target, scope)}, &{tile_at(source, scope)});", "}"]
 
 
 def _at_place(h: Held, row: str, column: str, scope: Scope) -> str:
@@ -303,8 +303,8 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
         chunk = _CHUNK if whole % _CHUNK == 0 else 8
         for at in range(0, whole, chunk):  # elements that lie together do so inside an eighth of a swizzled line
             sides = _at_place(h, side(f.row, at // t.bytes_), side(f.column, at // t.bytes_), scope)
-            to = f"{_at(s.target, scope)}[{at // max(_WORD, t.bytes_)}]"
-            lines.append(f"    {{ {sides} pop_move<{chunk}>(&{to}, &{_at(source, scope)}); }}")
+            to = f"{tile_at(s.target, scope)}[{at // max(_WORD, t.bytes_)}]"
+            lines.append(f"    {{ {sides} pop_move<{chunk}>(&{to}, &{tile_at(source, scope)}); }}")
         return [*lines, "}"]
     per = max(1, _WORD // t.bytes_)
     for w in range(f.regs // per):
@@ -313,7 +313,7 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
         for e in range(per):
             row, column = side(f.row, w * per + e), side(f.column, w * per + e)
             inside = {i: f"({at})" for i, at in (*digits(h.row, row), *digits(h.column, column))}
-            text = _at(source, replace(scope, names={**scope.names, **inside}))
+            text = tile_at(source, replace(scope, names={**scope.names, **inside}))
             if t.bytes_ > _WORD or f.regs == 1:
                 terms.append(text)
             elif t.bytes_ == 4:
@@ -322,6 +322,6 @@ def _by_elements(s: Store, source: Load, h: Held, strides: tuple[int, int], scop
             else:
                 mask = "" if t.bytes_ == 2 else "(pop_u8)"
                 terms.append(f"(pop_u32){mask}{text}" + (f" << {8 * t.bytes_ * e}" if e else ""))
-        lines += [f"        {_at(s.target, scope)}[{w}] = {' | '.join(terms)};", "    }"]
+        lines += [f"        {tile_at(s.target, scope)}[{w}] = {' | '.join(terms)};", "    }"]
     return [*lines, "}"]
 

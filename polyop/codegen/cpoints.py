@@ -20,10 +20,14 @@ from polyop.ir.expr import Affine, is_count, names, quasi
 
 @dataclass(frozen=True, slots=True)
 class Points:
-    """How the points of a kernel are numbered: the last loop varies fastest, or the last two go `in_groups`."""
+    """How the points of a kernel are numbered: the last loop varies fastest, or the last two go `in_groups`.
+
+    late   the loops whose blocks of threads are numbered from the end
+    """
 
     axes: tuple[Axis, ...]
     in_groups: bool
+    late: frozenset[str] = frozenset()
 
     def names(self, scope: Scope) -> list[str]:
         """How many points each loop has: a number, or a name for it."""
@@ -63,6 +67,8 @@ class Points:
             name, inner = scope.names[a.loop.index], counts[d + 1:]
             at = "item" if not inner else f"item / {inner[0]}" if len(inner) == 1 else f"item / ({' * '.join(inner)})"
             at = f"{at} % {counts[d]}" if d else at
+            if scope.block and a.loop.index in self.late:
+                at = f"({counts[d]} - 1 - {at})"
             at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
             lower = index(a.loop.lower, scope.names).at(12)
             const = "" if a.loop.index in scope.anew else "const "

@@ -108,11 +108,19 @@ def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...
     write = _tested(loops, also, [f"{place_} = {narrowed(result.c, t)};"], scope)
     lines = [place_of_row(r, scope),
              f"const auto pop_f = [](const {kind} pop_a, const {kind} pop_b) {{ return ({kind})({both.c}); }};",
-             f"{kind} pop_v = {mine[0]};", *(f"pop_v = pop_f(pop_v, {x});" for x in mine[1:]),
+             f"{kind} pop_v = {_joined(mine)};",
              f"pop_v = pop_fold_lanes<{r.over}, {r.step}>(pop_v, pop_f);",
              *write]
     return [f"// {s.stmt}", "#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
             *("    " + x for x in lines), "}"]
+
+
+def _joined(values: list[str]) -> str:
+    """All of these joined two by two, so that none waits for all before it."""
+    while len(values) > 1:
+        pairs = [f"pop_f({x}, {y})" for x, y in zip(values[::2], values[1::2], strict=False)]
+        values = [*pairs, *values[2 * len(pairs):]]
+    return values[0]
 
 
 def place_of_row(r: Rows, scope: Scope, register: str = "pop_r") -> str:

@@ -94,6 +94,7 @@ class Scope:
     boxes     the copies that an engine may do, by statement; copies: those whose rows are a loop
     steps     what the index of each loop is a multiple of
     counts    the C type of an index; what data say of a place is i64
+    fresh     whether the product of a tile is the first of its sum
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
     most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
     beside    how long the text of a copy of a loop is, which asks and stands beside it
@@ -117,6 +118,7 @@ class Scope:
     copies: frozenset[str] = frozenset()
     steps: Mapping[str, int] = field(default_factory=dict)
     counts: str = "pop_i64"
+    fresh: bool = False
     whole: bool = False
     most: int = 0
     beside: int = 0

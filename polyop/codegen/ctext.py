@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.codegen import canew, cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
+from polyop.codegen.begun import begun
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cbody import body
 from polyop.codegen.cboxes import Ring
@@ -19,14 +20,15 @@ from polyop.codegen.cpoints import Points
 from polyop.codegen.croles import Roles
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cwarps import require_whole_warps, threads_of
+from polyop.codegen.mended import mended
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
 from polyop.codegen.split import KernelNest, Part, kernels, plan, split, used, written
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Load, Scalar, is_computed, loads
+from polyop.ir.expr import Load, Scalar, bounds, is_computed, loads
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import Barrier, Buffer, For, Kind, LoopNest, Space, stores, structure, walk
+from polyop.ir.loops import Barrier, Buffer, For, If, IfData, Kind, LoopNest, Space, stores, structure, walk
 from polyop.ir.module import STATUS, Blocks, Launch, Module, Signature
 from polyop.ir.reach import Reach
 from polyop.ir.target import Target
@@ -35,6 +37,7 @@ HEADER = "pop_device.h"
 """The one header that every text includes; whoever compiles the text supplies it."""
 
 _WIDEST = 110  # columns of a kernel's structure
+_LANE = 168  # registers of a lane with which three blocks of four warps fill a multiprocessor
 _SUMS = 1024  # of a loop that is written out: 16 steps of 64, where nothing waits in registers
 
 
@@ -43,7 +46,8 @@ class Dialect:
     """How one language starts a kernel.
 
     title      its name, for people
-    kernel     what stands before a kernel's name; `{block}` is the number of threads in a block
+    kernel     what stands before a kernel's name; `{block}` is the number of threads in a block, `{blocks}` how many blocks there
+               must be registers for
     block      threads in a block
     """
 
@@ -59,7 +63,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     """
     joined = folds(nest)
     tiles = cmatrix.find_tiles(nest, target)
-    nest = prepared(nest)
+    nest = mended(begun(prepared(nest)), nest, tiles.products)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
@@ -89,14 +93,15 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
                                copies=ccopy.by_rows(p.body), anew=x, found=bool(x) and not target.spare)
                        for t, p in zip(threads, k.parts, strict=True) for x in (_anew(p, nest, t, target),))
-        head = dialect.kernel.format(block=size, blocks=_blocks(k, nest, block, bytes_, target))
+        blocks = max(_for_sums(k, nest, block, bytes_, target), _for_rare(k, size, bytes_, target))
+        head = dialect.kernel.format(block=size, blocks=blocks)
         lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
         does = without_unused(_text(k, nest, inside, bytes_, ring, roles, len(told)))
         texts += ["", *lines, "{", *("    " + x for x in does), "}"]
     return Module(nest.name, target.name, "\n".join(texts) + "\n", signature, plan(steps, launch))
 
 
-def _blocks(k: KernelNest, nest: LoopNest, block: int, bytes_: int, target: Target) -> int:
+def _for_sums(k: KernelNest, nest: LoopNest, block: int, bytes_: int, target: Target) -> int:
     """How many blocks a multiprocessor must have registers for: two, where what each thread adds up leaves it as many again.
 
     Compilers take more where they may, for sums of what is no product, which is computed before it is added: 150 for 64 distances
@@ -113,6 +118,15 @@ def _blocks(k: KernelNest, nest: LoopNest, block: int, bytes_: int, target: Targ
     words = sum(prod(n.const for n in slot_counts(b)) * max(1, b.dtype.bytes_ // 4) for b in held.values())
     mine = multi.parts * multi.registers * target.warp // (2 * block)
     return 2 if mine < 4 * words and 2 * words <= mine else 1
+
+
+def _for_rare(k: KernelNest, block: int, bytes_: int, target: Target) -> int:
+    """How many blocks must have registers at one time: as many as have them but for what is done where results are not finite."""
+    m = target.multi
+    rare = [n for n in walk(k.body) if isinstance(n, If) and any(isinstance(x, IfData) for x in n.then)]
+    if not rare or m is None or any(len(bounds(t, "max")) > 1 for n in rare for t in n.tests):
+        return 1
+    return max(1, min(m.shared // (bytes_ + m.reserved), m.parts * m.registers * target.warp // (block * _LANE)))
 
 
 def _anew(p: Part, nest: LoopNest, block: int, target: Target) -> frozenset[str]:
@@ -203,7 +217,7 @@ def _text(k: KernelNest, nest: LoopNest, scopes: tuple[Scope, ...], bytes_: int,
           maps: int) -> list[str]:
     """What one thread does, first to find its point. `bytes_`: of shared memory."""
     shared = [f"POP_SHARED({bytes_});"] if bytes_ else []
-    axes = [Points(p.axes, raster.is_shared_both_ways(p, nest)) for p in k.parts]
+    axes = [Points(p.axes, raster.is_shared_both_ways(p, nest), raster.grow(p)) for p in k.parts]
     if len(k.parts) > 1:
         inside = [_inside(p, nest, x, None) for p, x in zip(k.parts, scopes, strict=True)]
         return [*shared, *beside(axes, scopes, inside, frozenset(nest.sizes))]

@@ -17,9 +17,10 @@ from polyop.codegen.cdigits import Digits, step
 from polyop.codegen.cindex import multiple
 from polyop.codegen.cplace import element, slot_counts
 from polyop.codegen.cscope import Scope
+from polyop.codegen.nested import tile
 from polyop.ir.atoms import Atom
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, loads, names, substitute
+from polyop.ir.expr import Affine, Const, Load, affine, loads, names, substitute
 from polyop.ir.loops import Barrier, For, Kind, Node, Space, Store, stores, walk
 
 LINE = 128
@@ -47,7 +48,8 @@ def product(atom: Atom, c: str, a: Load, b: Load, sides: tuple[Digits, Digits, F
     for t, at in enumerate(range(0, k.end, atom.k)):
         across, left = ("", f"pop_a{t}") if made else _operand(a, m, k.index, at, atom.m, atom, scope)
         also, right = _operand(b, n, k.index, at, atom.n, atom, scope)
-        lines.append(f"{atom.wrapper}<{across}{', ' * (not made)}{also}>({c}, {left}, {right}, true);")
+        adds = "false" if scope.fresh and t == 0 else "true"
+        lines.append(f"{atom.wrapper}<{across}{', ' * (not made)}{also}>({c}, {left}, {right}, {adds});")
     return lines
 
 
@@ -72,8 +74,25 @@ def _operand(x: Load, side: Digits, k: str, at: int, extent: int, atom: Atom, sc
     whole = min(line, extent if across else atom.k)
     if multiple(row, scope.steps) % _ROWS or multiple(column, scope.steps) % whole:
         raise UnsupportedError(f"`{x}` does not start where a unit's tile can")
-    leading = slot_counts(b)[-2].const * LINE if across else 0
-    return int(across), f"pop_wgmma_tile(&{element(first, {}, scope)}, {_ROWS * LINE}, {leading})"
+    lines = slot_counts(b)[-2].const
+    leading = lines * LINE if across else 0
+    start, beyond = first, ""
+    if multiple(column - (0 if across else at), scope.steps) % line == 0:  # of one tile all descriptors but the first are sums
+        start = Load(x.source, tuple(substitute(p, zero | {k: Affine()}) for p in positions), x.dtype)
+        bytes_ = at * LINE if across else at // line * lines * LINE + at % line * b.dtype.bytes_
+        beyond = f", {bytes_}" if at else ""
+    return int(across), f"pop_wgmma_tile(&{element(start, {}, scope)}, {_ROWS * LINE}, {leading}{beyond})"
+
+
+def is_begun(first: Node, n: Node, scope: Scope) -> bool:
+    """Whether `first` clears results of which `n` is the product, all of it: the unit then begins with it."""
+    zero, product = tile(first), tile(n)
+    if zero is None or product is None or not reads_shared(product.store, scope) or zero.store.target != product.store.target:
+        return False
+    alone = isinstance(n, For) and n.kind == Kind.ATOM  # behind a test there may be no product
+    if not alone or any(f.kind != Kind.ATOM for f in (*zero.loops, *product.loops)) or zero.store.reduce is not None:
+        return False
+    return isinstance(zero.store.expr, Const) and zero.store.expr.value == 0
 
 
 def group(inside: tuple[Node, ...], lines: list[str], scope: Scope) -> list[str]:

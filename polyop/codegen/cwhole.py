@@ -16,20 +16,28 @@ from polyop.codegen.cindex import below, condition, least
 from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import one_store
 from polyop.ir.expr import Affine, Load, affine, bounds, loads
-from polyop.ir.loops import For, Kind, Node, Space, Store, rebuild
+from polyop.ir.loops import For, If, Kind, Node, Space, Store, rebuild
 
 
 def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
     """What is asked, and `inside` as it is where that is so; None, where nothing is, or there is no tile of neighbours."""
-    tests = _of_results(inside, scope) or _of_elements(inside, scope)
+    tests = _of_results(inside, scope)
     if tests:
         return _said(tests), full(inside)
+    if found := elements(inside, scope):
+        return found
     loops, s = chain(inside)
     tests = (_of_sums(loops, s, scope) or _of_terms(loops, s, scope)) if s else None
     if tests:
         return _said(tests), full(inside)
     tests = (_of_fetched(loops, s, scope) or _of_copied(loops, s, scope)) if s else None
     return (_said(tests), _unguarded(inside)) if tests else None
+
+
+def elements(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
+    """The same of elements that lanes hold and become others in registers."""
+    tests = _of_elements(inside, scope)
+    return (_said(tests), full(_untested(inside))) if tests else None
 
 
 def _said(tests: list[str]) -> str:
@@ -113,15 +121,33 @@ def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
 
 
 def _of_elements(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
-    """What is asked before elements that lanes hold become others, not all of which there are."""
-    loops, s = chain(inside)
+    """What is asked before elements that lanes hold become others, not all of which there are, or see what a condition names."""
+    loops, tests, s = _asked(inside)
     held = scope.tiles.held.get(s.target.source) if s else None
     if s is None or held is None or held.fragment is not held.atom.c_map or s.stmt in scope.tiles.products or not loads(s.expr):
         return None
     if any(scope.buffers[x.source].space != Space.REG for x in loads(s.expr)):
         return None
-    ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
+    ends = [*(below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)), *tests]
     return _least_of(ends, loops, [], scope) if ends else None
+
+
+def _asked(inside: tuple[Node, ...]) -> tuple[tuple[For, ...], tuple[Affine, ...], Store | None]:
+    """The loops over rows and sides of tiles in one another, what is asked in them, and the one store, if that is all."""
+    loops, tests = list[For](), list[Affine]()
+    while len(inside) == 1:
+        match inside[0]:
+            case For(kind=Kind.ROWS | Kind.ATOM) as n:
+                loops.append(n)
+                inside = n.body
+            case If(other=()) as n:
+                tests += n.tests
+                inside = n.then
+            case Store() as s:
+                return tuple(loops), tuple(tests), s
+            case _:
+                break
+    return (), (), None
 
 
 def _least_of(ends: Iterable[Affine], loops: tuple[For, ...], also: list[str], scope: Scope) -> list[str] | None:
@@ -134,6 +160,11 @@ def _least_of(ends: Iterable[Affine], loops: tuple[For, ...], also: list[str], s
         if x is not None:
             lowest[x - x.const] = min(x.const, lowest.get(x - x.const, x.const))
     return [condition(terms + c, scope.names) for terms, c in lowest.items()] + also
+
+
+def _untested(inside: tuple[Node, ...]) -> tuple[Node, ...]:
+    """The loops without tests."""
+    return tuple(y for n in inside for y in (_untested(n.then) if isinstance(n, If) else (rebuild(n, _untested),)))
 
 
 def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:

@@ -45,7 +45,7 @@ def _without(n: Node, chain: Sequence[For], tests: Sequence[Affine]) -> Node:
     gone: list[tuple[For, Affine]] = []
     for f, b in asked:
         others = [x for x in asked if x not in gone and x[0] is not f]
-        if any(_is_never_negative(b - affine(f.index) - (a - affine(g.index)) - t, inner) for g, a in others for t in tests):
+        if any(never_negative(b - affine(f.index) - (a - affine(g.index)) - t, inner) for g, a in others for t in tests):
             gone.append((f, b))
 
     def one(x: Node) -> Node:
@@ -57,6 +57,6 @@ def _without(n: Node, chain: Sequence[For], tests: Sequence[Affine]) -> Node:
     return one(n)
 
 
-def _is_never_negative(x: Affine, inner: set[str]) -> bool:
+def never_negative(x: Affine, inner: set[str]) -> bool:
     """Whether `x` is a sum of loops that start at 0, and of nothing that may be less."""
     return x.const >= 0 and all(isinstance(a, str) and a in inner and f > 0 for a, f in x.terms)

@@ -5,16 +5,23 @@ one with their columns, blocks of a square share both, and those of a line only 
 column by column, which is another numbering of the same box:
 
     { [GROUP g + r, c] -> [GROUP g columns + h c + r] : 0 <= r < h = min(GROUP, rows - GROUP g) and 0 <= c < columns }
+
+Where a loop's later blocks have more turns, as those of rows that see the keys before them, they are numbered from its end: those
+that take longest begin first, and at the end of all there are short ones to share out.
 """
 
 from __future__ import annotations
 
 from polyop.codegen.split import Part
-from polyop.ir.expr import Affine, Load, loads, names
-from polyop.ir.loops import LoopNest, Space, stores
+from polyop.ir.expr import Affine, Load, evaluate, loads, names
+from polyop.ir.loops import For, Kind, LoopNest, Space, stores, walk
 
 GROUP = 8
 """Rows of blocks: with some hundred blocks at one time, and tiles at most twice as wide as high, that is about a square."""
+
+
+_FAR = 1 << 16
+"""A place far from the beginning, and still inside."""
 
 
 def is_shared_both_ways(k: Part, nest: LoopNest) -> bool:
@@ -25,6 +32,22 @@ def is_shared_both_ways(k: Part, nest: LoopNest) -> bool:
     staged = [x for s in stores(k.body) if nest.buffer(s.target.source).space == Space.SHARED for x in loads(s.expr)]
     ways = {(row in used, column in used) for x in staged if (used := _names(x))}
     return {(True, False), (False, True)} <= ways
+
+
+def grow(k: Part) -> frozenset[str]:
+    """The loops over blocks whose later points have more turns of some loop."""
+    turns = [n.upper - n.lower for n in walk(k.body) if isinstance(n, For) and n.kind == Kind.SERIAL]
+    around = {a.loop.index for a in k.axes}
+
+    def more(x: Affine, i: str) -> bool:
+        known = dict.fromkeys(names(x), 2 * _FAR)
+        return i in names(x) and names(x) & around == {i} and evaluate(x, known | {i: _FAR}) > evaluate(x, known | {i: 0})
+
+    return frozenset(i for i in around if any(more(x, i) for x in turns if not any(n.index in names(x) for n in _serial(k))))
+
+
+def _serial(k: Part) -> list[For]:
+    return [n for n in walk(k.body) if isinstance(n, For) and n.kind != Kind.PARALLEL]
 
 
 def _names(x: Load) -> frozenset[str]:

@@ -162,9 +162,13 @@ class _Writer:
         return tuple(out), pending
 
     def turns(self, loop: For, pending: _Pending) -> tuple[tuple[Node, ...], _Pending]:
-        """The body of a loop with the barriers that it needs after what is pending, and after its own turns."""
+        """The body of a loop with the barriers that it needs after what is pending, and after its own turns.
+
+        What was pending before the loop is not of an earlier turn of it: its indices are those of now.
+        """
         _, after = self.block(loop.body, pending)
-        return self.block(loop.body, _joined(pending, _aged(after, loop)))
+        own = {m: tuple(x for x in found if x not in pending.get(m, ())) for m, found in after.items()}
+        return self.block(loop.body, _joined(pending, _aged({m: found for m, found in own.items() if found}, loop)))
 
     def accesses(self, n: Node) -> _Pending:
         """What a store, or a loop over threads or rows, does to memory that threads share."""

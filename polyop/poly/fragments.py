@@ -22,7 +22,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Const, Load, affine
+from polyop.ir.expr import Affine, Apply, Const, Load, affine, walk
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.blocktile import StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
@@ -254,11 +254,20 @@ class _Writer:
                 for stem, s, new, old in self.handed_on()]
 
     def rooms(self) -> list[Band | str]:
-        """Ahead of all turns: first values, which no statement takes for its own."""
+        """Ahead of all turns: first values, which no statement takes for its own; what it takes instead (`codegen/begun.py`)."""
         out: list[Band | str] = []
         for stem, s, new, _ in self.handed_on():
             axes = {c: x for c, x in self.axes.items() if c != self.f.turn}
             loops = [c for c in self.loops if c != self.f.turn]
-            room = self.b.move(f"{stem}_room", everywhere(self.plan.scop, s), axes, loops, new, Const(0, new.dtype))
+            room = self.b.move(f"{stem}_room", everywhere(self.plan.scop, s), axes, loops, new, _entry(s))
             out.append(self.over_row(room))
         return out
+
+
+def _entry(s: Stmt) -> Const:
+    """What `s` takes in the first turn for what the one before has left."""
+    for x in walk(s.expr):
+        match x:
+            case Apply(fn="select", args=(_, Load(source=source), Const() as c)) if source == s.target.source:
+                return c
+    return Const(0, s.target.dtype)

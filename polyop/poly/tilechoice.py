@@ -51,7 +51,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
         plain = replace(plain, lines=_lines(plan, plain))
     _require_first(plan, plain)
     atoms = () if cut is None or plan.options.numerics == "strict" else atoms_of(plan, c, cut)
-    units = (*(() if cut else _groups(plan, plain, atoms)), *_warps(plan, plain, atoms, cut or ()))
+    groups = () if cut and not plan.tiled else _groups(plan, plain, atoms, cut or ())
+    units = (*groups, *_warps(plan, plain, atoms, cut or ()))
     first, *others = by_threads(plain, bool(plan.tiled))
     return (*units, first) if units else (first, *others)
 
@@ -122,12 +123,13 @@ def _cuts(plan: Plan, s: StagedStrategy) -> tuple[Affine, ...] | None:
     return found if found is None or plan.tiled or len(found) <= most else None
 
 
-def _groups(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...]) -> tuple[StagedStrategy, ...]:
+def _groups(plan: Plan, plain: StagedStrategy, atoms: tuple[Atom, ...], cut: tuple[Affine, ...]) -> tuple[StagedStrategy, ...]:
     """Strategies with a unit that reads shared memory itself."""
     u, operands = plain.what.update, (plain.what.lefts[0], plain.what.rights[0])
     if _fitting(plan, u, plain.depth, 2 * SWIZZLE) * operands[0].dtype.bytes_ < SWIZZLE:
         return ()
     columns = plain.columns if plan.options.tile or plan.tiled else _fitting(plan, u, plain.column, WIDEST)
+    plain = replace(plain, cuts=cut)
     found = tuple(s for x in atoms if x.a_map is None and x.b_map is None and (s := by_group(plain, x, columns)))
     if not plan.tiled:
         return found

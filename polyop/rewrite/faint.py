@@ -5,7 +5,8 @@
 
 Products with a denormal number, or that are one, take Intel's CPUs some 150 cycles. The greatest element's own power, which is 1,
 is in the same sum, so that one below 2^-102 is not seen beside it, and 2^70 of them are not either. What is a result, or is
-divided, stays as it is. Not done where sums go in the order of the text, nor on GPUs, to which denormal numbers are as others.
+divided, stays as it is. Not done where sums go in the order of the text. GPUs, to which denormal numbers are as others, are told
+of such powers, for which their own instruction does.
 """
 
 from __future__ import annotations
@@ -22,12 +23,13 @@ LEAST = {("exp", F32): -70.7, ("exp", F64): -671.65, ("exp2", F32): -102.0, ("ex
 """Powers of less, times the distance of two numbers beside each other around 1, are denormal or 0."""
 
 
-def without_faint(op: Op, told: bool = False) -> Op:
+def without_faint(op: Op, told: bool = False, turns: bool = False) -> Op:
     """`op` with 0 instead of such powers.
 
     told    whether the power is told instead that it is at most 1, and which may be 0: `exp(t[i, j] - top[i], 0, -70.7)`
+    turns   whether those are told, too, by which sums about the greatest element so far are multiplied
     """
-    steps = tuple(_cleared(op, s, told) for s in op.steps)
+    steps = tuple(_between_turns(op, s) if turns and _between(op, s) else _cleared(op, s, told) for s in op.steps)
     return op if all(a is b for a, b in zip(steps, op.steps, strict=True)) else replace(op, steps=steps)
 
 
@@ -42,6 +44,33 @@ def _cleared(op: Op, s: Step, told: bool) -> Step:
             tested = Apply("select", (Apply("lt", (d, least), BOOL), Const(0.0, x.dtype), x), x.dtype)
             s = replace(s, expr=replaced(s.expr, x, replace(x, args=(d, Const(0.0, d.dtype), least)) if told else tested))
     return s
+
+
+def _between_turns(op: Op, s: Step) -> Step:
+    """`s`, told that its power between turns is at most 1."""
+    power = _between(op, s)
+    assert power
+    least = Const(LEAST[power.fn, power.dtype], power.dtype)
+    return replace(s, expr=replaced(s.expr, power, replace(power, args=(*power.args, Const(0.0, power.dtype), least))))
+
+
+def _between(op: Op, s: Step) -> Apply | None:
+    """What takes powers about the greatest element so far to those about a greater one: a power of what is at most 0.
+
+        top[t] = max(t >= 1 ? top[t - 1] : -inf, ..);  repair[t] = top[t - 1] is top[t] ? 1 : exp(top[t - 1] - top[t])
+    """
+    match s.expr:
+        case Apply(fn="select", args=(_, Const(value=1), Apply(fn="exp" | "exp2", args=(Apply(fn="sub", args=(
+                Apply(fn="select", args=(_, Load() as old, Load() as same)), Load() as new)),)) as power)) if (
+                    same == new and (power.fn, power.dtype) in LEAST):
+            steps, at = op.steps_of(new.source), None
+            if len(steps) == 1 and steps[0].reduce is None:
+                at = plain_indices(steps[0].target)
+            match steps[0].expr:
+                case Apply(fn="max", args=(Apply(fn="select", args=(_, Load() as before, _)), _)) if at is not None:
+                    env = {i: k for i, k in zip(at, new.index, strict=True) if isinstance(k, Affine)}
+                    return power if substitute_expr(before, env) == old else None
+    return None
 
 
 def _powers(e: Expr) -> Iterator[Apply]:

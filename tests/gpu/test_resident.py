@@ -150,7 +150,8 @@ def test_each_attention_of_the_library_is_one_kernel(name, where):
     assert not large and any("64 rows in a block" in c for c in made.chosen), made.notes
 
 
-@pytest.mark.parametrize(("where", "channels", "slots"), [("cuda:sm_80", 64, 2), ("cuda:sm_80", 128, 1), ("cuda:sm_90a", 80, 2),
+@pytest.mark.parametrize(("where", "channels", "slots"), [("cuda:sm_80", 64, 2), ("cuda:sm_80", 128, 1), ("cuda:sm_90a", 64, 2),
+                                                          ("cuda:sm_90a", 80, 1),  # room for three blocks
                                                           ("hip:gfx942", 64, 1), ("hip:gfx1100", 33, 1)])
 def test_a_turn_copies_only_what_it_changes_and_a_turn_ahead(where, channels, slots):
     made = attention(where, "f16", channels, depth=channels)
@@ -179,7 +180,8 @@ def test_units_that_read_shared_memory_take_both_products_and_boxes_what_they_re
     made = attention("cuda:sm_90a", "f16", channels, depth=channels)
     assert made.module.text.count("pop_wgmma_m64n64k16_f16<0, 0>") == channels // 16  # scores
     assert made.module.text.count(f"pop_wgmma_m64n{channels}k16_f16_a<1>") == 4  # values, across the sum; weights in registers
-    assert made.module.text.count("pop_ring_load") == 5 * channels // 64
+    # Q, and K and V before the first turn and in each, but V in one slot
+    assert made.module.text.count("pop_ring_load") == (5 if channels == 64 else 4) * channels // 64
     shared = {b.name: b.swizzle for b in made.nest.buffers if b.space == Space.SHARED}
     assert shared == dict.fromkeys(("Q_S0_tile0", "K_S0_tile1", "V_S9_tile1"), 128)
     for sizes in SIZES:

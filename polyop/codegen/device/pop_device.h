@@ -219,6 +219,21 @@ POP_MATH(erfc, erfc)
 POP_MATH2(pow, pow)
 POP_MATH2(atan2, atan2)
 
+// e^x for x <= 0, and 2^x, in a sum that 1 is in, which may be 0 below `least`: the instruction's own 2^x. What x / ln 2 is rounded
+// by makes it wrong by x e^x 2^-24 and so by less than a step of the 1.
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)
+POP_FN float pop_exp2(float x, float, float) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+POP_FN float pop_exp(float x, float most, float least) { return pop_exp2(x * 1.442695041f, most, least); }
+#elif defined(__HIP__) && !defined(POP_EMULATOR)
+POP_FN float pop_exp2(float x, float, float) { return __builtin_amdgcn_exp2f(x); }
+POP_FN float pop_exp(float x, float most, float least) { return pop_exp2(x * 1.442695041f, most, least); }
+#else
+POP_FN float pop_exp2(float x, float, float least) { return x < least ? 0.0f : pop_exp2(x); }
+POP_FN float pop_exp(float x, float, float least) { return x < least ? 0.0f : pop_exp(x); }
+#endif
+template <class T> POP_FN T pop_exp2(T x, T, T) { return pop_exp2(x); }
+template <class T> POP_FN T pop_exp(T x, T, T) { return pop_exp(x); }
+
 POP_FN float pop_sqrt(float x) { return POP_PLAIN(sqrtf)(x); }
 POP_FN double pop_sqrt(double x) { return POP_PLAIN(sqrt)(x); }
 POP_FN float pop_floor(float x) { return POP_PLAIN(floorf)(x); }

@@ -257,23 +257,24 @@ template <int N> POP_FN void pop_registers_less() { asm volatile("setmaxnreg.dec
 // swizzled by 128 bytes, which a descriptor names:
 //     rows along k   (the default)  rows of 64 k's;           `stride` bytes from 8 rows to the next 8
 //     rows across k  (ACROSS = 1)   rows of 64 m's or n's;    `stride` bytes from 8 k's to the next 8, `leading` to the next 64
-// The tile starts at a multiple of 1024 bytes; the descriptor may point inside: 32 bytes on for the next 16 k's along k.
+// The tile starts at a multiple of 1024 bytes; the descriptor may point inside: 32 bytes on for the next 16 k's along k. What lies
+// `beyond` what a descriptor points at has the same but for a sum.
 //
 // pop_wgmma_fence() comes before the first product after d was touched; pop_wgmma_commit() closes a group;
 // pop_wgmma_wait<N>() waits for all but the N newest. Until then d is nobody's and the tiles stay as they are. Then
 // pop_wgmma_hold(d), so that the compiler uses d no earlier.
 #if defined(POP_EMULATOR)
-POP_FN pop_u64 pop_wgmma_tile(const void* tile, pop_u32 stride, pop_u32 leading) {
-    return pop_emu_wgmma_tile(tile, stride, leading);
+POP_FN pop_u64 pop_wgmma_tile(const void* tile, pop_u32 stride, pop_u32 leading, pop_u32 beyond = 0) {
+    return pop_emu_wgmma_tile(tile, stride, leading) + (beyond >> 4);
 }
 POP_FN void pop_wgmma_fence() { pop_emu_wgmma_fence(); }
 POP_FN void pop_wgmma_commit() { pop_emu_wgmma_commit(); }
 template <int N> POP_FN void pop_wgmma_wait() { pop_emu_wgmma_wait(N); }
 template <int COUNT> POP_FN void pop_wgmma_hold(float (&)[COUNT]) {}
 #else
-POP_FN pop_u64 pop_wgmma_tile(const void* tile, pop_u32 stride, pop_u32 leading) {
-    const pop_u64 at = (pop_shared_address(tile) & 0x3ffff) >> 4, swizzled = 1ull << 62;
-    return at | (pop_u64)(leading >> 4) << 16 | (pop_u64)(stride >> 4) << 32 | swizzled;
+POP_FN pop_u64 pop_wgmma_tile(const void* tile, pop_u32 stride, pop_u32 leading, pop_u32 beyond = 0) {
+    const pop_u32 at = (pop_shared_address(tile) & 0x3ffff) >> 4 | (leading >> 4) << 16, swizzled = 1u << 30;
+    return (pop_u64)(stride >> 4 | swizzled) << 32 | at + (beyond >> 4);
 }
 POP_FN void pop_wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 POP_FN void pop_wgmma_commit() { asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory"); }

@@ -4,6 +4,14 @@
 // bits hold two 16-bit or four 8-bit elements, the first one lowest. All lanes of the warp take part.
 #pragma once
 
+// Whether all elements of a tile that the WARP lanes of a warp hold are finite: 0 times others is NaN.
+template <unsigned WARP, int COUNT> POP_FN bool pop_all_finite(const float (&d)[COUNT]) {
+    float zero[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // side by side
+#pragma unroll
+    for (int i = 0; i < COUNT; i++) zero[i % 4] = pop_fma(d[i], 0.0f, zero[i % 4]);
+    return pop_fold_lanes<WARP, 1>(zero[0] + zero[1] + (zero[2] + zero[3]), [](float a, float b) { return a + b; }) == 0.0f;
+}
+
 // --- rows of 16 bytes, shared memory to registers -------------------------------------------------------------------
 
 // Squares of 8 x 8 elements of 16 bits: lane 8 s + i says where row i of square s lies; lane l gets elements 2 (l % 4) and
