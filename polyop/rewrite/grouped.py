@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Expr, Quasi, Test, affine, affines, loads, map_affine, names, quasi, substitute_expr
+from polyop.ir.expr import Affine, Expr, Quasi, Test, affine, affines, map_affine, names, quasi, substitute_expr
 from polyop.ir.op import Op, Range, Step, map_step
 from polyop.rewrite.names import all_names, fresh
 
