@@ -31,8 +31,9 @@ TESTS = Path(__file__).parents[2] / "tests" / "gpu"
 FILES = ("test_wrappers.py", "test_matrix.py", "test_hopper.py", "test_matmuls.py", "test_functions.py",
          "test_units.py", "test_boxes.py", "test_roles.py", "test_blocks.py")  # what wrappers are, and then whole products
 NESTS = tuple(f"test_{n}.py" for n in (
-    "scores", "whole_copies", "fragments", "resident", "keys_of_rows", "row_shares", "few_results", "results", "logsums", "squares",
-    "scanned", "spread", "strips", "scattered", "fetched", "sides", "shares", "bytes", "tf32", "reach", "warps", "operators", "hunt"))
+    "scores", "whole_copies", "fragments", "resident", "keys_of_rows", "row_shares", "few_results", "results", "logsums",
+    "squares", "scanned", "spread", "strips", "scattered", "fetched", "sides", "shares", "bytes", "tf32", "reach", "warps",
+    "operators", "hunt"))
 """Whatever else the emulator runs of generated texts: attention, rows, scans, scatters and windows in all their ways."""
 SAME = 4        # runs of one text without sizes, with different arrays; of one with sizes each is run once
 _LOOSE = 1e-5   # of a number, or of what is usual: sums of matrix units are rounded otherwise, and so are functions
