@@ -75,9 +75,10 @@ def torch_streams(device: Device) -> str:
     a, b = (torch.tensor(x, device=f"cuda:{device.index}") for x in matrices())
     matmul, want = polyop.library("matmul"), product(*matrices())
     right(matmul(a, b).cpu(), want)
+    matmul(a * 2, b)  # what other addresses ask for is there by now
     side = torch.cuda.Stream()
     with torch.cuda.stream(side):
-        torch.cuda._sleep(20_000_000)
+        torch.cuda._sleep(2_000_000_000)  # a second
         late = a * 2
         c = matmul(late, b)
     assert not side.query(), "the call waited for the device"

@@ -132,7 +132,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
         return wide
     once = ["#pragma unroll 1"] if terms else []
     few = is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step
-    head = [*(once or ([_unrolled(n, scope)] if few else [])),
+    head = [*(once or ([_unrolled(n, scope.beside)] if few else [])),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     asked = canew.anew(n, scope.anew) if scope.block else ()
     again = [f"    pop_anew({', '.join(scope.names[x] for x in asked)});"] if asked else []
@@ -153,31 +153,20 @@ def _adds_terms(n: For, scope: Scope) -> bool:
         s.stmt in scope.tiles.handed or (s.reduce is not None and s.stmt not in scope.tiles.products) for s in stores(n.body))
 
 
-def _unrolled(n: For, scope: Scope) -> str:
+def _unrolled(n: For, beside: int) -> str:
     """The pragma for a loop of few iterations: all of them, or as many as make a body that compilers take in good time.
 
-    A copy that stands `beside` it takes time, too, and registers: f32 products with 132 of them had one block, not two. Sums
-    in registers of what threads share, and nothing else, are read ahead across as many iterations as are written out.
+    A copy that stands `beside` it takes time, too, and registers: f32 products with 132 of them had one block, not two.
 
     Iterations that meet at a barrier have nothing to share but registers for addresses, which are short then.
     """
     if any(isinstance(x, Barrier) for x in walk(n.body)):
         return "#pragma unroll 1"
     copies = sum(_copies(x) for x in n.body)
-    written = scope.sums if scope.sums and not scope.beside and _only_adds(n.body, scope) else _WRITTEN
-    trips, most = -(-n.upper.const // n.step), max(1, (written - scope.beside) // copies)
+    trips, most = -(-n.upper.const // n.step), max(1, (_WRITTEN - beside) // copies)
     if trips > _STEPS and any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(n.body)):
         most = min(most, max(1, _ATOMS // copies))
     return "#pragma unroll" if trips <= most else f"#pragma unroll {most}"
-
-
-def _only_adds(body: tuple[Node, ...], scope: Scope) -> bool:
-    """Whether a body adds up in registers what threads share, and asks and calls nothing."""
-    inside = [x for x in walk(body) if not isinstance(x, For)]
-    return all(isinstance(s, Store) and s.reduce is not None and scope.buffers[s.target.source].space == Space.REG
-               and all(scope.buffers[x.source].space == Space.SHARED for x in loads(s.expr))
-               and not any(isinstance(x, Apply) and x.fn in UNARY_FLOAT for x in walk_expr(s.expr)) for s in inside) \
-        and all(f.is_full and f.kind == Kind.ROWS for f in walk(body) if isinstance(f, For))
 
 
 def _copies(n: Node) -> int:

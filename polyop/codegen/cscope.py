@@ -98,7 +98,6 @@ class Scope:
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
     most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
     beside    how long the text of a copy of a loop is, which asks and stands beside it
-    sums      how many sums of a loop over nothing else are written out
     row       the C text of the register of a row, see `Rows`
     anew      a block's coordinates, and sizes, about which turns of loops ask anew (`canew.py`)
     found     whether these turns find anew what depends on a thread's number, too
@@ -122,7 +121,6 @@ class Scope:
     whole: bool = False
     most: int = 0
     beside: int = 0
-    sums: int = 0
     row: str = "pop_r"
     anew: frozenset[str] = frozenset()
     found: bool = False

@@ -38,7 +38,6 @@ HEADER = "pop_device.h"
 
 _WIDEST = 110  # columns of a kernel's structure
 _LANE = 168  # registers of a lane with which three blocks of four warps fill a multiprocessor
-_SUMS = 1024  # of a loop that is written out: 16 steps of 64, where nothing waits in registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,8 +66,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int",
-                  sums=_SUMS if target.copies else 0)
+                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int")
     far = {} if huge else reaches(nest, steps)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']

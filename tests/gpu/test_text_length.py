@@ -21,7 +21,7 @@ CAUSAL = ATTENTION.replace("T, ", "S, ").replace("attention(", "attention_causal
 CONV = "op c(X: f16[B, C, H, W], F: f16[K, C, 3, 3]) -> (Y: f16[B, K, H, W]) { Y = conv2d(X, F, pad=1) }"
 TRIANGLE = "op t(L: f32[M, M], B: f32[M, N]) -> (C: f32[M, N]) { C[i, n] += L[i, k] * B[k, n] where k <= i }"
 
-LONGEST = [("cuda:sm_90a", TRIANGLE, 1500), ("cuda:sm_80", LINEAR.format(t="f32", f="silu"), 2700),
+LONGEST = [("cuda:sm_90a", TRIANGLE, 1500), ("cuda:sm_80", LINEAR.format(t="f32", f="silu"), 2500),
            ("cuda:sm_80", LINEAR.format(t="f16", f="gelu"), 3500),
            ("cuda:sm_90a", LINEAR.format(t="f16", f="gelu"), 5500), ("cuda:sm_90a", LINEAR.format(t="f16", f="silu"), 4500),
            ("cuda:sm_90a", CONV, 4500), ("cuda:sm_80", ATTENTION, 3500), ("cuda:sm_90a", CAUSAL, 4000)]
