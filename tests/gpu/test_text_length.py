@@ -8,6 +8,7 @@ from __future__ import annotations
 import gpu_texts
 import pytest
 
+import polyop
 from polyop.ir.target import target
 from polyop.runtime import nvrtc
 
@@ -33,3 +34,10 @@ def test_a_kernel_has_no_more_instructions_than_compile_in_good_time(where: str,
     assert module is not None
     lines = [x.strip() for x in gpu_texts.ptx(module.text, target(where).arch).splitlines()]
     assert sum(x.endswith(";") and not x.startswith((".", "//")) for x in lines) <= most
+
+
+def test_a_loop_around_one_of_any_length_is_not_written_out() -> None:
+    source = polyop.library("groupnorm").compile(target="cuda:sm_90a", dtypes={"T": "f32"}, consts={"channels": 8}).source
+    lines = [x.strip() for x in source.splitlines()]
+    loops = [k for k, x in enumerate(lines) if "< 8; ++" in x and "for (int h_" in lines[k + 1]]
+    assert len(loops) == 3 and {lines[k - 1] for k in loops} == {"#pragma unroll 1"}
