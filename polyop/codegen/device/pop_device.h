@@ -219,14 +219,23 @@ POP_MATH(erfc, erfc)
 POP_MATH2(pow, pow)
 POP_MATH2(atan2, atan2)
 
+// 2^x, 0 where that is denormal, and 1 / x for 2^-126 <= |x| <= 2^126, each by one instruction.
+#if defined(__CUDACC__) && !defined(POP_EMULATOR)
+POP_FN float pop_fast_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+POP_FN float pop_fast_inverse(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+#elif defined(__HIP__) && !defined(POP_EMULATOR)
+POP_FN float pop_fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
+POP_FN float pop_fast_inverse(float x) { return __builtin_amdgcn_rcpf(x); }
+#else
+POP_FN float pop_fast_exp2(float x) { return pop_exp2(x); }
+POP_FN float pop_fast_inverse(float x) { return 1.0f / x; }
+#endif
+
 // e^x for x <= 0, and 2^x, in a sum that 1 is in, which may be 0 below `least`: the instruction's own 2^x. What x / ln 2 is rounded
 // by makes it wrong by x e^x 2^-24 and so by less than a step of the 1.
-#if defined(__CUDACC__) && !defined(POP_EMULATOR)
-POP_FN float pop_exp2(float x, float, float) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-POP_FN float pop_exp(float x, float most, float least) { return pop_exp2(x * 1.442695041f, most, least); }
-#elif defined(__HIP__) && !defined(POP_EMULATOR)
-POP_FN float pop_exp2(float x, float, float) { return __builtin_amdgcn_exp2f(x); }
-POP_FN float pop_exp(float x, float most, float least) { return pop_exp2(x * 1.442695041f, most, least); }
+#if !defined(POP_EMULATOR) && (defined(__CUDACC__) || defined(__HIP__))
+POP_FN float pop_exp2(float x, float, float) { return pop_fast_exp2(x); }
+POP_FN float pop_exp(float x, float, float) { return pop_fast_exp2(x * 1.442695041f); }
 #else
 POP_FN float pop_exp2(float x, float, float least) { return x < least ? 0.0f : pop_exp2(x); }
 POP_FN float pop_exp(float x, float, float least) { return x < least ? 0.0f : pop_exp(x); }
@@ -259,7 +268,7 @@ POP_FN float pop_rsqrt(float x) { return 1.0f / pop_sqrt(x); }
 // results may be denormal. The latter is of no branch: a division has one for the rare.
 #if defined(__CUDACC__) && !defined(POP_EMULATOR)
 POP_FN float pop_near_exp2(float x) { float y; asm("ex2.approx.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-POP_FN float pop_near_inverse(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
+POP_FN float pop_near_inverse(float x) { return pop_fast_inverse(x); }
 #else
 POP_FN float pop_near_exp2(float x) { return pop_exp2(x); }
 POP_FN float pop_near_inverse(float x) { return 1.0f / x; }
@@ -300,16 +309,6 @@ POP_FN float pop_gelu(float x) {
 #endif
 
 // What is rounded to 16 bits at once needs less: to 2^-14 of itself, and maybe 0 for what is below 2^-119.
-#if defined(__CUDACC__) && !defined(POP_EMULATOR)
-POP_FN float pop_fast_exp2(float x) { float y; asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-POP_FN float pop_fast_inverse(float x) { float y; asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x)); return y; }
-#elif defined(__HIP__) && !defined(POP_EMULATOR)
-POP_FN float pop_fast_exp2(float x) { return __builtin_amdgcn_exp2f(x); }
-POP_FN float pop_fast_inverse(float x) { return __builtin_amdgcn_rcpf(x); }
-#else
-POP_FN float pop_fast_exp2(float x) { return pop_exp2(x); }
-POP_FN float pop_fast_inverse(float x) { return 1.0f / x; }
-#endif
 POP_FN float pop_near_sigmoid(float x) { return pop_fast_inverse(1.0f + pop_fast_exp2(x * -1.442695f)); }
 POP_FN float pop_near_silu(float x) { return x * pop_near_sigmoid(x); }
 // max(x, 0) - 2^(24 - u^2 / (2 ln 2)) P(u) / Q(u) for u = |x|, where P / u is of 2^-24; beyond 14.8 the power is 0.
