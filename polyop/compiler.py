@@ -211,7 +211,9 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
             if a.ahead:
                 a.ahead(begun[-1][1])
 
-    made = tuple(make(j, rung, way, a.target, a.options, rec, early if a.ahead and len(jobs) == 1 else None) for j in jobs)
+    alone = len(jobs) == 1
+    frozen = a.options.frozen if alone and a.target.family == "x86" else ()
+    made = tuple(make(j, rung, way, a.target, a.options, rec, early if a.ahead and alone else None, frozen) for j in jobs)
     finals = [m.final for m in made]
     nest, final = whole(made, [m.nest for m in made]), whole(made, finals)
     proofs = together([m.proofs for m in made])

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from polyop.codegen.frozen import once
 from polyop.codegen.lower import kept, rewritten
 from polyop.codegen.verify import verify as verify_nest
 from polyop.forms import Tiled
@@ -19,6 +20,7 @@ from polyop.poly.middle import Middle, lower, lower_in_block, scop_of
 from polyop.poly.scop import Scop
 from polyop.poly.verify import first_failure, prove
 from polyop.poly.verify.copies import same_elements
+from polyop.poly.verify.frozen import lasts
 from polyop.poly.verify.rewrites import follows
 from polyop.poly.wellformed import proofs as well_formed
 from polyop.rewrite.families import Family
@@ -90,8 +92,10 @@ class NotProvedError(Exception):
 
 
 def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: Recorder,
-         early: Callable[[LoopNest], None] | None = None) -> Made:
+         early: Callable[[LoopNest], None] | None = None, frozen: tuple[str, ...] = ()) -> Made:
     """The nest of a job on a rung, proved and rewritten.
+
+    frozen  inputs of which the first call alone makes what depends on nothing else
 
     early   is told the nest that will be emitted, if all that follows is proved, so that work on it may begin meanwhile
     Raises  NotProvedError; RegistersError, if this way takes too many; UnsupportedError, if this rung cannot do it.
@@ -107,10 +111,11 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     on_cpu, strict = target.family == "x86", options.numerics == "strict"
     nest = rec.stage("final", kept if on_cpu else verify_nest, middle.nest, target, way.spills)
     final = rec.stage("final", rewritten, nest, target, strict, way.spills) if on_cpu else nest
+    emitted = once(final, frozen)
     if not options.check:
-        return Made(job, middle, nest, final, (), ())
+        return Made(job, middle, nest, emitted, (), ())
     if early:
-        early(final)
+        early(emitted)
     given = nest
     nest, proofs = rec.stage("proofs", _proved, middle, given, job.layout)
     if job.tiled:
@@ -123,10 +128,13 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
         return Made(job, middle, nest, nest, proofs, ())
     if nest is not given:
         final = rec.stage("final", rewritten, nest, target, strict, way.spills)
+        emitted = once(final, frozen)
     context = middle.scop.context.intersect(middle.context)
     proof = rec.stage("proofs", follows, nest, final, context, strict)
+    if proof.holds and emitted is not final:
+        proofs, proof = (*proofs, proof), rec.stage("proofs", lasts, final, emitted, frozen)
     if proof.holds:
-        return Made(job, middle, nest, final, (*proofs, proof), ())
+        return Made(job, middle, nest, emitted, (*proofs, proof), ())
     LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
     return Made(job, middle, nest, nest, proofs, (f"the loops are emitted as they were proved: {proof}",))
 

@@ -32,10 +32,12 @@ from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import SERIAL, work
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
+from polyop.runtime.lasting import Lasting
 from polyop.runtime.layout import contiguous, dense, layout
 from polyop.runtime.loans import Key, is_close, price_of
 
 if TYPE_CHECKING:
+    from polyop.frozen import Frozen
     from polyop.runtime.gpu.call import LaunchPlan
     from polyop.runtime.gpu.kernel import GpuKernel
 
@@ -57,13 +59,14 @@ class Operator:
 
     def __init__(self, interface: Interface, instantiate: Instantiate, compile_: Compile, options: Options | None = None,
                  target: str = "x86", again: tuple[Callable[..., Operator], tuple[Any, ...]] | None = None,
-                 keep: Callable[[Choice, Op], None] | None = None) -> None:
+                 keep: Callable[[Choice, Op], None] | None = None, lasting: Lasting | None = None) -> None:
         self.interface = interface
         self.options = options_of(options)
         self.target = target
         self._instantiate = instantiate
         self._again = again
         self._keep = keep
+        self._lasting = lasting
         self._compile = compile_
         self._ops: store.Memo[Op] = store.Memo()
         self._known: store.Memo[Known] = store.Memo()
@@ -90,6 +93,32 @@ class Operator:
             raise TypeError(f"{self!r} has no text of its own, so it cannot be pickled")
         make, arguments = self._again
         return make, (*arguments, self.options, self.target)
+
+    def freeze(self, **arrays: Any) -> Frozen:
+        """This operator with some of its inputs given once and for all, as the weights of a layer are.
+
+            layer = polyop.library("linear").freeze(W=weights)      layer(x)  is  linear(x, weights), sooner
+
+        What is made of them alone, copies in the order of a kernel's tiles above all, is made in the first call, and kept.
+        So their values must stay as they are: whether a change is seen is not defined.
+
+        Raises  CallError, if there is no such input, it is changed in place, or what is given is no array.
+        """
+        from polyop.frozen import Frozen  # which imports this module
+
+        return Frozen(self, arrays)
+
+    def with_frozen(self, names: tuple[str, ...]) -> Operator:
+        """This operator for calls that always give the same arrays for the inputs `names`."""
+        made = Operator(self.interface, self._instantiate, self._compile, replace(self.options, frozen=names), self.target, None,
+                        self._keep, Lasting())
+        made._ops, made._known = self._ops, self._known
+        return made
+
+    @property
+    def kept_bytes(self) -> int:
+        """How much memory holds what was made of frozen inputs so far."""
+        return self._lasting.bytes_ if self._lasting else 0
 
     def _general(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
         """Run on arguments.
@@ -202,7 +231,7 @@ class Operator:
         count = threads.get_num_threads() if points >= SERIAL else 1
         if not isinstance(k, Kernel):
             return k(seen, count), None
-        prepared = k.prepare(seen, count)
+        prepared = k.prepare(seen, count, self._lasting)
         result = k.carry_out(prepared, seen)
         if key is None or not is_close(served, options):
             return result, None

@@ -40,6 +40,10 @@ COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
 """Kinds of loops with a constant number of iterations at most."""
 
 
+FIRST = "first?"
+"""The integer argument that is 1 in a call which has to fill memory that lasts, and else 0; no name of a user looks like it."""
+
+
 class Turn(IntEnum):
     """Which rows of a buffer in shared memory change places; `pop_turned` of `codegen/device` knows them by these numbers.
 
@@ -86,6 +90,7 @@ class Buffer:
     doubled  of a folded swizzle: instead of that number z, twice z in GF(8), modulo z^3 + z^2 + 1, so that lanes which have two
              neighbouring eighths of a row each meet none of another row
     turned   for shared memory: which rows in the dimension before the last one change places
+    lasting  for work space: the same memory in all calls on the same frozen inputs, filled by the first one
     """
 
     name: str
@@ -99,6 +104,7 @@ class Buffer:
     folded: bool = False
     doubled: bool = False
     turned: Turn = Turn.NONE
+    lasting: bool = False
 
     def __post_init__(self) -> None:
         if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
@@ -118,7 +124,7 @@ class Buffer:
     def __str__(self) -> str:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
         notes = [f"unit {self.unit}"] if self.unit is not None else []
-        notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private
+        notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private + ["lasting"] * self.lasting
         notes += [f"swizzle {self.swizzle}{' folded' * self.folded}{' doubled' * self.doubled}"] if self.swizzle else []
         notes += [f"turned {self.turned.value}"] if self.turned else []
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")

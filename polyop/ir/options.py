@@ -98,6 +98,7 @@ class Options:
     apart      whether scans of a GPU go over rows so few and long in these calls that several blocks share one
     held       (size, at most how much) of sizes of which a block of a GPU's threads keeps as many results of a row, or adds up as
                many products, in these calls
+    frozen     inputs that hold the same in all calls: what is made of them alone is made in the first one, and kept
     check      whether the proofs run (on by default; their result is kept with the kernel)
 
     Raises UserError E902, if a word is none of those.
@@ -150,6 +151,7 @@ class Options:
     deep: bool = False
     huge: bool = False
     held: tuple[tuple[str, int], ...] = ()
+    frozen: tuple[str, ...] = ()
     check: bool = True
 
     def __post_init__(self) -> None:

@@ -13,6 +13,8 @@ so blocks of any size are pieces of it, and with few rows, where a copy made in 
 
 from __future__ import annotations
 
+import islpy as isl
+
 from polyop.ir.expr import Affine, Load, is_computed, names
 from polyop.poly.build import Axes, Plan
 from polyop.poly.scop import Stmt
@@ -21,6 +23,20 @@ from polyop.poly.scop import Stmt
 def is_plain(load: Load) -> bool:
     """Whether all of the operand may be packed without asking anything."""
     return not any(is_computed(p) for p in load.index) and not load.guard
+
+
+def is_frozen(plan: Plan, load: Load) -> bool:
+    """Whether `load` is the same in every call, so that one copy serves them all."""
+    return load.source in plan.options.frozen and is_plain(load)
+
+
+def of_all_calls(plan: Plan, load: Load, domain: isl.Set) -> isl.Set:
+    """{ x : x in `domain` for some of the sizes that the tensor of `load` does not have }: all of a frozen one is copied."""
+    own = frozenset[str]().union(*(names(e) for e in plan.scop.op.tensor(load.source).shape))
+    for at in reversed(range(domain.dim(isl.dim_type.param))):
+        if domain.get_dim_name(isl.dim_type.param, at) not in own:
+            domain = domain.project_out(isl.dim_type.param, at, 1)
+    return domain
 
 
 def is_settled(plan: Plan, u: Stmt, load: Load, outer: Axes) -> bool:

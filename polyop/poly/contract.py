@@ -10,7 +10,7 @@ from math import lcm, prod
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.target import NEAR, Target
-from polyop.poly.ahead import is_settled
+from polyop.poly.ahead import is_frozen, is_settled
 from polyop.poly.blocking import (
     RegisterTile,
     block_of_columns,
@@ -114,12 +114,14 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     x = reads_of(plan, c)
     tile = register_tile_of(x)
     by_dots = tile.dot is not None and tile.dot.steps * x.heads > FEW_STEPS
-    ahead = x.is_one and not tile.beside and not tile.across and is_settled(plan, c.update, x.right, outer)
-    if not by_dots and not ahead and _is_dots_in_place(x):
+    whole = x.is_one and not tile.beside and not tile.across
+    settled = whole and is_settled(plan, c.update, x.right, outer)
+    if not by_dots and not settled and _is_dots_in_place(x):
         return ()
     if not by_dots and _has_few_rows(x):
         return (few_rows(x),)
-    if ahead and all(x.few(i, ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
+    ahead = settled or (whole and is_frozen(plan, x.right))
+    if settled and all(x.few(i, ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
         return (few_again(plan, c, x.row, x.depth, x.few(x.row, 0)),)
     return blocked(x, of_dots(x, tile, tile.dot) if tile.dot else tile, ahead, outer)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.ir.target import LINE, NARROW, NEAR
+from polyop.poly.ahead import is_frozen, of_all_calls
 from polyop.poly.build import Axes
 from polyop.poly.contract import ALL, TILES
 from polyop.poly.packedtile import Bands, Tile
@@ -128,31 +129,40 @@ def pack_ahead(t: Tile, other_k: tuple[str, ...]) -> Bands:
     s, load = t.s, t.c.rights[0]
     q, k = t.own[s.column], t.own[s.depth]
     fine = tuple((affine(steps), 1) for _, steps in t.fine)
-    extent = t.extent(s.depth)
-    dims = (*((t.extent(i), 1) for i in lead(t, other_k)), (t.extent(s.column), s.columns),
-            *((t.extent(i), 1) for i in other_k), (extent, s.fine), (affine(s.columns), 1), *fine)
+    chunks = _chunks(t, other_k)
+    dims = (*((t.extent(i), 1) for i in lead(t, other_k)), (t.extent(s.column), s.columns), *chunks,
+            *((t.extent(i), 1) for i in other_k), *t.deep((), s.fine), (affine(s.columns), 1), *fine)
     private = s.ahead == TILES and bool(t.outer)  # else the threads share the tiles, or what is around them
     pad = 1 if fine else s.columns
     t.b.buffer(Buffer(t.name_beside("right"), load.dtype, dims, Space.WORK, pad=pad, private=private))
-    panel = Coord(f"{q}_h", s.columns)
+    panel, chunk = Coord(f"{q}_h", s.columns), tuple(Coord(f"{k}_d", s.kc) for _ in chunks if s.kc)
     t.b.kinds[panel.name] = (Kind.PARALLEL, None)
-    axes = {**t.axes, q: Axis((panel, Coord(t.n_v, 1, s.columns)), t.axes[q].start),
-            k: Axis((Coord(f"{k}_p", s.fine), *(Coord(c, 1, steps) for c, steps in t.fine)), t.axes[k].start)}
+    steps = (*chunk, Coord(f"{k}_p", s.fine, s.kc if chunk else None), *(Coord(c, 1, n) for c, n in t.fine))
+    axes = {**t.axes, q: Axis((panel, Coord(t.n_v, 1, s.columns)), t.axes[q].start), k: Axis(steps, t.axes[k].start)}
     pool = tuple(i for i in t.u.dims if i in iterators_of(load) and not (s.ahead == TILES and t.own[i] in t.outer))
     source = t.unit_of(load, pool)
     copy = _Copy(t, load, pool, s.column, source if source not in (None, s.column) and (not t.fine or source == s.depth)
-                 else None, (panel.name,), axes)
+                 else None, tuple(c.name for c in (panel, *chunk)), axes)
     name = copy.write(f"{t.u.name}_right", ahead_place(t, {**t.axes, **copy.axes}, other_k), (), [])
-    loops = copy.loops(exclude=())
-    return bands((panel.name, *(c for c in loops if c != panel.name)), name)
+    loops, first = copy.loops(exclude=()), tuple(c.name for c in (panel, *chunk))
+    return bands((*first, *(c for c in loops if c not in first)), name)
+
+
+def _chunks(t: Tile, other_k: tuple[str, ...]) -> tuple[tuple[Affine, int], ...]:
+    """The dimension of what is packed ahead that counts chunks of its depth, behind whose window a chunk would be in pieces."""
+    return ((t.extent(t.s.depth), t.s.kc),) if t.s.kc and other_k else ()
 
 
 def ahead_place(t: Tile, axes: Axes, other_k: tuple[str, ...]) -> Load:
     """Where a right operand that was packed ahead stands, in the coordinates of `axes`: the tiles', or those of its copy."""
-    panel = sum((affine(c.name) for c in axes[t.own[t.s.column]].coords if c.step % t.s.columns == 0), Affine())
-    fine = t.lane_step(axes)
-    index = (*(t.offset(i, axes) for i in lead(t, other_k)), panel, *(t.offset(i, axes) for i in other_k),
-             t.offset(t.s.depth, axes) - sum(fine, Affine()), t.offset(t.s.column, axes) - panel, *fine)
+    def multiple(i: str, of: int) -> Affine:
+        return sum((affine(c.name) for c in axes[t.own[i]].coords if c.step % of == 0), Affine())
+
+    panel, fine = multiple(t.s.column, t.s.columns), t.lane_step(axes)
+    chunk = tuple(multiple(t.s.depth, step) for _, step in _chunks(t, other_k))
+    deep = t.offset(t.s.depth, axes) - sum((*chunk, *fine), Affine())
+    index = (*(t.offset(i, axes) for i in lead(t, other_k)), panel, *chunk, *(t.offset(i, axes) for i in other_k), deep,
+             t.offset(t.s.column, axes) - panel, *fine)
     return Load(t.name_beside("right"), index, t.c.rights[0].dtype)
 
 
@@ -215,6 +225,8 @@ class _Copy:
         coords = tuple(c for i in values for c in axes[p.own[i]].coords)
         coords += tuple(c for c in also if c not in coords)
         domain = p.b.domain(name, p.u, values, coords, only)
+        if self.is_apart and p.s.ahead == ALL and is_frozen(p.plan, self.load):
+            domain = of_all_calls(p.plan, self.load, domain)
         load, tests = place(self.load, values), p.b.tests(p.u, values)
         zeros = self._beyond(load, tests, axes)
         load = replace(load, guard=(*load.guard, *zeros))

@@ -24,6 +24,7 @@ from polyop.runtime.arrays import address
 from polyop.runtime.bind import Bound
 from polyop.runtime.blocks import fill
 from polyop.runtime.kernel import Kernel, Prepared, arena
+from polyop.runtime.lasting import Held
 
 LONG = object()  # this call must go the long way
 
@@ -162,6 +163,7 @@ class CallPlan:
     names     what each value is: a parameter of `op`, an output of it, or anything else
     sizes     of the call that the plan was made for
     runs      the dimensions that the kernel sees
+    held      what the kernel keeps from call to call, and has filled
     """
 
     kernel: Kernel
@@ -181,6 +183,7 @@ class CallPlan:
     names: tuple[str, ...]
     sizes: dict[str, int]
     runs: Runs
+    held: Held | None = None
 
     @property
     def has_torch(self) -> bool:
@@ -284,7 +287,7 @@ def plan(op: Op, kernel: Kernel, prepared: Prepared, bound: Bound, runs: Runs, n
                     (found[t.name] for t in op.outputs if t.name in found))
     return CallPlan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
                     tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, points >= LASTING, op,
-                    tuple(names), bound.sizes, runs)
+                    tuple(names), bound.sizes, runs, prepared.held)
 
 
 def _others(a: _Array, found: Iterable[_Array]) -> tuple[tuple[int, int, int], ...]:

@@ -28,7 +28,7 @@ def named(interface: Interface, args: tuple[Any, ...], keywords: Mapping[str, An
     given = {p.name: a for p, a in zip(plain, args, strict=False)}
     for name, value in keywords.items():
         if interface.parameter(name) is None:
-            raise refuse("E601", f"`{interface.name}` has no parameter `{name}`{_meant(name, interface)}")
+            raise refuse("E601", f"`{interface.name}` has no parameter `{name}`{meant(name, interface)}")
         if name in given:
             raise refuse("E601", f"`{name}` is given by position and by name")
         given[name] = value
@@ -42,7 +42,7 @@ def _arguments(n: int) -> str:
     return f"{n} argument{'' if n == 1 else 's'}"
 
 
-def _meant(name: str, interface: Interface) -> str:
+def meant(name: str, interface: Interface) -> str:
     close = get_close_matches(name, [p.name for p in interface.parameters], 1)
     return f"; did you mean `{close[0]}`?" if close else ""
 

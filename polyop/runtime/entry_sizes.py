@@ -18,6 +18,7 @@ from itertools import pairwise
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
+from polyop.ir.loops import FIRST
 from polyop.ir.target import PAGE
 from polyop.runtime import blocks
 from polyop.runtime.call import LASTING, CallPlan
@@ -230,7 +231,8 @@ def _row(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mapping[s
     """Sizes, and the strides of every tensor."""
     signature = plan.kernel.binary.signature
     for i, n in enumerate(signature.sizes):
-        t.store(known[n], HEAD + 2 + i)
+        if n != FIRST:  # which a plan has as it is in all calls but the first
+            t.store(known[n], HEAD + 2 + i)
     for slot, name in _by_slot(plan).items():
         shape = plan.op.tensor(name).shape
         if name in given:
@@ -319,7 +321,8 @@ def _by_slot(plan: CallPlan) -> dict[int, str]:
 def _work(t: _Text, plan: CallPlan, known: Mapping[str, str], places: Places) -> None:
     """Where work buffers begin, and how much memory they take together; as `room` of ir/module.py and `Kernel.prepare`."""
     total = "0"
-    for b, at in zip(plan.kernel.binary.signature.work, places.work, strict=True):
+    each = [b for b in plan.kernel.binary.signature.work if plan.held is None or not b.lasting]
+    for b, at in zip(each, places.work, strict=True):
         t.store(total, at + 1)
         counts = []
         for e, u in b.dims:

@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.errors import InternalError, UnsupportedError
+from polyop.ir.loops import FIRST
 from polyop.ir.module import Binary, Proof, room
 from polyop.runtime import cpu, threads
 from polyop.runtime.arrays import refuse
 from polyop.runtime.bind import Bound
+from polyop.runtime.lasting import Held, Lasting
 from polyop.runtime.outside import outside
 
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)  # ctypes lets other Python threads run during the call
@@ -54,6 +56,8 @@ class Prepared:
     pointers   where in `row` the address of each tensor stands, in the order of Signature.tensors
     work       where in `row` the address of each work buffer stands, and its distance from the arena's start
     bytes_     work memory in all
+    held       what the kernel keeps from call to call, if it does
+    first      where in `row` it says that a call has to fill that
     """
 
     kernel: Kernel
@@ -62,6 +66,8 @@ class Prepared:
     work: tuple[tuple[int, int], ...]
     bytes_: int
     pack: Any
+    held: Held | None = None
+    first: int = 0
 
     def run(self, addresses: tuple[int, ...] | list[int]) -> int:
         """Call the kernel; 0, or the number of the site that left its tensor."""
@@ -72,7 +78,12 @@ class Prepared:
             start = arena.take(self.bytes_)
             for slot, distance in self.work:
                 row[slot] = start + distance
-        return int(self.kernel.entry(self.pack(*row)))
+        if self.held is None:
+            return int(self.kernel.entry(self.pack(*row)))
+        row[self.first] = int(not self.held.is_filled)
+        status = int(self.kernel.entry(self.pack(*row)))
+        self.held.is_filled |= status == 0
+        return status
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -100,11 +111,17 @@ class Kernel:
             raise InternalError(f"load: {self.binary.name} has no code in this process")
         return self.loaded.addresses[self.binary.name]
 
-    def prepare(self, bound: Bound, count: int) -> Prepared:
-        """Everything about a call on up to `count` threads that does not depend on where its arrays lie."""
+    def prepare(self, bound: Bound, count: int, lasting: Lasting | None = None) -> Prepared:
+        """Everything about a call on up to `count` threads that does not depend on where its arrays lie.
+
+        lasting   where the operator keeps what is made of frozen inputs; without it each call makes all of that
+        """
         signature = self.binary.signature
+        kept = tuple(b for b in signature.work if b.lasting) if lasting is not None else ()
+        held = lasting.of(self, kept, bound.sizes) if lasting is not None and kept else None
         row = [threads.parallel_address() if count > 1 else 0, count]
-        row += [bound.sizes[n] for n in signature.sizes]
+        first = len(row) + signature.sizes.index(FIRST) if FIRST in signature.sizes else 0
+        row += [bound.sizes[n] if n != FIRST else int(held is None) for n in signature.sizes]
         row += [_bits(bound.scalars[n]) for n, _ in signature.scalars]
         pointers = []
         for b in signature.tensors:
@@ -112,10 +129,13 @@ class Kernel:
             row += [bound.views[b.name].address, *bound.views[b.name].strides]
         work, total = [], 0
         for b in signature.work:
+            if held is not None and b.lasting:
+                row.append(held.addresses[b.name])
+                continue
             work.append((len(row), total))
             row.append(0)
             total += room(b, bound.sizes, count)
-        return Prepared(self, tuple(row), tuple(pointers), tuple(work), total, struct.Struct(f"<{len(row)}q").pack)
+        return Prepared(self, tuple(row), tuple(pointers), tuple(work), total, struct.Struct(f"<{len(row)}q").pack, held, first)
 
     def __call__(self, bound: Bound, count: int = 1) -> Any:
         """Run on bound arguments, on up to `count` threads; the results.

@@ -36,7 +36,7 @@ TIMES = 3
 LOOKS = 4096
 """Calls that are remembered."""
 
-KEPT = ("regime", "near", "cascade", "threads")
+KEPT = ("regime", "near", "cascade", "threads", "frozen")
 """The options of a call that whatever serves for it must have, too: all others make its own kernel faster, and no more."""
 
 Key = tuple[Layout, Options]

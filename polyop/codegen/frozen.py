@@ -1,0 +1,92 @@
+"""What is made of frozen inputs alone is made in the first call only, in memory that lasts.
+
+    for k_h ..: right[k_h, .., k_v] = F[.., k_h + k_v]      becomes      if first - 1 >= 0
+    for m_c ..: .. right[k_c + k_r, .., k_v] ..                            for k_h ..: right[k_h, .., k_v] = F[.., k_h + k_v]
+                                                                         for m_c ..: .. right[k_c + k_r, .., k_v] ..
+
+`first` is an argument that is 1 in a call which finds that memory empty, and else 0. What is made so are copies of weights, and
+whatever else depends neither on other inputs, nor on scalars, nor on sizes that the frozen inputs do not have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import replace
+from itertools import groupby
+
+from polyop.ir.affine import affine, names
+from polyop.ir.expr import Expr, Load, Scalar, expr_names, is_computed, loads, walk
+from polyop.ir.loops import FIRST, Buffer, For, If, LoopNest, Node, Prefetch, Space, Store
+from polyop.ir.loops import walk as nodes
+
+
+def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
+    """`nest`, which makes in the first call what depends on the inputs `frozen` alone; itself, if there is nothing of that."""
+    buffers = {b.name: b for b in nest.buffers}
+    known = frozenset[str]().union(*(sizes_of(buffers[n]) for n in frozen if n in buffers))
+    written, read = [_written(n) for n in nest.body], [_read(n) for n in nest.body]
+    settled = {k for k, n in enumerate(nest.body) if known and _is_made_of(n, buffers, known)}
+    before: set[int] = set()
+    while settled != before:
+        before = settled
+        made = {*frozen}.union(*(written[k] for k in settled))
+        left = set[str]().union(*(w for k, w in enumerate(written) if k not in settled))
+        settled = {k for k in settled if not written[k] & left and read[k] <= made}
+    if not settled:
+        return nest
+    lasting = {s for k in settled for s in written[k] if buffers[s].space == Space.WORK}
+    body: list[Node] = []
+    for is_first, run in groupby(range(len(nest.body)), lambda k: k in settled):
+        part = tuple(nest.body[k] for k in run)
+        body += (If((affine(FIRST) - 1,), part),) if is_first else part
+    return replace(nest, sizes=(*nest.sizes, FIRST), body=tuple(body),
+                   buffers=tuple(replace(b, lasting=True) if b.name in lasting else b for b in nest.buffers))
+
+
+def sizes_of(b: Buffer) -> frozenset[str]:
+    """The sizes in the extents of a buffer."""
+    return frozenset[str]().union(*(names(e) for e, _ in b.dims))
+
+
+def _is_made_of(n: Node, buffers: dict[str, Buffer], known: frozenset[str]) -> bool:
+    """Whether `n` fills memory for all threads, going by the sizes `known` alone, and each of its positions is a formula."""
+    found: set[str] = set()
+    own: set[str] = set()
+    stored = False
+    for x in nodes((n,)):
+        match x:
+            case For():
+                own.add(x.index)
+                found |= names(x.lower) | names(x.upper)
+            case If():
+                found |= frozenset[str]().union(*map(names, x.tests))
+            case Store():
+                b = buffers[x.target.source]
+                if b.space not in (Space.WORK, Space.REG) or b.private or not sizes_of(b) <= known:
+                    return False
+                if any(_is_open(e) for tree in (x.target, x.expr) for e in walk(tree)):
+                    return False
+                found |= expr_names(x.target) | expr_names(x.expr)
+                stored = stored or b.space == Space.WORK
+            case Prefetch():
+                pass
+            case _:
+                return False
+    return stored and found <= known | own
+
+
+def _is_open(e: Expr) -> bool:
+    """Whether `e` depends on more than a call's tensors and sizes, or on data for a position."""
+    return isinstance(e, Scalar) or (isinstance(e, Load) and any(is_computed(p) for p in e.index))
+
+
+def _stores(n: Node) -> list[Store]:
+    return [s for s in nodes((n,)) if isinstance(s, Store)]
+
+
+def _written(n: Node) -> set[str]:
+    return {s.target.source for s in _stores(n)}
+
+
+def _read(n: Node) -> set[str]:
+    return {x.source for s in _stores(n) for x in loads(s.expr)} | {s.target.source for s in _stores(n) if s.reduce}

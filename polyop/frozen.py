@@ -1,0 +1,99 @@
+"""Frozen: an operator some of whose inputs are given once and for all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from polyop.artefact import Artefact
+from polyop.ir.interface import Interface
+from polyop.operator import Operator
+from polyop.runtime import arrays, choose
+from polyop.runtime.arrays import refuse
+
+
+class Frozen:
+    """What `Operator.freeze` returns: it is called with all other arguments, by position in their order, or by name."""
+
+    def __init__(self, operator: Operator, given: Mapping[str, Any]) -> None:
+        self.operator = operator
+        self.given = {n: _array(operator.interface, n, v) for n, v in given.items()}
+        interface = operator.interface
+        self._inner = operator.with_frozen(tuple(p.name_in_op for p in interface.parameters if p.name in self.given))
+        self._plain = tuple(p.name for p in interface.parameters if not p.by_name)
+        self._ways: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self.__name__ = interface.name
+        self.__doc__ = interface.docstring
+
+    def __repr__(self) -> str:
+        return f"<polyop {self.operator.interface} with {', '.join(self.given)} frozen>"
+
+    def __deepcopy__(self, _: Any) -> Frozen:
+        return self  # as an operator does
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Frozen, (self.operator, self.given)
+
+    def __call__(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
+        """Run on the other arguments.
+
+        Raises  CallError, if they do not fit.
+        """
+        both = keywords.keys() & self.given.keys()
+        if both:
+            raise refuse("E601", f"`{min(both)}` of `{self.__name__}` is frozen, and given again",
+                         "freeze the operator anew for another value")
+        way = self._ways.get(len(args))
+        if way is None:
+            way = self._ways[len(args)] = self._way(len(args))
+        places, rest = way
+        return self._inner(*[args[p] if type(p) is int else p[0] for p in places], out=out, **rest, **keywords)
+
+    def freeze(self, **given: Any) -> Frozen:
+        """The same with more inputs frozen, or with others in the place of some."""
+        return Frozen(self.operator, {**self.given, **given})
+
+    def compile(self, target: str | None = None, **how: Any) -> Artefact:
+        """As `Operator.compile`: the kernel for calls of it."""
+        return self._inner.compile(target, **how)
+
+    @property
+    def bytes_(self) -> int:
+        """How much memory holds what was made of the frozen inputs so far."""
+        return self._inner.kept_bytes
+
+    def _way(self, count: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """How `count` arguments by position become the operator's: where each is among them, or a frozen array; and the rest."""
+        others = [n for n in self._plain if n not in self.given]
+        if count > len(others):
+            takes = f"{len(others)} argument{'' if len(others) == 1 else 's'}"
+            raise refuse("E601", f"`{self.__name__}` with {', '.join(self.given)} frozen takes {takes} by position, got {count}")
+        places: list[Any] = []
+        taken = 0
+        for n in self._plain:
+            if n in self.given:
+                places.append((self.given[n],))
+            elif taken < count:
+                places.append(taken)
+                taken += 1
+            else:
+                break
+        by_position = self._plain[:len(places)]
+        return tuple(places), {n: v for n, v in self.given.items() if n not in by_position}
+
+
+def _array(interface: Interface, name: str, value: Any) -> Any:
+    """What an input is frozen as.
+
+    Raises  CallError, if it is no input that keeps its values, or `value` no array.
+    """
+    p = interface.parameter(name)
+    if p is None or p.kind != "tensor":
+        what = f"no input `{name}`{choose.meant(name, interface)}" if p is None else f"`{name}`, which is no array"
+        raise refuse("E601", f"`{interface.name}` has {what}, so it cannot be frozen")
+    if p.inout:
+        raise refuse("E601", f"`{interface.name}` changes `{name}` in place, so it cannot be frozen")
+    if arrays.is_torch(value):
+        value = value.detach()  # no gradient goes through what is frozen
+    arrays.view(value, name, None)
+    return value
