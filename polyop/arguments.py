@@ -64,4 +64,11 @@ class Arguments:
             known.add(k)
         if not self._required <= known:
             return None
-        return itemgetter(*places) if len(places) > 1 else lambda pool: (pool[places[0]],)
+        return picks(tuple(places))
+
+
+def picks(places: tuple[int, ...]) -> Pick:
+    """What takes the values at these places out of others, as a tuple."""
+    if len(places) > 1:
+        return itemgetter(*places)
+    return (lambda pool: (pool[places[0]],)) if places else (lambda pool: ())

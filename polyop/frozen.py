@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import takewhile
 from typing import Any
 
+from polyop.arguments import Pick, picks
 from polyop.artefact import Artefact
 from polyop.ir.interface import Interface
 from polyop.operator import Operator
@@ -21,7 +23,8 @@ class Frozen:
         interface = operator.interface
         self._inner = operator.with_frozen(tuple(p.name_in_op for p in interface.parameters if p.name in self.given))
         self._plain = tuple(p.name for p in interface.parameters if not p.by_name)
-        self._ways: dict[int, tuple[tuple[Any, ...], dict[str, Any]]] = {}
+        self._frozen = tuple(self.given.values())
+        self._ways: dict[int, tuple[Pick, dict[str, Any]]] = {}
         self.__name__ = interface.name
         self.__doc__ = interface.docstring
 
@@ -34,20 +37,19 @@ class Frozen:
     def __reduce__(self) -> tuple[Any, ...]:
         return Frozen, (self.operator, self.given)
 
-    def __call__(self, /, *args: Any, out: Any = None, **keywords: Any) -> Any:
-        """Run on the other arguments.
+    def __call__(self, /, *args: Any, **keywords: Any) -> Any:
+        """Run on the other arguments; `out` as of any operator.
 
         Raises  CallError, if they do not fit.
         """
-        both = keywords.keys() & self.given.keys()
-        if both:
-            raise refuse("E601", f"`{min(both)}` of `{self.__name__}` is frozen, and given again",
+        if keywords and keywords.keys() & self.given.keys():
+            raise refuse("E601", f"`{min(keywords.keys() & self.given.keys())}` of `{self.__name__}` is frozen, and given again",
                          "freeze the operator anew for another value")
         way = self._ways.get(len(args))
         if way is None:
             way = self._ways[len(args)] = self._way(len(args))
-        places, rest = way
-        return self._inner(*[args[p] if type(p) is int else p[0] for p in places], out=out, **rest, **keywords)
+        pick, rest = way
+        return self._inner(*pick((*args, *self._frozen)), **({**rest, **keywords} if rest else keywords))
 
     def freeze(self, **given: Any) -> Frozen:
         """The same with more inputs frozen, or with others in the place of some."""
@@ -62,24 +64,16 @@ class Frozen:
         """How much memory holds what was made of the frozen inputs so far."""
         return self._inner.kept_bytes
 
-    def _way(self, count: int) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """How `count` arguments by position become the operator's: where each is among them, or a frozen array; and the rest."""
+    def _way(self, count: int) -> tuple[Pick, dict[str, Any]]:
+        """How `count` arguments by position become the operator's: what takes these out of them and the frozen ones; the rest."""
         others = [n for n in self._plain if n not in self.given]
         if count > len(others):
             takes = f"{len(others)} argument{'' if len(others) == 1 else 's'}"
             raise refuse("E601", f"`{self.__name__}` with {', '.join(self.given)} frozen takes {takes} by position, got {count}")
-        places: list[Any] = []
-        taken = 0
-        for n in self._plain:
-            if n in self.given:
-                places.append((self.given[n],))
-            elif taken < count:
-                places.append(taken)
-                taken += 1
-            else:
-                break
-        by_position = self._plain[:len(places)]
-        return tuple(places), {n: v for n, v in self.given.items() if n not in by_position}
+        pool = [*others[:count], *self.given]
+        known = frozenset(pool)
+        by_position = tuple(takewhile(lambda n: n in known, self._plain))
+        return picks(tuple(map(pool.index, by_position))), {n: v for n, v in self.given.items() if n not in by_position}
 
 
 def _array(interface: Interface, name: str, value: Any) -> Any:

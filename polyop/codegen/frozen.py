@@ -23,9 +23,12 @@ from polyop.ir.loops import walk as nodes
 def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
     """`nest`, which makes in the first call what depends on the inputs `frozen` alone; itself, if there is nothing of that."""
     buffers = {b.name: b for b in nest.buffers}
-    known = frozenset[str]().union(*(sizes_of(buffers[n]) for n in frozen if n in buffers))
+    given = [buffers[n] for n in frozen if n in buffers]
+    if not given:
+        return nest
+    known = frozenset[str]().union(*map(sizes_of, given))
     written, read = [_written(n) for n in nest.body], [_read(n) for n in nest.body]
-    settled = {k for k, n in enumerate(nest.body) if known and _is_made_of(n, buffers, known)}
+    settled = {k for k, n in enumerate(nest.body) if _is_made_of(n, buffers, known)}
     before: set[int] = set()
     while settled != before:
         before = settled

@@ -174,7 +174,7 @@ def network(found: Clustering, form: str = "tuple", options: Options | None = No
     runner   what makes a merged Op callable; the compiler if it is not given
     """
     g = found.graph
-    make = runner or (lambda op: operator(op, options, target))
+    make = runner or (lambda op: operator(op, options, target, tuple(t.name for t in op.inputs if t.name in g.constants)))
     steps = tuple(_step(g, found, c, make) for c in found.clusters)
     lives: dict[str, tuple[int, int]] = {}
     for k, s in enumerate(steps):
@@ -207,12 +207,13 @@ def _names(tensors: tuple[Tensor, ...]) -> tuple[str, ...]:
     return tuple(t.name for t in tensors)
 
 
-def operator(op: Op, options: Options | None = None, target: str = "x86") -> Operator:
-    """An Op as something to call."""
+def operator(op: Op, options: Options | None = None, target: str = "x86", frozen: tuple[str, ...] = ()) -> Operator:
+    """An Op as something to call, with the same arrays for the inputs `frozen` in all calls."""
     parameters = [Parameter(t.name, "tensor", t.dtype.name, tuple(map(str, t.shape)), doc=t.doc) for t in op.inputs]
     parameters += [Parameter(p.name, "int" if p.is_size else "scalar", p.dtype.name) for p in op.params]
     results = tuple(Parameter(t.name, "tensor", t.dtype.name, tuple(map(str, t.shape))) for t in op.outputs)
 
     def instantiate(_: Choice) -> Op:
         return op
-    return Operator(Interface(op.name, tuple(parameters), results), instantiate, compiled, options, target)
+    made = Operator(Interface(op.name, tuple(parameters), results), instantiate, compiled, options, target)
+    return made.with_frozen(frozen) if frozen else made

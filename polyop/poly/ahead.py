@@ -25,18 +25,25 @@ def is_plain(load: Load) -> bool:
     return not any(is_computed(p) for p in load.index) and not load.guard
 
 
-def is_frozen(plan: Plan, load: Load) -> bool:
-    """Whether `load` is the same in every call, so that one copy serves them all."""
-    return load.source in plan.options.frozen and is_plain(load)
+def is_frozen(plan: Plan, u: Stmt, load: Load) -> bool:
+    """Whether `load` of `u` is the same in every call, of as many elements, so that one copy serves them all."""
+    used = frozenset[str]().union(*(names(p) for p in load.index if isinstance(p, Affine)))
+    extents = (names(plan.extent(u, i)) for i in u.dims if i in used)
+    return load.source in plan.options.frozen and is_plain(load) and frozenset[str]().union(*extents) <= _sizes(plan, load)
 
 
 def of_all_calls(plan: Plan, load: Load, domain: isl.Set) -> isl.Set:
     """{ x : x in `domain` for some of the sizes that the tensor of `load` does not have }: all of a frozen one is copied."""
-    own = frozenset[str]().union(*(names(e) for e in plan.scop.op.tensor(load.source).shape))
+    own = _sizes(plan, load)
     for at in reversed(range(domain.dim(isl.dim_type.param))):
         if domain.get_dim_name(isl.dim_type.param, at) not in own:
             domain = domain.project_out(isl.dim_type.param, at, 1)
     return domain
+
+
+def _sizes(plan: Plan, load: Load) -> frozenset[str]:
+    """Those in the shape of the tensor of `load`."""
+    return frozenset[str]().union(*(names(e) for e in plan.scop.op.tensor(load.source).shape))
 
 
 def is_settled(plan: Plan, u: Stmt, load: Load, outer: Axes) -> bool:

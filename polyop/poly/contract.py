@@ -120,7 +120,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         return ()
     if not by_dots and _has_few_rows(x):
         return (few_rows(x),)
-    ahead = settled or (whole and is_frozen(plan, x.right))
+    ahead = settled or (whole and is_frozen(plan, c.update, x.right))
     if settled and all(x.few(i, ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
         return (few_again(plan, c, x.row, x.depth, x.few(x.row, 0)),)
     return blocked(x, of_dots(x, tile, tile.dot) if tile.dot else tile, ahead, outer)

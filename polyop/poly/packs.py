@@ -130,8 +130,9 @@ def pack_ahead(t: Tile, other_k: tuple[str, ...]) -> Bands:
     q, k = t.own[s.column], t.own[s.depth]
     fine = tuple((affine(steps), 1) for _, steps in t.fine)
     chunks = _chunks(t, other_k)
+    deep = t.deep((), s.fine) if chunks else ((t.extent(s.depth), s.fine),)
     dims = (*((t.extent(i), 1) for i in lead(t, other_k)), (t.extent(s.column), s.columns), *chunks,
-            *((t.extent(i), 1) for i in other_k), *t.deep((), s.fine), (affine(s.columns), 1), *fine)
+            *((t.extent(i), 1) for i in other_k), *deep, (affine(s.columns), 1), *fine)
     private = s.ahead == TILES and bool(t.outer)  # else the threads share the tiles, or what is around them
     pad = 1 if fine else s.columns
     t.b.buffer(Buffer(t.name_beside("right"), load.dtype, dims, Space.WORK, pad=pad, private=private))
@@ -225,7 +226,7 @@ class _Copy:
         coords = tuple(c for i in values for c in axes[p.own[i]].coords)
         coords += tuple(c for c in also if c not in coords)
         domain = p.b.domain(name, p.u, values, coords, only)
-        if self.is_apart and p.s.ahead == ALL and is_frozen(p.plan, self.load):
+        if self.is_apart and p.s.ahead == ALL and is_frozen(p.plan, p.u, self.load):
             domain = of_all_calls(p.plan, self.load, domain)
         load, tests = place(self.load, values), p.b.tests(p.u, values)
         zeros = self._beyond(load, tests, axes)

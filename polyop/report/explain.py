@@ -52,6 +52,7 @@ def explain(made: Explained, sizes: Mapping[str, int] | None = None) -> str:
         ("strategies", [n for n in made.notes if _is_choice(n)]),
         ("loops", list(_loops(made))),
         ("temporaries", list(_temporaries(made))),
+        ("made of frozen inputs in the first call, and kept", list(_lasting(made.binary))),
         ("binary", list(_binary(made.binary))),
         ("proofs", list(_proofs(made.proofs))),
     )
@@ -77,6 +78,12 @@ def _operator(made: Explained) -> Iterator[str]:
         yield f"no unit stride in {', '.join(free)}"
     yield "a kernel of their own, when they first come, get calls with another dtype, const or order of strides, and calls"
     yield from (f"  {kind}" for kind in (kinds(op) if made.target.family == "x86" else kinds_on_gpus(op)))
+
+
+def _lasting(binary: Binary | None) -> Iterator[str]:
+    """The memory of a kernel that lasts from call to call."""
+    yield from (f"{b.name}: {b.dtype}[{', '.join(str(e) for e, _ in b.dims)}]" for b in binary.signature.work
+                if b.lasting) if binary else ()
 
 
 def _binary(binary: Binary | None) -> Iterator[str]:

@@ -1,0 +1,116 @@
+"""The proof that calls may leave out what the first one has made of frozen inputs, and nests that it must not accept."""
+
+from dataclasses import replace
+
+import pytest
+
+import polyop
+from polyop.codegen.frozen import once
+from polyop.ir.dtypes import F32
+from polyop.ir.expr import Affine, Scalar, affine, map_loads
+from polyop.ir.loops import FIRST, Barrier, For, If, Kind, Space, Store, rebuild, walk
+from polyop.ir.options import Options
+from polyop.poly.verify.frozen import lasts
+
+TEXT = "op matmul(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
+
+
+@pytest.fixture(scope="module")
+def nests():
+    """(what all calls do, what is emitted) of a product whose right operand is frozen."""
+    from polyop.compiler import compile_op
+    from polyop.runtime import cpu
+    from polyop.runtime.layout import contiguous
+
+    operator = polyop.op(TEXT)
+    op = operator._op(operator.choice())
+    after = compile_op(op, contiguous(op, ()), cpu.resolve("x86:x86-64-v3"), Options(frozen=("B",))).final
+    first, = (n for n in after.body if isinstance(n, If) and n.tests == (affine(FIRST) - 1,))
+    body = tuple(x for n in after.body for x in (n.then if n is first else (n,)))
+    buffers = tuple(replace(b, lasting=False) for b in after.buffers)
+    return replace(after, sizes=after.sizes[:-1], body=body, buffers=buffers), after
+
+
+def within(nest, f):
+    """`nest` with `f` of each node in the first call's part."""
+    def deep(n):
+        return f(rebuild(n, lambda inner: tuple(map(deep, inner))))
+    return replace(nest, body=tuple(
+        replace(n, then=tuple(map(deep, n.then))) if isinstance(n, If) and n.tests == (affine(FIRST) - 1,) else n
+        for n in nest.body))
+
+
+def beside(before, after):
+    """What all calls would do, if it were what `after` does."""
+    body = tuple(x for n in after.body for x in (n.then if isinstance(n, If) and n.tests == (affine(FIRST) - 1,) else (n,)))
+    return replace(before, body=body)
+
+
+def of_store(f):
+    return lambda n: f(n) if isinstance(n, Store) else n
+
+
+def test_a_copy_of_all_of_a_frozen_operand_lasts(nests):
+    before, after = nests
+    assert once(before, ("B",)) == after
+    assert lasts(before, after, ("B",)).holds
+    assert once(before, ()) is before and once(before, ("A",)) is before
+    kept, = (b for b in after.buffers if b.lasting)
+    assert kept.space == Space.WORK and not kept.private
+
+
+@pytest.mark.parametrize("change, says", [
+    (of_store(lambda n: replace(n, expr=map_loads(n.expr, lambda x: replace(x, source="A")))), "what is not frozen"),
+    (of_store(lambda n: replace(n, target=replace(n.target, source="C"))), "what is not frozen"),
+    (of_store(lambda n: replace(n, expr=Scalar("scale", F32))), "depends on data"),
+    (of_store(lambda n: replace(n, expr=map_loads(n.expr, lambda x: replace(x, index=(x, *x.index[1:]))))), "depends on data"),
+    (of_store(lambda n: replace(n, target=replace(n.target, index=(affine("M"), *n.target.index[1:])))), "other sizes"),
+    (lambda n: replace(n, upper=affine("M")) if isinstance(n, For) and n.kind == Kind.SERIAL else n, "M decides"),
+    (lambda n: If((affine("M") - 3,), (n,)) if isinstance(n, Store) else n, "M decides"),
+    (lambda n: replace(n, body=(*n.body, Barrier("none"))) if isinstance(n, For) and n.kind == Kind.SERIAL else n, "Barrier"),
+])
+def test_what_depends_on_more_than_frozen_inputs_is_refused(nests, change, says):
+    before, after = nests
+    changed = within(after, change)
+    assert changed != after
+    proof = lasts(beside(before, changed), changed, ("B",))
+    assert not proof.holds and says in proof.witness
+
+
+def test_memory_that_others_write_is_refused(nests):
+    before, after = nests
+    kept, = (b.name for b in after.buffers if b.lasting)
+    store = next(n for n in walk(after.body) if isinstance(n, Store) and n.target.source == kept)
+    changed = replace(after, body=(*after.body, replace(store, target=replace(store.target, index=(Affine(),) * 3))))
+    proof = lasts(beside(before, changed), changed, ("B",))
+    assert not proof.holds and "is written in all calls" in proof.witness
+
+
+@pytest.mark.parametrize("change, says", [
+    (lambda b: replace(b, private=True), "other memory in each call"),
+    (lambda b: replace(b, dims=((affine("M"), 1), *b.dims[1:])), "other memory in each call"),
+])
+def test_memory_that_is_not_the_same_in_all_calls_is_refused(nests, change, says):
+    before, after = nests
+    changed = replace(after, buffers=tuple(change(b) if b.lasting else b for b in after.buffers))
+    same = replace(before, buffers=tuple(replace(b, lasting=False) for b in changed.buffers))
+    proof = lasts(same, changed, ("B",))
+    assert not proof.holds and says in proof.witness
+
+
+def test_what_is_left_out_of_all_calls_is_refused(nests):
+    before, after = nests
+    proof = lasts(before, replace(after, body=after.body[1:]), ("B",))
+    assert not proof.holds and "other loops" in proof.witness
+    assert not lasts(before, replace(after, sizes=before.sizes), ("B",)).holds
+    assert not lasts(before, after, ("A",)).holds
+
+
+def test_a_copy_of_blocks_is_made_in_all_calls():
+    """It depends on the loops around it; only what stands before all loops is left out."""
+    made = polyop.op(TEXT)
+    plain = made.compile(target="x86:x86-64-v3")
+    assert not any(b.lasting for b in plain.binary.signature.work)
+    one = made.compile(target="x86:x86-64-v3", options=Options(frozen=("B",)))
+    assert [b.lasting for b in one.binary.signature.work].count(True) == 1
+    assert FIRST in one.binary.signature.sizes and FIRST not in plain.binary.signature.sizes

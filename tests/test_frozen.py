@@ -1,0 +1,203 @@
+"""Operators with inputs that are given once: they compute the same, and what is made of these inputs is made once."""
+
+import copy
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop import formed, graph, operator
+from polyop.ir.errors import CallError
+from polyop.runtime import threads
+from tests.library.case import check
+from tests.library.catalog import CASES, IDS, accuracy
+
+MATMUL = polyop.op("op matmul(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }")
+TURNED = polyop.op("op turned(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }")
+PICKED = polyop.op("""op picked(ids: i64[M], A: f32[V, K], B: f32[K, N]) -> (C: f32[M, N]) {
+    C[m, n] += A[ids[m], k] * B[k, n]
+}""")
+UPDATE = polyop.op("op update(inout C: f32[M, N], A: f32[M, K], B: f32[K, N]) { C[m, n] += A[m, k] * B[k, n] }")
+SEVERAL = [(name, case) for name, case in CASES if len(case.inputs) > 1]
+NAMES = [i for i, (_, case) in zip(IDS, CASES, strict=True) if len(case.inputs) > 1]
+
+
+def numbers(*shape, seed=0):
+    return np.random.default_rng(seed).integers(-4, 5, shape).astype(np.float32)
+
+
+@pytest.mark.parametrize(("name", "case"), SEVERAL, ids=NAMES)
+def test_every_operator_of_the_library_computes_the_same_with_its_last_inputs_frozen(name, case):
+    op, dtype, sizes = polyop.load(name)[case.op], case.dtypes[0], case.sizes[-1]
+    arrays, keywords = case.arguments(dtype, sizes), case.keywords(sizes)
+    pairs = [(p, a) for p, a in zip(op.interface.tensors, arrays, strict=True)]
+    frozen = {p.name: a for p, a in pairs[1:] if not p.inout}
+    if not frozen:
+        pytest.skip("it changes all inputs but the first in place")
+    layer, want = op.freeze(**frozen), case.expected(arrays, sizes)
+    for _ in range(2):
+        got = layer(**{p.name: a.copy() for p, a in pairs if p.name not in frozen}, **keywords)
+        check(case, accuracy(dtype), sizes, got, want)
+
+
+@pytest.mark.parametrize("op, shape", [(MATMUL, (129, 49)), (TURNED, (49, 129))])
+def test_what_is_made_of_a_frozen_input_is_made_in_the_first_call(op, shape):
+    b = numbers(*shape)
+    layer, a = op.freeze(B=b), numbers(33, 129, seed=1)
+    want = op(a, b)
+    assert layer.bytes_ == 0
+    assert (layer(a) == want).all()
+    kept = layer.bytes_
+    assert kept > b.nbytes
+    b[:] = 0  # nobody may do that; it shows that the copy is read
+    for rows in (33, 33, 34, 50, 33):
+        assert (layer(np.resize(a, (rows, 129)))[:33] == want).all()
+    assert layer.bytes_ == kept
+
+
+@pytest.mark.parametrize("count", [1, 3])
+@pytest.mark.parametrize("turned", [False, True])
+@pytest.mark.parametrize("columns, depth", [(1, 257), (2, 31), (23, 256), (24, 1), (25, 513), (47, 2), (48, 255), (49, 511)])
+def test_rows_change_from_call_to_call(columns, depth, turned, count):
+    b, op = numbers(columns, depth), TURNED if turned else MATMUL
+    layer = op.freeze(B=b if turned else np.ascontiguousarray(b.T))
+    before = polyop.get_num_threads()
+    polyop.set_num_threads(count)
+    try:
+        for m in (9, 0, 31, 1, 5, 47, 13, 9):
+            a = numbers(m, depth, seed=m)
+            assert (layer(a) == a @ b.T).all()
+            out = np.full((m, columns), np.nan, np.float32)
+            assert layer(a, out=out) is out and (out == a @ b.T).all()
+    finally:
+        polyop.set_num_threads(before)
+
+
+@pytest.fixture
+def three(monkeypatch):
+    before = polyop.get_num_threads()
+    monkeypatch.setattr(operator, "SERIAL", 1)
+    monkeypatch.setattr(formed, "SERIAL", 1)
+    polyop.set_num_threads(3)
+    least = threads.share_from(0, 0)
+    yield
+    threads.share_from(*least)
+    polyop.set_num_threads(before)
+
+
+def test_threads_share_the_copy(three):
+    f = numbers(3, 3, 20, 50)
+    x, conv = numbers(2, 9, 10, 20, seed=1), polyop.library("conv2d_nhwc")
+    layer = conv.freeze(F=f)
+    want = conv(x, f, pad=1)
+    for _ in range(3):
+        assert (layer(x, pad=1) == want).all()
+    assert layer.bytes_ >= f.nbytes
+    other = numbers(1, 30, 31, 20, seed=2)
+    assert (layer(other, pad=1) == conv(other, f, pad=1)).all()
+
+
+def test_calls_that_come_first_at_the_same_time_all_return_the_product():
+    b, a = numbers(300, 100), numbers(40, 300, seed=1)
+    want = a @ b
+    for _ in range(5):
+        layer, found, gate = MATMUL.freeze(B=b), [], threading.Barrier(4)
+
+        def one(layer=layer, found=found, gate=gate):
+            gate.wait()
+            found.append(layer(a))
+        many = [threading.Thread(target=one) for _ in range(4)]
+        for t in many:
+            t.start()
+        for t in many:
+            t.join()
+        assert len(found) == 4 and all((c == want).all() for c in found)
+
+
+def test_a_first_call_that_fails_leaves_the_next_one_right():
+    b, table = numbers(60, 50), numbers(7, 60, seed=1)
+    layer = PICKED.freeze(A=table, B=b)
+    with pytest.raises(CallError):
+        layer(np.array([1, 2, 7, 0, 1, 1, 1, 1, 1, 1]))
+    ids = np.arange(20) % 7
+    for _ in range(2):
+        assert (layer(ids) == table[ids] @ b).all()
+
+
+def test_a_call_that_updates_does_it_once():
+    a, b = numbers(12, 30), numbers(30, 40, seed=1)
+    layer = UPDATE.freeze(B=b)
+    for _ in range(3):
+        c = numbers(12, 40, seed=2)
+        want = c + a @ b
+        layer(c, a)
+        assert (c == want).all()
+
+
+def test_arguments_keep_their_order_and_their_names():
+    a, b, c = numbers(12, 30), numbers(30, 40, seed=1), numbers(12, 40, seed=2)
+    layer, want = UPDATE.freeze(A=a), c + a @ b
+    for call in (lambda x: layer(x, b), lambda x: layer(C=x, B=b), lambda x: layer(x, B=b)):
+        x = c.copy()
+        call(x)
+        assert (x == want).all()
+    whole = MATMUL.freeze(A=a, B=b)
+    assert (whole() == a @ b).all() and (MATMUL.freeze(A=a)(b) == a @ b).all()
+    assert (MATMUL.freeze(A=c).freeze(A=a)(b) == a @ b).all() and (MATMUL.freeze(A=a).freeze(B=b)() == a @ b).all()
+
+
+@pytest.mark.parametrize("wrong, text", [
+    (lambda b: MATMUL.freeze(D=b), "`matmul` has no input `D`, so it cannot be frozen"),
+    (lambda b: MATMUL.freeze(B=[[1.0]]), "`B` is a list"),
+    (lambda b: UPDATE.freeze(C=b), "`update` changes `C` in place, so it cannot be frozen"),
+    (lambda b: polyop.library("conv2d").freeze(stride=b), "`conv2d` has `stride`, which is no array, so it cannot be frozen"),
+    (lambda b: MATMUL.freeze(B=b)(b, b), "`matmul` with B frozen takes 1 argument by position, got 2"),
+    (lambda b: MATMUL.freeze(B=b)(b, B=b), "`B` of `matmul` is frozen, and given again"),
+    (lambda b: MATMUL.freeze(B=b)(), "`matmul` is called without `A`"),
+    (lambda b: MATMUL.freeze(B=b)(b, C=b), "`matmul` has no parameter `C`"),
+    (lambda b: MATMUL.freeze(B=b)(b[:, :3]), "E60"),
+    (lambda b: MATMUL.freeze(B=b.astype(np.float64))(b), "`B` is f32, got"),
+])
+def test_what_does_not_fit_is_refused(wrong, text):
+    with pytest.raises(CallError) as error:
+        wrong(numbers(8, 8))
+    assert text in str(error.value)
+
+
+def test_a_frozen_operator_can_be_copied_and_pickled():
+    a, b = numbers(20, 30), numbers(30, 40, seed=1)
+    layer = MATMUL.freeze(B=b)
+    again = pickle.loads(pickle.dumps(layer))
+    assert (again(a) == a @ b).all() and copy.deepcopy(layer) is layer
+    assert repr(layer).endswith("with B frozen>")
+
+
+def test_constants_of_a_graph_are_frozen():
+    b, bias = numbers(64, 50), numbers(50, seed=3)
+    add = polyop.op("op add(X: f32[M, N], b: f32[N]) -> (Y: f32[M, N]) { Y[m, n] = X[m, n] + b[n] }")
+    x = graph.input("x", graph.f32["M", 64])
+    made = graph.build(add(MATMUL(x, b), bias)).compile()
+    a = numbers(20, 64, seed=1)
+    for rows in (20, 20, 7):
+        assert (made({"x": a[:rows]}) == a[:rows] @ b + bias).all()
+    assert sum(s.run.kept_bytes for s in made.steps) >= b.nbytes
+    layer = MATMUL.freeze(B=b)
+    assert (graph.build(layer(x)).compile()({"x": a}) == a @ b).all()
+
+
+def test_weights_of_torch_need_no_gradient():
+    torch = pytest.importorskip("torch")
+    w = torch.nn.Parameter(torch.tensor(numbers(40, 30)))
+    layer, x = TURNED.freeze(B=w), torch.tensor(numbers(20, 30, seed=1))
+    for _ in range(3):
+        got = layer(x)
+        assert isinstance(got, torch.Tensor) and (got == x @ w.T).all()
+
+
+def test_explain_says_what_is_kept():
+    made = MATMUL.freeze(B=numbers(64, 50)).compile()
+    assert "in the first call" in made.explain()
+    assert any("first call alone" in p.claim for p in made.proofs)
+    assert "first call" not in MATMUL.compile().explain()
