@@ -130,6 +130,9 @@ def bind(case: Case) -> Bound:
     first = [p.name for p in run.interface.parameters[: len(tensors)]] == tensors
 
     def ours(arrays: tuple[Array, ...]) -> Callable[[], Any]:
+        if case.frozen:
+            held = run.freeze(**{tensors[k]: arrays[k] for k in case.frozen})
+            return partial(held, **{n: x for n, x in zip(tensors, arrays, strict=True) if n not in held.given}, **rest)
         return partial(run, *arrays, **rest) if first else partial(run, **dict(zip(tensors, arrays, strict=True)), **rest)
     return Bound(case, call, turns, tuple(ours(x) for x in turns), itertools.cycle(range(count)))
 

@@ -155,10 +155,12 @@ def _onnx(case: Case, inputs: Sequence[Array], threads: int) -> Function:
     node = case.onnx or Node("Einsum", (("equation", case.einsum),))
     names = [f"x{k}" for k in range(len(inputs))]
     fixed = [onnx.numpy_helper.from_array(np.asarray(x), f"c{k}") for k, x in enumerate(node.constants)]
+    weights = [onnx.numpy_helper.from_array(inputs[k], names[k]) for k in case.frozen]
+    given = [n for k, n in enumerate(names) if k not in case.frozen]
     values = [h.make_tensor_value_info(n, h.np_dtype_to_tensor_dtype(x.dtype), x.shape)
-              for n, x in zip(names, inputs, strict=True)]
+              for n, x in zip(names, inputs, strict=True) if n in given]
     made = h.make_node(node.op, [*names, *(c.name for c in fixed)], ["y"], **dict(node.attributes))
-    graph = h.make_graph([made], "case", values, [onnx.ValueInfoProto(name="y")], fixed)
+    graph = h.make_graph([made], "case", values, [onnx.ValueInfoProto(name="y")], fixed + weights)
     model = h.make_model(graph, opset_imports=[h.make_opsetid("", 20)], ir_version=9)
     settings = runtime.SessionOptions()
     settings.intra_op_num_threads, settings.inter_op_num_threads, settings.log_severity_level = threads, 1, 4
@@ -166,7 +168,7 @@ def _onnx(case: Case, inputs: Sequence[Array], threads: int) -> Function:
         session = runtime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime raises types of its own for what it has no kernel for
         raise UnsupportedError(str(error).splitlines()[0]) from error
-    return lambda *arrays: session.run(["y"], dict(zip(names, arrays, strict=True)))[0]
+    return lambda *arrays: session.run(["y"], {n: x for n, x in zip(names, arrays, strict=True) if n in given})[0]
 
 
 def _nothing(threads: int) -> None:

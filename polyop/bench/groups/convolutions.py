@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 from polyop.bench.case import Case, Node, library, text
@@ -55,6 +56,38 @@ def conv() -> Iterator[Case]:
         for b in (1, 8) if number % 2 == 0 else (1,):
             yield nchw("conv", b, *shape, quick=shape in QUICK and b == 1)
             yield nhwc("conv", b, *shape, quick=shape in QUICK and b == 1)
+
+
+def frozen_conv(layout: str, c: int, k: int, h: int, r: int, s: int, quick: bool) -> Case:
+    """Of one image, with weights that all have in their own layout, as PyTorch's inductor asks for when a model is frozen."""
+    pad, kept, last = r // 2, list[Any](), layout == "nhwc"
+
+    def torch(t: Any, x: Any, f: Any) -> Any:
+        x, how = x.permute(0, 3, 1, 2) if last else x, ([pad] * 2, [s] * 2, [1] * 2, 1)
+        if not kept:
+            f = f.permute(3, 2, 0, 1).contiguous() if last else f
+            kept.append(t.ops.mkldnn._reorder_convolution_weight(f, *how, x.shape))
+        y = t.ops.mkldnn._convolution_pointwise(x, kept[0], None, *how, "none", [], "")
+        return y.permute(0, 2, 3, 1) if last else y
+    made = nhwc("frozen", 1, c, k, h, r, s, quick) if last else nchw("frozen", 1, c, k, h, r, s, quick)
+    return replace(made, torch=torch, frozen=(1,))
+
+
+def frozen() -> Iterator[Case]:
+    """Layers whose weights stay: brought into the order of the kernels once, which nobody is timed for."""
+    for shape in RESNET50:
+        for layout in ("nchw", "nhwc"):
+            yield frozen_conv(layout, *shape, quick=shape == (256, 256, 14, 3, 1))
+    for m, n, k in ((4, 4096, 4096), (16, 4096, 4096), (32, 4096, 4096), (64, 4096, 4096), (16, 1024, 1024), (128, 768, 768),
+                    (128, 3072, 768), (128, 768, 3072), (512, 1024, 1024), (1024, 2304, 768)):
+        packed = list[Any]()
+
+        def linear(t: Any, x: Any, w: Any, m: int = m, packed: list[Any] = packed) -> Any:
+            if not packed:
+                packed.append(t.ops.mkl._mkl_reorder_linear_weight(w.to_mkldnn(), m))
+            return t.ops.mkl._mkl_linear(x, packed[0], w, None, m)
+        yield Case("frozen", f"linear {m}x{n}x{k}", *library("matmul_nt"), {"M": m, "N": n, "K": k}, torch=linear, frozen=(1,),
+                   onnx=Node("Gemm", (("transB", 1),)), quick=m == 16 and n == 1024)
 
 
 def odd_conv() -> Iterator[Case]:
