@@ -84,7 +84,7 @@ def frozen() -> Iterator[Case]:
 
         def linear(t: Any, x: Any, w: Any, m: int = m, packed: list[Any] = packed) -> Any:
             if not packed:
-                packed.append(t.ops.mkl._mkl_reorder_linear_weight(w.to_mkldnn(), m))
+                packed.append(t.ops.mkl._mkl_reorder_linear_weight(w, m))
             return t.ops.mkl._mkl_linear(x, packed[0], w, None, m)
         yield Case("frozen", f"linear {m}x{n}x{k}", *library("matmul_nt"), {"M": m, "N": n, "K": k}, torch=linear, frozen=(1,),
                    onnx=Node("Gemm", (("transB", 1),)), quick=m == 16 and n == 1024)
