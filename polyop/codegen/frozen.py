@@ -21,11 +21,11 @@ from polyop.ir.loops import walk as nodes
 
 
 def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
-    """`nest`, which makes in the first call what depends on the inputs `frozen` alone; itself, if there is nothing of that."""
+    """`nest`, which makes in the first call what depends on the inputs `frozen` alone."""
     buffers = {b.name: b for b in nest.buffers}
     given = [buffers[n] for n in frozen if n in buffers]
     if not given:
-        return nest
+        return _with_lasting(nest, frozenset())
     known = frozenset[str]().union(*map(sizes_of, given))
     written, read = [_written(n) for n in nest.body], [_read(n) for n in nest.body]
     settled = {k for k, n in enumerate(nest.body) if _is_made_of(n, buffers, known)}
@@ -36,14 +36,20 @@ def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
         left = set[str]().union(*(w for k, w in enumerate(written) if k not in settled))
         settled = {k for k in settled if not written[k] & left and read[k] <= made}
     if not settled:
-        return nest
+        return _with_lasting(nest, frozenset())
     lasting = {s for k in settled for s in written[k] if buffers[s].space == Space.WORK}
     body: list[Node] = []
     for is_first, run in groupby(range(len(nest.body)), lambda k: k in settled):
         part = tuple(nest.body[k] for k in run)
         body += (If((affine(FIRST) - 1,), part),) if is_first else part
-    return replace(nest, sizes=(*nest.sizes, FIRST), body=tuple(body),
-                   buffers=tuple(replace(b, lasting=True) if b.name in lasting else b for b in nest.buffers))
+    return replace(_with_lasting(nest, lasting), sizes=(*nest.sizes, FIRST), body=tuple(body))
+
+
+def _with_lasting(nest: LoopNest, names: Collection[str]) -> LoopNest:
+    """`nest`, in which these buffers last, and no others, whatever was meant to."""
+    if all(b.lasting == (b.name in names) for b in nest.buffers):
+        return nest
+    return replace(nest, buffers=tuple(replace(b, lasting=b.name in names) for b in nest.buffers))
 
 
 def sizes_of(b: Buffer) -> frozenset[str]:

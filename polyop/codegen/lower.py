@@ -10,6 +10,7 @@ from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.peel import peel
 from polyop.codegen.prefetch import read_ahead
+from polyop.codegen.prefetch_blocks import prefetch_blocks
 from polyop.codegen.prefetch_results import ask_for_results
 from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.codegen.settle import settle
@@ -46,7 +47,7 @@ def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool
     """The same for vectors of `width` lanes, on whatever target, of which `masks` says whether it has some."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width, masks=masks)
     whole = peel(unswitch(cut_ends(declamp(unguard(split, strict)))))
-    return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_tiles(whole, width), hints))))
+    return settle(ask_for_results(fetch_gathered(read_ahead(prefetch_blocks(prefetch_tiles(whole, width)), hints))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:

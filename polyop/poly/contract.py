@@ -177,6 +177,8 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     early = ends_early(c.update, x.depth, frozenset(i for i in c.update.dims if own[i] in outer))
     kc = depth_block(x, tile, pack_left)
     nc = block_of_columns(x, tile, UNCUT if early else kc)
+    if ahead and is_frozen(plan, c.update, x.right):  # the next block comes to L2 meanwhile
+        nc = max(1, nc // (2 * columns)) * columns
     block = columns_in_l2(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
     whole = lcm(rows, x.vector)  # a copy of the left operand goes by squares of vectors
     # picking lanes that lie further apart takes constants, for which the tile's loop has no registers: it was 1.25 times as long

@@ -134,8 +134,9 @@ def pack_ahead(t: Tile, other_k: tuple[str, ...]) -> Bands:
     dims = (*((t.extent(i), 1) for i in lead(t, other_k)), (t.extent(s.column), s.columns), *chunks,
             *((t.extent(i), 1) for i in other_k), *deep, (affine(s.columns), 1), *fine)
     private = s.ahead == TILES and bool(t.outer)  # else the threads share the tiles, or what is around them
+    lasting = s.ahead == ALL and is_frozen(t.plan, t.u, load)
     pad = 1 if fine else s.columns
-    t.b.buffer(Buffer(t.name_beside("right"), load.dtype, dims, Space.WORK, pad=pad, private=private))
+    t.b.buffer(Buffer(t.name_beside("right"), load.dtype, dims, Space.WORK, pad=pad, private=private, lasting=lasting))
     panel, chunk = Coord(f"{q}_h", s.columns), tuple(Coord(f"{k}_d", s.kc) for _ in chunks if s.kc)
     t.b.kinds[panel.name] = (Kind.PARALLEL, None)
     steps = (*chunk, Coord(f"{k}_p", s.fine, s.kc if chunk else None), *(Coord(c, 1, n) for c, n in t.fine))
