@@ -139,6 +139,7 @@ class Turn:
     page      how much of a page of memory lies between elements that are neighbours along `rows`, at most 1
     windowed  whether windows of the operand with the columns are copied, element by element; `spaced`: by elements that lie apart
     window    bytes of such a window, which lie between elements of what has no columns
+    kept      whether the copy of what has no columns is the same in all calls
     """
 
     columns: int
@@ -150,6 +151,7 @@ class Turn:
     windowed: bool
     spaced: bool
     window: int
+    kept: bool = False
 
 
 def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
@@ -175,7 +177,8 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     straight += ((WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else 1) * x.columns
     fits = fitting_height(t, lanes, x.columns, x.rows)
     turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)
-    turned += (WINDOWED if x.windowed else 2) * x.rows / x.beside + (1 + PAGE * x.page) * x.rows * x.columns / x.depth
+    turned += 0 if x.kept else (WINDOWED if x.windowed else 2) * x.rows / x.beside
+    turned += (1 + PAGE * x.page) * x.rows * x.columns / x.depth
     return turned < DOUBT * straight
 
 

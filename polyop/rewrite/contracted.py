@@ -23,12 +23,14 @@ class Short:
     beside   extents of what then shares the operand with these lanes, beside the last dimension
     depth    extents of what is added up; `windows`: of those that are added to another index
     inside   extents of the dimensions inside the one with these lanes
+    along    what has these lanes, and is turned for them
     """
 
     extent: Affine
     bytes_: int
     spaced: bool
     strewn: bool
+    along: frozenset[str]
     lanes: tuple[Affine, ...]
     beside: tuple[Affine, ...]
     depth: tuple[Affine, ...]
@@ -104,7 +106,8 @@ def short(op: Op, s: Step, last: str) -> Short:
     known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
     t = op.tensor(s.target.source)
     spaced = any(abs(p.factor(last)) > 1 for x in loads(s.expr) for p in x.index if isinstance(p, Affine))
-    return Short(t.shape[-1], t.dtype.bytes_, spaced, strewn, *(groups if known else ((),) * len(groups)))
+    along = frozenset(x.source for x in loads(s.expr) if apart and apart[-1] in expr_names(x))
+    return Short(t.shape[-1], t.dtype.bytes_, spaced, strewn, along, *(groups if known else ((),) * len(groups)))
 
 
 def uprights(op: Op, contractions: Contractions) -> tuple[tuple[Affine, Affine, int], ...]:

@@ -52,7 +52,7 @@ class Tiles(NamedTuple):
 def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Target, threads: int) -> Tiles:
     """Of few rows; of a sum that has lost its factors; turned; of a result in another order; of two columns; or as usual."""
     relaxed = options.numerics != "strict"
-    ones, rows, few, strip, short = _few_or_short(q, sizes, target)
+    ones, rows, few, strip, short = _few_or_short(q, sizes, target, options.frozen)
     factors = options.factors or (way_out(q.inner, sizes) if relaxed else 0)
     if factors and len(q.inner) == 1 and rows:  # tiles are the inner sum's, which is a product of matrices
         rows = few_of(inner_rows(q.inner[0][factors - 1], sizes), target.masks)
@@ -78,13 +78,15 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     return Tiles(ones, rows, few, strip, fixed, short, height, pair, factors, late, inward)
 
 
-def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[tuple[str, ...], int, Values, bool, int]:
+def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target,
+                  frozen: tuple[str, ...]) -> tuple[tuple[str, ...], int, Values, bool, int]:
     """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
     ones = tuple(n for n in q.windows if sizes[n] == 1) if q.windows else ()
     rows = few_rows(q, sizes, target.masks) if q.rows else 0
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *q.single)))
-    strip, short = bool(q.strips) and has_strip(q, sizes, bool(rows)), shortness(q, sizes, target) if q.short else 0
+    strip = bool(q.strips) and has_strip(q, sizes, bool(rows))
+    short = shortness(q, sizes, target, frozen) if q.short else 0
     short = short or (TURNED if q.upright and not rows and stands_upright(q, sizes) else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1]) if q.turns else ()
     few += tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS) if q.heads and not rows else ()
@@ -118,13 +120,13 @@ def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -
                if also_contractions or not contracts)
 
 
-def shortness(q: Questions, sizes: Mapping[str, int], target: Target) -> int:
+def shortness(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...] = ()) -> int:
     """How few lanes a call would have, where those of another loop would be many: 0, `SHORT` or `TURNED`."""
     for x in q.short:
         columns = evaluate(x.extent, sizes)
         if columns * x.bytes_ <= LINE // 4:
             return TURNED
-        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes)):
+        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes, frozen)):
             return TURNED
         if columns * x.bytes_ <= LINE:
             return SHORT
@@ -136,13 +138,13 @@ def _is_known(x: Short, target: Target) -> bool:
     return not (x.strewn and target.masks)
 
 
-def _turn(x: Short, columns: int, sizes: Mapping[str, int]) -> Turn:
+def _turn(x: Short, columns: int, sizes: Mapping[str, int], frozen: tuple[str, ...]) -> Turn:
     """What decides whether lanes run along another dimension than the last one."""
     rows, beside, depth, windows, inside = (volume(part, sizes)
                                             for part in (x.lanes, x.beside, x.depth, x.windows, x.inside))
     across = evaluate(x.beside[-1], sizes) if x.beside else 1
     page = min(1.0, inside * x.bytes_ / PAGE)
-    return Turn(columns, rows, across, beside, depth, page, windows > 1, x.spaced, windows * x.bytes_)
+    return Turn(columns, rows, across, beside, depth, page, windows > 1, x.spaced, windows * x.bytes_, x.along <= {*frozen})
 
 
 def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:

@@ -54,6 +54,14 @@ def test_lanes_run_along_filters_where_narrow_vectors_leave_rows_of_an_image_too
     assert shortness(questions(conv), sizes, AVX2) == (TURNED if turned else 0)
 
 
+def test_lanes_run_along_filters_sooner_where_these_are_turned_once_for_all_calls():
+    conv = library("conv", "conv2d", consts={"stride": 2, "pad": 1})
+    sizes = {"B": 1, "C": 256, "H": 28, "W": 28, "K": 256, "R": 3, "S": 3}
+    assert shortness(questions(conv), sizes, AVX2) == SHORT
+    assert shortness(questions(conv), sizes, AVX2, ("X",)) == SHORT
+    assert shortness(questions(conv), sizes, AVX2, ("F",)) == TURNED
+
+
 def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
     conv = instantiate(parse(Source("<test>", """
     op f(X: f32[B, C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[B, K, H, W]) {
