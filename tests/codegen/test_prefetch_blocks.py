@@ -36,7 +36,8 @@ def test_four_tiles_of_rows_ask_for_all_of_the_next_block():
     strides = dense(kept, sizes)
 
     def element(index, **at):
-        return sum(evaluate(p, {**sizes, "n_v": 0, **at}) // u * s for p, (_, u), s in zip(index, kept.dims, strides, strict=True))
+        known = {**sizes, "n_v": 0, **at}
+        return sum(evaluate(p, known) // u * s for p, (_, u), s in zip(index, kept.dims, strides, strict=True))
 
     block = 48
     asked = {element(where.index, m_c=0, k_c=512, n_c=96, m_r=m, n_r=n, k_p=k) // line
