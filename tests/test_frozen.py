@@ -75,6 +75,16 @@ def test_rows_change_from_call_to_call(columns, depth, turned, count):
         polyop.set_num_threads(before)
 
 
+@pytest.mark.parametrize("rows", range(1, 9))
+def test_a_few_rows_read_a_copy_where_that_is_sooner(rows):
+    for op, b in ((MATMUL, numbers(513, 130)), (TURNED, numbers(130, 513))):
+        layer, a = op.freeze(B=b), numbers(rows, 513, seed=1)
+        want = a @ (b if op is MATMUL else b.T)
+        assert all((layer(a) == want).all() for _ in range(3))
+        made = op.compile(target="x86:x86-64-v3", options=polyop.Options(rows=rows, frozen=("B",)))
+        assert any(x.lasting for x in made.binary.signature.work) == (rows >= 4)
+
+
 @pytest.fixture
 def three(monkeypatch):
     before = polyop.get_num_threads()

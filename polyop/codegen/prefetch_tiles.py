@@ -43,6 +43,9 @@ BRIEF = 256
 FURTHER = 2
 """Times as many steps early comes what may lie in memory: eight steps of a tile take about a third of its latency."""
 
+STREAMED = 2048
+"""Bytes between what is read and what is prefetched of weights that lie in the order in which a few rows read them, once."""
+
 NARROW = 2
 """Vectors of a tile's columns that leave so little to do with what is read of a row that it must come early."""
 
@@ -111,6 +114,8 @@ def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8) -> LoopNest:
         if is_short and _goes_on(x, b, lanes):
             return place(x, {lanes: affine(lanes) + ALONG // b.dtype.bytes_})
         steps = FURTHER * ahead if b.space == Space.TENSOR else ahead
+        if b.lasting and not any((e - n.lower).is_constant for e in bounds(n.upper)):  # one panel, from its beginning to its end
+            steps = max(steps, STREAMED // (b.dims[-1][0].const * b.dtype.bytes_))
         return place(x, {n.index: affine(n.index) + steps * n.step})
 
     return replace(nest, body=go(nest.body))

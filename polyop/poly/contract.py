@@ -42,6 +42,7 @@ CHUNK = 8  # of rows of the right operand that are read side by side where they 
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
 DOTS_MOST = 8  # rows that are dot products in place, of several columns at once: as many come from L2 again for these
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache
+FEW = 4  # rows from which one reads a frozen right operand sooner in the order of its lanes than where it lies
 LITTLE = 8  # that part of L1 may be a right operand that is read where it lies
 TOGETHER = 12  # values of another column that go through all turns of a sum: 8 are as fast, with 4 and 1 more is read again
 UNCUT = 2048  # terms that a block of columns has room for, if the sum is not cut since their number differs from turn to turn
@@ -116,11 +117,13 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     by_dots = tile.dot is not None and tile.dot.steps * x.heads > FEW_STEPS
     whole = x.is_one and not tile.beside and not tile.across
     settled = whole and is_settled(plan, c.update, x.right, outer)
+    ahead = settled or (whole and is_frozen(plan, c.update, x.right))
+    if ahead and not settled and not by_dots and plan.options.rows >= FEW and len(c.having(ROW)) == 1:
+        return (few_again(plan, c, x.row, x.depth, plan.options.rows),)
     if not by_dots and not settled and _is_dots_in_place(x):
         return ()
     if not by_dots and _has_few_rows(x):
         return (few_rows(x),)
-    ahead = settled or (whole and is_frozen(plan, c.update, x.right))
     if settled and all(x.few(i, ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
         return (few_again(plan, c, x.row, x.depth, x.few(x.row, 0)),)
     return blocked(x, of_dots(x, tile, tile.dot) if tile.dot else tile, ahead, outer)
