@@ -12,11 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
+from hashlib import sha256
 from itertools import groupby
 
 from polyop.ir.affine import affine, names
 from polyop.ir.expr import Expr, Load, Scalar, expr_names, is_computed, loads, walk
-from polyop.ir.loops import FIRST, Buffer, For, If, LoopNest, Node, Prefetch, Space, Store
+from polyop.ir.loops import FIRST, Buffer, For, If, LoopNest, Node, Prefetch, Space, Store, show
 from polyop.ir.loops import walk as nodes
 
 
@@ -43,6 +44,14 @@ def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
         part = tuple(nest.body[k] for k in run)
         body += (If((affine(FIRST) - 1,), part),) if is_first else part
     return replace(_with_lasting(nest, lasting), sizes=(*nest.sizes, FIRST), body=tuple(body))
+
+
+def first_of(nest: LoopNest) -> str:
+    """A digest of what the first call does, and where: kernels with the same may share what it makes. Or empty."""
+    parts = [n for n in nest.body if isinstance(n, If) and n.tests == (affine(FIRST) - 1,)]
+    used = frozenset[str]().union(*(_written(n) | _read(n) for n in parts))
+    text = [*(str(b) for b in nest.buffers if b.name in used), *(line for n in parts for line in show(n, 0))]
+    return sha256("\n".join(text).encode()).hexdigest()[:16] if parts else ""
 
 
 def _with_lasting(nest: LoopNest, names: Collection[str]) -> LoopNest:

@@ -34,7 +34,11 @@ from polyop.ir.target import LINE, PAGE
 
 @dataclass(frozen=True, slots=True)
 class Signature:
-    """The arguments of a kernel in slot order. `sites`: the Loads (or targets) whose computed positions are checked."""
+    """The arguments of a kernel in slot order.
+
+    sites   the Loads (or targets) whose computed positions are checked
+    first   what the first call does in memory that lasts: kernels of the same text share that
+    """
 
     name: str
     sizes: tuple[str, ...]
@@ -42,6 +46,7 @@ class Signature:
     tensors: tuple[Buffer, ...]
     work: tuple[Buffer, ...]
     sites: tuple[Load, ...] = ()
+    first: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,7 +118,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     whole = x.is_one and not tile.beside and not tile.across
     settled = whole and is_settled(plan, c.update, x.right, outer)
     ahead = settled or (whole and is_frozen(plan, c.update, x.right))
-    if ahead and not settled and not by_dots and plan.options.rows >= FEW and len(c.having(ROW)) == 1:
+    if ahead and not settled and not by_dots and _streams(x):
         return (few_again(plan, c, x.row, x.depth, plan.options.rows),)
     if not by_dots and not settled and _is_dots_in_place(x):
         return ()
@@ -138,6 +138,12 @@ def _is_dots_in_place(x: Reads) -> bool:
 def _has_few_rows(x: Reads) -> bool:
     """Whether a few rows use what lies in the order of the columns, so that nothing need be copied."""
     return bool(x.plan.options.rows) and x.apart and all(x.unit(r, (x.what.lane,)) for r in x.what.rights)
+
+
+def _streams(x: Reads) -> bool:
+    """Whether a few rows, which are one index, read a frozen operand in the order of lanes, with nothing converted on the way."""
+    plain = x.left.dtype == x.right.dtype == x.what.update.target.dtype
+    return plain and x.plan.options.rows >= FEW and len(x.what.having(ROW)) == 1
 
 
 def few_rows(x: Reads) -> PackedStrategy:

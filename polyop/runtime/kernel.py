@@ -118,7 +118,7 @@ class Kernel:
         """
         signature = self.binary.signature
         kept = tuple(b for b in signature.work if b.lasting) if lasting is not None else ()
-        held = lasting.of(self, kept, bound.sizes) if lasting is not None and kept else None
+        held = lasting.of(signature.first, kept, bound.sizes) if lasting is not None and kept else None
         row = [threads.parallel_address() if count > 1 else 0, count]
         first = len(row) + signature.sizes.index(FIRST) if FIRST in signature.sizes else 0
         row += [bound.sizes[n] if n != FIRST else int(held is None) for n in signature.sizes]

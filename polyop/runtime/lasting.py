@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -16,9 +15,9 @@ from polyop.runtime.arrays import refuse
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """What one kernel keeps: its buffers, by name where they are, and whether a call has filled them.
+    """What kernels keep that do the same in their first call: where their buffers are, and whether a call has filled them.
 
-    Notes   Calls on several threads that find it empty all fill it, with the same.
+    Notes   Calls on several threads that find them empty all fill them, with the same.
     """
 
     memory: np.ndarray
@@ -30,14 +29,15 @@ class Lasting:
     """What the kernels of one operator keep, whose frozen inputs are the same arrays in all its calls."""
 
     def __init__(self) -> None:
-        self._held: dict[Any, Held] = {}
+        self._held: dict[tuple[str, tuple[tuple[str, int], ...]], Held] = {}
 
-    def of(self, kernel: Any, buffers: tuple[Buffer, ...], sizes: Mapping[str, int]) -> Held:
-        """What `kernel` keeps in such buffers, whose extents are the same in all calls.
+    def of(self, first: str, buffers: tuple[Buffer, ...], sizes: Mapping[str, int]) -> Held:
+        """What kernels keep in such buffers whose first call does what is called `first`.
 
         Raises CallError, if there is no memory for it.
         """
-        return self._held.get(kernel) or self._held.setdefault(kernel, _made(buffers, sizes))
+        key = first, tuple((b.name, room(b, dict(sizes), 1)) for b in buffers)
+        return self._held.get(key) or self._held.setdefault(key, _made(key[1]))
 
     @property
     def bytes_(self) -> int:
@@ -45,12 +45,12 @@ class Lasting:
         return sum(h.memory.nbytes for h in tuple(self._held.values()))
 
 
-def _made(buffers: tuple[Buffer, ...], sizes: Mapping[str, int]) -> Held:
-    """Room for `buffers`, one behind the other."""
+def _made(rooms: tuple[tuple[str, int], ...]) -> Held:
+    """(buffer, bytes) of each, one behind the other."""
     starts, total = {}, 0
-    for b in buffers:
-        starts[b.name] = total
-        total += room(b, dict(sizes), 1)
+    for name, bytes_ in rooms:
+        starts[name] = total
+        total += bytes_
     try:
         memory = np.empty(total + blocks.PAGE, np.uint8)
     except (MemoryError, ValueError) as e:
