@@ -18,6 +18,7 @@ from polyop.runtime import forks
 if TYPE_CHECKING:
     from polyop import graph
     from polyop.equation import einsum
+    from polyop.frozen import Frozen
     from polyop.operator import Operator
     from polyop.program import library, load, op
     from polyop.runtime.gpu.status import synchronize
@@ -26,12 +27,12 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "op": "program", "load": "program", "library": "program", "einsum": "equation", "Operator": "operator",
+    "op": "program", "load": "program", "library": "program", "einsum": "equation", "Operator": "operator", "Frozen": "frozen",
     "get_num_threads": "runtime.threads", "set_num_threads": "runtime.threads", "synchronize": "runtime.gpu.status",
 }
 
 __all__ = [
-    "CallError", "InternalError", "LegalityError", "Operator", "Options", "PolyopError", "UnsupportedError", "UserError",
+    "CallError", "Frozen", "InternalError", "LegalityError", "Operator", "Options", "PolyopError", "UnsupportedError", "UserError",
     "einsum", "get_num_threads", "graph", "library", "load", "op", "set_num_threads", "synchronize",
 ]
 
