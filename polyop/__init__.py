@@ -32,8 +32,8 @@ _HOMES = {
 }
 
 __all__ = [
-    "CallError", "Frozen", "InternalError", "LegalityError", "Operator", "Options", "PolyopError", "UnsupportedError", "UserError",
-    "einsum", "get_num_threads", "graph", "library", "load", "op", "set_num_threads", "synchronize",
+    "CallError", "Frozen", "InternalError", "LegalityError", "Operator", "Options", "PolyopError", "UnsupportedError",
+    "UserError", "einsum", "get_num_threads", "graph", "library", "load", "op", "set_num_threads", "synchronize",
 ]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from polyop.ir import scalars
 from polyop.ir.errors import InternalError, assert_never
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, evaluate
-from polyop.ir.loops import Barrier, For, If, IfData, LoopNest, Node, Prefetch, Space, Store
+from polyop.ir.loops import Barrier, Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store
 
 
 class PositionError(Exception):
@@ -21,21 +21,26 @@ class PositionError(Exception):
         self.load, self.at = load, at
 
 
+def empty(b: Buffer, sizes: Mapping[str, int]) -> np.ndarray:
+    """A buffer of work space as a call finds it."""
+    shape = [-(-max(0, evaluate(e, sizes)) // u) for e, u in b.dims]
+    if shape and b.pad > 1:
+        shape[-1] = -(-shape[-1] // b.pad) * b.pad
+    return np.full(shape, np.nan if b.dtype.is_float else b.dtype.highest, b.dtype.numpy)
+
+
 def interpret(nest: LoopNest, sizes: Mapping[str, int], values: Mapping[str, Any], arrays: Mapping[str, np.ndarray]) -> None:
     """Run `nest` one element at a time; outputs are written in place.
 
     Shapes  arrays: one for each tensor buffer, of its extents. Work and register buffers are made here, filled with
-            NaN (or the highest integer), so a read before a write shows.
+            NaN (or the highest integer), so a read before a write shows; those that last may be given, as `empty` makes them.
     Raises  PositionError for a computed position; InternalError for an affine one, which the proofs exclude.
     """
     memory: dict[str, Any] = dict(arrays)
     units = {b.name: tuple(u for _, u in b.dims) for b in nest.buffers}
     for b in nest.buffers:
-        if b.space != Space.TENSOR:
-            shape = [-(-max(0, evaluate(e, sizes)) // u) for e, u in b.dims]
-            if shape and b.pad > 1:
-                shape[-1] = -(-shape[-1] // b.pad) * b.pad
-            memory[b.name] = np.full(shape, np.nan if b.dtype.is_float else b.dtype.highest, b.dtype.numpy)
+        if b.space != Space.TENSOR and b.name not in memory:
+            memory[b.name] = empty(b, sizes)
 
     def locate(load: Load, env: dict[str, int]) -> tuple[int, ...]:
         shape, inside, at = memory[load.source].shape, True, []

@@ -2,14 +2,17 @@
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 import polyop
 from polyop.codegen.frozen import once
 from polyop.ir.dtypes import F32
-from polyop.ir.expr import Affine, Scalar, affine, map_loads
+from polyop.ir.expr import Affine, Scalar, affine, evaluate, map_loads
+from polyop.ir.interpret import empty, interpret
 from polyop.ir.loops import FIRST, Barrier, For, If, Kind, Space, Store, rebuild, walk
 from polyop.ir.options import Options
+from polyop.ir.reference import evaluate as reference
 from polyop.poly.verify.frozen import lasts
 
 TEXT = "op matmul(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
@@ -114,3 +117,38 @@ def test_a_copy_of_blocks_is_made_in_all_calls():
     one = made.compile(target="x86:x86-64-v3", options=Options(frozen=("B",)))
     assert [b.lasting for b in one.binary.signature.work].count(True) == 1
     assert FIRST in one.binary.signature.sizes and FIRST not in plain.binary.signature.sizes
+
+
+CALLS = {
+    "nn": (TEXT, {"M": 5, "K": 9, "N": 27}),
+    "nt": (TEXT.replace("B: f32[K, N]", "B: f32[N, K]").replace("B[k, n]", "B[n, k]"), {"M": 6, "K": 10, "N": 50}),
+    "bf16": ("op f(A: bf16[M, K], B: bf16[K, N]) -> (C: f32[M, N]) { C[m, n] += f32(A[m, k]) * f32(B[k, n]) }",
+             {"M": 5, "K": 9, "N": 33}),
+    "bytes": ("op f(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[k, n]) }",
+              {"M": 5, "K": 9, "N": 33}),
+    "window": ("op f(A: f32[L, K], B: f32[R, K, N]) -> (C: f32[L - R + 1, N]) { C[p, n] += A[p + r, k] * B[r, k, n] }",
+               {"L": 9, "R": 3, "K": 5, "N": 26}),
+}
+
+
+@pytest.mark.parametrize("target", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "sapphirerapids"])
+@pytest.mark.parametrize("text, sizes", CALLS.values(), ids=CALLS)
+def test_later_calls_need_nothing_of_a_frozen_input(text, sizes, target):
+    from polyop.compiler import compile_op
+    from polyop.runtime import cpu
+    from polyop.runtime.layout import contiguous
+
+    operator = polyop.op(text)
+    op = operator._op(operator.choice())
+    made = compile_op(op, contiguous(op, ()), cpu.resolve(f"x86:{target}"), Options(frozen=("B",)))
+    assert made.rung == "tuned" and made.final is not None
+    nest, rng = made.final, np.random.default_rng(0)
+    given = {t.name: rng.integers(0, 5, [evaluate(e, sizes) for e in t.shape]).astype(t.dtype.numpy) for t in op.inputs}
+    lasting = {b.name: empty(b, sizes) for b in nest.buffers if b.lasting}
+    want = reference(op, sizes, {}, given)["C"]
+    assert lasting
+    for first in (1, 0, 0):
+        c = np.zeros(want.shape, want.dtype)
+        interpret(nest, {**sizes, FIRST: first}, {}, {**given, **lasting, "C": c})
+        assert (c == want).all()
+        given["B"] = np.full_like(given["B"], 99)
