@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from polyop.codegen.llvm.types import constant, known
-from polyop.codegen.vecmath.table import FLOAT
+from polyop.codegen.vecmath.table import FLOAT, INSTRUCTIONS
 from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, DType
@@ -371,6 +371,10 @@ def test_a_power_of_bits_has_two_factors_unless_it_is_told_that_one_is_enough():
     told, faint = _told("exp", F32, 0.0), _told("exp", F32, 0.0, -70.7)
     assert count(told, "fmul") < count(nests[0], "fmul")
     assert count(faint, "fcmp ") == count(told, "fcmp ") < count(nests[2], "fcmp ")
+
+
+def test_functions_that_count_as_computed_are_those_whose_length_is_known():
+    assert set(INSTRUCTIONS) == scalars.COMPUTED
 
 
 def test_the_number_in_a_constant_is_read_again():
