@@ -9,9 +9,9 @@ edge is written for one, two, three and four vectors (`passes.split_full_tiles`)
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.table import computes
 from polyop.ir.expr import expr_names
 from polyop.ir.loops import For, Kind, stores, walk
+from polyop.ir.scalars import computes
 
 
 def is_in_pieces(n: For, width: int) -> bool:

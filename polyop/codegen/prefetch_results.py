@@ -15,9 +15,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from polyop.codegen.vecmath.table import computes
 from polyop.ir.expr import Load, expr_names
 from polyop.ir.loops import For, Kind, LoopNest, Node, Prefetch, Space, Store, rebuild, stores, walk
+from polyop.ir.scalars import computes
 
 Body = tuple[Node, ...]
 Path = tuple[For, ...]

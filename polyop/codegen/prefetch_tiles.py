@@ -7,13 +7,16 @@
     for l (rows) { prefetch B[n + l, k + 96] } for s (rows) { for l (lanes) { W[s, l] = B[n + l, k + s] } }
 
 Where the loop has no more steps than that, what comes next is further on in the same rows; so it is where a square of an operand
-is copied turned, of which it is known that few steps of the depth, here 96, are added up.
+is copied turned, of which it is known that few steps of the depth, here 96, are added up. On some processors it is the rows of
+the next turn of a loop around, where those of this turn were read before and lie in a cache: meanwhile memory would wait.
+
+    for t { for i { .. A[8*t + i, j] .. } for v (lanes) { for i in [0, 8) { prefetch A[8*t + i + 8, v]; .. A[8*t + i, v] .. } } }
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Set
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, quasi
@@ -64,37 +67,54 @@ ALONG = 512
 """Bytes between what is read and what is prefetched further on in the same row."""
 
 
-def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8) -> LoopNest:
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """A turn of `loop`, and what of tensors it has `seen` so far."""
+
+    loop: For
+    seen: frozenset[Load] = frozenset()
+
+
+def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0) -> LoopNest:
     """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
 
     width   lanes of a vector
+    again   cache to which rows come that are read for the first time in the next turn of a loop around; 0: none do
     """
     space = {b.name: b.space for b in nest.buffers}
 
-    def go(body: Body) -> Body:
-        return tuple(x for n in body for x in one(n))
+    def go(body: Body, around: tuple[Turn, ...] = ()) -> Body:
+        out: list[Node] = []
+        for n in body:
+            out += one(n, around)
+            seen = _tensors(nest, n) if again and around else frozenset()
+            around = tuple(replace(t, seen=t.seen | seen) for t in around)
+        return tuple(out)
 
-    def one(n: Node) -> Body:
+    def one(n: Node, around: tuple[Turn, ...]) -> Body:
         if isinstance(n, For) and _is_full_tile(n) and not _is_brief(n):
-            return (opened(n),)
-        return (*next_square(nest, n), n) if isinstance(n, For) and n.kind == Kind.ROWS else (rebuild(n, go),)
+            return (opened(n, around),)
+        if isinstance(n, For) and n.kind == Kind.ROWS:
+            return (*next_square(nest, n), n)
+        inside = (*around, Turn(n)) if isinstance(n, For) and n.kind not in LOCKSTEP else around
+        return (rebuild(n, lambda body: go(body, inside)),)
 
-    def opened(n: For) -> For:
+    def opened(n: For, around: tuple[Turn, ...]) -> For:
         outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
         first: list[Node] = []
-        for target, around in dict.fromkeys(_row_stores(n.body, n.is_full)):
-            used = _names(target).union(*(names(r.upper) for r in around))
+        for target, rows in dict.fromkeys(_row_stores(n.body, n.is_full)):
+            used = _names(target).union(*(names(r.upper) for r in rows))
             if space[target.source] == Space.TENSOR and not any(map(is_computed, target.index)) and not used & outside:
                 hint: Node = Prefetch(target)
-                for r in reversed(around):
+                for r in reversed(rows):
                     hint = replace(r, body=(hint,))
                 first.append(hint)
-        return replace(n, body=(*dict.fromkeys(first), *(early(b, n) for b in n.body)))
+        return replace(n, body=(*dict.fromkeys(first), *(early(b, n, around) for b in n.body)))
 
-    def early(n: Node, tile: For) -> Node:
+    def early(n: Node, tile: For, around: tuple[Turn, ...]) -> Node:
         lanes = tile.index
         if not isinstance(n, For) or n.kind in LOCKSTEP or has_loop(n.body) or _is_window(n, lanes):
-            return rebuild(n, lambda body: tuple(early(b, tile) for b in body))
+            return rebuild(n, lambda body: tuple(early(b, tile, around) for b in body))
         is_short = any((b - n.lower).is_constant and (b - n.lower).const <= ahead * n.step for b in bounds(n.upper))
         copied = {x.target for x in stores(n.body)}
         few = all(b.is_constant and b.const <= FEW_STEPS * n.step for b in (b - n.lower for b in bounds(n.upper)))
@@ -104,8 +124,13 @@ def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8) -> LoopNest:
                    and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
         found = sorted({replace(x, guard=()) for x in streams}, key=str)
         tiled = any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body)
-        hints = (Prefetch(later(x, n, lanes, is_short, few), once=tiled) for x in found)
+        hints = ((is_short and next_turn(x, around)) or Prefetch(later(x, n, lanes, is_short, few), once=tiled) for x in found)
         return with_next_rows(nest, replace(n, body=(*hints, *n.body)), tile, width)
+
+    def next_turn(x: Load, around: tuple[Turn, ...]) -> Prefetch | None:
+        turns = (t.loop for t in reversed(around) if any(_same_rows(nest, x, y, t.loop.index) for y in t.seen))
+        loop = next(turns, None) if again else None
+        return Prefetch(place(x, {loop.index: affine(loop.index) + loop.step}), cache=again) if loop else None
 
     def later(x: Load, n: For, lanes: str, is_short: bool, few: bool) -> Load:
         b = nest.buffer(x.source)
@@ -183,6 +208,23 @@ def _has_row(b: Buffer, x: Load, row: str, step: str, steps: Set[str]) -> bool:
     is_along = isinstance(along, Affine) and along.factor(step) == 1 and row not in names(along)
     own = [u for u in used if row in u]
     return is_along and len(own) == 1 and not own[0] & steps and sum(step in u for u in used) == 1
+
+
+def _tensors(nest: LoopNest, n: Node) -> frozenset[Load]:
+    """What `n` reads of tensors, at positions that are not computed."""
+    found = (x for s in stores((n,)) for x in loads(s.expr) if nest.buffer(x.source).space == Space.TENSOR)
+    return frozenset(x for x in found if not any(map(is_computed, x.index)))
+
+
+def _same_rows(nest: LoopNest, x: Load, y: Load, loop: str) -> bool:
+    """Whether both reads are of rows of one tensor that each turn of `loop` has for itself."""
+    if x.source != y.source:
+        return False
+    pairs = zip(x.index, y.index, strict=True)
+    moves = [(p.factor(loop), q.factor(loop)) for p, q in pairs if isinstance(p, Affine) and isinstance(q, Affine)]
+    unit = nest.buffer(x.source).unit
+    along = unit is not None and not moves[unit][0]
+    return along and any(a for a, _ in moves) and all(a == b for a, b in moves)
 
 
 def _is_window(n: For, lanes: str) -> bool:

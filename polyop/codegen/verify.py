@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from polyop.codegen.llvm.weight import vector_width
 from polyop.codegen.pairs import paired
 from polyop.codegen.rolled import on_stack
-from polyop.codegen.vecmath.table import computes
 from polyop.ir.errors import InternalError, RegistersError, UnsupportedError, assert_never
 from polyop.ir.expr import Affine, Load, expr_names, is_computed, loads, names
 from polyop.ir.loops import (
@@ -27,6 +26,7 @@ from polyop.ir.loops import (
     walk,
 )
 from polyop.ir.registers import on_the_way
+from polyop.ir.scalars import computes
 from polyop.ir.target import Target
 
 

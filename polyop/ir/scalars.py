@@ -14,11 +14,14 @@ import numpy as np
 
 from polyop.ir.dtypes import BF16, F16, F32, DType
 from polyop.ir.errors import InternalError
-from polyop.ir.expr import Apply, Const, Expr, Scalar
+from polyop.ir.expr import Apply, Const, Expr, Scalar, walk
 
 UNARY_FLOAT = ("exp", "exp2", "expm1", "log", "log2", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan", "asin", "acos", "atan",
                "sinh", "cosh", "tanh", "sigmoid", "erf", "gelu", "silu", "softplus")
 """Functions of one float; an integer argument is converted to the widest float of the operator first."""
+
+COMPUTED = frozenset((*UNARY_FLOAT, "pow", "atan2", "mod")) - {"sqrt", "rsqrt"}
+"""Functions of tens of instructions."""
 
 UNARY = ("neg", "abs", "sign", "relu", "floor", "ceil", "round", "trunc", "not", "invert")
 PREDICATES = ("isnan", "isinf", "isfinite")
@@ -32,6 +35,11 @@ ARITY = {
     **dict.fromkeys((*BINARY_FLOAT, *BINARY, *COMPARE), 2),
     "fma": 3, "select": 3,
 }
+
+
+def computes(e: Expr) -> bool:
+    """Whether a function of these is part of `e`, so that a vector of it takes tens of instructions."""
+    return any(isinstance(x, Apply) and x.fn in COMPUTED for x in walk(e))
 
 
 def _erf(x: float) -> float:

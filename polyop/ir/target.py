@@ -51,6 +51,7 @@ class Hints:
     beside  bytes ahead in each of several whole tensors that are read side by side
     rows    bytes ahead in rows of a matrix that are read side by side, if they are short
     long    the same, if they are long
+    again   cache to which the rows of the next turn come while a few are read for the second time; 0: these are asked for again
     """
 
     cache: int = 1
@@ -58,6 +59,7 @@ class Hints:
     beside: int = 1024
     rows: int = 4096
     long: int = 1024
+    again: int = 0
 
 
 USUAL_HINTS = Hints()
@@ -156,7 +158,7 @@ ROWS = (
 )
 BY_NAME = {t.name: t for t in ROWS}
 
-HINTS = {"znver3": Hints(beside=256, long=256), "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048)}
+HINTS = {"znver3": Hints(beside=256, long=256, again=2), "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
 
 PAGES_MEET = frozenset({"znver3"})

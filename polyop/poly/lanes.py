@@ -8,6 +8,7 @@ from math import lcm
 
 from polyop.ir.expr import Affine, Apply, Const, Load, loads, names, walk
 from polyop.ir.options import SHORT, STRIP
+from polyop.ir.scalars import computes
 from polyop.ir.target import NEAR
 from polyop.poly.blocking import spare
 from polyop.poly.build import Plan
@@ -22,6 +23,9 @@ from polyop.poly.turned import choose as turned
 
 SUMS = 4
 """Vectors of lanes that are added up in one pass, where nothing else is known of them."""
+
+FEW = 16
+"""Vector registers that have no room for so many sums beside what a function computes with: a dozen numbers."""
 
 ACROSS, ALONG = 32, 4
 """Rows that are copied in another order, in one block: as they lie where they are read, and where they are written."""
@@ -201,10 +205,18 @@ def with_others(plan: Plan, r: RowStrategy, across: str, free: int) -> RowStrate
 
 
 def _vectors(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) -> int:
-    """Vectors of lanes in one pass: twice as many where rows are added up, of which memory likes to be read in order."""
-    alone = ((g, c) for g, c in zip(groups, inner, strict=True) if len(g.stmts) == 1)
-    adds = any(c in g.kept and g.reduced and g.stmts[0].kind == UPDATE for g, c in alone)
-    return narrowed(plan, 8 if adds and plan.target.registers > 16 and not plan.target.warp else 4)
+    """Vectors of lanes in one pass: twice as many where rows are added up, of which memory likes to be read in order.
+
+    Half as many where functions are added up and registers are few: what these compute with takes most of them, and sums of two
+    vectors wait for nothing.
+    """
+    if plan.target.warp:
+        return narrowed(plan, SUMS)
+    along = tuple(zip(groups, inner, strict=True))
+    adds = any(len(g.stmts) == 1 and c in g.kept and g.reduced and g.stmts[0].kind == UPDATE for g, c in along)
+    computed = any(c in g.reduced and any(computes(s.expr) for s in g.stmts) for g, c in along)
+    few = plan.target.registers <= FEW
+    return narrowed(plan, SUMS // 2 if few and computed else SUMS if few or not adds else 2 * SUMS)
 
 
 def _strip_vectors(plan: Plan, cluster: Cluster) -> int:

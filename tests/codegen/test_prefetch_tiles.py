@@ -61,6 +61,25 @@ def test_behind_a_loop_of_few_steps_come_the_next_places_of_its_rows(t, place):
     assert early(rows_added_up(least(8, "K"), N, t)) == [place]
 
 
+@pytest.mark.parametrize(("before", "behind", "steps", "again", "place"), [
+    ("X", "X", least(8, "K"), 2, "X[k + 8*t + 8, n_c + n_v]  (cache 2)"),
+    ("X", "X", least(8, "K"), 0, "X[k + 8*t, n_c + n_v + 128]"),
+    ("X", "X", "K", 2, "X[k + 8*t + 16, n_c + n_v]"),
+    ("W", "X", least(8, "K"), 2, "X[k + 8*t, n_c + n_v + 128]"),
+    ("W", "W", least(8, "K"), 2, "W[k, n_c + n_v + 128]")])
+def test_while_a_few_rows_are_read_again_those_of_the_next_turn_come(before, behind, steps, again, place):
+    """Of the same tensor alone, and where each turn has its own."""
+    def row(of, at):
+        return ld(of, *((A("k", (8, "t")) if of == "X" else A("k")), at))
+
+    first = loop("k", steps, lanes("n_v", 64, None, st(ld("sums", "n_v"), row(before, "n_v"), "add")))
+    tile = lanes("n_v", 64, None, loop("k", steps, st(ld("acc", "n_v"), row(behind, N), "add")))
+    n = nest([tensor("X", "K", "N"), tensor("W", "K", "N"), reg("sums", 64), reg("acc", 64)],
+             [loop("t", "T", first, loop("n_c", "N", tile, step=64))], sizes=("K", "N", "T"))
+    found = [x for x in walk(prefetch_tiles(n, 16, again=again).body) if isinstance(x, Prefetch)]
+    assert [f"{x.place}" + (f"  (cache {x.cache})" if x.cache > 1 else "") for x in found] == [place]
+
+
 def test_tiles_that_are_known_to_be_brief_ask_for_nothing():
     def product(columns, steps):
         acc = ld("acc", "n_v")

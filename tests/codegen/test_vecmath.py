@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from polyop.codegen.llvm.types import constant, known
-from polyop.codegen.vecmath.table import FLOAT
+from polyop.codegen.vecmath.table import FLOAT, INSTRUCTIONS
 from polyop.codegen.x86 import emit
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, F64, DType
@@ -272,6 +272,33 @@ def test_the_exponent_of_a_tangent_is_in_place_once_it_is_rounded():
     assert "shl <16 x i32>" in text and "sub <16 x i32>" not in text and "add <16 x i32>" not in text
 
 
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("t", (F32, F64), ids=str)
+def test_a_tangent_keeps_its_bound_beside_where_its_parts_change(t, target):
+    """There the rest is largest, what is added up differs most from the sum, and the result may have a smaller unit."""
+    places = np.arange(1, 41) * (np.log(2) / 4)
+    x = (places[:, None] * (1 + np.linspace(-0.02, 0.02, 1001))).ravel()
+    x = np.concatenate([x, -x]).astype(t.numpy)
+    y = np.zeros_like(x)
+    compiled(unary("tanh", t), target)({"N": len(x)}, {}, {"x": x, "y": y})
+    at, off = worst(y, reference("tanh", x), t)
+    assert off <= BOUNDS["tanh"], f"tanh({x[at]!r}) = {y[at]!r}: {off} ulp"
+    assert np.all(np.abs(y) <= 1)
+    right, left = y.reshape(2, -1)
+    np.testing.assert_array_equal(right, -left)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("t", (F32, F64), ids=str)
+def test_a_tangent_keeps_the_sign_of_zero_and_is_what_is_tiny(t, target):
+    tiny = np.array([0.0, np.finfo(t.numpy).smallest_subnormal, np.finfo(t.numpy).tiny, 1e-30], t.numpy)
+    x = np.concatenate([tiny, -tiny])
+    y = np.ones_like(x)
+    compiled(unary("tanh", t), target)({"N": len(x)}, {}, {"x": x, "y": y})
+    np.testing.assert_array_equal(y, x)
+    np.testing.assert_array_equal(np.signbit(y), np.signbit(x))
+
+
 def _from(fn: str, t: DType, bound: float):
     x = ld("x", A("i_c", "i_v"), t=t)
     e = ap("select", ap("lt", x, Const(bound, t), t=BOOL), Const(0.0, t), ap(fn, x, t=t), t=t)
@@ -344,6 +371,10 @@ def test_a_power_of_bits_has_two_factors_unless_it_is_told_that_one_is_enough():
     told, faint = _told("exp", F32, 0.0), _told("exp", F32, 0.0, -70.7)
     assert count(told, "fmul") < count(nests[0], "fmul")
     assert count(faint, "fcmp ") == count(told, "fcmp ") < count(nests[2], "fcmp ")
+
+
+def test_functions_that_count_as_computed_are_those_whose_length_is_known():
+    assert set(INSTRUCTIONS) == scalars.COMPUTED
 
 
 def test_the_number_in_a_constant_is_read_again():

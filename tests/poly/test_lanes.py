@@ -115,6 +115,16 @@ def test_lanes_are_as_wide_as_what_runs_along_them():
     assert "4 x 8" in middle(sums.replace("X: f32", "X: f64")).chosen[0]
 
 
+@pytest.mark.parametrize(("arch", "width", "few"), [("x86-64-v4", 16, 4), ("x86-64-v3", 8, 2), ("x86-64-v2", 4, 2)])
+def test_functions_are_added_up_in_fewer_vectors_where_registers_are_few(arch, width, few):
+    text = "op f(X: f32[R, N]) -> (Y: f32[R, N], s: f32[R]) {{ Y[r, n] = {}; s[r] += Y[r, n] }}"
+    assert f"{few} x {width}" in middle(text.format("exp(X[r, n])"), arch).chosen[0]
+    for plain in ("X[r, n] * X[r, n]", "sqrt(X[r, n])"):
+        assert f"4 x {width}" in middle(text.format(plain), arch).chosen[0]
+    alone = "op f(X: f32[R, N], c: f32[R]) -> (Y: f32[R, N]) { Y[r, n] = exp(X[r, n] * c[r]) }"
+    assert f"4 x {width}" in middle(alone, arch).chosen[0]
+
+
 @pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3", "x86-64-v2"])
 def test_rows_that_share_a_read_are_proved(arch):
     made = middle(WINDOW.format(step=2), arch)

@@ -23,9 +23,9 @@ from polyop.codegen.llvm.stores import store
 from polyop.codegen.llvm.types import Int, alignment, memory
 from polyop.codegen.prefetch import further_on
 from polyop.codegen.runs import repeated, run_of
-from polyop.codegen.vecmath.table import computes
 from polyop.ir.expr import Load, affine, loads
 from polyop.ir.loops import For, Kind, Store
+from polyop.ir.scalars import computes
 from polyop.ir.target import LINE, PAGE
 
 FAR = 4096

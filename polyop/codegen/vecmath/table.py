@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from polyop.codegen.vecmath import error, exponential, logarithmic, remainder, trigonometric
 from polyop.codegen.vecmath.ops import Function, V
-from polyop.ir.expr import Apply, Expr, walk
 
 
 def _rsqrt(x: V) -> V:
@@ -31,9 +30,4 @@ INSTRUCTIONS: dict[str, int] = {
     "log1p": 45, "softplus": 35, "pow": 150, "sin": ALWAYS, "cos": ALWAYS, "tan": ALWAYS, "asin": 30, "acos": 30, "atan": 30,
     "atan2": 45, "erf": 40, "gelu": 45, "mod": ALWAYS,
 }
-"""About how many instructions each is for f32; f64 is half as long again."""
-
-
-def computes(e: Expr) -> bool:
-    """Whether a function of these is part of `e`, so that a vector of it takes tens of instructions."""
-    return any(isinstance(x, Apply) and x.fn in INSTRUCTIONS for x in walk(e))
+"""About how many instructions each of `COMPUTED` is for f32; f64 is half as long again."""
