@@ -155,7 +155,7 @@ def write(name: str, header: dict[str, Any], code: bytes, suffix: str = KERNEL) 
         except OSError:
             os.unlink(temporary)
             raise
-        _trim(path.parent, most)
+        _trim(path.parent, most, len(raw))
     except OSError as e:
         _warn(str(folder()), e.strerror or str(e))
 
@@ -165,24 +165,38 @@ def _warn(where: str, reason: str) -> None:
     log.warning("the kernel cache %s cannot be written (%s); compiling goes on without it", where, reason)
 
 
-def _trim(where: Path, most: int) -> None:
-    """Remove the least recently used entries until `most` bytes are left, and what crashed writers left behind."""
+_room: dict[Path, int] = {}
+"""Bytes that this process may write to a folder before it looks at all of it again."""
+
+
+def _trim(where: Path, most: int, new: int) -> None:
+    """Remove the least recently used entries until less than `most` bytes are left, and what crashed writers left behind.
+
+    new   bytes that were written. To look at thousands of entries takes longer than to write one, so a process looks again only
+          when it may have filled the folder, or a part of it as large as what is left free when something is removed
+    """
+    _room[where] = _room.get(where, 0) - new
+    if _room[where] >= 0:
+        return
     entries = []
-    for path in where.iterdir():
-        try:
-            stat = path.stat()
-            if path.name.startswith(".new-") and time.time() - stat.st_mtime > 3600:
-                path.unlink()
-            elif path.suffix in (KERNEL, CODE) and path.is_file():
-                entries.append((stat.st_mtime_ns, stat.st_size, path))
-        except FileNotFoundError:
-            continue  # another process was faster
-    total = sum(size for _, size, _ in entries)
-    for _, size, path in sorted(entries):
-        if total <= most:
-            return
-        path.unlink(missing_ok=True)
-        total -= size
+    with os.scandir(where) as found:
+        for e in found:
+            try:
+                stat = e.stat()
+                if e.name.startswith(".new-") and time.time() - stat.st_mtime > 3600:
+                    os.unlink(e.path)
+                elif e.name.endswith((KERNEL, CODE)) and e.is_file():
+                    entries.append((stat.st_mtime_ns, stat.st_size, e.path))
+            except FileNotFoundError:
+                continue  # another process was faster
+    total, spare = sum(size for _, size, _ in entries), most // 64
+    if total > most:
+        for _, size, path in sorted(entries):
+            if total <= most - spare:
+                break
+            Path(path).unlink(missing_ok=True)
+            total -= size
+    _room[where] = min(most - total, spare)
 
 
 def remember_code(name: str, make: Callable[[], bytes]) -> bytes:

@@ -98,7 +98,9 @@ def findings(lib: ctypes.CDLL, path: Path, kernel: str, block: int, module: Modu
     first = ctypes.POINTER(_Found)()
     count = lib.pop_emu_findings(ctypes.byref(first))
     out = []
+    text = module.text.splitlines()
     lines = lines_of(path, tuple(p for f in first[known:count] for p in (f.place, f.other_place)))
+    lines = {p: line if line <= len(text) else 0 for p, line in lines.items()}  # behind the text stands what starts its kernels
     for f in first[known:count]:
         line, other_line = lines[f.place], lines[f.other_place]
         if f.what in _MEETINGS and line and line == other_line:
@@ -107,7 +109,7 @@ def findings(lib: ctypes.CDLL, path: Path, kernel: str, block: int, module: Modu
         who = _HOW.get(f.what, "by {0}").format(me, other)
         if other_line:
             who += f", and by {other} in line {other_line}"
-        code = module.text.splitlines()[line - 1].strip() if line else ""
+        code = text[line - 1].strip() if line else ""
         buffer, index = (f.name.decode(), (f.element,)) if f.buffer == _SHARED else place(f.buffer, f.element) if f.buffer >= 0 \
             else ("", ())
         out.append(Finding(_WHAT[f.what], kernel, buffer, index, who, line, code))

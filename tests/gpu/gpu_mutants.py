@@ -191,7 +191,8 @@ def looked_at(kernel: Kernel, wanted: Sequence[int]) -> dict[int, str]:
 
 
 def _shown(kernel: Kernel, module: Module, numbers: Sequence[int]) -> Iterator[str]:
-    chosen = ctypes.c_int.in_dll(emulated._load(cxx.library(module, True)), "pop_mutant")
+    emulated.LONG = 0.0  # in this process: all runs take one library, which is told the mutant's number
+    chosen = ctypes.c_int.in_dll(emulated._load(emulated.built(module, True)), "pop_mutant")
     calls = [(sizes, given, way) for way in kernel.ways for sizes, given in kernel.calls]
     right: dict[int, tuple[emulated.Report, dict[str, Array]]] = {}
     for number in numbers:

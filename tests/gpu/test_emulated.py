@@ -58,6 +58,23 @@ def test_hip_text_computes_the_same_and_so_does_a_run_that_nobody_watches(name: 
         close(arrays[x], expected[x])
 
 
+def test_a_text_that_has_run_for_long_and_one_whose_accesses_are_counted_is_not_built_in_a_hurry(
+        monkeypatch: pytest.MonkeyPatch) -> None:
+    built: list[bool] = []
+    library = cxx.library
+    monkeypatch.setattr(cxx, "library", lambda m, w, quick: built.append(quick) or library(m, w, quick))
+    monkeypatch.setattr(emulated, "_ran", {})
+    case = CASES["softmax"]
+    module, sizes = printed(case, "cuda:sm_80"), {"M": 3, "N": 20}
+    results = []
+    for seconds, banks in ((1e9, False), (0.0, False), (1e9, True)):
+        monkeypatch.setattr(emulated, "LONG", seconds)
+        arrays = data(case, sizes)
+        assert str(emulated.run(module, sizes, {}, arrays, banks=banks)) == "no fault found"
+        results.append(arrays["Y"].tobytes())
+    assert built == [True, False, False] and len({*results}) == 1
+
+
 def test_a_position_outside_its_tensor_is_reported_as_the_interpreter_reports_it() -> None:
     case = CASES["gather"]
     arrays = data(case, case.sizes[0])

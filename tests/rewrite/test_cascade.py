@@ -114,7 +114,7 @@ def test_there_is_a_chain_in_each_of_them(name):
 
 @pytest.mark.parametrize("strange", [False, True])
 @pytest.mark.parametrize("name", ALL)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(data=st.data())
 def test_blocks_give_the_values_of_the_text(name, strange, data):
     o = ALL[name]()

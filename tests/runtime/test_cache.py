@@ -140,6 +140,19 @@ def test_the_least_recently_used_entries_go_first(own_cache, monkeypatch):
     assert cache.read(names[5])
 
 
+def test_the_folder_is_looked_at_when_it_may_be_full_and_not_at_each_entry(own_cache, monkeypatch):
+    looks, scandir = [], os.scandir
+    monkeypatch.setattr(os, "scandir", lambda where: looks.append(where) or scandir(where))
+    monkeypatch.setenv("POLYOP_CACHE_SIZE", "64000")
+    cache.key("sources")  # which looks elsewhere
+    looks.clear()
+    for k in range(600):
+        cache.write(cache.key(str(k)), {}, bytes(100))
+        assert sum(p.stat().st_size for p in own_cache.iterdir()) <= 64000
+    assert 10 < len(looks) < 200
+    assert cache.read(cache.key("599")) and not cache.read(cache.key("0"))
+
+
 def test_what_a_crashed_writer_left_is_removed_in_time(own_cache):
     own_cache.mkdir()
     old, new = own_cache / ".new-old", own_cache / ".new-new"
