@@ -96,7 +96,6 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     """The nest of a job on a rung, proved and rewritten.
 
     frozen  inputs of which the first call alone makes what depends on nothing else
-
     early   is told the nest that will be emitted, if all that follows is proved, so that work on it may begin meanwhile
     Raises  NotProvedError; RegistersError, if this way takes too many; UnsupportedError, if this rung cannot do it.
     """
@@ -136,7 +135,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     if proof.holds:
         return Made(job, middle, nest, emitted, (*proofs, proof), ())
     LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
-    return Made(job, middle, nest, nest, proofs, (f"the loops are emitted as they were proved: {proof}",))
+    return Made(job, middle, nest, once(nest, ()), proofs, (f"the loops are emitted as they were proved: {proof}",))
 
 
 def _same_elements(tiled: Tiled, scop: Scop) -> tuple[Proof, ...]:

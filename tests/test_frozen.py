@@ -128,6 +128,19 @@ def test_kernels_make_the_same_for_tiles_of_as_many_columns(options, same):
     assert first() and (first(**options) == first()) == same
 
 
+@pytest.mark.parametrize("module", ["follows", "lasts"])
+def test_loops_that_are_emitted_as_they_were_proved_make_all_in_each_call(module, monkeypatch, tmp_path):
+    monkeypatch.setenv("POLYOP_CACHE_DIR", str(tmp_path))
+    from polyop import making
+    from polyop.ir.module import Proof
+
+    monkeypatch.setattr(making, module, lambda *_: Proof("a claim", False, "a case"))
+    op = polyop.op(f"op {module}_not(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) {{ C[m, n] += A[m, k] * B[k, n] }}")
+    a, b = numbers(20, 60), numbers(60, 50, seed=1)
+    layer = op.freeze(B=b)
+    assert all((layer(a) == a @ b).all() for _ in range(3)) and layer.bytes_ == 0
+
+
 def test_calls_that_come_first_at_the_same_time_all_return_the_product():
     b, a = numbers(300, 100), numbers(40, 300, seed=1)
     want = a @ b

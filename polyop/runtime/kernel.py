@@ -117,8 +117,8 @@ class Kernel:
         lasting   where the operator keeps what is made of frozen inputs; without it each call makes all of that
         """
         signature = self.binary.signature
-        kept = tuple(b for b in signature.work if b.lasting) if lasting is not None else ()
-        held = lasting.of(signature.first, kept, bound.sizes) if lasting is not None and kept else None
+        kept = tuple(b for b in signature.work if b.lasting)
+        held = lasting.of(signature.first, kept, bound.sizes) if lasting is not None and signature.first else None
         row = [threads.parallel_address() if count > 1 else 0, count]
         first = len(row) + signature.sizes.index(FIRST) if FIRST in signature.sizes else 0
         row += [bound.sizes[n] if n != FIRST else int(held is None) for n in signature.sizes]
