@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from itertools import takewhile
 from typing import Any
 
 from polyop.arguments import Pick, picks
 from polyop.artefact import Artefact
+from polyop.ir.dtypes import DTYPES
 from polyop.ir.interface import Interface
+from polyop.ir.options import Options, options_of
 from polyop.operator import Operator
 from polyop.runtime import arrays, choose
 from polyop.runtime.arrays import refuse
@@ -18,6 +21,8 @@ class Frozen:
     """What `Operator.freeze` returns: it is called with all other arguments, by position in their order, or by name."""
 
     def __init__(self, operator: Operator, given: Mapping[str, Any]) -> None:
+        if not given:
+            raise refuse("E601", f"no input of `{operator.interface.name}` is given to be frozen", str(operator.interface))
         self.operator = operator
         self.given = {n: _array(operator.interface, n, v) for n, v in given.items()}
         interface = operator.interface
@@ -51,16 +56,22 @@ class Frozen:
         pick, rest = way
         return self._inner(*pick((*args, *self._frozen)), **({**rest, **keywords} if rest else keywords))
 
-    def freeze(self, **given: Any) -> Frozen:
+    def freeze(self, /, **given: Any) -> Frozen:
         """The same with more inputs frozen, or with others in the place of some."""
         return Frozen(self.operator, {**self.given, **given})
 
-    def compile(self, target: str | None = None, **how: Any) -> Artefact:
-        """As `Operator.compile`: the kernel for calls of it."""
-        return self._inner.compile(target, **how)
+    def compile(self, target: str | None = None, options: Options | None = None, **how: Any) -> Artefact:
+        """As `Operator.compile`: the kernel for calls of it, which are made with all other arguments."""
+        mine = self._inner.options
+        asked = mine if options is None else replace(options_of(options), frozen=mine.frozen)
+        made = self._inner.compile(target, options=asked, **how)
+        if made.operator is self._inner:
+            return replace(made, operator=self)
+        assert isinstance(made.operator, Operator)
+        return replace(made, operator=Frozen(made.operator, self.given))
 
     @property
-    def bytes_(self) -> int:
+    def kept_bytes(self) -> int:
         """How much memory holds what was made of the frozen inputs so far."""
         return self._inner.kept_bytes
 
@@ -89,5 +100,9 @@ def _array(interface: Interface, name: str, value: Any) -> Any:
         raise refuse("E601", f"`{interface.name}` changes `{name}` in place, so it cannot be frozen")
     if arrays.is_torch(value):
         value = value.detach()  # no gradient goes through what is frozen
-    arrays.view(value, name, None)
+    v, rank = arrays.view(value, name, DTYPES.get(p.dtype)), len(p.dims)
+    if p.dtype in DTYPES and v.dtype != DTYPES[p.dtype]:
+        raise refuse("E602", f"`{name}` is {p.dtype}, got {v.dtype}")
+    if "..." not in p.dims and len(v.shape) != rank:
+        raise refuse("E603", f"`{name}` has {rank} dimension{'' if rank == 1 else 's'} [{', '.join(p.dims)}], got {len(v.shape)}")
     return value

@@ -12,7 +12,7 @@ from polyop.codegen.verify import verify as verify_nest
 from polyop.forms import Tiled
 from polyop.ir.copies import Recomputed
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.loops import LoopNest, Space
+from polyop.ir.loops import FIRST, LoopNest, Space
 from polyop.ir.module import Proof
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
@@ -130,12 +130,17 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
         emitted = once(final, frozen)
     context = middle.scop.context.intersect(middle.context)
     proof = rec.stage("proofs", follows, nest, final, context, strict)
-    if proof.holds and emitted is not final:
-        proofs, proof = (*proofs, proof), rec.stage("proofs", lasts, final, emitted, frozen)
+    if not proof.holds:
+        LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
+        return Made(job, middle, nest, once(nest, ()), proofs, (f"the loops are emitted as they were proved: {proof}",))
+    proofs = (*proofs, proof)
+    if FIRST not in emitted.sizes:
+        return Made(job, middle, nest, emitted, proofs, ())
+    proof = rec.stage("proofs", lasts, once(final, ()), emitted, frozen)
     if proof.holds:
         return Made(job, middle, nest, emitted, (*proofs, proof), ())
-    LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
-    return Made(job, middle, nest, once(nest, ()), proofs, (f"the loops are emitted as they were proved: {proof}",))
+    LOG.error("polyop bug: what the first call of %s makes on rung %s is not proved to last: %s", job.scop.op.name, rung, proof)
+    return Made(job, middle, nest, once(final, ()), proofs, (f"nothing is kept from call to call: {proof}",))
 
 
 def _same_elements(tiled: Tiled, scop: Scop) -> tuple[Proof, ...]:

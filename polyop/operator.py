@@ -94,7 +94,7 @@ class Operator:
         make, arguments = self._again
         return make, (*arguments, self.options, self.target)
 
-    def freeze(self, **arrays: Any) -> Frozen:
+    def freeze(self, /, **arrays: Any) -> Frozen:
         """This operator with some of its inputs given once and for all, as the weights of a layer are.
 
             layer = polyop.library("linear").freeze(W=weights)      layer(x)  is  linear(x, weights), sooner

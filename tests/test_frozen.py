@@ -47,14 +47,14 @@ def test_what_is_made_of_a_frozen_input_is_made_in_the_first_call(op, shape):
     b = numbers(*shape)
     layer, a = op.freeze(B=b), numbers(33, 129, seed=1)
     want = op(a, b)
-    assert layer.bytes_ == 0
+    assert layer.kept_bytes == 0
     assert (layer(a) == want).all()
-    kept = layer.bytes_
+    kept = layer.kept_bytes
     assert kept > b.nbytes
     b[:] = 0  # nobody may do that; it shows that the copy is read
     for rows in (33, 33, 34, 50, 33):
         assert (layer(np.resize(a, (rows, 129)))[:33] == want).all()
-    assert layer.bytes_ == kept  # by all kernels, which differ in their rows alone
+    assert layer.kept_bytes == kept  # by all kernels, which differ in their rows alone
 
 
 @pytest.mark.parametrize("count", [1, 3])
@@ -104,7 +104,7 @@ def test_threads_share_the_copy(three):
     want = conv(x, f, pad=1)
     for _ in range(3):
         assert (layer(x, pad=1) == want).all()
-    assert layer.bytes_ >= f.nbytes
+    assert layer.kept_bytes >= f.nbytes
     other = numbers(1, 30, 31, 20, seed=2)
     assert (layer(other, pad=1) == conv(other, f, pad=1)).all()
 
@@ -113,10 +113,10 @@ def test_kernels_that_make_the_same_share_it(three):
     b, a = numbers(257, 480), numbers(40, 257, seed=1)
     layer = MATMUL.freeze(B=b)
     assert all((layer(a) == a @ b).all() for _ in range(3))
-    kept = layer.bytes_
+    kept = layer.kept_bytes
     polyop.set_num_threads(1)  # has another kernel
     assert all((layer(a) == a @ b).all() for _ in range(3))
-    assert layer.bytes_ == kept > b.nbytes
+    assert layer.kept_bytes == kept > b.nbytes
 
 
 @pytest.mark.parametrize("options, same", [
@@ -138,7 +138,7 @@ def test_loops_that_are_emitted_as_they_were_proved_make_all_in_each_call(module
     op = polyop.op(f"op {module}_not(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) {{ C[m, n] += A[m, k] * B[k, n] }}")
     a, b = numbers(20, 60), numbers(60, 50, seed=1)
     layer = op.freeze(B=b)
-    assert all((layer(a) == a @ b).all() for _ in range(3)) and layer.bytes_ == 0
+    assert all((layer(a) == a @ b).all() for _ in range(3)) and layer.kept_bytes == 0
 
 
 def test_calls_that_come_first_at_the_same_time_all_return_the_product():
@@ -156,6 +156,57 @@ def test_calls_that_come_first_at_the_same_time_all_return_the_product():
         for t in many:
             t.join()
         assert len(found) == 4 and all((c == want).all() for c in found)
+
+
+def test_what_is_added_up_in_a_first_call_is_not_begun_again_by_another():
+    op = polyop.op("""op f(X: f32[M, N], V: f32[K, J], W: f32[J, N]) -> (Y: f32[M, K]) {
+        U[k, n] += V[k, j] * W[j, n]
+        Y[m, k] += X[m, n] * U[k, n]
+    }""")
+    x, v, w = numbers(40, 60), numbers(50, 3000, seed=1), numbers(3000, 60, seed=2)
+    want = op(x, v, w)
+    for _ in range(4):
+        layer = op.freeze(V=v, W=w)
+        many = [threading.Thread(target=layer, args=(x,)) for _ in range(3)]
+        for t in many:
+            t.start()
+        for t in many:
+            t.join()
+        assert (layer(x) == want).all()
+
+
+def test_a_size_is_known_only_if_the_frozen_array_leaves_it_no_choice():
+    op = polyop.op("""op g(X: f32[A], Z: f32[B], V: f32[C], W: f32[A + B + C]) -> (Y: f32[C], Q: f32[A], R: f32[B]) {
+        T[c] = 2.0 * W[c + A]
+        Y[c] = T[c] + V[c]
+        Q[a] = X[a]
+        R[b] = Z[b]
+    }""")
+    w = np.arange(10, dtype=np.float32)
+    layer = op.freeze(W=w)
+    for a in (1, 5, 2):
+        got = layer(numbers(a), numbers(7 - a), np.zeros(3, np.float32))[0]
+        assert (got == 2 * w[a:a + 3]).all()
+    op = polyop.op("""op h(X: f32[A], V: f32[M, C], W: f32[A + C, N]) -> (Y: f32[M, N], Q: f32[A]) {
+        Y[m, n] += V[m, c] * W[c + A, n]
+        Q[a] = X[a]
+    }""")
+    w = numbers(60, 50)
+    layer = op.freeze(W=w)
+    for a in (20, 10, 20, 30, 1):
+        v = numbers(30, 60 - a, seed=a)
+        assert (layer(numbers(a), v)[0] == v @ w[a:]).all()
+
+
+def test_an_artefact_is_called_like_the_layer_that_it_is_of():
+    a, b = numbers(20, 64, seed=1), numbers(64, 50)
+    layer = MATMUL.freeze(B=b)
+    made = layer.compile()
+    assert (made(a) == a @ b).all() and (pickle.loads(pickle.dumps(made))(a) == a @ b).all()
+    with pytest.raises(CallError, match="frozen takes 1 argument"):
+        made(a, b)
+    strict = layer.compile(options=polyop.Options(numerics="strict"))
+    assert (strict(a) == a @ b).all() and any(x.lasting for x in strict.binary.signature.work)
 
 
 def test_a_first_call_that_fails_leaves_the_next_one_right():
@@ -200,7 +251,10 @@ def test_arguments_keep_their_order_and_their_names():
     (lambda b: MATMUL.freeze(B=b)(), "`matmul` is called without `A`"),
     (lambda b: MATMUL.freeze(B=b)(b, C=b), "`matmul` has no parameter `C`"),
     (lambda b: MATMUL.freeze(B=b)(b[:, :3]), "E60"),
-    (lambda b: MATMUL.freeze(B=b.astype(np.float64))(b), "`B` is f32, got"),
+    (lambda b: MATMUL.freeze(B=b.astype(np.float64)), "`B` is f32, got f64"),
+    (lambda b: MATMUL.freeze(B=b[0]), "`B` has 2 dimensions [K, N], got 1"),
+    (lambda b: MATMUL.freeze(), "no input of `matmul` is given to be frozen"),
+    (lambda b: MATMUL.freeze(self=b), "`matmul` has no input `self`"),
 ])
 def test_what_does_not_fit_is_refused(wrong, text):
     with pytest.raises(CallError) as error:

@@ -10,14 +10,14 @@ whatever else depends neither on other inputs, nor on scalars, nor on sizes that
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from hashlib import sha256
 from itertools import groupby
 
-from polyop.ir.affine import affine, names
+from polyop.ir.affine import affine, names, settled_by
 from polyop.ir.expr import Expr, Load, Scalar, expr_names, is_computed, loads, walk
-from polyop.ir.loops import FIRST, Buffer, For, If, LoopNest, Node, Prefetch, Space, Store, show
+from polyop.ir.loops import FIRST, Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, show
 from polyop.ir.loops import walk as nodes
 
 
@@ -27,23 +27,37 @@ def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
     given = [buffers[n] for n in frozen if n in buffers]
     if not given:
         return _with_lasting(nest, frozenset())
-    known = frozenset[str]().union(*map(sizes_of, given))
-    written, read = [_written(n) for n in nest.body], [_read(n) for n in nest.body]
-    settled = {k for k, n in enumerate(nest.body) if _is_made_of(n, buffers, known)}
-    before: set[int] = set()
-    while settled != before:
-        before = settled
-        made = {*frozen}.union(*(written[k] for k in settled))
-        left = set[str]().union(*(w for k, w in enumerate(written) if k not in settled))
-        settled = {k for k in settled if not written[k] & left and read[k] <= made}
+    known = settled_by(e for b in given for e, _ in b.dims)
+    settled = _settled(nest, buffers, known, frozenset(frozen))
     if not settled:
         return _with_lasting(nest, frozenset())
-    lasting = {s for k in settled for s in written[k] if buffers[s].space == Space.WORK}
+    lasting = {s for k in settled for s in _written(nest.body[k]) if buffers[s].space == Space.WORK}
     body: list[Node] = []
     for is_first, run in groupby(range(len(nest.body)), lambda k: k in settled):
         part = tuple(nest.body[k] for k in run)
         body += (If((affine(FIRST) - 1,), part),) if is_first else part
     return replace(_with_lasting(nest, lasting), sizes=(*nest.sizes, FIRST), body=tuple(body))
+
+
+def _settled(nest: LoopNest, buffers: Mapping[str, Buffer], known: frozenset[str], frozen: frozenset[str]) -> set[int]:
+    """Which nodes of `nest` depend on the inputs `frozen` alone, and all others find as they leave it.
+
+    Those write nothing of it, and none reads memory before the last of these has written there, nor registers at all.
+    """
+    written, read = [_written(n) for n in nest.body], [_read(n) for n in nest.body]
+    registers = {b.name for b in nest.buffers if b.space == Space.REG}
+    settled = {k for k, n in enumerate(nest.body) if _is_made_of(n, buffers, known)}
+    before: set[int] = set()
+    while settled != before:
+        before = settled
+        made = frozen.union(*(written[k] for k in settled))
+        others = [k for k in range(len(nest.body)) if k not in settled]
+        left = set[str]().union(*(written[k] | read[k] & registers for k in others))
+
+        def is_early(k: int, others: list[int] = others) -> bool:
+            return not any(read[i] & written[k] for i in others if i < k)
+        settled = {k for k in settled if not written[k] & left and read[k] <= made and is_early(k)}
+    return settled
 
 
 def first_of(nest: LoopNest) -> str:
@@ -61,12 +75,7 @@ def _with_lasting(nest: LoopNest, names: Collection[str]) -> LoopNest:
     return replace(nest, buffers=tuple(replace(b, lasting=b.name in names) for b in nest.buffers))
 
 
-def sizes_of(b: Buffer) -> frozenset[str]:
-    """The sizes in the extents of a buffer."""
-    return frozenset[str]().union(*(names(e) for e, _ in b.dims))
-
-
-def _is_made_of(n: Node, buffers: dict[str, Buffer], known: frozenset[str]) -> bool:
+def _is_made_of(n: Node, buffers: Mapping[str, Buffer], known: frozenset[str]) -> bool:
     """Whether `n` fills memory for all threads, going by the sizes `known` alone, and each of its positions is a formula."""
     found: set[str] = set()
     own: set[str] = set()
@@ -80,8 +89,9 @@ def _is_made_of(n: Node, buffers: dict[str, Buffer], known: frozenset[str]) -> b
                 found |= frozenset[str]().union(*map(names, x.tests))
             case Store():
                 b = buffers[x.target.source]
-                if b.space not in (Space.WORK, Space.REG) or b.private or not sizes_of(b) <= known:
+                if b.space not in (Space.WORK, Space.REG) or b.private:
                     return False
+                found |= {x for e, _ in b.dims for x in names(e)}
                 if any(_is_open(e) for tree in (x.target, x.expr) for e in walk(tree)):
                     return False
                 found |= expr_names(x.target) | expr_names(x.expr)
@@ -107,4 +117,5 @@ def _written(n: Node) -> set[str]:
 
 
 def _read(n: Node) -> set[str]:
-    return {x.source for s in _stores(n) for x in loads(s.expr)} | {s.target.source for s in _stores(n) if s.reduce}
+    found = {x.source for s in _stores(n) for x in loads(s.expr)} | {s.target.source for s in _stores(n) if s.reduce}
+    return found | {x.source for c in nodes((n,)) if isinstance(c, IfData) for x in loads(c.test)}

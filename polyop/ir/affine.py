@@ -192,6 +192,22 @@ def add_names(x: Affine, found: set[str]) -> None:
                 add_names(a, found)
 
 
+def settled_by(extents: Iterable[Affine]) -> frozenset[str]:
+    """The sizes that the values of `extents` leave no choice: C and K of (C, 2*K + C), but neither of (C + K), nor K of (K/2)."""
+    known, left = set[str](), list(extents)
+    while True:
+        unknown = [{n for n in names(e) if n not in known} for e in left]
+        found = {n for e, u in zip(left, unknown, strict=True) for n in u if len(u) == 1 and e.factor(n) and _is_plain(e, n)}
+        if not found:
+            return frozenset(known)
+        known |= found
+
+
+def _is_plain(e: Affine, name: str) -> bool:
+    """Whether `name` stands in no quotient, remainder, minimum or maximum in `e`."""
+    return all(isinstance(a, str) or name not in frozenset[str]().union(*map(names, a.args)) for a, _ in e.terms)
+
+
 def is_count(x: Affine) -> bool:
     """Whether `x` is clearly never negative, since none of its names is."""
     return x.const >= 0 and all(f > 0 and (isinstance(a, str) or all(map(is_count, a.args))) for a, f in x.terms)

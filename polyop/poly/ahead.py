@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import islpy as isl
 
+from polyop.ir.affine import settled_by
 from polyop.ir.expr import Affine, Load, is_computed, names
 from polyop.poly.build import Axes, Plan
 from polyop.poly.scop import Stmt
@@ -33,7 +34,7 @@ def is_frozen(plan: Plan, u: Stmt, load: Load) -> bool:
 
 
 def of_all_calls(plan: Plan, load: Load, domain: isl.Set) -> isl.Set:
-    """{ x : x in `domain` for some of the sizes that the tensor of `load` does not have }: all of a frozen one is copied."""
+    """{ x : x in `domain` for some of the sizes that the tensor of `load` leaves open }: all of a frozen one is copied."""
     own = _sizes(plan, load)
     for at in reversed(range(domain.dim(isl.dim_type.param))):
         if domain.get_dim_name(isl.dim_type.param, at) not in own:
@@ -42,8 +43,8 @@ def of_all_calls(plan: Plan, load: Load, domain: isl.Set) -> isl.Set:
 
 
 def _sizes(plan: Plan, load: Load) -> frozenset[str]:
-    """Those in the shape of the tensor of `load`."""
-    return frozenset[str]().union(*(names(e) for e in plan.scop.op.tensor(load.source).shape))
+    """Those that the shape of the tensor of `load` leaves no choice."""
+    return settled_by(plan.scop.op.tensor(load.source).shape)
 
 
 def is_settled(plan: Plan, u: Stmt, load: Load, outer: Axes) -> bool:

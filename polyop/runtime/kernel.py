@@ -16,7 +16,7 @@ from polyop.ir.module import Binary, Proof, room
 from polyop.runtime import cpu, threads
 from polyop.runtime.arrays import refuse
 from polyop.runtime.bind import Bound
-from polyop.runtime.lasting import Held, Lasting
+from polyop.runtime.lasting import FILLING, Held, Lasting
 from polyop.runtime.outside import outside
 
 _PROTOTYPE = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p)  # ctypes lets other Python threads run during the call
@@ -78,11 +78,12 @@ class Prepared:
             start = arena.take(self.bytes_)
             for slot, distance in self.work:
                 row[slot] = start + distance
-        if self.held is None:
+        if self.held is None or self.held.is_filled:
             return int(self.kernel.entry(self.pack(*row)))
-        row[self.first] = int(not self.held.is_filled)
-        status = int(self.kernel.entry(self.pack(*row)))
-        self.held.is_filled |= status == 0
+        with FILLING:
+            row[self.first] = int(not self.held.is_filled)
+            status = int(self.kernel.entry(self.pack(*row)))
+            self.held.is_filled |= status == 0
         return status
 
 

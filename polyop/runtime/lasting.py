@@ -4,21 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from polyop.ir.affine import evaluate
 from polyop.ir.loops import Buffer
 from polyop.ir.module import room
-from polyop.runtime import blocks
+from polyop.runtime import blocks, forks
 from polyop.runtime.arrays import refuse
+
+FILLING = forks.rlock()
+"""Held by a call that fills such memory: what adds up in it must not begin again while others read it."""
 
 
 @dataclass(eq=False, slots=True)
 class Held:
-    """What kernels keep that do the same in their first call: where their buffers are, and whether a call has filled them.
-
-    Notes   Calls on several threads that find them empty all fill them, with the same.
-    """
+    """What kernels keep that do the same in their first call: where their buffers are, and whether a call has filled them."""
 
     memory: np.ndarray
     addresses: Mapping[str, int]
@@ -29,15 +31,15 @@ class Lasting:
     """What the kernels of one operator keep, whose frozen inputs are the same arrays in all its calls."""
 
     def __init__(self) -> None:
-        self._held: dict[tuple[str, tuple[tuple[str, int], ...]], Held] = {}
+        self._held: dict[Any, Held] = {}
 
     def of(self, first: str, buffers: tuple[Buffer, ...], sizes: Mapping[str, int]) -> Held:
         """What kernels keep in such buffers whose first call does what is called `first`.
 
         Raises CallError, if there is no memory for it.
         """
-        key = first, tuple((b.name, room(b, dict(sizes), 1)) for b in buffers)
-        return self._held.get(key) or self._held.setdefault(key, _made(key[1]))
+        key = first, tuple(evaluate(e, sizes) for b in buffers for e, _ in b.dims)
+        return self._held.get(key) or self._held.setdefault(key, _made(buffers, dict(sizes)))
 
     @property
     def bytes_(self) -> int:
@@ -45,12 +47,12 @@ class Lasting:
         return sum(h.memory.nbytes for h in tuple(self._held.values()))
 
 
-def _made(rooms: tuple[tuple[str, int], ...]) -> Held:
-    """(buffer, bytes) of each, one behind the other."""
+def _made(buffers: tuple[Buffer, ...], sizes: dict[str, int]) -> Held:
+    """Room for `buffers`, one behind the other."""
     starts, total = {}, 0
-    for name, bytes_ in rooms:
-        starts[name] = total
-        total += bytes_
+    for b in buffers:
+        starts[b.name] = total
+        total += room(b, sizes, 1)
     try:
         memory = np.empty(total + blocks.PAGE, np.uint8)
     except (MemoryError, ValueError) as e:

@@ -101,6 +101,43 @@ def test_memory_that_is_not_the_same_in_all_calls_is_refused(nests, change, says
     assert not proof.holds and says in proof.witness
 
 
+def test_memory_that_is_read_between_two_first_parts_is_refused(nests):
+    before, after = nests
+    first, rest = after.body[0], after.body[1:]
+    changed = replace(after, body=(first, *rest, first))
+    proof = lasts(beside(before, changed), changed, ("B",))
+    assert not proof.holds and "is read before the first call writes it again" in proof.witness
+    plain = beside(before, changed)
+    assert once(plain, ("B",)) is plain
+
+
+def test_a_register_that_only_the_first_call_fills_is_refused(nests):
+    before, after = nests
+    first, acc = after.body[0], next(b.name for b in after.buffers if b.space == Space.REG)
+    store = next(n for n in walk(first.then) if isinstance(n, Store))
+    filled = replace(store, target=replace(store.target, source=acc, index=(Affine(), Affine())),
+                     expr=replace(store.expr, index=(Affine(),) * len(store.expr.index)))
+    kept = next(n for n in walk(after.body[1:]) if isinstance(n, Store) and n.target.source == "C")
+    changed = replace(after, body=(replace(first, then=(*first.then, filled)), kept))
+    proof = lasts(beside(before, changed), changed, ("B",))
+    assert not proof.holds and "does not last" in proof.witness
+
+
+@pytest.mark.parametrize("extents, known", [
+    ("K, 2*K + N", "K N"), ("K + N, N", "K N"), ("K + N", ""), ("K/2", ""), ("K/2, K", "K"), ("max(K, N), N", "N"),
+    ("7", ""), ("3*K", "K"),
+])
+def test_sizes_follow_from_extents_that_leave_them_no_choice(extents, known):
+    from polyop.ir.affine import quasi, settled_by
+    from polyop.poly.verify.frozen import _determined
+
+    k, n = affine("K"), affine("N")
+    terms = {"K": k, "N": n, "2*K + N": k * 2 + n, "K + N": k + n, "K/2": quasi("div", k, affine(2)),
+             "max(K, N)": quasi("max", k, n), "7": affine(7), "3*K": k * 3}
+    given = [terms[e] for e in (extents.split(", ") if "max" not in extents else ["max(K, N)", "N"])]
+    assert settled_by(given) == _determined(given) == frozenset(known.split())
+
+
 def test_what_is_left_out_of_all_calls_is_refused(nests):
     before, after = nests
     proof = lasts(before, replace(after, body=after.body[1:]), ("B",))

@@ -6,9 +6,10 @@ Looks at the nest that is emitted, beside the one that does everything in every 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator
+from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, Scalar, affine, expr_names, is_computed, names, walk
-from polyop.ir.loops import FIRST, For, If, LoopNest, Node, Prefetch, Space, Store, children
+from polyop.ir.loops import FIRST, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children
 from polyop.ir.module import Proof
 from polyop.poly.verify.verdict import decided
 
@@ -25,29 +26,42 @@ def _wrong(before: LoopNest, after: LoopNest, frozen: frozenset[str]) -> Iterato
     """What is wrong with `after`, in words."""
     if after.sizes != (*before.sizes, FIRST) or FIRST in before.sizes or after.scalars != before.scalars:
         yield f"the arguments are {', '.join(after.sizes)}"
-    body: list[Node] = []
-    first: list[Node] = []
-    rest: list[Node] = []
-    for n in after.body:
-        is_first = isinstance(n, If) and n.tests == TESTS and not n.other
-        part = n.then if isinstance(n, If) and is_first else (n,)
-        body += part
-        (first if is_first else rest).extend(part)
-    if tuple(body) != before.body:
+    if after.in_place != before.in_place or tuple(replace(b, lasting=False) for b in after.buffers) != before.buffers:
+        yield "other memory is used than before"
+    parts = [(n.then, True) if isinstance(n, If) and n.tests == TESTS and not n.other else ((n,), False) for n in after.body]
+    if tuple(n for part, _ in parts for n in part) != before.body:
         yield "other loops run than before"
+    sizes = _determined([e for b in after.buffers if b.name in frozen for e, _ in b.dims])
+    for b in after.buffers:
+        if b.lasting and (b.space != Space.WORK or b.private or {x for e, _ in b.dims for x in names(e)} - sizes):
+            yield f"{b.name} is other memory in each call"
     lasting = {b.name for b in after.buffers if b.lasting}
-    sizes = {x for b in after.buffers if b.name in frozen for e, _ in b.dims for x in names(e)}
-    for old, new in zip(before.buffers, after.buffers, strict=True):
-        if (new.name, new.dims, new.dtype, new.space) != (old.name, old.dims, old.dtype, old.space):
-            yield f"{new} was {old}"
-        if new.lasting and (new.space != Space.WORK or new.private or {x for e, _ in new.dims for x in names(e)} - sizes):
-            yield f"{new.name} is other memory in each call"
     registers = {b.name for b in after.buffers if b.space == Space.REG}
-    for n in first:
-        yield from _moves(n, frozenset(sizes), frozen | lasting | registers, lasting | registers)
-    shared = _targets(first) & _targets(rest)
-    if shared:
-        yield f"{', '.join(sorted(shared))} is written in all calls"
+    for n in (n for part, is_first in parts if is_first for n in part):
+        yield from _moves(n, sizes, frozen | lasting | registers, lasting | registers)
+    rest = [n for part, is_first in parts if not is_first for n in part]
+    first = _targets([n for part, is_first in parts if is_first for n in part])
+    if first & _targets(rest):
+        yield f"{', '.join(sorted(first & _targets(rest)))} is written in all calls"
+    if first & registers & _sources(rest):
+        yield f"{', '.join(sorted(first & registers & _sources(rest)))} is read in all calls, and does not last"
+    later = set[str]()
+    for part, is_first in reversed(parts):
+        if is_first:
+            later |= _targets([*part])
+        elif later & _sources([*part]):
+            yield f"{', '.join(sorted(later & _sources([*part])))} is read before the first call writes it again"
+
+
+def _determined(extents: list[Affine]) -> frozenset[str]:
+    """The names whose values follow from those of `extents`, one after the other: n of k n + d, where nothing else is open."""
+    known = frozenset[str]()
+    for _ in extents:
+        for e in extents:
+            alone = [(a, k) for a, k in e.terms if not (isinstance(a, str) and a in known)]
+            if len(alone) == 1 and isinstance(alone[0][0], str) and alone[0][1]:
+                known |= {alone[0][0]}
+    return known
 
 
 def _moves(n: Node, known: frozenset[str], sources: frozenset[str], targets: Collection[str]) -> Iterator[str]:
@@ -83,3 +97,14 @@ def _beyond(bounds: tuple[Affine, ...], known: frozenset[str]) -> Iterator[str]:
 
 def _targets(body: list[Node]) -> set[str]:
     return {n.target.source for n in body if isinstance(n, Store)} | {s for n in body for s in _targets([*children(n)])}
+
+
+def _sources(body: list[Node]) -> set[str]:
+    found = set[str]()
+    for n in body:
+        if isinstance(n, Store):
+            trees = [*([n.target] if n.reduce else []), *[*walk(n.target)][1:], *walk(n.expr)]
+        else:
+            trees = [*walk(n.test)] if isinstance(n, IfData) else []
+        found |= {x.source for x in trees if isinstance(x, Load)} | _sources([*children(n)])
+    return found
