@@ -138,9 +138,7 @@ def wish_of(form: Form, sizes: dict[str, int], options: Options, target: Target)
         wish = form.wants(said, Wish(own, (units, as_it_lies(merged.regimes, units, own))))
     if wish.made != len(merged.kernels):
         wish.made, wish.taken = len(merged.kernels), wish.asked
-        if wish.asked not in merged.kernels and options.frozen:
-            wish.taken = None  # nothing serves for it: see `Operator._lent`
-        elif wish.asked not in merged.kernels:
+        if wish.asked not in merged.kernels:
             lending = merged.lender(wish.asked, form.units, options)
             wish.taken = lending if lending != wish.asked else None
     return wish

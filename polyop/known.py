@@ -57,7 +57,10 @@ class Merged:
         """Which kernel may do what is `asked`, itself or another one.
 
         units   the layout, given sizes that are 1; given: the options of the operator
+        Notes   Nobody's kernel serves for another one's calls where inputs are frozen: the copy that it makes of them would stay.
         """
+        if given.frozen:
+            return None
         usual = everyday(asked[1], given)
         return lender((units(usual.ones), usual), self.kernels.keys(), given)
 

@@ -310,7 +310,7 @@ class Operator:
 
     def _lent(self, merged: Merged, seen: Bound, asked: Key, look: Any, points: int) -> Key | None:
         """What serves for `asked`, which is not there yet, in a call that looks like `look`; None if nothing does."""
-        if look is None or self.options.frozen:  # a copy of weights for one that serves for others would stay
+        if look is None:
             return None
         found = None if asked in merged.kernels else merged.lender(asked, partial(layout, seen.op, seen.views), self.options)
         if found in (None, asked) or isinstance(merged.kernels.known(found), Interpreted):
