@@ -17,8 +17,11 @@ from itertools import groupby
 
 from polyop.ir.affine import affine, names, settled_by
 from polyop.ir.expr import Expr, Load, Scalar, expr_names, is_computed, loads, walk
-from polyop.ir.loops import FIRST, Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, show
+from polyop.ir.loops import FIRST, Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, show, stores
 from polyop.ir.loops import walk as nodes
+
+_TESTS = (affine(FIRST) - 1,)
+"""That this is the first call."""
 
 
 def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
@@ -35,7 +38,7 @@ def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
     body: list[Node] = []
     for is_first, run in groupby(range(len(nest.body)), lambda k: k in settled):
         part = tuple(nest.body[k] for k in run)
-        body += (If((affine(FIRST) - 1,), part),) if is_first else part
+        body += (If(_TESTS, part),) if is_first else part
     return replace(_with_lasting(nest, lasting), sizes=(*nest.sizes, FIRST), body=tuple(body))
 
 
@@ -62,7 +65,7 @@ def _settled(nest: LoopNest, buffers: Mapping[str, Buffer], known: frozenset[str
 
 def first_of(nest: LoopNest) -> str:
     """A digest of what the first call does, and where: kernels with the same may share what it makes. Or empty."""
-    parts = [n for n in nest.body if isinstance(n, If) and n.tests == (affine(FIRST) - 1,)]
+    parts = [n for n in nest.body if isinstance(n, If) and n.tests == _TESTS]
     used = frozenset[str]().union(*(_written(n) | _read(n) for n in parts))
     text = [*(str(b) for b in nest.buffers if b.name in used), *(line for n in parts for line in show(n, 0))]
     return sha256("\n".join(text).encode()).hexdigest()[:16] if parts else ""
@@ -79,7 +82,7 @@ def _is_made_of(n: Node, buffers: Mapping[str, Buffer], known: frozenset[str]) -
     """Whether `n` fills memory for all threads, going by the sizes `known` alone, and each of its positions is a formula."""
     found: set[str] = set()
     own: set[str] = set()
-    stored = False
+    fills = False
     for x in nodes((n,)):
         match x:
             case For():
@@ -95,12 +98,12 @@ def _is_made_of(n: Node, buffers: Mapping[str, Buffer], known: frozenset[str]) -
                 if any(_is_open(e) for tree in (x.target, x.expr) for e in walk(tree)):
                     return False
                 found |= expr_names(x.target) | expr_names(x.expr)
-                stored = stored or b.space == Space.WORK
+                fills = fills or b.space == Space.WORK
             case Prefetch():
                 pass
             case _:
                 return False
-    return stored and found <= known | own
+    return fills and found <= known | own
 
 
 def _is_open(e: Expr) -> bool:
@@ -108,14 +111,10 @@ def _is_open(e: Expr) -> bool:
     return isinstance(e, Scalar) or (isinstance(e, Load) and any(is_computed(p) for p in e.index))
 
 
-def _stores(n: Node) -> list[Store]:
-    return [s for s in nodes((n,)) if isinstance(s, Store)]
-
-
 def _written(n: Node) -> set[str]:
-    return {s.target.source for s in _stores(n)}
+    return {s.target.source for s in stores((n,))}
 
 
 def _read(n: Node) -> set[str]:
-    found = {x.source for s in _stores(n) for x in loads(s.expr)} | {s.target.source for s in _stores(n) if s.reduce}
+    found = {x.source for s in stores((n,)) for x in loads(s.expr)} | {s.target.source for s in stores((n,)) if s.reduce}
     return found | {x.source for c in nodes((n,)) if isinstance(c, IfData) for x in loads(c.test)}
