@@ -16,17 +16,31 @@ from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import CallError, UnsupportedError, fail
 from polyop.ir.interface import Choice, Interface
+from polyop.ir.module import Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
-from polyop.known import Known, Merged, blocks, fresh_results, on_gpu, seen_as, strides_of, that_reaches
+from polyop.known import (
+    Filtering,
+    Known,
+    Merged,
+    NotFilteredError,
+    blocks,
+    fresh_results,
+    on_gpu,
+    seen_as,
+    strides_of,
+    that_reaches,
+    with_filters,
+)
 from polyop.rewrite.batchfirst import with_batches_first
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import Regimes, as_it_lies, regime
+from polyop.rewrite.winograd import ways
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import SERIAL, work
@@ -214,7 +228,8 @@ class Operator:
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         on_cpu = bound.home is None
-        merged = known.merged(bound, self.options.special, self.options.numerics == "strict", on_cpu)
+        merged = known.merged(bound, self.options.special, self.options.numerics == "strict", on_cpu,
+                              self._filtering() if self.options.numerics == "winograd" and on_cpu else None)
         seen = seen_as(bound, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
@@ -224,7 +239,11 @@ class Operator:
             return result, None
         options = self._variant(merged.regimes, seen.sizes)
         points = work(op, bound.sizes)
-        k, taken = self._kernel(merged, seen, options, key, points)
+        try:
+            k, taken = self._kernel(merged, seen, options, key, points)
+        except NotFilteredError:
+            known.keep_sums()
+            return self._long(values, out, outs, key)
         self._keeps(choice, known)
         served = taken[1]
         self._met += 1
@@ -302,7 +321,7 @@ class Operator:
                                    f"--target {target.name} --emulate` carries it out there")
 
         def make() -> Kernel | Interpreted:
-            found = self._find(seen.op, *taken, target)
+            found = self._find(seen.op, *taken, target, merged.proofs)
             assert isinstance(found, Kernel | Interpreted), "code for a GPU is none for this machine"
             return found
 
@@ -319,10 +338,16 @@ class Operator:
         price = price_of(sum(prod(v.shape) for v in seen.views.values()), points, asked, found)
         return found if merged.loans.lends(asked, look, price) else None
 
-    def _find(self, op: Op, units: Layout, options: Options, target: Target) -> Kernel | GpuKernel | Interpreted:
+    def _filtering(self) -> Filtering:
+        target, frozen = cpu.resolve(self.target), frozenset(self.options.frozen)
+        return lambda found, sizes: ways(found, sizes, target, frozen)
+
+    def _find(self, op: Op, units: Layout, options: Options, target: Target,
+              also: Callable[[], tuple[Proof, ...]] = tuple) -> Kernel | GpuKernel | Interpreted:
+        """The kernel, in memory, on disk, or compiled; `also`: what else is proved of one that is."""
         name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
         try:
-            return _roomy(lambda: store.find(name, lambda: _load(self._compile(op, units, target, options))))
+            return _roomy(lambda: store.find(name, lambda: _load(self._compile(op, units, target, options), also)))
         except _NoCodeError as without:
             return Interpreted(op, without.made.notes)
 
@@ -335,7 +360,8 @@ class Operator:
 
         dtypes   of dtype variables; if one is not given: f32, else i32, else the first that it may be
         rank     how many dimensions `...` stands for; 1 if it is not given
-        sizes    all sizes of a call on a GPU, whose kernel is wanted; else it is the one for all that have none of their own
+        sizes    all sizes of a call on a GPU, whose kernel is wanted; on a CPU whether its sums over windows take fewer
+                 multiplications; else it is the one for all that have none of their own
 
         Raises UserError, if there is nothing of such a name.
         """
@@ -343,6 +369,11 @@ class Operator:
         options = self.options if options is None else options_of(options)
         op = self._op(self.choice(dtypes, consts, rank))
         op = with_batches_first(joined(op)) if t.family == "x86" and options.numerics != "strict" else op
+        same: tuple[Proof, ...] = ()
+        calls: dict[str, int] = {}
+        if sizes is not None and t.family == "x86" and options.numerics == "winograd":
+            op, same = with_filters(op, self._filtering(), sizes)
+            calls = dict(sizes) if same else {}
         merged: Mapping[str, tuple[str, ...]] = {}
         if units is None:
             flat = flatten(op, chains(op))  # as calls with contiguous arrays do
@@ -362,8 +393,8 @@ class Operator:
         if target not in (None, self.target) or options != self.options:
             caller = Operator(self.interface, self._instantiate, self._compile, options, target or self.target, self._again)
         notes = made.chosen + made.notes
-        calls = sizes if asked != options and sizes is not None else {}
-        return Artefact(caller, op, t, units, text, made.trace, made.proofs, notes, made.binary, merged, calls)
+        calls = dict(sizes) if asked != options and sizes is not None else calls
+        return Artefact(caller, op, t, units, text, made.trace, same + made.proofs, notes, made.binary, merged, calls)
 
     def choice(self, dtypes: Mapping[str, str | DType] | None = None, consts: Mapping[str, Any] | None = None,
                rank: int | None = None) -> Choice:
@@ -394,12 +425,12 @@ class _NoCodeError(Exception):
         self.made = made
 
 
-def _load(made: Compiled) -> Kernel | GpuKernel:
+def _load(made: Compiled, also: Callable[[], tuple[Proof, ...]]) -> Kernel | GpuKernel:
     if made.binary is None and made.module is not None:
         raise UnsupportedError(f"`{made.module.name}` for {made.module.target} has {made.notes[-1]}")
     if made.binary is None:
         raise _NoCodeError(made)
-    return store.loaded(made.binary, made.proofs, made.chosen + made.notes)
+    return store.loaded(made.binary, also() + made.proofs, made.chosen + made.notes)
 
 
 def _roomy(f: Callable[[], T]) -> T:

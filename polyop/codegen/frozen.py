@@ -34,7 +34,8 @@ def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
     settled = _settled(nest, buffers, known, frozenset(frozen))
     if not settled:
         return _with_lasting(nest, frozenset())
-    lasting = {s for k in settled for s in _written(nest.body[k]) if buffers[s].space == Space.WORK}
+    later = set[str]().union(*(_read(n) for k, n in enumerate(nest.body) if k not in settled))
+    lasting = later & set[str]().union(*(_written(nest.body[k]) for k in settled))
     body: list[Node] = []
     for is_first, run in groupby(range(len(nest.body)), lambda k: k in settled):
         part = tuple(nest.body[k] for k in run)
@@ -45,10 +46,11 @@ def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
 def _settled(nest: LoopNest, buffers: Mapping[str, Buffer], known: frozenset[str], frozen: frozenset[str]) -> set[int]:
     """Which nodes of `nest` depend on the inputs `frozen` alone, and all others find as they leave it.
 
-    Those write nothing of it, and none reads memory before the last of these has written there, nor registers at all.
+    Those write nothing of it, and none reads memory before the last of these has written there, nor registers or a thread's own
+    memory at all.
     """
     written, read = [_written(n) for n in nest.body], [_read(n) for n in nest.body]
-    registers = {b.name for b in nest.buffers if b.space == Space.REG}
+    registers = {b.name for b in nest.buffers if not _stays(b)}
     settled = {k for k, n in enumerate(nest.body) if _is_made_of(n, buffers, known)}
     before: set[int] = set()
     while settled != before:
@@ -92,18 +94,23 @@ def _is_made_of(n: Node, buffers: Mapping[str, Buffer], known: frozenset[str]) -
                 found |= frozenset[str]().union(*map(names, x.tests))
             case Store():
                 b = buffers[x.target.source]
-                if b.space not in (Space.WORK, Space.REG) or b.private:
+                if b.space not in (Space.WORK, Space.REG):
                     return False
                 found |= {x for e, _ in b.dims for x in names(e)}
                 if any(_is_open(e) for tree in (x.target, x.expr) for e in walk(tree)):
                     return False
                 found |= expr_names(x.target) | expr_names(x.expr)
-                fills = fills or b.space == Space.WORK
+                fills = fills or _stays(b)
             case Prefetch():
                 pass
             case _:
                 return False
     return fills and found <= known | own
+
+
+def _stays(b: Buffer) -> bool:
+    """Whether it may be memory that lasts: all threads have the same."""
+    return b.space == Space.WORK and not b.private
 
 
 def _is_open(e: Expr) -> bool:

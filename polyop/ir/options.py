@@ -11,7 +11,7 @@ from polyop.ir.errors import fail
 RUNGS = ("tuned", "default", "distributed", "interpreter")
 """The ladder that compiling falls down, best first."""
 
-NUMERICS = ("fast", "strict", "tf32")
+NUMERICS = ("fast", "strict", "tf32", "winograd")
 
 
 SHORT, TURNED = 1, 2
@@ -25,7 +25,9 @@ class Options:
 
     numerics   "fast": reductions may be reassociated, `a*b + c` contracted, products with the 0 of `else 0` left out of sums, and
                numbers below 2^-126 be 0 in sums of products of bf16; "tf32": on GPUs whose matrix units take f32 so, products are
-               of numbers rounded to 11 bits, and sums of f32; elsewhere the same as "fast"; "strict": source order and rounding
+               of numbers rounded to 11 bits, and sums of f32; elsewhere the same as "fast"; "winograd": on a CPU sums over small
+               windows take fewer multiplications (`rewrite/winograd.py`); elsewhere the same as "fast"; "strict": source order
+               and rounding
     hints      typical values of sizes: they choose tiles, and are never assumptions
     rung       the first rung of the ladder to try: "tuned", "default", "distributed", "interpreter"
     special    whether sizes that other tiles suit better (few rows, short rows, sizes of 1) get a kernel of their own when calls

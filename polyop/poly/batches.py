@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from polyop.ir.expr import Affine, Load, affine, names
-from polyop.poly.edges import Edge, counterpart, digits, same_value
+from polyop.poly.edges import Edge, counterpart, same_value
 from polyop.poly.iterators import blocks_of, shares_of, written
 from polyop.poly.nodes import Classes, Cluster, Node, Schedule, Serial, Shared
 from polyop.poly.scop import MAP, UPDATE, Scop, Stmt
@@ -105,8 +105,8 @@ class Run:
     def loops(self) -> list[tuple[str, ...]]:
         """Those that are batches everywhere, and leave lanes what lies side by side; or that have blocks of rows inside."""
         found = [x for x in map(self._from, self.clusters[0].shell) if x and not self._is_lane(x)]
-        blocks = any(map(self._has_blocks, found))
-        return [x for x in found if self._is_batch(x) or (blocks and self._leaves_rows(x, found)) or self._is_piece(x)]
+        around = found[: max((n for n, x in enumerate(found, 1) if self._has_blocks(x)), default=0)]
+        return [x for x in found if self._is_batch(x) or (x in around and self._leaves_rows(x, around)) or self._is_piece(x)]
 
     def tile(self) -> tuple[str, ...]:
         """One that is a row of some contraction, and a batch or a row of the others; empty if there is none."""
@@ -210,8 +210,8 @@ class Run:
 
     def _has_blocks(self, loop: tuple[str, ...]) -> bool:
         """Whether each iteration has a block of rows, in which operands are used again, as b of { Y[8 b + p] : 0 <= p < 8 }."""
-        return any(isinstance(p, Affine) and p.factor(i) >= BLOCK and i in digits(p, s.ranges) and len(digits(p, s.ranges)) > 1
-                   for s, i in self._iterators(loop) if s.kind == MAP for p in s.target.index)
+        return any(isinstance(p, Affine) and p.factor(i) >= BLOCK and len(names(p) & {*s.dims}) > 1
+                   for s, i in self._iterators(loop) if s.kind == MAP for x in (s.target, *s.reads) for p in x.index)
 
     def _leaves_rows(self, loop: tuple[str, ...], taken: list[tuple[str, ...]]) -> bool:
         """Whether each operand of a contraction that has the loop has another one that is not `taken` and the result has, too."""

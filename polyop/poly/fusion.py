@@ -62,8 +62,11 @@ class Fusion:
                 self.ends_contraction(found, into, s, deps, fixed) or self.try_join(found[into[-1]], s, deps, fixed))
             at = into[-1] if joins else len(found)
             if not into and self.fuse and s.name not in self.ends:
-                ways = (self.reads_with,) if self.apart else (self.lies_beside, self.copies_again, self.writes_with)
+                ways = (self.reads_with,) if self.apart else (
+                    self.lies_beside, self.copies_again, self.writes_with, self.writes_pieces)
                 at = next((n for n, d in enumerate(found) if any(join(d, s, fixed) for join in ways)), at)
+            elif not joins and self.fuse and not self.apart and s.name not in self.ends:
+                at = next((n for n, d in enumerate(found) if n > into[-1] and self.writes_pieces(d, s, fixed)), at)
             if at == len(found):
                 found.append(self.draft(s, fixed))
             if init and not self.join_init(found[at], init, s, fixed):
@@ -144,10 +147,10 @@ class Fusion:
                 j = counterpart(e, i, forward=True, exact=True)
                 if j and j not in own and source[i] not in own.values():
                     own[j] = source[i]
+        known = {i: c for q in d.stmts for i, c in self.classes[q.name].items()}
         for i in s.dims:  # a loop of the same name, for groups: no dependence rests on it
-            known = {c for q in d.stmts for c in self.classes[q.name].values()}
-            if i not in own and i in known and i not in own.values():
-                own[i] = i
+            if i not in own and i in known and known[i] not in own.values():
+                own[i] = known[i]
         kept = written(s)
         shell = tuple(c for c in d.shell if any(own.get(i) == c and i in kept for i in s.dims))
         for e in between:
@@ -214,17 +217,20 @@ class Fusion:
     def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:
         """Whether `s` writes along the loop around the rows that `d` reads: { Y[c, r] = e[r, c] / z[r] }, or of x[c, r].
 
-        By itself that is done in squares, or by rows of its own; in the loop around the rows, one by one.
+        By itself that is done in squares, or by rows of its own; in the loop around the rows, one by one. So is what only moves
+        from along the one loop that would be left of those around the others.
         """
         def end(x: Load, loops: Mapping[str, str]) -> str | None:
             p = x.index[-1] if len(x.index) > 1 else None
             return loops.get(p.name) if isinstance(p, Affine) and p.name else None
 
         last = end(s.target, own)
-        if self.apart or s.kind != MAP or last not in shell:
+        if self.apart or s.kind != MAP:
             return False
-        read = {end(x, self.classes[q.name]) for q in d.stmts for x in q.reads}
         ends = {end(x, own) for x in s.reads if len(x.index) > 1}
+        if last not in shell:
+            return isinstance(s.expr, Load) and shell != d.shell and len(s.target.index) > 1 and ends <= {*shell}
+        read = {end(x, self.classes[q.name]) for q in d.stmts for x in q.reads}
         return None not in ends and last not in read and any(own.get(i) not in shell for i in s.dims)
 
     def lies_beside(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
@@ -297,6 +303,11 @@ class Fusion:
     def writes_with(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
         """Add `s`, which needs nothing before it, to `d`, where it writes between what that writes, in the same lines."""
         return any(is_between(s, q) for q in d.stmts) and self.reads_with(d, s, fixed)
+
+    def writes_pieces(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
+        """Add `s`, which needs nothing of `d`, to it, where both write pieces of one temporary from what both read."""
+        alike = all(q.kind == MAP and q.target.source == s.target.source for q in (*d.stmts, s))
+        return alike and self.scop.op.tensor(s.target.source).role == "temp" and self.reads_with(d, s, fixed)
 
     def same_points(self, d: _Draft, mine: Mapping[str, str], s: Stmt) -> bool:
         """Whether `s`, with iterators `mine` by class, runs at the points where `d` starts a tile, loops around included."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
@@ -160,10 +160,10 @@ class Regimes:
     found: tuple[tuple[Regime[Any], Any], ...]
 
 
-def regimes_of(op: Op) -> Regimes:
-    """Those of `op`: found once, in its text alone."""
+def regimes_of(op: Op, without: Collection[str] = ()) -> Regimes:
+    """Those of `op`, but for some options: found once, in its text alone."""
     q = questions(op)
-    found = ((r, r.find(q)) for r in REGIMES)
+    found = ((r, r.find(q)) for r in REGIMES if r.option not in without)
     return Regimes(q, tuple((r, x) for r, x in found if x))
 
 

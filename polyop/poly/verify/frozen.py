@@ -36,15 +36,15 @@ def _wrong(before: LoopNest, after: LoopNest, frozen: frozenset[str]) -> Iterato
         if b.lasting and (b.space != Space.WORK or b.private or {x for e, _ in b.dims for x in names(e)} - sizes):
             yield f"{b.name} is other memory in each call"
     lasting = {b.name for b in after.buffers if b.lasting}
-    registers = {b.name for b in after.buffers if b.space == Space.REG}
+    passing = {b.name for b in after.buffers if b.space in (Space.WORK, Space.REG)} - lasting
     for n in (n for part, is_first in parts if is_first for n in part):
-        yield from _moves(n, sizes, frozen | lasting | registers, lasting | registers)
+        yield from _moves(n, sizes, frozen | lasting | passing, lasting | passing)
     rest = [n for part, is_first in parts if not is_first for n in part]
     first = _targets([n for part, is_first in parts if is_first for n in part])
     if first & _targets(rest):
         yield f"{', '.join(sorted(first & _targets(rest)))} is written in all calls"
-    if first & registers & _sources(rest):
-        yield f"{', '.join(sorted(first & registers & _sources(rest)))} is read in all calls, and does not last"
+    if first & passing & _sources(rest):
+        yield f"{', '.join(sorted(first & passing & _sources(rest)))} is read in all calls, and does not last"
     later = set[str]()
     for part, is_first in reversed(parts):
         if is_first:
