@@ -455,6 +455,7 @@ def test_help_names_every_option_and_group(command):
     status, printed, _ = command("--help")
     assert status == 0 and all(group in printed for group in GROUPS)
     assert all(o in printed for o in ("--size", "--threads", "--peer", "--seconds", "--json", "--plot", "--markdown", "--define"))
+    assert "--turns ROUNDS" in printed and "--against CHECKOUT" in printed
 
 
 @pytest.mark.usefixtures("quick")
