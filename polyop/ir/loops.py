@@ -40,7 +40,7 @@ COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
 """Kinds of loops with a constant number of iterations at most."""
 
 
-FIRST = "first?"
+IS_FIRST = "first?"
 """The integer argument that is 1 in a call which has to fill memory that lasts, and else 0; no name of a user looks like it."""
 
 

@@ -18,7 +18,7 @@ from itertools import pairwise
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
-from polyop.ir.loops import FIRST
+from polyop.ir.loops import IS_FIRST
 from polyop.ir.target import PAGE
 from polyop.runtime import blocks
 from polyop.runtime.call import LONG_POINTS, CallPlan
@@ -231,7 +231,7 @@ def _row(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mapping[s
     """Sizes, and the strides of every tensor."""
     signature = plan.kernel.binary.signature
     for i, n in enumerate(signature.sizes):
-        if n != FIRST:  # which a plan has as it is in all calls but the first
+        if n != IS_FIRST:  # which a plan has as it is in all calls but the first
             t.store(known[n], HEAD + 2 + i)
     for slot, name in _by_slot(plan).items():
         shape = plan.op.tensor(name).shape
