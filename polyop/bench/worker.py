@@ -18,6 +18,7 @@ import pickle
 import sys
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -108,13 +109,13 @@ def answers(peer: Peer | None, asked: BinaryIO, said: BinaryIO) -> None:
             out = "failed", ": ".join([type(error).__name__, *str(error).strip().splitlines()[:1]])
         pickle.dump(out, said, protocol=5)
         said.flush()
-    say(lambda: ready(peer))
+    say(partial(ready, peer))
     while True:
         try:
             request = pickle.load(asked)
         except EOFError:
             return
-        say(lambda: answer(request))  # noqa: B023
+        say(partial(answer, request))
 
 
 def main(who: str) -> None:
