@@ -20,7 +20,7 @@ from polyop.rewrite.regimes import answers, as_it_lies, with_answers
 from polyop.runtime import entry, entry_load, threads
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
-from polyop.runtime.call import LASTING, CallPlan
+from polyop.runtime.call import LONG_POINTS, CallPlan
 from polyop.runtime.entry import Record
 from polyop.runtime.entry_table import Front
 from polyop.runtime.estimate import SERIAL, Count, boxes, elements_of, points_of
@@ -164,7 +164,7 @@ def carried(form: Form, native: entry_load.Code, front: Front, given: Given, loo
         if not merged.loans.would_lend(asked, look, price):
             return NotImplemented
     several = points >= SERIAL and threads.get_num_threads() > 1
-    record = form.records.get((taken, several, form.lasts(points >= LASTING)))
+    record = form.records.get((taken, several, form.lasts(points >= LONG_POINTS)))
     result = native.carry(front, record, *args, **keywords) if record else NotImplemented
     if result is NotImplemented:
         return result

@@ -12,7 +12,7 @@ from polyop.codegen.verify import verify as verify_nest
 from polyop.forms import Tiled
 from polyop.ir.copies import Recomputed
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.loops import FIRST, LoopNest, Space
+from polyop.ir.loops import IS_FIRST, LoopNest, Space
 from polyop.ir.module import Proof
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
@@ -134,7 +134,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
         LOG.error("polyop bug: the rewritten loops of %s on rung %s are not proved: %s", job.scop.op.name, rung, proof)
         return Made(job, middle, nest, once(nest, ()), proofs, (f"the loops are emitted as they were proved: {proof}",))
     proofs = (*proofs, proof)
-    if FIRST not in emitted.sizes:
+    if IS_FIRST not in emitted.sizes:
         return Made(job, middle, nest, emitted, proofs, ())
     proof = rec.stage("proofs", lasts, once(final, ()), emitted, frozen)
     if proof.holds:

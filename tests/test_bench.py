@@ -61,14 +61,15 @@ def add(other=lambda xp, a, b: a + b, **more) -> Case:
 
 
 def row(name: str = "a", verdict: str = "right", group: str = "g", **ms: float) -> Row:
-    return Row(group, name, verdict, times={n: Timing(t, t, t, 5) for n, t in ms.items()}, flops=1e6, bytes_=1000, least_ms=0.5)
+    times = {n: Timing(t, t, t, 5, t) for n, t in ms.items()}
+    return Row(group, name, verdict, times=times, flops=1e6, bytes_=1000, least_ms=0.5)
 
 
 # --- taking times --------------------------------------------------------------------------------------------------------
 
 
-def test_a_timing_is_the_median_and_the_quartiles_around_it():
-    assert timing([5.0, 1.0, 2.0, 4.0, 3.0]) == Timing(3.0, 2.0, 4.0, 5)
+def test_a_timing_is_the_median_and_the_quartiles_around_it_and_the_least():
+    assert timing([5.0, 1.0, 2.0, 4.0, 3.0]) == Timing(3.0, 2.0, 4.0, 5, least=1.0)
     assert timing([5.0, 1.0, 2.0, 4.0, 3.0]).spread == pytest.approx(1 / 3)
 
 
@@ -330,7 +331,8 @@ def test_a_book_goes_to_json_and_comes_back():
     data = json.loads(to_json(made))
     assert data["format"] == 1 and data["machine"]["gflops"] == 100.0 and data["missing"] == {"jax": "jax not installed"}
     assert data["rows"][0]["best"] == "numpy" and data["rows"][0]["over"] == {"numpy": 2.0, "torch": 3.0}
-    assert data["rows"][0]["times"]["numpy"] == {"median": 2.0, "low": 2.0, "high": 2.0, "samples": 5}
+    assert data["rows"][0]["least_over"] == data["rows"][0]["over"]
+    assert data["rows"][0]["times"]["numpy"] == {"median": 2.0, "low": 2.0, "high": 2.0, "samples": 5, "least": 2.0}
     assert data["rows"][1]["verdict"] == "WRONG" and data["rows"][1]["times"] == {}
     assert from_json(to_json(made)) == made
     with pytest.raises(ValueError, match="format"):
@@ -453,6 +455,7 @@ def test_help_names_every_option_and_group(command):
     status, printed, _ = command("--help")
     assert status == 0 and all(group in printed for group in GROUPS)
     assert all(o in printed for o in ("--size", "--threads", "--peer", "--seconds", "--json", "--plot", "--markdown", "--define"))
+    assert "--turns ROUNDS" in printed and "--against CHECKOUT" in printed
 
 
 @pytest.mark.usefixtures("quick")

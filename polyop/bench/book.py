@@ -53,6 +53,11 @@ class Row:
             return None
         return self.times[peer].median / self.times[OURS].median
 
+    def least_over(self, peer: str) -> float | None:
+        """The same of the least times of both."""
+        ours, theirs = (self.times[n].least if n in self.times else None for n in (OURS, peer))
+        return theirs / ours if ours and theirs else None
+
     @property
     def seconds(self) -> float:
         return self.times[OURS].median / 1e3
@@ -73,13 +78,17 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Book:
-    """A whole run. versions: of polyop, Python and each peer; missing: why other peers are not in it."""
+    """A whole run. versions: of polyop, Python and each peer; missing: why other peers are not in it.
+
+    rounds   of turns, if everybody had a process of its own: a time's samples are then the least processor time in each round
+    """
 
     machine: Machine
     size: str
     versions: Mapping[str, str]
     missing: Mapping[str, str]
     rows: tuple[Row, ...]
+    rounds: int = 0
 
     @property
     def wrong(self) -> tuple[Row, ...]:
@@ -97,7 +106,8 @@ def to_json(book: Book) -> str:
         out["times"] = {n: asdict(t) for n, t in row.times.items()}
         if OURS in row.times:
             out |= {"gflops": row.gflops, "gbytes": row.gbytes, "limit": row.limit, "best": row.best,
-                    "over_best": row.over(row.best), "over": {n: row.over(n) for n in row.times if n != OURS}}
+                    "over_best": row.over(row.best), "over": {n: row.over(n) for n in row.times if n != OURS},
+                    "least_over": {n: row.least_over(n) for n in row.times if n != OURS}}
     return json.dumps(data, indent=1)
 
 
@@ -111,7 +121,7 @@ def from_json(text: str) -> Book:
     known = Row.__dataclass_fields__
     rows = tuple(Row(**{**{n: v for n, v in r.items() if n in known}, "times": {n: Timing(**t) for n, t in r["times"].items()}})
                  for r in data["rows"])
-    return Book(machine, data["size"], data["versions"], data["missing"], rows)
+    return Book(machine, data["size"], data["versions"], data["missing"], rows, data.get("rounds", 0))
 
 
 def mean(ratios: list[float]) -> float:

@@ -16,12 +16,13 @@ WARM = 2e-3      # seconds of calls after a rest, before the clock runs and then
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """Milliseconds of a call: the median of `samples`, and the quartiles below and above it."""
+    """Milliseconds of a call: the median of `samples`, the quartiles around it, and the least where it is known."""
 
     median: float
     low: float
     high: float
     samples: int
+    least: float | None = None
 
     @property
     def spread(self) -> float:
@@ -33,7 +34,7 @@ def timing(samples: Sequence[float]) -> Timing:
     """The summary of `samples`, in milliseconds."""
     ordered = sorted(samples)
     low, median, high = (ordered[round((len(ordered) - 1) * q)] for q in (0.25, 0.5, 0.75))
-    return Timing(median, low, high, len(ordered))
+    return Timing(median, low, high, len(ordered), ordered[0])
 
 
 def interleaved(things: Sequence[Callable[[], Any]], budget: float, rest: Callable[[], Any] | None = None) -> list[Timing]:

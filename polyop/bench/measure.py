@@ -76,9 +76,12 @@ def book(cases: Iterable[Case | Sweep], given: Settings, size: str, missing: dic
     for case in cases:
         rows.append(measure(case, given) if isinstance(case, Case) else swept(case, given.peers))
         seen(rows[-1])
-    versions = {"polyop": polyop.__version__, "Python": platform.python_version(), "numpy": np.__version__,
-                **{p.name: p.version for p in given.peers}}
-    return Book(given.limits, size, versions, missing, tuple(rows))
+    return Book(given.limits, size, versions({p.name: p.version for p in given.peers}), missing, tuple(rows))
+
+
+def versions(others: Mapping[str, str]) -> dict[str, str]:
+    """Of polyop and what it runs on, and of the `others` beside it."""
+    return {OURS: polyop.__version__, "Python": platform.python_version(), "numpy": np.__version__, **others}
 
 
 def measure(case: Case, given: Settings) -> Row:
@@ -94,26 +97,31 @@ def measure(case: Case, given: Settings) -> Row:
 def measured(bound: Bound, got: tuple[Array, ...], given: Settings) -> Row:
     """The row of a case whose own results are `got`."""
     case = bound.case
-    row = _sized(Row(case.group, case.label, "alone"), bound, given.limits)
+    row = sized(Row(case.group, case.label, "alone"), bound, given.limits)
     things: list[tuple[str, Callable[[], Any]]] = [(OURS, _by_turns(bound, bound.run))]
-    skipped: dict[str, str] = {}
     for peer in (p for p in given.peers if p.offers(case)):
         try:
-            calls, want = _theirs(peer, bound, given.limits.threads)
+            calls, want = theirs(peer, bound, given.limits.threads)
         except Exception as error:  # whatever stops a peer is the peer's, and is written down
-            skipped[peer.name] = reason(error)
+            row = replace(row, skipped={**row.skipped, peer.name: reason(error)})
             continue
-        error_ = _error(got, want)
-        if row.verdict == "alone":
-            if not error_ <= case.tolerance:
-                return replace(row, verdict="WRONG", error=error_, reason=f"differs from {peer.name}")
-            row = replace(row, verdict="right", error=error_)
-        elif error_ > case.tolerance:
-            skipped[peer.name] = f"its result is off by {error_:.0e}"
-            continue
-        things.append((peer.name, _by_turns(bound, calls)))
+        row = compared(row, got, peer.name, want, case.tolerance)
+        if row.verdict == "WRONG":
+            return row
+        if peer.name not in row.skipped:
+            things.append((peer.name, _by_turns(bound, calls)))
     times = clock.interleaved([thing for _, thing in things], given.budget, process.rest)
-    return replace(row, times=dict(zip((n for n, _ in things), times, strict=True)), skipped=skipped)
+    return replace(row, times=dict(zip((n for n, _ in things), times, strict=True)))
+
+
+def compared(row: Row, got: tuple[Array, ...], peer: str, want: tuple[Array, ...], tolerance: float) -> Row:
+    """The row when another peer's results are there: by the first one's ours are right or WRONG, later ones may be left out."""
+    error = _error(got, want)
+    if row.verdict != "alone":
+        return replace(row, skipped={**row.skipped, peer: f"its result is off by {error:.0e}"}) if error > tolerance else row
+    if not error <= tolerance:
+        return replace(row, verdict="WRONG", error=error, reason=f"differs from {peer}")
+    return replace(row, verdict="right", error=error)
 
 
 def bind(case: Case) -> Bound:
@@ -142,7 +150,7 @@ def results(value: Any, array: Callable[[Any], Array]) -> tuple[Array, ...]:
     return tuple(array(x) for x in value) if isinstance(value, tuple | list) else (array(value),)
 
 
-def _theirs(peer: Peer, bound: Bound, count: int) -> tuple[tuple[Callable[[], Any], ...], tuple[Array, ...]]:
+def theirs(peer: Peer, bound: Bound, count: int) -> tuple[tuple[Callable[[], Any], ...], tuple[Array, ...]]:
     """A peer's calls on each copy of the inputs, and its results.
 
     Raises TimeoutError, if a call takes so long that the others would wait for it all the time.
@@ -174,7 +182,7 @@ def _plain(x: Array) -> Array:
     return x.astype(np.float32) if x.dtype.kind == "V" or x.dtype.name == "bfloat16" else x
 
 
-def _sized(row: Row, bound: Bound, limits: Machine) -> Row:
+def sized(row: Row, bound: Bound, limits: Machine) -> Row:
     """What a call computes and moves, by the formulas of `polyop explain`."""
     w, sizes = work(bound.call.op), bound.call.sizes
     reads, writes = _reads(bound.call.op, sizes), w.writes.value(sizes)

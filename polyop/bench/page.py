@@ -38,8 +38,8 @@ def cells(row: Row) -> tuple[str, ...]:
     if OURS not in row.times:
         return row.case, row.verdict, row.reason, "", "", "", "", ""
     ours, best, ratio = row.times[OURS], row.best, row.over(row.best)
-    theirs = (best, _ms(row.times[best].median), _times(ratio)) if best and ratio else ("-", "", "")
-    return (row.case, _ms(ours.median), f"{100 * ours.spread:.0f} %" if ours.samples > 1 else "", *theirs, rate(row),
+    theirs = (best, as_ms(row.times[best].median), as_ratio(ratio)) if best and ratio else ("-", "", "")
+    return (row.case, as_ms(ours.median), f"{100 * ours.spread:.0f} %" if ours.samples > 1 else "", *theirs, rate(row),
             f"{100 * row.limit:.0f} %" if row.limit else "-")
 
 
@@ -51,11 +51,11 @@ def rate(row: Row) -> str:
     return f"{row.gbytes:.1f} GB/s" if row.bytes_ else ""
 
 
-def _ms(ms: float) -> str:
+def as_ms(ms: float) -> str:
     return f"{ms:.3g}" if ms < 100 else f"{ms:.0f}"
 
 
-def _times(ratio: float) -> str:
+def as_ratio(ratio: float) -> str:
     return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
 
 
@@ -88,31 +88,39 @@ def summary(book: Book) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
     for group, rows in [*book.groups.items(), ("all", book.rows)]:
         best = ratios(rows)
         worst = min((r for r in rows if r.over(r.best)), key=lambda r: r.over(r.best) or 0.0, default=None)
-        lines.append((group, str(len(rows)), _mean(best), _mean(ceilings(rows)), f"{sum(x < 1 for x in best)} of {len(best)}",
-                      f"{_times(worst.over(worst.best) or 0.0)} {worst.case}" if worst else "-",
-                      *(_mean(ratios(rows, peer)) for peer in peers)))
+        lines.append((group, str(len(rows)), as_mean(best), as_mean(ceilings(rows)), f"{sum(x < 1 for x in best)} of {len(best)}",
+                      f"{as_ratio(worst.over(worst.best) or 0.0)} {worst.case}" if worst else "-",
+                      *(as_mean(ratios(rows, peer)) for peer in peers)))
     return ("group", "cases", "over the best", "at the limit", "slower", "least", *(f"over {p}" for p in peers)), lines
 
 
-def _mean(ratios: list[float]) -> str:
-    return _times(mean(ratios)) if ratios else "-"
+def as_mean(ratios: list[float]) -> str:
+    return as_ratio(mean(ratios)) if ratios else "-"
 
 
-def markdown(book: Book) -> list[str]:
-    """The whole book: machine, versions, summary, losses first, who was left out where, then every row."""
+def preface(book: Book) -> list[str]:
+    """The machine, the versions, and who is not compared with."""
     peers = ", ".join(f"{n} {v}" for n, v in book.versions.items())
     levels = "; ".join(f"{_bytes(x.bytes_)}: {x.reads:.0f} and {x.copies:.0f}" for x in book.machine.levels)
     missing = "; ".join(f"{n}: {why}" for n, why in book.missing.items())
     lines = [f"{limits(book.machine)}. GB/s of reading and of copying by working set: {levels}.", "", f"Versions: {peers}."]
-    lines += [f"Not compared with: {missing}."] if missing else []
-    lines += ["", "### Summary", "", *table(*summary(book))]
+    return [*lines, f"Not compared with: {missing}."] if missing else lines
+
+
+def left_out(book: Book) -> list[str]:
+    """Which peers are not in a line that they have something for, and why."""
+    left = [(r.group, r.case, n, why) for r in book.rows for n, why in r.skipped.items()]
+    return ["", "### Peers left out of single lines", "", *table(("group", "case", "peer", "why"), left)] if left else []
+
+
+def markdown(book: Book) -> list[str]:
+    """The whole book: machine, versions, summary, losses first, who was left out where, then every row."""
+    lines = [*preface(book), "", "### Summary", "", *table(*summary(book))]
     losses = sorted((r for r in book.rows if (r.over(r.best) or 1.0) < 1), key=lambda r: r.over(r.best) or 0.0)
     if losses:
         slower = [(r.group, *cells(r)) for r in losses]
         lines += ["", "### Where polyop is slower than the best peer", "", *table(("group", *HEAD), slower)]
-    left = [(r.group, r.case, n, why) for r in book.rows for n, why in r.skipped.items()]
-    if left:
-        lines += ["", "### Peers left out of single lines", "", *table(("group", "case", "peer", "why"), left)]
+    lines += left_out(book)
     for group, rows in book.groups.items():
         lines += ["", f"### {group}", "", *table(HEAD, [cells(r) for r in rows])]
     return lines

@@ -48,6 +48,20 @@ def rest(most: float = 0.5) -> None:
 
 
 @contextmanager
+def on_one_core() -> Iterator[None]:
+    """This thread, and processes that it starts meanwhile, on the last core that it may use, if the system lets one choose."""
+    if not hasattr(os, "sched_setaffinity"):
+        yield
+        return
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {max(before)})
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+@contextmanager
 def empty_cache() -> Iterator[Path]:
     """A folder without kernels in the place of the cache, for as long as this lasts."""
     before = os.environ.get("POLYOP_CACHE_DIR")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +13,14 @@ from rich.table import Table
 from rich.text import Text
 
 from polyop import bench
+from polyop.bench.machine import machine
 from polyop.cli.console import ERR, OUT
 from polyop.cli.console import seconds as duration
 from polyop.cli.named import DEFINE, RANK, opened
 from polyop.runtime import threads
 
 SECONDS = {"small": 0.03, "full": 0.1}  # for each thing that is timed
+TURN = 0.06  # seconds of a turn
 
 
 @click.command("bench", epilog=f"Groups: {', '.join(bench.GROUPS)}.")
@@ -30,17 +32,26 @@ SECONDS = {"small": 0.03, "full": 0.1}  # for each thing that is timed
 @click.option("--peer", "peers", multiple=True, type=click.Choice([p.name for p in bench.PEERS]),
               help="Whom to compare with; all who are installed, if none is named.")
 @click.option("--seconds", type=click.FloatRange(0, 100),
-              help="For each thing that is timed; 0.03 for small and 0.1 for full, unless given.")
+              help="For each thing that is timed; 0.03 for small and 0.1 for full, unless given, 0.06 for each of --turns.")
+@click.option("--turns", type=click.IntRange(1, 10_000), metavar="ROUNDS",
+              help="A process for each, asked by turns so many times: the least processor time of a call, on one core.")
+@click.option("--against", type=click.Path(exists=True, file_okay=False, path_type=Path), metavar="CHECKOUT",
+              help="Another checkout of polyop to compare with by --turns.")
 @click.option("--json", "json_", type=click.Path(dir_okay=False, path_type=Path), help="Where to write the numbers.")
 @click.option("--plot", type=click.Path(dir_okay=False, path_type=Path), help="Where to draw a roofline: .svg, .png or .pdf.")
 @click.option("--markdown", type=click.Path(dir_okay=False, path_type=Path),
               help="A page whose place between <!-- measured --> and <!-- end --> takes the tables.")
 def bench_(what: tuple[str, ...], given: dict[str, Any], rank: int | None, size: str, count: int, peers: tuple[str, ...],
-           seconds: float | None, json_: Path | None, plot: Path | None, markdown: Path | None) -> None:
+           seconds: float | None, turns: int | None, against: Path | None, json_: Path | None, plot: Path | None,
+           markdown: Path | None) -> None:
     """Time operators beside NumPy, PyTorch and others who are installed, and beside what this machine can do.
 
-    With FILE, or any -D, an operator of yours or of the library is timed alone.
+    With FILE, or any -D, an operator of yours or of the library is timed alone, or beside itself in another checkout.
     """
+    if against and not turns:
+        raise click.UsageError("`--against` needs `--turns`")
+    if turns and count > 1:
+        raise click.UsageError("`--turns` measures one thread of everybody")
     if plot:
         bench.needs_matplotlib(plot)
     if markdown:
@@ -50,25 +61,40 @@ def bench_(what: tuple[str, ...], given: dict[str, Any], rank: int | None, size:
             path.touch()  # better now than after minutes
     is_own = bool(given) or any(w not in bench.GROUPS for w in what)
     own = _own_case(what, given, rank) if is_own else None
-    with ERR.status("measuring what the machine can do"):
-        settings, missing = bench.settings(count, ("numpy",) if own else peers, seconds or SECONDS[size], size == "full")
-    OUT.print(bench.limits(settings.limits))
-    if own:
-        book = _own_book(own, settings, size)
+    if turns:
+        found, missing = ((), {}) if own else bench.chosen(peers, size == "full")
+        how = bench.Turns(turns, seconds or TURN, found, against, own is not None)
+        book = _turned(own, what, how, size, missing)
     else:
-        for name, why in missing.items():
-            OUT.print(Text(f"without {name}: {why}", "dim"))
-        OUT.print("ratio above 1: polyop is faster; spread: half of what lies between the quartiles", style="dim")
-        book = _book(what, settings, size, missing)
-        OUT.print(_plain(*bench.summary(book)))
+        book = _at_once(own, what, count, peers, seconds or SECONDS[size], size)
     if json_:
         json_.write_text(bench.to_json(book), encoding="utf-8")
     if markdown:
-        bench.fill(markdown, "measured", bench.markdown(book))
+        bench.fill(markdown, "measured", bench.turn_markdown(book) if turns else bench.markdown(book))
     if plot:
         bench.roofline(book, plot)
     if book.wrong:
         raise click.exceptions.Exit(1)
+
+
+def _at_once(own: bench.Case | None, what: tuple[str, ...], count: int, peers: tuple[str, ...], seconds: float,
+             size: str) -> bench.Book:
+    """The book of everybody in this process."""
+    with ERR.status("measuring what the machine can do"):
+        settings, missing = bench.settings(count, ("numpy",) if own else peers, seconds, size == "full")
+    OUT.print(bench.limits(settings.limits))
+    if own:
+        return _own_book(own, settings, size)
+    _say_missing(missing)
+    OUT.print("ratio above 1: polyop is faster; spread: half of what lies between the quartiles", style="dim")
+    book = _book(what, settings, size, missing)
+    OUT.print(_plain(*bench.summary(book)))
+    return book
+
+
+def _say_missing(missing: Mapping[str, str]) -> None:
+    for name, why in missing.items():
+        OUT.print(Text(f"without {name}: {why}", "dim"))
 
 
 def _own_case(what: tuple[str, ...], given: dict[str, Any], rank: int | None) -> bench.Case:
@@ -118,9 +144,36 @@ def _book(groups: tuple[str, ...], settings: bench.Settings, size: str, missing:
     return book
 
 
+def _turned(own: bench.Case | None, groups: tuple[str, ...], how: bench.Turns, size: str, missing: dict[str, str]) -> bench.Book:
+    """The book of everybody in a process of its own; each group is printed as soon as it is done."""
+    chosen = [own] if own else [*bench.cases(groups, size)]
+    cases = [c for c in chosen if isinstance(c, bench.Case)]
+    if not cases:
+        raise click.UsageError(f"`--turns` measures calls that can be repeated; there are none in {' and '.join(groups)}")
+    if left := {c.group for c in chosen} - {c.group for c in cases}:
+        OUT.print(Text(f"without {' and '.join(sorted(left))}, where each call is the first one", "dim"))
+    with ERR.status("measuring what the machine can do") as status:
+        limits = machine(1)
+        OUT.print(bench.limits(limits))
+        _say_missing(missing)
+        OUT.print("least processor time of a call, and the median of the rounds; over: above 1, polyop is faster", style="dim")
+
+        def seen(rows: tuple[bench.Row, ...]) -> None:
+            names = bench.others(rows)
+            OUT.print(Text(rows[0].group, "bold"))
+            OUT.print(_plain(bench.turn_head(names), [bench.turn_cells(r, names) for r in rows]))
+            for row in rows:
+                for name, why in row.skipped.items():
+                    OUT.print(Text(f"without {name} in {row.case}: {why}", "dim"))
+        book = bench.turned(cases, limits, how, size, missing, seen, status.update)
+    _say_missing({n: why for n, why in book.missing.items() if n not in missing})
+    OUT.print(_plain(*bench.turn_summary(book)))
+    return book
+
+
 def _plain(head: Iterable[str], lines: Iterable[Iterable[str]]) -> Table:
     table = Table(*head, box=None, header_style="bold")
     for line in lines:
         cells = [*line]
-        table.add_row(*map(Text, cells), style="bold red" if cells[1] in ("WRONG", "failed") else "")
+        table.add_row(*map(Text, cells), style="bold red" if cells[1].startswith(("WRONG", "failed")) else "")
     return table

@@ -118,7 +118,7 @@ def started(n: Node, scope: Scope) -> frozenset[str]:
     if not isinstance(n, For):
         return frozenset()
     if n.kind == Kind.SERIAL:
-        return frozenset(s.target.source for s in stores(n.body) if s.lasting and reads_shared(s, scope))
+        return frozenset(s.target.source for s in stores(n.body) if s.outlasts and reads_shared(s, scope))
     if n.kind not in ((Kind.THREADS, Kind.ATOM) if scope.block else (Kind.THREADS,)):
         return frozenset()
     return frozenset(s.target.source for s in stores(n.body) if reads_shared(s, scope))
@@ -135,7 +135,7 @@ def must_wait(n: Node, results: frozenset[str]) -> bool:
     """
     inside = tuple(walk((n,)))
     return any(isinstance(x, Barrier) for x in inside) \
-        or any(x.source in results for s in stores(inside) if not s.lasting for e in (s.target, s.expr) for x in loads(e))
+        or any(x.source in results for s in stores(inside) if not s.outlasts for e in (s.target, s.expr) for x in loads(e))
 
 
 def ended(results: frozenset[str], scope: Scope) -> list[str]:
@@ -152,7 +152,7 @@ def may_pass(turn: tuple[Node, ...], going: frozenset[str], scope: Scope) -> boo
     """
     here = [s for n in turn if isinstance(n, For) and n.kind != Kind.SERIAL for s in stores(n.body) if reads_shared(s, scope)]
     alone = sum(isinstance(n, Barrier) for n in turn) == sum(isinstance(n, Barrier) for n in walk(turn)) == 1
-    return bool(going) and alone and all(s.lasting for s in here) and going <= {s.target.source for s in here}
+    return bool(going) and alone and all(s.outlasts for s in here) and going <= {s.target.source for s in here}
 
 
 def lanes(inside: tuple[Node, ...], scope: Scope) -> int:

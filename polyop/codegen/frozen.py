@@ -17,10 +17,10 @@ from itertools import groupby
 
 from polyop.ir.affine import affine, names, settled_by
 from polyop.ir.expr import Expr, Load, Scalar, expr_names, is_computed, loads, walk
-from polyop.ir.loops import FIRST, Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, show, stores
+from polyop.ir.loops import IS_FIRST, Buffer, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, show, stores
 from polyop.ir.loops import walk as nodes
 
-_TESTS = (affine(FIRST) - 1,)
+_TESTS = (affine(IS_FIRST) - 1,)
 """That this is the first call."""
 
 
@@ -40,7 +40,7 @@ def once(nest: LoopNest, frozen: Collection[str]) -> LoopNest:
     for is_first, run in groupby(range(len(nest.body)), lambda k: k in settled):
         part = tuple(nest.body[k] for k in run)
         body += (If(_TESTS, part),) if is_first else part
-    return replace(_with_lasting(nest, lasting), sizes=(*nest.sizes, FIRST), body=tuple(body))
+    return replace(_with_lasting(nest, lasting), sizes=(*nest.sizes, IS_FIRST), body=tuple(body))
 
 
 def _settled(nest: LoopNest, buffers: Mapping[str, Buffer], known: frozenset[str], frozen: frozenset[str]) -> set[int]:
@@ -65,7 +65,7 @@ def _settled(nest: LoopNest, buffers: Mapping[str, Buffer], known: frozenset[str
     return settled
 
 
-def first_of(nest: LoopNest) -> str:
+def first_call_of(nest: LoopNest) -> str:
     """A digest of what the first call does, and where: kernels with the same may share what it makes. Or empty."""
     parts = [n for n in nest.body if isinstance(n, If) and n.tests == _TESTS]
     used = frozenset[str]().union(*(_written(n) | _read(n) for n in parts))

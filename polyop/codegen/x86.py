@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from polyop.codegen.frozen import first_of
+from polyop.codegen.frozen import first_call_of
 from polyop.codegen.llvm.builder import Builder, Text
 from polyop.codegen.llvm.lifetime import lives_of
 from polyop.codegen.llvm.nodes import emit_nodes
@@ -97,4 +97,4 @@ def signature(nest: LoopNest, sites: tuple[Load, ...]) -> Signature:
     def of(space: Space) -> tuple[Buffer, ...]:
         return tuple(b for b in nest.buffers if b.space == space)
 
-    return Signature(nest.name, nest.sizes, nest.scalars, of(Space.TENSOR), of(Space.WORK), sites, first_of(nest))
+    return Signature(nest.name, nest.sizes, nest.scalars, of(Space.TENSOR), of(Space.WORK), sites, first_call_of(nest))

@@ -40,7 +40,7 @@ COUNTED = (*LOCKSTEP, Kind.THREADS, Kind.ATOM)
 """Kinds of loops with a constant number of iterations at most."""
 
 
-FIRST = "first?"
+IS_FIRST = "first?"
 """The integer argument that is 1 in a call which has to fill memory that lasts, and else 0; no name of a user looks like it."""
 
 
@@ -216,8 +216,8 @@ class Store:
     origin    the Scop statement it carries out, or None if it only moves data
     lift      the values of the origin's iterators here: a claim that the checker verifies
     stream    the value is not read again soon: a target may bypass its caches
-    lasting   what it reads in shared memory may be read until the second Barrier behind it: a unit may multiply while its threads
-              pass one. Only as long as the serial loop around it goes on: until the next Barrier behind that
+    outlasts  a Barrier: what it reads in shared memory may be read until the second one behind it, as a unit may multiply while
+              its threads pass one. Only as long as the serial loop around it goes on: until the next Barrier behind that
     atomic    of a reduction: several threads may update the element at once, and each update is indivisible
     later     a target may copy the value while the thread goes on, or have another one copy it: it arrives when a Barrier has
               waited for its group
@@ -233,7 +233,7 @@ class Store:
     stream: bool = False
     later: bool = False
     atomic: bool = False
-    lasting: bool = False
+    outlasts: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,7 +380,7 @@ def show(n: Node, depth: int) -> list[str]:
             head = [f"{pad}if {test}"] + [x for b in n.then for x in show(b, depth + 1)]
             return head + ([f"{pad}else"] + [x for b in n.other for x in show(b, depth + 1)] if n.other else [])
         case Store():
-            said = ((n.stream, "stream"), (n.later, "later"), (n.lasting, "lasting"), (n.atomic, "atomic"))
+            said = ((n.stream, "stream"), (n.later, "later"), (n.outlasts, "outlasts"), (n.atomic, "atomic"))
             notes = "".join(f"  ({word})" for holds, word in said if holds)
             return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}{notes}"]
         case Prefetch():

@@ -36,8 +36,8 @@ from polyop.ir.target import LINE, PAGE
 class Signature:
     """The arguments of a kernel in slot order.
 
-    sites   the Loads (or targets) whose computed positions are checked
-    first   what the first call does in memory that lasts: kernels of the same text share that
+    sites       the Loads (or targets) whose computed positions are checked
+    first_call  a digest of what the first call does in memory that lasts, which kernels with the same one share; or empty
     """
 
     name: str
@@ -46,7 +46,7 @@ class Signature:
     tensors: tuple[Buffer, ...]
     work: tuple[Buffer, ...]
     sites: tuple[Load, ...] = ()
-    first: str = ""
+    first_call: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -179,7 +179,7 @@ class _Writer:
             for x, writes in ((s.target, True), *((x, False) for x in read)):
                 if self.nest.buffer(x.source).space != Space.REG:
                     memory = self.memory(x)
-                    barriers = 2 if s.lasting and not writes else 1
+                    barriers = 2 if s.outlasts and not writes else 1
                     by_all = self.nest.buffer(s.target.source).space == Space.REG and not self.are_all(threads)
                     here = _Access(x, writes, threads, writes and s.later, barriers=barriers, by_all=by_all)
                     found = _joined(found, {memory: (here,)})

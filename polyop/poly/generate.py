@@ -278,7 +278,7 @@ class _Writer:
         at = {c.name: x for c, x in zip(s.coords, instance, strict=True)}
         lift = tuple(substitute(x, at) for x in s.lift)
         store = Store(s.name, instance, s.origin, lift, place(s.target, at), s.reduce, substitute_expr(s.expr, at), later=s.later,
-                      lasting=s.lasting)
+                      outlasts=s.outlasts)
         return If(tuple(substitute(t, at) for t in s.tests), (store,), ()) if s.tests else store
 
 

@@ -198,7 +198,7 @@ class _Staged:
         every = [*self.outer, *(q[i] for i in u.dims if q[i] not in self.outer)]
         self.b.compute(u, self.axes, every, target=self.acc, expr=expr)
         if s.reads_shared and not self.staging.around and self.staging.ahead < self.staging.slots - 1:
-            self.b.stmts[-1] = replace(self.b.stmts[-1], lasting=True)
+            self.b.stmts[-1] = replace(self.b.stmts[-1], outlasts=True)
         beside, behind = self.apart(in_tiles) if s.cuts else ((), ())
         threads, rows, results = names_of(self.threads), names_of(self.rows), names_of((*self.threads, *self.rows, *self.atoms))
         if s.atom:  # the last step is its own

@@ -166,13 +166,13 @@ def tile_of(s: Staging, load: Load) -> Tile:
     return Tile(order, fast, slow, pad, stride(s.plan, s.update, load, s.own[fast]))
 
 
-def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bool, turns: Turns | None) -> Staging:
+def with_slots(s: Staging, operands: Sequence[Load], registers: int, outlasting: bool, turns: Turns | None) -> Staging:
     """`s` with the slots that `turns` says, if each of them needs one tile.
 
     Else with as many as fit into shared memory beside other blocks, which registers leave room for; of tiles so narrow that they
     wait for memory, beside a few, whose copies have further ahead to go.
-    Where nothing is copied while threads go on, one. Where products may be `lasting`, and slots are enough, the tile of the turn
-    before is still read.
+    Where nothing is copied while threads go on, one. Where slots are enough, and products `outlasting` a barrier, the tile of the
+    turn before is still read.
 
     Units   registers: of a thread, for results and operands
     """
@@ -187,7 +187,7 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, lasting: bo
     is_narrow = min(prod(n for _, n in side) for side in s.sides[:2]) <= NARROW
     blocks = max(1, min(total // (s.threads * (registers + OTHERS)), AT_ONCE if is_narrow else multi.blocks))
     slots = max(2, min(SLOTS, multi.room(blocks) // slot_bytes(s, operands)))
-    return replace(s, slots=slots, ahead=slots - 2 if lasting and slots == SLOTS else slots - 1)
+    return replace(s, slots=slots, ahead=slots - 2 if outlasting and slots == SLOTS else slots - 1)
 
 
 def slot_bytes(s: Staging, operands: Sequence[Load]) -> int:

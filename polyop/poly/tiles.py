@@ -51,7 +51,7 @@ class Axis:
 class TileStmt:
     """`target reduce= expr` over `coords`, where `tests` are all >= 0.
 
-    later          see Store; lasting: as well
+    later          see Store; outlasts: as well
     origin, lift   the Scop statement that it carries out and the values of that one's iterators; None and () for a
                    statement that only moves data
     """
@@ -66,7 +66,7 @@ class TileStmt:
     expr: Expr
     tests: tuple[Affine, ...] = ()
     later: bool = False
-    lasting: bool = False
+    outlasts: bool = False
 
 
 @dataclass(frozen=True, slots=True)

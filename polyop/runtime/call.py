@@ -28,7 +28,7 @@ from polyop.runtime.lasting import Held
 
 LONG = object()  # this call must go the long way
 
-LASTING = 1 << 12  # points from which a kernel takes longer than it takes to let other threads run
+LONG_POINTS = 1 << 12  # of a call that is long: its kernel takes longer than it takes to let other threads run
 
 NUMBERS = frozenset({bool, int, float, type(None), *(d.type for d in BY_NUMPY if d.isbuiltin == 1)})
 FORMATS = {"f16": "e6x", "f32": "f4x", "f64": "d", "i8": "b7x", "i16": "h6x", "i32": "i4x", "i64": "q", "u8": "B7x",
@@ -286,7 +286,7 @@ def plan(op: Op, kernel: Kernel, prepared: Prepared, bound: Bound, runs: Runs, n
     written = tuple((a.position, a.slot, a.is_torch, *a.reach, _others(a, found.values())) for a in
                     (found[t.name] for t in op.outputs if t.name in found))
     return CallPlan(kernel, row, struct.Struct("<" + "".join(formats)).pack, places, written, tuple(numbers),
-                    tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, points >= LASTING, op,
+                    tuple(scalars), tuple(fresh), kind, tuple(back), prepared.work, prepared.bytes_, points >= LONG_POINTS, op,
                     tuple(names), bound.sizes, runs, prepared.held)
 
 

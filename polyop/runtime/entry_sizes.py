@@ -18,10 +18,10 @@ from itertools import pairwise
 
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Quasi, Test
-from polyop.ir.loops import FIRST
+from polyop.ir.loops import IS_FIRST
 from polyop.ir.target import PAGE
 from polyop.runtime import blocks
-from polyop.runtime.call import LASTING, CallPlan
+from polyop.runtime.call import LONG_POINTS, CallPlan
 from polyop.runtime.estimate import boxes
 
 NAME = "polyop_sizes"
@@ -224,14 +224,14 @@ def _length(t: _Text, plan: CallPlan, known: Mapping[str, str]) -> None:
         return
     for extents in steps:
         total = t.op("add", total, t.product([t.call("smax", _value(t, e, known), 0) for e in extents]))
-    t.store(t.new(f"zext i1 {t.test('sge', total, LASTING)} to i64"), LONG)
+    t.store(t.new(f"zext i1 {t.test('sge', total, LONG_POINTS)} to i64"), LONG)
 
 
 def _row(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mapping[str, list[str]], known: Mapping[str, str]) -> None:
     """Sizes, and the strides of every tensor."""
     signature = plan.kernel.binary.signature
     for i, n in enumerate(signature.sizes):
-        if n != FIRST:  # which a plan has as it is in all calls but the first
+        if n != IS_FIRST:  # which a plan has as it is in all calls but the first
             t.store(known[n], HEAD + 2 + i)
     for slot, name in _by_slot(plan).items():
         shape = plan.op.tensor(name).shape

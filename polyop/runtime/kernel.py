@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from polyop.ir.errors import InternalError, UnsupportedError
-from polyop.ir.loops import FIRST
+from polyop.ir.loops import IS_FIRST
 from polyop.ir.module import Binary, Proof, room
 from polyop.runtime import cpu, threads
 from polyop.runtime.arrays import refuse
@@ -57,7 +57,7 @@ class Prepared:
     work       where in `row` the address of each work buffer stands, and its distance from the arena's start
     bytes_     work memory in all
     held       what the kernel keeps from call to call, if it does
-    first      where in `row` it says that a call has to fill that
+    first_at   where in `row` it says whether this call has to fill that
     """
 
     kernel: Kernel
@@ -67,7 +67,7 @@ class Prepared:
     bytes_: int
     pack: Any
     held: Held | None = None
-    first: int = 0
+    first_at: int = 0
 
     def run(self, addresses: tuple[int, ...] | list[int]) -> int:
         """Call the kernel; 0, or the number of the site that left its tensor."""
@@ -81,7 +81,7 @@ class Prepared:
         if self.held is None or self.held.is_filled:
             return int(self.kernel.entry(self.pack(*row)))
         with FILLING:
-            row[self.first] = int(not self.held.is_filled)
+            row[self.first_at] = int(not self.held.is_filled)
             status = int(self.kernel.entry(self.pack(*row)))
             self.held.is_filled |= status == 0
         return status
@@ -119,10 +119,10 @@ class Kernel:
         """
         signature = self.binary.signature
         kept = tuple(b for b in signature.work if b.lasting)
-        held = lasting.of(signature.first, kept, bound.sizes) if lasting is not None and signature.first else None
+        held = lasting.of(signature.first_call, kept, bound.sizes) if lasting is not None and signature.first_call else None
         row = [threads.parallel_address() if count > 1 else 0, count]
-        first = len(row) + signature.sizes.index(FIRST) if FIRST in signature.sizes else 0
-        row += [bound.sizes[n] if n != FIRST else int(held is None) for n in signature.sizes]
+        first_at = len(row) + signature.sizes.index(IS_FIRST) if IS_FIRST in signature.sizes else 0
+        row += [bound.sizes[n] if n != IS_FIRST else int(held is None) for n in signature.sizes]
         row += [_bits(bound.scalars[n]) for n, _ in signature.scalars]
         pointers = []
         for b in signature.tensors:
@@ -136,7 +136,8 @@ class Kernel:
             work.append((len(row), total))
             row.append(0)
             total += room(b, bound.sizes, count)
-        return Prepared(self, tuple(row), tuple(pointers), tuple(work), total, struct.Struct(f"<{len(row)}q").pack, held, first)
+        pack = struct.Struct(f"<{len(row)}q").pack
+        return Prepared(self, tuple(row), tuple(pointers), tuple(work), total, pack, held, first_at)
 
     def __call__(self, bound: Bound, count: int = 1) -> Any:
         """Run on bound arguments, on up to `count` threads; the results.

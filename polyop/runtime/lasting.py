@@ -33,12 +33,12 @@ class Lasting:
     def __init__(self) -> None:
         self._held: dict[Any, Held] = {}
 
-    def of(self, first: str, buffers: tuple[Buffer, ...], sizes: Mapping[str, int]) -> Held:
-        """What kernels keep in such buffers whose first call does what is called `first`.
+    def of(self, first_call: str, buffers: tuple[Buffer, ...], sizes: Mapping[str, int]) -> Held:
+        """What kernels keep in such buffers whose `first_call` has this digest.
 
         Raises CallError, if there is no memory for it.
         """
-        key = first, tuple(evaluate(e, sizes) for b in buffers for e, _ in b.dims)
+        key = first_call, tuple(evaluate(e, sizes) for b in buffers for e, _ in b.dims)
         return self._held.get(key) or self._held.setdefault(key, _made(buffers, dict(sizes)))
 
     @property

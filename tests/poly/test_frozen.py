@@ -10,7 +10,7 @@ from polyop.codegen.frozen import once
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Scalar, affine, evaluate, map_loads
 from polyop.ir.interpret import empty, interpret
-from polyop.ir.loops import FIRST, Barrier, For, If, Kind, Space, Store, rebuild, walk
+from polyop.ir.loops import IS_FIRST, Barrier, For, If, Kind, Space, Store, rebuild, walk
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate as reference
 from polyop.poly.verify.frozen import lasts
@@ -28,7 +28,7 @@ def nests():
     operator = polyop.op(TEXT)
     op = operator._op(operator.choice())
     after = compile_op(op, contiguous(op, ()), cpu.resolve("x86:x86-64-v3"), Options(frozen=("B",))).final
-    first, = (n for n in after.body if isinstance(n, If) and n.tests == (affine(FIRST) - 1,))
+    first, = (n for n in after.body if isinstance(n, If) and n.tests == (affine(IS_FIRST) - 1,))
     body = tuple(x for n in after.body for x in (n.then if n is first else (n,)))
     buffers = tuple(replace(b, lasting=False) for b in after.buffers)
     return replace(after, sizes=after.sizes[:-1], body=body, buffers=buffers), after
@@ -39,13 +39,13 @@ def within(nest, f):
     def deep(n):
         return f(rebuild(n, lambda inner: tuple(map(deep, inner))))
     return replace(nest, body=tuple(
-        replace(n, then=tuple(map(deep, n.then))) if isinstance(n, If) and n.tests == (affine(FIRST) - 1,) else n
+        replace(n, then=tuple(map(deep, n.then))) if isinstance(n, If) and n.tests == (affine(IS_FIRST) - 1,) else n
         for n in nest.body))
 
 
 def beside(before, after):
     """What all calls would do, if it were what `after` does."""
-    body = tuple(x for n in after.body for x in (n.then if isinstance(n, If) and n.tests == (affine(FIRST) - 1,) else (n,)))
+    body = tuple(x for n in after.body for x in (n.then if isinstance(n, If) and n.tests == (affine(IS_FIRST) - 1,) else (n,)))
     return replace(before, body=body)
 
 
@@ -153,7 +153,7 @@ def test_a_copy_of_blocks_is_made_in_all_calls():
     assert not any(b.lasting for b in plain.binary.signature.work)
     one = made.compile(target="x86:x86-64-v3", options=Options(frozen=("B",)))
     assert [b.lasting for b in one.binary.signature.work].count(True) == 1
-    assert FIRST in one.binary.signature.sizes and FIRST not in plain.binary.signature.sizes
+    assert IS_FIRST in one.binary.signature.sizes and IS_FIRST not in plain.binary.signature.sizes
 
 
 CALLS = {
@@ -186,6 +186,6 @@ def test_later_calls_need_nothing_of_a_frozen_input(text, sizes, target):
     assert lasting
     for first in (1, 0, 0):
         c = np.zeros(want.shape, want.dtype)
-        interpret(nest, {**sizes, FIRST: first}, {}, {**given, **lasting, "C": c})
+        interpret(nest, {**sizes, IS_FIRST: first}, {}, {**given, **lasting, "C": c})
         assert (c == want).all()
         given["B"] = np.full_like(given["B"], 99)

@@ -121,7 +121,7 @@ def test_a_barrier_leaves_the_copies_of_the_turns_between_on_their_way_and_no_mo
 
 def test_a_tile_that_a_unit_still_reads_is_not_copied_anew() -> None:
     op, nest = made("f16", "cuda:sm_90a")
-    assert any(s.lasting for s in stores(nest.body))
+    assert any(s.outlasts for s in stores(nest.body))
 
     def later(n: Node) -> Node:
         """The copies of a turn go one slot further than they may, to the tile of the turn before."""
@@ -140,7 +140,7 @@ def test_a_tile_that_a_unit_still_reads_is_not_copied_anew() -> None:
         return If(tuple(substitute(t, {"k_c": affine("k_c") + 64}) for t in n.tests), tuple(map(ahead, n.then)))
     wrong = changed(nest, later)
     assert failure(op, wrong) == BETWEEN
-    assert failure(op, changed(wrong, lambda n: replace(n, lasting=False) if isinstance(n, Store) else n)) == ""
+    assert failure(op, changed(wrong, lambda n: replace(n, outlasts=False) if isinstance(n, Store) else n)) == ""
 
 
 def test_where_nothing_is_copied_while_threads_go_on_there_is_one_slot_and_nothing_to_leave() -> None:

@@ -113,7 +113,7 @@ def _between(paths: Paths, first: Touch, second: Touch, key: int | None) -> isl.
     handed = is_copy or (second.writes and second.site.store.later)
     for pending in paths.pending if is_copy else paths.pending[-1:]:
         passed = paths.between(first.site, second.site, key, Counted(pending, handed))
-        needed = pending + 1 if is_copy else 2 if _lasts(first, second, key) else 1
+        needed = pending + 1 if is_copy else 2 if _outlasts(first, second, key) else 1
         if passed is None or passed.least >= needed:
             return None
         if not (passed.first.is_constant and passed.second.is_constant):
@@ -121,10 +121,10 @@ def _between(paths: Paths, first: Touch, second: Touch, key: int | None) -> isl.
     return found
 
 
-def _lasts(first: Touch, second: Touch, key: int | None) -> bool:
-    """Whether `first` is a read that lasts, and `second` comes while the serial loop around that goes on."""
+def _outlasts(first: Touch, second: Touch, key: int | None) -> bool:
+    """Whether `first` is a read that outlasts a barrier, and `second` comes while the serial loop around that goes on."""
     f, s = first.site, second.site
-    if first.writes or not f.store.lasting:
+    if first.writes or not f.store.outlasts:
         return False
     outside = next((i for i, x in enumerate(f.around) if x.loop.kind in DIGITS), len(f.around))
     turns = next((x.key for x in reversed(f.around[:outside]) if x.loop.kind == Kind.SERIAL), None)

@@ -9,12 +9,12 @@ from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, Scalar, affine, expr_names, is_computed, names, walk
-from polyop.ir.loops import FIRST, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children
+from polyop.ir.loops import IS_FIRST, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children
 from polyop.ir.module import Proof
 from polyop.poly.verify.verdict import decided
 
 CLAIM = "what the first call alone does depends on frozen inputs alone, and lasts"
-TESTS = (affine(FIRST) - 1,)
+TESTS = (affine(IS_FIRST) - 1,)
 
 
 def lasts(before: LoopNest, after: LoopNest, frozen: Collection[str]) -> Proof:
@@ -24,7 +24,7 @@ def lasts(before: LoopNest, after: LoopNest, frozen: Collection[str]) -> Proof:
 
 def _wrong(before: LoopNest, after: LoopNest, frozen: frozenset[str]) -> Iterator[str]:
     """What is wrong with `after`, in words."""
-    if after.sizes != (*before.sizes, FIRST) or FIRST in before.sizes or after.scalars != before.scalars:
+    if after.sizes != (*before.sizes, IS_FIRST) or IS_FIRST in before.sizes or after.scalars != before.scalars:
         yield f"the arguments are {', '.join(after.sizes)}"
     if after.in_place != before.in_place or tuple(replace(b, lasting=False) for b in after.buffers) != before.buffers:
         yield "other memory is used than before"

@@ -81,8 +81,8 @@ def _store(scop: Scop, nest: LoopNest, s: Store, known: frozenset[str]) -> Itera
     yield from _unknown(known, f"the lift of {what}", *s.lift)
     if s.later and (s.reduce is not None or s.origin is not None or nest.buffer(s.target.source).space != Space.SHARED):
         yield f"{what} arrives later, and is no copy into shared memory"
-    if s.lasting and (s.reduce is None or nest.buffer(s.target.source).space != Space.REG):
-        yield f"{what} lasts, and is no sum in registers"
+    if s.outlasts and (s.reduce is None or nest.buffer(s.target.source).space != Space.REG):
+        yield f"{what} outlasts a barrier, and is no sum in registers"
     if s.atomic and s.reduce is None:
         yield f"{what} is indivisible and updates nothing"
     if s.target.guard:
