@@ -41,6 +41,7 @@ class Case:
     flops          where the count of the operator's own steps is not what anybody would count; multiply-adds count twice
     tolerance      of the difference to a peer, as a part of the greatest element
     frozen         which of the inputs, counted from 0, are weights: given to all calls once, and to a peer that can be told so
+    numerics       how polyop may round, see `Options`: peers do as they do
     cold           whether every call gets other copies of the inputs, so that they come from memory
     compiled       whether torch.compile is tried too: it takes seconds for every line
     quick          whether this line is in the small book
@@ -62,6 +63,7 @@ class Case:
     flops: float | None = None
     tolerance: float = 1e-4
     frozen: tuple[int, ...] = ()
+    numerics: str = "fast"
     cold: bool = False
     compiled: bool = False
     quick: bool = False

@@ -127,7 +127,7 @@ def compared(row: Row, got: tuple[Array, ...], peer: str, want: tuple[Array, ...
 def bind(case: Case) -> Bound:
     """Random inputs for a case, and copies of them if they are to be cold."""
     make = maker(case.program, case.name)
-    run = operator(case.program, case.name, Options())
+    run = operator(case.program, case.name, Options(numerics=case.numerics))
     call = trial(run.interface, make, {n: v.array() if isinstance(v, Random) else v for n, v in case.given.items()}, case.rank)
     tensors = [p.name for p in run.interface.tensors]
     inputs = tuple(np.asarray(call.arguments[n]) for n in tensors)

@@ -21,6 +21,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from math import prod
 
 from polyop.ir.dtypes import DType
 from polyop.ir.expr import (
@@ -94,8 +95,10 @@ def _taker(op: Op, s: Step) -> Step | None:
 
 @dataclass(eq=False)
 class _Making:
-    """One filter's steps on their way. `g` counts blocks; of each window there are `tiles`, `points`, `places` of elements, and
-    `seats` of the results of a tile.
+    """One filter's steps on their way. Of each window there are `tiles`, `points`, `places` of elements, and `seats` of results.
+
+    g      counts blocks of the values of the index `cut`: of tiles along the outermost window, or of images
+    lines  what goes through the tiles of a block; in the operands of the product one index, `line`, if blocks are of images
     """
 
     op: Op
@@ -113,16 +116,23 @@ class _Making:
                                                             for what in ("tile", "point", "place", "seat"))
         self.widths = [m + w.extent.const - 1 for m, w in zip(self.way.results, f.windows, strict=True)]
         self.matrices = [matrices(m, w.extent.const) for m, w in zip(self.way.results, f.windows, strict=True)]
-        self.around = (*f.groups, *f.rows)
         counts = [quasi("div", w.results + (m - 1), affine(m)) for w, m in zip(f.windows, self.way.results, strict=True)]
-        tiles = [affine(self.way.block), *counts[1:]]
-        self.count = counts[0]
-        self.extents = {**f.extents, self.g: quasi("div", self.count + (self.way.block - 1), affine(self.way.block)),
+        self.image_of = fresh("image", self.taken) if self.way.images else None
+        self.cut = f.rows[0] if self.way.images and f.rows else f.windows[0].along
+        self.around = (*f.groups, *(i for i in f.rows if i != self.cut))
+        block = affine(self.way.block)
+        self.count = counts[0] if not self.way.images else f.extents[self.cut] if f.rows else affine(1)
+        tiles = counts if self.way.images else [block, *counts[1:]]
+        self.lines = (self.image_of, *self.tiles) if self.image_of else tuple(self.tiles)
+        self.line = fresh("line", self.taken)
+        self.extents = {**f.extents, self.g: quasi("div", self.count + (self.way.block - 1), block),
                         **dict(zip(self.tiles, tiles, strict=True)),
                         **{i: affine(n) for i, n in zip(self.points, self.widths, strict=True)},
                         **{i: affine(m) for i, m in zip(self.seats, self.way.results, strict=True)},
                         **{i: t * m + (n - m)
                            for i, t, m, n in zip(self.places, tiles, self.way.results, self.widths, strict=True)}}
+        if self.image_of:
+            self.extents |= {self.image_of: block, self.line: block * prod(t.const for t in tiles)}
 
     @cached_property
     def op_made(self) -> Op:
@@ -156,25 +166,50 @@ class _Making:
         self.steps.append(Step(Load(t.name, tuple(index), t.dtype), None, e, tuple(ranges), tests, self.step.span))
 
     def each(self, what: str, of: Element, rows: Matrix, along: str, start: Affine, new: str, before: Sequence[str],
-             behind: Sequence[str], where: Sequence[Affine] = ()) -> Element:
+             behind: Sequence[str], where: Sequence[Affine] = (), is_operand: bool = False) -> Element:
         """A temporary with a dimension `new` between others, for each of `rows` a step; its elements.
 
-        That of a row is { row . (the elements of `of` at { along = start + k }, k = 0, 1, ..) }.
+        That of a row is { row . (the elements of `of` at { along = start + k }, k = 0, 1, ..) }. Operands have lines.
         """
-        t = self.temp(what, (*before, new, *behind))
+        dims = self.in_lines(behind) if is_operand else tuple(behind)
+        t, env = self.temp(what, (*before, new, *dims)), self.as_line()
         for i, row in enumerate(rows):
             terms = [of({along: start + k}) for k in range(len(row))]
-            self.put(t, [*map(affine, before), affine(i), *map(affine, behind)], _sum(row, terms, self.dtype),
+            self.put(t, [*map(affine, before), affine(i), *(env.get(n, affine(n)) for n in dims)], _sum(row, terms, self.dtype),
                      self.ranges(*before, *behind), where)
-        return _element(t, (*before, new, *behind))
+        return _element(t, (*before, new, *dims))
+
+    def in_lines(self, indices: Sequence[str]) -> tuple[str, ...]:
+        """`indices` with one in the place of all lines, if these are one."""
+        return tuple(n for i in indices for n in ((self.line,) if i == self.image_of else () if i in self.lines else (i,))
+                     ) if self.image_of else tuple(indices)
+
+    def as_line(self) -> dict[str, Affine]:
+        """{ line -> its place among all lines of the block }, if these are one."""
+        place = Affine()
+        for i in self.lines:
+            place = place * self.extents[i].const + affine(i) if self.image_of else place
+        return {self.line: place} if self.image_of else {}
 
     def inside(self) -> tuple[Affine, ...]:
-        """That there is such a tile of the block."""
-        return (self.count - 1 - affine(self.g) * self.way.block - affine(self.tiles[0]),)
+        """That there is such a line of the block."""
+        return (self.count - 1 - affine(self.g) * self.way.block - affine(self.lines[0]),)
+
+    def inside_of_lines(self) -> tuple[Affine, ...]:
+        """The same where lines are one index."""
+        if not self.image_of:
+            return self.inside()
+        images = self.count - affine(self.g) * self.way.block
+        return (images * prod(self.extents[i].const for i in self.tiles) - 1 - affine(self.line),)
 
     def start(self) -> Affine:
-        """The first result of a block along the outermost window."""
-        return affine(self.g) * (self.way.block * self.way.results[0])
+        """The first value of what is cut in a block."""
+        return affine(self.g) * (self.way.block * (1 if self.image_of else self.way.results[0]))
+
+    def whole(self, env: Mapping[str, Affine]) -> dict[str, Affine]:
+        """{ index -> its value }, of those along windows in a block and of what is cut, in all."""
+        mine = affine(self.image_of) if self.image_of else env[self.cut]
+        return {**env, self.cut: self.start() + mine} if self.cut in self.f.extents else dict(env)
 
     # --- operands
     def weights(self) -> Element:
@@ -201,27 +236,28 @@ class _Making:
         f = self.f
         (read,) = loads(f.image)
         last = read.index[-1]
-        m, first = self.way.results[0], self.start() + affine(self.places[0])
-        far = self.count * m + (self.widths[0] - m - 1) - first
+        m, image = self.way.results[0], self.lines[:1] if self.image_of else ()
+        far = self.inside() if image else (
+            self.count * m + (self.widths[0] - m - 1) - self.start() - affine(self.places[0]),)
         now = self.placed(read)
         if not (isinstance(last, Affine) and last.name in f.added):
-            indices = (*self.around, self.g, *self.places, *f.added)
+            indices = (*self.around, self.g, *image, *self.places, *f.added)
             t = self.temp("image", indices)
-            self.put(t, list(map(affine, indices)), now({}), self.ranges(*indices), (far,))
+            self.put(t, list(map(affine, indices)), now({}), self.ranges(*indices), far)
             now = _element(t, indices)
         for n in reversed(range(len(f.windows))):
             now = self.each(f"image_{f.windows[n].along}", now, self.matrices[n].elements, self.places[n],
                             affine(self.tiles[n]) * self.way.results[n], self.points[n], (*self.around, self.g),
-                            (*self.points[n + 1:], *self.places[:n], *self.tiles[n:], *f.added), (far,) if n else self.inside())
+                            (*self.points[n + 1:], *image, *self.places[:n], *self.tiles[n:], *f.added),
+                            far if n else self.inside(), is_operand=n == 0)
         return now
 
     def placed(self, read: Load) -> Element:
         """Elements of the image, by their places in a block."""
         def element(env: Mapping[str, Affine]) -> Expr:
-            at = {w.along: env.get(p, affine(p)) for w, p in zip(self.f.windows, self.places, strict=True)}
-            at[self.f.windows[0].along] += self.start()
-            whole = at | {w.over: affine(0) for w in self.f.windows}
-            return _as(self.guarded(substitute_expr(self.f.image, whole), read), self.dtype)
+            at = self.whole({w.along: env.get(p, affine(p)) for w, p in zip(self.f.windows, self.places, strict=True)})
+            first = {w.over: affine(0) for w in self.f.windows}
+            return _as(self.guarded(substitute_expr(self.f.image, at | first), read), self.dtype)
 
         return element
 
@@ -238,12 +274,13 @@ class _Making:
 
     # --- results
     def products(self, image: Element, weights: Element) -> Element:
-        indices = (*self.around, self.g, *self.points, *self.tiles, *self.f.columns)
+        indices = (*self.around, self.g, *self.points, *self.in_lines(self.lines), *self.f.columns)
         t = self.temp("products", indices)
         self.put(t, list(map(affine, indices)), Apply("mul", (image({}), weights({})), self.dtype),
-                 self.ranges(*indices, *self.f.added), self.inside())
+                 self.ranges(*indices, *self.f.added), self.inside_of_lines())
         self.steps[-1] = replace(self.steps[-1], reduce=self.step.reduce)
-        return _element(t, indices)
+        here = self.as_line()
+        return lambda env: _element(t, indices)({**here, **env})
 
     def results(self, now: Element) -> None:
         """What was summed up, or made of it, in its place."""
@@ -251,43 +288,45 @@ class _Making:
         for n in range(last):
             now = self.each(f"products_{f.windows[n].along}", now, self.matrices[n].results, self.points[n], Affine(),
                             self.seats[n], (*self.around, self.g, *self.seats[:n]),
-                            (*self.points[n + 1:], *self.tiles, *f.columns), self.inside())
+                            (*self.points[n + 1:], *self.lines, *f.columns), self.inside())
         own = [affine(t) * m + (affine(i) if n < last else 0)
                for n, (t, m, i) in enumerate(zip(self.tiles, self.way.results, self.seats, strict=True))]
-        ranges = self.ranges(*self.around, self.g, *self.seats[:last], *self.tiles, *f.columns)
-        copy = self.temp("block", (*self.around, self.g, *self.places, *f.columns), **self.spans()) if self.is_turned else None
+        head = (*self.around, self.g, *(self.lines[:1] if self.image_of else ()))
+        ranges = self.ranges(*self.around, self.g, *self.seats[:last], *self.lines, *f.columns)
+        copy = self.temp("block", (*head, *self.places, *f.columns), **self.spans()) if self.is_turned else None
         for k, row in enumerate(self.matrices[last].results):
             at = [*own[:last], own[last] + k]
             e = _sum(row, [now({self.points[last]: affine(i)}) for i in range(len(row))], self.dtype)
-            env = {w.along: x for w, x in zip(f.windows, at, strict=True)}
-            env[f.windows[0].along] += self.start()
-            left = [w.results - 1 - env[w.along] for w in f.windows]
-            where = left[:1] + [x for x, is_whole in zip(left[1:], self.way.whole[1:], strict=True) if not is_whole]
+            env = self.whole({w.along: x for w, x in zip(f.windows, at, strict=True)})
+            where = [w.results - 1 - env[w.along] for w, is_whole in zip(f.windows, self.way.whole, strict=True)
+                     if not is_whole or w.along == self.cut]
+            where += self.inside() if self.image_of else ()
             e = self.ended(e, env) if self.is_early or not copy else e
             if copy:
-                self.put(copy, [*map(affine, (*self.around, self.g)), *at, *map(affine, f.columns)], e, ranges, where)
+                self.put(copy, [*map(affine, head), *at, *map(affine, f.columns)], e, ranges, where)
             else:
                 self.put(self.op.tensor(self.end.target.source), _at(self.end.target, env), e, ranges, where)
         if copy:
-            self.turned(copy)
+            self.turned(copy, head)
 
     def spans(self) -> dict[str, Affine]:
         """The results of a block along each window, by its places."""
         first = affine(self.way.block * self.way.results[0])
-        return {p: w.results if n else first for n, (p, w) in enumerate(zip(self.places, self.f.windows, strict=True))}
+        return {p: first if w.along == self.cut else w.results for p, w in zip(self.places, self.f.windows, strict=True)}
 
-    def turned(self, copy: Tensor) -> None:
+    def turned(self, copy: Tensor, head: Sequence[str]) -> None:
         """The results of a block, from a copy that lies along columns."""
-        f, end, first = self.f, self.end, self.f.windows[0]
+        f, end = self.f, self.end
         places = {w.along: p for w, p in zip(f.windows, self.places, strict=True)}
-        env = {i: affine(p) for i, p in places.items()}
-        env[first.along] += self.start()
-        read = _element(copy, (*self.around, self.g, *self.places, *f.columns))({})
+        env = self.whole({i: affine(p) for i, p in places.items()})
+        read = _element(copy, (*head, *self.places, *f.columns))({})
         spans, order = self.spans(), [p.name or "" for p in end.target.index if isinstance(p, Affine)]
-        indices = [y for i in order for y in ((self.g, places[i]) if i == first.along else (places.get(i, i),))]
+        cut = (self.g, self.image_of or places[self.cut]) if self.cut in order else ()
+        indices = [y for i in order for y in (cut if i == self.cut else (places.get(i, i),))]
         ranges = [Range(i, Affine(), spans.get(i, self.extents[i])) for i in indices]
         e = read if self.is_early else self.ended(read, env)
-        self.put(self.op.tensor(end.target.source), _at(end.target, env), e, ranges, (first.results - 1 - env[first.along],))
+        where = self.inside() if self.image_of else (f.windows[0].results - 1 - env[self.cut],)
+        self.put(self.op.tensor(end.target.source), _at(end.target, env), e, ranges, where)
 
     @cached_property
     def taker(self) -> Step | None:

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from itertools import product
 from math import prod
 
-from polyop.ir.expr import Affine, Apply, Expr, Load, evaluate, expr_names, loads, names
+from polyop.ir.expr import Affine, Apply, Expr, Load, affine, evaluate, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.ir.target import Target
 from polyop.rewrite.folds import is_box, plain_indices
@@ -140,12 +140,14 @@ MADE, MORE = 15.0, 7.5
 """Multiply-adds in whose time an element of the image or of products is made with four points in a window, and more for each
 other one: its terms are added up along each window, and it is written and read, nearly always in L2.
 """
-GIVEN = 20
-"""The same for an element of the weights, which are packed, too."""
+GIVEN, TURNED = 50, 110
+"""The same for an element of the weights, which are packed, too; and where they do not lie along columns."""
 NEAR, FAR = 6, 16
 """The same for an element of the weights, which each block of the image reads: from the last cache, and from memory."""
 TOGETHER = 64
 """Points of all windows at most, for each of which there is a product of matrices."""
+IMAGES, FEW = 8, 64
+"""Images of a block, if these have no more tiles."""
 BYTES = 4
 """Of an element: of f64 half as many are computed in the same time, and take twice the room."""
 GAIN = 0.9
@@ -159,14 +161,16 @@ class Way:
     """How the filter of the step `number` is computed.
 
     results  how many results of each window together
-    block    how many tiles along the outermost window are computed together
+    block    how many tiles along the outermost window are computed together, or images
     whole    for each window, whether its results are whole tiles
+    images   whether blocks are of images, whose results are so few that their numbers are known
     """
 
     number: int
     results: tuple[int, ...]
     block: int
     whole: tuple[bool, ...]
+    images: bool = False
 
 
 def ways(found: Sequence[Filter], sizes: Mapping[str, int], target: Target, frozen: frozenset[str]) -> tuple[Way, ...]:
@@ -179,8 +183,9 @@ def ways(found: Sequence[Filter], sizes: Mapping[str, int], target: Target, froz
 
 def known_sizes(found: Sequence[Filter], chosen: Sequence[Way], sizes: Mapping[str, int]) -> dict[str, int]:
     """The sizes that must be numbers for these."""
-    numbers = {w.number for w in chosen}
-    return {n: sizes[n] for f in found if f.number in numbers for w in f.windows for n in names(w.extent)}
+    images = {w.number: w.images for w in chosen}
+    return {n: sizes[n] for f in found if f.number in images for w in f.windows
+            for n in sorted(names(w.extent) | (names(w.results) if images[f.number] else frozenset()))}
 
 
 def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[str]) -> Way | None:
@@ -195,22 +200,31 @@ def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[
     if min(added, columns) < CHANNELS:
         return None
     results = [evaluate(w.results, sizes) for w in real]
+    (read,) = loads(f.weights)
+    given = GIVEN if read.index[-1] == affine(f.columns[-1]) else TURNED
     is_given = {x.source for x in loads(f.weights)} <= frozen
     best, least = None, GAIN * images * prod(results) * prod(lengths) * added * columns
-    for ms in product(RESULTS, repeat=len(real)):
+    for ms, images_together in product(product(RESULTS, repeat=len(real)), (False, True)):
         points = [m + r - 1 for m, r in zip(ms, lengths, strict=True)]
-        if max(points) > len(POINTS) + 1 or prod(points) > TOGETHER:
-            continue
         tiles = [-(-p // m) for p, m in zip(results, ms, strict=True)]
-        block = _block(ms[0], tiles, prod(points) * (added + columns) * BYTES, target)
-        weights = prod(points) * added * columns
+        if max(points) > len(POINTS) + 1 or prod(points) > TOGETHER or (images_together and not _are_few(f, real, tiles)):
+            continue
+        weights, each = prod(points) * added * columns, prod(points) * (added + columns)
+        block = IMAGES if images_together else _block(ms[0], tiles, each * BYTES, target)
+        lines = min(images, block) * prod(tiles) if images_together else tiles[-1]
+        blocks = -(-images // block) if images_together else images * -(-tiles[0] // block)
         made = MADE + MORE * (sum(points) / len(points) - 4)
-        time = images * prod(tiles) * prod(points) * (added * columns * (1 + 0.5 / tiles[-1]) + made * (added + columns))
-        blocks = images * -(-tiles[0] // block)
-        time += weights * (blocks * _distance(weights * BYTES, target) + (0 if is_given else GIVEN))
+        time = images * prod(tiles) * (prod(points) * added * columns * (1 + 0.5 / lines) + made * each)
+        time += weights * (blocks * _distance(weights * BYTES, target) + (0 if is_given else given))
         if time < least:
-            best, least = Way(f.number, ms, block, tuple(p % m == 0 for p, m in zip(results, ms, strict=True))), time
+            whole = tuple(p % m == 0 for p, m in zip(results, ms, strict=True))
+            best, least = Way(f.number, ms, block, whole, images_together), time
     return best
+
+
+def _are_few(f: Filter, real: Sequence[Window], tiles: Sequence[int]) -> bool:
+    """Whether an image has so few tiles that those of several make a block, in kernels for images of that size alone."""
+    return prod(tiles) <= FEW and bool(f.rows) and all(w in real for w in f.windows)
 
 
 def _distance(bytes_: int, target: Target) -> int:

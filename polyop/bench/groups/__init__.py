@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from polyop.bench.case import Case, Sweep
-from polyop.bench.groups.convolutions import conv, frozen, odd_conv
+from polyop.bench.groups.convolutions import conv, frozen, odd_conv, winograd
 from polyop.bench.groups.elements import elementwise, reductions, scans
 from polyop.bench.groups.fixed import fixed
 from polyop.bench.groups.images import images
@@ -17,8 +17,9 @@ from polyop.bench.groups.quoted import quoted
 from polyop.bench.groups.sweeps import cached, dynamic
 
 GROUPS: dict[str, Callable[[], Iterator[Case | Sweep]]] = {f.__name__: f for f in (
-    matmul, skinny, batched, contractions, precision, conv, odd_conv, frozen, images, attention, layers, rows, elementwise,
-    reductions, scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, cached, fixed, quoted)}
+    matmul, skinny, batched, contractions, precision, conv, odd_conv, frozen, winograd, images, attention, layers, rows,
+    elementwise, reductions, scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, cached, fixed,
+    quoted)}
 
 APART = ("fixed", "quoted")
 """Those that are measured only when they are named."""

@@ -16,6 +16,7 @@ RESNET50 = (
     (256, 256, 14, 3, 1), (1024, 512, 14, 1, 1), (512, 512, 14, 3, 2), (512, 2048, 7, 1, 1), (1024, 2048, 14, 1, 2),
     (2048, 512, 7, 1, 1), (512, 512, 7, 3, 1),
 )
+VGG = ((64, 64, 224, 3, 1), (128, 128, 112, 3, 1), (256, 256, 56, 3, 1), (512, 512, 28, 3, 1), (512, 512, 14, 3, 1))
 QUICK = {(64, 64, 56, 3, 1), (256, 64, 56, 1, 1)}
 ODD = ((17, 33, 35, 3, 1), (3, 32, 112, 3, 2), (1, 20, 28, 5, 1), (24, 144, 56, 1, 1), (100, 100, 30, 3, 1), (320, 4, 64, 3, 1))
 DEPTHWISE = ((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (192, 28, 3, 1), (576, 14, 3, 1), (960, 7, 3, 1), (96, 56, 7, 1))
@@ -58,8 +59,8 @@ def conv() -> Iterator[Case]:
             yield nhwc("conv", b, *shape, quick=shape in QUICK and b == 1)
 
 
-def frozen_conv(layout: str, c: int, k: int, h: int, r: int, s: int, quick: bool) -> Case:
-    """Of one image, with weights that all have in their own layout, as PyTorch's inductor asks for when a model is frozen."""
+def frozen_conv(group: str, layout: str, b: int, c: int, k: int, h: int, r: int, s: int, quick: bool) -> Case:
+    """With weights that all have in their own layout, as PyTorch's inductor asks for when a model is frozen."""
     pad, kept, last = r // 2, list[Any](), layout == "nhwc"
 
     def torch(t: Any, x: Any, f: Any) -> Any:
@@ -69,7 +70,7 @@ def frozen_conv(layout: str, c: int, k: int, h: int, r: int, s: int, quick: bool
             kept.append(t.ops.mkldnn._reorder_convolution_weight(f, *how, x.shape))
         y = t.ops.mkldnn._convolution_pointwise(x, kept[0], None, *how, "none", [], "")
         return y.permute(0, 2, 3, 1) if last else y
-    made = nhwc("frozen", 1, c, k, h, r, s, quick) if last else nchw("frozen", 1, c, k, h, r, s, quick)
+    made = (nhwc if last else nchw)(group, b, c, k, h, r, s, quick)
     return replace(made, torch=torch, frozen=(1,))
 
 
@@ -77,7 +78,7 @@ def frozen() -> Iterator[Case]:
     """Layers whose weights stay: brought into the order of the kernels once, which nobody is timed for."""
     for shape in RESNET50:
         for layout in ("nchw", "nhwc"):
-            yield frozen_conv(layout, *shape, quick=shape == (256, 256, 14, 3, 1))
+            yield frozen_conv("frozen", layout, 1, *shape, quick=shape == (256, 256, 14, 3, 1))
     for m, n, k in ((4, 4096, 4096), (16, 4096, 4096), (32, 4096, 4096), (64, 4096, 4096), (16, 1024, 1024), (128, 768, 768),
                     (128, 3072, 768), (128, 768, 3072), (512, 1024, 1024), (1024, 2304, 768)):
         packed = list[Any]()
@@ -88,6 +89,19 @@ def frozen() -> Iterator[Case]:
             return t.ops.mkl._mkl_linear(x, packed[0], w, None, m)
         yield Case("frozen", f"linear {m}x{n}x{k}", *library("matmul_nt"), {"M": m, "N": n, "K": k}, torch=linear, frozen=(1,),
                    onnx=Node("Gemm", (("transB", 1),)), quick=m == 16 and n == 1024)
+
+
+def winograd() -> Iterator[Case]:
+    """Windows of 3 x 3 with fewer multiplications, as users may ask of polyop alone; weights stay, or are new in every call."""
+    shapes = [x for x in RESNET50 if x[3:] == (3, 1)]
+    for layout in ("nchw", "nhwc"):
+        for shape in (*shapes, *VGG):
+            for b in (1, 8) if shape in shapes else (1,):
+                case = frozen_conv("winograd", layout, b, *shape, quick=shape == (256, 256, 14, 3, 1) and b == 1)
+                yield replace(case, numerics="winograd", label=f"{case.label}, frozen")
+        for shape in shapes:
+            for b in (1, 8):
+                yield replace((nhwc if layout == "nhwc" else nchw)("winograd", b, *shape), numerics="winograd")
 
 
 def odd_conv() -> Iterator[Case]:

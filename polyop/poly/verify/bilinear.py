@@ -23,7 +23,7 @@ from math import lcm
 
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, loads, map_loads, substitute_expr
 from polyop.ir.module import Proof
-from polyop.ir.op import Op, Step
+from polyop.ir.op import Op, Range, Step
 from polyop.poly.verify.verdict import decided
 
 CLAIM = "sums over windows with fewer multiplications are those of the text, but for rounding"
@@ -55,12 +55,15 @@ class _StrangeError(Exception):
 
 @dataclass(eq=False)
 class _Sums:
-    """`numbers_of` each element, since there are few, and pairs of them are asked for by the ten thousand."""
+    """`numbers_of` each element: there are few, and pairs of them are asked for by the ten thousand. `bounds`: of the indices of
+    the step that is looked at.
+    """
 
     before: Op
     after: Op
     forms: dict[Expr, Numbered] = field(default_factory=dict)
     numbers_of: dict[Expr, int] = field(default_factory=dict)
+    bounds: Mapping[str, Range] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         known = {t.name for t in self.before.tensors}
@@ -98,6 +101,7 @@ class _Sums:
 
     def compared(self, s: Step) -> Iterator[str]:
         """What is wrong with a new step, at each value of the indices that choose between others."""
+        self.bounds = {r.index: r for r in s.ranges}
         try:
             if s.reduce is not None:
                 raise _StrangeError(f"{s.target} is added to")
@@ -173,10 +177,12 @@ class _Sums:
         for s in self.after.steps_of(x.source):
             env = dict[str, Affine]()
             for p, q in zip(s.target.index, x.index, strict=True):
-                if not isinstance(p, Affine) or not isinstance(q, Affine) or not (p.name or p.is_constant):
-                    raise _StrangeError(f"{s.target} is not written plainly")
+                if not isinstance(p, Affine) or not isinstance(q, Affine):
+                    raise _StrangeError(f"{s.target} is at a computed place")
                 if p.name:
                     env[p.name] = q
+                elif not p.is_constant:
+                    env |= self.digits(p, q, s)
                 elif not q.is_constant:
                     raise _OpenError(q.name or str(q)) if q.name else _StrangeError(f"{x} may be any of several")
                 elif p != q:
@@ -186,6 +192,25 @@ class _Sums:
         if len(found) != 1:
             raise _StrangeError(f"{len(found)} steps write {x}")
         return found[0]
+
+    def digits(self, p: Affine, q: Affine, s: Step) -> Mapping[str, Affine]:
+        """{ i -> j } for { p = 4 i + i' } and { q = 4 j + j' }, digits of equal ranges: one way to write each number.
+
+        Raises  _StrangeError, if they are no such.
+        """
+        own, mine = {r.index: r for r in s.ranges}, [(f, i) for i, f in p.terms if isinstance(i, str)]
+        theirs = {f: j for j, f in q.terms if isinstance(j, str)}
+        weight = 1
+        for f, i in sorted(mine):
+            r, there = own[i], self.bounds.get(theirs.get(f, ""))
+            if f != weight or there is None or (r.lower, r.upper) != (there.lower, there.upper) or r.lower != Affine() \
+                    or not r.upper.is_constant:
+                break
+            weight *= r.upper.const
+        else:
+            if len(mine) == len(p.terms) == len(q.terms) and p.const == q.const == 0:
+                return {i: affine(theirs[f]) for f, i in mine}
+        raise _StrangeError(f"{q} are not the digits of {s.target}")
 
     def added(self, e: Expr) -> tuple[tuple[str, Affine, Affine], ...]:
         """The indices over which `e` has sums, which all are over the same ones."""
