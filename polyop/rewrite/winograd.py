@@ -142,8 +142,10 @@ other one: its terms are added up along each window, and it is written and read,
 """
 GIVEN, TURNED = 50, 110
 """The same for an element of the weights, which are packed, too; and where they do not lie along columns."""
-NEAR, FAR = 6, 16
+NEAR, FAR = 3, 16
 """The same for an element of the weights, which each block of the image reads: from the last cache, and from memory."""
+LEFT, LOST = 6, 24
+"""What is added for an element of the image or of products where a block of them leaves L2, or half of the last cache."""
 TOGETHER = 64
 """Points of all windows at most, for each of which there is a product of matrices."""
 IMAGES, FEW = 8, 64
@@ -214,8 +216,9 @@ def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[
         lines = min(images, block) * prod(tiles) if images_together else tiles[-1]
         blocks = -(-images // block) if images_together else images * -(-tiles[0] // block)
         made = MADE + MORE * (sum(points) / len(points) - 4)
+        made += _by_cache(each * (lines if images_together else block * prod(tiles[1:])), target, LEFT, LOST)
         time = images * prod(tiles) * (prod(points) * added * columns * (1 + 0.5 / lines) + made * each)
-        time += weights * (blocks * _distance(weights * BYTES, target) + (0 if is_given else given))
+        time += weights * (blocks * _by_cache(weights, target, NEAR, FAR) + (0 if is_given else given))
         if time < least:
             whole = tuple(p % m == 0 for p, m in zip(results, ms, strict=True))
             best, least = Way(f.number, ms, block, whole, images_together), time
@@ -227,9 +230,9 @@ def _are_few(f: Filter, real: Sequence[Window], tiles: Sequence[int]) -> bool:
     return prod(tiles) <= FEW and bool(f.rows) and all(w in real for w in f.windows)
 
 
-def _distance(bytes_: int, target: Target) -> int:
-    """How long an element of weights of so many bytes takes to come, beyond what products hide."""
-    return 0 if bytes_ <= target.l2 else NEAR if bytes_ <= target.l3 // 2 else FAR
+def _by_cache(elements: int, target: Target, near: int, far: int) -> int:
+    """0 if L2 holds them, `near` if half of the last cache does, else `far`."""
+    return 0 if elements * BYTES <= target.l2 else near if elements * BYTES <= target.l3 // 2 else far
 
 
 def _block(results: int, tiles: Sequence[int], bytes_: int, target: Target) -> int:
