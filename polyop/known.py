@@ -195,7 +195,7 @@ def with_filters(op: Op, filtering: Filtering, sizes: Mapping[str, int]) -> tupl
     """`op` as calls of these sizes have it, some sums over windows with fewer multiplications; that it computes the same."""
     found = find_filters(op)
     chosen = filtering(found, sizes)
-    if not chosen or min(sizes.values()) < 1:
+    if not chosen or min(sizes.values(), default=1) < 1:
         return op, ()
     known = fix_sizes(op, known_sizes(found, chosen, sizes))
     made = filtered(known, chosen)

@@ -50,19 +50,20 @@ Element = Callable[[Mapping[str, Affine]], Expr]
 
 def filtered(op: Op, ways: Sequence[Way]) -> Op:
     """`op`, the extents of whose windows are numbers, with these of its sums computed so."""
-    for w in sorted(ways, key=lambda w: w.number, reverse=True):  # numbers of steps before stay
-        op = _with_one_taker(op, w.number)
-        f = next(f for f in find_filters(op) if f.number == w.number)
+    for s, w in [(op.steps[w.number], w) for w in ways]:  # each rewrite gives steps other numbers
+        op, sum_ = _with_one_taker(op, s)
+        f = next(f for f in find_filters(op) if op.steps[f.number] is sum_)
         op = _Making(op, f, w, all_names(op)).op_made
     return op
 
 
-def _with_one_taker(op: Op, number: int) -> Op:
-    """`op`, in which a sum to which others add single terms, as biases, has a temporary of its own; what adds them takes it."""
-    s = op.steps[number]
+def _with_one_taker(op: Op, s: Step) -> tuple[Op, Step]:
+    """`op`, in which a sum `s` to which others add single terms, as biases, has a temporary of its own, and that sum; what adds
+    them takes it.
+    """
     others = [x for x in op.steps_of(s.target.source) if x is not s]
     if not others:
-        return op
+        return op, s
     own = Tensor(fresh(f"{s.target.source}_alone", all_names(op)), s.target.dtype, op.tensor(s.target.source).shape, "temp")
     sum_ = replace(s, target=replace(s.target, source=own.name))
     total: Expr = sum_.target
@@ -72,7 +73,7 @@ def _with_one_taker(op: Op, number: int) -> Op:
     kept = tuple(r for r in s.ranges if affine(r.index) in s.target.index)
     whole = Step(s.target, None, total, kept, (), s.span)
     steps = tuple(y for x in op.steps for y in ((sum_, whole) if x is s else () if x in others else (x,)))
-    return replace(op, tensors=(*op.tensors, own), steps=steps)
+    return replace(op, tensors=(*op.tensors, own), steps=steps), sum_
 
 
 def _taker(op: Op, s: Step) -> Step | None:
