@@ -111,9 +111,7 @@ class Form:
 
 
 def form_of(plan: CallPlan, merged: Merged, seen: Bound) -> Form | None:
-    """The form of the call that `plan` was made for, which its kernel saw as `seen`; None if others would not do."""
-    if merged.is_filtered:  # its steps are for windows and tiles of these sizes
-        return None
+    """The form of the call that `plan` was made for, which its kernel saw as `seen`; None if arrays do not show all sizes."""
     op, positions = plan.op, {n: k for k, n in enumerate(plan.names)}
     known = {p.name: plan.sizes[p.name] for p in op.params if p.is_size}
     given: dict[str, tuple[int, int]] = {}

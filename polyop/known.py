@@ -116,6 +116,7 @@ class Known:
     def __init__(self, op: Op) -> None:
         self.op = op
         self.is_kept = False  # whether it has been said to whoever keeps Ops for other processes
+        self.has_filters = False  # whether the sizes of a call say how its sums over windows are computed
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
         self._given = self._joined = _Text(op, find_taps(op))
         together = joined(op)
@@ -145,7 +146,7 @@ class Known:
         text = self._joined if on_cpu and not strict else self._given
         if on_cpu and not strict and self._sides and pays_in_batches(self._sides, bound.sizes):
             text = self._batched
-        if filtering and special and min(bound.sizes.values(), default=1) > 0:
+        if filtering and special:
             text = self._with_filters(text, filtering, bound)
         taps = tuple(t for t in text.taps if pays(t, bound.sizes, strict))
         _, found = self._windows(text, taps)
@@ -156,8 +157,9 @@ class Known:
     def _with_filters(self, text: _Text, filtering: Filtering, bound: Bound) -> _Text:
         """`text` with some sums over windows computed with fewer multiplications."""
         found = self._filters.get(text, lambda: find_filters(text.op))
-        chosen = filtering(found, bound.sizes)
-        if not chosen or self._keeps_sums:
+        self.has_filters = self.has_filters or bool(found)
+        chosen = filtering(found, bound.sizes) if min(bound.sizes.values(), default=1) > 0 and not self._keeps_sums else ()
+        if not chosen:
             return text
 
         def made() -> _Text:
@@ -195,7 +197,7 @@ def with_filters(op: Op, filtering: Filtering, sizes: Mapping[str, int]) -> tupl
     """`op` as calls of these sizes have it, some sums over windows with fewer multiplications; that it computes the same."""
     found = find_filters(op)
     chosen = filtering(found, sizes)
-    if not chosen or min(sizes.values()) < 1:
+    if not chosen or min(sizes.values(), default=1) < 1:
         return op, ()
     known = fix_sizes(op, known_sizes(found, chosen, sizes))
     made = filtered(known, chosen)

@@ -257,7 +257,7 @@ class Operator:
         made = call.plan(assumed(op, dict(served.fixed)), k, prepared, bound, merged.runs, names, values + outs, points)
         if served == options:
             self._remembered(key, made)
-        return result, _Made(made, merged, seen, taken) if made else None
+        return result, _Made(made, merged, seen, taken) if made and not known.has_filters else None
 
     def _keeps(self, choice: Choice, known: Known) -> None:
         """Keep an Op of which there is a kernel, so that other processes need not read the text."""

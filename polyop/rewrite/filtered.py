@@ -51,19 +51,20 @@ Element = Callable[[Mapping[str, Affine]], Expr]
 
 def filtered(op: Op, ways: Sequence[Way]) -> Op:
     """`op`, the extents of whose windows are numbers, with these of its sums computed so."""
-    for w in sorted(ways, key=lambda w: w.number, reverse=True):  # numbers of steps before stay
-        op = _with_one_taker(op, w.number)
-        f = next(f for f in find_filters(op) if f.number == w.number)
+    for s, w in [(op.steps[w.number], w) for w in ways]:  # each rewrite gives steps other numbers
+        op, sum_ = _with_one_taker(op, s)
+        f = next(f for f in find_filters(op) if op.steps[f.number] is sum_)
         op = _Making(op, f, w, all_names(op)).op_made
     return op
 
 
-def _with_one_taker(op: Op, number: int) -> Op:
-    """`op`, in which a sum to which others add single terms, as biases, has a temporary of its own; what adds them takes it."""
-    s = op.steps[number]
+def _with_one_taker(op: Op, s: Step) -> tuple[Op, Step]:
+    """`op`, in which a sum `s` to which others add single terms, as biases, has a temporary of its own, and that sum; what adds
+    them takes it.
+    """
     others = [x for x in op.steps_of(s.target.source) if x is not s]
     if not others:
-        return op
+        return op, s
     own = Tensor(fresh(f"{s.target.source}_alone", all_names(op)), s.target.dtype, op.tensor(s.target.source).shape, "temp")
     sum_ = replace(s, target=replace(s.target, source=own.name))
     total: Expr = sum_.target
@@ -73,7 +74,7 @@ def _with_one_taker(op: Op, number: int) -> Op:
     kept = tuple(r for r in s.ranges if affine(r.index) in s.target.index)
     whole = Step(s.target, None, total, kept, (), s.span)
     steps = tuple(y for x in op.steps for y in ((sum_, whole) if x is s else () if x in others else (x,)))
-    return replace(op, tensors=(*op.tensors, own), steps=steps)
+    return replace(op, tensors=(*op.tensors, own), steps=steps), sum_
 
 
 def _taker(op: Op, s: Step) -> Step | None:
@@ -118,10 +119,10 @@ class _Making:
         self.matrices = [matrices(m, w.extent.const) for m, w in zip(self.way.results, f.windows, strict=True)]
         counts = [quasi("div", w.results + (m - 1), affine(m)) for w, m in zip(f.windows, self.way.results, strict=True)]
         self.image_of = fresh("image", self.taken) if self.way.images else None
-        self.cut = f.rows[0] if self.way.images and f.rows else f.windows[0].along
+        self.cut = f.rows[0] if self.way.images else f.windows[0].along
         self.around = (*f.groups, *(i for i in f.rows if i != self.cut))
         block = affine(self.way.block)
-        self.count = counts[0] if not self.way.images else f.extents[self.cut] if f.rows else affine(1)
+        self.count = f.extents[self.cut] if self.way.images else counts[0]
         tiles = counts if self.way.images else [block, *counts[1:]]
         self.lines = (self.image_of, *self.tiles) if self.image_of else tuple(self.tiles)
         self.line = fresh("line", self.taken)
@@ -186,10 +187,12 @@ class _Making:
 
     def as_line(self) -> dict[str, Affine]:
         """{ line -> its place among all lines of the block }, if these are one."""
+        if not self.image_of:
+            return {}
         place = Affine()
-        for i in self.lines:
-            place = place * self.extents[i].const + affine(i) if self.image_of else place
-        return {self.line: place} if self.image_of else {}
+        for i in (i for i in self.lines if self.extents[i] != affine(1)):
+            place = place * self.extents[i].const + affine(i)
+        return {self.line: place}
 
     def inside(self) -> tuple[Affine, ...]:
         """That there is such a line of the block."""
@@ -209,7 +212,7 @@ class _Making:
     def whole(self, env: Mapping[str, Affine]) -> dict[str, Affine]:
         """{ index -> its value }, of those along windows in a block and of what is cut, in all."""
         mine = affine(self.image_of) if self.image_of else env[self.cut]
-        return {**env, self.cut: self.start() + mine} if self.cut in self.f.extents else dict(env)
+        return {**env, self.cut: self.start() + mine}
 
     # --- operands
     def weights(self) -> Element:
@@ -321,7 +324,7 @@ class _Making:
         env = self.whole({i: affine(p) for i, p in places.items()})
         read = _element(copy, (*head, *self.places, *f.columns))({})
         spans, order = self.spans(), [p.name or "" for p in end.target.index if isinstance(p, Affine)]
-        cut = (self.g, self.image_of or places[self.cut]) if self.cut in order else ()
+        cut = (self.g, self.image_of or places[self.cut])
         indices = [y for i in order for y in (cut if i == self.cut else (places.get(i, i),))]
         ranges = [Range(i, Affine(), spans.get(i, self.extents[i])) for i in indices]
         e = read if self.is_early else self.ended(read, env)

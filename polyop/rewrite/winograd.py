@@ -14,7 +14,7 @@ Source: Lavin and Gray, "Fast algorithms for convolutional neural networks", 201
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import prod
 
@@ -78,16 +78,17 @@ def _filter(op: Op, n: int, s: Step) -> Filter | None:
         return None
     for image, weights in (factors, factors[::-1]):
         x, f = _read(image), _read(weights)
-        at = plain_indices(f, s.indices) if f else None
+        at = plain_indices(_varying(f), s.indices) if f else None
         if x is None or at is None or x.dtype.bytes_ > t.dtype.bytes_ or not all(isinstance(p, Affine) for p in x.index):
             continue
         windows = tuple(w for w in _windows(x, s, kept, at, extents))
         ends = {i for w in windows for i in (w.along, w.over)}
         has = expr_names(x) & {*s.indices}
         rest = [i for p in x.index for i in s.indices if isinstance(p, Affine) and i in names(p) and i not in ends]
-        added = tuple(i for i in rest if i not in kept)
+        added = tuple(dict.fromkeys(i for i in rest if i not in kept))
         columns = tuple(i for i in kept if i not in has)
-        if windows and added and columns and {*at} >= {*added} and has | {*at} == {*s.indices}:
+        shared = {*s.indices} - {*kept} <= has & {*at}
+        if windows and added and columns and shared and has | {*at} == {*s.indices}:
             return Filter(n, image, weights, windows, tuple(i for i in kept if i in has and i in at),
                           tuple(i for i in kept if i in has and i not in at and i not in ends), columns, added, extents)
     return None
@@ -110,8 +111,15 @@ def _read(e: Expr) -> Load | None:
     return None
 
 
+def _varying(x: Load) -> Load:
+    """`x` without its positions that are numbers, as that in a window of one element is."""
+    return replace(x, index=tuple(p for p in x.index if not isinstance(p, Affine) or not p.is_constant))
+
+
 def _windows(x: Load, s: Step, kept: Sequence[str], at: Sequence[str], extents: Mapping[str, Affine]) -> Iterator[Window]:
-    """The windows { x[.., p + r, ..] * f[.., r, ..] } of `x`, where nothing else of it has p or r, but both alike."""
+    """The windows { x[.., p + r, ..] * f[.., r, ..] } of `x`, where nothing else of it has p or r, but both alike; none of one
+    element.
+    """
     for p in x.index:
         own = sorted(names(p) & {*s.indices}) if isinstance(p, Affine) else []
         pairs = [(i, r) for i in own for r in own if i in kept and r not in kept]
@@ -121,7 +129,7 @@ def _windows(x: Load, s: Step, kept: Sequence[str], at: Sequence[str], extents: 
         others = [q for q in (*x.index, *x.guard) if isinstance(q, Affine) and q is not p]
         alone = all(q.factor(i) == q.factor(r) and not _inside(q) & {i, r} for q in (p, *others)) and all(
             not names(q) & {i, r} for q in x.index if isinstance(q, Affine) and q is not p)
-        if alone and p.factor(i) == 1 and i not in at and r in at:
+        if alone and p.factor(i) == 1 and i not in at and r in at and extents[r] != affine(1):
             yield Window(i, r, extents[r], extents[i])
 
 
@@ -202,6 +210,8 @@ def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[
     if min(added, columns) < CHANNELS:
         return None
     results = [evaluate(w.results, sizes) for w in real]
+    if min(results) < 1:
+        return None
     (read,) = loads(f.weights)
     given = GIVEN if read.index[-1] == affine(f.columns[-1]) else TURNED
     is_given = {x.source for x in loads(f.weights)} <= frozen

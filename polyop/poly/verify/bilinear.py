@@ -21,7 +21,20 @@ from fractions import Fraction
 from itertools import product
 from math import lcm
 
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, loads, map_loads, substitute_expr
+from polyop.ir.expr import (
+    Affine,
+    Apply,
+    Const,
+    Expr,
+    Load,
+    affine,
+    expr_names,
+    loads,
+    map_loads,
+    names,
+    substitute,
+    substitute_expr,
+)
 from polyop.ir.module import Proof
 from polyop.ir.op import Op, Range, Step
 from polyop.poly.verify.verdict import decided
@@ -74,8 +87,11 @@ class _Sums:
     def faults(self) -> Iterator[str]:
         """What is wrong, in words."""
         kept = {t.name for t in self.after.tensors} - self.made
-        if any(self.before.tensor(n) != self.after.tensor(n) for n in kept) or self.before.outputs != self.after.outputs:
+        if any(self.before.tensor(n) != self.after.tensor(n) for n in kept) or any(
+                getattr(self.before, x) != getattr(self.after, x) for x in ("inputs", "outputs", "params", "sizes", "updates")):
             yield "the tensors are others"
+        if any(self.before.steps.count(s) != self.after.steps.count(s) for s in self.before.steps if s not in self.gone):
+            yield "the text has a step more often"
         written = {s.target.source for s in self.gone} & kept
         ends = [s for s in self.new if s.target.source not in self.made]
         for name in sorted(written ^ {s.target.source for s in ends}):
@@ -87,7 +103,7 @@ class _Sums:
     def pieces(self, end: Step) -> Iterator[Step]:
         """`end` where it takes what different steps have put into one temporary: at the points of each of these."""
         for x in loads(end.expr):
-            steps = self.after.steps_of(x.source) if x.source in self.made else ()
+            steps = self.after.steps_of(x.source) if x.source in self.made and not x.guard else ()
             at = [p.name for p in x.index if isinstance(p, Affine)]
             if steps and None not in at and len({*at}) == len(x.index) and all(s.reduce is None for s in steps) and not all(
                     isinstance(p, Affine) and (p.name or p.is_constant) for s in steps for p in s.target.index):
@@ -101,6 +117,10 @@ class _Sums:
 
     def compared(self, s: Step) -> Iterator[str]:
         """What is wrong with a new step, at each value of the indices that choose between others."""
+        one = {r.index: r.lower for r in s.ranges if r.upper - r.lower == affine(1)}
+        if one:
+            rest = tuple(r for r in s.ranges if r.index not in one)
+            s = Step(_placed(s.target, one), s.reduce, substitute_expr(s.expr, one), rest, (), s.span)
         self.bounds = {r.index: r for r in s.ranges}
         try:
             if s.reduce is not None:
@@ -109,8 +129,8 @@ class _Sums:
             found = self.differ(wanted, s.expr, sums)
         except _OpenError as error:
             (name,) = error.args
-            (r,) = (r for r in s.ranges if r.index == name)
-            if not (r.lower.is_constant and r.upper.is_constant and r.upper.const - r.lower.const <= MOST):
+            r = next((r for r in s.ranges if r.index == name), None)
+            if r is None or not (r.lower.is_constant and r.upper.is_constant and r.upper.const - r.lower.const <= MOST):
                 yield f"{s.target}: {name} chooses between steps"
                 return
             for n in range(r.lower.const, r.upper.const):
@@ -127,7 +147,9 @@ class _Sums:
         """What the text makes of the element `target`, in which sums are what they are read as; these sums."""
         steps = [s for s in self.gone if s.target.source == target.source]
         sums = [s for s in steps if len(s.ranges) > len(s.target.index)]
-        if steps and len(sums) == 1:  # all others add a term to it
+        if steps and len(sums) == 1:  # all others add a term to it, everywhere
+            if len(steps) > 1 and not all(_is_whole(self.before, s) for s in steps):
+                raise _StrangeError(f"{target} is a sum in part")
             whole: Expr = target
             for s in (s for s in steps if s is not sums[0]):
                 whole = Apply("add", (whole, substitute_expr(s.expr, _at(s, target))), target.dtype)
@@ -154,7 +176,7 @@ class _Sums:
 
     def of_text(self, s: Step, env: Mapping[str, Affine], added: tuple[tuple[str, Affine, Affine], ...]) -> Products:
         """The products that the sum `s` adds up, with each value of an index that is not `added`."""
-        reduced = [r for r in s.ranges if r.index not in env]
+        reduced = self.reduced(s, env)
         rest = [r for r in reduced if (r.index, r.lower, r.upper) not in added]
         if s.reduce is None or s.reduce.name != "add" or s.where or len(added) + len(rest) != len(reduced):
             raise _StrangeError(f"{s.target} is another sum")
@@ -170,15 +192,28 @@ class _Sums:
                 return out
         raise _StrangeError(f"{s.target} is no sum of products")
 
+    def reduced(self, s: Step, env: Mapping[str, Affine]) -> tuple[Range, ...]:
+        """What the sum `s` goes over, at the element that `env` says.
+
+        Raises  _StrangeError, if an index of both has the same name.
+        """
+        found = tuple(Range(r.index, substitute(r.lower, env), substitute(r.upper, env)) for r in s.ranges if r.index not in env)
+        if {r.index for r in found} & frozenset[str]().union(*map(names, env.values())):
+            raise _StrangeError(f"{s.target} is added up over an index of what takes it")
+        return found
+
     # --- what new steps compute
     def step(self, x: Load) -> tuple[Step, Mapping[str, Affine]]:
         """The step that writes the element `x` of a new temporary, and the values of its indices there."""
         found = []
         for s in self.after.steps_of(x.source):
-            env = dict[str, Affine]()
+            env = {r.index: r.lower for r in s.ranges
+                   if s.reduce is None and r.upper - r.lower == affine(1) and r.index not in expr_names(s.target)}
             for p, q in zip(s.target.index, x.index, strict=True):
                 if not isinstance(p, Affine) or not isinstance(q, Affine):
                     raise _StrangeError(f"{s.target} is at a computed place")
+                if {*env} & names(p) or not names(p) <= {*s.indices}:
+                    raise _StrangeError(f"{s.target} is not written plainly")
                 if p.name:
                     env[p.name] = q
                 elif not p.is_constant:
@@ -222,7 +257,10 @@ class _Sums:
     def added_by(self, x: Load) -> tuple[tuple[str, Affine, Affine], ...]:
         s, env = self.step(x)
         if s.reduce is not None:
-            return tuple((r.index, r.lower, r.upper) for r in s.ranges if r.index not in env)
+            own = self.reduced(s, env)
+            if any(expr_names(w) & {r.index for r in own} or loads(w) for w in s.where):
+                raise _StrangeError(f"{s.target} leaves terms out")
+            return tuple((r.index, r.lower, r.upper) for r in own)
         return self.added(substitute_expr(s.expr, env))
 
     def products(self, e: Expr) -> Products:
@@ -317,6 +355,14 @@ def _at(s: Step, target: Load) -> Mapping[str, Affine]:
             raise _StrangeError(f"{s.target} is not written plainly")
         env[p.name] = q
     return env
+
+
+def _is_whole(op: Op, s: Step) -> bool:
+    """Whether `s` goes over all elements of its target."""
+    ends = {r.index: (r.lower, r.upper) for r in s.ranges}
+    shape = op.tensor(s.target.source).shape
+    return not s.where and all(isinstance(p, Affine) and ends.get(p.name or "") == (Affine(), n)
+                               for p, n in zip(s.target.index, shape, strict=True))
 
 
 def _placed(x: Load, env: Mapping[str, Affine]) -> Load:
