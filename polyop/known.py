@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
@@ -12,17 +11,14 @@ from polyop.ir.module import HostStep, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.verify.bilinear import same_sums
 from polyop.rewrite.batchfirst import find_sides, with_batches_first
 from polyop.rewrite.batchfirst import pays as pays_in_batches
-from polyop.rewrite.filtered import filtered
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import Regimes, regimes_of
 from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
-from polyop.rewrite.winograd import Filter, Way, find_filters, known_sizes
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
@@ -32,26 +28,18 @@ from polyop.runtime.layout import layout
 from polyop.runtime.loans import Key, Loans, everyday, lender
 
 if TYPE_CHECKING:
+    from polyop.filtering import Filtered, Filters
     from polyop.runtime.gpu.kernel import GpuKernel
 
 T = TypeVar("T")
-
-LOG = logging.getLogger("polyop")
-
-Filtering = Callable[[Sequence[Filter], Mapping[str, int]], tuple[Way, ...]]
-"""Which sums over windows take fewer multiplications in a call of such sizes, and how."""
-
-
-class NotFilteredError(Exception):
-    """Sums over windows with fewer multiplications are not proved to be those of the text."""
 
 
 class Merged:
     """An Op with some of its dimensions as one, what its kernels depend on, and those that calls have needed so far."""
 
-    def __init__(self, op: Op, groups: tuple[Group, ...], of: Op | None = None, made: Op | None = None) -> None:
+    def __init__(self, op: Op, groups: tuple[Group, ...], filtered: Filtered | None = None) -> None:
         self.flat = flatten(op, groups)
-        self._sums = (of, made) if of and made else None
+        self._filtered = filtered
         self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
         self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
         self.on_gpus: store.Memo[Kernel | GpuKernel | Interpreted] = store.Memo()
@@ -60,25 +48,11 @@ class Merged:
     @cached_property
     def regimes(self) -> Regimes:
         """What to ask of calls on a CPU; filters have blocks of their own."""
-        return regimes_of(self.flat.op, ("overlap",) if self.is_filtered else ())
-
-    @property
-    def is_filtered(self) -> bool:
-        """Whether some of its sums over windows take fewer multiplications."""
-        return self._sums is not None
+        return regimes_of(self.flat.op, ("overlap",) if self._filtered else ())
 
     def proofs(self) -> tuple[Proof, ...]:
-        """That it computes what its Op does, as far as this is to be proved.
-
-        Raises  NotFilteredError, if that is not so.
-        """
-        if self._sums is None:
-            return ()
-        proof = same_sums(*self._sums)
-        if not proof.holds:
-            LOG.error("polyop bug: %s with fewer multiplications is not proved: %s", self.flat.op.name, proof)
-            raise NotFilteredError(str(proof))
-        return (proof,)
+        """That it computes what its Op does, as far as this is to be proved."""
+        return (self._filtered.proof,) if self._filtered else ()
 
     @cached_property
     def questions(self) -> Questions:
@@ -101,13 +75,13 @@ class Merged:
 class _Text:
     """An Op as calls may take it, itself a key.
 
-    taps  its sums that may go over a window instead
-    of    the Op some of whose sums over windows take fewer multiplications here, if they do
+    taps      its sums that may go over a window instead
+    filtered  what it is, if some of its sums over windows take fewer multiplications
     """
 
     op: Op
     taps: tuple[Taps, ...]
-    of: Op | None = None
+    filtered: Filtered | None = None
 
 
 class Known:
@@ -117,6 +91,7 @@ class Known:
         self.op = op
         self.is_kept = False  # whether it has been said to whoever keeps Ops for other processes
         self.has_filters = False  # whether the sizes of a call say how its sums over windows are computed
+        self.keeps_sums = False  # whether they are those of the text, whatever is asked for
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
         self._given = self._joined = _Text(op, find_taps(op))
         together = joined(op)
@@ -126,52 +101,41 @@ class Known:
         if self._sides:
             first = with_batches_first(together)
             self._batched = _Text(first, find_taps(first))
-        self._filters: store.Memo[tuple[Filter, ...]] = store.Memo()
+        self._filters: store.Memo[Filters] = store.Memo()
         self._filtered: store.Memo[_Text] = store.Memo()
-        self._keeps_sums = False
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
 
     def merged(self, bound: Bound, special: bool = False, strict: bool = False, on_cpu: bool = True,
-               filtering: Filtering | None = None) -> Merged:
+               filters: tuple[Target, tuple[str, ...]] | None = None) -> Merged:
         """The Op with those dimensions as one that lie one after the other in all arrays of a call.
 
         special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
                   a product of matrices, whose columns are all pixels of an image
         strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`, and
                   temporaries with products for each of a batch have that first where that pays
-        filtering  says which sums over windows are computed with fewer multiplications, and how
+        filters   the target and frozen inputs, if sums over windows may take fewer multiplications
         """
         text = self._joined if on_cpu and not strict else self._given
         if on_cpu and not strict and self._sides and pays_in_batches(self._sides, bound.sizes):
             text = self._batched
-        if filtering and special:
-            text = self._with_filters(text, filtering, bound)
+        if filters and special and not self.keeps_sums:
+            text = self._with_filters(text, bound.sizes, *filters)
         taps = tuple(t for t in text.taps if pays(t, bound.sizes, strict))
         _, found = self._windows(text, taps)
         ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()
         op, groups = self._grouped(text, taps, ones, bound)
-        return self._merged.get((text, taps, ones, groups), lambda: Merged(op, groups, text.of, text.op))
+        return self._merged.get((text, taps, ones, groups), lambda: Merged(op, groups, text.filtered))
 
-    def _with_filters(self, text: _Text, filtering: Filtering, bound: Bound) -> _Text:
+    def _with_filters(self, text: _Text, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> _Text:
         """`text` with some sums over windows computed with fewer multiplications."""
-        found = self._filters.get(text, lambda: find_filters(text.op))
-        self.has_filters = self.has_filters or bool(found)
-        chosen = filtering(found, bound.sizes) if min(bound.sizes.values(), default=1) > 0 and not self._keeps_sums else ()
-        if not chosen:
-            return text
+        from polyop.filtering import Filters  # which the checker comes with: few calls ask for it
 
-        def made() -> _Text:
-            op = fix_sizes(text.op, fixed)
-            return _Text(filtered(op, chosen), (), op)
-
-        fixed = known_sizes(found, chosen, bound.sizes)
-        return self._filtered.get((text, chosen, *fixed.items()), made)
-
-    def keep_sums(self) -> None:
-        """Compute sums over windows as the text has them, from now on."""
-        self._keeps_sums = True
+        filters = self._filters.get(text, lambda: Filters(text.op))
+        self.has_filters = self.has_filters or bool(filters.found)
+        made = filters.made(sizes, target, frozen)
+        return self._filtered.get(made, lambda: _Text(made.op, (), made)) if made else text
 
     def _windows(self, text: _Text, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
         """The Op with sums over `taps`, and the sizes of its windows."""
@@ -191,18 +155,6 @@ class Known:
         views = bound.views
         shapes, strides = ({n: getattr(v, what) for n, v in views.items()} for what in ("shape", "strides"))
         return op, allowed(chains, shapes, strides) if chains else ()
-
-
-def with_filters(op: Op, filtering: Filtering, sizes: Mapping[str, int]) -> tuple[Op, tuple[Proof, ...]]:
-    """`op` as calls of these sizes have it, some sums over windows with fewer multiplications; that it computes the same."""
-    found = find_filters(op)
-    chosen = filtering(found, sizes)
-    if not chosen or min(sizes.values(), default=1) < 1:
-        return op, ()
-    known = fix_sizes(op, known_sizes(found, chosen, sizes))
-    made = filtered(known, chosen)
-    proof = same_sums(known, made)
-    return (made, (proof,)) if proof.holds else (op, ())
 
 
 def seen_as(bound: Bound, flat: Flat) -> Bound:

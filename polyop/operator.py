@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -22,17 +23,14 @@ from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import (
-    Filtering,
     Known,
     Merged,
-    NotFilteredError,
     blocks,
     fresh_results,
     on_gpu,
     seen_as,
     strides_of,
     that_reaches,
-    with_filters,
 )
 from polyop.rewrite.batchfirst import with_batches_first
 from polyop.rewrite.flatten import chains, flatten, products
@@ -40,7 +38,6 @@ from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import Regimes, as_it_lies, regime
-from polyop.rewrite.winograd import ways
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import SERIAL, work
@@ -54,6 +51,8 @@ if TYPE_CHECKING:
     from polyop.frozen import Frozen
     from polyop.runtime.gpu.call import LaunchPlan
     from polyop.runtime.gpu.kernel import GpuKernel
+
+LOG = logging.getLogger("polyop")
 
 T = TypeVar("T")
 
@@ -229,7 +228,7 @@ class Operator:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         on_cpu = bound.home is None
         merged = known.merged(bound, self.options.special, self.options.numerics == "strict", on_cpu,
-                              self._filtering() if self.options.numerics == "winograd" and on_cpu else None)
+                              self._filters() if self.options.numerics == "winograd" and on_cpu else None)
         seen = seen_as(bound, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
@@ -241,8 +240,8 @@ class Operator:
         points = work(op, bound.sizes)
         try:
             k, taken = self._kernel(merged, seen, options, key, points)
-        except NotFilteredError:
-            known.keep_sums()
+        except _OtherSumsError:
+            known.keeps_sums = True
             return self._long(values, out, outs, key)
         self._keeps(choice, known)
         served = taken[1]
@@ -338,9 +337,9 @@ class Operator:
         price = price_of(sum(prod(v.shape) for v in seen.views.values()), points, asked, found)
         return found if merged.loans.lends(asked, look, price) else None
 
-    def _filtering(self) -> Filtering:
-        target, frozen = cpu.resolve(self.target), frozenset(self.options.frozen)
-        return lambda found, sizes: ways(found, sizes, target, frozen)
+    def _filters(self) -> tuple[Target, tuple[str, ...]]:
+        """What decides, beside sizes, whether sums over windows take fewer multiplications."""
+        return cpu.resolve(self.target), self.options.frozen
 
     def _find(self, op: Op, units: Layout, options: Options, target: Target,
               also: Callable[[], tuple[Proof, ...]] = tuple) -> Kernel | GpuKernel | Interpreted:
@@ -372,8 +371,11 @@ class Operator:
         same: tuple[Proof, ...] = ()
         calls: dict[str, int] = {}
         if sizes is not None and t.family == "x86" and options.numerics == "winograd":
-            op, same = with_filters(op, self._filtering(), sizes)
-            calls = dict(sizes) if same else {}
+            from polyop.filtering import Filters
+
+            filtered = Filters(op).made(sizes, t, options.frozen)
+            if filtered and filtered.proof.holds:
+                op, same, calls = filtered.op, (filtered.proof,), dict(sizes)
         merged: Mapping[str, tuple[str, ...]] = {}
         if units is None:
             flat = flatten(op, chains(op))  # as calls with contiguous arrays do
@@ -417,6 +419,10 @@ class _Made:
     key: Key
 
 
+class _OtherSumsError(Exception):
+    """Sums with fewer multiplications are not proved to be those of the text."""
+
+
 class _NoCodeError(Exception):
     """The compiler fell to the last rung of its ladder."""
 
@@ -430,7 +436,12 @@ def _load(made: Compiled, also: Callable[[], tuple[Proof, ...]]) -> Kernel | Gpu
         raise UnsupportedError(f"`{made.module.name}` for {made.module.target} has {made.notes[-1]}")
     if made.binary is None:
         raise _NoCodeError(made)
-    return store.loaded(made.binary, also() + made.proofs, made.chosen + made.notes)
+    same = also()
+    for p in same:
+        if not p.holds:
+            LOG.error("polyop bug: what `numerics=\"winograd\"` has made is not proved: %s", p)
+            raise _OtherSumsError(str(p))
+    return store.loaded(made.binary, same + made.proofs, made.chosen + made.notes)
 
 
 def _roomy(f: Callable[[], T]) -> T:

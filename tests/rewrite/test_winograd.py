@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop import known, operator
+from polyop import filtering
 from polyop.ir.expr import evaluate as number
 from polyop.ir.module import Proof
 from polyop.ir.reference import evaluate
@@ -338,7 +338,7 @@ def always(monkeypatch):
         def chosen(found, sizes, target, frozen):
             return tuple(Way(f.number, results[-len(f.windows):], block, (False,) * len(f.windows)) for f in found
                          if all(number(w.extent, sizes) > 1 and number(w.results, sizes) > 0 for w in f.windows))
-        monkeypatch.setattr(operator, "ways", chosen)
+        monkeypatch.setattr(filtering, "ways", chosen)
     return set_
 
 
@@ -429,7 +429,7 @@ def test_calls_choose_whatever_calls_came_before():
 
 def test_sums_that_are_not_proved_are_those_of_the_text(always, monkeypatch, caplog):
     always((2, 2), 4)
-    monkeypatch.setattr(known, "same_sums", lambda before, after: Proof(CLAIM, False, "a witness", 0.0))
+    monkeypatch.setattr(filtering, "same_sums", lambda before, after: Proof(CLAIM, False, "a witness", 0.0))
     x, w, _ = images(1, 5, 6, 7, 9)
     f = polyop.op(NHWC.replace("f(", "unproved("), options=WINOGRAD)
     assert np.array_equal(f(x, w), polyop.op(NHWC)(x, w)) and "a witness" in caplog.text
