@@ -30,6 +30,8 @@ def edges(scop: Scop) -> tuple[Edge, ...]:
     for s in scop.stmts:
         for load in dict.fromkeys(s.reads):
             for w in scop.writers(load.source):
+                if _are_apart(w.target, load):
+                    continue
                 m = w.access(w.target).apply_range(s.access(load).reverse()).intersect_params(scop.context)
                 if not m.is_empty():
                     out.append(Edge(w, s, load, m))
@@ -39,6 +41,12 @@ def edges(scop: Scop) -> tuple[Edge, ...]:
                     m = w.access(w.target).apply_range(s.access(s.target).reverse())
                     out.append(Edge(w, s, None, m.intersect_params(scop.context)))
     return tuple(out)
+
+
+def _are_apart(x: Load, y: Load) -> bool:
+    """Whether the text says that two places differ: some position of both is a number, and not the same one."""
+    return any(isinstance(p, Affine) and isinstance(q, Affine) and p.is_constant and q.is_constant and p != q
+               for p, q in zip(x.index, y.index, strict=True))
 
 
 def counterpart(e: Edge, iterator: str, forward: bool, exact: bool = False) -> str | None:

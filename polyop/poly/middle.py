@@ -109,14 +109,15 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     with quota(OPERATIONS, "schedule"):
         # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
         cut = target.warp > 0 or bool(options.threads and options.shares)
-        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, apart=cut)
+        deps = edges(op_scop)
+        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, apart=cut, deps=deps)
         if fused and not target.warp and fold:
-            found = share(found, op_scop, edges(op_scop), cut, options.columns or not options.threads,
+            found = share(found, op_scop, deps, cut, options.columns or not options.threads,
                           options.piecewise)
         if rung == "tuned" and target.warp:
             found = gathered(found, op_scop)
         if target.warp and rung == "tuned" and fold and tile and options.regime == "positive":
-            found = resident(found, op_scop, edges(op_scop))
+            found = resident(found, op_scop, deps)
     plan = Plan(op_scop, found.classes, context, layout, target, options, spare)
     found = replace(found, nodes=tuple(x for n in found.nodes for x in sized(plan, n, tile and rung == "tuned")))
     try:

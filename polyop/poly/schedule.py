@@ -19,14 +19,16 @@ from polyop.poly.nodes import Cluster, Group, Schedule, Serial
 from polyop.poly.scop import INIT, Scop, Stmt
 
 
-def schedule(scop: Scop, context: isl.Set, fuse: bool = True, apart: bool = False) -> Schedule:
+def schedule(scop: Scop, context: isl.Set, fuse: bool = True, apart: bool = False,
+             deps: tuple[Edge, ...] | None = None) -> Schedule:
     """The Schedule of `scop` for the sizes in `context`; without `fuse`, every statement has loops of its own.
 
     apart   whether shares of a sum keep their loop, and what joins them stays alone, since many threads want work; so does what
             ends a scan in chunks
+    deps    all dependences, where somebody has them already
     Raises  UnsupportedError, if a recurrence has no order along single iterators.
     """
-    return _Scheduler(scop, context, fuse, apart).run()
+    return _Scheduler(scop, context, fuse, apart).run(edges(scop) if deps is None else deps)
 
 
 class _Scheduler:
@@ -36,8 +38,8 @@ class _Scheduler:
         self.classes = self.loops.classes
         self.fusion = Fusion(scop, self.loops, fuse, apart)
 
-    def run(self) -> Schedule:
-        nodes = self.nodes(self.scop.stmts, edges(self.scop), ())
+    def run(self, deps: tuple[Edge, ...]) -> Schedule:
+        nodes = self.nodes(self.scop.stmts, deps, ())
         for s in self.scop.stmts:
             for i in s.dims:
                 if i not in self.classes[s.name]:
