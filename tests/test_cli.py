@@ -423,6 +423,14 @@ def test_products_may_be_rounded_as_a_gpu_s_units_do_where_that_is_said(call):
     assert "'exact' is not one of" in call("run", "matmul", "--numerics", "exact")[2]
 
 
+def test_sums_over_windows_take_fewer_multiplications_where_that_is_said(call):
+    given = ("T=f32", "B=1", "H=28", "W=28", "C=64", "K=64", "R=3", "S=3")
+    asked = ["conv2d_nhwc", *(x for g in given for x in ("-D", g)), "--numerics", "winograd"]
+    status, out, err = call("run", *asked, "--check")
+    assert status == 0 and "right in" in out, err
+    assert "with fewer multiplications" in call("explain", *asked)[1]
+
+
 def test_without_a_device_a_gpu_is_emulated(call):
     status, out, err = call("run", "softmax", "-D", "C=5", "--target", "cuda:sm_80")
     assert status == 0 and "on the emulator of cuda:sm_80, which saw no fault" in " ".join(out.split()), err

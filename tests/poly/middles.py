@@ -71,7 +71,11 @@ def op_of(text: str) -> Op:
 
 def middle(text: str, rung: str, options: Options | None = None, units: dict[str, int | None] | None = None,
            fold: bool = True, t: Target = V4) -> Middle:
-    op = op_of(text)
+    return middle_of(op_of(text), rung, options, units, fold, t)
+
+
+def middle_of(op: Op, rung: str, options: Options | None = None, units: dict[str, int | None] | None = None,
+              fold: bool = True, t: Target = V4) -> Middle:
     layout = Layout(tuple((t.name, (units or {}).get(t.name, len(t.shape) - 1 if t.shape else None))
                           for t in op.tensors if t.role != "temp"))
     return lower(scop_of(op), layout, t, options or Options(), rung, fold)

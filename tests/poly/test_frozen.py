@@ -8,12 +8,17 @@ import pytest
 import polyop
 from polyop.codegen.frozen import once
 from polyop.ir.dtypes import F32
-from polyop.ir.expr import Affine, Scalar, affine, evaluate, map_loads
+from polyop.ir.expr import Affine, Scalar, affine, evaluate, loads, map_loads
 from polyop.ir.interpret import empty, interpret
 from polyop.ir.loops import IS_FIRST, Barrier, For, If, Kind, Space, Store, rebuild, walk
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate as reference
 from polyop.poly.verify.frozen import lasts
+from polyop.rewrite.filtered import filtered
+from polyop.rewrite.ones import fix_sizes
+from polyop.rewrite.winograd import Way
+
+from .middles import op_of
 
 TEXT = "op matmul(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }"
 
@@ -121,6 +126,65 @@ def test_a_register_that_only_the_first_call_fills_is_refused(nests):
     changed = replace(after, body=(replace(first, then=(*first.then, filled)), kept))
     proof = lasts(beside(before, changed), changed, ("B",))
     assert not proof.holds and "does not last" in proof.witness
+
+
+@pytest.fixture(scope="module")
+def passing():
+    """The same of weights that are turned and added up before they are packed: (all calls, emitted)."""
+    from polyop.compiler import compile_op
+    from polyop.runtime import cpu
+    from polyop.runtime.layout import contiguous
+
+    op = op_of("""op f(X: f32[N, C, L], F: f32[K, C, R]) -> (O: f32[N, K, L]) {
+        O[n, k, p] += (X[n, c, p + r - 1] else 0) * F[k, c, r] }""")
+    op = filtered(fix_sizes(op, {"R": 3}), (Way(0, (2,), 4, (False,)),))
+    after = compile_op(op, contiguous(op, ()), cpu.resolve("x86:x86-64-v3"), Options(frozen=("F",))).final
+    first, = (n for n in after.body if isinstance(n, If) and n.tests == (affine(IS_FIRST) - 1,))
+    body = tuple(x for n in after.body for x in (n.then if n is first else (n,)))
+    buffers = tuple(replace(b, lasting=False) for b in after.buffers)
+    return replace(after, sizes=after.sizes[:-1], body=body, buffers=buffers), after
+
+
+def first_and_rest(after):
+    """What stores in the first call's part write, and reads in the others."""
+    first, = (n for n in after.body if isinstance(n, If) and n.tests == (affine(IS_FIRST) - 1,))
+    rest = [n for n in after.body if n is not first]
+    return ({n.target.source for n in walk(first.then) if isinstance(n, Store)},
+            {x.source for n in walk(rest) if isinstance(n, Store) for x in loads(n.expr)})
+
+
+def test_only_what_later_calls_read_lasts(passing):
+    before, after = passing
+    assert lasts(before, after, ("F",)).holds
+    made, read = first_and_rest(after)
+    lasting = {b.name for b in after.buffers if b.lasting}
+    assert lasting == made & read and made - lasting
+    assert any(b.private for b in after.buffers if b.name in made - lasting)  # rows that each thread turns for itself
+    assert any(b.space == Space.WORK and not b.private for b in after.buffers if b.name in made - lasting)
+
+
+@pytest.mark.parametrize("private", [False, True])
+def test_what_passes_in_the_first_call_is_not_read_later(passing, private):
+    before, after = passing
+    made, read = first_and_rest(after)
+    passed = next(b.name for b in after.buffers if b.name in made - read and b.space == Space.WORK and b.private == private)
+    lasting, = (b.name for b in after.buffers if b.lasting)
+
+    def elsewhere(nest):
+        def of(n):
+            inner = rebuild(n, lambda body: tuple(map(of, body)))
+            return replace(inner, expr=map_loads(inner.expr, lambda x: replace(x, source=passed) if x.source == lasting else x)) \
+                if isinstance(n, Store) else inner
+        return replace(nest, body=tuple(of(n) if not isinstance(n, If) or n.tests != (affine(IS_FIRST) - 1,) else n
+                                        for n in nest.body))
+    changed = elsewhere(after)
+    assert passed in first_and_rest(changed)[1]
+    proof = lasts(beside(before, changed), changed, ("F",))
+    assert not proof.holds and f"{passed} is read in all calls, and does not last" in proof.witness
+    made_again = once(beside(before, changed), ("F",))
+    assert not private or passed not in {b.name for b in made_again.buffers if b.lasting}
+    if made_again.sizes != before.sizes:  # what is still made once is proved
+        assert lasts(beside(before, changed), made_again, ("F",)).holds
 
 
 @pytest.mark.parametrize("extents, known", [
