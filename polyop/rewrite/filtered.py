@@ -21,7 +21,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import prod
 
 from polyop.ir.dtypes import DType
 from polyop.ir.expr import (
@@ -40,6 +39,7 @@ from polyop.ir.expr import (
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.rewrite.filterblocks import blocks_of
 from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.toom import Matrix, matrices
@@ -96,11 +96,7 @@ def _taker(op: Op, s: Step) -> Step | None:
 
 @dataclass(eq=False)
 class _Making:
-    """One filter's steps on their way. Of each window there are `tiles`, `points`, `places` of elements, and `seats` of results.
-
-    g      counts blocks of the values of the index `cut`: of tiles along the outermost window, or of images
-    lines  what goes through the tiles of a block; in the operands of the product one index, `line`, if blocks are of images
-    """
+    """One filter's steps on their way. Of each window there are `points`, `places` of elements, and `seats` of results."""
 
     op: Op
     f: Filter
@@ -112,28 +108,17 @@ class _Making:
         self.step = self.op.steps[f.number]
         self.base, self.dtype = self.step.target.source, self.step.target.dtype
         self.tensors, self.steps = list[Tensor](), list[Step]()
-        self.g = fresh("block", self.taken)
-        self.tiles, self.points, self.places, self.seats = ([fresh(f"{w.along}_{what}", self.taken) for w in f.windows]
-                                                            for what in ("tile", "point", "place", "seat"))
+        tiles, self.points, self.places, self.seats = ([fresh(f"{w.along}_{what}", self.taken) for w in f.windows]
+                                                       for what in ("tile", "point", "place", "seat"))
+        self.blocks = blocks_of(f, self.way, tiles, {n: fresh(n, self.taken) for n in ("block", "image", "line")})
+        self.tiles = tuple(self.blocks.tiles)
+        self.around = (*f.groups, *(i for i in f.rows if i != self.blocks.cut), self.blocks.counter)
         self.widths = [m + w.extent.const - 1 for m, w in zip(self.way.results, f.windows, strict=True)]
         self.matrices = [matrices(m, w.extent.const) for m, w in zip(self.way.results, f.windows, strict=True)]
-        counts = [quasi("div", w.results + (m - 1), affine(m)) for w, m in zip(f.windows, self.way.results, strict=True)]
-        self.image_of = fresh("image", self.taken) if self.way.images else None
-        self.cut = f.rows[0] if self.way.images else f.windows[0].along
-        self.around = (*f.groups, *(i for i in f.rows if i != self.cut))
-        block = affine(self.way.block)
-        self.count = f.extents[self.cut] if self.way.images else counts[0]
-        tiles = counts if self.way.images else [block, *counts[1:]]
-        self.lines = (self.image_of, *self.tiles) if self.image_of else tuple(self.tiles)
-        self.line = fresh("line", self.taken)
-        self.extents = {**f.extents, self.g: quasi("div", self.count + (self.way.block - 1), block),
-                        **dict(zip(self.tiles, tiles, strict=True)),
-                        **{i: affine(n) for i, n in zip(self.points, self.widths, strict=True)},
-                        **{i: affine(m) for i, m in zip(self.seats, self.way.results, strict=True)},
-                        **{i: t * m + (n - m)
-                           for i, t, m, n in zip(self.places, tiles, self.way.results, self.widths, strict=True)}}
-        if self.image_of:
-            self.extents |= {self.image_of: block, self.line: block * prod(t.const for t in tiles)}
+        each = zip(self.blocks.tiles.values(), self.way.results, self.widths, self.points, self.seats, self.places, strict=True)
+        self.extents = {**f.extents, **self.blocks.extents}
+        for t, m, n, point, seat, place in each:
+            self.extents |= {point: affine(n), seat: affine(m), place: t * m + (n - m)}
 
     @cached_property
     def op_made(self) -> Op:
@@ -172,47 +157,13 @@ class _Making:
 
         That of a row is { row . (the elements of `of` at { along = start + k }, k = 0, 1, ..) }. Operands have lines.
         """
-        dims = self.in_lines(behind) if is_operand else tuple(behind)
-        t, env = self.temp(what, (*before, new, *dims)), self.as_line()
+        dims = self.blocks.of_operands(behind) if is_operand else tuple(behind)
+        t, env = self.temp(what, (*before, new, *dims)), self.blocks.places()
         for i, row in enumerate(rows):
             terms = [of({along: start + k}) for k in range(len(row))]
             self.put(t, [*map(affine, before), affine(i), *(env.get(n, affine(n)) for n in dims)], _sum(row, terms, self.dtype),
                      self.ranges(*before, *behind), where)
         return _element(t, (*before, new, *dims))
-
-    def in_lines(self, indices: Sequence[str]) -> tuple[str, ...]:
-        """`indices` with one in the place of all lines, if these are one."""
-        return tuple(n for i in indices for n in ((self.line,) if i == self.image_of else () if i in self.lines else (i,))
-                     ) if self.image_of else tuple(indices)
-
-    def as_line(self) -> dict[str, Affine]:
-        """{ line -> its place among all lines of the block }, if these are one."""
-        if not self.image_of:
-            return {}
-        place = Affine()
-        for i in (i for i in self.lines if self.extents[i] != affine(1)):
-            place = place * self.extents[i].const + affine(i)
-        return {self.line: place}
-
-    def inside(self) -> tuple[Affine, ...]:
-        """That there is such a line of the block."""
-        return (self.count - 1 - affine(self.g) * self.way.block - affine(self.lines[0]),)
-
-    def inside_of_lines(self) -> tuple[Affine, ...]:
-        """The same where lines are one index."""
-        if not self.image_of:
-            return self.inside()
-        images = self.count - affine(self.g) * self.way.block
-        return (images * prod(self.extents[i].const for i in self.tiles) - 1 - affine(self.line),)
-
-    def start(self) -> Affine:
-        """The first value of what is cut in a block."""
-        return affine(self.g) * (self.way.block * (1 if self.image_of else self.way.results[0]))
-
-    def whole(self, env: Mapping[str, Affine]) -> dict[str, Affine]:
-        """{ index -> its value }, of those along windows in a block and of what is cut, in all."""
-        mine = affine(self.image_of) if self.image_of else env[self.cut]
-        return {**env, self.cut: self.start() + mine}
 
     # --- operands
     def weights(self) -> Element:
@@ -239,26 +190,26 @@ class _Making:
         f = self.f
         (read,) = loads(f.image)
         last = read.index[-1]
-        m, image = self.way.results[0], self.lines[:1] if self.image_of else ()
-        far = self.inside() if image else (
-            self.count * m + (self.widths[0] - m - 1) - self.start() - affine(self.places[0]),)
+        m, image = self.way.results[0], self.blocks.images
+        far = self.blocks.inside() if image else (
+            self.blocks.count * m + (self.widths[0] - m - 1) - self.blocks.start() - affine(self.places[0]),)
         now = self.placed(read)
         if not (isinstance(last, Affine) and last.name in f.added):
-            indices = (*self.around, self.g, *image, *self.places, *f.added)
+            indices = (*self.around, *image, *self.places, *f.added)
             t = self.temp("image", indices)
             self.put(t, list(map(affine, indices)), now({}), self.ranges(*indices), far)
             now = _element(t, indices)
         for n in reversed(range(len(f.windows))):
             now = self.each(f"image_{f.windows[n].along}", now, self.matrices[n].elements, self.places[n],
-                            affine(self.tiles[n]) * self.way.results[n], self.points[n], (*self.around, self.g),
+                            affine(self.tiles[n]) * self.way.results[n], self.points[n], self.around,
                             (*self.points[n + 1:], *image, *self.places[:n], *self.tiles[n:], *f.added),
-                            far if n else self.inside(), is_operand=n == 0)
+                            far if n else self.blocks.inside(), is_operand=n == 0)
         return now
 
     def placed(self, read: Load) -> Element:
         """Elements of the image, by their places in a block."""
         def element(env: Mapping[str, Affine]) -> Expr:
-            at = self.whole({w.along: env.get(p, affine(p)) for w, p in zip(self.f.windows, self.places, strict=True)})
+            at = self.blocks.whole({w.along: env.get(p, affine(p)) for w, p in zip(self.f.windows, self.places, strict=True)})
             first = {w.over: affine(0) for w in self.f.windows}
             return _as(self.guarded(substitute_expr(self.f.image, at | first), read), self.dtype)
 
@@ -277,12 +228,12 @@ class _Making:
 
     # --- results
     def products(self, image: Element, weights: Element) -> Element:
-        indices = (*self.around, self.g, *self.points, *self.in_lines(self.lines), *self.f.columns)
+        indices = (*self.around, *self.points, *self.blocks.of_operands(self.blocks.lines), *self.f.columns)
         t = self.temp("products", indices)
         self.put(t, list(map(affine, indices)), Apply("mul", (image({}), weights({})), self.dtype),
-                 self.ranges(*indices, *self.f.added), self.inside_of_lines())
+                 self.ranges(*indices, *self.f.added), self.blocks.inside_of_operands())
         self.steps[-1] = replace(self.steps[-1], reduce=self.step.reduce)
-        here = self.as_line()
+        here = self.blocks.places()
         return lambda env: _element(t, indices)({**here, **env})
 
     def results(self, now: Element) -> None:
@@ -290,20 +241,20 @@ class _Making:
         f, last = self.f, len(self.f.windows) - 1
         for n in range(last):
             now = self.each(f"products_{f.windows[n].along}", now, self.matrices[n].results, self.points[n], Affine(),
-                            self.seats[n], (*self.around, self.g, *self.seats[:n]),
-                            (*self.points[n + 1:], *self.lines, *f.columns), self.inside())
+                            self.seats[n], (*self.around, *self.seats[:n]),
+                            (*self.points[n + 1:], *self.blocks.lines, *f.columns), self.blocks.inside())
         own = [affine(t) * m + (affine(i) if n < last else 0)
                for n, (t, m, i) in enumerate(zip(self.tiles, self.way.results, self.seats, strict=True))]
-        head = (*self.around, self.g, *(self.lines[:1] if self.image_of else ()))
-        ranges = self.ranges(*self.around, self.g, *self.seats[:last], *self.lines, *f.columns)
+        head = (*self.around, *self.blocks.images)
+        ranges = self.ranges(*self.around, *self.seats[:last], *self.blocks.lines, *f.columns)
         copy = self.temp("block", (*head, *self.places, *f.columns), **self.spans()) if self.is_turned else None
         for k, row in enumerate(self.matrices[last].results):
             at = [*own[:last], own[last] + k]
             e = _sum(row, [now({self.points[last]: affine(i)}) for i in range(len(row))], self.dtype)
-            env = self.whole({w.along: x for w, x in zip(f.windows, at, strict=True)})
+            env = self.blocks.whole({w.along: x for w, x in zip(f.windows, at, strict=True)})
             where = [w.results - 1 - env[w.along] for w, is_whole in zip(f.windows, self.way.whole, strict=True)
-                     if not is_whole or w.along == self.cut]
-            where += self.inside() if self.image_of else ()
+                     if not is_whole or w.along == self.blocks.cut]
+            where += self.blocks.inside() if self.blocks.image else ()
             e = self.ended(e, env) if self.is_early or not copy else e
             if copy:
                 self.put(copy, [*map(affine, head), *at, *map(affine, f.columns)], e, ranges, where)
@@ -315,20 +266,20 @@ class _Making:
     def spans(self) -> dict[str, Affine]:
         """The results of a block along each window, by its places."""
         first = affine(self.way.block * self.way.results[0])
-        return {p: first if w.along == self.cut else w.results for p, w in zip(self.places, self.f.windows, strict=True)}
+        return {p: first if w.along == self.blocks.cut else w.results for p, w in zip(self.places, self.f.windows, strict=True)}
 
     def turned(self, copy: Tensor, head: Sequence[str]) -> None:
         """The results of a block, from a copy that lies along columns."""
         f, end = self.f, self.end
         places = {w.along: p for w, p in zip(f.windows, self.places, strict=True)}
-        env = self.whole({i: affine(p) for i, p in places.items()})
+        env = self.blocks.whole({i: affine(p) for i, p in places.items()})
         read = _element(copy, (*head, *self.places, *f.columns))({})
         spans, order = self.spans(), [p.name or "" for p in end.target.index if isinstance(p, Affine)]
-        cut = (self.g, self.image_of or places[self.cut])
-        indices = [y for i in order for y in (cut if i == self.cut else (places.get(i, i),))]
+        cut = (self.blocks.counter, self.blocks.image or places[self.blocks.cut])
+        indices = [y for i in order for y in (cut if i == self.blocks.cut else (places.get(i, i),))]
         ranges = [Range(i, Affine(), spans.get(i, self.extents[i])) for i in indices]
         e = read if self.is_early else self.ended(read, env)
-        where = self.inside() if self.image_of else (f.windows[0].results - 1 - env[self.cut],)
+        where = self.blocks.inside() if self.blocks.image else (f.windows[0].results - 1 - env[self.blocks.cut],)
         self.put(self.op.tensor(end.target.source), _at(end.target, env), e, ranges, where)
 
     @cached_property
