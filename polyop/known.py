@@ -12,7 +12,6 @@ from polyop.ir.module import HostStep, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
-from polyop.poly.verify.bilinear import same_sums
 from polyop.rewrite.batchfirst import find_sides, with_batches_first
 from polyop.rewrite.batchfirst import pays as pays_in_batches
 from polyop.rewrite.filtered import filtered
@@ -74,7 +73,7 @@ class Merged:
         """
         if self._sums is None:
             return ()
-        proof = same_sums(*self._sums)
+        proof = _same_sums(*self._sums)
         if not proof.holds:
             LOG.error("polyop bug: %s with fewer multiplications is not proved: %s", self.flat.op.name, proof)
             raise NotFilteredError(str(proof))
@@ -201,8 +200,14 @@ def with_filters(op: Op, filtering: Filtering, sizes: Mapping[str, int]) -> tupl
         return op, ()
     known = fix_sizes(op, known_sizes(found, chosen, sizes))
     made = filtered(known, chosen)
-    proof = same_sums(known, made)
+    proof = _same_sums(known, made)
     return (made, (proof,)) if proof.holds else (op, ())
+
+
+def _same_sums(before: Op, after: Op) -> Proof:
+    from polyop.poly.verify.bilinear import same_sums  # proofs take long to import
+
+    return same_sums(before, after)
 
 
 def seen_as(bound: Bound, flat: Flat) -> Bound:

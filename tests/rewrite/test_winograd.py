@@ -9,11 +9,12 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop import known, operator
+from polyop import operator
 from polyop.ir.expr import evaluate as number
 from polyop.ir.module import Proof
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
+from polyop.poly.verify import bilinear
 from polyop.poly.verify.bilinear import CLAIM, same_sums
 from polyop.poly.wellformed import check
 from polyop.rewrite.filtered import filtered
@@ -403,7 +404,7 @@ def test_calls_choose_whatever_calls_came_before():
 
 def test_sums_that_are_not_proved_are_those_of_the_text(always, monkeypatch, caplog):
     always((2, 2), 4)
-    monkeypatch.setattr(known, "same_sums", lambda before, after: Proof(CLAIM, False, "a witness", 0.0))
+    monkeypatch.setattr(bilinear, "same_sums", lambda before, after: Proof(CLAIM, False, "a witness", 0.0))
     x, w, _ = images(1, 5, 6, 7, 9)
     f = polyop.op(NHWC.replace("f(", "unproved("), options=WINOGRAD)
     assert np.array_equal(f(x, w), polyop.op(NHWC)(x, w)) and "a witness" in caplog.text
