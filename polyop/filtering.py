@@ -12,7 +12,6 @@ from functools import cached_property
 from polyop.ir.module import Proof
 from polyop.ir.op import Op
 from polyop.ir.target import Target
-from polyop.poly.verify.bilinear import same_sums
 from polyop.rewrite.filtered import filtered
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.winograd import find_filters, known_sizes, ways
@@ -29,6 +28,8 @@ class Filtered:
     @cached_property
     def proof(self) -> Proof:
         """That both are the same."""
+        from polyop.poly.verify.bilinear import same_sums  # isl comes with it, which takes long to import
+
         return same_sums(self.of, self.op)
 
 

@@ -15,7 +15,7 @@ from polyop.formed import Form, carried, form_of
 from polyop.ir.affine import evaluate
 from polyop.ir.deep import with_room
 from polyop.ir.dtypes import DType
-from polyop.ir.errors import CallError, UnsupportedError, fail
+from polyop.ir.errors import CallError, UnsupportedError, UserError, fail
 from polyop.ir.interface import Choice, Interface
 from polyop.ir.module import Proof
 from polyop.ir.op import Op
@@ -345,8 +345,22 @@ class Operator:
               also: Callable[[], tuple[Proof, ...]] = tuple) -> Kernel | GpuKernel | Interpreted:
         """The kernel, in memory, on disk, or compiled; `also`: what else is proved of one that is."""
         name = cache.key("kernel", cpu.VERSION, _roomy(lambda: repr(op)), repr(units), repr(target), repr(options))
+        def make() -> Kernel | GpuKernel:
+            same = also()
+            wrong = next((p for p in same if not p.holds), None)
+            if wrong:
+                LOG.error("polyop bug: %s is not what a call asked for: %s", op.name, wrong)
+                raise _OtherSumsError(str(wrong))
+            try:
+                return _load(self._compile(op, units, target, options), same)
+            except UserError as error:  # the text was right, so what was made of it is not
+                if not same:
+                    raise
+                LOG.error("polyop bug: what was made of %s for a call is wrong: %s", op.name, error)
+                raise _OtherSumsError(str(error)) from error
+
         try:
-            return _roomy(lambda: store.find(name, lambda: _load(self._compile(op, units, target, options), also)))
+            return _roomy(lambda: store.find(name, make))
         except _NoCodeError as without:
             return Interpreted(op, without.made.notes)
 
@@ -370,7 +384,7 @@ class Operator:
         op = with_batches_first(joined(op)) if t.family == "x86" and options.numerics != "strict" else op
         same: tuple[Proof, ...] = ()
         calls: dict[str, int] = {}
-        if sizes is not None and t.family == "x86" and options.numerics == "winograd":
+        if sizes is not None and sizes.keys() >= {*op.sizes} and t.family == "x86" and options.numerics == "winograd":
             from polyop.filtering import Filters
 
             filtered = Filters(op).made(sizes, t, options.frozen)
@@ -420,7 +434,7 @@ class _Made:
 
 
 class _OtherSumsError(Exception):
-    """Sums with fewer multiplications are not proved to be those of the text."""
+    """Sums with fewer multiplications are not proved to be those of the text, which a call then takes."""
 
 
 class _NoCodeError(Exception):
@@ -431,16 +445,11 @@ class _NoCodeError(Exception):
         self.made = made
 
 
-def _load(made: Compiled, also: Callable[[], tuple[Proof, ...]]) -> Kernel | GpuKernel:
+def _load(made: Compiled, same: tuple[Proof, ...]) -> Kernel | GpuKernel:
     if made.binary is None and made.module is not None:
         raise UnsupportedError(f"`{made.module.name}` for {made.module.target} has {made.notes[-1]}")
     if made.binary is None:
         raise _NoCodeError(made)
-    same = also()
-    for p in same:
-        if not p.holds:
-            LOG.error("polyop bug: what `numerics=\"winograd\"` has made is not proved: %s", p)
-            raise _OtherSumsError(str(p))
     return store.loaded(made.binary, same + made.proofs, made.chosen + made.notes)
 
 

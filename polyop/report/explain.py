@@ -66,7 +66,7 @@ def _operator(made: Explained) -> Iterator[str]:
         yield from op.doc.splitlines()
     yield from (f"{users_words(op, x.name)}: {' '.join(x.doc.split())}" for x in _documented(op))
     for fact in op.facts:
-        yield f"needs {fact}, which every call is checked for"
+        yield f"is for calls in which {fact}" if made.calls else f"needs {fact}, which every call is checked for"
     units = [f"{n} (dimension {d})" for n, d in made.layout.units if d is not None]
     free = [n for n, d in made.layout.units if d is None]
     yield f"target {made.target.name}; every size stays a variable"

@@ -14,6 +14,7 @@ from polyop.ir.expr import evaluate as number
 from polyop.ir.module import Proof
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
+from polyop.poly.verify import bilinear
 from polyop.poly.verify.bilinear import CLAIM, same_sums
 from polyop.poly.wellformed import check
 from polyop.rewrite.filtered import filtered
@@ -429,11 +430,26 @@ def test_calls_choose_whatever_calls_came_before():
 
 def test_sums_that_are_not_proved_are_those_of_the_text(always, monkeypatch, caplog):
     always((2, 2), 4)
-    monkeypatch.setattr(filtering, "same_sums", lambda before, after: Proof(CLAIM, False, "a witness", 0.0))
+    monkeypatch.setattr(bilinear, "same_sums", lambda before, after: Proof(CLAIM, False, "a witness", 0.0))
     x, w, _ = images(1, 5, 6, 7, 9)
     f = polyop.op(NHWC.replace("f(", "unproved("), options=WINOGRAD)
     assert np.array_equal(f(x, w), polyop.op(NHWC)(x, w)) and "a witness" in caplog.text
     assert f.compile(sizes=dict(zip("NHWCKRS", (1, 5, 6, 7, 9, 3, 3), strict=True))).proofs[0].claim != CLAIM
+
+
+def test_steps_that_make_no_sense_are_those_of_the_text(always, monkeypatch, caplog):
+    always((2, 2), 4)
+    made = filtering.filtered
+
+    def torn(o, chosen):
+        new = made(o, chosen)
+        return replace(new, steps=new.steps[:-1])
+
+    monkeypatch.setattr(filtering, "filtered", torn)
+    monkeypatch.setattr(bilinear, "same_sums", lambda before, after: Proof(CLAIM, True, "", 0.0))
+    x, w, _ = images(1, 5, 6, 7, 9)
+    f = polyop.op(NHWC.replace("f(", "torn("), options=WINOGRAD)
+    assert np.array_equal(f(x, w), polyop.op(NHWC)(x, w)) and "polyop bug" in caplog.text
 
 
 # --- options
