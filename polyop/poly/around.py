@@ -83,7 +83,7 @@ def _shared(plan: Plan, node: Shared, outer: Axes, rung: str, alone: bool) -> Pa
         raise (NotInTilesError(str(error)) if tiles else error) from error
     whole = _joined(node.loops, parts, tiles)
     before = coords_in(whole.ahead if node.loops else tuple(t for p in parts for t in (*p.ahead, *p.once)))
-    before -= coords_in(tuple(t for p in parts for t in p.tree))
+    before -= coords_in(tuple(t for p in parts for t in p.tree))  # one name may be a loop before and another one inside
     own = tuple(k for k in whole.kinds if k[1] != Kind.PARALLEL or k[0] in before)
     shared = shared_out(plan, (*node.loops, *tiles), len(node.loops) - 1)  # a leading batch is often 1
     return replace(whole, kinds=(*own, *((c, k, e) for c, (k, e) in shared.items())))
