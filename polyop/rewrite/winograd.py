@@ -201,53 +201,84 @@ def known_sizes(found: Sequence[Filter], chosen: Sequence[Way], sizes: Mapping[s
 def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[str]) -> Way | None:
     """The fastest way for `f`, if it is faster than the sum itself; windows of one element are none."""
     real = [w for w in f.windows if evaluate(w.extent, sizes) > 1]
-    lengths = [evaluate(w.extent, sizes) for w in real]
+    lengths = tuple(evaluate(w.extent, sizes) for w in real)
     known = all(w.extent.is_constant or w.extent.name for w in f.windows)
     if not real or not known or not all(r in WINDOW for r in lengths):
         return None
-    images = prod(evaluate(f.extents[i], sizes) for i in (*f.groups, *f.rows, *(w.along for w in f.windows if w not in real)))
-    added, columns = (prod(evaluate(f.extents[i], sizes) for i in part) for part in (f.added, f.columns))
-    if min(added, columns) < CHANNELS:
-        return None
-    results = [evaluate(w.results, sizes) for w in real]
-    if min(results) < 1:
+    rows = (*f.groups, *f.rows, *(w.along for w in f.windows if w not in real))
+    images, added, columns = (prod(evaluate(f.extents[i], sizes) for i in part) for part in (rows, f.added, f.columns))
+    results = tuple(evaluate(w.results, sizes) for w in real)
+    if min(added, columns) < CHANNELS or min(results) < 1:
         return None
     (read,) = loads(f.weights)
-    given = GIVEN if read.index[-1] == affine(f.columns[-1]) else TURNED
-    is_given = {x.source for x in loads(f.weights)} <= frozen
-    best, least = None, GAIN * images * prod(results) * prod(lengths) * added * columns
-    for ms, images_together in product(product(RESULTS, repeat=len(real)), (False, True)):
-        points = [m + r - 1 for m, r in zip(ms, lengths, strict=True)]
-        tiles = [-(-p // m) for p, m in zip(results, ms, strict=True)]
-        if max(points) > len(POINTS) + 1 or prod(points) > TOGETHER or (images_together and not _are_few(f, real, tiles)):
+    given = 0 if read.source in frozen else GIVEN if read.index[-1] == affine(f.columns[-1]) else TURNED
+    work = _Work(images, results, lengths, added, columns, given, target)
+    best, least = None, GAIN * work.plain
+    for ms, together in product(product(RESULTS, repeat=len(real)), (False, True)):
+        if max(work.points(ms)) > len(POINTS) + 1 or prod(work.points(ms)) > TOGETHER or (
+                together and not _are_few(f, real, work.tiles(ms))):
             continue
-        weights, each = prod(points) * added * columns, prod(points) * (added + columns)
-        block = IMAGES if images_together else _block(ms[0], tiles, each * BYTES, target)
-        lines = min(images, block) * prod(tiles) if images_together else tiles[-1]
-        blocks = -(-images // block) if images_together else images * -(-tiles[0] // block)
-        made = MADE + MORE * (sum(points) / len(points) - 4)
-        made += _by_cache(each * (lines if images_together else block * prod(tiles[1:])), target, LEFT, LOST)
-        time = images * prod(tiles) * (prod(points) * added * columns * (1 + 0.5 / lines) + made * each)
-        time += weights * (blocks * _by_cache(weights, target, NEAR, FAR) + (0 if is_given else given))
+        time = work.time(ms, together)
         if time < least:
             whole = tuple(p % m == 0 for p, m in zip(results, ms, strict=True))
-            best, least = Way(f.number, ms, block, whole, images_together), time
+            best, least = Way(f.number, ms, work.block(ms, together), whole, together), time
     return best
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What a filter computes in a call: `images` with so many `results` along each window, whose elements are `lengths`.
+
+    added    terms beside those of windows; given: how long an element of the weights takes to make
+    Notes    Times are multiply-adds. `ms`: how many results of each window are computed together; `together`: whether images are.
+    """
+
+    images: int
+    results: tuple[int, ...]
+    lengths: tuple[int, ...]
+    added: int
+    columns: int
+    given: float
+    target: Target
+
+    @property
+    def plain(self) -> int:
+        return self.images * prod(self.results) * prod(self.lengths) * self.added * self.columns
+
+    def points(self, ms: Sequence[int]) -> list[int]:
+        return [m + r - 1 for m, r in zip(ms, self.lengths, strict=True)]
+
+    def tiles(self, ms: Sequence[int]) -> list[int]:
+        return [-(-p // m) for p, m in zip(self.results, ms, strict=True)]
+
+    def block(self, ms: Sequence[int], together: bool) -> int:
+        """How many images make a block, or tiles along the outermost window: as many as L2 holds, and enough to share loops."""
+        if together:
+            return IMAGES
+        tiles, block = self.tiles(ms), max(1, LEAST // ms[0])
+        while 2 * block <= MOST and 2 * block * prod(tiles[1:]) * self.each(ms) * BYTES <= self.target.l2 and block < tiles[0]:
+            block *= 2
+        return block
+
+    def each(self, ms: Sequence[int]) -> int:
+        """Elements of the image and of products that are made for a tile."""
+        return prod(self.points(ms)) * (self.added + self.columns)
+
+    def time(self, ms: Sequence[int], together: bool) -> float:
+        points, tiles, block = self.points(ms), self.tiles(ms), self.block(ms, together)
+        lines = min(self.images, block) * prod(tiles) if together else tiles[-1]  # rows of each product
+        held = lines if together else block * prod(tiles[1:])
+        blocks = -(-self.images // block) if together else self.images * -(-tiles[0] // block)
+        weights = prod(points) * self.added * self.columns
+        made = MADE + MORE * (sum(points) / len(points) - 4) + self.by_cache(held * self.each(ms), LEFT, LOST)
+        of_tiles = self.images * prod(tiles) * (weights * (1 + 0.5 / lines) + made * self.each(ms))
+        return of_tiles + weights * (blocks * self.by_cache(weights, NEAR, FAR) + self.given)
+
+    def by_cache(self, elements: int, near: int, far: int) -> int:
+        """0 if L2 holds them, `near` if half of the last cache does, else `far`."""
+        return 0 if elements * BYTES <= self.target.l2 else near if elements * BYTES <= self.target.l3 // 2 else far
 
 
 def _are_few(f: Filter, real: Sequence[Window], tiles: Sequence[int]) -> bool:
     """Whether an image has so few tiles that those of several make a block, in kernels for images of that size alone."""
     return prod(tiles) <= FEW and bool(f.rows) and all(w in real for w in f.windows)
-
-
-def _by_cache(elements: int, target: Target, near: int, far: int) -> int:
-    """0 if L2 holds them, `near` if half of the last cache does, else `far`."""
-    return 0 if elements * BYTES <= target.l2 else near if elements * BYTES <= target.l3 // 2 else far
-
-
-def _block(results: int, tiles: Sequence[int], bytes_: int, target: Target) -> int:
-    """How many tiles of so many `results` along the outermost window make a block; `bytes_`: of all that is made for a tile."""
-    block = max(1, LEAST // results)
-    while 2 * block <= MOST and 2 * block * prod(tiles[1:]) * bytes_ <= target.l2 and block < tiles[0]:
-        block *= 2
-    return block
