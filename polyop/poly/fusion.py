@@ -147,10 +147,12 @@ class Fusion:
                 j = counterpart(e, i, forward=True, exact=True)
                 if j and j not in own and source[i] not in own.values():
                     own[j] = source[i]
-        known = {i: c for q in d.stmts for i, c in self.classes[q.name].items()}
+        theirs = {c: c for q in d.stmts for c in self.classes[q.name].values()}
+        if not self.apart:
+            theirs |= {i: c for q in d.stmts for i, c in self.classes[q.name].items()}
         for i in s.dims:  # a loop of the same name, for groups: no dependence rests on it
-            if i not in own and i in known and known[i] not in own.values():
-                own[i] = known[i]
+            if i not in own and i in theirs and theirs[i] not in own.values():
+                own[i] = theirs[i]
         kept = written(s)
         shell = tuple(c for c in d.shell if any(own.get(i) == c and i in kept for i in s.dims))
         for e in between:
