@@ -130,7 +130,7 @@ class Known:
 
     def _with_filters(self, text: _Text, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> _Text:
         """`text` with some sums over windows computed with fewer multiplications."""
-        from polyop.filtering import Filters  # which the checker comes with: few calls ask for it
+        from polyop.filtering import Filters  # few calls ask for it
 
         filters = self._filters.get(text, lambda: Filters(text.op))
         self.has_filters = self.has_filters or bool(filters.found)
