@@ -41,9 +41,11 @@ class Filters:
         self.found = find_filters(op)
         self._made: store.Memo[Filtered] = store.Memo()
 
-    def made(self, sizes: Mapping[str, int], target: Target, frozen: Collection[str]) -> Filtered | None:
-        """The Op for calls of these sizes; None if the sums of the text are faster."""
-        chosen = ways(self.found, sizes, target, frozenset(frozen)) if min(sizes.values(), default=1) > 0 else ()
+    def made(self, sizes: Mapping[str, int], target: Target, frozen: Collection[str], threads: int = 1) -> Filtered | None:
+        """The Op for calls of these sizes on so many threads; None if the sums of the text are faster."""
+        if min(sizes.values(), default=1) < 1:
+            return None
+        chosen = ways(self.found, sizes, target, frozenset(frozen), threads)
         if not chosen:
             return None
         known = known_sizes(self.found, chosen, sizes)

@@ -108,14 +108,14 @@ class Known:
         self._merged: store.Memo[Merged] = store.Memo()
 
     def merged(self, bound: Bound, special: bool = False, strict: bool = False, on_cpu: bool = True,
-               filters: tuple[Target, tuple[str, ...]] | None = None) -> Merged:
+               filters: tuple[Target, tuple[str, ...], int] | None = None) -> Merged:
         """The Op with those dimensions as one that lie one after the other in all arrays of a call.
 
         special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
                   a product of matrices, whose columns are all pixels of an image
         strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`, and
                   temporaries with products for each of a batch have that first where that pays
-        filters   the target and frozen inputs, if sums over windows may take fewer multiplications
+        filters   the target, frozen inputs and threads, if sums over windows may take fewer multiplications
         """
         text = self._joined if on_cpu and not strict else self._given
         if on_cpu and not strict and self._sides and pays_in_batches(self._sides, bound.sizes):
@@ -128,13 +128,14 @@ class Known:
         op, groups = self._grouped(text, taps, ones, bound)
         return self._merged.get((text, taps, ones, groups), lambda: Merged(op, groups, text.filtered))
 
-    def _with_filters(self, text: _Text, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> _Text:
+    def _with_filters(self, text: _Text, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...],
+                      count: int) -> _Text:
         """`text` with some sums over windows computed with fewer multiplications."""
         from polyop.filtering import Filters  # few calls ask for it
 
         filters = self._filters.get(text, lambda: Filters(text.op))
         self.has_filters = self.has_filters or bool(filters.found)
-        made = filters.made(sizes, target, frozen)
+        made = filters.made(sizes, target, frozen, count)
         return self._filtered.get(made, lambda: _Text(made.op, (), made)) if made else text
 
     def _windows(self, text: _Text, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:

@@ -337,9 +337,9 @@ class Operator:
         price = price_of(sum(prod(v.shape) for v in seen.views.values()), points, asked, found)
         return found if merged.loans.lends(asked, look, price) else None
 
-    def _filters(self) -> tuple[Target, tuple[str, ...]]:
+    def _filters(self) -> tuple[Target, tuple[str, ...], int]:
         """What decides, beside sizes, whether sums over windows take fewer multiplications."""
-        return cpu.resolve(self.target), self.options.frozen
+        return cpu.resolve(self.target), self.options.frozen, threads.get_num_threads()
 
     def _find(self, op: Op, units: Layout, options: Options, target: Target,
               also: Callable[[], tuple[Proof, ...]] = tuple) -> Kernel | GpuKernel | Interpreted:

@@ -183,12 +183,13 @@ class Way:
     images: bool = False
 
 
-def ways(found: Sequence[Filter], sizes: Mapping[str, int], target: Target, frozen: frozenset[str]) -> tuple[Way, ...]:
+def ways(found: Sequence[Filter], sizes: Mapping[str, int], target: Target, frozen: frozenset[str],
+         threads: int = 1) -> tuple[Way, ...]:
     """How those of `found` are computed that are faster so in a call of these sizes, all at least 1.
 
     frozen   inputs that calls always give the same: what is made of these alone is made once
     """
-    return tuple(w for f in found if (w := _way(f, sizes, target, frozen)))
+    return tuple(w for f in found if (w := _way(f, sizes, target, frozen, threads)))
 
 
 def known_sizes(found: Sequence[Filter], chosen: Sequence[Way], sizes: Mapping[str, int]) -> dict[str, int]:
@@ -198,7 +199,7 @@ def known_sizes(found: Sequence[Filter], chosen: Sequence[Way], sizes: Mapping[s
             for n in sorted(names(w.extent) | (names(w.results) if images[f.number] else frozenset()))}
 
 
-def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[str]) -> Way | None:
+def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[str], threads: int) -> Way | None:
     """The fastest way for `f`, if it is faster than the sum itself; windows of one element are none."""
     real = [w for w in f.windows if evaluate(w.extent, sizes) > 1]
     lengths = tuple(evaluate(w.extent, sizes) for w in real)
@@ -212,7 +213,7 @@ def _way(f: Filter, sizes: Mapping[str, int], target: Target, frozen: frozenset[
         return None
     (read,) = loads(f.weights)
     given = 0 if read.source in frozen else GIVEN if read.index[-1] == affine(f.columns[-1]) else TURNED
-    work = _Work(images, results, lengths, added, columns, given, target)
+    work = _Work(images, results, lengths, added, columns, given, target, threads)
     best, least = None, GAIN * work.plain
     for ms, together in product(product(RESULTS, repeat=len(real)), (False, True)):
         if max(work.points(ms)) > len(POINTS) + 1 or prod(work.points(ms)) > TOGETHER or (
@@ -240,10 +241,11 @@ class _Work:
     columns: int
     given: float
     target: Target
+    threads: int
 
     @property
-    def plain(self) -> int:
-        return self.images * prod(self.results) * prod(self.lengths) * self.added * self.columns
+    def plain(self) -> float:
+        return self.images * prod(self.results) * prod(self.lengths) * self.added * self.columns / self.threads
 
     def points(self, ms: Sequence[int]) -> list[int]:
         return [m + r - 1 for m, r in zip(ms, self.lengths, strict=True)]
@@ -272,7 +274,8 @@ class _Work:
         weights = prod(points) * self.added * self.columns
         made = MADE + MORE * (sum(points) / len(points) - 4) + self.by_cache(held * self.each(ms), LEFT, LOST)
         of_tiles = self.images * prod(tiles) * (weights * (1 + 0.5 / lines) + made * self.each(ms))
-        return of_tiles + weights * (blocks * self.by_cache(weights, NEAR, FAR) + self.given)
+        of_blocks = (of_tiles + weights * blocks * self.by_cache(weights, NEAR, FAR)) / blocks
+        return of_blocks * -(-blocks // self.threads) + weights * self.given / self.threads  # threads share out blocks
 
     def by_cache(self, elements: int, near: int, far: int) -> int:
         """0 if L2 holds them, `near` if half of the last cache does, else `far`."""

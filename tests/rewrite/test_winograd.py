@@ -252,6 +252,8 @@ def test_images_with_few_tiles_go_together_where_there_are_several():
     sizes = CALL | deep | {"N": 8}
     found = find_filters(op(FOUND["channels last"]))
     assert known_sizes(found, (way,), sizes) == {"R": 3, "S": 3, "H": 7, "W": 7}
+    two, = ways(found, sizes, V4, frozenset("F"), 2) or (None,)
+    assert two is None or not two.images  # one block would be one thread's
     way, = chosen({"N": 8})
     assert not way.images and set(known_sizes(found, (way,), CALL)) == {"R", "S"}
 
@@ -336,7 +338,7 @@ NCHW = """op f(X: f32[N, C, H, W], F: f32[K, C, R, S], b: f32[K], Z: f32[N, K, H
 def always(monkeypatch):
     """Has all sums over windows computed so that it is asked about, with these results and tiles in a block."""
     def set_(results, block):
-        def chosen(found, sizes, target, frozen):
+        def chosen(found, sizes, target, frozen, threads):
             return tuple(Way(f.number, results[-len(f.windows):], block, (False,) * len(f.windows)) for f in found
                          if all(number(w.extent, sizes) > 1 and number(w.results, sizes) > 0 for w in f.windows))
         monkeypatch.setattr(filtering, "ways", chosen)
