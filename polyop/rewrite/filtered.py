@@ -29,18 +29,21 @@ from polyop.ir.expr import (
     Const,
     Expr,
     Load,
+    Position,
     Test,
     affine,
     expr_names,
     loads,
     map_loads,
     names,
+    place,
     quasi,
     substitute_expr,
 )
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.rewrite.filterblocks import blocks_of
 from polyop.rewrite.folds import is_box, plain_indices
+from polyop.rewrite.inline import converted
 from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.toom import Matrix, matrices
 from polyop.rewrite.winograd import Filter, Way, find_filters
@@ -117,8 +120,8 @@ class _Making:
         self.matrices = [matrices(m, w.extent.const) for m, w in zip(self.way.results, f.windows, strict=True)]
         each = zip(self.blocks.tiles.values(), self.way.results, self.widths, self.points, self.seats, self.places, strict=True)
         self.extents = {**f.extents, **self.blocks.extents}
-        for t, m, n, point, seat, place in each:
-            self.extents |= {point: affine(n), seat: affine(m), place: t * m + (n - m)}
+        for t, m, n, point, seat, at in each:
+            self.extents |= {point: affine(n), seat: affine(m), at: t * m + (n - m)}
 
     @cached_property
     def op_made(self) -> Op:
@@ -147,7 +150,7 @@ class _Making:
         self.tensors.append(t)
         return t
 
-    def put(self, t: Tensor, index: Sequence[Affine], e: Expr, ranges: Sequence[Range], where: Sequence[Affine] = ()) -> None:
+    def put(self, t: Tensor, index: Sequence[Position], e: Expr, ranges: Sequence[Range], where: Sequence[Affine] = ()) -> None:
         tests = (Test(tuple(where)),) if where else ()
         self.steps.append(Step(Load(t.name, tuple(index), t.dtype), None, e, tuple(ranges), tests, self.step.span))
 
@@ -183,7 +186,7 @@ class _Making:
 
     def given(self, e: Expr) -> Element:
         """Elements of an operand as the text has it."""
-        return lambda env: _as(substitute_expr(e, env), self.dtype)
+        return lambda env: converted(substitute_expr(e, env), self.dtype)
 
     def image(self) -> Element:
         """{ V[groups, rows, block, points, tiles, added] }."""
@@ -211,7 +214,7 @@ class _Making:
         def element(env: Mapping[str, Affine]) -> Expr:
             at = self.blocks.whole({w.along: env.get(p, affine(p)) for w, p in zip(self.f.windows, self.places, strict=True)})
             first = {w.over: affine(0) for w in self.f.windows}
-            return _as(self.guarded(substitute_expr(self.f.image, at | first), read), self.dtype)
+            return converted(self.guarded(substitute_expr(self.f.image, at | first), read), self.dtype)
 
         return element
 
@@ -259,7 +262,7 @@ class _Making:
             if copy:
                 self.put(copy, [*map(affine, head), *at, *map(affine, f.columns)], e, ranges, where)
             else:
-                self.put(self.op.tensor(self.end.target.source), _at(self.end.target, env), e, ranges, where)
+                self.put(self.op.tensor(self.end.target.source), place(self.end.target, env).index, e, ranges, where)
         if copy:
             self.turned(copy, head)
 
@@ -280,7 +283,7 @@ class _Making:
         ranges = [Range(i, Affine(), spans.get(i, self.extents[i])) for i in indices]
         e = read if self.is_early else self.ended(read, env)
         where = self.blocks.inside() if self.blocks.image else (f.windows[0].results - 1 - env[self.blocks.cut],)
-        self.put(self.op.tensor(end.target.source), _at(end.target, env), e, ranges, where)
+        self.put(self.op.tensor(end.target.source), place(end.target, env).index, e, ranges, where)
 
     @cached_property
     def taker(self) -> Step | None:
@@ -294,9 +297,7 @@ class _Making:
         read = next(x for x in self.taker.reads if x.source == self.base)
         env = {p.name: q for p, q in zip(read.index, self.step.target.index, strict=True)
                if isinstance(p, Affine) and isinstance(q, Affine) and p.name}
-        target = substitute_expr(self.taker.target, env)
-        assert isinstance(target, Load)
-        return replace(self.taker, target=target, expr=substitute_expr(self.taker.expr, env))
+        return replace(self.taker, target=place(self.taker.target, env), expr=substitute_expr(self.taker.expr, env))
 
     @cached_property
     def is_turned(self) -> bool:
@@ -316,17 +317,8 @@ class _Making:
         return map_loads(self.end.expr, lambda x: e if x.source == self.base else substitute_expr(x, env))
 
 
-def _at(target: Load, env: Mapping[str, Affine]) -> list[Affine]:
-    """The positions of `target`, at other values of some of its indices."""
-    return [env.get(p.name or "", p) for p in target.index if isinstance(p, Affine)]
-
-
 def _element(t: Tensor, indices: Sequence[str]) -> Element:
     return lambda env: Load(t.name, tuple(env.get(i, affine(i)) for i in indices), t.dtype)
-
-
-def _as(e: Expr, dtype: DType) -> Expr:
-    return e if e.dtype == dtype else Apply("cast", (e,), dtype)
 
 
 def _sum(row: Sequence[Fraction], terms: Sequence[Expr], dtype: DType) -> Expr:

@@ -32,6 +32,7 @@ from polyop.ir.expr import (
     loads,
     map_loads,
     names,
+    place,
     substitute,
     substitute_expr,
 )
@@ -110,8 +111,8 @@ class _Sums:
                 for s in steps:
                     env = {n: p for n, p in zip(at, s.target.index, strict=True) if n and isinstance(p, Affine)}
                     rest = tuple(r for r in end.ranges if r.index not in at)
-                    e = map_loads(end.expr, lambda y, x=x, s=s, env=env: s.expr if y == x else _placed(y, env))  # type: ignore[misc]
-                    yield Step(_placed(end.target, env), end.reduce, e, (*s.ranges, *rest), (), end.span)
+                    e = _with_instead(end.expr, x, s.expr, env)
+                    yield Step(place(end.target, env), end.reduce, e, (*s.ranges, *rest), (), end.span)
                 return
         yield end
 
@@ -120,7 +121,7 @@ class _Sums:
         one = {r.index: r.lower for r in s.ranges if r.upper - r.lower == affine(1)}
         if one:
             rest = tuple(r for r in s.ranges if r.index not in one)
-            s = Step(_placed(s.target, one), s.reduce, substitute_expr(s.expr, one), rest, (), s.span)
+            s = Step(place(s.target, one), s.reduce, substitute_expr(s.expr, one), rest, (), s.span)
         self.bounds = {r.index: r for r in s.ranges}
         try:
             if s.reduce is not None:
@@ -135,7 +136,7 @@ class _Sums:
                 return
             for n in range(r.lower.const, r.upper.const):
                 env = {name: affine(n)}
-                yield from self.compared(Step(_placed(s.target, env), None, substitute_expr(s.expr, env),
+                yield from self.compared(Step(place(s.target, env), None, substitute_expr(s.expr, env),
                                               tuple(x for x in s.ranges if x is not r), (), s.span))
         except _StrangeError as error:
             yield str(error)
@@ -344,6 +345,11 @@ def _plain(e: Expr, op: Op) -> Expr:
     return map_loads(e, read)
 
 
+def _with_instead(e: Expr, x: Load, other: Expr, env: Mapping[str, Affine]) -> Expr:
+    """`e` at other values of indices, with `other` in the place of `x`."""
+    return map_loads(e, lambda y: other if y == x else place(y, env))
+
+
 def _at(s: Step, target: Load) -> Mapping[str, Affine]:
     """The values of the indices of `s` at the element `target`.
 
@@ -363,9 +369,3 @@ def _is_whole(op: Op, s: Step) -> bool:
     shape = op.tensor(s.target.source).shape
     return not s.where and all(isinstance(p, Affine) and ends.get(p.name or "") == (Affine(), n)
                                for p, n in zip(s.target.index, shape, strict=True))
-
-
-def _placed(x: Load, env: Mapping[str, Affine]) -> Load:
-    out = substitute_expr(x, env)
-    assert isinstance(out, Load)
-    return out
