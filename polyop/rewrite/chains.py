@@ -19,9 +19,6 @@ from dataclasses import dataclass, replace
 from polyop.ir.expr import Affine, Quasi, affine, expr_names, loads, names
 from polyop.ir.op import Op, Range, Step, Tensor
 
-FEW = 16
-"""Rows that are a tile of themselves."""
-
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -136,8 +133,7 @@ class _Growing:
         return Rows(dim, 1, Affine(), affine(1))
 
     def chain(self) -> Chain | None:
-        few = self.extent.is_constant and self.extent.const <= FEW
-        if few or not self.is_cut(self.end, self.rows[self.end]) or not names(self.extent) <= set(self.op.sizes):
+        if not self.is_cut(self.end, self.rows[self.end]) or not names(self.extent) <= set(self.op.sizes):
             return None
         while self.grow() or self.widen():
             pass
