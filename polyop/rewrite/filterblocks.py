@@ -77,10 +77,10 @@ class Blocks:
         """{ an index that operands alone have -> its value }."""
         if not self.image:
             return {}
-        place = affine(self.image)
-        for i, n in self.tiles.items():
-            place = place * n.const + (affine(i) if n.const > 1 else 0)
-        return {self.line: place if self.size > 1 else place - affine(self.image) * self._in_image()}
+        place = Affine()
+        for i, n in {self.image: self.size, **{i: n.const for i, n in self.tiles.items()}}.items():
+            place = place * n + affine(i) if n > 1 else place  # what has one value is 0
+        return {self.line: place}
 
     def _in_image(self) -> int:
         """How many tiles an image has, if that is known."""

@@ -81,7 +81,7 @@ def _filter(op: Op, n: int, s: Step) -> Filter | None:
         at = plain_indices(_varying(f), s.indices) if f else None
         if x is None or at is None or x.dtype.bytes_ > t.dtype.bytes_ or not all(isinstance(p, Affine) for p in x.index):
             continue
-        windows = tuple(w for w in _windows(x, s, kept, at, extents))
+        windows = tuple(_windows(x, s, kept, at, extents))
         ends = {i for w in windows for i in (w.along, w.over)}
         has = expr_names(x) & {*s.indices}
         rest = [i for p in x.index for i in s.indices if isinstance(p, Affine) and i in names(p) and i not in ends]
