@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
@@ -38,7 +38,7 @@ from polyop.rewrite.joined import joined
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import Regimes, as_it_lies, regime
-from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_table, store, threads
+from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_plan, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import SERIAL, work
 from polyop.runtime.interpreted import Interpreted
@@ -49,6 +49,7 @@ from polyop.runtime.loans import Key, is_close, price_of
 
 if TYPE_CHECKING:
     from polyop.frozen import Frozen
+    from polyop.runtime.entry_plan import Words
     from polyop.runtime.gpu.call import LaunchPlan
     from polyop.runtime.gpu.kernel import GpuKernel
 
@@ -150,10 +151,9 @@ class Operator:
         if found is not None:
             result = found.run(arrays, addresses)
             if result is not call.LONG:
-                if self._front and isinstance(found, call.CallPlan):
-                    native = self._native(out)
-                    if native:
-                        entry.remember(native, self._front, found, arrays, args, {**keywords, "out": out})
+                native = self._native(out) if self._front else None
+                if native and self._front:
+                    entry.remember(native, self._front, found, _said(found), arrays, args, {**keywords, "out": out})
                 return result
         native = self._native(out) if self._forms and key is not None else None
         if native:
@@ -416,6 +416,15 @@ class Operator:
                rank: int | None = None) -> Choice:
         """The Op meant by names alone: see `compile`."""
         return choose.by_names(self.interface, dtypes or {}, consts or {}, rank)
+
+
+def _said(plan: call.CallPlan | LaunchPlan) -> Callable[[Any, Sequence[Any]], Words | None]:
+    """What puts such plans into words for the native front of calls."""
+    if isinstance(plan, call.CallPlan):
+        return entry_plan.record
+    from polyop.runtime.gpu.front import record  # a call with arrays of a GPU has imported its room
+
+    return record
 
 
 def _exactly(choice: Choice) -> tuple[Choice, str]:

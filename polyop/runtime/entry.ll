@@ -1,7 +1,7 @@
 ; The native front of a call: arguments that look like those of an earlier call go to its kernel without any Python code.
 ;
 ; A call's *look* is a row of words: the number of threads, then for each parameter nothing (0), or what is known of its
-; value: type, dtype, shape and strides of an array, type of a number, and also its value where that chooses the Op. Equal
+; value: type, dtype, device, shape and strides of an array, type of a number, and also its value where that chooses the Op. Equal
 ; looks have equal plans (call.py): a table of *records* (entry.py) finds the plan, which is a row of words as well.
 ; Where looks differ in nothing but sizes, their *outline* is the same: of each extent only how many bits it has, of each
 ; stride only whether it may be that of one element, or leads just past the elements of the next dimension. A record

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -18,13 +18,22 @@ from polyop.ir.errors import InternalError, PolyopError
 from polyop.runtime import arrays, cpu, entry_load, entry_sizes, entry_table, forks, threads
 from polyop.runtime.call import CallPlan
 from polyop.runtime.entry_load import Code
-from polyop.runtime.entry_plan import record
+from polyop.runtime.entry_plan import Words, record
 from polyop.runtime.entry_sizes import HEAD, Array
 from polyop.runtime.entry_table import Front
 
 log = logging.getLogger("polyop")
 
 Record = tuple[Any, ...]  # a look or None, a plan, and what that speaks of
+
+
+
+class Plan(Protocol):
+    """What a look leaves behind."""
+
+    @property
+    def has_torch(self) -> bool: ...
+
 
 LOOKS = 4  # of an outline, after which it gets a record
 _SIZES = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_char_p, ctypes.c_void_p)
@@ -57,10 +66,11 @@ def _entry(owner: Any) -> Code | None:
     return code
 
 
-def remember(code: Code, front: Front, plan: CallPlan, values: Sequence[Any], args: tuple[Any, ...], keywords: Mapping[str, Any],
-             ) -> None:
+def remember(code: Code, front: Front, plan: Plan, say: Callable[[Any, Sequence[Any]], Words | None], values: Sequence[Any],
+             args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
     """Let the next call of this look go straight to `plan`.
 
+    say      what puts it into words
     values   those of all parameters, then the arrays of `out`: what `plan` was just carried out for
     """
     if plan.has_torch and not entry_load.knows_torch(code):
@@ -68,7 +78,7 @@ def remember(code: Code, front: Front, plan: CallPlan, values: Sequence[Any], ar
     look = code.look(front, *args, **keywords)
     if look is None or entry_table.has(front[0], look):
         return  # what is in the way is nothing that a look shows
-    words = record(plan, values)
+    words = say(plan, values)
     if words is not None:
         entry_table.put(front[0], (look, words.plan, *words.objects, _kept(plan, values)))
 
@@ -136,7 +146,7 @@ def _linked(text: str) -> cpu.Loaded:
     return entry_load.assembled(entry_sizes.NAME, text, (entry_sizes.NAME,), level=0)
 
 
-def _kept(plan: CallPlan, values: Sequence[Any]) -> Any:
+def _kept(plan: Plan, values: Sequence[Any]) -> Any:
     """What the words of a look point to."""
     return plan, threads.setting, [(type(v), v.dtype if isinstance(v, np.ndarray) else None) for v in values]
 

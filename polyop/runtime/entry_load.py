@@ -31,6 +31,7 @@ _ASKED = ("look", "outline", "form", "carry")  # functions that Python calls
 _SYMBOLS = ("polyop_entry", "polyop_call", *(f"polyop_{n}" for n in _ASKED))
 _CONTEXT = 23            # words
 _TORCH = 14              # which of them is the first that belongs to torch
+_TENSOR, _STREAM = 5, 6  # which words of `DLPackExchangeAPI`: dltensor_from_py_object_no_sync, current_work_stream
 _SIGNATURE = "__call__($self, /, *args, out=None, **keywords)\n--\n\n"
 
 
@@ -117,16 +118,16 @@ def _numpy_api() -> Any:
     return table
 
 
-def _dlpack(tensor: Any) -> int:
-    """The address of DLPack's `dltensor_from_py_object_no_sync` for a type of arrays.
+def _dlpack(tensor: Any, which: int) -> int:
+    """The address of a function of DLPack for a type of arrays.
 
     Source  https://dmlc.github.io/dlpack/latest/c_api.html, `DLPackExchangeAPI`: version, a link, then five functions.
     Raises  AttributeError or ValueError, if it has none.
     """
     table = ctypes.cast(_pointer(tensor.__dlpack_c_exchange_api__, b"dlpack_exchange_api"), ctypes.POINTER(ctypes.c_size_t))
-    if table[0] & 0xFFFFFFFF != 1 or not table[5]:
+    if table[0] & 0xFFFFFFFF != 1 or not table[which]:
         raise ValueError("another version of DLPack")
-    return int(table[5])
+    return int(table[which])
 
 
 def _pointer(capsule: Any, name: bytes | None) -> int:
@@ -154,7 +155,7 @@ def knows_torch(code: Code) -> bool:
         return True
     try:
         torch: Any = sys.modules["torch"]
-        read = _dlpack(torch.Tensor)
+        read = _dlpack(torch.Tensor, _TENSOR)
         kept = [torch.nn.Parameter, "requires_grad", True, torch.is_grad_enabled, torch.Tensor.is_neg,
                 torch.empty_like, torch.empty]
     except (AttributeError, KeyError, ValueError) as e:
@@ -165,3 +166,11 @@ def knows_torch(code: Code) -> bool:
         code.context[_TORCH + 1 + k] = word
     code.context[_TORCH] = id(torch.Tensor)  # last: from now on the others are used
     return True
+
+
+def current_stream() -> int:
+    """The address of the function by which torch tells the current stream of a device; 0 if it has none."""
+    try:
+        return _dlpack(sys.modules["torch"].Tensor, _STREAM)
+    except (AttributeError, KeyError, ValueError):
+        return 0

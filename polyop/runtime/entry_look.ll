@@ -119,8 +119,9 @@ entry:
 device:
   %device.at = getelementptr %tensor, ptr %t, i64 0, i32 1
   %kind = load i32, ptr %device.at
-  %cpu = icmp eq i32 %kind, 1
-  br i1 %cpu, label %gradient, label %no
+  switch i32 %kind, label %no [ i32 1, label %gradient    ; CPU
+                                i32 2, label %gradient    ; CUDA
+                                i32 10, label %gradient ] ; ROCm
 gradient:
   %name = load ptr, ptr getelementptr (%context, ptr @polyop_entry, i32 0, i32 17)
   %requires = call ptr @PyObject_GetAttr(ptr %value, ptr %name)
@@ -243,7 +244,18 @@ dlpack:
   %t.dtype.at = getelementptr %tensor, ptr %t, i64 0, i32 4
   %t.dtype = load i32, ptr %t.dtype.at
   %t.dtype.word = zext i32 %t.dtype to i64
-  store i64 %t.dtype.word, ptr %second
+  %t.kind.at = getelementptr %tensor, ptr %t, i64 0, i32 1
+  %t.kind = load i32, ptr %t.kind.at
+  %t.number.at = getelementptr %tensor, ptr %t, i64 0, i32 2
+  %t.number = load i32, ptr %t.number.at
+  %t.here = icmp eq i32 %t.kind, 1
+  %t.kind.high = shl i32 %t.kind, 24
+  %t.device = or i32 %t.kind.high, %t.number
+  %t.device.word = zext i32 %t.device to i64
+  %t.device.high = shl i64 %t.device.word, 32
+  %t.place = select i1 %t.here, i64 0, i64 %t.device.high
+  %t.what = or i64 %t.place, %t.dtype.word
+  store i64 %t.what, ptr %second
   %t.data = load i64, ptr %t
   %offset.at = getelementptr %tensor, ptr %t, i64 0, i32 7
   %offset = load i64, ptr %offset.at

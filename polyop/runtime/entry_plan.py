@@ -21,10 +21,10 @@ PLACES = 64        # most values of a call, and most results
 SMALL = 1 << 16    # bytes of a result up to which the C library has memory at hand
 STACK = 1 << 15    # bytes of work memory that the stack has
 _TINY = 1 << 12    # bytes of a tensor that is worth keeping as a pattern
-_ROW = 1 << 9      # most slots
-_FIRST = 2         # objects of a record stand behind its look and its plan
+ROW = 1 << 9       # most slots
+FIRST = 2          # objects of a record stand behind its look and its plan
 _EXACT = 1 << 53   # all integers up to here are doubles
-_NUMPY, _CALL, _LIKE, _TENSOR, _KEPT, _WRAPPED, _SIZED = range(7)  # how a result comes about
+NUMPY, CALL, LIKE, TENSOR, KEPT, WRAPPED, SIZED = range(7)  # how a result comes about
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -44,8 +44,9 @@ def record(plan: CallPlan, values: Sequence[Any], outline: bool = False) -> Word
     outline   whether other sizes will be written into it
     """
     objects: list[Any] = []
-    numbers = [_number(plan, k, values) for k in range(len(plan.numbers))]
-    if len(values) > PLACES or len(plan.fresh) > PLACES or not plan.back or len(plan.row) > _ROW or None in numbers:
+    numbers = [number(position, slot, dtype, values[position])
+               for (position, slot), dtype in zip(plan.numbers, plan.scalars, strict=True)]
+    if len(values) > PLACES or len(plan.fresh) > PLACES or not plan.back or len(plan.row) > ROW or None in numbers:
         return None
     if outline and plan.fresh and plan.kind not in ("numpy", "torch"):
         return None
@@ -56,10 +57,8 @@ def record(plan: CallPlan, values: Sequence[Any], outline: bool = False) -> Word
                for position, slot, _, first, last, others in plan.written]
     where = 0
     if plan.work:
-        where = _FIRST + len(objects)
+        where = FIRST + len(objects)
         objects.append(arena.take)
-    head = (plan.kernel.address, len(plan.row), plan.is_long, plan.bytes_, where, len(arrays_), len(written), len(numbers),
-            len(new), len(plan.work), len(plan.back), 0)
     row = list(plan.row)
     for position, slot in plan.numbers:
         row[slot] = values[position]
@@ -67,11 +66,21 @@ def record(plan: CallPlan, values: Sequence[Any], outline: bool = False) -> Word
         packed = plan.pack(*row)
     except (struct.error, OverflowError):
         return None  # a number that does not fit its dtype, and was not given to the plan but to the long way
-    sections: list[Sequence[Sequence[int]]] = [arrays_, written, [n for n in numbers if n], new, plan.work, [plan.back]]
+    sections = (arrays_, written, [n for n in numbers if n], new, plan.work, [plan.back])
     starts = _starts(sections, HEAD + len(row))
-    parts = [w for section in sections for part in section for w in part]
-    return Words(_words(head) + packed + _words(parts), tuple(objects),
+    return Words(words((plan.kernel.address, plan.is_long, plan.bytes_, where), packed, sections), tuple(objects),
                  Places(starts[1], tuple(Fresh(at, *w) for at, w in zip(starts[3], ways, strict=False)), starts[4]))
+
+
+def words(head: tuple[int, int, int, int], row: bytes, sections: Sequence[Sequence[Sequence[int]]]) -> bytes:
+    """What `@run` reads.
+
+    head      the code, whether others may run meanwhile, bytes of work memory, which object of the record gives it
+    sections  arrays, written ones, numbers, new results and work buffers; then results, as one part
+    """
+    counts = [*map(len, sections[:-1]), len(sections[-1][0])]
+    parts = [w for section in sections for part in section for w in part]
+    return _words((head[0], len(row) // 8, *head[1:], *counts, 0)) + row + _words(parts)
 
 
 def _starts(sections: Sequence[Sequence[Sequence[int]]], at: int) -> list[tuple[int, ...]]:
@@ -90,10 +99,9 @@ def _words(numbers: Sequence[int]) -> bytes:
     return np.array(numbers, np.int64).tobytes()
 
 
-def _number(plan: CallPlan, k: int, values: Sequence[Any]) -> tuple[int, ...] | None:
-    """Value, slot, how, least, greatest."""
-    (position, slot), dtype = plan.numbers[k], plan.scalars[k]
-    how = _how(dtype, values[position])
+def number(position: int, slot: int, dtype: DType, value: Any) -> tuple[int, ...] | None:
+    """Value, slot, how, least, greatest; None if `@number` cannot convert what is of the type of `value`."""
+    how = _how(dtype, value)
     if how is None:
         return None
     least, greatest = (-_EXACT, _EXACT) if dtype.is_float else (int(dtype.lowest), min(int(dtype.highest), (1 << 63) - 1))
@@ -115,12 +123,12 @@ def _ways(plan: CallPlan, k: int, objects: list[Any]) -> tuple[tuple[int, int], 
     """How a result of any size comes about if it is small, and if it is large, each with which object; these are put last."""
     _, _, dtype, _, plain = plan.fresh[k]
     if plan.kind == "numpy":
-        how, thing = _NUMPY, plain
+        how, thing = NUMPY, plain
     else:
-        how, thing = _TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
-    at = _FIRST + len(objects)
+        how, thing = TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
+    at = FIRST + len(objects)
     objects += (thing, partial(arrays.empty, dtype=dtype, kind=plan.kind))
-    return (how, at), (_SIZED, at + 1)
+    return (how, at), (SIZED, at + 1)
 
 
 def _of_any_size(plan: CallPlan, k: int, small: tuple[int, int], large: tuple[int, int]) -> tuple[int, ...]:
@@ -137,17 +145,17 @@ def _result(plan: CallPlan, k: int, objects: list[Any]) -> tuple[int, ...]:
     room = bytes_ + blocks.ALIGN
     thing: Any
     if plan.kind == "numpy" and bytes_ <= SMALL:
-        how, thing = _NUMPY, plain
+        how, thing = NUMPY, plain
     elif plan.kind == "torch" and _TINY < bytes_ < arrays.OWN:
-        how, thing = _TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
+        how, thing = TENSOR, {"dtype": arrays.empty((), dtype, "torch")[0].dtype}
     elif plan.kind == "torch" and bytes_ < arrays.OWN:
-        how, thing = _LIKE, arrays.empty(shape, dtype, "torch")[0]
+        how, thing = LIKE, arrays.empty(shape, dtype, "torch")[0]
     elif plan.kind == "numpy":
-        how, thing, room = _KEPT, (plain, blocks.kept(size), partial(blocks.fill, size, shape, plain)), blocks.alignment(size)
+        how, thing, room = KEPT, (plain, blocks.kept(size), partial(blocks.fill, size, shape, plain)), blocks.alignment(size)
     elif plan.kind == "torch" and arrays.wraps(dtype):
         maker = partial(arrays.empty, shape, dtype, "torch")
-        how, thing, room = _WRAPPED, (plain, blocks.kept(size), maker, arrays.wrapper()), blocks.alignment(size)
+        how, thing, room = WRAPPED, (plain, blocks.kept(size), maker, arrays.wrapper()), blocks.alignment(size)
     else:
-        how, thing = _CALL, partial(arrays.empty, shape, dtype, plan.kind)
+        how, thing = CALL, partial(arrays.empty, shape, dtype, plan.kind)
     objects.append(thing)
-    return slot, how, _FIRST + len(objects) - 1, room, len(shape), *shape
+    return slot, how, FIRST + len(objects) - 1, room, len(shape), *shape

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
+from contextlib import nullcontext
+from typing import Any
 
 import fake_gpu
 import pytest
@@ -34,4 +37,13 @@ def gpu(request: pytest.FixtureRequest) -> Iterator[FakeGpu]:
 def cuda() -> Iterator[FakeGpu]:
     """A fake CUDA device."""
     with fake_gpu.found("cuda") as made:
+        yield made
+
+
+@pytest.fixture(params=["python", "front"])
+def torch(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A torch that tells machine code of its tensors, and one that does not."""
+    made = fake_gpu.torch()
+    monkeypatch.setitem(sys.modules, "torch", made)
+    with fake_gpu.fronted(made) if request.param == "front" else nullcontext():
         yield made

@@ -19,7 +19,8 @@ import pytest
 from polyop.ir.dtypes import BY_NUMPY
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.module import Binary, Module
-from polyop.runtime import call, cxx, device, store
+from polyop.operator import Operator
+from polyop.runtime import call, cxx, device, entry, entry_load, store
 from polyop.runtime.gpu import chips, dlpack, driver, home, status
 
 ARCH = (9, 0, b"gfx942:sramecc+:xnack-")
@@ -224,6 +225,7 @@ class Tensor:
     def get_device(self) -> int:
         return self.index
 
+    __dlpack_c_exchange_api__: Any  # while `fronted`
     __torch_dispatch__ = None  # which subclasses with tensors of their own have
 
     def numel(self) -> int:
@@ -248,6 +250,61 @@ class Parameter(Tensor):
     """`torch.nn.Parameter`."""
 
 
+class _Seen(ctypes.Structure):
+    """DLPack's DLTensor."""
+
+    _fields_ = [("data", ctypes.c_void_p), ("kind", ctypes.c_int32), ("index", ctypes.c_int32), ("rank", ctypes.c_int32),
+                ("code", ctypes.c_uint8), ("bits", ctypes.c_uint8), ("lanes", ctypes.c_uint16),
+                ("shape", ctypes.POINTER(ctypes.c_int64)), ("strides", ctypes.POINTER(ctypes.c_int64)),
+                ("offset", ctypes.c_uint64)]
+
+
+_ASKED = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.py_object, ctypes.POINTER(_Seen))
+_STREAM = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_int32, ctypes.c_int32, ctypes.POINTER(ctypes.c_void_p))
+
+
+def exchange(made: Any) -> None:
+    """Let the fake torch tell machine code of its tensors and streams, as torch does: `DLPackExchangeAPI`."""
+    numbers = {"cuda": dlpack.ROCM if made.version.hip else dlpack.CUDA, "cpu": dlpack.CPU}
+
+    def tensor(t: Tensor, out: Any) -> int:
+        code, bits = dlpack._code(BY_NUMPY[t.dtype.numpy])
+        sizes, steps = ((ctypes.c_int64 * max(1, len(t.shape)))(*x) for x in (t.shape, t.strides))
+        made.lent[id(t)] = sizes, steps
+        out[0] = _Seen(t.at, numbers[t.device.type], t.index, len(t.shape), code, bits, 1, sizes, steps, 0)
+        return 0
+
+    def stream(kind: int, index: int, out: Any) -> int:
+        assert kind == numbers["cuda"]
+        out[0] = made.stream[index]
+        return 0
+
+    made.lent, made.calls = {}, (_ASKED(tensor), _STREAM(stream))
+    made.table = (ctypes.c_size_t * 7)(1, 0, 0, 0, 0, *(ctypes.cast(f, ctypes.c_void_p).value or 0 for f in made.calls))
+    new = ctypes.pythonapi.PyCapsule_New
+    new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
+    Tensor.__dlpack_c_exchange_api__ = new(ctypes.addressof(made.table), b"dlpack_exchange_api", None)
+
+
+@contextmanager
+def fronted(made: Any) -> Iterator[None]:
+    """The native front of calls takes the fake torch for torch in here."""
+    code = entry.entry(Operator)
+    if code is None:
+        pytest.skip("there is no native front in this interpreter")
+    torch_words = range(entry_load._TORCH, entry_load._CONTEXT)
+    before = [code.context[k] for k in torch_words]
+    exchange(made)
+    for k in torch_words:
+        code.context[k] = 0
+    try:
+        yield
+    finally:
+        del Tensor.__dlpack_c_exchange_api__
+        for k, word in zip(torch_words, before, strict=True):
+            code.context[k] = word
+
+
 def torch(hip: bool = False) -> Any:
     """A module that answers as torch would on a machine with a GPU; `stream` is the current one of each device."""
     made: Any = ModuleType("torch")
@@ -267,7 +324,7 @@ def torch(hip: bool = False) -> Any:
         name = next(n for n, t in _SPELLED.items() if np.dtype(t) == a.dtype)
         return Tensor(a, getattr(made, name), TorchDevice("cuda", index))
 
-    made.empty, made.on_gpu = empty, on_gpu
+    made.empty, made.on_gpu, made.empty_like = empty, on_gpu, None
     return made
 
 

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import re
-import sys
 from dataclasses import replace
 from functools import cache
 from typing import Any
 
-import fake_gpu
 import numpy as np
 import pytest
 from fake_gpu import FakeGpu
@@ -192,13 +190,6 @@ def test_the_stride_of_a_dimension_with_one_element_says_nothing() -> None:
 
 
 # --- calls ------------------------------------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def torch(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = fake_gpu.torch()
-    monkeypatch.setitem(sys.modules, "torch", made)
-    return made
 
 
 def placed(x: np.ndarray, beyond: int = 0) -> np.ndarray:

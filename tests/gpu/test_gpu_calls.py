@@ -42,13 +42,6 @@ def arrays_of(gpu: FakeGpu, array: np.ndarray) -> Any:
 
 
 @pytest.fixture
-def torch(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Any:
-    made = fake_gpu.torch()
-    monkeypatch.setitem(sys.modules, "torch", made)
-    return made
-
-
-@pytest.fixture
 def cupy(cuda: FakeGpu, monkeypatch: pytest.MonkeyPatch) -> Any:
     made = fake_gpu.cupy()
     monkeypatch.setitem(sys.modules, "cupy", made)

@@ -29,7 +29,7 @@ def wanted(values: list[int], checks: Words, pairs: Words, copies: Words, before
 
 
 def test_a_program_looks_at_what_is_given_and_fills_in_the_table(cuda: FakeGpu) -> None:
-    rng, run, seen = np.random.default_rng(1), table.caller(), set()
+    rng, run, seen = np.random.default_rng(1), table.code().run, set()
 
     def some(most: int, *ends: int) -> Words:
         return [tuple(int(rng.integers(e)) for e in ends) for _ in range(rng.integers(most))]
@@ -40,12 +40,12 @@ def test_a_program_looks_at_what_is_given_and_fills_in_the_table(cuda: FakeGpu) 
         pairs = [(a, f, f + n, b, s, s + m) for a, f, n, b, s, m in some(3, COUNT, 3, 9, COUNT, 3, 9)]
         copies = some(SLOTS, COUNT, SLOTS, 1000)
         made, program = table.table(Device("cuda", 0), (), SLOTS), table.program(checks, pairs, copies)
-        before = list(range(100, 100 + SLOTS))
-        struct.pack_into(f"<{SLOTS}Q", made.memory, made.at, *before)
-        given = table.given(made, program, COUNT)
+        before, row = list(range(100, 100 + SLOTS)), made.row()
+        struct.pack_into(f"<{SLOTS}Q", row.memory, 0, *before)
+        given = table.given(made, row, program, COUNT)
         struct.pack_into(f"<{COUNT}Q", given.memory, table.FRONT, *values)
         want = wanted(values, checks, pairs, copies, before)
         assert run(given.address, 0) == (table.LONG if want is None else 0)
-        assert list((ctypes.c_uint64 * SLOTS).from_buffer(made.memory, made.at)) == (before if want is None else want)
+        assert list((ctypes.c_uint64 * SLOTS).from_buffer(row.memory)) == (before if want is None else want)
         seen.add(want is None)
     assert seen == {True, False}

@@ -14,15 +14,15 @@ from typing import Any
 
 import numpy as np
 
-from polyop.ir.dtypes import BF16, U8
+from polyop.ir.dtypes import BF16, U8, DType
 from polyop.ir.op import Op
 from polyop.runtime import arrays
 from polyop.runtime.bind import Bound
 from polyop.runtime.call import FORMATS, LONG, NUMBERS, key
 from polyop.runtime.gpu import table
-from polyop.runtime.gpu.home import Exchange, Make, given_back
+from polyop.runtime.gpu.home import Exchange, Home, Make, Torch, given_back
 from polyop.runtime.gpu.kernel import Prepared, bits
-from polyop.runtime.gpu.maps import FORMATTED, MAP, Map
+from polyop.runtime.gpu.maps import FORMATTED, Map
 from polyop.runtime.gpu.memory import follow
 from polyop.runtime.gpu.status import Word
 from polyop.runtime.gpu.table import FRONT, Given
@@ -48,9 +48,7 @@ def carry_out(prepared: Prepared, bound: Bound, fresh: Sequence[str]) -> Any:
         memory, start = arrays.empty((prepared.bytes_,), U8, home)
         row += [start + distance for distance in prepared.work]
     row += [bits(bound.scalars[n]) for n, _ in signature.scalars]
-    made = prepared.table()
-    prepared.fill(made, row)
-    prepared.run(made, stream)
+    prepared.run(prepared.row(row), stream)
     for s in others:
         follow(home.device, s, stream)
     del memory  # the next one to have it comes later on the stream
@@ -59,36 +57,65 @@ def carry_out(prepared: Prepared, bound: Bound, fresh: Sequence[str]) -> Any:
     return results[0] if len(results) == 1 else results
 
 
+@dataclass(frozen=True, slots=True)
+class Lying:
+    """An array among the values of a call, and the slot that takes its address.
+
+    mask    bits of the address that must be 0
+    reach   the bytes [first, last) it covers, from its address
+    """
+
+    position: int
+    slot: int
+    mask: int
+    reach: tuple[int, int]
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class LaunchPlan:
     """A call with open addresses and numbers.
 
-    row       what tables have in their slots that no call gives
-    program   how what calls give is looked at and put into tables: see `launch.ll`
+    lying     the arrays; `written`: which of them the kernels write, each with those that it must not meet
+    numbers   (position of a scalar in a call's values, slot, dtype)
+    fresh     (slot, shape, dtype) of each result that no call gives
+    back      for each result, which of the fresh ones it is, or ~position of the value that is given back
+    row       what rows have in their slots that no call gives
+    is_once   whether nothing is lost where a call is made again after a launch that was refused
+
+    For the way through Python:
+    program   how what calls give is looked at and put into rows: see `launch.ll`
     count     how many values that is: addresses, numbers, addresses of what is fresh, and of work memory
     pack      puts them where they are given
-    numbers   positions of scalars in a call's values
     maps      (what is told of a tensor, the position among what is given of memory that it has, how far from its start it begins,
-              where in the table that stands)
-    fresh     what makes each of the results that no call gives; `work`: what makes work memory
-    back      for each result, which of the fresh ones it is, or ~position of the value that is given back
+              where in the row that stands)
+    makes     what makes each of the fresh ones; `work`: what makes work memory
     spare     what no call is using
     """
 
     prepared: Prepared
+    home: Home
+    lying: tuple[Lying, ...]
+    written: tuple[tuple[Lying, tuple[Lying, ...]], ...]
+    numbers: tuple[tuple[int, int, DType], ...]
+    fresh: tuple[tuple[int, tuple[int, ...], DType], ...]
+    back: tuple[int, ...]
     row: bytes
+    is_once: bool
     program: bytes
     count: int
     pack: Any
-    numbers: tuple[int, ...]
     maps: tuple[tuple[Map, int, int, int], ...]
-    fresh: tuple[Make, ...]
+    makes: tuple[Make, ...]
     work: Make | None
-    back: tuple[int, ...]
     stream: Callable[[], int]
     launch: Callable[[int, int], int]
     word: Word | None
     spare: list[Given]
+
+    @property
+    def has_torch(self) -> bool:
+        """Whether tensors of torch go in or come out."""
+        return isinstance(self.home, Torch)
 
     def run(self, values: Sequence[Any], addresses: Sequence[int]) -> Any:
         """The results, or LONG. `addresses`: those of the arrays among the values.
@@ -98,11 +125,11 @@ class LaunchPlan:
         if self.word is not None and self.word.cell.value:
             self.word.look()
         row, made, memory = [*addresses], [], None
-        for k in self.numbers:
-            row.append(values[k])
-        if self.fresh or self.work is not None:
+        for position, _, _ in self.numbers:
+            row.append(values[position])
+        if self.makes or self.work is not None:
             try:
-                for make in self.fresh:
+                for make in self.makes:
                     array, at = make()
                     made.append(array)
                     row.append(at)
@@ -122,8 +149,7 @@ class LaunchPlan:
         for told, position, distance, at in self.maps:
             if not row[position]:
                 return LONG
-            address = row[position] + distance
-            FORMATTED.pack_into(given.table.memory, at, told.known.get(address) or told.at(address))
+            FORMATTED.pack_into(given.row.memory, at, told.at(row[position] + distance))
         code = self.launch(given.address, self.stream())
         if code and code != table.LONG:
             raise self.prepared.refused(code)
@@ -136,9 +162,9 @@ class LaunchPlan:
         return results[0] if len(results) == 1 else tuple(results)
 
     def _given(self) -> Given:
-        made = self.prepared.table()
-        made.memory[made.at:made.at + len(self.row)] = self.row
-        return table.given(made, self.program, self.count)
+        row = self.prepared.table.row()
+        row.memory[:len(self.row)] = self.row
+        return table.given(self.prepared.table, row, self.program, self.count)
 
 
 def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values: Sequence[Any]) -> LaunchPlan | None:
@@ -152,9 +178,8 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
     if any(v.kind != home for v in bound.views.values()) or (isinstance(home, Exchange) and home.namespace is not None):
         return None  # streams that follow each other, or capsules
     slots = {b.name: k for k, b in enumerate(signature.tensors)}
-    position, ends, (counted, count) = {n: k for k, n in enumerate(names)}, dict(op.updates), _counted(values)
-    checks: dict[tuple[int, int], None] = {}
-    copies, reach, at = [], {}, {}
+    position, ends = {n: k for k, n in enumerate(names)}, dict(op.updates)
+    lying: dict[str, Lying] = {}
     for n, k in position.items():
         if n not in bound.views:
             continue
@@ -164,12 +189,10 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
         first, last = v.span()
         for name in dict.fromkeys((n, ends.get(n, n))):
             if name in slots:
-                checks[counted[k], v.dtype.bytes_ - 1] = None
-                copies.append((counted[k], slots[name], 0))
-                reach[name], at[name] = (counted[k], first - v.address, last - v.address), k
-    written = [t.name for t in op.outputs if t.name in at]
-    pairs = dict.fromkeys((*reach[w], *r) for w in written for n, r in reach.items() if at[n] != at[w])
-    formats, numbers, row = ["Q"] * count, [], [0] * (prepared.open - MAP * len(prepared.maps))
+                lying[name] = Lying(k, slots[name], v.dtype.bytes_ - 1, (first - v.address, last - v.address))
+    written = tuple((w, tuple(r for r in lying.values() if r.position != w.position))
+                    for w in (lying[t.name] for t in op.outputs if t.name in lying))
+    numbers, row = [], [0] * (prepared.tensors + len(prepared.work) + prepared.scalars)
     front = prepared.tensors + len(prepared.work)
     for k, (n, dtype) in enumerate(signature.scalars):
         row[front + k] = bits(bound.scalars[n])
@@ -177,30 +200,30 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
             continue  # the default, which follows from consts
         if dtype == BF16 or n not in position or type(values[position[n]]) not in NUMBERS:
             return None
-        copies.append((len(formats), front + k, 0))
-        formats.append(FORMATS[dtype.name])
-        numbers.append(position[n])
-    fresh: list[Make] = []
+        numbers.append((position[n], front + k, dtype))
+    fresh: list[tuple[int, tuple[int, ...], DType]] = []
     back = []
     for t in op.outputs:
-        if t.name in reach:
-            back.append(~at[t.name])
+        if t.name in lying:
+            back.append(~lying[t.name].position)
             continue
         back.append(len(fresh))
-        copies.append((len(formats), slots[t.name], 0))
-        formats.append("Q")
-        fresh.append(home.maker(bound.views[t.name].shape, t.dtype))
-    work = home.maker((prepared.bytes_,), U8) if prepared.work else None
-    if work is not None:
-        copies += [(len(formats), prepared.tensors + k, distance) for k, distance in enumerate(prepared.work)]
-        formats.append("Q")
+        fresh.append((slots[t.name], bound.views[t.name].shape, t.dtype))
+    counted, count = _counted(values)
+    formats = ["Q"] * count + [FORMATS[dtype.name] for _, _, dtype in numbers] + ["Q"] * (len(fresh) + bool(prepared.work))
+    copies = [(counted[a.position], a.slot, 0) for a in lying.values()]
+    copies += [(count + k, slot, 0) for k, slot in enumerate((*(s for _, s, _ in numbers), *(s for s, _, _ in fresh)))]
+    copies += [(len(formats) - 1, prepared.tensors + k, distance) for k, distance in enumerate(prepared.work)]
     where = {slot: (k, distance) for k, slot, distance in copies}
-    behind = prepared.table().at + 8 * len(row)
-    maps = tuple((m, *where[m.slot], behind + FORMATTED.size * k) for k, m in enumerate(prepared.maps))
-    program = table.program(tuple(checks), tuple(pairs), copies)
-    pack, slotted = struct.Struct("<" + "".join(formats)).pack_into, struct.pack(f"<{len(row)}Q", *row)
-    return LaunchPlan(prepared, slotted, program, len(formats), pack, tuple(numbers), maps, tuple(fresh), work, tuple(back),
-                      home.streamer(), table.caller(), prepared.word, [])
+    maps = tuple((m, *where[m.slot], 8 * len(row) + FORMATTED.size * k) for k, m in enumerate(prepared.maps))
+    checks = dict.fromkeys((counted[a.position], a.mask) for a in lying.values())
+    pairs = dict.fromkeys((counted[w.position], *w.reach, counted[r.position], *r.reach) for w, others in written for r in others)
+    return LaunchPlan(prepared, home, tuple(lying.values()), written, tuple(numbers), tuple(fresh), tuple(back),
+                      struct.pack(f"<{len(row)}Q", *row), not op.updates or len(prepared.starts) == 1,
+                      table.program(tuple(checks), tuple(pairs), copies), len(formats),
+                      struct.Struct("<" + "".join(formats)).pack_into, maps, tuple(home.maker(s, t) for _, s, t in fresh),
+                      home.maker((prepared.bytes_,), U8) if prepared.work else None, home.streamer(), table.code().run,
+                      prepared.word, [])
 
 
 def _counted(values: Sequence[Any]) -> tuple[list[int], int]:

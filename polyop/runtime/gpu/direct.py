@@ -32,9 +32,7 @@ def run(binary: Binary, sizes: Mapping[str, int], scalars: Mapping[str, Any], ar
     work = GpuArray((made.bytes_,), U8, device)
     row = [held[b.name].address for b in signature.tensors] + [work.address + d for d in made.work]
     row += [bits(np.asarray(scalars[n], t.numpy)) for n, t in signature.scalars]
-    table = made.table()
-    made.fill(table, row)
-    made.run(table, DEFAULT_STREAM[device.family])
+    made.run(made.row(row), DEFAULT_STREAM[device.family])
     for name in {n for launch in launches(binary.launch) for n in launch.writes} & dense.keys():
         memory, array = dense[name]
         memory[...] = held[name].numpy()

@@ -57,9 +57,12 @@ class Torch:
 
     device: Device
 
+    def says(self, dtype: DType) -> dict[str, Any]:
+        """What `torch.empty` must be told beside a shape."""
+        return {"dtype": arrays.spelled(dtype), "device": sys.modules["torch"].device("cuda", self.device.index)}
+
     def maker(self, shape: tuple[int, ...], dtype: DType) -> Make:
-        torch = sys.modules["torch"]
-        empty = partial(torch.empty, shape, dtype=arrays.spelled(dtype), device=torch.device("cuda", self.device.index))
+        empty = partial(sys.modules["torch"].empty, shape, **self.says(dtype))
 
         def make() -> tuple[Any, int]:
             t = empty()

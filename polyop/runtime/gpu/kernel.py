@@ -18,7 +18,7 @@ from polyop.runtime.boxes import WORDS
 from polyop.runtime.gpu import chips, status
 from polyop.runtime.gpu.driver import Device
 from polyop.runtime.gpu.maps import FORMAT, MAP, Map
-from polyop.runtime.gpu.table import Start, Table, launcher, refused, table
+from polyop.runtime.gpu.table import Row, Start, Table, code, refused, table
 from polyop.runtime.launching import fits, grid
 
 _lock = forks.rlock()
@@ -64,7 +64,7 @@ class GpuKernel:
 class Prepared:
     """A call whose sizes and strides are fixed; addresses and scalars are open.
 
-    starts    the launches
+    starts    the launches; `table`: for machine code
     tensors   how many of the open values are addresses of tensors, which come first; then those of `work` buffers, each at its
               distance from the start of work memory; then the scalars; then what engines are told of tensors
     bytes_    of work memory in all
@@ -73,6 +73,7 @@ class Prepared:
     kernel: GpuKernel
     loaded: Loaded
     starts: tuple[Start, ...]
+    table: Table
     tensors: int
     work: tuple[int, ...]
     scalars: int
@@ -80,27 +81,21 @@ class Prepared:
     word: status.Word | None
     maps: tuple[Map, ...] = ()
 
-    @property
-    def open(self) -> int:
-        return self.tensors + len(self.work) + self.scalars + len(self.maps) * MAP
+    def row(self, values: Sequence[int]) -> Row:
+        """A row of these open values; what engines are told follows from the addresses among them."""
+        made = self.table.row()
+        told = [m.at(values[m.slot]) for m in self.maps]
+        struct.pack_into(f"<{len(values)}Q{FORMAT * len(told)}", made.memory, 0, *values, *told)
+        return made
 
-    def fill(self, made: Table, row: Sequence[int]) -> None:
-        """Write the open values to a table; what engines are told follows from the addresses in `row`."""
-        told = [m.at(row[m.slot]) for m in self.maps]
-        struct.pack_into(f"<{len(row)}Q{FORMAT * len(told)}", made.memory, made.at, *row, *told)
-
-    def table(self) -> Table:
-        """A new table, which one thread at a time may use."""
-        return table(self.loaded.device, self.starts, self.open)
-
-    def run(self, made: Table, stream: int) -> None:
-        """Put all launches of a table that is filled in on `stream`; nothing waits.
+    def run(self, row: Row, stream: int) -> None:
+        """Put all launches on `stream`; nothing waits.
 
         Raises InternalError, if the driver refuses one.
         """
-        code = launcher()(made.address, stream)
-        if code:
-            raise self.refused(code)
+        failed = code().launch(self.table.address, row.address, stream)
+        if failed:
+            raise self.refused(failed)
 
     def refused(self, code: int) -> InternalError:
         """The error for what a launcher returned."""
@@ -153,7 +148,8 @@ def prepared(kernel: GpuKernel, device: Device, sizes: Mapping[str, int], stride
             first = len(names) + MAP * list(maps).index(boxes)
             values += [("open", first), ("open", first + WORDS)]
         starts.append(Start(launch.kernel, loaded.functions[key], blocks, launch.block, launch.shared, tuple(values)))
-    return Prepared(kernel, loaded, tuple(starts), len(signature.tensors), tuple(work), len(signature.scalars), total, word,
+    made = table(device, starts, len(names) + MAP * len(maps))
+    return Prepared(kernel, loaded, tuple(starts), made, len(signature.tensors), tuple(work), len(signature.scalars), total, word,
                     tuple(maps.values()))
 
 

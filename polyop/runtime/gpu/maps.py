@@ -19,8 +19,10 @@ FORMAT = f"{8 * MAP}s"
 FORMATTED = struct.Struct(FORMAT)
 
 _NOTHING = bytes(8 * MAP)
+_ENTRY = struct.Struct(f"<Q{FORMAT}")
 
 _KNOWN = 256  # addresses that are remembered
+_NEAR = 16    # of them, at most, stand where machine code looks for them
 _TYPES = {1: 0, 2: 1, 4: 2, 8: 4}            # CUtensorMapDataType by bytes: unsigned integers, whose zero is everybody's
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}     # CUtensorMapSwizzle
 _LINES_OF_L2 = 2                             # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
@@ -29,7 +31,10 @@ _ALIGN = 64                                  # bytes, of what the driver writes
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Map:
-    """One tensor of a call: all but its address, which stands at `slot` of the call's values. `known`: its values by address."""
+    """One tensor of a call: all but its address, which stands at `slot` of the call's values.
+
+    known   its values by address; `near`: some of them, for `launch.ll`, if it asks: how many, and each behind its address
+    """
 
     device: Device
     boxes: Boxes
@@ -38,6 +43,7 @@ class Map:
     strides: tuple[int, ...]
     slot: int
     known: dict[int, bytes] = field(default_factory=dict, repr=False)
+    near: list[Near] = field(default_factory=list, repr=False)
 
     def at(self, address: int) -> bytes:
         """The values for the tensor at this address: zeros where it does not lie as the engine needs it."""
@@ -47,7 +53,35 @@ class Map:
                 self.known.clear()
             v = view_of(self.boxes, self.element, address, self.shape, self.strides)
             found = self.known[address] = _encoded(self.device, v) if v else _NOTHING
+        for near in self.near:
+            near.put(address, found)
         return found
+
+    def nearby(self) -> int:
+        """The address of `near`, which stays where it is."""
+        if not self.near:
+            self.near.append(Near())
+            for address, values in self.known.items():
+                self.near[0].put(address, values)
+        return ctypes.addressof(self.near[0].memory)
+
+
+class Near:
+    """The last few addresses and their values, in memory. It is read and written with the interpreter's lock held."""
+
+    def __init__(self) -> None:
+        self.memory = ctypes.create_string_buffer(8 + _NEAR * _ENTRY.size)
+        self.addresses: list[int] = []
+        self.next = 0
+
+    def put(self, address: int, values: bytes) -> None:
+        """Let `address` be found, perhaps instead of another one."""
+        if address in self.addresses:
+            return
+        _ENTRY.pack_into(self.memory, 8 + _ENTRY.size * self.next, address, values)
+        self.addresses[self.next:self.next + 1] = [address]
+        self.next = (self.next + 1) % _NEAR
+        struct.pack_into("<q", self.memory, 0, len(self.addresses))
 
 
 def _encoded(device: Device, v: View) -> bytes:

@@ -1,9 +1,11 @@
 """The launches of one call as a table in memory, which machine code (`launch.ll`) carries out in one go.
 
-    %table            how many, the driver's calls, the context
-    a record each     function, grid, block, shared memory, where its arguments are listed
-    a list each       the addresses of the arguments, then 0
-    values            8 bytes each: first those that differ from call to call, then those that the look of the call fixes
+    %table            how many, the driver's calls, the context, the most arguments of a launch
+    a record each     function, grid, block, shared memory, how many arguments, where their slots are listed
+    a list each       the slots
+
+A table is the same in all calls of a look. Values stand in a row, 8 bytes a slot: first those that differ from call to call, then
+those that the look of the call fixes.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from polyop.ir.module import Module, Signature
 from polyop.runtime import cache, cpu, native
 from polyop.runtime.gpu.driver import Device, Driver, context, driver
 
-_HEAD, _RECORD = 40, 32  # bytes
+_HEAD, _RECORD = 48, 32  # bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,18 +45,32 @@ class Start:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Table:
-    """A table, and where in it the open values stand: `put` is for `struct.Struct.pack_into(memory, at, ...)`."""
+    """A table; `count`: how many values of a row are open, and `fixed`: those behind them."""
 
     memory: Any
     address: int
-    at: int
+    count: int
+    fixed: bytes
+
+    def row(self) -> Row:
+        """A row for one call at a time, whose open values are 0."""
+        memory = ctypes.create_string_buffer(bytes(8 * self.count) + self.fixed, max(8, 8 * self.count + len(self.fixed)))
+        return Row(memory, ctypes.addressof(memory))
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class Row:
+    """The values of a call's launches: `memory` is for `struct.Struct.pack_into`."""
+
+    memory: Any
+    address: int
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Given:
-    """A table with a program that fills it in (`launch.ll`), and room for what a call gives: `put` to `memory`, at `FRONT`."""
+    """A row with a program that fills it in (`launch.ll`), and room for what a call gives: `put` to `memory`, at `FRONT`."""
 
-    table: Table
+    row: Row
     memory: Any
     address: int
 
@@ -63,12 +79,12 @@ FRONT = 24  # bytes before the values given
 LONG = -1   # what a caller returns where the program finds that the table is none for these values
 
 
-def given(table: Table, program: bytes, count: int) -> Given:
-    """Room for `count` values, which `program` puts into `table`. Whoever has it keeps `program`, too."""
+def given(table: Table, row: Row, program: bytes, count: int) -> Given:
+    """Room for `count` values, which `program` puts into `row`. Whoever has it keeps `table` and `program`, too."""
     memory = ctypes.create_string_buffer(FRONT + 8 * count)
     words = ctypes.cast(ctypes.c_char_p(program), ctypes.c_void_p).value or 0
-    struct.pack_into("<QQQ", memory, 0, words, table.address, ctypes.addressof(table.memory) + table.at)
-    return Given(table, memory, ctypes.addressof(memory))
+    struct.pack_into("<QQQ", memory, 0, words, table.address, row.address)
+    return Given(row, memory, ctypes.addressof(memory))
 
 
 def program(checks: Sequence[tuple[int, int]], pairs: Sequence[tuple[int, int, int, int, int, int]],
@@ -78,26 +94,34 @@ def program(checks: Sequence[tuple[int, int]], pairs: Sequence[tuple[int, int, i
     return struct.pack(f"<{len(words)}q", *words)
 
 
+@dataclass(frozen=True, eq=False, slots=True)
+class Code:
+    """`launch.ll` in this process.
+
+    launch   (address of a table, of a row, stream) -> 0, or what failed, for `refused`; other threads run Python meanwhile
+    run      (address of what is Given, stream) -> 0, LONG, or what failed; others run Python meanwhile, since a launch waits
+             where the queue is full
+    follow   the address of what the native front of calls jumps to
+    loaded   what all of this is in
+    """
+
+    launch: Any
+    run: Any
+    follow: int
+    loaded: cpu.Loaded
+
+
 @lru_cache(maxsize=1)
-def _code() -> tuple[Any, Any, cpu.Loaded]:
-    """`launch.ll` in this process; other threads run Python meanwhile, since a launch waits where the queue is full."""
+def code() -> Code:
+    """The code, loaded once."""
     text = Path(__file__).with_name("launch.ll").read_text(encoding="utf-8")
     module = Module("polyop_launch", "x86:host", text, Signature("polyop_launch", (), (), (), ()))
     key = cache.key("launch", cpu.VERSION, text, str(cpu.host()))
-    names = "polyop_launch", "polyop_run"
+    launch, run, follow = names = "polyop_launch", "polyop_run", "polyop_follow"
     made = cpu.link(cache.remember_code(key, lambda: cpu.assemble(module, cpu.host()).code), names).keep()
-    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p)
-    return prototype(made.addresses[names[0]]), native.function(names[1], made.addresses[names[1]], native.FAST), made
-
-
-def launcher() -> Any:
-    """A function of a table's address and a stream: 0, or what failed, for `refused`."""
-    return _code()[0]
-
-
-def caller() -> Any:
-    """A function of the address of what is Given and a stream: 0, LONG, or what failed, for `refused`."""
-    return _code()[1]
+    prototype = ctypes.CFUNCTYPE(ctypes.c_int64, *(ctypes.c_void_p,) * 3)
+    at = made.addresses
+    return Code(prototype(at[launch]), native.function(run, at[run], native.FAST), at[follow], made)
 
 
 def refused(device: Device, starts: Sequence[Start], code: int) -> InternalError:
@@ -117,20 +141,17 @@ def table(device: Device, starts: Sequence[Start], count: int) -> Table:
             if isinstance(v, bytes):
                 fixed.setdefault(v, count + len(fixed))
     lists = _HEAD + _RECORD * len(starts)
-    values = lists + 8 * sum(len(s.values) + 1 for s in starts)
-    memory = ctypes.create_string_buffer(values + 8 * (count + len(fixed)) + 8)
-    address = ctypes.addressof(memory)
-    struct.pack_into("<qQQQQ", memory, 0, len(starts), *_calls(d), context(d, device))
+    memory = ctypes.create_string_buffer(lists + 8 * sum(len(s.values) for s in starts) + 8)
+    address, most = ctypes.addressof(memory), max((len(s.values) for s in starts), default=0)
+    struct.pack_into("<qQQQQq", memory, 0, len(starts), *_calls(d), context(d, device), most)
     at = lists
     for k, s in enumerate(starts):
-        record = (s.function, s.blocks, s.threads, s.shared, 0, address + at)
+        record = (s.function, s.blocks, s.threads, s.shared, len(s.values), address + at)
         struct.pack_into("<QIIIIQ", memory, _HEAD + _RECORD * k, *record)
-        places = [v[1] if isinstance(v, tuple) else fixed[v] for v in s.values]
-        struct.pack_into(f"<{len(places) + 1}Q", memory, at, *(address + values + 8 * p for p in places), 0)
-        at += 8 * (len(places) + 1)
-    for v, p in fixed.items():
-        struct.pack_into("8s", memory, values + 8 * p, v)
-    return Table(memory, address, values)
+        slots = [v[1] if isinstance(v, tuple) else fixed[v] for v in s.values]
+        struct.pack_into(f"<{len(slots)}Q", memory, at, *slots)
+        at += 8 * len(slots)
+    return Table(memory, address, count, b"".join(fixed))
 
 
 def _calls(d: Driver) -> list[int]:
