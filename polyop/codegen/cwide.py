@@ -15,7 +15,7 @@ all threads answer alike. Accesses in steps that leave nothing out together, X[2
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from polyop.codegen import cturned
 from polyop.codegen.cexpr import expression
@@ -53,8 +53,41 @@ def moved(n: For, scope: Scope) -> tuple[tuple[Run, ...], tuple[Run, ...]] | Non
     return wide, outs
 
 
-def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
-    """The lines of the loop `n` over rows, `plain` being those of each row alone; None, if no neighbours are read or written."""
+@dataclass(frozen=True, slots=True)
+class Moves:
+    """The lines of rows that are read and written at once.
+
+    tests    after which they are right; none: always
+    reads, writes
+             for each run of neighbours: where it lies, the registers (type, name, elements, at which multiples of bytes they begin)
+             and what moves it
+    work     what is done in registers
+    """
+
+    tests: list[str]
+    reads: list[tuple[list[str], tuple[str, str, int, int], list[str]]]
+    writes: list[tuple[list[str], tuple[str, str, int, int], list[str]]]
+    work: list[str]
+
+    def lines(self) -> list[str]:
+        """All of it, behind where things lie."""
+        arrays = [declared(a) for _, a, _ in self.writes]
+        taken = [x for _, a, moved in self.reads for x in (declared(a), *moved)]
+        return [*taken, *arrays, *self.work, *(x for _, _, moved in self.writes for x in moved)]
+
+    def places(self) -> list[str]:
+        """Where things lie."""
+        return [x for at, _, _ in (*self.reads, *self.writes) for x in at]
+
+
+def declared(a: tuple[str, str, int, int], rows: int = 0) -> str:
+    """Room for the registers of a run; `rows`: as many such rooms."""
+    type_, name, count, align = a
+    return f"alignas({align}) {type_} {name}{f'[{rows}]' if rows else ''}[{count}];"
+
+
+def moves(n: For, scope: Scope, printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> Moves | None:
+    """The loop `n` over rows at once; None, if no neighbours are read or written."""
     asked, n = _asked(n)
     found = moved(n, scope)
     if found is None or not n.extent or asked is None:
@@ -69,33 +102,41 @@ def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, .
     body = tuple(replace(s, expr=map_loads(s.expr, lambda x: taken.get(x, x)), target=given.get(s.target, s.target))
                  for s in stores)
     places = [(r, f"pop_p{k}", _place(r[0], n.index, scope)) for k, (r, _) in enumerate(both)]
-    lines = [f"const pop_i64 {p}_at = {at};" for r, p, at in places if _is_searched(r[0])]
-    lines += [f"{'const ' if k < len(wide) else ''}{STORED[r[0].dtype.name]}* const {p} = "
-              f"{scope.names[r[0].source]} + {f'{p}_at' if _is_searched(r[0]) else at};"
-              for k, (r, p, at) in enumerate(places) if not scope.buffers[r[0].source].swizzle]
+    parts = []
+    for k, ((r, c), (_, p, at)) in enumerate(zip(both, places, strict=True)):
+        type_, far = STORED[r[0].dtype.name], _is_searched(r[0])
+        where = [f"const pop_i64 {p}_at = {at};"] if far else []
+        if not scope.buffers[r[0].source].swizzle:
+            where += [f"{'const ' if k < len(wide) else ''}{type_}* const {p} = "
+                      f"{scope.names[r[0].source]} + {f'{p}_at' if far else at};"]
+        parts.append((where, (type_, c, n.extent * len(r), _bytes(r, n)), _moves(r, c, p, n, scope, back=k >= len(wide))))
     end = {n.index: affine(n.extent - 1)}
     tests = [condition(substitute(below(n, b), end), scope.names) for b in bounds(n.upper) if b != affine(n.end)]
     tests += [condition(x, scope.names) for x in asked]
     tests += [f"pop_is_inside({p}_at)" for r, p, _ in places if _is_searched(r[0])]
     tests += [f"pop_is_wide<{_bytes(r, n)}>({p})" for r, p, _ in places if not scope.whole and not _is_shared(r[0], scope)]
-    first, lines = lines, []
-    for k, ((r, c), (_, p, _)) in enumerate(zip(both, places, strict=True)):
-        lines.append(f"alignas({_bytes(r, n)}) {STORED[r[0].dtype.name]} {c}[{n.extent * len(r)}];")
-        lines += _moves(r, c, p, n, scope) if k < len(wide) else []
     i = scope.names[n.index]
-    lines += ["#pragma unroll", f"for (int {i} = 0; {i} < {n.extent}; ++{i}) {{"]
-    lines += [*("    " + x for x in printed(body, inner)), "}"]
-    for (r, c), (_, p, _) in zip(sides[1], places[len(wide):], strict=True):
-        lines += _moves(r, c, p, n, scope, back=True)
-    if not tests:
-        return ["{", *("    " + x for x in (*first, *lines)), "}"]
+    work = ["#pragma unroll", f"for (int {i} = 0; {i} < {n.extent}; ++{i}) {{", *("    " + x for x in printed(body, inner)), "}"]
+    return Moves(tests, parts[:len(wide)], parts[len(wide):], work)
+
+
+def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:
+    """The lines of the loop `n` over rows, `plain` being those of each row alone; None, if no neighbours are read or written."""
+    found = moves(n, scope, printed)
+    if found is None:
+        return None
+    if not found.tests:
+        return ["{", *("    " + x for x in (*found.places(), *found.lines())), "}"]
+    n = _asked(n)[1]
+    stores = [s for s in n.body if isinstance(s, Store)]
     registers = [x for s in stores for x in (s.target, *loads(s.expr)) if not _is_memory(x, scope)]
     chosen = any(n.index in names(p) for x in registers for p in x.index if isinstance(p, Affine))
     if not chosen and not any(x.source in scope.tiles.held for x in registers):
         plain = ["#pragma unroll 1" if x == "#pragma unroll" else x for x in plain]  # seldom run, so it had better be short
         plain = _in_order(cturned.order(n, stores, scope), scope.names[n.index], plain)
-    either = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "} else {", *("    " + x for x in plain), "}"]
-    return ["{", *("    " + x for x in (*first, *either)), "}"]
+    either = [f"if ({' && '.join(found.tests)}) {{", *("    " + x for x in found.lines()), "} else {",
+              *("    " + x for x in plain), "}"]
+    return ["{", *("    " + x for x in (*found.places(), *either)), "}"]
 
 
 def _in_order(order: str, i: str, plain: list[str]) -> list[str]:
