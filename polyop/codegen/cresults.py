@@ -7,13 +7,17 @@ together, and what lies along them is read together:
 
     for s < 4 by 2 { m = ..; n = ..; b[0] = c[s]; b[1] = c[s + 1]; pop_wide<2>(&C[m, n], b); }
 
+What is read of memory is asked for by halves of a turn, the next half before the results of this one are stored:
+
+    read(0);  for g < 128 by 16 { read(g + 8);  store(g);  if (g + 16 < 128) read(g + 16);  store(g + 8); }
+
 The four lanes that have a row of 8 columns write 32 bytes of it in f32, which is all that memory takes at once. Of 16-bit results
 it takes twice as many, which lie in the next tile: `cpairs.py`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import cache
 from math import gcd
@@ -32,6 +36,9 @@ from polyop.ir.loops import For, Kind, Node, Space, Store
 
 _FIRST, _NEXT = "pop_s", "pop_e"  # the first register of neighbours, and which of them
 _TURN = "pop_g"  # the first of the registers of a turn, see croll.py
+
+AHEAD = 16
+"""Results of a thread whose operands in memory are asked for together, before those in front of them are stored."""
 
 
 def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, also: tuple[Affine, ...] = ()) -> list[str]:
@@ -175,20 +182,67 @@ def _together(loops: tuple[For, ...], s: Store, h: Held, scope: Scope, printed: 
     if found is None:
         return None
     rows, inner = found
+    regs, step = h.fragment.regs, rows.extent or 1
+    of_rows = [r for x in loads(s.expr) if (r := scope.tiles.rows.get(x.source))]
+    each = _each(s, regs, step, of_rows, scope)
 
-    def one(body: tuple[Node, ...], mine: Scope) -> list[str]:
-        return [f"const int pop_r = {_FIRST} + {_NEXT};", *(x for n in body if isinstance(n, Store) for x in printed(n, mine))]
+    def of_register(first: str) -> Callable[[tuple[Node, ...], Scope], list[str]]:
+        return lambda body, mine: [f"const int pop_r = {first} + {_NEXT};",
+                                   *(x for n in body if isinstance(n, Store) for x in printed(n, mine))]
 
-    wide = cwide.run(rows, inner, [], one)
+    wide = cwide.moves(rows, inner, of_register(_FIRST))
     if wide is None:
         return None
-    regs = h.fragment.regs
-    of_rows = [r for x in loads(s.expr) if (r := scope.tiles.rows.get(x.source))]
-    each = _each(s, regs, rows.extent or 1, of_rows, scope)
+    tiles = _tiles(s, scope)
+    turn = each if each < regs else AHEAD
+    if wide.reads and not wide.tests and turn < regs and regs % turn == 0 and turn % (2 * step) == 0:
+        if each < regs:
+            return _ahead(wide, h, step, each, scope, [f"pop_turn<{regs // each}, {each}>({x});" for x in tiles])
+        by_turns = cwide.moves(rows, inner, of_register(f"{_TURN} + {_FIRST}"))
+        assert by_turns is not None
+        return _ahead(by_turns, h, step, turn, scope, [])
     place = _place(h, _FIRST if each == regs else f"{_TURN} + {_FIRST}", scope)
-    lines = ["#pragma unroll", f"for (int {_FIRST} = 0; {_FIRST} < {each}; {_FIRST} += {rows.extent}) {{",
-             *("    " + x for x in (*place, *wide)), "}"]
-    return croll.turns(lines, regs, each, _TURN, _tiles(s, scope))
+    lines = _through(0, each, step, [*place, *(cwide.run(rows, inner, [], of_register(_FIRST)) or [])])
+    return croll.turns(lines, regs, each, _TURN, tiles)
+
+
+def _ahead(wide: cwide.Moves, h: Held, step: int, each: int, scope: Scope, ends: list[str]) -> list[str]:
+    """The stores of all registers, `each` of them in a turn, by halves: before one of them what the next one reads is asked for.
+
+    Points of a tile are independent of each other, so none reads what another one writes. Compilers cannot know that, and let
+    each read wait for the stores before it. The halves have registers of their own, which compilers would not give to copies.
+
+    ends   what a turn that stays one in machine code does at last; none: the text is written out
+    """
+    regs, half = h.fragment.regs, each // 2
+
+    def reads(register: str, which: int) -> list[str]:
+        lines = _place(h, register, scope)
+        for where, (_, name, *_), moved in wide.reads:
+            lines += [*where, f"auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];", *moved]
+        return lines
+
+    def work(which: int) -> list[str]:
+        lines = _place(h, f"{_TURN} + {_FIRST}", scope)
+        lines += [f"const auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];" for _, (_, name, *_), _ in wide.reads]
+        for where, a, _ in wide.writes:
+            lines += [*where, cwide.declared(a)]
+        return [*lines, *wide.work, *(x for _, _, moved in wide.writes for x in moved)]
+
+    rooms = [cwide.declared((a[0], f"{a[1]}_{which}", *a[2:]), half // step) for _, a, _ in wide.reads for which in (0, 1)]
+    turn = [*_through(half, each, step, reads(f"{_TURN} + {_FIRST}", 1)), *_through(0, half, step, work(0)),
+            f"if ({_TURN} + {each} < {regs}) {{",
+            *("    " + x for x in _through(0, half, step, reads(f"{_TURN} + {each} + {_FIRST}", 0))), "}",
+            *_through(half, each, step, work(1)), *ends]
+    lines = [*rooms, *_through(0, half, step, reads(_FIRST, 0)), f"#pragma unroll{' 1' if ends else ''}",
+             f"for (int {_TURN} = 0; {_TURN} < {regs}; {_TURN} += {each}) {{", *("    " + x for x in turn), "}"]
+    return ["{", *("    " + x for x in lines), "}"]
+
+
+def _through(first: int, end: int, step: int, lines: list[str]) -> list[str]:
+    """`lines` for the registers from `first` on, `step` at a time."""
+    loop = f"for (int {_FIRST} = {first}; {_FIRST} < {end}; {_FIRST} += {step}) {{"
+    return ["#pragma unroll", loop, *("    " + x for x in lines), "}"]
 
 
 def _tiles(s: Store, scope: Scope) -> list[str]:

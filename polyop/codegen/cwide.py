@@ -59,8 +59,8 @@ class Moves:
 
     tests    after which they are right; none: always
     reads, writes
-             for each run of neighbours: where it lies, the registers (type, name, elements, at which multiples of bytes they begin)
-             and what moves it
+             for each run of neighbours: where it lies, the registers (type, name, how many, at which multiples of bytes
+             they begin) and what moves it
     work     what is done in registers
     """
 

@@ -122,3 +122,49 @@ def test_a_lane_that_takes_the_wrong_half_of_its_neighbour_shows() -> None:
         emulated.run(wrong, {"M": 64, "N": 64, "K": 20}, {}, arrays, order="backward")
         want = np.maximum(arrays["A"].astype(np.float32) @ arrays["B"].astype(np.float32), 0)
         assert not np.array_equal(arrays["C"].astype(np.float32), want)
+
+
+EPILOGUES = {  # text, and what it is of the product, U and b
+    "functions, rolled up": ("C[m, n] = f32(silu(t[m, n]) * U[m, n] + b[n])", lambda t, u, b: t / (1 + np.exp(-t)) * u + b),
+    "sums, written out": ("C[m, n] = t[m, n] * U[m, n] + b[n]", lambda t, u, b: t * u + b),
+}
+
+
+@pytest.mark.parametrize(("where", "tile"), [("cuda:sm_90a", (128, 256)), ("cuda:sm_90a", (64, 64)), ("hip:gfx942", (64, 64))])
+@pytest.mark.parametrize("name", EPILOGUES)
+def test_operands_of_a_turn_are_asked_for_before_the_results_in_front_of_them_are_stored(name: str, where: str,
+                                                                                         tile: tuple[int, int]) -> None:
+    text, of = EPILOGUES[name]
+    operator = polyop.op("op after(A: bf16[M, K], B: bf16[K, N], U: f32[M, N], b: f32[N]) -> (C: f32[M, N]) { "
+                         f"t[m, n] += f32(A[m, k]) * f32(B[k, n]); {text} }}")
+    op = operator._op(operator.choice())
+    module = compile_op(op, contiguous(op), target(where), Options(tile=tile)).module
+    assert module is not None
+    if where == "cuda:sm_90a":
+        part = module.text.split("pop_wgmma_hold")[-1].split("} else {")[0]
+        asked, stored = (part.index(x) for x in ("pop_a0_1[", "pop_wide<2>(pop_p2, pop_b)"))
+        assert asked < stored < part.index("pop_a0_0[", stored) and ("pop_turn<" in part) == ("rolled" in name)
+    for k, (m, n) in enumerate(((128, 256), (130, 260), (64, 64), (66, 62))):
+        g = np.random.default_rng(k)
+        a, b = (g.integers(-2, 3, s).astype(DTYPES["bf16"].numpy) for s in ((m, 8), (8, n)))
+        u, bias = g.integers(-9, 9, (m, n)).astype(np.float32), g.integers(-9, 9, n).astype(np.float32)
+        arrays = {"A": a, "B": b, "U": u, "b": bias, "C": np.full((m, n), np.nan, np.float32)}
+        report = emulated.run(module, {"M": m, "N": n, "K": 8}, {}, arrays, order=emulated.ORDERS[k % 3])
+        assert str(report) == "no fault found", (m, n)
+        want = of(a.astype(np.float64) @ b.astype(np.float64), u, bias)
+        np.testing.assert_allclose(arrays["C"], want, rtol=1e-5, atol=1e-5)
+
+
+def test_what_is_read_where_it_is_written_is_read_once_though_it_is_asked_for_ahead() -> None:
+    operator = polyop.op("op onto(A: bf16[M, K], B: bf16[K, N], inout C: f32[M, N]) { t[m, n] += f32(A[m, k]) * f32(B[k, n]); "
+                         "C[m, n] = C[m, n] * 2 + t[m, n] }")
+    op, g = operator._op(operator.choice()), np.random.default_rng(5)
+    module = compile_op(op, contiguous(op), target("cuda:sm_90a"), Options(tile=(128, 256))).module
+    assert module is not None and "pop_a0_1[" in module.text
+    a, b = (g.integers(-2, 3, s).astype(DTYPES["bf16"].numpy) for s in ((130, 8), (8, 260)))
+    arrays = {"A": a, "B": b, "C": g.integers(-9, 9, (130, 260)).astype(np.float32)}
+    (result,) = (t.name for t in op.outputs)
+    arrays |= {t.name: arrays["C"].copy() for t in op.tensors if t.role != "temp" and t.name not in arrays}
+    want = a.astype(np.float32) @ b.astype(np.float32) + 2 * arrays["C"]
+    assert str(emulated.run(module, {"M": 130, "N": 260, "K": 8}, {}, arrays, order="backward")) == "no fault found"
+    np.testing.assert_array_equal(arrays[result], want)
