@@ -119,16 +119,46 @@ def lines(p: Pairs, scope: Scope, printed: Printed) -> list[str]:
         stores = (n for n in body if isinstance(n, Store))
         return [f"const int pop_r = {base}{_FIRST} + {_NEXT};", *(x for n in stores for x in printed(n, known))]
 
+    wide = cwide.moves(rows, inner, one)
+    is_ahead = wide is not None and bool(wide.reads) and not wide.tests and p.count > 2
     plain = ["#pragma unroll", f"for (int {_NEXT} = 0; {_NEXT} < 2; ++{_NEXT}) {{",
              *("    " + x for x in one((new,), inner)), "}"]
-    taken = [*_place(p, f"{_TILE} + {_HALF}", "2 * ((int)pop_lane() % 4)", scope), *(cwide.run(rows, inner, [], one) or plain)]
+    taken = _here(p, f"{_TILE} + {_HALF}", scope)
+    if wide is not None and is_ahead:
+        now = f"[{_TILE} / 2 % 2][{_FIRST} + {_HALF}]"
+        taken += [*(f"const auto& {a[1]} = {a[1]}_ahead{now};" for _, a, _ in wide.reads), *wide.work]
+    else:
+        taken += cwide.run(rows, inner, [], one) or plain
     given = [*_place(p, f"{_TILE} + (int)pop_lane() % 2", "(int)pop_lane() % 4 / 2 * 4", scope),
              f"pop_wide<{TOGETHER}>(&{element(s.target, {}, scope)}, {_OUT});"]
-    turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", "#pragma unroll",
-            f"for (int {_HALF} = 0; {_HALF} < 2; ++{_HALF}) {{", *("    " + x for x in taken), "}",
+    turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", *_counted(_HALF, 2, 1, taken),
             f"pop_pairs({_OUT});", "{", *("    " + x for x in given), "}"]
-    return ["#pragma unroll", f"for (int {_TILE} = 0; {_TILE} < {p.count}; {_TILE} += 2) {{", "    #pragma unroll",
-            f"    for (int {_FIRST} = 0; {_FIRST} < 4; {_FIRST} += 2) {{", *("        " + x for x in turn), "    }", "}"]
+    body = _counted(_FIRST, 4, 2, turn)
+    if wide is None or not is_ahead:
+        return _counted(_TILE, p.count, 2, body)
+    rooms = [cwide.declared((a[0], f"{a[1]}_ahead[2]", *a[2:]), 4) for _, a, _ in wide.reads]
+    later = [f"if ({_TILE} + 2 < {p.count}) {{", *("    " + x for x in _reads(p, wide, f"{_TILE} + 2", scope)), "}"]
+    lines = [*rooms, *_reads(p, wide, "0", scope), *_counted(_TILE, p.count, 2, [*later, *body])]
+    return ["{", *("    " + x for x in lines), "}"]
+
+
+def _reads(p: Pairs, wide: cwide.Moves, tile: str, scope: Scope) -> list[str]:
+    """What is read of memory for the two tiles from `tile` on, before the stores of those in front of them: see `cresults.py`."""
+    lines = _here(p, f"{tile} + {_HALF}", scope)
+    for where, (_, name, *_), moved in wide.reads:
+        lines += [*where, f"auto& {name} = {name}_ahead[({tile}) / 2 % 2][{_FIRST} + {_HALF}];", *moved]
+    return _counted(_FIRST, 4, 2, _counted(_HALF, 2, 1, lines))
+
+
+def _counted(i: str, end: int, step: int, lines: list[str]) -> list[str]:
+    """`lines` for each of these, written out."""
+    return ["#pragma unroll", f"for (int {i} = 0; {i} < {end}; {f'++{i}' if step == 1 else f'{i} += {step}'}) {{",
+            *("    " + x for x in lines), "}"]
+
+
+def _here(p: Pairs, tile: str, scope: Scope) -> list[str]:
+    """Where in a tile the neighbours lie that a lane holds."""
+    return _place(p, tile, "2 * ((int)pop_lane() % 4)", scope)
 
 
 def _place(p: Pairs, tile: str, beside: str, scope: Scope) -> list[str]:
