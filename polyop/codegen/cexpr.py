@@ -18,7 +18,7 @@ from polyop.codegen.cplace import NARROW, STORED, computed, element, offset, val
 from polyop.codegen.cscope import Scope
 from polyop.ir.dtypes import F32, I32, DType
 from polyop.ir.errors import assert_never
-from polyop.ir.expr import Apply, Const, Expr, Load, Number, Scalar, Test, children
+from polyop.ir.expr import Apply, Const, Expr, Load, Number, Scalar, Test, children, rebuild
 from polyop.ir.op import Monoid
 
 INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "lt": ("<", 10), "le": ("<=", 10),
@@ -26,7 +26,7 @@ INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13),
 """Functions that are C operators for floats (and bools), with C's precedence; comparisons are for every type."""
 
 NEAR = ("gelu", "silu", "sigmoid")
-"""Functions of floats that have a shorter one, `pop_near_*`, for what is rounded to 16 bits at once."""
+"""Functions of floats that have a shorter one, `pop_near_*`, for what is rounded to 16 bits at once, or times something."""
 
 
 def literal(value: float | int | bool, t: DType) -> str:
@@ -89,7 +89,27 @@ def expression(e: Expr, scope: Scope) -> Text:
             case Apply():
                 return apply(x, args)
         assert_never(x)
-    return fold(e, one)
+    return fold(nearly(e), one)
+
+
+def nearly(e: Expr) -> Expr:
+    """`e` with the shorter of two functions where 16 bits are all that is left: of one factor, as each brings its own error."""
+    new = rebuild(e, nearly)
+    match new:
+        case Apply(fn="cast", args=(Apply(fn="mul", args=(a, b), dtype=of),), dtype=t) if t in NARROW and of == F32:
+            first = _near(a)
+            pair = (first, b) if first is not a else (a, _near(b))
+            return Apply("cast", (Apply("mul", pair, of),), t)
+        case Apply(fn="cast", args=(x,), dtype=t) if t in NARROW:
+            return Apply("cast", (_near(x),), t)
+    return new
+
+
+def _near(e: Expr) -> Expr:
+    match e:
+        case Apply(fn=fn, dtype=t) if fn in NEAR and t == F32:
+            return Apply(f"near_{fn}", e.args, t)
+    return e
 
 
 def read(load: Load, args: Sequence[Text], scope: Scope) -> Text:
@@ -137,9 +157,7 @@ def apply(e: Apply, args: Sequence[Text]) -> Text:
                    for a, x in zip(args[1:], e.args[1:], strict=True))
         return Text(f"{args[0].at(CHOICE + 1)} ? {yes} : {no}", CHOICE)
     if e.fn == "cast":
-        shorter = t in NARROW and of == F32 and isinstance(e.args[0], Apply) and e.args[0].fn in NEAR
-        x = Text(args[0].c.replace("pop_", "pop_near_", 1)) if shorter else args[0]  # the function's name comes first
-        return x if of == t else converted(x, value_type(of), t)
+        return args[0] if of == t else converted(args[0], value_type(of), t)
     if e.fn in INFIX and (of.is_float or of.kind == "bool" or e.fn not in ("add", "sub", "mul", "div")):
         sign, level = INFIX[e.fn]
         if e.fn == "or":  # `a && b || c` is a warning

@@ -10,7 +10,9 @@ import numpy as np
 import pytest
 from gpu_functions import DTYPES, all_functions, casts, functions
 
+import polyop
 from polyop.codegen import cexpr, cuda
+from polyop.compiler import compile_op
 from polyop.ir import scalars
 from polyop.ir.dtypes import BF16, F16, F32, F64, DType
 from polyop.ir.dtypes import DTYPES as BY_NAME
@@ -18,6 +20,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.runtime import cxx, emulated
+from polyop.runtime.layout import contiguous
 
 try:
     cxx.compiler()
@@ -119,6 +122,30 @@ def test_functions_of_16_bits_are_right_to_little_more_than_half_a_place(t: DTyp
         assert (np.abs(y - want)[~plain & np.isfinite(want) & (np.abs(want) < 1)] <= 2.0**-119).all()
         assert np.isnan(y[np.isnan(wide)]).all() and not np.isnan(y[np.isfinite(wide)]).any(), n
         assert y[wide == np.inf] == want[wide == np.inf], n
+
+
+@pytest.mark.parametrize("t", [F16, BF16], ids=str)
+@pytest.mark.parametrize("name", cexpr.NEAR)
+def test_one_factor_of_what_is_rounded_to_16_bits_is_of_the_shorter_kind(name: str, t: DType) -> None:
+    """Of f32, at all values that have 16 bits; products of two functions have one that is short."""
+    op = polyop.op(f"op f(X: f32[N], U: f32[N]) -> (Y: {t}[N], Z: {t}[N]) {{ "
+                   f"Y[i] = {t}(U[i] * {name}(X[i])); Z[i] = {t}({name}(X[i]) * {name}(U[i])) }}")
+    made = op._op(op.choice())
+    module = compile_op(made, contiguous(made), target("cuda:sm_80"), Options()).module
+    assert module is not None and module.text.count(f"pop_near_{name}(") == 2 * module.text.count(f"pop_{name}(") > 0
+    x = np.arange(1 << 16, dtype=np.uint16).view(t.numpy).astype(np.float32)
+    x = x[np.isfinite(x)]
+    u = np.random.default_rng(3).permutation(np.float32([-2, -1.25, 0.1, 0.7, 3]).repeat(len(x) // 5 + 1))[:len(x)]
+    arrays = {"X": x, "U": u, **{n: np.zeros(len(x), t.numpy) for n in "YZ"}}
+    assert str(emulated.run(module, {"N": len(x)}, {}, arrays)) == "no fault found"
+    f = ON_NUMPY[name]
+    for n, want in (("Y", f(x.astype(np.float64)) * u), ("Z", f(x.astype(np.float64)) * f(u.astype(np.float64)))):
+        with np.errstate(divide="ignore"):
+            digits = np.floor(np.log2(np.abs(want))) - (10 if t == F16 else 7)
+        place = np.fmax(2.0**digits, 2.0 ** (-24 if t == F16 else -133))
+        plain = (np.abs(want) >= 2.0**-117) & (np.abs(want) <= float(ml_dtypes.finfo(t.numpy).max))
+        off = np.abs(arrays[n].astype(np.float64) - want) / place
+        assert np.max(off[plain], initial=0) <= 0.57 and plain.sum() > len(x) // 4, n
 
 
 def far_off(t: DType, arrays: dict[str, np.ndarray], allowed: dict[str, int]) -> list[object]:
