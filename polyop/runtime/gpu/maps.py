@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from polyop.ir.module import Boxes
 from polyop.runtime.boxes import WORDS, View, view_of
@@ -19,10 +20,9 @@ FORMAT = f"{8 * MAP}s"
 FORMATTED = struct.Struct(FORMAT)
 
 _NOTHING = bytes(8 * MAP)
-_ENTRY = struct.Struct(f"<Q{FORMAT}")
 
 _KNOWN = 256  # addresses that are remembered
-_NEAR = 16    # of them, at most, stand where machine code looks for them
+_NEAR = 16    # of them machine code has room for at first
 _TYPES = {1: 0, 2: 1, 4: 2, 8: 4}            # CUtensorMapDataType by bytes: unsigned integers, whose zero is everybody's
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}     # CUtensorMapSwizzle
 _LINES_OF_L2 = 2                             # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
@@ -33,7 +33,7 @@ _ALIGN = 64                                  # bytes, of what the driver writes
 class Map:
     """One tensor of a call: all but its address, which stands at `slot` of the call's values.
 
-    known   its values by address; `near`: some of them, for `launch.ll`, if it asks: how many, and each behind its address
+    known   its values by address; `near`: the same for `launch.ll`, if it asks
     """
 
     device: Device
@@ -51,10 +51,12 @@ class Map:
         if found is None:
             if len(self.known) >= _KNOWN:
                 self.known.clear()
+                for near in self.near:
+                    near.head[0] = 0
             v = view_of(self.boxes, self.element, address, self.shape, self.strides)
             found = self.known[address] = _encoded(self.device, v) if v else _NOTHING
-        for near in self.near:
-            near.put(address, found)
+            for near in self.near:
+                near.put(address, found)
         return found
 
     def nearby(self) -> int:
@@ -63,25 +65,32 @@ class Map:
             self.near.append(Near())
             for address, values in self.known.items():
                 self.near[0].put(address, values)
-        return ctypes.addressof(self.near[0].memory)
+        return ctypes.addressof(self.near[0].head)
 
 
 class Near:
-    """The last few addresses and their values, in memory. It is read and written with the interpreter's lock held."""
+    """Addresses, and the values of each, in memory: `head` says how many, and where both stand.
+
+    It is read and written with the interpreter's lock held, so room that grows is new memory.
+    """
 
     def __init__(self) -> None:
-        self.memory = ctypes.create_string_buffer(8 + _NEAR * _ENTRY.size)
-        self.addresses: list[int] = []
-        self.next = 0
+        self.head = (ctypes.c_uint64 * 3)()
+        self.room = 0
+        self.addresses: Any = b""
+        self.values: Any = b""
 
     def put(self, address: int, values: bytes) -> None:
-        """Let `address` be found, perhaps instead of another one."""
-        if address in self.addresses:
-            return
-        _ENTRY.pack_into(self.memory, 8 + _ENTRY.size * self.next, address, values)
-        self.addresses[self.next:self.next + 1] = [address]
-        self.next = (self.next + 1) % _NEAR
-        struct.pack_into("<q", self.memory, 0, len(self.addresses))
+        """One more, of an address that is not there."""
+        count = self.head[0]
+        if count == self.room:
+            self.room = max(_NEAR, 2 * self.room)
+            self.addresses = ctypes.create_string_buffer(bytes(self.addresses)[:8 * count], 8 * self.room)
+            self.values = ctypes.create_string_buffer(bytes(self.values)[:FORMATTED.size * count], FORMATTED.size * self.room)
+            self.head[1], self.head[2] = ctypes.addressof(self.addresses), ctypes.addressof(self.values)
+        struct.pack_into("<Q", self.addresses, 8 * count, address)
+        FORMATTED.pack_into(self.values, FORMATTED.size * count, values)
+        self.head[0] = count + 1
 
 
 def _encoded(device: Device, v: View) -> bytes:
