@@ -215,7 +215,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     deep = plan.options.deep and chunk and is_usual and not outer and set(c.having(CONTRACTED)) == set(x.long)
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()
     # where threads take some rows each, none of these is the first for all of them; nor where a diagonal leaves out whole tiles
-    fuse = fusible and not behind and not (common and len(c.having(ROW)) > 1) and not is_triangular(c)
+    fuse = fusible and not behind and not (common and not as_it_goes) and not is_triangular(c)
     found = replace(plain, kc=chunk, pack_left=pack_left, pack_right=True, fuse_pack=fuse, rows_outside=threads and not common,
                     rows_behind=behind, beside=tile.beside, fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
     beyond = () if threads else tuple(i for i in c.having(COLUMN) if i != c.lane)

@@ -3,7 +3,8 @@
     batch.. m_c k_c ( pack_left  n_c ( pack_right  row.. m_r n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) ) )
     batch.. y_c m_c k.. k_c ( pack_left  y n_c ( .. ) )         along several long k, y the last of other columns
     batch.. n_c k_c ( pack_right  row.. m_c ( m_r .. ) )        for several threads, if there are blocks n_c; else inside m_c
-    m_c k_c ( pack_left!  n_c! ( pack_right  row..! m_r .. ) )  for several threads, which share what has a `!`, without batches
+    m_c k_c ( pack_left!  n_c! ( pack_right  row..! m_r! .. ) ) for several threads, which share what has a `!`, without batches;
+                                                                m_r only where pack_right is not fused
     batch.. n_c k_c ( n_r n_v ( init fill  contracted.. k_p(update)  spill finish ) )                         without rows
 
 with every compute statement in its own m_p loop; a fused pack_right stands just before the update, where m_r is 0.
@@ -74,7 +75,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     around = (*t.loops(batch), *t.beyond, *(c for c in m_c if c not in t.given))
     if s.row and (s.pack_left or not t.plan.splits(u)):  # a block of the left operand is for all columns
         tree = bands((*around, *chunk), *tree_left, *bands(block, *tree_right, micro))
-        around = (*block, *t.loops(other_m)) if shares_left(t) else around
+        around = (*block, *t.loops(other_m), *(() if fused else m_r)) if shares_left(t) else around
     else:
         own = t.loops(t.others(BATCH))
         rows = around[len(own):]
