@@ -11,6 +11,7 @@ from polyop.ir.module import HostStep, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options
 from polyop.ir.target import Target
+from polyop.rewrite.added import added_behind
 from polyop.rewrite.batchfirst import find_sides, with_batches_first
 from polyop.rewrite.batchfirst import pays as pays_in_batches
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
@@ -93,9 +94,10 @@ class Known:
         self.has_filters = False  # whether the sizes of a call say how its sums over windows are computed
         self.keeps_sums = False  # whether they are those of the text, whatever is asked for
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
-        self._given = self._joined = _Text(op, find_taps(op))
-        together = joined(op)
-        if together is not op:
+        behind = added_behind(op)
+        self._given = self._joined = _Text(behind, find_taps(behind))
+        together = joined(behind)
+        if together is not behind:
             self._joined = _Text(together, find_taps(together))
         self._batched, self._sides = self._joined, find_sides(together)
         if self._sides:
@@ -121,22 +123,21 @@ class Known:
         if on_cpu and not strict and self._sides and pays_in_batches(self._sides, bound.sizes):
             text = self._batched
         if filters and special and not self.keeps_sums:
-            text = self._with_filters(text, bound.sizes, *filters)
+            text = self._with_filters(bound.sizes, *filters) or text
         taps = tuple(t for t in text.taps if pays(t, bound.sizes, strict))
         _, found = self._windows(text, taps)
         ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()
         op, groups = self._grouped(text, taps, ones, bound)
         return self._merged.get((text, taps, ones, groups), lambda: Merged(op, groups, text.filtered))
 
-    def _with_filters(self, text: _Text, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...],
-                      count: int) -> _Text:
-        """`text` with some sums over windows computed with fewer multiplications."""
+    def _with_filters(self, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...], count: int) -> _Text | None:
+        """The text with some sums over windows computed with fewer multiplications; None if that does not pay."""
         from polyop.filtering import Filters  # few calls ask for it
 
-        filters = self._filters.get(text, lambda: Filters(text.op))
+        filters = self._filters.get(None, lambda: Filters(joined(self.op)))
         self.has_filters = self.has_filters or bool(filters.found)
         made = filters.made(sizes, target, frozen, count)
-        return self._filtered.get(made, lambda: _Text(made.op, (), made)) if made else text
+        return self._filtered.get(made, lambda: _Text(made.op, (), made)) if made else None
 
     def _windows(self, text: _Text, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
         """The Op with sums over `taps`, and the sizes of its windows."""

@@ -32,6 +32,7 @@ from polyop.known import (
     strides_of,
     that_reaches,
 )
+from polyop.rewrite.added import added_behind
 from polyop.rewrite.batchfirst import with_batches_first
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.joined import joined
@@ -381,13 +382,14 @@ class Operator:
         t = cpu.resolve(target or self.target)
         options = self.options if options is None else options_of(options)
         op = self._op(self.choice(dtypes, consts, rank))
+        said, op = op, added_behind(op)
         op = with_batches_first(joined(op)) if t.family == "x86" and options.numerics != "strict" else op
         same: tuple[Proof, ...] = ()
         calls: dict[str, int] = {}
         if sizes is not None and sizes.keys() >= {*op.sizes} and t.family == "x86" and options.numerics == "winograd":
             from polyop.filtering import Filters
 
-            filtered = Filters(op).made(sizes, t, options.frozen)
+            filtered = Filters(joined(said)).made(sizes, t, options.frozen)
             if filtered and filtered.proof.holds:
                 op, same, calls = filtered.op, (filtered.proof,), dict(sizes)
         merged: Mapping[str, tuple[str, ...]] = {}

@@ -1,0 +1,62 @@
+"""What is added to each element of a sum once, as a step behind the sum.
+
+    Y[m, n] += X[m, k] * W[k, n];  Y[m, n] += b[n]     becomes     s[m, n] += X[m, k] * W[k, n];  Y[m, n] = s[m, n] + b[n]
+
+The same values are added in the same order. A step that only takes a sum on is done while its tile is in registers; one that adds
+to Y is a second loop over it in memory, as each of its terms might be one of many.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from polyop.ir.expr import Apply, loads
+from polyop.ir.op import Op, Step, Tensor
+from polyop.rewrite.folds import is_box, plain_indices
+from polyop.rewrite.names import all_names, fresh
+
+
+def added_behind(op: Op) -> Op:
+    """`op` with a temporary for each sum to whose elements something is added last, and once."""
+    found = next((n for n in dict.fromkeys(s.target.source for s in op.steps) if _is_added_to(op, n)), None)
+    if found is None:
+        return op
+    *terms, last = op.steps_of(found)
+    whole = op.tensor(found)
+    t = Tensor(fresh(f"{found}_terms", all_names(op)), whole.dtype, whole.shape, "temp")
+    assert last.reduce is not None and last.reduce.fn is not None
+    end = replace(last, reduce=None, expr=Apply(last.reduce.fn, (replace(last.target, source=t.name), last.expr), whole.dtype))
+
+    def instead(s: Step) -> Step:
+        if s is last:
+            return end
+        return replace(s, target=replace(s.target, source=t.name)) if any(s is x for x in terms) else s
+
+    return added_behind(replace(op, tensors=(*op.tensors, t), steps=tuple(map(instead, op.steps))))
+
+
+def _is_added_to(op: Op, name: str) -> bool:
+    """Whether the last step that writes `name` adds to each of its elements once, and those before add up terms, and no others.
+
+    Not in a recurrence, whose turns need all of what they read to be one tensor.
+    """
+    *before, last = op.steps_of(name)
+    if not before or last.reduce is None or last.reduce.fn is None or last.where:
+        return False
+    kept, shape = plain_indices(last.target), op.tensor(name).shape
+    every = {r.index: r.upper for r in last.ranges}
+    if kept is None or {*kept} != {*every} or tuple(every[i] for i in kept) != shape or not is_box(op, last):
+        return False
+    if any(s.reduce != last.reduce for s in before) or not any(map(_has_terms, before)):
+        return False
+    behind = op.follow_from((name,))
+    if any(behind & {x.source for x in s.reads} for s in (*before, last)):
+        return False
+    first = op.steps[: next(k for k, s in enumerate(op.steps) if s is last)]
+    return not any(name in {x.source for x in loads(s.expr)} for s in first)
+
+
+def _has_terms(s: Step) -> bool:
+    """Whether `s` adds up several terms for an element."""
+    kept = plain_indices(s.target)
+    return kept is not None and not {*s.indices} <= {*kept}
