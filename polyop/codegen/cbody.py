@@ -6,11 +6,13 @@ from dataclasses import replace
 from itertools import islice
 
 from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, crows, cterms, cthreads, cunits, cwhole, cwide
+from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
 from polyop.ir.errors import InternalError, UnsupportedError, assert_never
-from polyop.ir.expr import Affine, Apply, Load, affine, bounds, loads, names
+from polyop.ir.expr import Affine, Apply, Const, Load, affine, bounds, loads, names
+from polyop.ir.expr import Test as Tests
 from polyop.ir.expr import walk as walk_expr
 from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, sign, stores, walk
 from polyop.ir.scalars import UNARY_FLOAT
@@ -58,20 +60,32 @@ def _node(n: Node, scope: Scope) -> list[str]:
 
             found = cwhole.elements((n,), scope) if scope.block else None
             if found and isinstance(full := found[1][0], For):
-                whole, edge = tile(full, replace(scope, whole=True)), tile(n, replace(scope, most=croll.EDGE))
-                return _either(found[0], whole, edge)
+                edge = tile(n, replace(scope, most=croll.EDGE))
+                return edge if found[0] in scope.failed else _either(found[0], tile(full, replace(scope, whole=True)), edge)
             return cunits.group((n,), tile(n, scope), scope) if scope.block else tile(n, scope)
         case For():
             return _loop(n, scope)
         case Barrier():
             return [f"{scope.barrier.format(n.pending)}  // {n.reason}"]
         case If():
-            head = f"if ({conditions(n.tests, scope.names).c}) {{"
+            asked = conditions(n.tests, scope.names).c
             then = replace(scope, beside=sum(map(_copies, n.other))) if any(isinstance(x, If) for x in walk(n.other)) else scope
-            return [head, *_indented(n.then, then), *(["} else {", *_indented(n.other, scope)] if n.other else []), "}"]
+            otherwise = _indented(n.other, replace(scope, failed=scope.failed | {asked}))
+            return [f"if ({asked}) {{", *_indented(n.then, then), *(["} else {", *otherwise] if n.other else []), "}"]
         case IfData(test=Apply(fn="isfinite", args=(Load() as x,)), then=()):
             finite = f"pop_all_finite<{scope.tiles.warp}>({cmatrix.tile_at(x, scope)})"
             return [f"if (!{finite}) {{", *_indented(n.other, replace(scope, most=0)), "}"]
+        case IfData(test=Apply(fn="or", args=(Tests(tests=tests), Apply(fn="isfinite", args=(Load() as x,))))):
+            terms = _indented(n.other, replace(scope, most=0))
+            head = f"if ({conditions(tests, scope.names).at(6)} || {cunits.is_finite(x, scope)}) {{"
+            return [head, *_indented(n.then, scope), "} else {", *terms, "}"]
+        case IfData(test=Apply(fn="ne", args=(Load() as x, Const() as c)), other=()) if x.source in scope.tiles.rows:
+            some = " || ".join(f"{cmatrix.tile_at(x, scope)}[{r}] != {expression(c, scope).c}"
+                               for r in range(scope.tiles.rows[x.source].fragment.regs))
+            return [f"if (pop_some<{scope.tiles.warp}>({some})) {{", *_indented(n.then, scope), "}"]
+        case IfData(test=test) if not any(isinstance(x, Load) for x in walk_expr(test)):  # of scalars
+            either = ["} else {", *_indented(n.other, scope)]
+            return [f"if ({expression(test, scope).c}) {{", *_indented(n.then, scope), *either, "}"]
         case IfData():
             raise InternalError(f"ctext: `{n.test}` chooses, and nests for GPUs are not rewritten so")
         case Store():

@@ -24,7 +24,7 @@ from polyop.codegen.cthreads import NUMBER
 from polyop.codegen.cunits import LINE
 from polyop.codegen.nested import one_store
 from polyop.ir.expr import Affine, Load, affine, is_computed, loads, names, substitute
-from polyop.ir.loops import Barrier, Buffer, For, Kind, Node, Space, Store, stores, walk
+from polyop.ir.loops import Barrier, Buffer, For, Kind, LoopNest, Node, Space, Store, stores, walk
 from polyop.ir.module import Boxes
 
 _MOST = 256  # elements of a box in each dimension
@@ -38,11 +38,14 @@ class Ring:
     """The barriers in shared memory on which an engine's copies arrive: one more than groups of them may be on their way.
 
     Of a `pipe` between a producer and consumers one more than that, or a power of two, and as many for the way back.
+
+    alone   the numbers of the boxes, if nothing else writes shared memory; else none
     """
 
     pending: int
     at: int
     pipe: bool
+    alone: tuple[int, ...] = ()
 
     @property
     def count(self) -> int:
@@ -75,9 +78,11 @@ def found(body: tuple[Node, ...], buffers: dict[str, Buffer], steps: Mapping[str
     return boxes, tuple(told)
 
 
-def ring(body: tuple[Node, ...], shared: int, pipe: bool) -> Ring:
+def ring(body: tuple[Node, ...], shared: int, pipe: bool, boxes: Mapping[str, Box], nest: LoopNest) -> Ring:
     """The ring of a kernel that has so many bytes of shared memory beside it."""
-    return Ring(max((n.pending for n in walk(body) if isinstance(n, Barrier)), default=0), -(-shared // 16) * 16, pipe)
+    written = {s.stmt for s in stores(body) if nest.buffer(s.target.source).space == Space.SHARED}
+    alone = tuple(sorted({boxes[x].number for x in written})) if written <= boxes.keys() else ()
+    return Ring(max((n.pending for n in walk(body) if isinstance(n, Barrier)), default=0), -(-shared // 16) * 16, pipe, alone)
 
 
 def copy(n: For, scope: Scope, otherwise: list[str]) -> list[str]:
@@ -105,8 +110,10 @@ def start(r: Ring) -> list[str]:
     """The ring's declaration."""
     if r.pipe:
         return [f"POP_SHARED_VIEW(pop_full, pop_u64, {r.at}, {2 * r.count});"]
+    alone = " && ".join(f"pop_boxed{i}" for i in r.alone) or "false"
     return [f"POP_SHARED_VIEW(pop_full, pop_u64, {r.at}, {r.count});",
-            f"pop_ring<{r.count}> pop_arriving = {{(pop_u64*)(pop_shared + {r.at}), 0, 0}};", "pop_ring_start(pop_arriving);"]
+            f"pop_ring<{r.count}> pop_arriving = {{(pop_u64*)(pop_shared + {r.at}), 0, 0, {alone}}};",
+            "pop_ring_start(pop_arriving);"]
 
 
 def _copied(n: For) -> tuple[tuple[For, ...], Store | None]:

@@ -20,15 +20,19 @@ from polyop.codegen.cpoints import Points
 from polyop.codegen.croles import Roles
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cwarps import require_whole_warps, threads_of
+from polyop.codegen.emptied import emptied
+from polyop.codegen.inplace import inplace
 from polyop.codegen.mended import mended
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
+from polyop.codegen.scaled import scaled
 from polyop.codegen.split import KernelNest, Part, kernels, plan, split, used, written
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Load, Scalar, bounds, is_computed, loads
+from polyop.ir.expr import Apply, Load, Scalar, is_computed, loads
+from polyop.ir.expr import Test as Tests
 from polyop.ir.expr import walk as walk_expr
-from polyop.ir.loops import Barrier, Buffer, For, If, IfData, Kind, LoopNest, Space, stores, structure, walk
+from polyop.ir.loops import Barrier, Buffer, For, IfData, Kind, LoopNest, Space, stores, structure, walk
 from polyop.ir.module import STATUS, Blocks, Launch, Module, Signature
 from polyop.ir.reach import Reach
 from polyop.ir.target import Target
@@ -37,7 +41,7 @@ HEADER = "pop_device.h"
 """The one header that every text includes; whoever compiles the text supplies it."""
 
 _WIDEST = 110  # columns of a kernel's structure
-_LANE = 168  # registers of a lane with which three blocks of four warps fill a multiprocessor
+_BESIDE = 32  # registers of a lane beside what its products add up, with which nothing is spilled between them
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +66,8 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     """
     joined = folds(nest)
     tiles = cmatrix.find_tiles(nest, target)
-    nest = mended(begun(prepared(nest)), nest, tiles.products)
+    nest = inplace(mended(begun(prepared(nest)), nest, tiles.products), tiles.products, tiles.rows)
+    nest = scaled(emptied(nest), {result for result, _, _ in tiles.products.values()})
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
@@ -82,7 +87,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         boxes, told = cboxes.found(k.body, dict(scope.buffers), scope.steps) if target.boxes else ({}, ())
         results = cmatrix.results(k.body, scope)
         roles = croles.of(k.parts[0], block, boxes, bytes_, results, target) if told else None
-        ring = cboxes.ring(k.body, bytes_, bool(roles)) if told else None
+        ring = cboxes.ring(k.body, bytes_, bool(roles), boxes, nest) if told else None
         bytes_ = ring.end if ring else bytes_
         size = roles.threads if roles else block
         first, *more = (Blocks(tuple(a.count for a in p.axes), 1 if t else None) for t, p in zip(threads, k.parts, strict=True))
@@ -91,7 +96,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
                                copies=ccopy.by_rows(p.body), anew=x, found=bool(x) and not target.spare)
                        for t, p in zip(threads, k.parts, strict=True) for x in (_anew(p, nest, t, target),))
-        blocks = max(_for_sums(k, nest, block, bytes_, target), _for_rare(k, size, bytes_, target))
+        blocks = max(_for_sums(k, nest, block, bytes_, target), _for_turns(k, nest, scope, size, bytes_, target))
         head = dialect.kernel.format(block=size, blocks=blocks)
         lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
         does = without_unused(_text(k, nest, inside, bytes_, ring, roles, len(told)))
@@ -118,13 +123,26 @@ def _for_sums(k: KernelNest, nest: LoopNest, block: int, bytes_: int, target: Ta
     return 2 if mine < 4 * words and 2 * words <= mine else 1
 
 
-def _for_rare(k: KernelNest, block: int, bytes_: int, target: Target) -> int:
-    """How many blocks must have registers at one time: as many as have them but for what is done where results are not finite."""
-    m = target.multi
-    rare = [n for n in walk(k.body) if isinstance(n, If) and any(isinstance(x, IfData) for x in n.then)]
-    if not rare or m is None or any(len(bounds(t, "max")) > 1 for n in rare for t in n.tests):
+def _for_turns(k: KernelNest, nest: LoopNest, scope: Scope, size: int, bytes_: int, target: Target) -> int:
+    """How many blocks must have registers at one time, where turns of a loop multiply several times: rows between these wait for
+    them, and other blocks do not. As many as leave a lane what its products add up, and some registers beside.
+
+    Compilers take a tenth more where they may. Rows that read memory, and atoms that two conditions cut, want more than that.
+    """
+    registers = {b.name for b in nest.buffers if b.space == Space.REG}
+    m, several = target.multi, False
+    for n in walk(k.body):
+        mine = stores(n.body) if isinstance(n, For) and n.kind == Kind.SERIAL else ()
+        units = [s for s in mine if cunits.reads_shared(s, scope)]
+        several |= len({s.target.source for s in units}) > 1
+        rows = [s for s in mine if s not in units and s.target.source in registers and s.reduce is None]
+        if any(x.source not in registers for s in rows for x in loads(s.expr)):
+            return 1
+    asked = [n.test.args[0] for n in walk(k.body) if isinstance(n, IfData) and isinstance(n.test, Apply) and n.test.fn == "or"]
+    if not several or m is None or any(isinstance(t, Tests) and len(t.tests) > 1 for t in asked):
         return 1
-    return max(1, min(m.shared // (bytes_ + m.reserved), m.parts * m.registers * target.warp // (block * _LANE)))
+    lane = cmatrix.results(k.body, scope) + _BESIDE
+    return max(1, min(m.shared // (bytes_ + m.reserved), m.parts * m.registers * target.warp // (size * lane)))
 
 
 def _anew(p: Part, nest: LoopNest, block: int, target: Target) -> frozenset[str]:

@@ -19,6 +19,7 @@ from polyop.codegen.cplace import element, slot_counts
 from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import tile
 from polyop.ir.atoms import Atom
+from polyop.ir.dtypes import BF16, F16
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, loads, names, substitute
 from polyop.ir.loops import Barrier, For, Kind, Node, Space, Store, stores, walk
@@ -82,6 +83,13 @@ def _operand(x: Load, side: Digits, k: str, at: int, extent: int, atom: Atom, sc
         bytes_ = at * LINE if across else at // line * lines * LINE + at % line * b.dtype.bytes_
         beyond = f", {bytes_}" if at else ""
     return int(across), f"pop_wgmma_tile(&{element(start, {}, scope)}, {_ROWS * LINE}, {leading}{beyond})"
+
+
+def is_finite(x: Load, scope: Scope) -> str:
+    """Whether all of a tile in shared memory is finite that begins at `x`: each warp looks at all of it, so all say the same."""
+    count = prod(n.const for n in slot_counts(scope.buffers[x.source])[-2:])
+    exponent = {F16: 0x7c00, BF16: 0x7f80}[x.dtype]
+    return f"pop_tile_is_finite<{count}, {exponent:#x}>(&{element(x, {}, scope)})"
 
 
 def is_begun(first: Node, n: Node, scope: Scope) -> bool:

@@ -37,7 +37,7 @@ def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]]
 def elements(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
     """The same of elements that lanes hold and become others in registers."""
     tests = _of_elements(inside, scope)
-    return (_said(tests), full(_untested(inside))) if tests else None
+    return (_said(tests), full(untested(inside))) if tests else None
 
 
 def _said(tests: list[str]) -> str:
@@ -162,9 +162,9 @@ def _least_of(ends: Iterable[Affine], loops: tuple[For, ...], also: list[str], s
     return [condition(terms + c, scope.names) for terms, c in lowest.items()] + also
 
 
-def _untested(inside: tuple[Node, ...]) -> tuple[Node, ...]:
+def untested(inside: tuple[Node, ...]) -> tuple[Node, ...]:
     """The loops without tests."""
-    return tuple(y for n in inside for y in (_untested(n.then) if isinstance(n, If) else (rebuild(n, _untested),)))
+    return tuple(y for n in inside for y in (untested(n.then) if isinstance(n, If) else (rebuild(n, untested),)))
 
 
 def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:

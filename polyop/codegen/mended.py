@@ -1,12 +1,15 @@
 """LoopNest -> LoopNest for kernels with matrix units: atoms that a condition cuts are the unit's too, where that adds zeros.
 
     o = 0   if whole { o += p V, by the unit }   if cut { o += p V, term by term where j <= i }                         becomes
+    o = 0   if whole or V is finite { o += p V, by the unit } else { if cut { o += p V, term by term } }
+
+Beyond a condition the unit adds 0 V[j, v], which is 0 unless V[j, v] is infinite or NaN. So where a tile of V has no such number,
+which its warps look for in shared memory, the sum is that of the text, and else it is added up term by term, as the text says.
+Where V does not lie there, the results are looked at instead,
+
     o = 0   o += p V, by the unit                if not whole { if o is not finite { o = 0   if cut { term by term } } }
 
-Beyond a condition the unit adds 0 V[j, v], which is 0 unless V[j, v] is infinite or NaN; then it is NaN in every row that has 0
-for it, and p V[j, v] is no finite number in the others. So finite results are those of the text, and others are added up again,
-term by term, as the text says. And a unit has no test in front of its products, which NVIDIA's assembler would put one after the
-other then.
+for 0 V[j, v] is NaN in every row that has 0 for it then, and p V[j, v] is no finite number in the others.
 
 That the operand is 0 beyond the condition is shown here: it is cleared, and then written under whatever its terms are asked. Rows
 that the tensor does not have are nobody's, whatever they hold.
@@ -19,8 +22,9 @@ from dataclasses import dataclass, replace
 
 from polyop.codegen.implied import never_negative
 from polyop.codegen.nested import Tile, asked, tile
-from polyop.ir.dtypes import BOOL
+from polyop.ir.dtypes import BF16, BOOL, F16
 from polyop.ir.expr import Affine, Apply, Const, Position, affine, loads, names, quasi, substitute
+from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import For, If, IfData, Kind, LoopNest, Node, Space, rebuild, stores
 
 
@@ -30,7 +34,8 @@ def mended(nest: LoopNest, proved: LoopNest, products: Mapping[str, tuple[str, s
     products   the statements of units, as (results, left operand, right operand)
     """
     writer = _Mended(products, {(s.stmt, x.source): x.index for s in stores(proved.body) for x in (s.target, *loads(s.expr))},
-                     {b.name for b in nest.buffers if b.space == Space.REG})
+                     {b.name for b in nest.buffers if b.space == Space.REG},
+                     {b.name for b in nest.buffers if b.space == Space.SHARED and b.dtype in (F16, BF16)})
     return replace(nest, body=writer.go(nest.body, frozenset(), ()))
 
 
@@ -66,6 +71,7 @@ class _Mended:
     products: Mapping[str, tuple[str, str, str]]
     places: Mapping[tuple[str, str], tuple[Position, ...]]
     registers: set[str]
+    shared: set[str]
 
     def go(self, body: tuple[Node, ...], known: frozenset[Affine], earlier: tuple[Tile, ...]) -> tuple[Node, ...]:
         """`body`, where `known` is asked around it, behind what is done `earlier` in a turn of the loop around."""
@@ -86,7 +92,13 @@ class _Mended:
         return tuple(out)
 
     def mended(self, before: Node, whole: If, behind: Node) -> tuple[Node, ...]:
-        acc = stores((before,))[0].target
+        acc, t = stores((before,))[0].target, tile(whole.then[0])
+        assert t is not None
+        right = next(x for x in loads(t.store.expr) if x.source == self.products[t.store.stmt][2])
+        if right.source in self.shared:
+            first = replace(right, index=tuple(substitute(p, {f.index: Affine() for f in t.loops}) for p in right.index
+                                               if isinstance(p, Affine)))
+            return (IfData(Apply("or", (Tests(whole.tests), Apply("isfinite", (first,), BOOL)), BOOL), whole.then, (behind,)),)
         odd = IfData(Apply("isfinite", (acc,), BOOL), (), (before, behind))
         return (*whole.then, If((_cut(whole),), (odd,)))
 

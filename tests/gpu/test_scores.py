@@ -41,24 +41,24 @@ def of_library(call: str, on: str = "cuda:sm_90a") -> Compiled:
 @pytest.mark.parametrize(("call", "asked"), [("attention", "T >= 64 * j_b + 64"), ("attention_causal", "i_o >= 64 * j_b + 63")])
 def test_what_a_condition_names_of_a_tile_is_asked_once_where_that_is_all_of_it(call, asked):
     text = of_library(call).module.text
-    assert text.count(f"if ({asked}) {{") == 3  # maxima, sums, what the unit takes
-    for whole in re.findall(rf"if \({re.escape(asked)}\) {{\n(.*?)\n *}} else {{", text, re.DOTALL):
-        assert "if (" not in whole
+    assert text.count(f"if ({asked}) {{") == 1  # maxima; of sums, and of what the unit takes, the powers are 0
+    (whole,) = re.findall(rf"\n        if \({re.escape(asked)}\) {{\n(.*?)\n        }} else {{", text, re.DOTALL)
+    assert whole.count("if (") == 1 and "< pop_inf_f()" in whole  # whether the scale is a positive number
 
 
-def test_atoms_that_the_diagonal_cuts_are_the_unit_s_without_a_test_before_the_products():
+def test_atoms_that_the_diagonal_cuts_are_the_unit_s_where_the_other_operand_is_finite():
     text = of_library("attention_causal").module.text
     (before,) = re.findall(r"(.*)\n *{\n *const pop_u32 pop_a0", text)
-    assert "if (" not in before
-    assert text.count("pop_all_finite<32>(") == 1 and text.count("pop_chosen<") == 1
+    assert before.strip().startswith("if (i_o >= 64 * j_b + 63 || pop_tile_is_finite<4096, 0x7c00>(&V_")
+    assert text.count("pop_tile_is_finite<") == text.count("pop_chosen<") == 1
 
 
 @pytest.mark.parametrize("keys", [CAUSAL, "i - w < j <= i"])
 def test_results_that_are_not_finite_are_added_up_again_term_by_term(keys):
     made = attention("j <= i", "cuda:sm_90a", "f16", 64)
-    before = "!pop_all_finite<32>("
+    before = "|| pop_tile_is_finite<"
     assert before in made.module.text
-    broken = replace(made, module=replace(made.module, text=made.module.text.replace(before, "false && " + before)))
+    broken = replace(made, module=replace(made.module, text=made.module.text.replace(before, "|| true " + before)))
     assert not run(broken, CAUSAL, "f16", 64, (65, 97, 0)).findings  # what lies beside the triangle is finite here
     with pytest.raises(AssertionError, match="Not equal to tolerance"):
         run(broken, CAUSAL, "f16", 64, (65, 97, 0), strange=True)

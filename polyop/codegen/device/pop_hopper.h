@@ -116,10 +116,12 @@ POP_FN void pop_box_load(void* to, const pop_tensor_map& map, pop_u64* bar, int 
 // --- boxes in groups ------------------------------------------------------------------------------------------------
 
 // R barriers in shared memory: the boxes that thread 0 asks for between two barriers of the block arrive on one of them, those
-// of the next group on the next one. `group` counts the groups that were closed, `bytes` those asked for since.
+// of the next group on the next one. `group` counts the groups that were closed, `bytes` those asked for since. `alone`: nothing
+// is in shared memory but what boxes bring.
 template <int R> struct pop_ring {
     pop_u64* full;
     pop_u32 group, bytes;
+    bool alone;
 };
 
 template <int R> POP_FN void pop_ring_start(const pop_ring<R>& ring) {
@@ -230,10 +232,13 @@ template <int N> POP_FN void pop_units_barrier() {
     pop_barrier();
 }
 
-// The same for groups that have boxes, too.
+// The same for groups that have boxes, too. Of boxes alone who waited for them sees all that arrived, and so do the units.
 template <int N, int R> POP_FN void pop_units_barrier(pop_ring<R>& ring) {
     pop_ring_close<N>(ring);
-    pop_units_barrier<N>();
+    if (ring.alone)
+        pop_barrier();
+    else
+        pop_units_barrier<N>();
 }
 
 // --- registers ------------------------------------------------------------------------------------------------------

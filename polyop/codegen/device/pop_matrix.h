@@ -4,12 +4,37 @@
 // bits hold two 16-bit or four 8-bit elements, the first one lowest. All lanes of the warp take part.
 #pragma once
 
+// Whether some lane of a warp says so. The assembler knows of this answer that the warp does not part.
+template <unsigned WARP> POP_FN bool pop_some(bool mine) {
+#if defined(__CUDA_ARCH__) && !defined(POP_EMULATOR)
+    return __any_sync(0xffffffffu, mine);
+#else
+    return pop_fold_lanes<WARP, 1>((pop_u32)mine, [](pop_u32 a, pop_u32 b) { return a | b; });
+#endif
+}
+
 // Whether all elements of a tile that the WARP lanes of a warp hold are finite: 0 times others is NaN.
 template <unsigned WARP, int COUNT> POP_FN bool pop_all_finite(const float (&d)[COUNT]) {
     float zero[4] = {0.0f, 0.0f, 0.0f, 0.0f};  // side by side
 #pragma unroll
     for (int i = 0; i < COUNT; i++) zero[i % 4] = pop_fma(d[i], 0.0f, zero[i % 4]);
-    return pop_fold_lanes<WARP, 1>(zero[0] + zero[1] + (zero[2] + zero[3]), [](float a, float b) { return a + b; }) == 0.0f;
+    return !pop_some<WARP>(zero[0] + zero[1] + (zero[2] + zero[3]) != 0.0f);
+}
+
+// The same of COUNT numbers of 16 bits in shared memory, whose EXPONENT has all these bits where they are infinite or NaN. The whole
+// warp asks.
+template <int COUNT, pop_u32 EXPONENT> POP_FN bool pop_tile_is_finite(const unsigned short* tile) {
+    constexpr pop_u32 both = EXPONENT << 16 | EXPONENT, last = both & ~(both << 1);
+    static_assert(COUNT % 8 == 0, "16 bytes for each lane");
+    pop_u32 odd = 0;
+#pragma unroll 4
+    for (int i = 8 * (int)pop_lane(); i < COUNT; i += 8 * (int)POP_WARP) {
+        alignas(16) pop_u32 words[4];
+        pop_move<16>(words, tile + i);
+#pragma unroll
+        for (int k = 0; k < 4; k++) odd |= (words[k] & both) + last;  // carries into a sign
+    }
+    return !pop_some<32>(odd & 0x80008000u);
 }
 
 // --- rows of 16 bytes, shared memory to registers -------------------------------------------------------------------
