@@ -46,11 +46,13 @@ def along(side: Side, values: Mapping[str, Affine]) -> Affine:
     return at
 
 
-def cut(side: Side, own: Mapping[str, str], mine: int, bytes_: int, atom: int = 0, block: Coord | None = None) -> SideCut:
+def cut(side: Side, own: Mapping[str, str], mine: int, bytes_: int, atom: int = 0, block: Coord | None = None,
+        lanes: int = 0) -> SideCut:
     """`side` by blocks, and `mine` values of it by a thread: in groups that it reads at once, beside those of its neighbours.
 
     With an `atom`, `mine` are a warp's, in as many atoms as there are. own: the names of iterators; block: the coordinate of the
-    tiles, if there is one; bytes_: of a number that is read.
+    tiles, if there is one; bytes_: of a number that is read; lanes: how many threads of a warp lie along the side, if not all of
+    them do that have other parts of it.
     """
     groups = 1 if atom else min(side[0][1], -(-mine // min(WIDEST, max(1, AT_ONCE // bytes_))))
     left, unit = mine // groups, atom
@@ -63,6 +65,8 @@ def cut(side: Side, own: Mapping[str, str], mine: int, bytes_: int, atom: int = 
         each, unit = (gcd(here, unit), unit // gcd(here, unit)) if atom else (here, 0)
         whole = (block or Coord(f"{q}_c", extent),)
         threads = _if(is_last or here < span, Coord(f"{q}_w" if atom else f"{q}_t", here, span))
+        if lanes and len(side) == 1 and span > lanes * here:
+            threads = Coord(f"{q}_w", lanes * here, span), Coord(f"{q}_t", here, lanes * here)
         rows = _if(each < here, Coord(f"{q}_q", each, here)) if atom else _if(span < extent, Coord(f"{q}_q", span, extent))
         last = _if(each > 1, Coord(f"{q}_p", 1, each))
         of[i] = (*whole, *threads, *rows, *last)

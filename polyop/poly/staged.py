@@ -70,6 +70,10 @@ def tile_bytes(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, hel
     return sum(slots(writer.staging, x) * slot_bytes(writer.staging, (x,)) for x in staged)
 
 
+LANES, WARP = (4, 8), 32
+"""Threads of a warp along rows and columns of results."""
+
+
 @dataclass(frozen=True, eq=False)
 class Cells:
     """What the lanes of a warp keep from cluster to cluster as they keep a unit's results: see `fragments.py`.
@@ -88,8 +92,27 @@ def sides_of(plan: Plan, s: StagedStrategy, rows: str = "") -> tuple[SideCut, Si
     """How the rows and the columns of the results of `s` are cut; `rows`: as in `Cells`."""
     own, a = plan.classes[s.what.update.name], s.atom
     bytes_ = max(x.dtype.bytes_ for x in (*s.what.lefts, *s.what.rights))
-    down = cut(s.down, {**own, s.row: rows} if rows else own, s.high, bytes_, a.m if a else 0, plan.tiled.get(own[s.row]))
-    return down, cut(s.across, own, s.wide, bytes_, a.n if a else 0)
+    square = _lanes(plan, s)
+    down = cut(s.down, {**own, s.row: rows} if rows else own, s.high, bytes_, a.m if a else 0, plan.tiled.get(own[s.row]), square[0])
+    return down, cut(s.across, own, s.wide, bytes_, a.n if a else 0, lanes=square[1])
+
+
+def _lanes(plan: Plan, s: StagedStrategy) -> tuple[int, int]:
+    """How many threads of a warp lie along rows, and along columns, where it adds up a rectangle of a block; else 0 and 0.
+
+    Of 32 threads in a line of 16 half a warp reads 256 bytes of columns at once, which takes two turns of shared memory; of 4 lines
+    of 8 it reads 128 bytes of them, and both halves the same: 8 turns for 64 products of each thread, not 12.
+    """
+    down, across = s.rows // s.high, s.columns // s.wide
+    is_cut = s.atom is None and not plan.tiled and not plan.block and plan.target.warp == WARP and len(s.down) == len(s.across) == 1
+    return LANES if is_cut and not down % LANES[0] and not across % LANES[1] and across > LANES[1] else (0, 0)
+
+
+def _lined_up(down: SideCut, across: SideCut) -> tuple[Coord, ...]:
+    """The loops over threads: all of rows around those of columns, or warps of both around the threads of these."""
+    if len(across.threads) == 2 == len(down.threads):
+        return tuple(x for pair in zip(down.threads, across.threads, strict=True) for x in pair)
+    return (*down.threads, *across.threads)
 
 
 class _Staged:
@@ -109,7 +132,7 @@ class _Staged:
         for i in self.u.dims:
             if q[i] not in outer:
                 self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), lower_bound(plan, self.u, q[i], outer))
-        self.threads = (*self.down.threads, *self.across.threads)
+        self.threads = _lined_up(self.down, self.across)
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()
