@@ -19,6 +19,7 @@ from polyop.ir.scalars import UNARY_FLOAT
 
 _WIDEST, _LARGEST = 110, 100  # columns and sub-expressions of a statement's comment
 _UNROLLED, _WRITTEN = 32, 256  # iterations of a loop that is written out, and the statements that come of it
+_SUMS = 2048  # the same of sums of deep turns: 32 steps of 8 x 8
 _STEPS = 4  # turns of atoms that are all written out
 _ATOMS = 34  # statements of more: 16 products of tiles of 16 x 8 and what these read, with which NVRTC takes 5 to 9 % less
 _FUNCTION = 3  # statements that an exponential stands for: 32 at once took all registers of a thread on gfx1100, and a minute
@@ -148,7 +149,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
         return wide
     once = ["#pragma unroll 1"] if terms else []
     few = is_small and n.upper.is_constant and n.upper.const <= _UNROLLED * n.step
-    head = [*(once or ([_unrolled(n, scope.beside)] if few else [])),
+    head = [*(once or ([_unrolled(n, scope)] if few else [])),
             f"for ({'int' if is_small else scope.counts} {i} = {lower}; {i} < {upper.c}; {step}) {{"]
     asked = canew.anew(n, scope.anew) if scope.block else ()
     again = [f"    pop_anew({', '.join(scope.names[x] for x in asked)});"] if asked else []
@@ -169,10 +170,11 @@ def _adds_terms(n: For, scope: Scope) -> bool:
         s.stmt in scope.tiles.handed or (s.reduce is not None and s.stmt not in scope.tiles.products) for s in stores(n.body))
 
 
-def _unrolled(n: For, beside: int) -> str:
+def _unrolled(n: For, scope: Scope) -> str:
     """The pragma for a loop of few iterations: all of them, or as many as make a body that compilers take in good time.
 
-    A copy that stands `beside` it takes time, too, and registers: f32 products with 132 of them had one block, not two.
+    A copy that stands beside it takes time, too, and registers: f32 products with 132 of them had one block, not two. Sums of
+    `deep` turns have all their steps, each of which is no more than loads from shared memory and as many sums.
 
     Iterations that meet at a barrier have nothing to share but registers for addresses, which are short then; nor have those
     around a loop of any length: eight channels of a group that is normalised took 9 s of a compiler's time, in three such loops.
@@ -180,10 +182,16 @@ def _unrolled(n: For, beside: int) -> str:
     if any(isinstance(x, Barrier) or _is_open(x) for x in walk(n.body)):
         return "#pragma unroll 1"
     copies = sum(_copies(x) for x in n.body)
-    trips, most = -(-n.upper.const // n.step), max(1, (_WRITTEN - beside) // copies)
+    written = _SUMS if scope.deep and _only_adds(n, scope) else _WRITTEN
+    trips, most = -(-n.upper.const // n.step), max(1, (written - scope.beside) // copies)
     if trips > _STEPS and any(isinstance(x, For) and x.kind == Kind.ATOM for x in walk(n.body)):
         most = min(most, max(1, _ATOMS // copies))
     return "#pragma unroll" if trips <= most else f"#pragma unroll {most}"
+
+
+def _only_adds(n: For, scope: Scope) -> bool:
+    """Whether all that `n` does is to add to registers."""
+    return all(s.reduce is not None and scope.buffers[s.target.source].space == Space.REG for s in stores(n.body))
 
 
 def _is_open(n: Node) -> bool:

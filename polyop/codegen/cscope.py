@@ -101,6 +101,7 @@ class Scope:
     row       the C text of the register of a row, see `Rows`
     anew      a block's coordinates, and sizes, about which turns of loops ask anew (`canew.py`)
     found     whether these turns find anew what depends on a thread's number, too
+    deep      whether all steps of a turn are written out: compilers are told how many registers a thread has for its sums
     failed    questions, as C text, that have been answered with no
     """
 
@@ -125,6 +126,7 @@ class Scope:
     row: str = "pop_r"
     anew: frozenset[str] = frozenset()
     found: bool = False
+    deep: bool = False
     failed: frozenset[str] = frozenset()
 
 

@@ -41,6 +41,7 @@ HEADER = "pop_device.h"
 """The one header that every text includes; whoever compiles the text supplies it."""
 
 _WIDEST = 110  # columns of a kernel's structure
+_DEEP = 32  # steps of a turn
 _BESIDE = 32  # registers of a lane beside what its products add up, with which nothing is spilled between them
 
 
@@ -96,7 +97,9 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
                                copies=ccopy.by_rows(p.body), anew=x, found=bool(x) and not target.spare)
                        for t, p in zip(threads, k.parts, strict=True) for x in (_anew(p, nest, t, target),))
-        blocks = max(_for_sums(k, nest, block, bytes_, target), _for_turns(k, nest, scope, size, bytes_, target))
+        bound = _for_sums(k, nest, block, bytes_, target)
+        inside = tuple(replace(x, deep=bound > 1 and _is_deep(k)) for x in inside)
+        blocks = max(bound, _for_turns(k, nest, scope, size, bytes_, target))
         head = dialect.kernel.format(block=size, blocks=blocks)
         lines = _parameters(k, nest, scope, args, head, far.get(k.name, ()), len(told))
         does = without_unused(_text(k, nest, inside, bytes_, ring, roles, len(told)))
@@ -108,10 +111,10 @@ def _for_sums(k: KernelNest, nest: LoopNest, block: int, bytes_: int, target: Ta
     """How many blocks a multiprocessor must have registers for: two, where what each thread adds up leaves it as many again.
 
     Compilers take more where they may, for sums of what is no product, which is computed before it is added: 150 for 64 distances
-    of rows, with which one block would run.
+    of rows, with which one block would run. So they do of products of deep turns, whose steps are all written out.
     """
     multi, adds = target.multi, [s for s in stores(k.body) if s.reduce is not None]
-    if any(factors(s.expr) is not None for s in adds):
+    if any(factors(s.expr) is not None for s in adds) and not _is_deep(k):
         return 1
     if multi is None or len(k.parts) > 1 or bytes_ > multi.room(2) or not any(s.later for s in stores(k.body)):
         return 1
@@ -121,6 +124,12 @@ def _for_sums(k: KernelNest, nest: LoopNest, block: int, bytes_: int, target: Ta
     words = sum(prod(n.const for n in slot_counts(b)) * max(1, b.dtype.bytes_ // 4) for b in held.values())
     mine = multi.parts * multi.registers * target.warp // (2 * block)
     return 2 if mine < 4 * words and 2 * words <= mine else 1
+
+
+def _is_deep(k: KernelNest) -> bool:
+    """Whether threads add up so many steps in a turn that all are written out."""
+    return any(isinstance(n, For) and n.kind == Kind.SERIAL and n.upper.is_constant and n.upper.const >= _DEEP * n.step
+               and all(isinstance(x, For) and x.kind == Kind.ROWS for x in n.body) for n in walk(k.body))
 
 
 def _for_turns(k: KernelNest, nest: LoopNest, scope: Scope, size: int, bytes_: int, target: Target) -> int:

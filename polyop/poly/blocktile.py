@@ -19,6 +19,8 @@ SWIZZLE = 128  # bytes of lines whose eighths change places: those that a matrix
 DEEPEST = 256  # iterations of a sum of which a block has all
 
 RESULTS = 64  # registers of a thread for results that it adds up without a unit: 8 x 8 of 32 bits
+DEEP = 32  # steps of a turn in which threads add up so many, where copies go on by themselves and there is room
+WORD = 4  # bytes of a register, and the fewest that such a copy moves
 HELD = 168  # registers of a lane for tiles: the others are for addresses and what is on its way
 SPARE = 8  # fewer of these, where what is on its way is counted, too
 WIDE_WARP = 64  # lanes: of CDNA
@@ -69,6 +71,18 @@ class StagedStrategy:
         return self.atom is not None and self.atom.b_map is None
 
     @property
+    def multiplies_first(self) -> bool:
+        """Whether the products of a turn stand before the copies of a later one: those of a unit that goes on by itself, and
+        those which are so many that all copies have arrived by the next turn.
+        """
+        return self.reads_shared or self.is_deep
+
+    @property
+    def is_deep(self) -> bool:
+        """Whether a thread without a unit has `DEEP` steps in a turn."""
+        return self.atom is None and self.deep == DEEP
+
+    @property
     def threads(self) -> int:
         return self.rows // self.high * (self.columns // self.wide) * (self.atom.warp if self.atom else 1)
 
@@ -104,6 +118,20 @@ def by_threads(plain: StagedStrategy, kept: bool) -> tuple[StagedStrategy, ...]:
     while s.high * s.wide * size > RESULTS:
         s = replace(s, wide=s.wide // 2, columns=s.columns if kept or len(s.across) > 1 else s.columns // 2)
     return (s, replace(s, wide=s.wide // 2)) if kept and s.wide > 1 else (s,)
+
+
+def in_deep_turns(s: StagedStrategy, target: Target, most: int) -> StagedStrategy:
+    """`s` with `DEEP` steps in a turn, if its threads have as many results as they have registers for, and there is room for
+    three slots of each of two blocks: half the barriers for as many products, and copies have a whole turn to arrive.
+
+    most   steps that there are at most, or 0 where that is not known
+    """
+    operands = {*s.what.lefts, *s.what.rights}
+    bytes_ = 3 * DEEP * (s.rows + s.columns) * WORD
+    if not target.copies or target.multi is None or len(operands) != 2 or bytes_ > target.multi.room(2) or 0 < most < DEEP:
+        return s
+    is_full = s.atom is None and s.high == s.wide and s.high * s.wide == RESULTS and s.what.update.target.dtype.bytes_ == WORD
+    return replace(s, deep=DEEP) if is_full and all(x.dtype.bytes_ == WORD for x in operands) else s
 
 
 def by_group(plain: StagedStrategy, atom: Atom, columns: int) -> StagedStrategy | None:

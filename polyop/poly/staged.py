@@ -206,7 +206,7 @@ class _Staged:
         values = plan.values(u, self.axes)
         copies = {load: self.copies(n, load) for n, load in enumerate(self.operands)}
         staged = {place(load, values): x.found for load, x in copies.items()}
-        most = plan.target.multi.room() if s.reads_shared and plan.target.multi else SHARED
+        most = plan.target.multi.room() if s.multiplies_first and plan.target.multi else SHARED
         if not plan.block and min(2, self.staging.slots) * slot_bytes(self.staging, self.operands) > most:
             raise UnsupportedError(f"the staged operands take more than {most} bytes")
         before, after = self.results()
@@ -236,7 +236,7 @@ class _Staged:
         first = (*zeros, *(bands(names_of(self.staging.early), *copied) if copied else ()))
         fetched, put = [t for x in copies.values() for t in x.before], [t for x in copies.values() for t in x.after]
         # a product that goes on by itself starts first
-        turn = (update, *fetched) if s.reads_shared else (*fetched, update, *put)
+        turn = (update, *fetched) if s.multiplies_first and not put else (*fetched, update, *put)
         sums = bands(turns, *first, band((self.chunk.name,), *turn))
         last = [t for x in copies.values() for t in x.last]
         inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after), *last)

@@ -41,6 +41,7 @@ LEAST = 4  # elements by which they are, at least: a half warp reads four lines 
 SLOTS = 4  # at most: what is left of a turn's latency then is little
 NARROW, AT_ONCE = 16, 4  # rows or columns of a tile that waits for memory, and how many blocks have such ones beside each other
 OTHERS = 64  # registers of a thread beside its results and operands: addresses, and what is on its way
+ADDRESSES = 48  # the same without a unit, where nothing is on its way in registers
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +186,8 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, outlasting:
         return replace(s, slots=2)
     total = multi.parts * multi.registers * s.plan.target.warp
     is_narrow = min(prod(n for _, n in side) for side in s.sides[:2]) <= NARROW
-    blocks = max(1, min(total // (s.threads * (registers + OTHERS)), AT_ONCE if is_narrow else multi.blocks))
+    others = ADDRESSES if s.by_unit is None else OTHERS
+    blocks = max(1, min(total // (s.threads * (registers + others)), AT_ONCE if is_narrow else multi.blocks))
     slots = max(2, min(SLOTS, multi.room(blocks) // slot_bytes(s, operands)))
     return replace(s, slots=slots, ahead=slots - 2 if outlasting and slots == SLOTS else slots - 1)
 

@@ -18,6 +18,7 @@ from polyop.poly.blocktile import (
     by_group,
     by_threads,
     by_warps,
+    in_deep_turns,
     joined,
     kept_by_groups,
     kept_by_warps,
@@ -54,6 +55,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     groups = () if cut and not plan.tiled else _groups(plan, plain, atoms, cut or ())
     units = (*groups, *_warps(plan, plain, atoms, cut or ()))
     first, *others = by_threads(plain, bool(plan.tiled))
+    if not plan.tiled and not plan.block and _is_box(c.update):
+        first = in_deep_turns(first, plan.target, plan.at_most(c.update.extent(plain.depth)))
     return (*units, first) if units else (first, *others)
 
 
@@ -72,6 +75,11 @@ def _plain(plan: Plan, c: Contraction) -> StagedStrategy:
     _require_starts(u, (row, column, depth))
     high, across = (8 if side >= 128 else 4 if side >= 64 else 2 for side in (tall, wide))
     return StagedStrategy(c, row, column, depth, tall, wide, 16 if u.target.dtype.bytes_ <= 4 else 8, high, across)
+
+
+def _is_box(u: Stmt) -> bool:
+    """Whether nothing says where it runs but how far each iterator goes: tests of anything else take registers."""
+    return not u.where and not any(names(b) & set(u.dims) for r in u.ranges for b in (r.lower, r.upper))
 
 
 def _lines(plan: Plan, s: StagedStrategy) -> tuple[tuple[str, int], ...]:
