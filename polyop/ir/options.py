@@ -42,7 +42,8 @@ class Options:
     rows       how many rows a contraction has at most in these calls, where that is 1, 4 or 8; 0: more
     few        (size, at most how many) of sizes that are the rows of a contraction inside a recurrence, where that is 1, 4, 8, 16
                or 32 in these calls, or the columns of dot products, where that is 4
-    height     how many rows a register tile has where these calls would leave too much of the target's own one empty; else 0
+    height     how many rows a register tile has where these calls would leave too much of the target's own one empty; and
+               those of a thread of a GPU where a window slides along many; else 0
     pair       how many values of another column a register tile takes side by side with lanes whose number is known, since these
                alone would leave vectors half empty; 0: none
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls

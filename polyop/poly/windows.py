@@ -17,9 +17,9 @@ from polyop.poly.lanes import RowStrategy, groups_of, is_few
 from polyop.poly.nodes import Cluster
 from polyop.poly.scop import UPDATE, Stmt
 
-ROWS = 4        # results of a thread
+ROWS = 4        # results of a thread, unless the options say how many
 TERMS = 256     # of all of them that are written out
-ELEMENTS = 64   # of what they share, which are in registers
+ELEMENTS = 64   # of what they share, which are in registers; of more rows than `ROWS` half of it
 
 
 def choose(plan: Plan, cluster: Cluster) -> RowStrategy:
@@ -32,22 +32,25 @@ def choose(plan: Plan, cluster: Cluster) -> RowStrategy:
     if any(g.kept for g in groups) or not reduced or len(groups) < len(cluster.body):
         raise UnsupportedError("there is no sum over a window alone")
     for c in cluster.shell[:-1]:
-        shared = [n for s in cluster.stmts if s.kind == UPDATE for x in s.reads if (n := _elements(plan, s, x, c, reduced))]
-        if shared and max(shared) <= ELEMENTS and not is_few(plan, cluster.stmts, c, 2 * ROWS):
-            return RowStrategy(None, (None,) * len(groups), c, ROWS, 1, 1, inside=True)
+        for rows in dict.fromkeys((plan.options.height or ROWS, ROWS)):
+            shared = [n for s in cluster.stmts if s.kind == UPDATE for x in s.reads
+                      if (n := _elements(plan, s, x, c, rows, reduced))]
+            most = ELEMENTS if rows == ROWS else ELEMENTS // 2
+            if shared and max(shared) <= most and not is_few(plan, cluster.stmts, c, 2 * rows):
+                return RowStrategy(None, (None,) * len(groups), c, rows, 1, 1, inside=True)
     raise UnsupportedError("no windows overlap beside the last loop, or they are of any size")
 
 
-def _elements(plan: Plan, s: Stmt, x: Load, c: str, reduced: set[str]) -> int:
-    """How many elements of `x` the windows of `ROWS` points along `c` have together; 0, if none is in two of them."""
+def _elements(plan: Plan, s: Stmt, x: Load, c: str, rows: int, reduced: set[str]) -> int:
+    """How many elements of `x` the windows of so many `rows` of points along `c` have together; 0, if none is in two of them."""
     own = plan.classes[s.name]
     extents = {r.index: r.upper - r.lower for r in s.ranges if own.get(r.index) in reduced}
     index = [p for p in x.index if isinstance(p, Affine)]
     if any(not e.is_constant for e in extents.values()) or len(index) < len(x.index):
         return 0
-    if ROWS * prod(e.const for e in extents.values()) > TERMS:
+    if rows * prod(e.const for e in extents.values()) > TERMS:
         return 0
-    ends = {i: e.const for i, e in extents.items()} | {i: ROWS for i in s.dims if own.get(i) == c}
+    ends = {i: e.const for i, e in extents.items()} | {i: rows for i in s.dims if own.get(i) == c}
     used = [[(p.factor(i), ends[i]) for i in sorted(names(p) & set(ends))] for p in index]
     if any(f < 1 for p in used for f, _ in p) or not any(own[i] == c for p in index for i in names(p) & set(ends)):
         return 0

@@ -27,6 +27,8 @@ LINES = (32, 512)  # the shortest row that is told from shorter ones, and the lo
 ROWS = 64  # of attention, which a block has
 SHARE_BYTES = 32 << 10  # of what is read for a share of a row, at least
 SHARES, SHORTEST = 16, 64  # of rows, for each multiprocessor, so that few wait for the last ones; elements of one at least
+TALL = 8  # results of a thread below each other where windows slide along them
+FULL = 1 << 21  # results that are threads for all multiprocessors even so
 LONG_ROW = 256 << 10  # bytes of a row that are not kept near a multiprocessor until they are read again
 HELD = (32, 64, 128, 256)  # results of a row that registers hold
 
@@ -55,8 +57,16 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
     hints += cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))
     slides = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW and n not in ones)
-    return replace(options, ones=ones, fixed=slides, tile=tiles.sides, lines=tiles.lines, inward=copied, shares=shares,
-                   split=split, hints=hints, apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
+    height = TALL if slides and is_tall(op, q, sizes) else 0
+    return replace(options, ones=ones, fixed=slides, height=height, tile=tiles.sides, lines=tiles.lines, inward=copied,
+                   shares=shares, split=split, hints=hints, apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
+
+
+def is_tall(op: Op, q: Questions, sizes: Mapping[str, int]) -> bool:
+    """Whether windows slide along so many rows that `TALL` of a thread are mostly there, and all multiprocessors have threads."""
+    rows = [evaluate(e, sizes) for e in q.slid]
+    results = max(volume(t.shape, sizes) for t in op.outputs)
+    return results >= FULL and all(n % TALL == 0 or n > 4 * TALL for n in rows)
 
 
 def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
@@ -118,6 +128,8 @@ def kinds_on_gpus(op: Op) -> tuple[str, ...]:
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
     out += [f"where {n} is one of 2 to {WINDOW}" for n in q.slides]
+    if q.slides:
+        out.append(f"in which windows slide along {TALL} rows, or many")
     if q.tile:
         out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
     if q.strewn:

@@ -6,8 +6,12 @@ import numpy as np
 import pytest
 from gpu_texts import Array, compiled, values
 
+import polyop
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.rewrite.block_regimes import in_blocks
+from polyop.rewrite.questions import questions
 from polyop.runtime import amdgcn, cxx, emulated, nvrtc
 
 try:
@@ -46,6 +50,26 @@ def test_a_filter_for_each_channel_at_edges_and_ends(r: int, s: int, h: int, w: 
     a = values(c, sizes, emulated.ORDERS[(h + w) % 3])
     x = np.pad(a["X"].astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
     np.testing.assert_allclose(a["Y"], np.einsum("bcpqrs,crs->bcpq", windows(x, r, s), a["F"]), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("h", "w"), [(1, 7), (8, 33), (11, 3), (17, 40)])
+def test_eight_results_below_each_other_where_there_are_many(h: int, w: int) -> None:
+    c = compiled(FILTERED, Options(fixed=(("R", 3), ("S", 3)), height=8))
+    assert c.module is not None and "float pop_w0[30]" in c.module.text and c.rung == "tuned"
+    a = values(c, {"B": 2, "C": 2, "H": h, "W": w, "R": 3, "S": 3}, emulated.ORDERS[(h + w) % 3])
+    x = np.pad(a["X"].astype(np.float64), ((0, 0), (0, 0), (1, 1), (1, 1)))
+    np.testing.assert_allclose(a["Y"], np.einsum("bcpqrs,crs->bcpq", windows(x, 3, 3), a["F"]), rtol=1e-5, atol=1e-5)
+
+
+def test_as_many_results_as_leave_registers_and_all_multiprocessors_threads() -> None:
+    op = polyop.op(FILTERED)
+    op = op._op(op.choice())
+    sizes = {"B": 32, "C": 256, "H": 56, "W": 56, "R": 3, "S": 3}
+    for other, height in (({}, 8), ({"B": 1}, 0), ({"H": 14, "W": 70}, 0), ({"H": 71}, 8), ({"R": 9, "S": 9}, 0)):
+        found = in_blocks(op, questions(op), sizes | other, Options(), target("cuda:sm_90a"))
+        assert found.height == height
+    c = compiled(FILTERED, Options(fixed=(("R", 5), ("S", 5)), height=8))
+    assert c.module is not None and "float pop_w0[40]" in c.module.text  # 60 of eight rows would leave few threads registers
 
 
 @pytest.mark.parametrize(("h", "w"), SIZES)
@@ -93,8 +117,8 @@ def test_windows_that_do_not_overlap_or_have_any_size_are_left_as_they_are() -> 
 
 @pytest.mark.parametrize("text", [INSIDE, STEPS, DILATED, SQUARES])
 def test_compilers_accept_it_and_spill_nothing(text: str) -> None:
-    for target, tool in (("cuda:sm_90a", nvrtc), ("hip:gfx942", amdgcn)):
+    for on, tool in (("cuda:sm_90a", nvrtc), ("hip:gfx942", amdgcn)):
         if tool.unavailable():
             continue
-        c = compiled(text, on=target)
+        c = compiled(text, on=on)
         assert c.module is not None and tool.assemble(c.module).code
