@@ -5,7 +5,22 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, crows, cterms, cthreads, cunits, cwhole, cwide, cwindows
+from polyop.codegen import (
+    canew,
+    cboxes,
+    ccopy,
+    cmatrix,
+    cpairs,
+    cparts,
+    croll,
+    crows,
+    cterms,
+    cthreads,
+    cunits,
+    cwhole,
+    cwide,
+    cwindows,
+)
 from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
@@ -107,8 +122,10 @@ def _tile(inside: tuple[Node, ...], scope: Scope) -> list[str]:
     if found is None:
         stored = cwhole.chain(inside)[1]
         return body(inside, replace(scope, most=croll.WHOLE) if stored and cthreads.is_memory(stored, scope) else scope)
-    return _either(found[0], body(found[1], replace(scope, whole=True, most=croll.WHOLE)),
-                   body(inside, replace(scope, most=croll.EDGE)))
+    edge = body(inside, replace(scope, most=croll.EDGE))
+    if parts := cparts.found(inside, scope, body):
+        edge = _either(parts[0], parts[1], edge)
+    return _either(found[0], body(found[1], replace(scope, whole=True, most=croll.WHOLE)), edge)
 
 
 def _either(test: str, whole: list[str], edge: list[str]) -> list[str]:
@@ -154,7 +171,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
     asked = canew.anew(n, scope.anew) if scope.block else ()
     again = [f"    pop_anew({', '.join(scope.names[x] for x in asked)});"] if asked else []
     again += [f"    {cthreads.NUMBER} = pop_again({cthreads.NUMBER});"] if asked and scope.found else []
-    return [*head, *again, *_indented(n.body, scope, turn=True), "}"]
+    return [*head, *again, *_indented(n.body, replace(scope, turns=scope.turns + 1), turn=True), "}"]
 
 
 def _chooses_registers(n: For, scope: Scope) -> bool:
