@@ -60,13 +60,13 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
 
     Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
-    joined = folds(nest)
+    joined, chains = folds(nest), cunits.chains(nest.body)
     tiles = cmatrix.find_tiles(nest, target)
     nest = mended(begun(prepared(nest)), nest, tiles.products)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int")
+                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), chains=chains, counts="pop_i64" if huge else "int")
     far = {} if huge else reaches(nest, steps)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']

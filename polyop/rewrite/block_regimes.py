@@ -10,6 +10,7 @@ from polyop.ir.expr import evaluate, names, volume
 from polyop.ir.integers import power_of_two
 from polyop.ir.op import Op
 from polyop.ir.options import Options
+from polyop.ir.registers import WINDOW
 from polyop.ir.target import Target
 from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.ones import fix_sizes
@@ -52,9 +53,14 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     added = tuple(x for x in added if x.target not in whole)
     shares = block_shares(added, sizes, tiles)
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
-    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines, inward=copied, shares=shares, split=split,
+    return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), tile=tiles.sides, lines=tiles.lines, inward=copied, shares=shares, split=split,
                    hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
+
+
+def windows(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """(size, value) of small windows of the one contraction: turns of its copies are counted over all their elements then."""
+    return tuple((n, sizes[n]) for n in q.windows if 1 < sizes[n] <= WINDOW) if q.tile else ()
 
 
 def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
@@ -115,6 +121,8 @@ def kinds_on_gpus(op: Op) -> tuple[str, ...]:
     q = questions(op)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
+    if q.tile and q.windows:
+        out.append(f"where {' or '.join(q.windows)} is one of 2 to {WINDOW}")
     if q.tile:
         out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
     if q.strewn:
