@@ -187,7 +187,7 @@ def _together(loops: tuple[For, ...], s: Store, h: Held, scope: Scope, printed: 
     each = _each(s, regs, rows.extent or 1, of_rows, scope)
     place = _place(h, _FIRST if each == regs else f"{_TURN} + {_FIRST}", scope)
     lines = ["#pragma unroll", f"for (int {_FIRST} = 0; {_FIRST} < {each}; {_FIRST} += {rows.extent}) {{",
-             *("    " + x for x in (*place, *wide)), "}"]
+             *("    " + x for x in (*place, *_tested(loops, (), wide, scope))), "}"]
     return croll.turns(lines, regs, each, _TURN, _tiles(s, scope))
 
 

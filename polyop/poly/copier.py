@@ -211,12 +211,12 @@ def guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mappin
 
 
 def _inside(s: Staging, load: Load, i: str, own: Mapping[str, Affine]) -> Affine | None:
-    """The test that a larger `i` does not leave the tensor; None if `i` is the sum's, or no plain term of just one position.
+    """The test that a larger `i` does not leave the tensor; None if `i` is the sum's, or no term of just one position.
 
     Results beyond the last `i` are nobody's, so whatever lies there may be read for them: { X[c, p + r] : p + r < W }.
     """
     places = [(d, p) for d, p in enumerate(load.index) if isinstance(p, Affine) and i in names(p)]
-    if i == s.depth or len(places) != 1 or places[0][1].factor(i) != 1 or s.depth in names(places[0][1]):
+    if i == s.depth or len(places) != 1 or places[0][1].factor(i) < 1 or s.depth in names(places[0][1]):
         return None
     d, p = places[0]
     return s.plan.scop.op.tensor(load.source).shape[d] - 1 - substitute(p, own)
