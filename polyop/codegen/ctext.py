@@ -244,9 +244,10 @@ def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, r
     """The text of a kernel whose warps have roles, and whose blocks take point after point."""
     first, pending = roles.consumers, ring.pending
     boxed = " && ".join(f"pop_boxed{i}" for i in range(maps))
-    copying = replace(scope, producer=first, barrier="pop_producer_barrier<{}>(pop_arriving, pop_boxed);")
-    using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
     copied, rest = croles.producer(p.body), croles.consumer(p.body)
+    copying = replace(scope, producer=first, barrier="pop_producer_barrier<{}>(pop_arriving, pop_boxed);",
+                      copies=ccopy.by_rows(copied))
+    using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
     until = croles.released(rest, scope.buffers)
     consumed = [*_registers(p, nest, using), *body(rest[:until], using),
                 "pop_consumer_release(pop_arriving);  // nothing below uses what was copied", *body(rest[until:], using)]

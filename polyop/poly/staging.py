@@ -221,7 +221,8 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, outlasting:
         return replace(s, slots=2)
     total = multi.parts * multi.registers * s.plan.target.warp
     is_narrow = min(prod(n for _, n in side) for side in s.sides[:2]) <= NARROW
-    blocks = max(1, min(total // (s.threads * (registers + OTHERS)), AT_ONCE if is_narrow else multi.blocks))
+    at_once = 1 if s.plan.options.alone else AT_ONCE if is_narrow else multi.blocks
+    blocks = max(1, min(total // (s.threads * (registers + OTHERS)), at_once))
     slots = max(2, min(SLOTS, multi.room(blocks) // slot_bytes(s, operands)))
     return replace(s, slots=slots, ahead=slots - 2 if outlasting and slots == SLOTS else slots - 1)
 

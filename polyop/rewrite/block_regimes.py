@@ -53,7 +53,7 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     added = tuple(x for x in added if x.target not in whole)
     shares = block_shares(added, sizes, tiles)
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
-    return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), tile=tiles.sides, lines=tiles.lines, inward=copied, shares=shares, split=split,
+    return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), tile=tiles.sides, lines=tiles.lines, alone=tiles.alone, inward=copied, shares=shares, split=split,
                    hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
 
