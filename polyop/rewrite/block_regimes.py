@@ -53,6 +53,8 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     added = tuple(x for x in added if x.target not in whole)
     shares = block_shares(added, sizes, tiles)
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
+    if tiles.sides:  # without them hints would say what they are
+        hints += copied_lines(q, copied, sizes, {*dict(hints), *dict(windows(q, sizes))})
     return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), tile=tiles.sides, lines=tiles.lines, alone=tiles.alone, inward=copied, shares=shares, split=split,
                    hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
@@ -108,6 +110,13 @@ def rows_apart(q: Questions, sizes: Mapping[str, int]) -> bool:
 def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Hints, for sizes that are not `known`, of rows so short that a block of threads has several: at most twice as long."""
     return tuple((n, max(LINES[0], power_of_two(sizes[n]))) for n in found if sizes[n] <= LINES[1] and n not in known)
+
+
+def copied_lines(q: Questions, copied: Iterable[tuple[str, int]], sizes: Mapping[str, int],
+                 known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Hints, for sizes that are not `known`, of rows so short that squares which are turned have half as much of them."""
+    rows = dict.fromkeys(x.shape[-1].name for x in q.strewn if (x.source, x.depth) in copied and x.shape[-1].name)
+    return tuple((n, LINES[0]) for n in rows if n and sizes[n] <= LINES[0] and n not in known)
 
 
 def cut_lines(cut: tuple[Sum, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
