@@ -156,8 +156,8 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer], steps: Ma
     corners = tuple(tuple(p + _digit(across, d, at) * apart[d] for d, p in zip(dims, first, strict=True)) for at in panels)
     starts = tuple(Load(to.source, (*places[:-2], Affine(), affine(at)), to.dtype) for at in panels)
     box = (line, *down.values(), *(1 for _ in dims[1 + len(down):]))
-    steps = tuple(apart[d] for d in dims)
-    return Boxes(source.source, dims, box, LINE, steps if max(steps) > 1 else ()), starts, corners
+    each = tuple(apart[d] for d in dims)
+    return Boxes(source.source, dims, box, LINE, each if max(each) > 1 else ()), starts, corners
 
 
 def _unit(b: Buffer) -> int | None:

@@ -34,8 +34,9 @@ class Options:
                ask for it again. Without it one kernel serves all sizes of at least 1, and the same call has the same bits, always
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
     ones       sizes that are 1 in the calls the kernel is for
-    fixed      (size, value) of small windows along rows of the result, which are written out, and on a GPU of all windows, whose
-               elements share one count of turns: 3 of a convolution of 3 x 3; and of all sizes of products so small that loops around them take longer than they do
+    fixed      (size, value) of small windows along rows of the result, which are written out: 3 of a convolution of 3 x 3; on a
+               GPU of all small windows, whose elements share one count of turns; and of all sizes of products so small that loops
+               around them take longer than they do
     short      what becomes of lanes along what has unit stride in a contraction's result: they are many enough (0), so few that a
                tile takes more of another column (`SHORT`), or left empty too often, so that lanes run along what is a row
                otherwise (`TURNED`)

@@ -66,7 +66,7 @@ def choose(plan: Plan, cluster: Cluster) -> SquareStrategy:
     side = max(LEAST, min(64, LINE // s.target.dtype.bytes_))
     if any(is_few(plan, cluster.stmts, c, side // 2) for c in (read, write)):
         raise UnsupportedError(f"{read} or {write} is short")
-    half = LEAST <= side // 2 and 0 < _hinted(plan, s, read) <= side // 2
+    half = side // 2 >= LEAST and 0 < _hinted(plan, s, read) <= side // 2
     down, across = (side // 2, side * 2) if half else (side, side)
     return SquareStrategy(read, write, down, across, tuple(x for x, c in found.items() if c == read))
 

@@ -101,7 +101,7 @@ class Staging:
         return dict(x for side in self.sides for x in side)
 
     def starts(self, turn: Affine, taps: Mapping[str, Affine] | None = None) -> dict[str, Affine]:
-        """iterator -> its first value in a block's tiles, `turn` of the depth, and at these `taps`; if not said, at those of now."""
+        """iterator -> its first value in a block's tiles, `turn` of the depth, and at these `taps`, or those of now."""
         axes = {i: self.axes[self.own[i]] for i in self.update.dims}
         return {i: x.start + (turn if i == self.depth else affine(x.coords[0].name)) if i in self.sizes
                 else substitute(x.value, taps or {}) for i, x in axes.items()}
@@ -127,7 +127,7 @@ class Staging:
     def later(self, turns: tuple[Coord, ...], ahead: int) -> tuple[Affine, Affine, dict[str, Affine]]:
         """Of the turn that is `ahead` of the one that `turns` count: its number, its depth, and its taps.
 
-            { [k, r, s] -> 9 k / 64 + 3 r + s + 2; k + 64 floor((3 r + s + 2) / 9); floor((3 r + s + 2) / 3) mod 3, (s + 2) mod 3 }
+            { [k, r, s] -> [t = 9 k / 64 + n; k + 64 floor(n / 9); floor(n / 3) mod 3, n mod 3] : n = 3 r + s + ahead }
         """
         deep = self.chunk.step
         if not self.taps:

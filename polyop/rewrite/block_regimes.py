@@ -55,7 +55,8 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
     if tiles.sides:  # without them hints would say what they are
         hints += copied_lines(q, copied, sizes, {*dict(hints), *dict(windows(q, sizes))})
-    return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), tile=tiles.sides, lines=tiles.lines, alone=tiles.alone, inward=copied, shares=shares, split=split,
+    return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), tile=tiles.sides, lines=tiles.lines,
+                   alone=tiles.alone and not shares, inward=copied, shares=shares, split=split,
                    hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
 
