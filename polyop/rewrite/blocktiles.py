@@ -85,7 +85,8 @@ def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target, turned: 
             sides[1] = TILES[0]
     lines = tuple(n if any(x > 1 for x in n[:-1]) else () for n in cut())
     usual = [TILES[0], WIDEST if _takes_wide(target) else TILES[0]]
-    alone = _is_for_wide(q, target) and min(sides) >= TILES[1] and count() <= BLOCKS
+    # the usual one has a multiprocessor to itself in any case
+    alone = _is_for_wide(q, target) and min(sides) >= TILES[1] and sides != usual and count() <= BLOCKS
     return Tiles(() if sides == usual and not any(lines) else tuple(sides), lines if any(lines) else (), blocks, alone)
 
 
