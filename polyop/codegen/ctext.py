@@ -66,7 +66,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},
-                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), chains=chains, counts="pop_i64" if huge else "int")
+                  folds=joined, tiles=tiles, steps=cunits.steps(nest.body), counts="pop_i64" if huge else "int")
     far = {} if huge else reaches(nest, steps)
     launch = {}
     texts = [f"// {nest.name} for {target.name} ({dialect.title})", f'#include "{HEADER}"']
@@ -88,7 +88,9 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         first, *more = (Blocks(tuple(a.count for a in p.axes), 1 if t else None) for t, p in zip(threads, k.parts, strict=True))
         launch[k.name] = Launch(scope.names[k.name], first.extents, size, args, changed, bytes_, first.points,
                                 far.get(k.name, ()), told, bool(roles), tuple(more))
-        inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
+        # beside long copies by threads compilers would move results while products work on them (C7515), and part all of these
+        going = chains if all(s.stmt in boxes for s in stores(k.body) if s.later) else frozenset[str]()
+        inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes, chains=going,
                                copies=ccopy.by_rows(p.body), anew=x, found=bool(x) and not target.spare)
                        for t, p in zip(threads, k.parts, strict=True) for x in (_anew(p, nest, t, target),))
         blocks = max(_for_sums(k, nest, block, bytes_, target), _for_rare(k, size, bytes_, target))
