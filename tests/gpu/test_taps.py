@@ -25,7 +25,7 @@ except UnsupportedError as e:
     pytest.skip(str(e), allow_module_level=True)
 
 LAST = """
-op conv(X: f16[B, H, W, C], F: f16[R, S, C, K]) -> (Y: {t}[B, (H + {n} - 1) / {n}, (W + {n} - 1) / {n}, K]) 
+op conv(X: f16[B, H, W, C], F: f16[R, S, C, K]) -> (Y: {t}[B, (H + {n} - 1) / {n}, (W + {n} - 1) / {n}, K])
     where R >= 1, S >= 1 {{
   y[b, p, q, k] += f32((X[b, {n}*p + r - 1, {n}*q + s - 1, c] else 0)) * f32(F[r, s, c, k])
   Y[b, p, q, k] = {t}(y[b, p, q, k])
