@@ -94,8 +94,10 @@ def _tile(inside: tuple[Node, ...], scope: Scope) -> list[str]:
     if found is None:
         stored = cwhole.chain(inside)[1]
         return body(inside, replace(scope, most=croll.WHOLE) if stored and cthreads.is_memory(stored, scope) else scope)
-    return _either(found[0], body(found[1], replace(scope, whole=True, most=croll.WHOLE)),
-                   body(inside, replace(scope, most=croll.EDGE)))
+    edge = body(inside, replace(scope, most=croll.EDGE))
+    if twos := cwhole.by_twos(inside, scope):
+        edge = _either(twos[0], body(twos[1], replace(scope, whole=True, twos=True, most=croll.WHOLE)), edge)
+    return _either(found[0], body(found[1], replace(scope, whole=True, most=croll.WHOLE)), edge)
 
 
 def _either(test: str, whole: list[str], edge: list[str]) -> list[str]:

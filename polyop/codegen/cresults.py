@@ -58,7 +58,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     plain = croll.turns(plain, regs, each, _TURN, tiles)
     if not scope.whole or also:
         return plain
-    pairs = cpairs.found(loops, s, scope)
+    pairs = None if scope.twos else cpairs.found(loops, s, scope)
     return cpairs.lines(pairs, scope, printed) if pairs else _together(loops, s, h, scope, printed) or plain
 
 

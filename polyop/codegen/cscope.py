@@ -96,6 +96,7 @@ class Scope:
     counts    the C type of an index; what data say of a place is i64
     fresh     whether the product of a tile is the first of its sum
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
+    twos      whether results are stored by two neighbours at most
     most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
     beside    how long the text of a copy of a loop is, which asks and stands beside it
     row       the C text of the register of a row, see `Rows`
@@ -120,6 +121,7 @@ class Scope:
     counts: str = "pop_i64"
     fresh: bool = False
     whole: bool = False
+    twos: bool = False
     most: int = 0
     beside: int = 0
     row: str = "pop_r"

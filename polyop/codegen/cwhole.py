@@ -15,7 +15,7 @@ from dataclasses import replace
 from math import prod
 
 from polyop.codegen import ccopy, cpairs, cresults, cwide
-from polyop.codegen.cindex import below, condition, least
+from polyop.codegen.cindex import below, condition, index, least
 from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import one_store
 from polyop.ir.expr import Affine, Load, affine, bounds, loads, names
@@ -122,6 +122,29 @@ def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
     apart = _left_out(inside, scope)
     ends = [below(f, b) for f in loops if f.index not in apart for b in bounds(f.upper) if b != affine(f.end)]
     return _least_of(ends, loops, [t for x in lies for t in x or ()], scope)
+
+
+def by_twos(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
+    """What is asked before results of 16 bits of several lines are stored by two neighbours, and `inside` as it is then.
+
+    Lines of 14 pixels have no 4 neighbours at multiples of 4. Of two none lies outside alone where the line's end is even, and
+    whether both do is asked for each.
+    """
+    loops, s = chain(inside)
+    atoms = tuple(f for f in loops if f.kind == Kind.ATOM)
+    pairs = cpairs.found(loops, s, scope) if s and atoms else None
+    rows = cresults.rows_of(atoms, s, scope) if s and pairs else None
+    found = cwide.moved(*rows) if rows else None
+    if not pairs or not rows or not found or found[0] or not found[1] or pairs.tiles or len(pairs.held.column) < 2:
+        return None
+    lies = [cwide.all_lie_well(x, *rows) for x in found[1]]
+    others = [below(f, b) for f in loops if f.kind != Kind.ATOM for b in bounds(f.upper) if b != affine(f.end)]
+    tests = _least_of(others, loops, [t for x in lies for t in x or ()], scope) if None not in lies else None
+    if tests is None:
+        return None
+    ends = [b for f in atoms if f.index == pairs.along for b in bounds(f.upper) if b != affine(f.end)]
+    tests += [f"({index(b, scope.names).c}) % {rows[0].extent} == 0" for b in ends]
+    return _said(tests), full(inside, frozenset(f.index for f in atoms))
 
 
 def _left_out(inside: tuple[Node, ...], scope: Scope) -> frozenset[str]:

@@ -128,3 +128,22 @@ def test_a_call_tells_the_kernel_of_its_windows_and_of_how_few_tiles_it_has() ->
 def test_few_tiles_have_as_many_slots_as_many_have() -> None:
     module = kernel(1, "cuda:sm_90a", replace(THREE, alone=True)).module
     assert module is not None and "4 x 64 x 64" in module.text
+
+
+FIRST = """
+op conv(X: f16[B, C, H, W], F: f16[K, C, 3, 3]) -> (Y: f16[B, K, H, W]) {
+  y[b, k, p, q] += f32((X[b, c, p + r - 1, q + s - 1] else 0)) * f32(F[k, c, r, s])
+  Y[b, k, p, q] = f16(y[b, k, p, q])
+}
+"""
+
+
+def test_lines_of_an_even_number_of_pixels_are_stored_by_two() -> None:
+    c = compiled(FIRST, Options(inward=(("X", 1), ("F", 1)), tile=(64, 128), lines=((), (2, 4, 16))), "cuda:sm_90a")
+    assert c.module is not None
+    text = c.module.text
+    assert "pop_wide<4>(&Y" in text and re.search(r"if \(pop_is_wide<4>\(Y\) .* && \(W - q_c\) % 2 == 0\)", text)
+    for n, (w, k) in enumerate(((14, 64), (2, 9), (15, 66), (16, 3), (18, 8))):
+        v = values(c, {"B": 3, "C": 8, "H": 5, "W": w, "K": k}, ("forward", "backward", "shuffled")[n % 3])
+        turned = {"X": v["X"].transpose(0, 2, 3, 1), "F": v["F"].transpose(2, 3, 1, 0)}
+        np.testing.assert_allclose(v["Y"].transpose(0, 2, 3, 1).astype(np.float64), image(turned, 1), rtol=2e-2, atol=2e-2)
