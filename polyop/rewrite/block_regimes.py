@@ -10,6 +10,7 @@ from polyop.ir.expr import evaluate, names, volume
 from polyop.ir.integers import power_of_two
 from polyop.ir.op import Op
 from polyop.ir.options import Options
+from polyop.ir.registers import WINDOW
 from polyop.ir.target import Target
 from polyop.rewrite.blocktiles import BLOCKS, block_shares, block_tiles
 from polyop.rewrite.ones import fix_sizes
@@ -52,9 +53,17 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     added = tuple(x for x in added if x.target not in whole)
     shares = block_shares(added, sizes, tiles)
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
-    return replace(options, ones=ones, tile=tiles.sides, lines=tiles.lines, inward=copied, shares=shares, split=split,
+    if tiles.sides:  # without them hints would say what they are
+        hints += copied_lines(q, copied, sizes, {*dict(hints), *dict(windows(q, sizes))})
+    return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), tile=tiles.sides, lines=tiles.lines,
+                   alone=tiles.alone and not shares, inward=copied, shares=shares, split=split,
                    hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
                    apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
+
+
+def windows(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """(size, value) of small windows of the one contraction: turns of its copies are counted over all their elements then."""
+    return tuple((n, sizes[n]) for n in q.windows if 1 < sizes[n] <= WINDOW) if q.tile else ()
 
 
 def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
@@ -104,6 +113,13 @@ def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterabl
     return tuple((n, max(LINES[0], power_of_two(sizes[n]))) for n in found if sizes[n] <= LINES[1] and n not in known)
 
 
+def copied_lines(q: Questions, copied: Iterable[tuple[str, int]], sizes: Mapping[str, int],
+                 known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Hints, for sizes that are not `known`, of rows so short that squares which are turned have half as much of them."""
+    rows = dict.fromkeys(x.shape[-1].name for x in q.strewn if (x.source, x.depth) in copied and x.shape[-1].name)
+    return tuple((n, LINES[0]) for n in rows if n and sizes[n] <= LINES[0] and n not in known)
+
+
 def cut_lines(cut: tuple[Sum, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Hints, for sizes that are not `known`, of how long the sums are that are `cut`: they say how many shares are joined."""
     found = dict.fromkeys(n for x in cut for n in names(x.deep) if n in sizes and n not in known)
@@ -115,6 +131,8 @@ def kinds_on_gpus(op: Op) -> tuple[str, ...]:
     q = questions(op)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
+    if q.tile and q.windows:
+        out.append(f"where {' or '.join(q.windows)} is one of 2 to {WINDOW}")
     if q.tile:
         out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
     if q.strewn:
