@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from itertools import islice
 
-from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, crows, cterms, cthreads, cunits, cwhole, cwide
+from polyop.codegen import canew, cboxes, ccopy, cmatrix, cpairs, croll, crows, cterms, cthreads, cunits, cwhole, cwide, cwindows
 from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, bounded, condition, conditions, index
 from polyop.codegen.cscope import Scope
@@ -135,10 +135,12 @@ def _loop(n: For, scope: Scope) -> list[str]:
         turned, ends = rolled or (n.body, [])
         head = ["#pragma unroll 1" if rolled else "#pragma unroll", f"for (int {i} = 0; {i} < {n.end}; {step}) {{"]
         inside = _indented(turned, scope)
-        tests = bounded(n, scope.names)
+        tests = [] if not scope.block and cwindows.is_free(n, scope) else bounded(n, scope.names)
         bound = [f"    if ({' && '.join(tests)}) {{"] if tests else []
         plain = [*head, *bound, *(["    " + x for x in inside] + ["    }"] if bound else inside), *ends, "}"]
         return (None if scope.block else cwide.run(n, scope, plain, body)) or [*plain, *cmatrix.order(n, scope)]
+    if not scope.block and (window := cwindows.prepared(n, scope)):
+        return ["{", *("    " + x for x in (*window[0], *_node(*window[1:]))), "}"]
     is_small = n.lower == Affine() and any(b.is_constant for b in bounds(n.upper))
     if is_small and not n.upper.is_constant and _chooses_registers(n, scope):
         end = min(b.const for b in bounds(n.upper) if b.is_constant)

@@ -62,11 +62,14 @@ class Points:
 
     def _indices(self, scope: Scope, leave: str) -> list[str]:
         """The indices of a point. Those past a loop's end do nothing."""
-        counts, out = self.names(scope), []
+        counts = self.names(scope)
+        in_turn = not scope.block and len(counts) > 2
+        out = _quotients(counts, scope.counts) if in_turn else []
         for d, a in enumerate(self.axes):
             name, inner = scope.names[a.loop.index], counts[d + 1:]
             at = "item" if not inner else f"item / {inner[0]}" if len(inner) == 1 else f"item / ({' * '.join(inner)})"
             at = f"{at} % {counts[d]}" if d else at
+            at = _digit(d, counts) if in_turn else at
             if scope.block and a.loop.index in self.late:
                 at = f"({counts[d]} - 1 - {at})"
             at = at if a.loop.step == 1 else f"{a.loop.step} * ({at})" if d or inner else f"{a.loop.step} * {at}"
@@ -77,3 +80,24 @@ class Points:
             if not a.exact:
                 out.append(f"if ({name} >= {index(a.loop.upper, scope.names).c}) {leave};")
         return out
+
+
+def _quotients(counts: list[str], t: str) -> list[str]:
+    """What is left of a thread's number without its last digits, one division for each: of no negative number, by none.
+
+    As `item / (c * p * q)`, `item / (p * q) % c` and so on each thread had two divisions for a digit, of signed numbers: 130
+    instructions for four digits.
+    """
+    unsigned, out = "pop_u64" if t == "pop_i64" else "pop_u32", list[str]()
+    for d in range(len(counts) - 1, 0, -1):
+        out.append(f"const {t} {_left(d, counts)} = ({t})(({unsigned}){_left(d + 1, counts)} / ({unsigned}){counts[d]});")
+    return out
+
+
+def _left(d: int, counts: list[str]) -> str:
+    """The number without the digits from `d` on."""
+    return f"pop_item{d}" if d < len(counts) else "item"
+
+
+def _digit(d: int, counts: list[str]) -> str:
+    return f"{_left(d + 1, counts)} - {counts[d]} * {_left(d, counts)}" if d else _left(1, counts)

@@ -50,6 +50,7 @@ class RowStrategy:
     around    blocks of lanes stand around those of rows: what a window reads for one of them, filters too, stays in L1
     apart     conditions between the lanes and the loops inside them stand as tests, since those loops run in step
     blocks    classes of the shell, the outermost first, that are taken so many at a time inside the loops over all blocks
+    inside    rows are inside all loops of the groups, and the shell stays in its order: on a GPU, where windows overlap
     """
 
     lane: str | None
@@ -63,6 +64,7 @@ class RowStrategy:
     also: tuple[str, int] | None = None
     run: int = 0
     blocks: tuple[tuple[str, int], ...] = ()
+    inside: bool = False
 
     @property
     def turn(self) -> tuple[str, ...]:

@@ -50,7 +50,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     also, some = strategy.also or (None, 1)
     blocks = dict(strategy.blocks)
     order = [c for c in cluster.shell if c not in (strategy.lane, strategy.rows, also)]
-    order += [c for c in (also, strategy.rows, strategy.lane) if c]
+    order = list(cluster.shell) if strategy.inside else [*order, *(c for c in (also, strategy.rows, strategy.lane) if c)]
     for c in order:
         if c == strategy.lane:
             start = common_start(plan, cluster.stmts, c, axes)
@@ -86,6 +86,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     if strategy.around:
         serial.insert(serial.index(f"{strategy.rows}_s"), serial.pop(serial.index(f"{lane}_t")))
     lanes = [f"{lane}_v"] if strategy.lane and not strategy.run else [f"{c}_p" for c in (also, strategy.rows) if c]
+    lanes = [] if strategy.inside else lanes
     if strategy.rows in blocks:
         inside = f"{strategy.rows}_s", f"{lane}_t"
         serial, lanes = [n for n in serial if n not in inside], [*inside, *lanes]
@@ -123,7 +124,8 @@ class _Groups:
 
     def leaf(self, name: str) -> Band | str:
         """`name` in the rows, where these are inside the lanes; rows around lanes are around all loops of the groups."""
-        return Band(f"{self.strategy.rows}_p", (name,)) if self.strategy.rows and self.strategy.lane else name
+        inside = self.strategy.rows and (self.strategy.lane or self.strategy.inside)
+        return Band(f"{self.strategy.rows}_p", (name,)) if inside else name
 
     def group(self, g: Group, axes: Axes, loops: tuple[str, ...], lane: str | None) -> tuple[Band | str, ...]:
         """The loops of one group. An init that its update's group takes over has been dropped by then."""

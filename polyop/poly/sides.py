@@ -29,6 +29,7 @@ class SideCut:
 
     of      iterator -> its coordinates
     blocks  which tile; threads: which part of it; rows: what a thread or a warp has there; atom: what a matrix unit takes of it
+    has_lanes  whether the last of the threads are lanes of one warp, which has others along the other side
     """
 
     of: dict[str, tuple[Coord, ...]]
@@ -36,6 +37,7 @@ class SideCut:
     threads: tuple[Coord, ...]
     rows: tuple[Coord, ...]
     atom: tuple[Coord, ...]
+    has_lanes: bool = False
 
 
 def along(side: Side, values: Mapping[str, Affine]) -> Affine:
@@ -46,11 +48,13 @@ def along(side: Side, values: Mapping[str, Affine]) -> Affine:
     return at
 
 
-def cut(side: Side, own: Mapping[str, str], mine: int, bytes_: int, atom: int = 0, block: Coord | None = None) -> SideCut:
+def cut(side: Side, own: Mapping[str, str], mine: int, bytes_: int, atom: int = 0, block: Coord | None = None,
+        lanes: int = 0) -> SideCut:
     """`side` by blocks, and `mine` values of it by a thread: in groups that it reads at once, beside those of its neighbours.
 
     With an `atom`, `mine` are a warp's, in as many atoms as there are. own: the names of iterators; block: the coordinate of the
-    tiles, if there is one; bytes_: of a number that is read.
+    tiles, if there is one; bytes_: of a number that is read; lanes: how many threads of a warp lie along the fastest iterator, if
+    not all do that have other parts of it.
     """
     groups = 1 if atom else min(side[0][1], -(-mine // min(WIDEST, max(1, AT_ONCE // bytes_))))
     left, unit = mine // groups, atom
@@ -63,11 +67,14 @@ def cut(side: Side, own: Mapping[str, str], mine: int, bytes_: int, atom: int = 
         each, unit = (gcd(here, unit), unit // gcd(here, unit)) if atom else (here, 0)
         whole = (block or Coord(f"{q}_c", extent),)
         threads = _if(is_last or here < span, Coord(f"{q}_w" if atom else f"{q}_t", here, span))
+        if lanes and i == side[-1][0] and span > lanes * here:
+            threads = Coord(f"{q}_w", lanes * here, span), Coord(f"{q}_t", here, lanes * here)
         rows = _if(each < here, Coord(f"{q}_q", each, here)) if atom else _if(span < extent, Coord(f"{q}_q", span, extent))
         last = _if(each > 1, Coord(f"{q}_p", 1, each))
         of[i] = (*whole, *threads, *rows, *last)
         found.insert(0, (whole, threads, rows, last) if atom else (whole, threads, (*rows, *last), ()))
-    return SideCut(of, *(tuple(c for x in found for c in x[k]) for k in range(4)))
+    blocks, threads, rows, last = (tuple(c for x in found for c in x[k]) for k in range(4))
+    return SideCut(of, blocks, threads, rows, last, any(len(x[1]) > 1 for x in found))
 
 
 def _if(there: bool, c: Coord) -> tuple[Coord, ...]:

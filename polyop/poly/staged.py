@@ -28,6 +28,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from math import prod
 
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Const, Load, affine, expr_names, map_loads, names, place, quasi, substitute, substitute_expr
@@ -70,6 +71,14 @@ def tile_bytes(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, hel
     return sum(slots(writer.staging, x) * slot_bytes(writer.staging, (x,)) for x in staged)
 
 
+LANES = 4, 8
+"""Threads of a warp along rows and columns of results that they add up without a unit.
+
+In lines of 16 half a warp reads 256 bytes of columns at once, which takes shared memory two turns; in 4 lines of 8 it reads 128
+of them, and both halves the same: 8 turns for 64 products of each thread, not 12.
+"""
+
+
 @dataclass(frozen=True, eq=False)
 class Cells:
     """What the lanes of a warp keep from cluster to cluster as they keep a unit's results: see `fragments.py`.
@@ -86,10 +95,26 @@ class Cells:
 
 def sides_of(plan: Plan, s: StagedStrategy, rows: str = "") -> tuple[SideCut, SideCut]:
     """How the rows and the columns of the results of `s` are cut; `rows`: as in `Cells`."""
+    plain = _sides(plan, s, rows, (0, 0))
+    if s.atom or plan.tiled or plan.block or plan.target.warp != prod(LANES):
+        return plain
+    threads = [(x.threads[-1].cap or 1) // x.threads[-1].step if x.threads else 1 for x in plain]
+    return _sides(plan, s, rows, LANES) if all(n % m == 0 for n, m in zip(threads, LANES, strict=True)) else plain
+
+
+def _sides(plan: Plan, s: StagedStrategy, rows: str, lanes: tuple[int, int]) -> tuple[SideCut, SideCut]:
     own, a = plan.classes[s.what.update.name], s.atom
     bytes_ = max(x.dtype.bytes_ for x in (*s.what.lefts, *s.what.rights))
-    down = cut(s.down, {**own, s.row: rows} if rows else own, s.high, bytes_, a.m if a else 0, plan.tiled.get(own[s.row]))
-    return down, cut(s.across, own, s.wide, bytes_, a.n if a else 0)
+    down = {**own, s.row: rows} if rows else own
+    return (cut(s.down, down, s.high, bytes_, a.m if a else 0, plan.tiled.get(own[s.row]), lanes[0]),
+            cut(s.across, own, s.wide, bytes_, a.n if a else 0, lanes=lanes[1]))
+
+
+def _in_order(down: SideCut, across: SideCut) -> tuple[Coord, ...]:
+    """The loops over threads: those of rows around those of columns, and where a side has lanes of a warp, those of both last."""
+    if down.has_lanes or across.has_lanes:
+        return (*down.threads[:-1], *across.threads[:-1], down.threads[-1], across.threads[-1])
+    return (*down.threads, *across.threads)
 
 
 class _Staged:
@@ -110,7 +135,7 @@ class _Staged:
         for i in self.u.dims:
             if q[i] not in outer:
                 self.axes[q[i]] = Axis(chains.get(i, (taps.get(i, Coord(q[i])),)), lower_bound(plan, self.u, q[i], outer))
-        self.threads = (*self.down.threads, *self.across.threads)
+        self.threads = _in_order(self.down, self.across)
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
         self.homes = self.registers()

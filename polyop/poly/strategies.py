@@ -22,6 +22,7 @@ from polyop.poly import (
     staged,
     strips,
     tilechoice,
+    windows,
 )
 from polyop.poly.build import Axes, Part, Plan
 from polyop.poly.generate import generate
@@ -95,12 +96,18 @@ def _strips(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
     return [(str(s), partial(rows.build, plan, cluster, outer, s))]
 
 
+def _windows(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
+    s = windows.choose(plan, cluster)
+    return [(str(s), partial(rows.build, plan, cluster, outer, s))]
+
+
 def _scattered(plan: Plan, cluster: Cluster, outer: Axes) -> list[Attempt]:
     s = scattered.choose(plan, cluster)
     return [(str(s), partial(scattered.build, plan, cluster, outer, s))]
 
 
-_ON_GPU = (("staged", _staged), ("spread", _spread), ("squares", _squares), ("scattered", _scattered), ("strips", _strips))
+_ON_GPU = (("staged", _staged), ("spread", _spread), ("squares", _squares), ("scattered", _scattered), ("strips", _strips),
+           ("windows", _windows))
 """Strategies for GPUs, best first."""
 
 

@@ -62,8 +62,15 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
 
 
 def windows(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
-    """(size, value) of small windows of the one contraction: turns of its copies are counted over all their elements then."""
-    return tuple((n, sizes[n]) for n in q.windows if 1 < sizes[n] <= WINDOW) if q.tile else ()
+    """(size, value) of small windows: of the one contraction, whose turns of copies are counted over all their elements then, and
+    of those whose results share what they read.
+    """
+    found = dict.fromkeys((*_windows(q), *q.slides))
+    return tuple((n, sizes[n]) for n in found if 1 < sizes[n] <= WINDOW)
+
+
+def _windows(q: Questions) -> tuple[str, ...]:
+    return q.windows if q.tile else ()
 
 
 def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
@@ -131,8 +138,9 @@ def kinds_on_gpus(op: Op) -> tuple[str, ...]:
     q = questions(op)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
-    if q.tile and q.windows:
-        out.append(f"where {' or '.join(q.windows)} is one of 2 to {WINDOW}")
+    small = (*_windows(q), *q.slides)
+    if small:
+        out.append(f"where {' or '.join(dict.fromkeys(small))} is one of 2 to {WINDOW}")
     if q.tile:
         out.append("in which a product has too few results for all multiprocessors, or other tiles are less empty")
     if q.strewn:
