@@ -40,7 +40,7 @@ _ATOMS = 34  # statements of more: 16 products of tiles of 16 x 8 and what these
 _FUNCTION = 3  # statements that an exponential stands for: 32 at once took all registers of a thread on gfx1100, and a minute
 
 
-def body(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]:
+def body(nodes: tuple[Node, ...], scope: Scope, turn: str = "") -> list[str]:
     """The lines of a body. Products that it starts go on as long as they may: of a `turn` of a loop, into the next one."""
     out: list[str] = []
     going = frozenset[str]()
@@ -52,10 +52,12 @@ def body(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]
             continue  # what it clears the unit begins with
         out += _node(n, replace(scope, fresh=k > 0 and scope.block > 0 and cunits.is_begun(nodes[k - 1], n, scope)))
         going |= cunits.started(n, scope)
+    if turn in scope.chains and len(nodes) == 1:
+        return out  # each turn of the loop inside has waited as it must, and more of them come
     return out + ([cunits.PASSED] if turn and cunits.may_pass(nodes, going, scope) else cunits.ended(going, scope))
 
 
-def _indented(nodes: tuple[Node, ...], scope: Scope, turn: bool = False) -> list[str]:
+def _indented(nodes: tuple[Node, ...], scope: Scope, turn: str = "") -> list[str]:
     return ["    " + line for line in body(nodes, scope, turn)]
 
 
@@ -125,6 +127,8 @@ def _tile(inside: tuple[Node, ...], scope: Scope) -> list[str]:
     edge = body(inside, replace(scope, most=croll.EDGE))
     if parts := cparts.found(inside, scope, body):
         edge = _either(parts[0], parts[1], edge)
+    if twos := cwhole.by_twos(inside, scope):
+        edge = _either(twos[0], body(twos[1], replace(scope, whole=True, twos=True, most=croll.WHOLE)), edge)
     return _either(found[0], body(found[1], replace(scope, whole=True, most=croll.WHOLE)), edge)
 
 
@@ -171,7 +175,7 @@ def _loop(n: For, scope: Scope) -> list[str]:
     asked = canew.anew(n, scope.anew) if scope.block else ()
     again = [f"    pop_anew({', '.join(scope.names[x] for x in asked)});"] if asked else []
     again += [f"    {cthreads.NUMBER} = pop_again({cthreads.NUMBER});"] if asked and scope.found else []
-    return [*head, *again, *_indented(n.body, replace(scope, turns=scope.turns + 1), turn=True), "}"]
+    return [*head, *again, *_indented(n.body, replace(scope, turns=scope.turns + 1), turn=n.index), "}"]
 
 
 def _chooses_registers(n: For, scope: Scope) -> bool:

@@ -12,9 +12,9 @@ H200; PTX does not say so). Windows that are moved along memory are copied by th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import prod
+from math import gcd, prod
 
 from polyop.codegen.cindex import index, multiple
 from polyop.codegen.cplace import element
@@ -28,6 +28,7 @@ from polyop.ir.loops import Barrier, Buffer, For, Kind, LoopNest, Node, Space, S
 from polyop.ir.module import Boxes
 
 _MOST = 256  # elements of a box in each dimension
+_FARTHEST = 8  # from one of them to the next
 _GRAIN = 16   # bytes of which a box begins at a multiple along memory
 _RANKS = range(2, 6)
 BARRIER_BYTES = 8
@@ -140,7 +141,7 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer], steps: Ma
     rows, columns = shared.dims[-2][0].const, shared.dims[-1][0].const
     if any(names(p) & own for p in places[:-2]) or not _counts(y, loops, rows) or not _counts(x, loops, columns):
         return None
-    inner = [_only(p, own) for p in index_]
+    inner, apart = zip(*(_in_steps(_only(p, own), loops) for p in index_), strict=True)
     across, down = _digits(inner, x, loops), _digits(inner, y, loops)
     others = [d for d, p in enumerate(inner) if d not in (*across, *down)]
     line = LINE // shared.dtype.bytes_
@@ -148,8 +149,10 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer], steps: Ma
         return None
     if prod(across.values()) != columns or prod(down.values()) != rows or any(inner[d] != Affine() for d in others):
         return None
+    if apart[unit] != 1 or max(apart) > _FARTHEST:
+        return None
     bounds = {t for d, p in enumerate(index_) for t in (p, tensor.dims[d][0] - p - 1)}
-    if not {t for t in source.guard if not _holds(t, loops)} <= bounds or max(down.values()) > _MOST:
+    if not {t for t in source.guard if not _holds(t, loops)} <= bounds or max(n * apart[d] for d, n in down.items()) > _MOST:
         return None
     dims = (unit, *down, *(d for d in across if d != unit), *others)
     zero = dict.fromkeys(own, Affine())
@@ -157,10 +160,11 @@ def _box(loops: tuple[For, ...], s: Store, buffers: dict[str, Buffer], steps: Ma
     if multiple(first[0], steps) * tensor.dtype.bytes_ % _GRAIN:
         return None
     panels = range(0, columns, line)
-    corners = tuple(tuple(p + _digit(across, d, at) for d, p in zip(dims, first, strict=True)) for at in panels)
+    corners = tuple(tuple(p + _digit(across, d, at) * apart[d] for d, p in zip(dims, first, strict=True)) for at in panels)
     starts = tuple(Load(to.source, (*places[:-2], Affine(), affine(at)), to.dtype) for at in panels)
     box = (line, *down.values(), *(1 for _ in dims[1 + len(down):]))
-    return Boxes(source.source, dims, box, LINE), starts, corners
+    each = tuple(apart[d] for d in dims)
+    return Boxes(source.source, dims, box, LINE, each if max(each) > 1 else ()), starts, corners
 
 
 def _unit(b: Buffer) -> int | None:
@@ -170,7 +174,14 @@ def _unit(b: Buffer) -> int | None:
     return b.unit if b.space == Space.TENSOR else None
 
 
-def _digits(inner: list[Affine], y: Affine, loops: tuple[For, ...]) -> dict[int, int]:
+def _in_steps(p: Affine, loops: tuple[For, ...]) -> tuple[Affine, int]:
+    """`p` in steps as far as it goes at once, and how far that is: { [q] -> [2 q] } is q in steps of 2."""
+    step = gcd(*(p.factor(f.index) * f.step for f in loops if f.index in names(p)))
+    terms = tuple((a, f // step) for a, f in p.terms) if step > 1 and all(f % step == 0 for _, f in p.terms) else None
+    return (p, 1) if terms is None else (Affine(terms), step)
+
+
+def _digits(inner: Sequence[Affine], y: Affine, loops: tuple[For, ...]) -> dict[int, int]:
     """The dimensions whose positions in a tile, `inner`, are digits of its line or column `y`, fastest first, and their extents.
 
         { [b, p, q] -> [64 b + 16 p + q] : 0 <= p < 4 and 0 <= q < 16 }

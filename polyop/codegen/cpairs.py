@@ -8,7 +8,8 @@ Four lanes have a row of 8 columns, two neighbours each: 4 bytes. So lanes 2 i a
     for t < 8 by 2 { for s < 4 by 2 { for e < 4 { o[e] = c[t + e / 2][s + e % 2]; }  pop_pairs(o);  pop_wide<4>(&C[m, n], o); } }
 
 An atom of many columns has such tiles in its registers, others are neighbours in a loop over rows of atoms. All lanes of a warp
-have the same answer to whether the whole tile is inside (`cwhole.py`), so all come to the exchange. What is read where it is
+have the same answer to whether the whole tile is inside, but for rows that are left out (`cwhole.py`), which four lanes have, so
+all come to the exchange. What is read where it is
 written, of the same element, is read by one of two lanes before they exchange, and written by one of them behind that. Tiles
 whose text is so long that it is rolled up (`croll.py`) are stored without.
 """
@@ -20,7 +21,7 @@ from functools import cache
 
 from polyop.codegen import croll, cwide
 from polyop.codegen.cdigits import digits
-from polyop.codegen.cindex import natural
+from polyop.codegen.cindex import bounded, natural
 from polyop.codegen.clanes import lane_of, on_elements
 from polyop.codegen.cplace import STORED, element
 from polyop.codegen.cscope import Held, Printed, Scope
@@ -40,6 +41,7 @@ class Pairs:
     held     the tile; along: the loop over neighbours
     tiles    the loop that counts tiles of 8 columns; None: the atom's registers do
     count    how many of them there are
+    apart    the loops over sides of which not all may be inside: see `cwhole.py`
     """
 
     store: Store
@@ -47,6 +49,7 @@ class Pairs:
     along: str
     tiles: For | None
     count: int
+    apart: tuple[For, ...]
 
 
 def found(loops: tuple[For, ...], s: Store, scope: Scope) -> Pairs | None:
@@ -61,16 +64,17 @@ def found(loops: tuple[For, ...], s: Store, scope: Scope) -> Pairs | None:
     (along, extent), last = h.column[-1], s.target.index[unit]
     if not _has_tiles(h.fragment, h.atom.warp) or not isinstance(last, Affine) or last.factor(along) != 1:
         return None
+    apart = tuple(f for f in loops if f.kind == Kind.ATOM and f.index != along)
     most = croll.WHOLE // croll.of_one(s) // h.fragment.regs  # tiles that are written out
     if extent % (2 * TILE) == 0:
-        return Pairs(s, h, along, None, h.fragment.regs // 4) if most else None
+        return Pairs(s, h, along, None, h.fragment.regs // 4, apart) if most else None
     outer = [f for f in loops if f.kind == Kind.ROWS]
     others = [p for d, p in enumerate(s.target.index) if d != unit and isinstance(p, Affine)]
     if not outer or h.column != ((along, TILE),) or last.factor(outer[-1].index) != TILE or outer[-1].step != 1:
         return None
     if (outer[-1].extent or 1) % 2 or (outer[-1].extent or 1) > most or any(outer[-1].index in names(p) for p in others):
         return None
-    return Pairs(s, h, along, outer[-1], outer[-1].extent or 0)
+    return Pairs(s, h, along, outer[-1], outer[-1].extent or 0, apart)
 
 
 def of_rows(n: For, scope: Scope) -> Pairs | None:
@@ -123,31 +127,33 @@ def lines(p: Pairs, scope: Scope, printed: Printed) -> list[str]:
     is_ahead = wide is not None and bool(wide.reads) and not wide.tests and p.count > 2
     plain = ["#pragma unroll", f"for (int {_NEXT} = 0; {_NEXT} < 2; ++{_NEXT}) {{",
              *("    " + x for x in one((new,), inner)), "}"]
-    taken = _here(p, f"{_TILE} + {_HALF}", scope)
+    tests = [t for f in p.apart for t in bounded(f, scope.names)]
+    reads = any(scope.buffers[x.source].space != Space.REG for x in loads(s.expr))
     if wide is not None and is_ahead:
         now = f"[{_TILE} / 2 % 2][{_FIRST} + {_HALF}]"
-        taken += [*(f"const auto& {a[1]} = {a[1]}_ahead{now};" for _, a, _ in wide.reads), *wide.work]
+        take = [*(f"const auto& {a[1]} = {a[1]}_ahead{now};" for _, a, _ in wide.reads), *wide.work]
     else:
-        taken += cwide.run(rows, inner, [], one) or plain
+        take = cwide.run(rows, inner, [], one) or plain
+    taken = [*_here(p, f"{_TILE} + {_HALF}", scope), *_where(tests if reads else [], take)]
     given = [*_place(p, f"{_TILE} + (int)pop_lane() % 2", "(int)pop_lane() % 4 / 2 * 4", scope),
-             f"pop_wide<{TOGETHER}>(&{element(s.target, {}, scope)}, {_OUT});"]
+             *_where(tests, [f"pop_wide<{TOGETHER}>(&{element(s.target, {}, scope)}, {_OUT});"])]
     turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", *_counted(_HALF, 2, 1, taken),
             f"pop_pairs({_OUT});", "{", *("    " + x for x in given), "}"]
     body = _counted(_FIRST, 4, 2, turn)
     if wide is None or not is_ahead:
         return _counted(_TILE, p.count, 2, body)
     rooms = [cwide.declared((a[0], f"{a[1]}_ahead[2]", *a[2:]), 4) for _, a, _ in wide.reads]
-    later = [f"if ({_TILE} + 2 < {p.count}) {{", *("    " + x for x in _reads(p, wide, f"{_TILE} + 2", scope)), "}"]
-    lines = [*rooms, *_reads(p, wide, "0", scope), *_counted(_TILE, p.count, 2, [*later, *body])]
+    later = _where([f"{_TILE} + 2 < {p.count}"], _reads(p, wide, f"{_TILE} + 2", tests, scope))
+    lines = [*rooms, *_reads(p, wide, "0", tests, scope), *_counted(_TILE, p.count, 2, [*later, *body])]
     return ["{", *("    " + x for x in lines), "}"]
 
 
-def _reads(p: Pairs, wide: cwide.Moves, tile: str, scope: Scope) -> list[str]:
+def _reads(p: Pairs, wide: cwide.Moves, tile: str, tests: list[str], scope: Scope) -> list[str]:
     """What is read of memory for the two tiles from `tile` on, before the stores of those in front of them: see `cresults.py`."""
-    lines = _here(p, f"{tile} + {_HALF}", scope)
+    lines = []
     for where, (_, name, *_), moved in wide.reads:
         lines += [*where, f"auto& {name} = {name}_ahead[({tile}) / 2 % 2][{_FIRST} + {_HALF}];", *moved]
-    return _counted(_FIRST, 4, 2, _counted(_HALF, 2, 1, lines))
+    return _counted(_FIRST, 4, 2, _counted(_HALF, 2, 1, [*_here(p, f"{tile} + {_HALF}", scope), *_where(tests, lines)]))
 
 
 def _counted(i: str, end: int, step: int, lines: list[str]) -> list[str]:
@@ -159,6 +165,10 @@ def _counted(i: str, end: int, step: int, lines: list[str]) -> list[str]:
 def _here(p: Pairs, tile: str, scope: Scope) -> list[str]:
     """Where in a tile the neighbours lie that a lane holds."""
     return _place(p, tile, "2 * ((int)pop_lane() % 4)", scope)
+
+
+def _where(tests: list[str], lines: list[str]) -> list[str]:
+    return [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
 
 
 def _place(p: Pairs, tile: str, beside: str, scope: Scope) -> list[str]:

@@ -65,7 +65,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     plain = croll.turns(plain, regs, each, _TURN, tiles)
     if not scope.whole or also:
         return plain
-    pairs = cpairs.found(loops, s, scope)
+    pairs = None if scope.twos else cpairs.found(loops, s, scope)
     return cpairs.lines(pairs, scope, printed) if pairs else _together(loops, s, h, scope, printed) or plain
 
 
@@ -197,16 +197,17 @@ def _together(loops: tuple[For, ...], s: Store, h: Held, scope: Scope, printed: 
     turn = each if each < regs else AHEAD
     if wide.reads and not wide.tests and turn < regs and regs % turn == 0 and turn % (2 * step) == 0:
         if each < regs:
-            return _ahead(wide, h, step, each, scope, [f"pop_turn<{regs // each}, {each}>({x});" for x in tiles])
+            return _ahead(wide, loops, h, step, each, scope, [f"pop_turn<{regs // each}, {each}>({x});" for x in tiles])
         by_turns = cwide.moves(rows, inner, of_register(f"{_TURN} + {_FIRST}"))
         assert by_turns is not None
-        return _ahead(by_turns, h, step, turn, scope, [])
+        return _ahead(by_turns, loops, h, step, turn, scope, [])
     place = _place(h, _FIRST if each == regs else f"{_TURN} + {_FIRST}", scope)
-    lines = _through(0, each, step, [*place, *(cwide.run(rows, inner, [], of_register(_FIRST)) or [])])
+    stored = _tested(loops, (), cwide.run(rows, inner, [], of_register(_FIRST)) or [], scope)
+    lines = _through(0, each, step, [*place, *stored])
     return croll.turns(lines, regs, each, _TURN, tiles)
 
 
-def _ahead(wide: cwide.Moves, h: Held, step: int, each: int, scope: Scope, ends: list[str]) -> list[str]:
+def _ahead(wide: cwide.Moves, loops: tuple[For, ...], h: Held, step: int, each: int, scope: Scope, ends: list[str]) -> list[str]:
     """The stores of all registers, `each` of them in a turn, by halves: before one of them what the next one reads is asked for.
 
     Points of a tile are independent of each other, so none reads what another one writes. Compilers cannot know that, and let
@@ -217,17 +218,17 @@ def _ahead(wide: cwide.Moves, h: Held, step: int, each: int, scope: Scope, ends:
     regs, half = h.fragment.regs, each // 2
 
     def reads(register: str, which: int) -> list[str]:
-        lines = _place(h, register, scope)
+        lines = []
         for where, (_, name, *_), moved in wide.reads:
             lines += [*where, f"auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];", *moved]
-        return lines
+        return [*_place(h, register, scope), *_tested(loops, (), lines, scope)]
 
     def work(which: int) -> list[str]:
-        lines = _place(h, f"{_TURN} + {_FIRST}", scope)
-        lines += [f"const auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];" for _, (_, name, *_), _ in wide.reads]
+        lines = [f"const auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];" for _, (_, name, *_), _ in wide.reads]
         for where, a, _ in wide.writes:
             lines += [*where, cwide.declared(a)]
-        return [*lines, *wide.work, *(x for _, _, moved in wide.writes for x in moved)]
+        lines += [*wide.work, *(x for _, _, moved in wide.writes for x in moved)]
+        return [*_place(h, f"{_TURN} + {_FIRST}", scope), *_tested(loops, (), lines, scope)]
 
     rooms = [cwide.declared((a[0], f"{a[1]}_{which}", *a[2:]), half // step) for _, a, _ in wide.reads for which in (0, 1)]
     turn = [*_through(half, each, step, reads(f"{_TURN} + {_FIRST}", 1)), *_through(0, half, step, work(0)),

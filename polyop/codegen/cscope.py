@@ -92,11 +92,12 @@ class Scope:
     barrier   the C statement that a barrier of the kernel is; `{}`: how many groups of copies it leaves on their way
     producer  the number of the first of the threads that do nothing but copy, where the text is theirs; else 0
     boxes     the copies that an engine may do, by statement; copies: those whose rows are a loop
-    steps     what the index of each loop is a multiple of
+    steps     what the index of each loop is a multiple of; chains: the loops in which nothing but another serial loop stands
     counts    the C type of an index; what data say of a place is i64
     fresh     whether the product of a tile is the first of its sum
     whole     whether all elements of a tile are inside, and lie so that neighbours may be moved at once
     turns     loops that a thread goes through around what it does
+    twos      whether results are stored by two neighbours at most
     most      how long the text of a tile may be before it is rolled up (`croll.py`); 0, where it is written out in any case
     beside    how long the text of a copy of a loop is, which asks and stands beside it
     row       the C text of the register of a row, see `Rows`
@@ -119,10 +120,12 @@ class Scope:
     boxes: Mapping[str, Box] = field(default_factory=dict)
     copies: frozenset[str] = frozenset()
     steps: Mapping[str, int] = field(default_factory=dict)
+    chains: frozenset[str] = frozenset()
     counts: str = "pop_i64"
     fresh: bool = False
     whole: bool = False
     turns: int = 0
+    twos: bool = False
     most: int = 0
     beside: int = 0
     row: str = "pop_r"

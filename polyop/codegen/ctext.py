@@ -65,7 +65,7 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
 
     Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
-    joined = folds(nest)
+    joined, chains = folds(nest), cunits.chains(nest.body)
     tiles = cmatrix.find_tiles(nest, target)
     nest = inplace(mended(begun(prepared(nest)), nest, tiles.products), tiles.products, tiles.rows)
     nest = scaled(emptied(nest), {result for result, _, _ in tiles.products.values()})
@@ -94,7 +94,9 @@ def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False)
         first, *more = (Blocks(tuple(a.count for a in p.axes), 1 if t else None) for t, p in zip(threads, k.parts, strict=True))
         launch[k.name] = Launch(scope.names[k.name], first.extents, size, args, changed, bytes_, first.points,
                                 far.get(k.name, ()), told, bool(roles), tuple(more))
-        inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes,
+        # beside long copies by threads compilers would move results while products work on them (C7515), and part all of these
+        going = chains if all(s.stmt in boxes for s in stores(k.body) if s.later) else frozenset[str]()
+        inside = tuple(replace(scope, block=t, barrier=_barrier(p, nest, scope, bool(told)), boxes=boxes, chains=going,
                                copies=ccopy.by_rows(p.body), anew=x, found=bool(x) and not target.spare)
                        for t, p in zip(threads, k.parts, strict=True) for x in (_anew(p, nest, t, target),))
         bound = _for_sums(k, nest, block, bytes_, target)
@@ -271,9 +273,10 @@ def _in_roles(p: Part, nest: LoopNest, scope: Scope, axes: Points, ring: Ring, r
     """The text of a kernel whose warps have roles, and whose blocks take point after point."""
     first, pending = roles.consumers, ring.pending
     boxed = " && ".join(f"pop_boxed{i}" for i in range(maps))
-    copying = replace(scope, producer=first, barrier="pop_producer_barrier<{}>(pop_arriving, pop_boxed);")
-    using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
     copied, rest = croles.producer(p.body), croles.consumer(p.body)
+    copying = replace(scope, producer=first, barrier="pop_producer_barrier<{}>(pop_arriving, pop_boxed);",
+                      copies=ccopy.by_rows(copied))
+    using = replace(scope, barrier="pop_consumer_barrier<{}>(pop_arriving);")
     until = croles.released(rest, scope.buffers)
     consumed = [*_registers(p, nest, using), *body(rest[:until], using),
                 "pop_consumer_release(pop_arriving);  // nothing below uses what was copied", *body(rest[until:], using)]

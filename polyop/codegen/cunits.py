@@ -163,6 +163,17 @@ def may_pass(turn: tuple[Node, ...], going: frozenset[str], scope: Scope) -> boo
     return bool(going) and alone and all(s.outlasts for s in here) and going <= {s.target.source for s in here}
 
 
+def chains(body: tuple[Node, ...]) -> frozenset[str]:
+    """The serial loops in which nothing but another one stands, wherever one of this name does: as proofs see the nest."""
+    loops = [n for n in walk(body) if isinstance(n, For)]
+    other = {n.index for n in loops if n.kind != Kind.SERIAL or len(n.body) != 1 or not _is_serial(n.body[0])}
+    return frozenset(n.index for n in loops) - other
+
+
+def _is_serial(n: Node) -> bool:
+    return isinstance(n, For) and n.kind == Kind.SERIAL
+
+
 def lanes(inside: tuple[Node, ...], scope: Scope) -> int:
     """How many threads share a tile in one nest of threads: those that carry out its atom; 1, if there is none."""
     if not any(isinstance(n, For) and n.kind == Kind.ATOM for n in walk(inside)):

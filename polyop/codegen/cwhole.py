@@ -3,19 +3,22 @@
     for q, n (rows 2, 4) { C[m, n_c + 64 q + n] = .. }
 
     if (n_c + 64 + 3 is inside, and C and its strides are multiples of 16 bytes) { the loops without a test } else { as they are }
+
+What lanes hold of a unit's results are neighbours along one side of a tile alone, so what lies outside along the other one, as
+pixels beyond the end of a line, is left out one by one: `if (m is inside) { .. }`, and the tile counts as a whole one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from dataclasses import replace
 from math import prod
 
 from polyop.codegen import ccopy, cpairs, cresults, cwide
-from polyop.codegen.cindex import below, condition, least
+from polyop.codegen.cindex import below, condition, index, least
 from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import one_store
-from polyop.ir.expr import Affine, Load, affine, bounds, loads
+from polyop.ir.expr import Affine, Load, affine, bounds, loads, names
 from polyop.ir.loops import For, If, Kind, Node, Space, Store, rebuild
 
 
@@ -23,7 +26,7 @@ def copy(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]]
     """What is asked, and `inside` as it is where that is so; None, where nothing is, or there is no tile of neighbours."""
     tests = _of_results(inside, scope)
     if tests:
-        return _said(tests), full(inside)
+        return _said(tests), full(inside, _left_out(inside, scope))
     if found := elements(inside, scope):
         return found
     loops, s = chain(inside)
@@ -116,8 +119,42 @@ def _of_results(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
         lies.append(cwide.all_lie_well(*cpairs.wide(pairs, scope)))
     if None in lies:
         return None
-    ends = [below(f, b) for f in loops for b in bounds(f.upper) if b != affine(f.end)]
+    apart = _left_out(inside, scope)
+    ends = [below(f, b) for f in loops if f.index not in apart for b in bounds(f.upper) if b != affine(f.end)]
     return _least_of(ends, loops, [t for x in lies for t in x or ()], scope)
+
+
+def by_twos(inside: tuple[Node, ...], scope: Scope) -> tuple[str, tuple[Node, ...]] | None:
+    """What is asked before results of 16 bits of several lines are stored by two neighbours, and `inside` as it is then.
+
+    Lines of 14 pixels have no 4 neighbours at multiples of 4. Of two none lies outside alone where the line's end is even, and
+    whether both do is asked for each.
+    """
+    loops, s = chain(inside)
+    atoms = tuple(f for f in loops if f.kind == Kind.ATOM)
+    pairs = cpairs.found(loops, s, scope) if s and atoms else None
+    rows = cresults.rows_of(atoms, s, scope) if s and pairs else None
+    found = cwide.moved(*rows) if rows else None
+    if not pairs or not rows or not found or found[0] or not found[1] or pairs.tiles or len(pairs.held.column) < 2:
+        return None
+    lies = [cwide.all_lie_well(x, *rows) for x in found[1]]
+    others = [below(f, b) for f in loops if f.kind != Kind.ATOM for b in bounds(f.upper) if b != affine(f.end)]
+    tests = _least_of(others, loops, [t for x in lies for t in x or ()], scope) if None not in lies else None
+    if tests is None:
+        return None
+    ends = [b for f in atoms if f.index == pairs.along for b in bounds(f.upper) if b != affine(f.end)]
+    tests += [f"({index(b, scope.names).c}) % {rows[0].extent} == 0" for b in ends]
+    return _said(tests), full(inside, frozenset(f.index for f in atoms))
+
+
+def _left_out(inside: tuple[Node, ...], scope: Scope) -> frozenset[str]:
+    """The sides of a unit's tile of results of which an element that lies outside is left out for itself: those that do not count
+    neighbours in memory.
+    """
+    loops, s = chain(inside)
+    unit = scope.buffers[s.target.source].dense if s else None
+    last = s.target.index[unit] if s and unit is not None else None
+    return frozenset(f.index for f in loops if f.kind == Kind.ATOM and isinstance(last, Affine) and f.index not in names(last))
 
 
 def _of_elements(inside: tuple[Node, ...], scope: Scope) -> list[str] | None:
@@ -167,9 +204,13 @@ def untested(inside: tuple[Node, ...]) -> tuple[Node, ...]:
     return tuple(y for n in inside for y in (untested(n.then) if isinstance(n, If) else (rebuild(n, untested),)))
 
 
-def full(inside: tuple[Node, ...]) -> tuple[Node, ...]:
-    """The loops without bounds."""
-    return tuple(replace(new, upper=affine(new.end)) if isinstance(new := rebuild(n, full), For) else new for n in inside)
+def full(inside: tuple[Node, ...], apart: Container[str] = ()) -> tuple[Node, ...]:
+    """The loops without bounds, but for those `apart`."""
+    def one(n: Node) -> Node:
+        new = rebuild(n, lambda body: full(body, apart))
+        return replace(new, upper=affine(new.end)) if isinstance(new, For) and new.index not in apart else new
+
+    return tuple(map(one, inside))
 
 
 def chain(inside: tuple[Node, ...]) -> tuple[tuple[For, ...], Store | None]:

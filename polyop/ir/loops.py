@@ -217,7 +217,8 @@ class Store:
     lift      the values of the origin's iterators here: a claim that the checker verifies
     stream    the value is not read again soon: a target may bypass its caches
     outlasts  a Barrier: what it reads in shared memory may be read until the second one behind it, as a unit may multiply while
-              its threads pass one. Only as long as the serial loop around it goes on: until the next Barrier behind that
+              its threads pass one. Only as long as the serial loop around it goes on, or others of which each has nothing but
+              the next one in it (`nested`): until the next Barrier behind those
     atomic    of a reduction: several threads may update the element at once, and each update is indivisible
     later     a target may copy the value while the thread goes on, or have another one copy it: it arrives when a Barrier has
               waited for its group

@@ -56,12 +56,14 @@ class Boxes:
     dims      the tensor's dimensions as the engine counts them: that of unit stride first
     box       how many elements a box has in each of them
     swizzle   bytes of the lines in shared memory whose eighths change places
+    steps     how far it is from one of them to the next in each dimension; () where that is 1 in all
     """
 
     tensor: str
     dims: tuple[int, ...]
     box: tuple[int, ...]
     swizzle: int
+    steps: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

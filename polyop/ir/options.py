@@ -34,8 +34,9 @@ class Options:
                ask for it again. Without it one kernel serves all sizes of at least 1, and the same call has the same bits, always
     regime     the sizes the kernel is for: "positive" (all at least 1) or "any"
     ones       sizes that are 1 in the calls the kernel is for
-    fixed      (size, value) of small windows along rows of the result, which are written out: 3 of a convolution of 3 x 3; and of
-               all sizes of products so small that loops around them take longer than they do
+    fixed      (size, value) of small windows along rows of the result, which are written out: 3 of a convolution of 3 x 3; on a
+               GPU of all small windows, whose elements share one count of turns; and of all sizes of products so small that loops
+               around them take longer than they do
     short      what becomes of lanes along what has unit stride in a contraction's result: they are many enough (0), so few that a
                tile takes more of another column (`SHORT`), or left empty too often, so that lanes run along what is a row
                otherwise (`TURNED`)
@@ -90,6 +91,8 @@ class Options:
                too few blocks for these calls; () elsewhere
     lines      of how many values of each row, and of each column, in the order in which it is written, the tile of such a block
                has its rows and columns: 16 rows are 2 x 8 pixels. () where it has them of one alone
+    alone      whether a contraction has so few of these tiles in these calls that each has a GPU's multiprocessor to itself, and
+               with it all of the memory that a block's threads share
     shares     (tensor, iterations of a share) of reductions that are cut into shares, since these calls have too few results
                for a GPU's blocks of threads, or for several threads, or read rows twice
     deep       whether a contraction adds up so much in these calls that contracted indices other than the one which is cut stand
@@ -148,6 +151,7 @@ class Options:
     threads: bool = False
     tile: tuple[int, ...] = ()
     lines: tuple[tuple[int, ...], ...] = ()
+    alone: bool = False
     split: int = 0
     apart: bool = False
     shares: tuple[tuple[str, int], ...] = ()

@@ -71,14 +71,16 @@ class Copier:
         return f"{self.b.plan.stems[self.load.source]}_{self.s.update.name}_tile{self.n}"
 
     def copied(self, label: str, starts: Mapping[str, Affine], blocks: tuple[Coord, ...], slot: Affine, to: Load | None = None,
-               of: Load | None = None, known: Mapping[str, Affine] | None = None, only: Iterable[str] = ()) -> Band | str:
+               of: Load | None = None, known: Mapping[str, Affine] | None = None, only: Iterable[str] = (),
+               also: Mapping[str, Affine] | None = None) -> Band | str:
         """Adds the copy of a tile from `starts` on to its slot, or to `to`, from the tensor, or from `of`, where `only` hold.
 
-        known   values that an instance of the update has where there is a copy; if not said, these are `starts`
+        known   values that an instance of the update has where there is a copy; if not said, these are `starts`; `also`: as well
         """
         s, label = self.s, f"{self.s.update.name}_{label}{self.n}"
         every = (*blocks, *(c for i in s.sizes if i in self.mine.inside for c in self.mine.inside[i]))
         domain = self.b.domain(label, s.update, starts if known is None else known, every, only)
+        domain = domain if also is None else domain.intersect(self.b.domain(label, s.update, also, every, only))
         at = places(self.tile, self.mine.inside)
         target = to or Load(self.name, (slot, *at), self.load.dtype)
         value = of or guarded(s, self.load, starts, self.mine.inside)
@@ -118,20 +120,21 @@ def stage(b: Builder, s: Staging, n: int, load: Load) -> Copies:
     if load.source in s.plan.inside:
         return _where_it_is(b, s, n, load, tile_of(s, load))
     c = copier(b, s, n, load)
-    now, early = (s.chunk,), s.early
+    now, early = s.turns, s.early
 
     def copied(label: str, turns: tuple[Coord, ...], ahead: int, to: Load | None = None, of: Load | None = None) -> Band | str:
         """Adds the copy of a tile `ahead` turns from now."""
-        here = sum((affine(x.name) for x in turns), Affine())
-        turn = here + ahead * s.chunk.step
-        starts = s.starts(turn)
+        number, depth, taps = s.later(turns, ahead)
+        starts = s.starts(depth, taps)
         # early turns are there whatever the depth is, so that each has its group of copies; and where copies go through
         # registers, each turn has them: what is loaded behind a test may be on its way in the next turn, and compilers wait
         known = {i: x for i, x in starts.items() if not turns or turns != early or i != s.depth}
-        known |= {s.depth: s.starts(here)[s.depth]} if c.by_registers and s.depth in known else {}
-        return c.copied(label, starts, s.blocks(turns), s.slot(turn), to, of, known)
+        known |= {s.depth: s.starts(s.later(turns, 0)[1])[s.depth]} if c.by_registers and s.depth in known else {}
+        # a copy for the next turn of the depth has one of now around: isl does not see that from the former alone
+        also = s.starts(s.later(turns, 0)[1]) if s.taps and turns == now else None
+        return c.copied(label, starts, s.blocks(turns), s.slot(number), to, of, known, also=also)
 
-    found = c.found(s.slot(affine(s.chunk.name)))
+    found = c.found(s.slot(s.later(now, 0)[0]))
     if not c.by_registers and s.slots == 1:
         return Copies((copied("first", early, 0),), (), (), found)
     if not c.by_registers:
@@ -208,12 +211,12 @@ def guarded(s: Staging, load: Load, starts: Mapping[str, Affine], inside: Mappin
 
 
 def _inside(s: Staging, load: Load, i: str, own: Mapping[str, Affine]) -> Affine | None:
-    """The test that a larger `i` does not leave the tensor; None if `i` is the sum's, or no plain term of just one position.
+    """The test that a larger `i` does not leave the tensor; None if `i` is the sum's, or no term of just one position.
 
     Results beyond the last `i` are nobody's, so whatever lies there may be read for them: { X[c, p + r] : p + r < W }.
     """
     places = [(d, p) for d, p in enumerate(load.index) if isinstance(p, Affine) and i in names(p)]
-    if i == s.depth or len(places) != 1 or places[0][1].factor(i) != 1 or s.depth in names(places[0][1]):
+    if i == s.depth or len(places) != 1 or places[0][1].factor(i) < 1 or s.depth in names(places[0][1]):
         return None
     d, p = places[0]
     return s.plan.scop.op.tensor(load.source).shape[d] - 1 - substitute(p, own)

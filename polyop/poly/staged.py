@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from math import prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Const, Load, affine, map_loads, place, quasi, substitute, substitute_expr
+from polyop.ir.expr import Affine, Const, Load, affine, expr_names, map_loads, names, place, quasi, substitute, substitute_expr
 from polyop.ir.loops import Buffer, Kind, Space
 from polyop.poly.blocktile import SHARED, SWIZZLE, StagedStrategy
 from polyop.poly.build import Axes, Builder, Home, Part, Plan
@@ -130,10 +130,11 @@ class _Staged:
         loaded = a and not s.reads_shared
         self.steps = (Coord(f"{d}_o", a.k, s.deep), Coord(f"{d}_p", 1, a.k)) if a and loaded else (Coord(f"{d}_p", 1, s.deep),)
         chains = {**self.down.of, **self.across.of, s.depth: (self.chunk, *self.steps)}
+        taps = {i: Coord(q[i], 1, self.u.extent(i).const) for i in self.taps()}
         self.axes: dict[str, Axis] = dict(outer)
         for i in self.u.dims:
             if q[i] not in outer:
-                self.axes[q[i]] = Axis(chains.get(i, (Coord(q[i]),)), lower_bound(plan, self.u, q[i], outer))
+                self.axes[q[i]] = Axis(chains.get(i, (taps.get(i, Coord(q[i])),)), lower_bound(plan, self.u, q[i], outer))
         self.threads = _in_order(self.down, self.across)
         self.rows = (*self.down.rows, *self.across.rows)
         self.atoms = (*self.down.atom, *self.across.atom)
@@ -145,7 +146,8 @@ class _Staged:
         by_unit = None if a is None else (a.a.bytes_,) if s.reads_shared else (2,) if plan.target.family == "cuda" else ()
         sides = (s.down, s.across, ((s.depth, s.deep),))
         plain = Staging(plan, self.u, self.axes, sides, s.depth, self.chunk, s.threads, by_unit,
-                        SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0, a if s.cuts and loaded else None)
+                        SWIZZLE if s.reads_shared or (a and not plan.target.copies) else 0, a if s.cuts and loaded else None,
+                        taps=tuple(taps.values()))
         self.operands = tuple(dict.fromkeys((*self.c.lefts, *self.c.rights)))
         once = None if turns is None or self.others(CONTRACTED, s.depth) or self.are_made(turns.loop) else turns
         self.staging = with_slots(plain, self.operands, s.registers, s.reads_shared, once)
@@ -153,6 +155,17 @@ class _Staged:
         self.b.over_rows(self.steps[:1] if s.joined else ())
         self.b.kinds |= {c.name: (Kind.ATOM, c.cap) for c in (*self.atoms, *(self.steps[-1:] if a else ()))}
         self.b.over_threads(self.threads, s.atom.warp if s.atom else 1)
+
+    def taps(self) -> tuple[str, ...]:
+        """The other iterators of the sum whose extents are numbers, about which no condition says anything.
+
+        Each turn of the depth has one turn for each of their values, and copies go on from one to the next.
+        """
+        others = self.others(CONTRACTED, self.s.depth)
+        if self.plan.tiled or self.plan.block or self.u.extent(self.s.depth).is_constant:
+            return ()
+        said = frozenset[str]().union(*map(expr_names, self.u.where), *(names(r.lower) | names(r.upper) for r in self.u.ranges))
+        return tuple(i for i in others if self.u.extent(i).is_constant and i not in said)
 
     def are_made(self, loop: str) -> bool:
         """Whether an operand in memory is written in turns of `loop`, so that its tile cannot be copied a turn ahead."""
@@ -202,7 +215,8 @@ class _Staged:
         grid += [x.name for x in (*self.down.blocks, *self.across.blocks) if x not in plan.tiled.values()]
         if not plan.tiled:
             self.b.kinds |= dict.fromkeys(grid, (Kind.PARALLEL, None))
-        turns = tuple(q[i] for i in self.others(CONTRACTED, s.depth))
+        taps = names_of(self.staging.taps)
+        turns = tuple(q[i] for i in self.others(CONTRACTED, s.depth) if q[i] not in taps)
         values = plan.values(u, self.axes)
         copies = {load: self.copies(n, load) for n, load in enumerate(self.operands)}
         staged = {place(load, values): x.found for load, x in copies.items()}
@@ -237,7 +251,7 @@ class _Staged:
         fetched, put = [t for x in copies.values() for t in x.before], [t for x in copies.values() for t in x.after]
         # a product that goes on by itself starts first
         turn = (update, *fetched) if s.multiplies_first and not put else (*fetched, update, *put)
-        sums = bands(turns, *first, band((self.chunk.name,), *turn))
+        sums = bands(turns, *first, band(names_of(self.staging.turns), *turn))
         last = [t for x in copies.values() for t in x.last]
         inside = (*(band(results, x) for x in before), *sums, *(band(results, x) for x in after), *last)
         once, early = ([t for x in copies.values() for t in x.once], [t for x in copies.values() for t in x.early])
@@ -296,7 +310,7 @@ class _Staged:
         target = Load(name, tuple(affine(c.name) for c in chosen), load.dtype)
         # of a turn's steps that are joined all are read, also beyond the sum's end, where the unit adds zeros
         starts = self.staging.starts(affine(self.chunk.name) + (Affine() if self.s.joined else affine(step.name)))
-        coords = (*self.staging.blocks((self.chunk,)), *self.threads, step, *mine.rows, *sides)
+        coords = (*self.staging.blocks(self.staging.turns), *self.threads, step, *mine.rows, *sides)
         label = f"{u.name}_{side}"
         domain = self.b.domain(label, u, starts, coords, [])
         self.b.stmts.append(TileStmt(label, coords, domain, None, (), target, None, staged))

@@ -8,6 +8,12 @@ There are several slots for each tile: while one is used, the tiles of the next 
 The first copies go round as often whatever the depth is, so that a barrier in their loop closes a group of copies each time:
 `ahead - 1` of these may be on their way at each barrier then, there and in the loop over all turns (`barriers.py`).
 
+Loops of a sum whose extents are numbers, as those of a window mostly are, stand inside of the one over the depth, and turns are
+counted over all of them, so that the copies of the next ones go on where a window goes to its next line:
+
+    k_f ( first: slot k_f )
+        k_c r s ( next: slot (9 (k_c / deep) + 3 r + s + ahead) mod slots   update: slot (9 (k_c / deep) + 3 r + s) mod slots )
+
 Where copies do not go on by themselves, the next tile waits in registers while this one is used, so that the way from memory
 takes its time beside the products all the same:
 
@@ -27,7 +33,7 @@ from math import prod
 
 from polyop.ir.atoms import Atom
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.expr import Affine, Load, affine, quasi
+from polyop.ir.expr import Affine, Load, affine, quasi, substitute
 from polyop.poly.build import Axes, Plan
 from polyop.poly.roles import iterators_of
 from polyop.poly.scop import Stmt
@@ -58,7 +64,8 @@ class Staging:
     """What the copies of all operands of `update` have in common.
 
     sides    of the tile: rows, columns and depth; `depth` is the iterator that goes turn by turn
-    chunk    the coordinate that counts the turns
+    chunk    the coordinate that counts the turns; taps: those of other loops of the sum, whose extents are numbers, in whose
+             iterations each turn of `chunk` has one of its own
     threads  of a block, all of which copy
     by_unit  dtype sizes whose tiles lie as in the tensor, since what reads them can turn them; others lie along the depth.
              None: all lie along rows or columns
@@ -83,6 +90,7 @@ class Staging:
     slots: int = 2
     ahead: int = 1
     around: str = ""
+    taps: tuple[Coord, ...] = ()
 
     @property
     def own(self) -> Mapping[str, str]:
@@ -93,32 +101,60 @@ class Staging:
         """Of the tile, for the iterators that are tiled."""
         return dict(x for side in self.sides for x in side)
 
-    def starts(self, turn: Affine) -> dict[str, Affine]:
-        """iterator -> its first value in a block's tiles, `turn` of the depth."""
+    def starts(self, turn: Affine, taps: Mapping[str, Affine] | None = None) -> dict[str, Affine]:
+        """iterator -> its first value in a block's tiles, `turn` of the depth, and at these `taps`, or those of now."""
         axes = {i: self.axes[self.own[i]] for i in self.update.dims}
-        return {i: x.start + (turn if i == self.depth else affine(x.coords[0].name)) if i in self.sizes else x.value
-                for i, x in axes.items()}
+        return {i: x.start + (turn if i == self.depth else affine(x.coords[0].name)) if i in self.sizes
+                else substitute(x.value, taps or {}) for i, x in axes.items()}
 
     @property
     def early(self) -> tuple[Coord, ...]:
         """What counts the turns whose tiles are copied before the first one is used; nothing, if it is that one alone."""
-        deep = self.chunk.step
-        return (Coord(f"{self.own[self.depth]}_f", deep, self.ahead * deep),) if self.slots > 1 and not self.around else ()
+        step = 1 if self.taps else self.chunk.step
+        return (Coord(f"{self.own[self.depth]}_f", step, self.ahead * step),) if self.slots > 1 and not self.around else ()
+
+    @property
+    def turns(self) -> tuple[Coord, ...]:
+        """What counts the turns of a sum."""
+        return (self.chunk, *self.taps)
 
     def blocks(self, turns: tuple[Coord, ...]) -> tuple[Coord, ...]:
         """What chooses a block, and a turn of it."""
         axes = {i: self.axes[self.own[i]].coords for i in self.update.dims}
-        found = (c for i, coords in axes.items() for c in (coords[:1] if i in self.sizes else coords))
-        return tuple(x for c in found for x in (turns if c is self.chunk else (c,)))
+        found = [c for i, coords in axes.items() for c in (coords[:1] if i in self.sizes else coords)]
+        chosen = [c for c in found if c not in self.taps]
+        return tuple(x for c in chosen for x in (turns if c is self.chunk else (c,)))
+
+    def later(self, turns: tuple[Coord, ...], ahead: int) -> tuple[Affine, Affine, dict[str, Affine]]:
+        """Of the turn that is `ahead` of the one that `turns` count: its number, its depth, and its taps.
+
+            { [k, r, s] -> [t = 9 k / 64 + n; k + 64 floor(n / 9); floor(n / 3) mod 3, n mod 3] : n = 3 r + s + ahead }
+        """
+        deep = self.chunk.step
+        if not self.taps:
+            depth = sum((affine(c.name) for c in turns), Affine()) + ahead * deep
+            return quasi("div", depth, affine(deep)), depth, {}
+        whole, number, weight, found = Affine(), Affine(const=ahead), 1, dict[str, Affine]()
+        for c in reversed(turns):
+            if c is self.chunk:
+                whole = affine(c.name)
+            else:
+                number, weight = number + affine(c.name) * weight, weight * (c.cap or 1)
+        every = 1
+        for c in reversed(self.taps):
+            found[c.name] = quasi("mod", quasi("div", number, affine(every)), affine(c.cap or 1))
+            every *= c.cap or 1
+        depth = whole + quasi("div", number, affine(every)) * deep
+        return quasi("div", whole, affine(deep)) * every + number, depth, found
 
     @property
     def has_one_turn(self) -> bool:
         """Whether the sum is known to be no longer than a tile is deep."""
         return 0 < self.plan.at_most(self.update.extent(self.depth)) <= self.chunk.step
 
-    def slot(self, turn: Affine) -> Affine:
-        """The slot of the tile of a turn."""
-        return quasi("mod", quasi("div", turn, affine(self.chunk.step)), affine(self.slots))
+    def slot(self, number: Affine) -> Affine:
+        """The slot of the tile of the turn of this `number`."""
+        return quasi("mod", number, affine(self.slots))
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +223,8 @@ def with_slots(s: Staging, operands: Sequence[Load], registers: int, outlasting:
     total = multi.parts * multi.registers * s.plan.target.warp
     is_narrow = min(prod(n for _, n in side) for side in s.sides[:2]) <= NARROW
     others = ADDRESSES if s.by_unit is None else OTHERS
-    blocks = max(1, min(total // (s.threads * (registers + others)), AT_ONCE if is_narrow else multi.blocks))
+    at_once = 1 if s.plan.options.alone else AT_ONCE if is_narrow else multi.blocks
+    blocks = max(1, min(total // (s.threads * (registers + others)), at_once))
     slots = max(2, min(SLOTS, multi.room(blocks) // slot_bytes(s, operands)))
     return replace(s, slots=slots, ahead=slots - 2 if outlasting and slots == SLOTS else slots - 1)
 

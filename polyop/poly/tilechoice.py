@@ -55,7 +55,7 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[StagedStrategy, .
     groups = () if cut and not plan.tiled else _groups(plan, plain, atoms, cut or ())
     units = (*groups, *_warps(plan, plain, atoms, cut or ()))
     first, *others = by_threads(plain, bool(plan.tiled))
-    if not plan.tiled and not plan.block and _is_box(c.update):
+    if not plan.tiled and not plan.block and _is_box(c.update) and len(c.having(CONTRACTED)) == 1:
         first = in_deep_turns(first, plan.target, plan.at_most(c.update.extent(plain.depth)))
     return (*units, first) if units else (first, *others)
 

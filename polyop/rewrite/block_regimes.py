@@ -55,11 +55,13 @@ def in_blocks(op: Op, q: Questions, sizes: Mapping[str, int], options: Options, 
     added = tuple(x for x in added if x.target not in whole)
     shares = block_shares(added, sizes, tiles)
     hints = (*options.hints, *short_lines(rows, sizes, dict(options.hints)))
-    hints += cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))
-    slides = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW and n not in ones)
-    height = TALL if slides and is_tall(op, q, sizes) else 0
-    return replace(options, ones=ones, fixed=slides, height=height, tile=tiles.sides, lines=tiles.lines, inward=copied,
-                   shares=shares, split=split, hints=hints, apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
+    if tiles.sides:  # without them hints would say what they are
+        hints += copied_lines(q, copied, sizes, {*dict(hints), *dict(windows(q, sizes))})
+    height = TALL if {*q.slides} & dict(windows(q, sizes)).keys() and is_tall(op, q, sizes) else 0
+    return replace(options, ones=ones, fixed=options.fixed or windows(q, sizes), height=height, tile=tiles.sides,
+                   lines=tiles.lines, alone=tiles.alone and not shares, inward=copied, shares=shares, split=split,
+                   hints=(*hints, *cut_lines(tuple(x for x in added if x.target in dict(shares)), sizes, dict(hints))),
+                   apart=rows_apart(q, sizes), held=held_sizes(passes, sizes))
 
 
 def is_tall(op: Op, q: Questions, sizes: Mapping[str, int]) -> bool:
@@ -67,6 +69,18 @@ def is_tall(op: Op, q: Questions, sizes: Mapping[str, int]) -> bool:
     rows = [evaluate(e, sizes) for e in q.slid]
     results = max(volume(t.shape, sizes) for t in op.outputs)
     return results >= FULL and all(n % TALL == 0 or n > 4 * TALL for n in rows)
+
+
+def windows(q: Questions, sizes: Mapping[str, int]) -> tuple[tuple[str, int], ...]:
+    """(size, value) of small windows: of the one contraction, whose turns of copies are counted over all their elements then, and
+    of those whose results share what they read.
+    """
+    found = dict.fromkeys((*_windows(q), *q.slides))
+    return tuple((n, sizes[n]) for n in found if 1 < sizes[n] <= WINDOW)
+
+
+def _windows(q: Questions) -> tuple[str, ...]:
+    return q.windows if q.tile else ()
 
 
 def fills_device(p: Pass, sizes: Mapping[str, int]) -> bool:
@@ -116,6 +130,13 @@ def short_lines(found: tuple[str, ...], sizes: Mapping[str, int], known: Iterabl
     return tuple((n, max(LINES[0], power_of_two(sizes[n]))) for n in found if sizes[n] <= LINES[1] and n not in known)
 
 
+def copied_lines(q: Questions, copied: Iterable[tuple[str, int]], sizes: Mapping[str, int],
+                 known: Iterable[str]) -> tuple[tuple[str, int], ...]:
+    """Hints, for sizes that are not `known`, of rows so short that squares which are turned have half as much of them."""
+    rows = dict.fromkeys(x.shape[-1].name for x in q.strewn if (x.source, x.depth) in copied and x.shape[-1].name)
+    return tuple((n, LINES[0]) for n in rows if n and sizes[n] <= LINES[0] and n not in known)
+
+
 def cut_lines(cut: tuple[Sum, ...], sizes: Mapping[str, int], known: Iterable[str]) -> tuple[tuple[str, int], ...]:
     """Hints, for sizes that are not `known`, of how long the sums are that are `cut`: they say how many shares are joined."""
     found = dict.fromkeys(n for x in cut for n in names(x.deep) if n in sizes and n not in known)
@@ -127,7 +148,9 @@ def kinds_on_gpus(op: Op) -> tuple[str, ...]:
     q = questions(op)
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in dict.fromkeys((*q.narrow, *q.windows))]
-    out += [f"where {n} is one of 2 to {WINDOW}" for n in q.slides]
+    small = (*_windows(q), *q.slides)
+    if small:
+        out.append(f"where {' or '.join(dict.fromkeys(small))} is one of 2 to {WINDOW}")
     if q.slides:
         out.append(f"in which windows slide along {TALL} rows, or many")
     if q.tile:

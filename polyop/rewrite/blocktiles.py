@@ -14,6 +14,7 @@ from functools import lru_cache
 from math import prod
 
 from polyop.ir.atoms import ROWS as ATOMS
+from polyop.ir.atoms import atoms_for
 from polyop.ir.expr import evaluate, volume
 from polyop.ir.integers import power_of_two
 from polyop.ir.target import Target
@@ -28,11 +29,13 @@ SHARE, SHARE_OF_ROW = 512, 4096  # iterations of a share at least: of a sum with
 MOST = 3  # indices of a side of which a tile has several values
 NEARLY = 9 / 8  # as few tiles
 LEAST, NEIGHBOURS = 8, 16  # of the last index; and where an operand runs along it in memory: 32 bytes of two each
+ROWS = 2  # of the last index of rows that nothing in memory runs along
 
 
 @dataclass(frozen=True, slots=True)
 class Tiles:
-    """What a block has: `sides` and `lines` as the options `tile` and `lines`, () for the usual; and how many `blocks` there are.
+    """What a block has: `sides` and `lines` as the options `tile` and `lines`, () for the usual; and how many `blocks` there are,
+    and whether each is `alone`, as the option is.
 
     Of an operator without one contraction, nothing and 0.
     """
@@ -40,6 +43,7 @@ class Tiles:
     sides: tuple[int, ...] = ()
     lines: tuple[tuple[int, ...], ...] = ()
     blocks: int = 0
+    alone: bool = False
 
 
 def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool = False) -> Tiles:
@@ -47,14 +51,16 @@ def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target, turned: 
 
     The larger side is halved until there are `BLOCKS` of them: less reuse of what is staged, and no processor without work. Tiles
     of 64 are kept where the sum is so long that it can be cut instead (`block_shares`).
-    Units that read shared memory themselves have `WIDEST` columns at once, if nothing is said.
+    Units that read shared memory themselves have `WIDEST` columns at once, if nothing is said. These wait for what a
+    multiprocessor reads, so tiles are halved for them only as long as that ends sooner: 112 of 128 x 128 take as long as 224 of
+    64 x 128, of which half the multiprocessors have two, and read two thirds as much.
 
     turned   whether what has the columns is read from a copy that does not lie along them
     """
     if q.tile is None or q.sides is None:
         return Tiles()
     extents = [tuple(evaluate(e, sizes) for e in side) for side in (q.sides.rows, q.sides.columns)]
-    least = [NEIGHBOURS if near else LEAST for near in (q.sides.is_near, not turned)]
+    least = [NEIGHBOURS if q.sides.is_near else ROWS, LEAST if turned else NEIGHBOURS]
     sides = [next((t for t in TILES if prod(e) > t // 2), TILES[-1]) for e in extents]
     mine = next((x for x in q.sums if x.tiled == q.tile[:2]), None)
     shares = _most_shares(mine, sizes) if mine else 1
@@ -67,7 +73,8 @@ def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target, turned: 
         return prod(_tiles(e, n) for e, n in zip(extents, cut(), strict=True)) * beside
 
     smallest = [TILES[2] if len(e) == 1 else TILES[3] for e in extents]
-    while count() < BLOCKS and any(x > n for x, n in zip(sides, smallest, strict=True)):
+    most = BLOCKS // 2 + 1 if _is_for_wide(q, target) else BLOCKS
+    while count() < most and any(x > n for x, n in zip(sides, smallest, strict=True)):
         if max(sides) <= TILES[1] and count() * shares >= BLOCKS:
             break
         sides[max((0, 1), key=lambda k: (sides[k] > smallest[k], sides[k]))] //= 2
@@ -78,7 +85,9 @@ def block_tiles(q: Questions, sizes: Mapping[str, int], target: Target, turned: 
             sides[1] = TILES[0]
     lines = tuple(n if any(x > 1 for x in n[:-1]) else () for n in cut())
     usual = [TILES[0], WIDEST if _takes_wide(target) else TILES[0]]
-    return Tiles(() if sides == usual and not any(lines) else tuple(sides), lines if any(lines) else (), blocks)
+    # the usual one has a multiprocessor to itself in any case
+    alone = _is_for_wide(q, target) and min(sides) >= TILES[1] and sides != usual and count() <= BLOCKS
+    return Tiles(() if sides == usual and not any(lines) else tuple(sides), lines if any(lines) else (), blocks, alone)
 
 
 @lru_cache(1024)
@@ -112,6 +121,11 @@ def _tiles(extents: Sequence[int], sides: Sequence[int]) -> int:
 
 def _takes_wide(target: Target) -> bool:
     return any(target.arch in a.targets and a.b_map is None for a in ATOMS)
+
+
+def _is_for_wide(q: Questions, target: Target) -> bool:
+    """Whether units that read shared memory themselves multiply the operands of the one contraction."""
+    return any(a.exact and a.b_map is None for x in q.strewn for a in atoms_for(target, *x.dtypes))
 
 
 def _most_shares(x: Sum, sizes: Mapping[str, int]) -> int:

@@ -49,4 +49,5 @@ def emulated(v: View | None) -> tuple[int, ...]:
     bytes_ = (*v.strides[1:], *(0,) * (3 - more))
     head = (v.address, v.shape[0], v.shape[1], v.strides[0], v.boxes.box[0], v.boxes.box[1], v.element, v.boxes.swizzle)
     thick = sum(n << 16 * d for d, n in enumerate(v.boxes.box[2:]))
-    return (*head, *others, *bytes_, thick, *(0,) * (WORDS - 15))
+    steps = sum(n << 16 * d for d, n in enumerate(v.boxes.steps[1:]))
+    return (*head, *others, *bytes_, thick, steps)

@@ -227,15 +227,17 @@ EXPORT int cuTensorMapEncodeTiled(uint64_t* map, int type, unsigned rank, void* 
     TRY("cuTensorMapEncodeTiled", false);
     if ((uint64_t)map % 64 || (uint64_t)at % 16 || type < 0 || type > 4 || rank < 2 || rank > 5 || interleave || fill) return INVALID;
     for (unsigned i = 0; i < rank; i++)
-        if (!shape[i] || shape[i] >> 32 || !box[i] || box[i] > 256 || steps[i] != 1) return INVALID;
+        if (!shape[i] || shape[i] >> 32 || !box[i] || box[i] > 256 || !steps[i] || steps[i] > 8 || box[i] % steps[i]) return INVALID;
     for (unsigned i = 0; i + 1 < rank; i++)
         if (!strides[i] || strides[i] % 16 || strides[i] >> 40) return INVALID;
     const uint64_t element = type == 0 ? 1 : type == 1 ? 2 : type == 2 ? 4 : 8, lines = swizzle ? 16u << swizzle : 0;
     if (box[0] * element % 16 || (lines && box[0] * element > lines)) return INVALID;
-    const uint64_t head[8] = {(uint64_t)at, shape[0], shape[1], strides[0], box[0], box[1], element, lines};
+    if (steps[0] != 1) return INVALID;
+    const uint64_t head[8] = {(uint64_t)at, shape[0], shape[1], strides[0], box[0], box[1] / steps[1], element, lines};
     memset(map, 0, 128);
     memcpy(map, head, sizeof head);
-    for (unsigned i = 2; i < rank; i++) map[6 + i] = shape[i], map[9 + i] = strides[i - 1], map[14] |= (uint64_t)box[i] << 16 * (i - 2);
+    for (unsigned i = 2; i < rank; i++) map[6 + i] = shape[i], map[9 + i] = strides[i - 1], map[14] |= (uint64_t)(box[i] / steps[i]) << 16 * (i - 2);
+    for (unsigned i = 1; i < rank; i++) map[15] |= (uint64_t)steps[i] << 16 * (i - 1);
     return OK;
 }
 EXPORT int cuMemAllocAsync(void** out, size_t bytes, void*) { TRY("cuMemAllocAsync", false); IN_CONTEXT(); return allocate(out, bytes, DEVICE); }

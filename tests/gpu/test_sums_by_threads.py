@@ -25,7 +25,7 @@ SIZES = ((1, 1, 1), (3, 129, 31), (128, 128, 32), (129, 130, 33), (256, 4, 64), 
 
 @pytest.mark.skipif(bool(nvrtc.unavailable()), reason=nvrtc.unavailable())
 @pytest.mark.parametrize(("on", "text"), [
-    *(("cuda:sm_90a", x) for x in (PRODUCT, WHOLE, TURNED, WINDOWS, DISTANCES, NEAREST)), ("cuda:sm_80", DISTANCES),
+    *(("cuda:sm_90a", x) for x in (PRODUCT, WHOLE, TURNED, DISTANCES, NEAREST)), ("cuda:sm_80", DISTANCES),
     ("cuda:sm_80", NEAREST)])
 def test_two_blocks_have_registers_for_what_they_add_up(on: str, text: str) -> None:
     module = compiled(text, Options(special=False), on).module
@@ -35,7 +35,7 @@ def test_two_blocks_have_registers_for_what_they_add_up(on: str, text: str) -> N
 
 
 @pytest.mark.parametrize(("on", "text", "deep"), [
-    ("cuda:sm_90a", PRODUCT, 32), ("cuda:sm_90a", WHOLE, 32), ("cuda:sm_90a", DISTANCES, 32), ("cuda:sm_90a", SHORT, 16),
+    ("cuda:sm_90a", PRODUCT, 32), ("cuda:sm_90a", WHOLE, 32), ("cuda:sm_90a", DISTANCES, 32), ("cuda:sm_90a", SHORT, 16), ("cuda:sm_90a", WINDOWS, 16),
     ("cuda:sm_90a", BELOW, 16), ("cuda:sm_90a", NEAREST, 16), ("cuda:sm_90a", LONG, 8), ("cuda:sm_80", PRODUCT, 16),
     ("hip:gfx1100", PRODUCT, 16)])
 def test_turns_are_deep_where_threads_have_all_results_that_they_may_and_there_is_room(on: str, text: str, deep: int) -> None:
@@ -59,7 +59,7 @@ def test_deep_turns_add_up_all_there_is_and_nothing_else(m: int, n: int, k: int)
 
 
 @pytest.mark.parametrize(("c", "o", "h", "w"), [(1, 1, 2, 2), (33, 129, 6, 30), (64, 128, 5, 34)])
-def test_deep_turns_go_on_from_one_place_of_a_window_to_the_next(c: int, o: int, h: int, w: int) -> None:
+def test_turns_go_on_from_one_place_of_a_window_to_the_next(c: int, o: int, h: int, w: int) -> None:
     try:
         cxx.compiler()
     except UnsupportedError as e:

@@ -29,6 +29,8 @@ TEXTS = {
     "f16": "op mm(A: f16[M, K], B: f16[K, N]) -> (C: f32[M, N]) { C[m,n] += f32(A[m,k]) * f32(B[k,n]) }",
     "causal": "op mm(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m,n] += A[m,k] * B[k,n] where k <= m }",
     "conv": "op mm(X: f32[B, C, W], F: f32[K, C, R]) -> (Y: f32[B, K, W - R + 1]) { Y[b,k,p] += X[b,c,p+r] * F[k,c,r] }",
+    "window": "op mm(X: f16[B, W, C], F: f16[3, C, K]) -> (Y: f32[B, W - 2, K]) "
+              "{ Y[b,p,k] += f32(X[b,p+r,c]) * f32(F[r,c,k]) }",
     "chain": "op mm(A: f32[M, K], B: f32[K, N], b: f32[N]) -> (C: f32[M, N]) { t[m,n] += A[m,k] * B[k,n]\n"
              "  C[m,n] = relu(t[m,n] + b[n]) }",
 }
@@ -92,7 +94,8 @@ def test_loops_over_threads_and_tiles_mean_sequential_loops(name: str, sizes: tu
     np.testing.assert_array_equal(arrays["C"], want)
 
 
-STAGED = pytest.mark.parametrize(("name", "where"), [("f32", "cuda:sm_80"), ("f16", "cuda:sm_80"), ("f16", "cuda:sm_90a")])
+STAGED = pytest.mark.parametrize(("name", "where"), [("f32", "cuda:sm_80"), ("f16", "cuda:sm_80"), ("f16", "cuda:sm_90a"),
+                                                     ("window", "cuda:sm_80"), ("window", "cuda:sm_90a")])
 
 
 def barriers(nest: LoopNest) -> list[Barrier]:
@@ -119,14 +122,16 @@ def test_a_barrier_leaves_the_copies_of_the_turns_between_on_their_way_and_no_mo
     assert [failure(op, leaving(p)) for p in range(most + 2)] == [*[""] * (most + 1), BETWEEN]
 
 
-def test_a_tile_that_a_unit_still_reads_is_not_copied_anew() -> None:
-    op, nest = made("f16", "cuda:sm_90a")
+@pytest.mark.parametrize(("name", "turn", "step"), [("f16", "k", 64), ("window", "r", 1)])
+def test_a_tile_that_a_unit_still_reads_is_not_copied_anew(name: str, turn: str, step: int) -> None:
+    op, nest = made(name, "cuda:sm_90a")
+    turn, first = (f"{turn}_c", f"{turn}_f") if name == "f16" else (turn, "c_f")
     assert any(s.outlasts for s in stores(nest.body))
 
     def later(n: Node) -> Node:
         """The copies of a turn go one slot further than they may, to the tile of the turn before."""
-        if isinstance(n, For) and n.index == "k_f":
-            return replace(n, upper=n.upper + 64)
+        if isinstance(n, For) and n.index == first:
+            return replace(n, upper=n.upper + step)
         if isinstance(n, Barrier):
             return replace(n, pending=2)
         if not isinstance(n, If) or not any("_next" in s.stmt for s in stores((n,))):
@@ -135,9 +140,9 @@ def test_a_tile_that_a_unit_still_reads_is_not_copied_anew() -> None:
         def ahead(x: Node) -> Node:
             if not isinstance(x, Store):
                 return rebuild(x, lambda b: tuple(map(ahead, b)))
-            at = {"k_c": affine("k_c") + 64}
+            at = {turn: affine(turn) + step}
             return replace(x, target=place(x.target, at), expr=substitute_expr(x.expr, at))
-        return If(tuple(substitute(t, {"k_c": affine("k_c") + 64}) for t in n.tests), tuple(map(ahead, n.then)))
+        return If(tuple(substitute(t, {turn: affine(turn) + step}) for t in n.tests), tuple(map(ahead, n.then)))
     wrong = changed(nest, later)
     assert failure(op, wrong) == BETWEEN
     assert failure(op, changed(wrong, lambda n: replace(n, outlasts=False) if isinstance(n, Store) else n)) == ""

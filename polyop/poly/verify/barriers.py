@@ -122,13 +122,21 @@ def _between(paths: Paths, first: Touch, second: Touch, key: int | None) -> isl.
 
 
 def _outlasts(first: Touch, second: Touch, key: int | None) -> bool:
-    """Whether `first` is a read that outlasts a barrier, and `second` comes while the serial loop around that goes on."""
+    """Whether `first` is a read that outlasts a barrier, and `second` comes while the serial loop around that goes on.
+
+    Or one around that in which nothing else stands, and so on.
+    """
     f, s = first.site, second.site
     if first.writes or not f.store.outlasts:
         return False
     outside = next((i for i, x in enumerate(f.around) if x.loop.kind in DIGITS), len(f.around))
-    turns = next((x.key for x in reversed(f.around[:outside]) if x.loop.kind == Kind.SERIAL), None)
-    return turns is not None and (key == turns if key is not None else any(x.key == turns for x in s.around))
+    turns, inner = set[int](), None
+    for x in reversed(f.around[:outside]):
+        if x.loop.kind != Kind.SERIAL or (inner and (len(x.loop.body) > 1 or x.loop.body[0] is not inner)):
+            break
+        turns.add(x.key)
+        inner = x.loop
+    return key in turns if key is not None else any(x.key in turns for x in s.around)
 
 
 def _enough(first: Touch, second: Touch, passed: Passed, needed: int) -> isl.Map:

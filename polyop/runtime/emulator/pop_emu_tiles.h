@@ -8,8 +8,10 @@ namespace {
 
 // The words of a pop_tensor_map on the emulator: addresses, row_bytes, element and swizzle (0, 32, 64 or 128) count bytes. Of a
 // tensor of more dimensions: how many elements there are in those, bytes from one to the next, and how many a box has of each, in 16
-// bits; 0 for 1.
-struct Matrix { uint64_t base, columns, rows, row_bytes, box_columns, box_rows, element, swizzle, others[3], other_bytes[3], thick; };
+// bits; 0 for 1. So are the steps from one of them to the next, that of rows first.
+struct Matrix {
+    uint64_t base, columns, rows, row_bytes, box_columns, box_rows, element, swizzle, others[3], other_bytes[3], thick, steps;
+};
 
 struct Box {
     Matrix matrix;
@@ -31,6 +33,7 @@ bool any_fence;
 
 uint64_t row_pitch(const Matrix& m) { return m.box_columns * m.element; }
 uint64_t thickness(const Matrix& m, int d) { return (m.thick >> 16 * d & 0xffff) ? (m.thick >> 16 * d & 0xffff) : 1; }
+int64_t step_of(const Matrix& m, int d) { return (m.steps >> 16 * d & 0xffff) ? (m.steps >> 16 * d & 0xffff) : 1; }
 uint64_t box_planes(const Matrix& m) { return thickness(m, 0) * thickness(m, 1) * thickness(m, 2); }
 uint64_t box_bytes(const Matrix& m) { return box_planes(m) * m.box_rows * row_pitch(m); }
 
@@ -47,14 +50,14 @@ template <class F> void each_element(const Box& b, F f) {
         int64_t shift = 0;
         uint64_t left = plane;
         for (int d = 0; d < 3; d++) {
-            const int64_t at = b.others[d] + (int64_t)(left % thickness(m, d));
+            const int64_t at = b.others[d] + (int64_t)(left % thickness(m, d)) * step_of(m, d + 1);
             left /= thickness(m, d);
             there = there && (!m.others[d] || (at >= 0 && at < (int64_t)m.others[d]));
             shift += at * (int64_t)m.other_bytes[d];
         }
         for (uint64_t r = 0; r < m.box_rows; r++)
             for (uint64_t c = 0; c < m.box_columns; c++) {
-                const int64_t i = b.row + (int64_t)r, j = b.column + (int64_t)c;
+                const int64_t i = b.row + (int64_t)r * step_of(m, 0), j = b.column + (int64_t)c;
                 const bool inside = there && i >= 0 && j >= 0 && i < (int64_t)m.rows && j < (int64_t)m.columns;
                 f(swizzled(b.shared + (plane * m.box_rows + r) * row_pitch(m) + c * m.element, m.swizzle),
                   inside ? (unsigned char*)m.base + shift + i * m.row_bytes + j * m.element : nullptr);

@@ -105,8 +105,9 @@ def _encoded(device: Device, v: View) -> bytes:
         encode = getattr(d.library, "cuTensorMapEncodeTiled", None)
         if encode is None:
             return _NOTHING
-        longs, ints = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank
+        longs, ints, steps = ctypes.c_uint64 * rank, ctypes.c_uint32 * rank, v.boxes.steps or (1,) * rank
+        spans = [n * k for n, k in zip(v.boxes.box, steps, strict=True)]
         code = encode(ctypes.c_void_p(ctypes.addressof(room) + skipped), ctypes.c_int(_TYPES[v.element]), ctypes.c_uint32(rank),
-                      ctypes.c_void_p(v.address), longs(*v.shape), longs(*v.strides), ints(*v.boxes.box), ints(*(1,) * rank),
+                      ctypes.c_void_p(v.address), longs(*v.shape), longs(*v.strides), ints(*spans), ints(*steps),
                       ctypes.c_int(0), ctypes.c_int(_SWIZZLES[v.boxes.swizzle]), ctypes.c_int(_LINES_OF_L2), ctypes.c_int(0))
     return _NOTHING if code else struct.pack(f"<{MAP}Q", *room[skipped // 8:skipped // 8 + WORDS], 1)
