@@ -35,7 +35,8 @@ def test_two_blocks_have_registers_for_what_they_add_up(on: str, text: str) -> N
 
 
 @pytest.mark.parametrize(("on", "text", "deep"), [
-    ("cuda:sm_90a", PRODUCT, 32), ("cuda:sm_90a", WHOLE, 32), ("cuda:sm_90a", DISTANCES, 32), ("cuda:sm_90a", SHORT, 16), ("cuda:sm_90a", WINDOWS, 16),
+    ("cuda:sm_90a", PRODUCT, 32), ("cuda:sm_90a", WHOLE, 32), ("cuda:sm_90a", DISTANCES, 32), ("cuda:sm_90a", SHORT, 16),
+    ("cuda:sm_90a", WINDOWS, 16),
     ("cuda:sm_90a", BELOW, 16), ("cuda:sm_90a", NEAREST, 16), ("cuda:sm_90a", LONG, 8), ("cuda:sm_80", PRODUCT, 16),
     ("hip:gfx1100", PRODUCT, 16)])
 def test_turns_are_deep_where_threads_have_all_results_that_they_may_and_there_is_room(on: str, text: str, deep: int) -> None:
