@@ -115,7 +115,9 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         inner.append(best)
         total += gain
     local = frozenset(s.target.source for s in cluster.stmts if is_local(plan, cluster, s.target.source))
-    shell = {c: score(plan, cluster.stmts, c, local) for c in cluster.shell}
+    # where no loop inside has lanes, what has no stride yet counts as what it will have: else a sum that a step takes on,
+    # whose value has no place in memory, had no lanes where the same sum alone has them
+    shell = {c: score(plan, cluster.stmts, c, local if any(inner) else frozenset()) for c in cluster.shell}
     lane = max(shell, key=lambda c: shell[c], default=None)
     none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
     odd = lcm(*(odd_digits(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c)) if plan.target.masks else 1

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyop.ir.expr import Apply, loads
+from polyop.ir.expr import Affine, Apply, expr_names, loads
 from polyop.ir.op import Op, Step, Tensor
 from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.names import all_names, fresh
@@ -49,6 +49,8 @@ def _is_added_to(op: Op, name: str) -> bool:
         return False
     if any(s.reduce != last.reduce for s in before) or not any(map(_has_terms, before)):
         return False
+    if len(before) == 1 and not _is_for_all(op, before[0]):
+        return False
     behind = op.follow_from((name,))
     if any(behind & {x.source for x in s.reads} for s in (*before, last)):
         return False
@@ -60,3 +62,15 @@ def _has_terms(s: Step) -> bool:
     """Whether `s` adds up several terms for an element."""
     kept = plain_indices(s.target)
     return kept is not None and not {*s.indices} <= {*kept}
+
+
+def _is_for_all(op: Op, s: Step) -> bool:
+    """Whether each element is a sum of `s`, perhaps of no terms: a temporary exists where its one step writes it, and no more.
+
+    Where positions are computed, or more than an index, it has all elements.
+    """
+    kept, of = plain_indices(s.target), {r.index: (r.lower, r.upper) for r in s.ranges}
+    if kept is None:
+        return True
+    whole = all(of.get(i) == (Affine(), e) for i, e in zip(kept, op.tensor(s.target.source).shape, strict=True))
+    return whole and all(expr_names(w) & ({*s.indices} - {*kept}) for w in s.where)

@@ -153,19 +153,26 @@ def knows_torch(code: Code) -> bool:
     """Whether torch has told the code how to read its tensors, as it does from version 2.10 on."""
     if code.context[_TORCH]:
         return True
-    try:
-        torch: Any = sys.modules["torch"]
-        read = _dlpack(torch.Tensor, _TENSOR)
-        kept = [torch.nn.Parameter, "requires_grad", True, torch.is_grad_enabled, torch.Tensor.is_neg,
-                torch.empty_like, torch.empty]
-    except (AttributeError, KeyError, ValueError) as e:
-        log.debug("calls with tensors take the way through Python: torch does not tell how to read them (%s)", e)
+    told = _told_by(sys.modules.get("torch"))
+    if told is None:
         return False
+    read, kept = told
     code.kept.extend(kept)
-    for k, word in enumerate((id(kept[0]), read, *map(id, kept[1:]))):
+    for k, word in enumerate((id(kept[0]), read, *map(id, kept[1:-1]))):
         code.context[_TORCH + 1 + k] = word
-    code.context[_TORCH] = id(torch.Tensor)  # last: from now on the others are used
+    code.context[_TORCH] = id(kept[-1])  # last: from now on the others are used
     return True
+
+
+@lru_cache(maxsize=1)
+def _told_by(torch: Any) -> tuple[int, list[Any]] | None:
+    """What torch tells, asked once: each call with its tensors would ask again for nothing."""
+    try:
+        return _dlpack(torch.Tensor, _TENSOR), [torch.nn.Parameter, "requires_grad", True, torch.is_grad_enabled,
+                                                torch.Tensor.is_neg, torch.empty_like, torch.empty, torch.Tensor]
+    except (AttributeError, ValueError) as e:
+        log.debug("calls with tensors take the way through Python: torch does not tell how to read them (%s)", e)
+        return None
 
 
 def current_stream() -> int:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import ctypes
+import struct
 import sys
+import threading
+import time
 from collections.abc import Iterator
 from typing import Any
 
@@ -158,6 +162,33 @@ def test_tensors_at_many_places_and_at_more_than_are_remembered(most: int | None
                 np.testing.assert_array_equal(mm(a, b).array, want)
             assert is_known(lambda a=a: mm(a, b))
     assert cuda.calls("cuTensorMapEncodeTiled") == len(some) + 1 or most
+
+
+def test_threads_that_bring_new_addresses_at_once_leave_each_with_its_own_values(monkeypatch: pytest.MonkeyPatch) -> None:
+    def encoded(_: Any, address: int) -> bytes:
+        time.sleep(0)  # as the driver's call does, it lets other threads run
+        return struct.pack(f"<{maps.MAP}Q", *[address] * maps.MAP)
+
+    monkeypatch.setattr(maps, "_encoded", encoded)
+    monkeypatch.setattr(maps, "view_of", lambda boxes, element, address, shape, strides: address)
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(60):
+            m = maps.Map(None, None, 4, (1,), (1,), 0)  # type: ignore[arg-type]
+            m.nearby()
+            threads = [threading.Thread(target=lambda k=k, m=m: [m.at(1 + 8 * i + k) for i in range(50)]) for k in range(6)]
+            for t in threads:
+                t.start()
+            for t in threads:
+                t.join()
+            many, addresses, values = m.near[0].head
+            assert many == len(m.known)
+            for i in range(many):
+                (address,) = struct.unpack("<Q", ctypes.string_at(addresses + 8 * i, 8))
+                assert ctypes.string_at(values + 8 * maps.MAP * i, 8 * maps.MAP) == encoded(None, address)
+    finally:
+        sys.setswitchinterval(before)
 
 
 def test_references_balance(torch: Any) -> None:

@@ -44,8 +44,9 @@ def test_each_sum_has_a_temporary_for_its_terms(text: str, steps: list[str]) -> 
     "op f(X: f32[M, K], b: f32[M]) -> (Y: f32[M]) { Y[m] += X[m, k]; Y[m] += b[m]  where m in 1:M }",
     "op f(X: f32[M, K], b: f32[M]) -> (Y: f32[M]) { Y[m] += X[m, k]; Y[m] += b[m]  where m % 2 == 0 }",
     "op f(X: f32[M], b: f32[M]) -> (Y: f32[M]) { Y[m] += X[m]; Y[m] += b[m] }",
+    "op f(X: f32[M, K], b: f32[M]) -> (Y: f32[M]) { Y[m] += X[m, k]  where m >= 2; Y[m] += b[m] }",
     "op f(X: f32[T, K], b: f32[T]) -> (Y: f32[T]) { Y[t] += X[t, k]; Y[t] += (Y[t-1] else 0) * b[t] }",
-], ids=["terms last", "some elements", "every other", "no terms", "a recurrence"])
+], ids=["terms last", "some elements", "every other", "no terms", "terms of some elements", "a recurrence"])
 def test_others_stay_as_they_are(text: str) -> None:
     op = op_of(text)
     assert added_behind(op) is op
@@ -59,3 +60,22 @@ def test_a_product_and_its_bias_share_loops_and_give_the_same_bits_in_the_order_
         first, both = (polyop.op(t, options=Options("strict")) for t in (PRODUCT, LINEAR))
         np.testing.assert_array_equal(both(x, w, b), first(x, w) + b)
         np.testing.assert_allclose(polyop.op(LINEAR)(x, w, b), x.astype(float) @ w.T.astype(float) + b, rtol=1e-4, atol=1e-4)
+
+
+def test_what_is_added_to_sums_of_some_elements_is_added_to_all() -> None:
+    g = np.random.default_rng(4)
+    x, b = g.standard_normal((7, 5)).astype(np.float32), g.standard_normal(7).astype(np.float32)
+    for said, seen in (("m >= 2", np.arange(7) >= 2), ("m < 5", np.arange(7) < 5)):
+        made = polyop.op(f"op f(X: f32[M, K], b: f32[M]) -> (Y: f32[M]) {{ Y[m] += X[m, k]  where {said}; Y[m] += b[m] }}")
+        np.testing.assert_allclose(made(x, b), np.where(seen, x.sum(1), 0) + b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", [Options("strict"), Options()], ids=["strict", "fast"])
+def test_a_sum_has_the_lanes_that_it_has_without_what_is_added(options: Options) -> None:
+    """Along what has unit stride: in the order of the text lanes are rows."""
+    lanes = []
+    for text in ("op f(X: f32[K], W: f32[N, K]) -> (Y: f32[N]) { Y[n] += X[k] * W[n, k] }",
+                 "op f(X: f32[K], W: f32[N, K], b: f32[N]) -> (Y: f32[N]) { Y[n] += X[k] * W[n, k]; Y[n] += b[n] }"):
+        chosen = polyop.op(text, options=options).compile().explain().partition("strategies\n")[2].splitlines()[0]
+        lanes.append("lanes -, -, -" in chosen)
+    assert lanes == [False, False]

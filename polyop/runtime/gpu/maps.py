@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyop.ir.module import Boxes
+from polyop.runtime import forks
 from polyop.runtime.boxes import WORDS, View, view_of
 from polyop.runtime.gpu.driver import Device, on
 
@@ -27,6 +28,8 @@ _TYPES = {1: 0, 2: 1, 4: 2, 8: 4}            # CUtensorMapDataType by bytes: uns
 _SWIZZLES = {0: 0, 32: 1, 64: 2, 128: 3}     # CUtensorMapSwizzle
 _LINES_OF_L2 = 2                             # CU_TENSOR_MAP_L2_PROMOTION_L2_128B
 _ALIGN = 64                                  # bytes, of what the driver writes
+
+_lock = forks.rlock()  # the driver encodes without the interpreter's lock, so other threads come in between
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -48,30 +51,39 @@ class Map:
     def at(self, address: int) -> bytes:
         """The values for the tensor at this address: zeros where it does not lie as the engine needs it."""
         found = self.known.get(address)
-        if found is None:
-            if len(self.known) >= _KNOWN:
-                self.known.clear()
+        return self._added(address) if found is None else found
+
+    def _added(self, address: int) -> bytes:
+        """The same, and it is known from now on."""
+        with _lock:
+            found = self.known.get(address)
+            if found is None:
+                if len(self.known) >= _KNOWN:
+                    self.known.clear()
+                    for near in self.near:
+                        near.head[0] = 0
+                v = view_of(self.boxes, self.element, address, self.shape, self.strides)
+                found = self.known[address] = _encoded(self.device, v) if v else _NOTHING
                 for near in self.near:
-                    near.head[0] = 0
-            v = view_of(self.boxes, self.element, address, self.shape, self.strides)
-            found = self.known[address] = _encoded(self.device, v) if v else _NOTHING
-            for near in self.near:
-                near.put(address, found)
-        return found
+                    near.put(address, found)
+            return found
 
     def nearby(self) -> int:
         """The address of `near`, which stays where it is."""
-        if not self.near:
-            self.near.append(Near())
-            for address, values in self.known.items():
-                self.near[0].put(address, values)
-        return ctypes.addressof(self.near[0].head)
+        with _lock:
+            if not self.near:
+                self.near.append(Near())
+                for address, values in self.known.items():
+                    self.near[0].put(address, values)
+            return ctypes.addressof(self.near[0].head)
 
 
 class Near:
     """Addresses, and the values of each, in memory: `head` says how many, and where both stand.
 
-    It is read and written with the interpreter's lock held, so room that grows is new memory.
+    Machine code reads it with the interpreter's lock held, and that may change hands between any two lines here: so room that
+    grows is new memory, of which `head` tells at once, and an address counts when its values are there. One thread writes at
+    a time.
     """
 
     def __init__(self) -> None:
@@ -85,9 +97,10 @@ class Near:
         count = self.head[0]
         if count == self.room:
             self.room = max(_NEAR, 2 * self.room)
-            self.addresses = ctypes.create_string_buffer(bytes(self.addresses)[:8 * count], 8 * self.room)
-            self.values = ctypes.create_string_buffer(bytes(self.values)[:FORMATTED.size * count], FORMATTED.size * self.room)
-            self.head[1], self.head[2] = ctypes.addressof(self.addresses), ctypes.addressof(self.values)
+            addresses = ctypes.create_string_buffer(bytes(self.addresses)[:8 * count], 8 * self.room)
+            values_ = ctypes.create_string_buffer(bytes(self.values)[:FORMATTED.size * count], FORMATTED.size * self.room)
+            struct.pack_into("<QQ", self.head, 8, ctypes.addressof(addresses), ctypes.addressof(values_))
+            self.addresses, self.values = addresses, values_
         struct.pack_into("<Q", self.addresses, 8 * count, address)
         FORMATTED.pack_into(self.values, FORMATTED.size * count, values)
         self.head[0] = count + 1
