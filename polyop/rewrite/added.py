@@ -2,8 +2,9 @@
 
     Y[m, n] += X[m, k] * W[k, n];  Y[m, n] += b[n]     becomes     s[m, n] += X[m, k] * W[k, n];  Y[m, n] = s[m, n] + b[n]
 
-The same values are added in the same order. A step that only takes a sum on is done while its tile is in registers; one that adds
-to Y is a second loop over it in memory, as each of its terms might be one of many.
+The same values are added, in the order of the text. A step that only takes a sum on is done while its tile is in registers; one
+that adds to Y is a second loop over it in memory, as each of its terms might be one of many. Users see the temporary in what
+`explain` says, as `Y_terms`.
 """
 
 from __future__ import annotations

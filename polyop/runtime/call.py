@@ -186,6 +186,11 @@ class CallPlan:
     held: Held | None = None
 
     @property
+    def has_words(self) -> bool:
+        """Whether machine code may know it: `entry_plan.record` has the last word."""
+        return True
+
+    @property
     def has_torch(self) -> bool:
         """Whether tensors of torch go in or come out."""
         return self.kind == "torch" or any(is_torch for _, _, is_torch, _ in self.places)

@@ -32,6 +32,9 @@ class Plan(Protocol):
     """What a look leaves behind."""
 
     @property
+    def has_words(self) -> bool: ...
+
+    @property
     def has_torch(self) -> bool: ...
 
 
@@ -73,7 +76,7 @@ def remember(code: Code, front: Front, plan: Plan, say: Callable[[Any, Sequence[
     say      what puts it into words
     values   those of all parameters, then the arrays of `out`: what `plan` was just carried out for
     """
-    if plan.has_torch and not entry_load.knows_torch(code):
+    if not plan.has_words or (plan.has_torch and not entry_load.knows_torch(code)):
         return
     look = code.look(front, *args, **keywords)
     if look is None or entry_table.has(front[0], look):

@@ -113,6 +113,11 @@ class LaunchPlan:
     spare: list[Given]
 
     @property
+    def has_words(self) -> bool:
+        """Whether machine code may know it: `front.record` has the last word."""
+        return self.has_torch and self.is_once
+
+    @property
     def has_torch(self) -> bool:
         """Whether tensors of torch go in or come out."""
         return isinstance(self.home, Torch)

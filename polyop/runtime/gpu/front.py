@@ -31,7 +31,7 @@ def record(plan: LaunchPlan, values: Sequence[Any]) -> Words | None:
     stream = entry_load.current_stream() if isinstance(home, Torch) else 0
     numbers = [number(position, slot + 1, dtype, values[position]) for position, slot, dtype in plan.numbers]
     row = plan.row + bytes(8 * MAP * len(prepared.maps)) + prepared.table.fixed
-    if not isinstance(home, Torch) or not stream or not plan.is_once or None in numbers:
+    if not isinstance(home, Torch) or not stream or not plan.has_words or None in numbers:
         return None
     if max(len(values), len(plan.fresh) + 1) > PLACES or not plan.back or len(row) // 8 >= ROW:
         return None
