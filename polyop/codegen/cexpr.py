@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeVar
 
 import numpy as np
 
@@ -20,6 +21,8 @@ from polyop.ir.dtypes import F32, I32, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Apply, Const, Expr, Load, Number, Scalar, Test, children, rebuild
 from polyop.ir.op import Monoid
+
+T = TypeVar("T")
 
 INFIX = {"add": ("+", 12), "sub": ("-", 12), "mul": ("*", 13), "div": ("/", 13), "lt": ("<", 10), "le": ("<=", 10),
          "gt": (">", 10), "ge": (">=", 10), "eq": ("==", 9), "ne": ("!=", 9), "and": ("&&", 5), "or": ("||", 4)}
@@ -51,10 +54,10 @@ def literal(value: float | int | bool, t: DType) -> str:
     return f"({STORED[t.name]})({n})" if t.bits < 32 else f"({n + 1} - 1)"
 
 
-def fold(e: Expr, f: Callable[[Expr, Sequence[Text]], Text]) -> Text:
+def fold(e: Expr, f: Callable[[Expr, Sequence[T]], T]) -> T:
     """`f` of every sub-expression and the results of its children, from the leaves up; depth costs no Python stack."""
     todo: list[tuple[Expr, bool]] = [(e, False)]
-    done: list[Text] = []
+    done: list[T] = []
     while todo:
         x, ready = todo.pop()
         below = children(x)
@@ -94,15 +97,18 @@ def expression(e: Expr, scope: Scope) -> Text:
 
 def nearly(e: Expr) -> Expr:
     """`e` with the shorter of two functions where 16 bits are all that is left: of one factor, as each brings its own error."""
-    new = rebuild(e, nearly)
-    match new:
-        case Apply(fn="cast", args=(Apply(fn="mul", args=(a, b), dtype=of),), dtype=t) if t in NARROW and of == F32:
-            first = _near(a)
-            pair = (first, b) if first is not a else (a, _near(b))
-            return Apply("cast", (Apply("mul", pair, of),), t)
-        case Apply(fn="cast", args=(x,), dtype=t) if t in NARROW:
-            return Apply("cast", (_near(x),), t)
-    return new
+    def one(x: Expr, below: Sequence[Expr]) -> Expr:
+        parts = iter(below)
+        match rebuild(x, lambda _: next(parts)):
+            case Apply(fn="cast", args=(Apply(fn="mul", args=(a, b), dtype=of),), dtype=t) if t in NARROW and of == F32:
+                first = _near(a)
+                pair = (first, b) if first is not a else (a, _near(b))
+                return Apply("cast", (Apply("mul", pair, of),), t)
+            case Apply(fn="cast", args=(y,), dtype=t) if t in NARROW:
+                return Apply("cast", (_near(y),), t)
+            case new:
+                return new
+    return fold(e, one)
 
 
 def _near(e: Expr) -> Expr:

@@ -48,7 +48,7 @@ def test_threads_share_a_copy_of_the_left_operand_and_columns_and_rows_behind_it
     m = middle(text, "tuned", Options(threads=True))
     left, _, behind = structure(m.nest.body).partition("(S0_left)")
     columns, _, rows = behind.partition("(S0_right)")
-    assert proved(m) and left.count(":parallel(") == 2 and "n_c:parallel(" in columns and ") j:parallel(" in rows
+    assert proved(m) and left.count(":parallel(") == 3 and "n_c:parallel(" in columns and ") j:parallel(m_r:parallel(" in rows
     for sizes in ({"J": 1, "M": 1, "N": 1}, {"J": 17, "M": 7, "N": 5}, {"J": 2, "M": 7, "N": 65}, {"J": 1, "M": 13, "N": 63}):
         arrays, got = run(m, sizes)
         wanted = np.einsum(f"mkj,{right.replace(', ', '')}->jmn", arrays["A"].astype(float), arrays["B"].astype(float))
@@ -60,6 +60,10 @@ def test_threads_share_the_copy_of_the_left_operand_of_a_product():
     m = middle(text, "tuned", Options(threads=True))
     expected = "m_c(k_c(k_z:parallel(m_x:parallel(m_s:rows(k_l:lanes(S0_left)))) n_c:parallel("
     assert proved(m) and structure(m.nest.body).startswith(expected)
+    assert "n_c:parallel(k_p(n_v:lanes(S0_right)) m_r:parallel(" in structure(m.nest.body), "rows are shared, too"
+    for sizes in ({"M": 1, "N": 1, "K": 1}, {"M": 33, "N": 65, "K": 17}, {"M": 400, "N": 70, "K": 3}):
+        arrays, got = run(m, sizes)
+        np.testing.assert_allclose(got, arrays["A"].T.astype(float) @ arrays["B"].astype(float), rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("t", [V3, V4], ids=lambda t: t.arch)
