@@ -72,6 +72,15 @@ class Merged:
         return lender((units(usual.ones), usual), self.kernels.keys(), given)
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What decides, beside sizes, whether sums over windows take fewer multiplications: see `rewrite/winograd.py`."""
+
+    target: Target
+    frozen: tuple[str, ...]
+    threads: int
+
+
 @dataclass(frozen=True, eq=False, slots=True)
 class _Text:
     """An Op as calls may take it, itself a key.
@@ -110,33 +119,33 @@ class Known:
         self._merged: store.Memo[Merged] = store.Memo()
 
     def merged(self, bound: Bound, special: bool = False, strict: bool = False, on_cpu: bool = True,
-               filters: tuple[Target, tuple[str, ...], int] | None = None) -> Merged:
+               asked: Asked | None = None) -> Merged:
         """The Op with those dimensions as one that lie one after the other in all arrays of a call.
 
         special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
                   a product of matrices, whose columns are all pixels of an image
         strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`, and
                   temporaries with products for each of a batch have that first where that pays
-        filters   the target, frozen inputs and threads, if sums over windows may take fewer multiplications
+        asked     if sums over windows may take fewer multiplications
         """
         text = self._joined if on_cpu and not strict else self._given
         if on_cpu and not strict and self._sides and pays_in_batches(self._sides, bound.sizes):
             text = self._batched
-        if filters and special and not self.keeps_sums:
-            text = self._with_filters(bound.sizes, *filters) or text
+        if asked and special and not self.keeps_sums:
+            text = self._with_filters(bound.sizes, asked) or text
         taps = tuple(t for t in text.taps if pays(t, bound.sizes, strict))
         _, found = self._windows(text, taps)
         ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()
         op, groups = self._grouped(text, taps, ones, bound)
         return self._merged.get((text, taps, ones, groups), lambda: Merged(op, groups, text.filtered))
 
-    def _with_filters(self, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...], count: int) -> _Text | None:
+    def _with_filters(self, sizes: Mapping[str, int], asked: Asked) -> _Text | None:
         """The text with some sums over windows computed with fewer multiplications; None if that does not pay."""
         from polyop.filtering import Filters  # few calls ask for it
 
         filters = self._filters.get(None, lambda: Filters(joined(self.op)))
         self.has_filters = self.has_filters or bool(filters.found)
-        made = filters.made(sizes, target, frozen, count)
+        made = filters.made(sizes, asked.target, asked.frozen, asked.threads)
         return self._filtered.get(made, lambda: _Text(made.op, (), made)) if made else None
 
     def _windows(self, text: _Text, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:

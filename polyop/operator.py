@@ -23,6 +23,7 @@ from polyop.ir.options import Layout, Options, options_of
 from polyop.ir.target import Target
 from polyop.ir.words import in_users_words
 from polyop.known import (
+    Asked,
     Known,
     Merged,
     blocks,
@@ -229,7 +230,7 @@ class Operator:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         on_cpu = bound.home is None
         merged = known.merged(bound, self.options.special, self.options.numerics == "strict", on_cpu,
-                              self._filters() if self.options.numerics == "winograd" and on_cpu else None)
+                              self._asked() if self.options.numerics == "winograd" and on_cpu else None)
         seen = seen_as(bound, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
@@ -338,9 +339,9 @@ class Operator:
         price = price_of(sum(prod(v.shape) for v in seen.views.values()), points, asked, found)
         return found if merged.loans.lends(asked, look, price) else None
 
-    def _filters(self) -> tuple[Target, tuple[str, ...], int]:
-        """What decides, beside sizes, whether sums over windows take fewer multiplications."""
-        return cpu.resolve(self.target), self.options.frozen, threads.get_num_threads()
+    def _asked(self) -> Asked:
+        """That sums over windows may take fewer multiplications, and where."""
+        return Asked(cpu.resolve(self.target), self.options.frozen, threads.get_num_threads())
 
     def _find(self, op: Op, units: Layout, options: Options, target: Target,
               also: Callable[[], tuple[Proof, ...]] = tuple) -> Kernel | GpuKernel | Interpreted:

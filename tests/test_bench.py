@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from polyop import cli, standard
+from polyop import standard
 from polyop.bench import GROUPS, PEERS, cases, cells, fill, from_json, markdown, process, roofline, settings, summary, to_json
 from polyop.bench import machine as machines
 from polyop.bench import measure as measuring
@@ -46,14 +46,8 @@ def quick(monkeypatch):
 
 
 @pytest.fixture
-def command(capsys):
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main(["bench", *arguments])
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.out + captured.err
-        return int(exited.value.code or 0), captured.out, captured.err
-    return run
+def command(bench):
+    return bench
 
 
 def add(other=lambda xp, a, b: a + b, **more) -> Case:

@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 
 import polyop
-from polyop import cli
 from polyop.bench import Book, Row, Turns, cases, from_json, others, to_json, turn_cells, turn_head, turn_markdown, turn_summary
 from polyop.bench import turned as measured
 from polyop.bench import turns as turning
@@ -47,16 +46,9 @@ def as_many_threads():
 
 
 @pytest.fixture
-def command(capsys, monkeypatch):
+def command(bench, monkeypatch):
     monkeypatch.setattr("polyop.cli.bench.machine", lambda threads: MACHINE)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as exited:
-            cli.main(["bench", *arguments])
-        captured = capsys.readouterr()
-        assert "Traceback" not in captured.out + captured.err
-        return int(exited.value.code or 0), captured.out, captured.err
-    return run
+    return bench
 
 
 @pytest.fixture(scope="module")

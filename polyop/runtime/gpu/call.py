@@ -72,6 +72,31 @@ class Lying:
 
 
 @dataclass(frozen=True, eq=False, slots=True)
+class Way:
+    """What Python needs to carry out a plan.
+
+    program   how what calls give is looked at and put into rows: see `launch.ll`
+    count     how many values that is: addresses, numbers, addresses of what is fresh, and of work memory
+    pack      puts them where they are given
+    maps      (what is told of a tensor, the position among what is given of memory that it has, how far from its start it begins,
+              where in the row that stands)
+    makes     what makes each of the fresh ones; `work`: what makes work memory
+    stream    tells the one that work goes on now; `launch`: what carries out
+    spare     what no call is using
+    """
+
+    program: bytes
+    count: int
+    pack: Any
+    maps: tuple[tuple[Map, int, int, int], ...]
+    makes: tuple[Make, ...]
+    work: Make | None
+    stream: Callable[[], int]
+    launch: Callable[[int, int], int]
+    spare: list[Given]
+
+
+@dataclass(frozen=True, eq=False, slots=True)
 class LaunchPlan:
     """A call with open addresses and numbers.
 
@@ -81,15 +106,8 @@ class LaunchPlan:
     back      for each result, which of the fresh ones it is, or ~position of the value that is given back
     row       what rows have in their slots that no call gives
     is_once   whether nothing is lost where a call is made again after a launch that was refused
-
-    For the way through Python:
-    program   how what calls give is looked at and put into rows: see `launch.ll`
-    count     how many values that is: addresses, numbers, addresses of what is fresh, and of work memory
-    pack      puts them where they are given
-    maps      (what is told of a tensor, the position among what is given of memory that it has, how far from its start it begins,
-              where in the row that stands)
-    makes     what makes each of the fresh ones; `work`: what makes work memory
-    spare     what no call is using
+    word      where the kernel says that a position was outside
+    way       how Python goes through it; how machine code does: `front.py`
     """
 
     prepared: Prepared
@@ -101,16 +119,8 @@ class LaunchPlan:
     back: tuple[int, ...]
     row: bytes
     is_once: bool
-    program: bytes
-    count: int
-    pack: Any
-    maps: tuple[tuple[Map, int, int, int], ...]
-    makes: tuple[Make, ...]
-    work: Make | None
-    stream: Callable[[], int]
-    launch: Callable[[int, int], int]
     word: Word | None
-    spare: list[Given]
+    way: Way
 
     @property
     def has_words(self) -> bool:
@@ -129,37 +139,37 @@ class LaunchPlan:
         """
         if self.word is not None and self.word.cell.value:
             self.word.look()
-        row, made, memory = [*addresses], [], None
+        way, row, made, memory = self.way, [*addresses], [], None
         for position, _, _ in self.numbers:
             row.append(values[position])
-        if self.makes or self.work is not None:
+        if way.makes or way.work is not None:
             try:
-                for make in self.makes:
+                for make in way.makes:
                     array, at = make()
                     made.append(array)
                     row.append(at)
-                if self.work is not None:
-                    memory, at = self.work()
+                if way.work is not None:
+                    memory, at = way.work()
                     row.append(at)
             except (MemoryError, RuntimeError):
                 return LONG
         try:
-            given = self.spare.pop()
+            given = way.spare.pop()
         except IndexError:  # others have taken all
             given = self._given()
         try:
-            self.pack(given.memory, FRONT, *row)
+            way.pack(given.memory, FRONT, *row)
         except (struct.error, OverflowError):
             return LONG  # a number that does not fit its dtype
-        for told, position, distance, at in self.maps:
+        for told, position, distance, at in way.maps:
             if not row[position]:
                 return LONG
             FORMATTED.pack_into(given.row.memory, at, told.at(row[position] + distance))
-        code = self.launch(given.address, self.stream())
+        code = way.launch(given.address, way.stream())
         if code and code != table.LONG:
             raise self.prepared.refused(code)
-        if len(self.spare) < _SPARE:
-            self.spare.append(given)  # the driver has read it
+        if len(way.spare) < _SPARE:
+            way.spare.append(given)  # the driver has read it
         del memory  # the next one to have it comes later on the stream
         if code:
             return LONG
@@ -169,7 +179,7 @@ class LaunchPlan:
     def _given(self) -> Given:
         row = self.prepared.table.row()
         row.memory[:len(self.row)] = self.row
-        return table.given(self.prepared.table, row, self.program, self.count)
+        return table.given(self.prepared.table, row, self.way.program, self.way.count)
 
 
 def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values: Sequence[Any]) -> LaunchPlan | None:
@@ -223,12 +233,12 @@ def plan(op: Op, prepared: Prepared, bound: Bound, names: Sequence[str], values:
     maps = tuple((m, *where[m.slot], 8 * len(row) + FORMATTED.size * k) for k, m in enumerate(prepared.maps))
     checks = dict.fromkeys((counted[a.position], a.mask) for a in lying.values())
     pairs = dict.fromkeys((counted[w.position], *w.reach, counted[r.position], *r.reach) for w, others in written for r in others)
+    pack = struct.Struct("<" + "".join(formats)).pack_into
+    way = Way(table.program(tuple(checks), tuple(pairs), copies), len(formats), pack, maps,
+              tuple(home.maker(s, t) for _, s, t in fresh), home.maker((prepared.bytes_,), U8) if prepared.work else None,
+              home.streamer(), table.code().run, [])
     return LaunchPlan(prepared, home, tuple(lying.values()), written, tuple(numbers), tuple(fresh), tuple(back),
-                      struct.pack(f"<{len(row)}Q", *row), not op.updates or len(prepared.starts) == 1,
-                      table.program(tuple(checks), tuple(pairs), copies), len(formats),
-                      struct.Struct("<" + "".join(formats)).pack_into, maps, tuple(home.maker(s, t) for _, s, t in fresh),
-                      home.maker((prepared.bytes_,), U8) if prepared.work else None, home.streamer(), table.code().run,
-                      prepared.word, [])
+                      struct.pack(f"<{len(row)}Q", *row), not op.updates or len(prepared.starts) == 1, prepared.word, way)
 
 
 def _counted(values: Sequence[Any]) -> tuple[list[int], int]:
