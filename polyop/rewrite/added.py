@@ -39,7 +39,8 @@ def added_behind(op: Op) -> Op:
 def _is_added_to(op: Op, name: str) -> bool:
     """Whether the last step that writes `name` adds to each of its elements once, and those before add up terms, and no others.
 
-    Not in a recurrence, whose turns need all of what they read to be one tensor.
+    Not in a recurrence, whose turns need all of what they read to be one tensor, nor of what one makes, with which a sum shares
+    the loops around: the step behind it would want lanes of its own there.
     """
     *before, last = op.steps_of(name)
     if not before or last.reduce is None or last.reduce.fn is None or last.where:
@@ -52,11 +53,16 @@ def _is_added_to(op: Op, name: str) -> bool:
         return False
     if len(before) == 1 and not _is_for_all(op, before[0]):
         return False
-    behind = op.follow_from((name,))
-    if any(behind & {x.source for x in s.reads} for s in (*before, last)):
+    if any(_is_recurrent(op, n) for n in (name, *{x.source for s in (*before, last) for x in s.reads})):
         return False
     first = op.steps[: next(k for k, s in enumerate(op.steps) if s is last)]
     return not any(name in {x.source for x in loads(s.expr)} for s in first)
+
+
+def _is_recurrent(op: Op, name: str) -> bool:
+    """Whether `name` is computed from itself."""
+    behind = op.follow_from((name,))
+    return any(behind & {x.source for x in s.reads} for s in op.steps_of(name))
 
 
 def _has_terms(s: Step) -> bool:

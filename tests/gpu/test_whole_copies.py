@@ -25,7 +25,7 @@ def test_the_copies_of_a_whole_tile_ask_nothing() -> None:
     loop = c.module.text.split("for (int k_c = 0")[1]
     whole, edges = (sum("pop_copy" in x and (", true);" in x) is w for x in loop.splitlines()) for w in (True, False))
     assert whole == edges == 2
-    assert "if (K >= k_c + k_x0 + 57 && M >= m_c + m_x0 + 97) {" in loop
+    assert "if (K >= k_c + k_x0 + 89 && M >= m_c + m_x0 + 97) {" in loop
 
 
 @pytest.mark.parametrize("order", emulated.ORDERS)
