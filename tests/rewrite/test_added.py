@@ -48,7 +48,7 @@ def test_each_sum_has_a_temporary_for_its_terms(text: str, steps: list[str]) -> 
     "op f(X: f32[T, K], b: f32[T]) -> (Y: f32[T]) { Y[t] += X[t, k]; Y[t] += (Y[t-1] else 0) * b[t] }",
     "op f(X: f32[T, D], C: f32[T, D], b: f32[T]) -> (Y: f32[T]) { h[t, d] = (h[t-1, d] else 0) + X[t, d]\n"
     "  Y[t] += h[t, d] * C[t, d]; Y[t] += b[t] }",
-], ids=["terms last", "some elements", "every other", "no terms", "terms of some elements", "a recurrence", "behind a recurrence"])
+], ids=["terms last", "some elements", "every other", "no terms", "terms of some elements", "a recurrence", "behind one"])
 def test_others_stay_as_they_are(text: str) -> None:
     op = op_of(text)
     assert added_behind(op) is op
