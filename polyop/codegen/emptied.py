@@ -83,7 +83,7 @@ class _Emptied:
             return None
         for i in readers:
             start, x = tiles[i - 1], tiles[i]
-            if start is None or x is None or not _begins(start, x) or not _is_zero(start.store) or x.tests != t.tests:
+            if start is None or x is None or not _begins(start, x) or not start.is_zero or x.tests != t.tests:
                 return None
             if _read(x.store) != found or _sides(x) != _sides(t):
                 return None
@@ -105,10 +105,6 @@ def _begins(start: Tile, part: Tile) -> bool:
     a, b = start.store, part.store
     return a.target == b.target and a.reduce is None and b.reduce is None and isinstance(a.expr, Const) \
         and not start.tests and _sides(start) == _sides(part)
-
-
-def _is_zero(s: Store) -> bool:
-    return isinstance(s.expr, Const) and str(s.expr.value) in ("0", "0.0")
 
 
 def _read(s: Store) -> Load | None:

@@ -28,7 +28,8 @@ def inplace(nest: LoopNest, products: Container[str], rows: Container[str]) -> L
         for t in filter(None, map(tile, body)):
             acc = t.store.target
             at = [i for i, n in enumerate(body) if acc.source in _used((n,))]
-            if _is_zero(t) and len(at) > 2 and used[acc.source] == Counter(_used([body[i] for i in at]))[acc.source]:
+            mine = Counter(_used([body[i] for i in at]))
+            if t.is_zero and not t.tests and len(at) > 2 and used[acc.source] == mine[acc.source]:
                 found = _added(body, at, t, products, rows)
                 if found and registers.get(found[0], ()) == registers.get(acc.source):
                     return go(found[1])
@@ -40,11 +41,6 @@ def inplace(nest: LoopNest, products: Container[str], rows: Container[str]) -> L
 def _used(body: Sequence[Node]) -> list[str]:
     """The buffers of a body, once for each place."""
     return [x.source for s in stores(tuple(body)) for x in (s.target, *loads(s.expr))]
-
-
-def _is_zero(t: Tile) -> bool:
-    s = t.store
-    return s.reduce is None and isinstance(s.expr, Const) and s.expr.value == 0 and not t.tests
 
 
 def _added(body: tuple[Node, ...], at: Sequence[int], zero: Tile, products: Container[str], rows: Container[str]

@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from polyop.codegen.implied import never_negative
 from polyop.codegen.nested import Tile, asked, tile
 from polyop.ir.dtypes import BF16, BOOL, F16
-from polyop.ir.expr import Affine, Apply, Const, Position, affine, loads, names, quasi, substitute
+from polyop.ir.expr import Affine, Apply, Position, affine, loads, names, quasi, substitute
 from polyop.ir.expr import Test as Tests
 from polyop.ir.loops import For, If, IfData, Kind, LoopNest, Node, Space, rebuild, stores
 
@@ -56,7 +56,7 @@ def _written(earlier: Sequence[Tile], operand: str, known: frozenset[Affine]) ->
     if len(found) != 2 or not all(x.loops for x in found):
         return None
     cleared, written = found
-    return written if _is_zero(cleared) and cleared.tests <= known and written.store.reduce is None else None
+    return written if cleared.is_zero and cleared.tests <= known and written.store.reduce is None else None
 
 
 def _cut(whole: If) -> Affine:
@@ -125,7 +125,7 @@ class _Mended:
             return False
         # rows that the product has none of are nobody's
         rows = {t for t in product.tests if at[0] not in names(t)}
-        if before.store.target != product.store.target or not _is_zero(before) or not before.tests <= rows:
+        if before.store.target != product.store.target or not before.is_zero or not before.tests <= rows:
             return False
         env, inner = {loop.index: affine(at[-1])}, {f.index for f in written.loops}
         terms_ask = {substitute(t, env) for t in (terms[0].tests | asked(loop)) - rows}
@@ -144,8 +144,3 @@ class _Mended:
         if any(p[:-1] != found[0][:-1] for p in found) or None in last:
             return None
         return tuple(x for x in last if x)
-
-
-def _is_zero(x: Tile) -> bool:
-    s = x.store
-    return s.reduce is None and isinstance(s.expr, Const) and s.expr.value == 0

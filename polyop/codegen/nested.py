@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container
 from dataclasses import dataclass
 
-from polyop.ir.expr import Affine, affine, bounds
+from polyop.ir.expr import Affine, Const, affine, bounds
 from polyop.ir.loops import For, If, Kind, Node, Store
 
 
@@ -31,6 +31,11 @@ class Tile:
     loops: tuple[For, ...]
     tests: frozenset[Affine]
     store: Store
+
+    @property
+    def is_zero(self) -> bool:
+        """Whether it writes 0, and not -0, wherever it writes."""
+        return self.store.reduce is None and isinstance(self.store.expr, Const) and str(self.store.expr.value) in ("0", "0.0")
 
 
 def tile(n: Node, kinds: Container[Kind] = (Kind.ROWS, Kind.ATOM)) -> Tile | None:
