@@ -112,7 +112,6 @@ class Known:
         if self._sides:
             first = with_batches_first(together)
             self._batched = _Text(first, find_taps(first))
-        self._filters: store.Memo[Filters] = store.Memo()
         self._filtered: store.Memo[_Text] = store.Memo()
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
@@ -141,12 +140,15 @@ class Known:
 
     def _with_filters(self, sizes: Mapping[str, int], asked: Asked) -> _Text | None:
         """The text with some sums over windows computed with fewer multiplications; None if that does not pay."""
+        self.has_filters = self.has_filters or bool(self._filters.found)
+        made = self._filters.made(sizes, asked.target, asked.frozen, asked.threads)
+        return self._filtered.get(made, lambda: _Text(made.op, (), made)) if made else None
+
+    @cached_property
+    def _filters(self) -> Filters:
         from polyop.filtering import Filters  # few calls ask for it
 
-        filters = self._filters.get(None, lambda: Filters(joined(self.op)))
-        self.has_filters = self.has_filters or bool(filters.found)
-        made = filters.made(sizes, asked.target, asked.frozen, asked.threads)
-        return self._filtered.get(made, lambda: _Text(made.op, (), made)) if made else None
+        return Filters(joined(self.op))
 
     def _windows(self, text: _Text, taps: tuple[Taps, ...]) -> tuple[Op, tuple[str, ...]]:
         """The Op with sums over `taps`, and the sizes of its windows."""

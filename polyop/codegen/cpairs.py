@@ -134,31 +134,31 @@ def lines(p: Pairs, scope: Scope, printed: Printed) -> list[str]:
         take = [*(f"const auto& {a[1]} = {a[1]}_ahead{now};" for _, a, _ in wide.reads), *wide.work]
     else:
         take = cwide.run(rows, inner, [], one) or plain
-    taken = [*_here(p, f"{_TILE} + {_HALF}", scope), *_where(tests if reads else [], take)]
+    taken = [*_here(p, f"{_TILE} + {_HALF}", scope), *where(tests if reads else [], take)]
     given = [*_place(p, f"{_TILE} + (int)pop_lane() % 2", "(int)pop_lane() % 4 / 2 * 4", scope),
-             *_where(tests, [f"pop_wide<{TOGETHER}>(&{element(s.target, {}, scope)}, {_OUT});"])]
-    turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", *_counted(_HALF, 2, 1, taken),
+             *where(tests, [f"pop_wide<{TOGETHER}>(&{element(s.target, {}, scope)}, {_OUT});"])]
+    turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", *counted(_HALF, 2, 1, taken),
             f"pop_pairs({_OUT});", "{", *("    " + x for x in given), "}"]
-    body = _counted(_FIRST, 4, 2, turn)
+    body = counted(_FIRST, 4, 2, turn)
     if wide is None or not is_ahead:
-        return _counted(_TILE, p.count, 2, body)
+        return counted(_TILE, p.count, 2, body)
     rooms = [cwide.declared((a[0], f"{a[1]}_ahead[2]", *a[2:]), 4) for _, a, _ in wide.reads]
-    later = _where([f"{_TILE} + 2 < {p.count}"], _reads(p, wide, f"{_TILE} + 2", tests, scope))
-    lines = [*rooms, *_reads(p, wide, "0", tests, scope), *_counted(_TILE, p.count, 2, [*later, *body])]
+    later = where([f"{_TILE} + 2 < {p.count}"], _reads(p, wide, f"{_TILE} + 2", tests, scope))
+    lines = [*rooms, *_reads(p, wide, "0", tests, scope), *counted(_TILE, p.count, 2, [*later, *body])]
     return ["{", *("    " + x for x in lines), "}"]
 
 
 def _reads(p: Pairs, wide: cwide.Moves, tile: str, tests: list[str], scope: Scope) -> list[str]:
     """What is read of memory for the two tiles from `tile` on, before the stores of those in front of them: see `cresults.py`."""
     lines = []
-    for where, (_, name, *_), moved in wide.reads:
-        lines += [*where, f"auto& {name} = {name}_ahead[({tile}) / 2 % 2][{_FIRST} + {_HALF}];", *moved]
-    return _counted(_FIRST, 4, 2, _counted(_HALF, 2, 1, [*_here(p, f"{tile} + {_HALF}", scope), *_where(tests, lines)]))
+    for at, (_, name, *_), moved in wide.reads:
+        lines += [*at, f"auto& {name} = {name}_ahead[({tile}) / 2 % 2][{_FIRST} + {_HALF}];", *moved]
+    return counted(_FIRST, 4, 2, counted(_HALF, 2, 1, [*_here(p, f"{tile} + {_HALF}", scope), *where(tests, lines)]))
 
 
-def _counted(i: str, end: int, step: int, lines: list[str]) -> list[str]:
+def counted(i: str, end: int, step: int, lines: list[str], first: int = 0) -> list[str]:
     """`lines` for each of these, written out."""
-    return ["#pragma unroll", f"for (int {i} = 0; {i} < {end}; {f'++{i}' if step == 1 else f'{i} += {step}'}) {{",
+    return ["#pragma unroll", f"for (int {i} = {first}; {i} < {end}; {f'++{i}' if step == 1 else f'{i} += {step}'}) {{",
             *("    " + x for x in lines), "}"]
 
 
@@ -167,7 +167,8 @@ def _here(p: Pairs, tile: str, scope: Scope) -> list[str]:
     return _place(p, tile, "2 * ((int)pop_lane() % 4)", scope)
 
 
-def _where(tests: list[str], lines: list[str]) -> list[str]:
+def where(tests: list[str], lines: list[str]) -> list[str]:
+    """`lines` where all that is asked holds."""
     return [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
 
 

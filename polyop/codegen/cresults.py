@@ -71,8 +71,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
 
 def _tested(loops: tuple[For, ...], also: tuple[Affine, ...], lines: list[str], scope: Scope) -> list[str]:
     """`lines` where an element is inside the bounds of `loops` and what is asked `also` holds."""
-    tests = tests_of(loops, also, scope)
-    return [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
+    return cpairs.where(tests_of(loops, also, scope), lines)
 
 
 def tests_of(loops: tuple[For, ...], also: tuple[Affine, ...], scope: Scope) -> list[str]:
@@ -203,7 +202,7 @@ def _together(loops: tuple[For, ...], s: Store, h: Held, scope: Scope, printed: 
         return _ahead(by_turns, loops, h, step, turn, scope, [])
     place = _place(h, _FIRST if each == regs else f"{_TURN} + {_FIRST}", scope)
     stored = _tested(loops, (), cwide.run(rows, inner, [], of_register(_FIRST)) or [], scope)
-    lines = _through(0, each, step, [*place, *stored])
+    lines = cpairs.counted(_FIRST, each, step, [*place, *stored])
     return croll.turns(lines, regs, each, _TURN, tiles)
 
 
@@ -231,19 +230,17 @@ def _ahead(wide: cwide.Moves, loops: tuple[For, ...], h: Held, step: int, each: 
         return [*_place(h, f"{_TURN} + {_FIRST}", scope), *_tested(loops, (), lines, scope)]
 
     rooms = [cwide.declared((a[0], f"{a[1]}_{which}", *a[2:]), half // step) for _, a, _ in wide.reads for which in (0, 1)]
-    turn = [*_through(half, each, step, reads(f"{_TURN} + {_FIRST}", 1)), *_through(0, half, step, work(0)),
-            f"if ({_TURN} + {each} < {regs}) {{",
-            *("    " + x for x in _through(0, half, step, reads(f"{_TURN} + {each} + {_FIRST}", 0))), "}",
-            *_through(half, each, step, work(1)), *ends]
-    lines = [*rooms, *_through(0, half, step, reads(_FIRST, 0)), f"#pragma unroll{' 1' if ends else ''}",
+    def lower(lines: list[str]) -> list[str]:
+        return cpairs.counted(_FIRST, half, step, lines)
+
+    def upper(lines: list[str]) -> list[str]:
+        return cpairs.counted(_FIRST, each, step, lines, half)
+
+    following = cpairs.where([f"{_TURN} + {each} < {regs}"], lower(reads(f"{_TURN} + {each} + {_FIRST}", 0)))
+    turn = [*upper(reads(f"{_TURN} + {_FIRST}", 1)), *lower(work(0)), *following, *upper(work(1)), *ends]
+    lines = [*rooms, *lower(reads(_FIRST, 0)), f"#pragma unroll{' 1' if ends else ''}",
              f"for (int {_TURN} = 0; {_TURN} < {regs}; {_TURN} += {each}) {{", *("    " + x for x in turn), "}"]
     return ["{", *("    " + x for x in lines), "}"]
-
-
-def _through(first: int, end: int, step: int, lines: list[str]) -> list[str]:
-    """`lines` for the registers from `first` on, `step` at a time."""
-    loop = f"for (int {_FIRST} = {first}; {_FIRST} < {end}; {_FIRST} += {step}) {{"
-    return ["#pragma unroll", loop, *("    " + x for x in lines), "}"]
 
 
 def _tiles(s: Store, scope: Scope) -> list[str]:
