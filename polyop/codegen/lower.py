@@ -40,14 +40,16 @@ def rewritten(nest: LoopNest, target: Target, strict: bool = False, spills: bool
     strict  whether no float that is 0 may be left out of a sum
     Raises  RegistersError, if not `spills` and the target has too few registers for it.
     """
-    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks, strict), target, spills)
+    return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks, strict,
+                           target.pages_meet), target, spills)
 
 
-def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool = True, strict: bool = False) -> LoopNest:
+def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool = True, strict: bool = False,
+             meet: bool = False) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target, of which `masks` says whether it has some."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width, masks=masks)
     whole = peel(unswitch(cut_ends(declamp(unguard(split, strict)))))
-    tiled = prefetch_blocks(prefetch_tiles(whole, width, again=hints.again))
+    tiled = prefetch_blocks(prefetch_tiles(whole, width, again=hints.again, meet=meet))
     return settle(ask_for_results(fetch_gathered(read_ahead(tiled, hints))))
 
 

@@ -36,8 +36,9 @@ def ask_for_results(nest: LoopNest) -> LoopNest:
 
 
 def asked_for(body: Body) -> frozenset[str]:
-    """The results that are."""
-    return frozenset(x.place.source for x in walk(body) if isinstance(x, Prefetch) and x.written)
+    """The results that are, a pass early; not what a tile asks for when it is opened (`prefetch_tiles.py`)."""
+    tiles = {x for n in walk(body) if isinstance(n, For) and n.kind == Kind.ROWS for x in walk(n.body) if isinstance(x, Prefetch)}
+    return frozenset(x.place.source for x in walk(body) if isinstance(x, Prefetch) and x.written and x not in tiles)
 
 
 def _wanted(body: Body, registers: set[str]) -> dict[str, Load]:

@@ -54,11 +54,13 @@ ALONG = 512
 """Bytes between what is read and what is prefetched further on in the same row."""
 
 
-def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0) -> LoopNest:
+def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0, meet: bool = False) -> LoopNest:
     """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
 
     width   lanes of a vector
     again   cache to which rows come that are read for the first time in the next turn of a loop around; 0: none do
+    meet    whether rows that lie whole pages apart do not bypass the caches (`Target.pages_meet`); then they are asked for where
+            something has been copied for the tile, since windows that are read in place take no longer than the hints
     """
     space = {b.name: b.space for b in nest.buffers}
 
@@ -80,10 +82,12 @@ def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0) -
     def opened(n: For, around: tuple[Outer, ...]) -> For:
         outside = {f.index for f in (n, *walk(n.body)) if isinstance(f, For) and f.kind not in LOCKSTEP}
         first: list[Node] = []
-        for target, rows in dict.fromkeys(_row_stores(n.body, n.is_full)):
+        for target, rows, past in dict.fromkeys(_row_stores(n.body, n.is_full)):
             used = _names(target).union(*(names(r.upper) for r in rows))
+            if past and not (meet and any(space[x.source] == Space.WORK for s in stores(n.body) for x in loads(s.expr))):
+                continue  # a line that is there, or on its way, would have to leave the caches first
             if space[target.source] == Space.TENSOR and not any(map(is_computed, target.index)) and not used & outside:
-                hint: Node = Prefetch(target)
+                hint: Node = Prefetch(target, written=past)
                 for r in reversed(rows):
                     hint = replace(r, body=(hint,))
                 first.append(hint)
@@ -134,14 +138,14 @@ def _goes_on(x: Load, b: Buffer, lanes: str) -> bool:
     return isinstance(p, Affine) and p.factor(lanes) == 1 and len(p.terms) > 1
 
 
-def _row_stores(body: Body, past: bool, around: tuple[For, ...] = ()) -> Iterator[tuple[Load, tuple[For, ...]]]:
-    """What is stored inside rows, and the rows loops around it (without their bodies).
+def _row_stores(body: Body, past: bool, around: tuple[For, ...] = ()) -> Iterator[tuple[Load, tuple[For, ...], bool]]:
+    """What is stored inside rows, the rows loops around it (without their bodies), and whether it may bypass the caches.
 
-    past   whether stores may bypass the caches: a line that is there, or on its way, would have to leave them first
+    past   whether anything may
     """
     for n in body:
-        if isinstance(n, Store) and around and not (n.stream and past):
-            yield n.target, around
+        if isinstance(n, Store) and around:
+            yield n.target, around, n.stream and past
         elif isinstance(n, For):
             yield from _row_stores(n.body, past, (*around, replace(n, body=())) if n.kind == Kind.ROWS else around)
         elif isinstance(n, If):

@@ -55,7 +55,7 @@ class Options:
     broad      whether blocks of columns are as broad for several threads as for one, since each has many rows in these calls
     columns    whether threads have columns of a recurrence to themselves, since those that do not wait for each other are many in
                these calls
-    flat       whether a contraction of many rows adds up at most `FLAT` terms in these calls, so that L1 holds more columns
+    flat       whether a contraction of many rows adds up at most `FLAT` terms in these calls, so that L2 holds more columns
     slim       whether one thread's blocks of columns are as broad as one tile, since all rows stay in L2 in these calls, and the
                operand with the columns does not, or images are copied one by one
     direct     whether rows of a contraction are read where they lie, though along them, since there are few columns that use

@@ -107,13 +107,12 @@ def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
     """How many columns of the right operand are packed at a time; for threads more pieces, of which many have the same size.
 
     Not where each has many rows, which then come from memory as often as they do for one thread, nor where many columns do. Of
-    short sums two thirds of L1 hold whole rows, or long parts of them: results then go to memory in the order in which they lie
-    there.
+    short sums half of L2 holds whole rows, or long parts of them: results then go to memory in the order in which they lie there.
     """
     if tile.across or x.plan.options.slim:
         return tile.columns
     if x.plan.options.flat:
-        return max(1, 2 * x.plan.target.l1 // (3 * FLAT * tile.bytes_) // tile.columns) * tile.columns
+        return columns_in_l2(x.plan.target, FLAT, tile.columns, tile.bytes_)
     nc = _most_columns(x, tile, kc)
     cut = x.plan.splits(x.what.update) and not (x.plan.options.broad or x.plan.options.late)
     return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if cut else nc

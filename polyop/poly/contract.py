@@ -185,7 +185,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     own = plan.classes[c.update.name]
     early = ends_early(c.update, x.depth, frozenset(i for i in c.update.dims if own[i] in outer))
     kc = depth_block(x, tile, pack_left)
-    nc = block_of_columns(x, tile, UNCUT if early else kc)
+    nc = block_of_columns(x, tile, UNCUT if early else min(kc, known_terms(x) or kc))
     if ahead and is_frozen(plan, c.update, x.right):  # the next block comes to L2 meanwhile
         nc = max(1, nc // (2 * columns)) * columns
     block = columns_in_l2(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
@@ -224,8 +224,14 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
 
 def is_brief(x: Reads, kc: int) -> bool:
     """Whether it is known that a chunk of depth has all terms of a sum: none is then kept in memory to be added to."""
+    terms = known_terms(x)
+    return terms is not None and terms <= kc
+
+
+def known_terms(x: Reads) -> int | None:
+    """How many terms each sum has, where that is a number."""
     extents = [x.what.update.extent(i) for i in x.what.having(CONTRACTED)]
-    return all(e.is_constant for e in extents) and prod(e.const for e in extents) <= kc
+    return prod(e.const for e in extents) if all(e.is_constant for e in extents) else None
 
 
 def _is_little(x: Reads, tile: RegisterTile) -> bool:

@@ -218,16 +218,22 @@ def brief_sizes(q: Questions, sizes: Mapping[str, int], known: Iterable[str], ta
     summed, _, _ = q.brief
     if not summed or volume(summed, sizes) > BRIEF:
         return ()
-    if not passes_by(q, sizes, target):
+    if not is_large(q, sizes, target):
         return ()
     return tuple((e.name, sizes[e.name]) for e in summed if e.name and e.name not in known)
+
+
+def is_large(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether the result of a contraction is larger than what is kept in caches if it is only written."""
+    _, result, bytes_ = q.brief
+    return volume(result, sizes) * bytes_ >= target.stream_bytes
 
 
 def passes_by(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     """Whether the result of a contraction is so large that it bypasses the caches if it is only written."""
     _, result, bytes_ = q.brief
     meet = target.pages_meet and bool(result) and evaluate(result[-1], sizes) * bytes_ % PAGE == 0
-    return volume(result, sizes) * bytes_ >= target.stream_bytes and not meet
+    return is_large(q, sizes, target) and not meet
 
 
 def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:

@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from polyop.codegen.lower import lower as rewritten
 from polyop.codegen.stream import stream_outputs
+from polyop.codegen.x86 import emit
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.loops import LoopNest, stores
 from polyop.ir.options import Layout, Options
 from polyop.ir.span import Source
-from polyop.ir.target import target
+from polyop.ir.target import Target
 from polyop.poly.middle import lower, scop_of
+from tests.codegen.harness import HERE, V4, load
 
 
-def nest(text: str) -> LoopNest:
+def nest(text: str, t: Target = V4) -> LoopNest:
     op = instantiate(parse(Source("<test>", text)), "f")
     layout = Layout(tuple((t.name, len(t.shape) - 1 if t.shape else None) for t in op.tensors if t.role != "temp"))
-    return lower(scop_of(op), layout, target("x86:x86-64-v4"), Options(), "tuned").nest
+    return lower(scop_of(op), layout, t, Options(), "tuned").nest
 
 
 def streamed(text: str) -> set[str]:
@@ -38,3 +46,22 @@ def test_a_scalar_store_is_not():
 def test_rows_that_are_known_to_be_shorter_than_a_line_are_not():
     text = "op f(X: f32[M, {n}]) -> (Y: f32[M, {n}]) {{ Y[m, n] = X[m, n] * 2 }}"
     assert [streamed(text.format(n=n)) for n in (15, 16)] == [set(), {"Y"}]
+
+
+@pytest.mark.parametrize("meet", [False, True])
+def test_rows_of_a_tile_that_lie_whole_pages_apart_go_through_the_caches_where_they_meet_and_are_asked_for(meet):
+    t = replace(HERE, stream_bytes=1, pages_meet=meet)
+    final = nest("op f(A: f32[M, 8], B: f32[8, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }", t)
+    module = emit(rewritten(final, t, Options()), t, Options())
+    assert "!nontemporal" in module.text
+    assert (", 1023" in module.text) == meet  # 1,024 elements are a page
+    assert ("select i1" in module.text and "llvm.prefetch" in module.text) >= meet
+    kernel, rng = load(module, t), np.random.default_rng(7)
+    for m, n in ((1, 1024), (5, 1023), (12, 1024), (13, 1025), (9, 4096)):
+        a, b = rng.integers(-9, 9, (m, 8)).astype("f"), rng.integers(-9, 9, (8, n)).astype("f")
+        room = np.full(m * n + 32, np.nan, np.float32)
+        aligned = -room.ctypes.data // 4 % 16
+        for first in (aligned, aligned + 1):
+            c = room[first : first + m * n].reshape(m, n)
+            assert kernel({"M": m, "N": n}, {}, {"A": a, "B": b, "C": c}) == 0
+            np.testing.assert_array_equal(c, a @ b)

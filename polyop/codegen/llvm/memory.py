@@ -13,8 +13,8 @@ from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
 from polyop.codegen.llvm.masked import masked_load, store_vector
 from polyop.codegen.llvm.monoids import fold, pair
-from polyop.codegen.llvm.pointers import gep, is_large
-from polyop.codegen.llvm.reach import lane_mask
+from polyop.codegen.llvm.pointers import gep
+from polyop.codegen.llvm.reach import bypasses, lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, points, row_exists, rows_needed
 from polyop.codegen.llvm.spaced import is_spaced, write_spaced
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value, only_if
@@ -140,7 +140,7 @@ def _stream(s: State, x: Value, place: Place, point: Point) -> None:
         return
     address = s.b.do(f"ptrtoint ptr {p} to i64")  # here, since rows of another length do not ask
     low = s.b.pure(f"and i64 {address}, {bytes_ - 1}", address)
-    aligned = s.b.both(s.b.compare("eq", low, 0), is_large(s, place.buffer))
+    aligned = s.b.both(s.b.compare("eq", low, 0), bypasses(s, place))
     fast, slow, done = s.b.new_label(), s.b.new_label(), s.b.new_label()
     s.b.line(f"br i1 {aligned}, label %{fast}, label %{slow}")
     for name, note in ((fast, f"align {bytes_}, !nontemporal !2"), (slow, f"align {alignment(place.element)}")):

@@ -15,7 +15,8 @@ from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.pieces import pieces_of
-from polyop.codegen.llvm.pointers import gep, is_large
+from polyop.codegen.llvm.pointers import gep
+from polyop.codegen.llvm.reach import bypasses
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
 from polyop.codegen.llvm.rounds import go_round
@@ -292,7 +293,7 @@ def _prefetch(s: State, n: Prefetch) -> None:
         for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else firsts:
             p = gep(s, place.element, place.base(point, None), at)
             if n.written:  # what bypasses the caches must not be fetched into them: the arguments are there anyway
-                p = s.b.do(f"select i1 {is_large(s, place.buffer)}, ptr {s.args}, ptr {p}")
+                p = s.b.do(f"select i1 {bypasses(s, place)}, ptr {s.args}, ptr {p}")
             s.b.call("void", "llvm.prefetch.p0", ("ptr", p), ("i32", 0), ("i32", 4 - n.cache), ("i32", 1))
 
 

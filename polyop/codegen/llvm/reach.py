@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from polyop.codegen.llvm.addresses import Place
 from polyop.codegen.llvm.index import existing, without_lanes
-from polyop.codegen.llvm.pointers import strides
+from polyop.codegen.llvm.pointers import is_large, strides
 from polyop.codegen.llvm.state import Axis, State
-from polyop.codegen.llvm.types import Int
+from polyop.codegen.llvm.types import Int, alignment
 from polyop.ir.expr import Affine, affine, bounds, names
 from polyop.ir.loops import Space
-from polyop.ir.target import NARROW
+from polyop.ir.target import NARROW, PAGE
 
 
 def _extra(axis: Axis) -> tuple[Affine, ...]:
@@ -63,6 +63,19 @@ def transposable(s: State, place: Place) -> Axis | None:
         if s.lanes and fits and s.lanes.extent % s.width == 0 and row_stride(s, place, axis) == 1:
             return axis
     return None
+
+
+def bypasses(s: State, place: Place) -> str:
+    """Whether what is written there bypasses the caches, if addresses are aligned.
+
+    It is so much that it would not stay there; and rows of a tile do not meet on their way to memory (`Target.pages_meet`).
+    """
+    found = is_large(s, place.buffer)
+    for step in [row_stride(s, place, axis) for axis in s.rows] if s.shared.target.pages_meet else []:
+        if step is not None:
+            low = s.b.pure(f"and i64 {step}, {PAGE // alignment(place.element) - 1}", step)
+            found = s.b.pure(f"and i1 {found}, {s.b.compare('ne', low, 0)}", found, low)
+    return found
 
 
 def row_stride(s: State, place: Place, axis: Axis) -> Int | None:
