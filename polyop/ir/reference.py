@@ -127,6 +127,9 @@ class Run:
             for env in points(step, sizes):
                 at = self.target(step, env)
                 self.writers.setdefault((step.target.source, at), []).append((step, env))
+        place = {id(step): k for k, step in enumerate(op.steps)}
+        for both in self.writers.values() if scattered else ():
+            both.sort(key=lambda w: place[id(w[0])])  # terms are added up in the order of the text
 
     def kind(self, t: DType) -> DType:
         return F64 if self.wide and t.is_float else t

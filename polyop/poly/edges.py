@@ -16,7 +16,7 @@ from polyop.poly.sets import IN, OUT
 
 @dataclass(frozen=True, eq=False)
 class Edge:
-    """A dependence { source[..] -> sink[..] }; `load` is the read that makes it, None from an init to its updates."""
+    """A dependence { source[..] -> sink[..] }; `load` is the read that makes it, None if both only write one tensor."""
 
     source: Stmt
     sink: Stmt
@@ -24,8 +24,13 @@ class Edge:
     map: isl.Map
 
 
-def edges(scop: Scop) -> tuple[Edge, ...]:
-    """Every dependence, one for each read (W . R^-1), and from each init to the updates of its tensor."""
+def edges(scop: Scop, ordered: bool = False) -> tuple[Edge, ...]:
+    """Every dependence, one for each read (W . R^-1), and from each init to the updates of its tensor.
+
+    ordered   whether sums are added up in the order of the text, { S[i] -> S'[j] : both add to one element } for statements S
+              before S'. That one statement goes through its terms in order is up to the strategies: as a dependence of S on
+              itself it would make a recurrence of every sum. Of whole numbers any order gives the same bits
+    """
     out = []
     for s in scop.stmts:
         for load in dict.fromkeys(s.reads):
@@ -36,10 +41,12 @@ def edges(scop: Scop) -> tuple[Edge, ...]:
                 if not m.is_empty():
                     out.append(Edge(w, s, load, m))
         if s.kind == UPDATE:
-            for w in scop.writers(s.target.source):
-                if w.kind == INIT:
-                    m = w.access(w.target).apply_range(s.access(s.target).reverse())
-                    out.append(Edge(w, s, None, m.intersect_params(scop.context)))
+            before = scop.writers(s.target.source)
+            exact = not ordered or not s.target.dtype.is_float
+            for w in before[:before.index(s)]:
+                m = w.access(w.target).apply_range(s.access(s.target).reverse()).intersect_params(scop.context)
+                if w.kind == INIT or not (exact or m.is_empty()):
+                    out.append(Edge(w, s, None, m))
     return tuple(out)
 
 
