@@ -22,6 +22,8 @@ from polyop.poly.scop import Stmt
 
 DEEP = 4096  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
 WIDE = 192  # columns of a block of the right operand, for which rows of the left one come from L2 or further once
+SLAB = 3  # times L2 takes what rows of the left operand read of a block's depth: the last cache has that much, whoever uses it
+LEAST_ROWS = 384  # that use a copy of columns: to make it takes as long as about 24
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 
 
@@ -116,6 +118,15 @@ def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
     nc = _most_columns(x, tile, kc)
     cut = x.plan.splits(x.what.update) and not (x.plan.options.broad or x.plan.options.late)
     return min(nc, max(1, PIECE * x.vector // tile.columns) * tile.columns) if cut else nc
+
+
+def block_of_rows(x: Reads, tile: RegisterTile, kc: int) -> int:
+    """How many rows of the left operand meet all blocks of columns before the next ones come.
+
+    Each block of columns reads them again, from the last cache if it has kept them; but a core's part of that is what others
+    leave. So they take a few times L2, and for every so many rows the blocks of columns are copied once more.
+    """
+    return max(LEAST_ROWS, SLAB * x.plan.target.l2 // (kc * x.inside() * tile.bytes_))
 
 
 def _most_columns(x: Reads, tile: RegisterTile, kc: int) -> int:

@@ -14,6 +14,7 @@ from polyop.poly.ahead import is_frozen, is_settled
 from polyop.poly.blocking import (
     RegisterTile,
     block_of_columns,
+    block_of_rows,
     columns_in_l2,
     depth_block,
     of_dots,
@@ -185,7 +186,8 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     own = plan.classes[c.update.name]
     early = ends_early(c.update, x.depth, frozenset(i for i in c.update.dims if own[i] in outer))
     kc = depth_block(x, tile, pack_left)
-    nc = block_of_columns(x, tile, UNCUT if early else min(kc, known_terms(x) or kc))
+    depth = min(kc, known_terms(x) or kc)
+    nc = block_of_columns(x, tile, UNCUT if early else depth)
     if ahead and is_frozen(plan, c.update, x.right):  # the next block comes to L2 meanwhile
         nc = max(1, nc // (2 * columns)) * columns
     block = columns_in_l2(t, kc * x.inside() * columns, tile.second, tile.bytes_) if tile.across else 1
@@ -197,7 +199,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     # and what comes from memory for few rows is hardly waited for where these compute meanwhile
     as_it_goes = (tile.across or plan.options.late) and fusible and len(c.having(ROW)) == 1
     behind = threads and not pack_left and not as_it_goes and _is_cut(x, tile, nc, block)
-    height = (96 if tile.across else 384) if threads else 4800
+    height = (96 if tile.across else 384) if threads else block_of_rows(x, tile, depth)
     mc = 2 * rows if behind else max(1, height // whole) * whole
     plain = PackedStrategy(c, x.row, c.lane, x.depth, columns, nc, x.vector, None, rows, mc, rows_outside=threads,
                            across=tile.across, second=tile.second, block=block)
