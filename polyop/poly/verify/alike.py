@@ -268,8 +268,10 @@ class Alike:
         found = self.opened(e, k, facts)
         match found:
             case Folded(first=first) if found.monoid.fn == "add":
-                zero = Const(0, found.term.dtype)
-                return [*self.addends(first, k, facts), replace(found, first=zero)]
+                rest = self.addends(first, k, facts)
+                if any(k.plainly((t,)) is False for t in found.tests):  # it has no terms here
+                    return rest
+                return [*rest, replace(found, first=Const(0, found.term.dtype))]
             case Apply(fn="add", args=(x, y)):
                 return [*self.addends(x, k, facts), *self.addends(y, k, facts)]
             case Apply(fn="sub", args=(x, y), dtype=dtype):

@@ -12,7 +12,7 @@ nothing is equal.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from polyop.ir.expr import (
     Affine,
@@ -104,11 +104,13 @@ class NotPlainError(Exception):
 class Assigned:
     """registers   by name
     times       of each memory, how often it has been written; of "", how often threads have met
+    regions     the elements that tiles write
     """
 
     numbers: Numbers
     registers: Mapping[str, Buffer]
     times: dict[str, int]
+    regions: dict[tuple[object, ...], _Region] = field(default_factory=dict)
 
     def nodes(self, body: tuple[Node, ...], held: dict[str, str]) -> None:
         """`held` behind `body`."""
@@ -190,6 +192,12 @@ class Assigned:
 
     def region(self, t: Tile) -> _Region:
         """The elements that a tile writes."""
+        key = id(t.store), *map(id, t.loops), t.tests
+        if key not in self.regions:
+            self.regions[key] = self._region(t)
+        return self.regions[key]
+
+    def _region(self, t: Tile) -> _Region:
         b = self.registers.get(t.store.target.source)
         sizes = slots(b) if b else None
         env = {f.index: affine(f.index) * f.step for f in t.loops}
