@@ -18,7 +18,7 @@ from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
 from polyop.codegen.ctext import with_head
-from polyop.codegen.refined import Refined
+from polyop.codegen.stepped import Step
 from polyop.following import Followed, Text, follow
 from polyop.forms import Form, attempts, before_scop, rounded, why_in_several
 from polyop.ir.errors import InternalError, RegistersError, UnsupportedError, UserError
@@ -226,7 +226,7 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     text = next((t for n, t in begun if n is final), None) or rec.stage(
         "source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
     again = partial(_emit, final, a.target, a.options, (), final)
-    followed = follow(text, final, made, again, rec) if a.options.check else Followed(text.module)
+    followed = follow(text, final, made, again, a.options.numerics == "strict", rec) if a.options.check else Followed(text.module)
     module = followed.module
     chosen = tuple(c for m in made for c in m.middle.chosen)
     if a.target.warp:
@@ -246,12 +246,12 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
 
 def _emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...], rest: LoopNest,
           without: frozenset[str] = frozenset()) -> Text:
-    refined = list[Refined]()
+    steps = list[Step]()
     match target.family:
         case "x86":
             return Text(x86.emit(nest, target, options, routines, rest.body))
         case "cuda":
-            return Text(cuda.emit(nest, target, options, without, refined.append), tuple(refined))
+            return Text(cuda.emit(nest, target, options, without, steps.append), tuple(steps))
         case "hip":
-            return Text(hip.emit(nest, target, options, without, refined.append), tuple(refined))
+            return Text(hip.emit(nest, target, options, without, steps.append), tuple(steps))
     raise InternalError(f"no emitter for {target.family}")

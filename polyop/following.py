@@ -1,21 +1,25 @@
-"""What is rewritten behind the proofs of a kernel's loops, where registers are: each pass is followed, or left out."""
+"""What is rewritten behind the proofs of a kernel for GPUs: each pass is followed, or left out."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 
-from polyop.codegen.refined import Refined
+from polyop.codegen.stepped import Follow, Step
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Module, Proof
 from polyop.making import Made
-from polyop.poly.verify.keeps import CLAIM, stores_alike
+from polyop.poly.verify.keeps import stores_alike
+from polyop.poly.verify.rewrites import follows
 from polyop.poly.verify.verdict import is_undecided
 from polyop.trace import Recorder
 
 LOG = logging.getLogger("polyop")
+
+ALL = "all"
+
+Check = Callable[[Step], Proof]
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +27,7 @@ class Text:
     """A module, and what was rewritten of its nest before it was printed."""
 
     module: Module
-    refined: tuple[Refined, ...] = ()
+    steps: tuple[Step, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,40 +39,50 @@ class Followed:
     notes: tuple[str, ...] = ()
 
 
-def follow(text: Text, proved: LoopNest, made: Sequence[Made], emit: Callable[[frozenset[str]], Text], rec: Recorder) -> Followed:
+def follow(text: Text, proved: LoopNest, made: Sequence[Made], emit: Callable[[frozenset[str]], Text], strict: bool, rec: Recorder
+           ) -> Followed:
     """The text of the nest that was `proved`, as it is or without passes that cannot be followed, as `emit` prints it then."""
-    notes, without, ms = list[str](), frozenset[str](), 0.0
-    while text.refined:
-        (only,) = made
-        check = partial(stores_alike, proved=proved, context=only.middle.scop.context.intersect(only.middle.context))
-        failed, took = rec.stage("proofs", first_failure, text.refined, check)
-        ms += took
+    if not text.steps:
+        return Followed(text.module)
+    (only,) = made
+    context = only.middle.scop.context.intersect(only.middle.context)
+
+    def check(s: Step) -> Proof:
+        if s.by == Follow.STORES:
+            return follows(s.before, s.after, context, strict)
+        return stores_alike(s.before, s.after, proved, context)
+
+    notes, without = list[str](), frozenset[str]()
+    while True:
+        proofs = dict[str, Proof]()
+        failed = rec.stage("proofs", first_failure, text.steps, check, proofs)
         if failed is None:
-            return Followed(text.module, (Proof(CLAIM, True, "", ms),), tuple(notes))
+            return Followed(text.module, tuple(proofs.values()), tuple(notes))
         name, proof = failed
-        notes.append(f"registers are not rewritten as `{name}` does it: {proof}")
+        notes.append(f"loops are not rewritten as `{name}` does it: {proof}")
         if not is_undecided(proof):  # else it is a limit of the checker's
             LOG.error("polyop bug: what `%s` makes of %s is not proved: %s", name, proved.name, proof)
         without |= {name}
         text = rec.stage("source", emit, without)
-    return Followed(text.module, (), tuple(notes))
 
 
-def first_failure(found: Sequence[Refined], check: Callable[[LoopNest, LoopNest], Proof]
-                  ) -> tuple[tuple[str, Proof] | None, float]:
-    """The first pass that `check` does not follow, and why; None, if it follows all. And the milliseconds that took.
+def first_failure(steps: Sequence[Step], check: Check, proofs: dict[str, Proof]) -> tuple[str, Proof] | None:
+    """The first pass that `check` does not follow, and why; None, if it follows all: then `proofs` has the claims and times."""
+    for s in _together(steps):
+        proof = check(s)
+        if not proof.holds and s.name != ALL:
+            return s.name, proof
+        old = proofs.get(proof.claim)
+        proofs[proof.claim] = replace(proof, holds=True, witness="", ms=proof.ms + (old.ms if old else 0.0))
+        if proof.holds and s.name == ALL:
+            return None
+    return None
 
-    All of them are followed as one first, which takes a third of the time.
-    """
-    ms = 0.0
-    if len(found) > 1:
-        proof = check(found[0].before, found[-1].after)
-        ms += proof.ms
-        if proof.holds:
-            return None, ms
-    for r in found:
-        proof = check(r.before, r.after)
-        ms += proof.ms
-        if not proof.holds:
-            return (r.name, proof), ms
-    return None, ms
+
+def _together(steps: Sequence[Step]) -> Iterator[Step]:
+    """The passes whose values are followed as one first, which takes a third of the time, and then one by one."""
+    values = [s for s in steps if s.by == Follow.VALUES]
+    yield from (s for s in steps if s.by != Follow.VALUES)
+    if len(values) > 1:
+        yield Step(ALL, Follow.VALUES, values[0].before, values[-1].after)
+    yield from values

@@ -21,8 +21,9 @@ from polyop.codegen.cscope import Scope
 from polyop.codegen.cwarps import require_whole_warps, threads_of
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
-from polyop.codegen.refined import Refined, refined
+from polyop.codegen.refined import refined
 from polyop.codegen.split import KernelNest, Part, kernels, plan, split, used, written
+from polyop.codegen.stepped import Step
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Apply, Load, Scalar, is_computed, loads
@@ -57,17 +58,18 @@ class Dialect:
 
 
 def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False, without: Container[str] = (),
-           tell: Callable[[Refined], None] | None = None) -> Module:
+           tell: Callable[[Step], None] | None = None) -> Module:
     """The text of `nest`, whose indices have 64 bits if it is `huge`, and the plan by which a host launches its kernels.
 
-    without   passes of `codegen/refined.py` that are left out; `tell`: is told what the others change
+    without   passes of `codegen/blocks.py` and `refined.py` that are left out; `tell`: is told what others change
     Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
     joined, chains = folds(nest), cunits.chains(nest.body)
     tiles = cmatrix.find_tiles(nest, target)
-    nest, changes = refined(prepared(nest), nest, tiles, without)
+    ready, early = prepared(nest, without)
+    nest, late = refined(ready, nest, tiles, without)
     if tell:
-        for change in changes:
+        for change in (*early, *late):
             tell(change)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Container
 
 from polyop.codegen import ctext
-from polyop.codegen.refined import Refined
+from polyop.codegen.stepped import Step
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Module
 from polyop.ir.options import Options
@@ -15,7 +15,7 @@ DIALECT = ctext.Dialect("CUDA", 'extern "C" __global__ void __launch_bounds__({b
 
 
 def emit(nest: LoopNest, target: Target, options: Options, without: Container[str] = (),
-         tell: Callable[[Refined], None] | None = None) -> Module:
+         tell: Callable[[Step], None] | None = None) -> Module:
     """The CUDA text of `nest`. `options.numerics` is the assembler's business: the text is the same for both.
 
     without, tell   as of `ctext.module`

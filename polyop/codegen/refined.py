@@ -11,8 +11,7 @@ Each is followed by the checker, which knows none of them (`poly/verify/keeps.py
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container
-from dataclasses import dataclass
+from collections.abc import Container
 
 from polyop.codegen.begun import begun
 from polyop.codegen.cscope import Tiles
@@ -20,32 +19,17 @@ from polyop.codegen.emptied import emptied
 from polyop.codegen.inplace import inplace
 from polyop.codegen.mended import mended
 from polyop.codegen.scaled import scaled
+from polyop.codegen.stepped import Follow, Step, stepped
 from polyop.ir.loops import LoopNest
 
 
-@dataclass(frozen=True, eq=False)
-class Refined:
-    """What the pass `name` made of a nest."""
-
-    name: str
-    before: LoopNest
-    after: LoopNest
-
-
-def refined(nest: LoopNest, proved: LoopNest, tiles: Tiles, without: Container[str] = ()) -> tuple[LoopNest, tuple[Refined, ...]]:
+def refined(nest: LoopNest, proved: LoopNest, tiles: Tiles, without: Container[str] = ()) -> tuple[LoopNest, tuple[Step, ...]]:
     """`nest` behind all passes but those left out, and what each of them changed; `proved`: before registers lost dimensions."""
     products, results = tiles.products, {result for result, _, _ in tiles.products.values()}
-    passes: tuple[tuple[str, Callable[[LoopNest], LoopNest]], ...] = (
-        ("begun", begun),
-        ("mended", lambda n: mended(n, proved, products)),
-        ("inplace", lambda n: inplace(n, products, tiles.rows)),
-        ("emptied", emptied),
-        ("scaled", lambda n: scaled(n, results)),
-    )
-    found = list[Refined]()
-    for name, f in passes:
-        new = f(nest) if name not in without else nest
-        if new.body != nest.body:
-            found.append(Refined(name, nest, new))
-        nest = new
-    return nest, tuple(found)
+    return stepped(nest, without, (
+        ("begun", Follow.VALUES, begun),
+        ("mended", Follow.VALUES, lambda n: mended(n, proved, products)),
+        ("inplace", Follow.VALUES, lambda n: inplace(n, products, tiles.rows)),
+        ("emptied", Follow.VALUES, emptied),
+        ("scaled", Follow.VALUES, lambda n: scaled(n, results)),
+    ))

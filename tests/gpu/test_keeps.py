@@ -14,14 +14,16 @@ from register_mutants import mutants, put
 import polyop
 from polyop.codegen import cmatrix, mended, refined
 from polyop.codegen.blocks import prepared
+from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads
-from polyop.ir.loops import Barrier, Buffer, For, IfData, Kind, LoopNest, Node, Space, Store, stores, walk
+from polyop.ir.loops import Barrier, Buffer, For, If, IfData, Kind, LoopNest, Node, Space, Store, stores, walk
 from polyop.ir.op import builtin_monoid
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.poly.verify.keeps import CLAIM, stores_alike
+from polyop.poly.verify.rewrites import follows
 from polyop.runtime.layout import contiguous
 
 PASSES = ("begun", "mended", "inplace", "emptied", "scaled")
@@ -58,9 +60,9 @@ def made(seen: str, target_name: str) -> Compiled:
 
 
 @cache
-def steps(seen: str, target_name: str) -> tuple[refined.Refined, ...]:
+def steps(seen: str, target_name: str) -> tuple[Step, ...]:
     nest = proved(seen, target_name)
-    return refined.refined(prepared(nest), nest, cmatrix.find_tiles(nest, target(target_name)))[1]
+    return refined.refined(prepared(nest)[0], nest, cmatrix.find_tiles(nest, target(target_name)))[1]
 
 
 def proved(seen: str, target_name: str) -> LoopNest:
@@ -84,10 +86,10 @@ def wrong(before: LoopNest, after: LoopNest, nest: LoopNest) -> str:
 def test_each_pass_is_followed_and_all_of_them_as_one(seen: str, target_name: str, passes: tuple[str, ...]) -> None:
     nest, found = proved(seen, target_name), steps(seen, target_name)
     assert tuple(r.name for r in found) == passes
-    for r in (*found, refined.Refined("all", found[0].before, found[-1].after)):
+    for r in (*found, Step("all", Follow.VALUES, found[0].before, found[-1].after)):
         assert not wrong(r.before, r.after, nest), r.name
     assert any(p.claim == CLAIM and p.holds for p in made(seen, target_name).proofs)
-    assert not any("registers are not rewritten" in x for x in made(seen, target_name).notes)
+    assert not any("loops are not rewritten" in x for x in made(seen, target_name).notes)
 
 
 @pytest.mark.parametrize("seen", ["causal", "window"])
@@ -128,12 +130,25 @@ def test_a_pass_that_is_refused_is_left_out_and_that_is_told(monkeypatch: pytest
     with caplog.at_level(logging.ERROR, "polyop"):
         found = compile_op(right.op, right.layout, right.target, Options())
     assert "polyop bug: what `inplace` makes of" in caplog.text
-    assert any(x.startswith("registers are not rewritten as `inplace` does it: FAILS") for x in found.notes)
+    assert any(x.startswith("loops are not rewritten as `inplace` does it: FAILS") for x in found.notes)
     assert found.rung == "tuned"
     monkeypatch.setattr(refined, "inplace", lambda nest, products, rows: nest)
     without = compile_op(right.op, right.layout, right.target, Options())
     assert found.module is not None and without.module is not None
     assert found.module.text.splitlines()[-100:] == without.module.text.splitlines()[-100:]
+
+
+@pytest.mark.parametrize("target_name", ["cuda:sm_80", "cuda:sm_90a", "hip:gfx942"])
+def test_steps_of_a_block_are_followed_store_by_store_and_damage_is_refused(target_name: str) -> None:
+    nest = proved("causal", target_name)
+    _, found = prepared(nest)
+    assert "asked" in {s.name for s in found} and all(s.by == Follow.STORES for s in found)
+    for s in found:
+        assert follows(s.before, s.after, context(nest), strict=True).holds
+        tests = {id(n) for n in walk(s.before.body)}
+        new = [n for n in walk(s.after.body) if isinstance(n, If) and id(n) not in tests]
+        for n in new[:3]:
+            assert not follows(s.before, replace(s.after, body=put(s.after.body, n, n.other)), context(nest)).holds
 
 
 # --- small nests ----------------------------------------------------------------------------------------------------------
@@ -208,6 +223,14 @@ WRONG = {
 def test_what_stores_the_same_is_followed(what: str) -> None:
     before, after = RIGHT[what]
     assert not wrong(before, after, before)
+
+
+def test_barriers_stand_for_themselves_where_each_store_stands_along_the_same() -> None:
+    body = (rows("W", X), MET, rows("Y", A), rows("W", A))
+    for k, other in enumerate(((), (MET, MET), (replace(MET, pending=1),), (turns(MET),))):
+        assert not follows(nest(*body), nest(body[0], *other, *body[2:]), context(nest())).holds, k
+    assert not follows(nest(*body), nest(*body[:3]), context(nest())).holds  # what comes behind one counts
+    assert follows(nest(*body), nest(*body), context(nest())).holds
 
 
 @pytest.mark.parametrize("what", WRONG)
