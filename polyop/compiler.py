@@ -4,7 +4,7 @@
        -rewrite-> LoopNest -follow-> Proof -emit-> Module -assemble-> Binary
 
 What an Op is taken for stands in `forms.py`, how one Scop becomes a nest in `making.py`, how several nests become one kernel in
-`jobs.py`.
+`jobs.py`, how the rewrites of a text for GPUs are followed in `following.py`.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from typing import TypeVar
 
 from polyop.codegen import cuda, hip, x86
 from polyop.codegen.ctext import with_head
+from polyop.codegen.stepped import Step
+from polyop.following import Followed, Text, follow
 from polyop.forms import Form, attempts, before_scop, rounded, why_in_several
 from polyop.ir.errors import InternalError, RegistersError, UnsupportedError, UserError
 from polyop.ir.loops import LoopNest
@@ -203,13 +205,13 @@ def _noted(a: _Asked, where: str, stage: Callable[[], T]) -> T | None:
 def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     """All `jobs` made, as one kernel."""
     rec = a.rec
-    begun: list[tuple[LoopNest, Module]] = []
+    begun: list[tuple[LoopNest, Text]] = []
 
     def early(nest: LoopNest) -> None:
         with suppress(UnsupportedError):  # which is raised again, unless the loops are not proved anyway
             begun.append((nest, rec.stage("source", _emit, nest, a.target, a.options, (), nest)))
             if a.ahead:
-                a.ahead(begun[-1][1])
+                a.ahead(begun[-1][1].module)
 
     alone = len(jobs) == 1
     frozen = a.options.frozen if alone and a.target.family == "x86" else ()
@@ -221,8 +223,11 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     rec.text("tiles", *(p for m in made for p in m.middle.programs), between="\n\n")
     rec.text("loops", whole(made, [m.middle.nest for m in made]))
     rec.text("proofs", *proofs)
-    module = next((m for n, m in begun if n is final), None) or rec.stage(
+    text = next((t for n, t in begun if n is final), None) or rec.stage(
         "source", _emit, final, a.target, a.options, routines(made, finals), made[-1].final)
+    again = partial(_emit, final, a.target, a.options, (), final)
+    followed = follow(text, final, made, again, a.options.numerics == "strict", rec) if a.options.check else Followed(text.module)
+    module = followed.module
     chosen = tuple(c for m in made for c in m.middle.chosen)
     if a.target.warp:
         sizes = "all sizes" if a.options.regime == "any" else "all sizes of at least 1"
@@ -235,16 +240,18 @@ def _kernel(a: _Asked, rung: str, way: Way, jobs: tuple[Job, ...]) -> Compiled:
     emitted = tuple(n for m in made for n in m.notes)
     alike = tuple(f"{', '.join(x.result for x in f.members)} differ in numbers alone and are one routine"
                   for f in (m.job.family for m in made) if f)
-    return Compiled(a.op, a.layout, a.target, a.options, rung, rec.trace(), proofs, chosen, (*said, *alike, *a.notes, *emitted),
-                    nest, final, module, binary)
+    return Compiled(a.op, a.layout, a.target, a.options, rung, rec.trace(), (*proofs, *followed.proofs), chosen,
+                    (*said, *alike, *a.notes, *emitted, *followed.notes), nest, final, module, binary)
 
 
-def _emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...], rest: LoopNest) -> Module:
+def _emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...], rest: LoopNest,
+          without: frozenset[str] = frozenset()) -> Text:
+    steps = list[Step]()
     match target.family:
         case "x86":
-            return x86.emit(nest, target, options, routines, rest.body)
+            return Text(x86.emit(nest, target, options, routines, rest.body))
         case "cuda":
-            return cuda.emit(nest, target, options)
+            return Text(cuda.emit(nest, target, options, without, steps.append), tuple(steps))
         case "hip":
-            return hip.emit(nest, target, options)
+            return Text(hip.emit(nest, target, options, without, steps.append), tuple(steps))
     raise InternalError(f"no emitter for {target.family}")

@@ -9,15 +9,18 @@
     filled    copies of a statement that write registers alone run all, beyond the bounds of the tensor too: nobody reads those
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
     split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, see `whole.py`
+
+Of these `asked` and `split` are followed by the checker, as rewrites for x86 are.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import replace
 
 from polyop.codegen.hoisted import asked
 from polyop.codegen.implied import without_implied
+from polyop.codegen.stepped import Follow, Step, stepped
 from polyop.codegen.sunk import sunk
 from polyop.codegen.unread import going_on, unasked
 from polyop.codegen.whole import is_of_rows, split
@@ -43,12 +46,16 @@ from polyop.ir.scans import step_of
 Body = tuple[Node, ...]
 
 
-def prepared(nest: LoopNest) -> LoopNest:
-    """`nest` as it is printed; itself, if no block has threads that work together."""
+def prepared(nest: LoopNest, without: Container[str] = ()) -> tuple[LoopNest, tuple[Step, ...]]:
+    """`nest` as it is printed, and the steps to that but for those left out; itself, if no threads of a block work together."""
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
-        return nest
-    mine = own(counted(unasked(without_implied(nest, going_on(nest)))))
-    return split(filled(sunk(asked(mine, folds(mine)))))
+        return nest, ()
+    return stepped(nest, without, (
+        ("own", Follow.NOT, lambda n: own(counted(unasked(without_implied(n, going_on(n)))))),
+        ("asked", Follow.STORES, lambda n: asked(n, folds(n))),
+        ("filled", Follow.NOT, lambda n: filled(sunk(n))),
+        ("split", Follow.STORES, split),
+    ))
 
 
 def counted(nest: LoopNest) -> LoopNest:

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, replace
 from math import prod
 
 from polyop.codegen import canew, cboxes, ccopy, cmatrix, croles, cthreads, cunits, raster
-from polyop.codegen.begun import begun
 from polyop.codegen.blocks import folds, prepared
 from polyop.codegen.cbody import body
 from polyop.codegen.cboxes import Ring
@@ -20,13 +19,11 @@ from polyop.codegen.cpoints import Points
 from polyop.codegen.croles import Roles
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cwarps import require_whole_warps, threads_of
-from polyop.codegen.emptied import emptied
-from polyop.codegen.inplace import inplace
-from polyop.codegen.mended import mended
 from polyop.codegen.private import shared
 from polyop.codegen.reach import in_words, reaches
-from polyop.codegen.scaled import scaled
+from polyop.codegen.refined import refined
 from polyop.codegen.split import KernelNest, Part, kernels, plan, split, used, written
+from polyop.codegen.stepped import Step
 from polyop.ir.dots import factors
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Apply, Load, Scalar, is_computed, loads
@@ -60,15 +57,20 @@ class Dialect:
     block: int
 
 
-def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False) -> Module:
+def module(nest: LoopNest, target: Target, dialect: Dialect, huge: bool = False, without: Container[str] = (),
+           tell: Callable[[Step], None] | None = None) -> Module:
     """The text of `nest`, whose indices have 64 bits if it is `huge`, and the plan by which a host launches its kernels.
 
+    without   passes of `codegen/blocks.py` and `refined.py` that are left out; `tell`: is told what others change
     Raises UnsupportedError for what this mapping cannot express; see `codegen/split.py` and `codegen/private.py`.
     """
     joined, chains = folds(nest), cunits.chains(nest.body)
     tiles = cmatrix.find_tiles(nest, target)
-    nest = inplace(mended(begun(prepared(nest)), nest, tiles.products), tiles.products, tiles.rows)
-    nest = scaled(emptied(nest), {result for result, _, _ in tiles.products.values()})
+    ready, early = prepared(nest, without)
+    nest, late = refined(ready, nest, tiles, without)
+    if tell:
+        for change in (*early, *late):
+            tell(change)
     nest, steps = shared(nest, split(nest))
     signature = _signature(nest, kernels(steps))
     scope = Scope(c_names(nest), {b.name: b for b in nest.buffers}, {s: i + 1 for i, s in enumerate(signature.sites)},

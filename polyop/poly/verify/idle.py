@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, loads
-from polyop.ir.loops import For, If, IfData, Node, Store, children
+from polyop.ir.loops import Barrier, For, If, IfData, Node, Store, children
 from polyop.poly.verify.known import Known
 from polyop.poly.verify.ranges import range_of
 
@@ -30,7 +30,7 @@ def is_idle(n: Node, k: Known, strict: bool) -> bool:
         case If():
             return (all(is_idle(c, k.also(n.tests), strict) for c in n.then)
                     and all(is_idle(c, k.unless(n.tests), strict) for c in n.other))
-        case IfData():
+        case IfData() | Barrier():
             return False
     return all(is_idle(c, k, strict) for c in children(n))
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import islpy as isl
 
 from polyop.ir.expr import Affine, affine, bounds, quasi
-from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, Node, Store
+from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Store
 from polyop.poly.verify.known import Known
 from polyop.poly.verify.trees import raise_where
 from polyop.poly.verify.witness import smallest
@@ -56,9 +56,9 @@ def on_grid(a: For, b: For, k: Known) -> None:
 
 
 def running(n: Node, k: Known) -> Iterator[Known]:
-    """The places of the stores of `n` that run."""
+    """The places of the stores of `n` that run, and of barriers."""
     match n:
-        case Store():
+        case Store() | Barrier():
             if not k.domain.is_empty():
                 yield k
         case For(body=body):

@@ -14,6 +14,7 @@ read from the front; the rules are few, and know no rewrite by name:
     c ? a : b in either     each against the same of the other, knowing c
     an `if` of data         tests registers that nothing here writes: each branch, and what follows if need be, against the same
                             of `before`, with the truth of the test in its place in both
+    a barrier               the same one
     what stores nothing     (hints, loops around them, what never runs) is left out
     what changes nothing    in `before`, since what it reads is not there, and it reduces by its own identity, may be left out
 
@@ -31,7 +32,7 @@ import islpy as isl
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const, Expr, expr_names, loads
-from polyop.ir.loops import For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children, rebuild, sign, stores
+from polyop.ir.loops import Barrier, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children, rebuild, sign, stores
 from polyop.ir.module import Proof
 from polyop.poly.verify.idle import is_idle
 from polyop.poly.verify.known import Known, nothing_but
@@ -75,7 +76,8 @@ def _count(body: Body) -> int:
 
 
 def _stores(n: Node) -> bool:
-    return isinstance(n, Store) or any(map(_stores, children(n)))
+    """Whether `n` stores something, or threads meet in it."""
+    return isinstance(n, Store | Barrier) or any(map(_stores, children(n)))
 
 
 @dataclass(eq=False)
@@ -100,6 +102,8 @@ class Follower:
                     after = after[1:]
                 case Prefetch() | For() | If(), _ if not _stores(a):
                     before = before[1:]
+                case Barrier(), Barrier() if a == b:
+                    before, after = before[1:], after[1:]
                 case Store(), Store():
                     self.store(a, b, k)
                     before, after = before[1:], after[1:]
@@ -260,4 +264,6 @@ def _headline(n: Node) -> str:
             return f"loop {n.index}"
         case Store():
             return f"`{n.target} {sign(n.reduce)} {brief(n.expr)}`"
+        case Barrier():
+            return "a barrier"
     return "a test"
