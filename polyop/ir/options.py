@@ -56,6 +56,8 @@ class Options:
     columns    whether threads have columns of a recurrence to themselves, since those that do not wait for each other are many in
                these calls
     flat       whether a contraction of many rows adds up at most `FLAT` terms in these calls, so that L2 holds more columns
+    slabs      whether some rows of a contraction at a time go through all blocks of columns, since what all rows read of a
+               block's depth is more in these calls than the last cache has for one core
     slim       whether one thread's blocks of columns are as broad as one tile, since all rows stay in L2 in these calls, and the
                operand with the columns does not, or images are copied one by one
     direct     whether rows of a contraction are read where they lie, though along them, since there are few columns that use
@@ -129,6 +131,7 @@ class Options:
     tall: bool = False
     broad: bool = False
     flat: bool = False
+    slabs: bool = False
     slim: bool = False
     direct: bool = False
     bare: bool = False

@@ -23,6 +23,7 @@ from polyop.poly.scop import Stmt
 DEEP = 4096  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
 WIDE = 192  # columns of a block of the right operand, for which rows of the left one come from L2 or further once
 SLAB = 3  # times L2 takes what rows of the left operand read of a block's depth: the last cache has that much, whoever uses it
+TOGETHER = 4800  # rows that do, where nothing says otherwise
 LEAST_ROWS = 384  # that use a copy of columns: to make it takes as long as about 24
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 
@@ -121,11 +122,13 @@ def block_of_columns(x: Reads, tile: RegisterTile, kc: int) -> int:
 
 
 def block_of_rows(x: Reads, tile: RegisterTile, kc: int) -> int:
-    """How many rows of the left operand meet all blocks of columns before the next ones come.
+    """How many rows of the left operand meet all blocks of columns before the next ones come; of rows that are few, all.
 
     Each block of columns reads them again, from the last cache if it has kept them; but a core's part of that is what others
-    leave. So they take a few times L2, and for every so many rows the blocks of columns are copied once more.
+    leave. So of many they take a few times L2, and for every so many rows the blocks of columns are copied once more.
     """
+    if not x.plan.options.slabs:
+        return TOGETHER
     return max(LEAST_ROWS, SLAB * x.plan.target.l2 // (kc * x.inside() * tile.bytes_))
 
 

@@ -19,6 +19,8 @@ PIECE = 256  # bytes of a row of results that they take at a time else
 LONGER = 64  # steps of each index that is added up along, from which partial sums may be stored and fetched again in between
 AT_HAND = 32  # rows for which a copy of what L2 holds costs more than it saves; with 48 it pays about as often as not
 AWAY = 32  # rows for which memory is what a product waits for: with 48 it takes as long as with a copy
+DEPTH = 512  # steps of a block of columns
+SHARE = 5  # times L2 that all rows may read of it: 1000 to 1280 rows on Zen 3 are as fast together as in two parts, or faster
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
 
@@ -30,6 +32,18 @@ def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int, turned: 
     down, along = (q.sides.columns, q.sides.rows) if turned else (q.sides.rows, q.sides.columns)
     rows, columns = volume(down, sizes), volume(along, sizes)
     return rows >= ROWS and rows * columns >= threads * RESULTS and evaluate(along[-1], sizes) * q.tile[2] > PIECE
+
+
+def rows_leave(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool) -> bool:
+    """Whether what a contraction's rows read of a block's depth leaves the last cache before the next block of columns reads it.
+
+    All cores share that cache: one that has more than a few times its L2 there has what the others leave.
+    """
+    if q.sides is None or q.tile is None or not q.brief[0]:
+        return False
+    down, along = (q.sides.columns, q.sides.rows) if turned else (q.sides.rows, q.sides.columns)
+    read = min(volume(q.brief[0], sizes), DEPTH) * q.brief[2]
+    return evaluate(down[-1], sizes) * read > SHARE * target.l2 and volume(along, sizes) * read > target.l2
 
 
 def rows_stay(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool) -> bool:

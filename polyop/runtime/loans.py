@@ -69,8 +69,8 @@ def lender(usual: Key, made: Iterable[Key], given: Options) -> Key | None:
 
 @lru_cache(maxsize=1024)
 def is_like(served: Options, asked: Options) -> bool:
-    """Whether kernels differ in the height of tiles alone, and in where long rows of temporaries lie: in little time."""
-    return replace(served, height=asked.height, slim=asked.slim, lent=asked.lent) == asked
+    """Whether kernels differ in heights of tiles and blocks alone, and in where long rows of temporaries lie: in little time."""
+    return replace(served, height=asked.height, slim=asked.slim, slabs=asked.slabs, lent=asked.lent) == asked
 
 
 @lru_cache(maxsize=1024)

@@ -151,7 +151,7 @@ def test_blocks_have_as_many_columns_of_short_sums_as_half_of_the_second_cache_h
 
 @pytest.mark.parametrize(("l2", "rows"), [(1 << 18, 384), (1 << 20, 1536), (2 << 20, 1536)])
 def test_so_many_rows_meet_all_columns_as_a_few_second_caches_hold_of_a_blocks_depth(l2, rows):
-    found = middle(MATMUL, "tuned", Options(), t=replace(V4, l2=l2))
+    found = middle(MATMUL, "tuned", Options(slabs=True), t=replace(V4, l2=l2))
     assert f"mc {rows}," in found.chosen[0] and proved(found)
     arrays, got = run(found, {"M": rows + 7, "N": 3, "K": 2})
     np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-5, atol=1e-5)

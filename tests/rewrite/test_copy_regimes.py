@@ -46,6 +46,19 @@ def test_blocks_have_more_columns_where_many_results_are_short_sums(rows, column
     assert any("at most 8 terms" in k for k in kinds(MATMUL))
 
 
+@pytest.mark.parametrize(("rows", "columns", "terms", "threads", "slabs"), [
+    (2560, 2048, 2048, 1, False), (2561, 2048, 2048, 1, True), (2561, 512, 2048, 1, False), (2561, 513, 2048, 1, True),
+    (2561, 2048, 511, 1, False), (5121, 2048, 256, 1, True), (2561, 2048, 2048, 2, False)])
+@pytest.mark.parametrize("text", [
+    "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }",
+    "op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }"])
+def test_rows_are_cut_where_the_last_cache_may_lose_what_all_read_of_a_block(text, rows, columns, terms, threads, slabs):
+    """More than 5 times 1,024 kB of A, in 512 steps; and more than 1,024 kB of B."""
+    op, sizes = instantiate(parse(Source("<test>", text)), "f"), {"M": rows, "K": terms, "N": columns}
+    assert regime(regimes_of(op), sizes, Options(), AVX512, threads).slabs is slabs
+    assert any("a core's part of the last cache" in k for k in kinds(op))
+
+
 @pytest.mark.parametrize(("rows", "terms", "threads", "slim"), [
     (FEW, 512, 1, True), (FEW + 1, 512, 1, False), (9, 512, 1, True), (8, 512, 1, False), (FEW, 512, 2, False),
     (FEW, 128, 1, False), (FEW, 4681, 1, True), (FEW, 4682, 1, False)])
