@@ -90,7 +90,9 @@ def _taker(op: Op, s: Step) -> Step | None:
     at = {plain_indices(y) for y in x.reads if y.source == name}
     kept = plain_indices(x.target)
     only = next(iter(at)) if len(at) == 1 else None
-    if x.reduce is not None or x.where or not only or not kept or not is_box(op, x) or {*kept} != {*only} != {*x.indices}:
+    if x.reduce is not None or x.where or not only or not kept or not is_box(op, x):
+        return None
+    if not {*kept} == {*only} == {*x.indices}:
         return None
     shape = dict(zip(only, op.tensor(name).shape, strict=True))
     whole = all(r.upper == shape[r.index] for r in x.ranges)
