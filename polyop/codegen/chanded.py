@@ -15,6 +15,7 @@ from dataclasses import replace
 from polyop.codegen import clanes
 from polyop.codegen.cindex import index, natural
 from polyop.codegen.clanes import lane_of, of_row
+from polyop.codegen.clines import unrolled
 from polyop.codegen.cplace import STORED, element, offset, slot_counts, slots_of
 from polyop.codegen.cresults import place_of_row, tests_of
 from polyop.codegen.cscope import Held, Rows, Scope
@@ -92,8 +93,7 @@ def lines(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ..
               f"[&](const int pop_c) {{ return {word}; }});",
               f"const {kind} pop_v = {handed if together == 1 else half};",
               *([place_of_row(r, scope), f"if ({' && '.join(tests)}) {write}"] if tests else [write])]
-    return [f"// {s.stmt}", "#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
-            *("    " + y for y in inside), "}"]
+    return [f"// {s.stmt}", *unrolled("pop_r", r.fragment.regs, inside)]
 
 
 def _register(mine: tuple[int, ...], near: int, c: Affine) -> Affine:

@@ -23,6 +23,7 @@ from polyop.codegen import croll, cwide
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import bounded, natural
 from polyop.codegen.clanes import lane_of, on_elements
+from polyop.codegen.clines import unrolled, where
 from polyop.codegen.cplace import STORED, element
 from polyop.codegen.cscope import Held, Printed, Scope
 from polyop.codegen.nested import one_store
@@ -125,8 +126,7 @@ def lines(p: Pairs, scope: Scope, printed: Printed) -> list[str]:
 
     wide = cwide.moves(rows, inner, one)
     is_ahead = wide is not None and bool(wide.reads) and not wide.tests and p.count > 2
-    plain = ["#pragma unroll", f"for (int {_NEXT} = 0; {_NEXT} < 2; ++{_NEXT}) {{",
-             *("    " + x for x in one((new,), inner)), "}"]
+    plain = unrolled(_NEXT, 2, one((new,), inner))
     tests = [t for f in p.apart for t in bounded(f, scope.names)]
     reads = any(scope.buffers[x.source].space != Space.REG for x in loads(s.expr))
     if wide is not None and is_ahead:
@@ -137,14 +137,14 @@ def lines(p: Pairs, scope: Scope, printed: Printed) -> list[str]:
     taken = [*_here(p, f"{_TILE} + {_HALF}", scope), *where(tests if reads else [], take)]
     given = [*_place(p, f"{_TILE} + (int)pop_lane() % 2", "(int)pop_lane() % 4 / 2 * 4", scope),
              *where(tests, [f"pop_wide<{TOGETHER}>(&{element(s.target, {}, scope)}, {_OUT});"])]
-    turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", *counted(_HALF, 2, 1, taken),
+    turn = [f"alignas({TOGETHER * 2}) {type_} {_OUT}[{TOGETHER}];", *unrolled(_HALF, 2, taken),
             f"pop_pairs({_OUT});", "{", *("    " + x for x in given), "}"]
-    body = counted(_FIRST, 4, 2, turn)
+    body = unrolled(_FIRST, 4, turn, 2)
     if wide is None or not is_ahead:
-        return counted(_TILE, p.count, 2, body)
+        return unrolled(_TILE, p.count, body, 2)
     rooms = [cwide.declared((a[0], f"{a[1]}_ahead[2]", *a[2:]), 4) for _, a, _ in wide.reads]
     later = where([f"{_TILE} + 2 < {p.count}"], _reads(p, wide, f"{_TILE} + 2", tests, scope))
-    lines = [*rooms, *_reads(p, wide, "0", tests, scope), *counted(_TILE, p.count, 2, [*later, *body])]
+    lines = [*rooms, *_reads(p, wide, "0", tests, scope), *unrolled(_TILE, p.count, [*later, *body], 2)]
     return ["{", *("    " + x for x in lines), "}"]
 
 
@@ -153,23 +153,12 @@ def _reads(p: Pairs, wide: cwide.Moves, tile: str, tests: list[str], scope: Scop
     lines = []
     for at, (_, name, *_), moved in wide.reads:
         lines += [*at, f"auto& {name} = {name}_ahead[({tile}) / 2 % 2][{_FIRST} + {_HALF}];", *moved]
-    return counted(_FIRST, 4, 2, counted(_HALF, 2, 1, [*_here(p, f"{tile} + {_HALF}", scope), *where(tests, lines)]))
-
-
-def counted(i: str, end: int, step: int, lines: list[str], first: int = 0) -> list[str]:
-    """`lines` for each of these, written out."""
-    return ["#pragma unroll", f"for (int {i} = {first}; {i} < {end}; {f'++{i}' if step == 1 else f'{i} += {step}'}) {{",
-            *("    " + x for x in lines), "}"]
+    return unrolled(_FIRST, 4, unrolled(_HALF, 2, [*_here(p, f"{tile} + {_HALF}", scope), *where(tests, lines)]), 2)
 
 
 def _here(p: Pairs, tile: str, scope: Scope) -> list[str]:
     """Where in a tile the neighbours lie that a lane holds."""
     return _place(p, tile, "2 * ((int)pop_lane() % 4)", scope)
-
-
-def where(tests: list[str], lines: list[str]) -> list[str]:
-    """`lines` where all that is asked holds."""
-    return [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
 
 
 def _place(p: Pairs, tile: str, beside: str, scope: Scope) -> list[str]:

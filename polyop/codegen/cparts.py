@@ -19,6 +19,7 @@ from dataclasses import replace
 
 from polyop.codegen import cwide
 from polyop.codegen.cindex import bounded, index, multiple
+from polyop.codegen.clines import unrolled, where
 from polyop.codegen.cplace import STORED, offset
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cwhole import chain
@@ -65,8 +66,7 @@ def found(inside: tuple[Node, ...], scope: Scope, printed: Printed) -> tuple[str
         lines.append(f"alignas({min(cwide.BYTES, each * x.dtype.bytes_)}) {STORED[x.dtype.name]} {b.name}[{each * many}];")
         reads.append(f"pop_wide<{each}>({b.name} + {index(at, scope.names).at(12)}, "
                      f"{scope.names[x.source]} + {offset(first, {}, scope).at(12)});")
-    reads = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in reads), "}"] if tests else reads
-    lines += ["#pragma unroll", f"for (int {i} = 0; {i} < {many}; ++{i}) {{", *("    " + x for x in reads), "}"]
+    lines += unrolled(i, many, where(tests, reads))
     lines += printed((replace(over, body=(replace(last, upper=affine(last.end), body=(used,)),)),), inner)
     asked = dict.fromkeys((*(t for t in whole if t), *(t for x in lies for t in x or ())))
     return " && ".join(asked), ["{", *("    " + x for x in lines), "}"]

@@ -27,6 +27,7 @@ from polyop.codegen.cdigits import digits
 from polyop.codegen.cexpr import combined
 from polyop.codegen.cindex import Text, bounded, condition, natural
 from polyop.codegen.clanes import lane_of, of_row, on_elements
+from polyop.codegen.clines import unrolled, where
 from polyop.codegen.cplace import element, narrowed, offset, value_type, widened
 from polyop.codegen.cscope import Held, Printed, Rows, Scope
 from polyop.ir.atoms import Fragment
@@ -61,8 +62,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
     regs = h.fragment.regs
     each, tiles = _each(s, regs, 1, rows, scope), _tiles(s, scope)
     lines = [*_place(h, "pop_r" if each == regs else f"{_TURN} + pop_r", scope), *inside]
-    plain = ["#pragma unroll", f"for (int pop_r = 0; pop_r < {each}; ++pop_r) {{", *("    " + x for x in lines), "}"]
-    plain = croll.turns(plain, regs, each, _TURN, tiles)
+    plain = croll.turns(unrolled("pop_r", each, lines), regs, each, _TURN, tiles)
     if not scope.whole or also:
         return plain
     pairs = None if scope.twos else cpairs.found(loops, s, scope)
@@ -71,7 +71,7 @@ def spread(loops: tuple[For, ...], s: Store, scope: Scope, printed: Printed, als
 
 def _tested(loops: tuple[For, ...], also: tuple[Affine, ...], lines: list[str], scope: Scope) -> list[str]:
     """`lines` where an element is inside the bounds of `loops` and what is asked `also` holds."""
-    return cpairs.where(tests_of(loops, also, scope), lines)
+    return where(tests_of(loops, also, scope), lines)
 
 
 def tests_of(loops: tuple[For, ...], also: tuple[Affine, ...], scope: Scope) -> list[str]:
@@ -90,8 +90,7 @@ def _of_rows(r: Rows, loops: tuple[For, ...], s: Store, scope: Scope, printed: P
     if {f.index for f in loops} != {r.row}:
         raise UnsupportedError(f"`{s.target}` does not go through the rows of a tile")
     inside = _tested(loops, also, printed(s, scope), scope)
-    return ["#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
-            *("    " + x for x in (place_of_row(r, scope), *inside)), "}"]
+    return unrolled("pop_r", r.fragment.regs, (place_of_row(r, scope), *inside))
 
 
 def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...]) -> list[str]:
@@ -117,8 +116,7 @@ def fold(loops: tuple[For, ...], s: Store, scope: Scope, also: tuple[Affine, ...
              f"{kind} pop_v = {_joined(mine)};",
              f"pop_v = pop_fold_lanes<{r.over}, {r.step}>(pop_v, pop_f);",
              *write]
-    return [f"// {s.stmt}", "#pragma unroll", f"for (int pop_r = 0; pop_r < {r.fragment.regs}; ++pop_r) {{",
-            *("    " + x for x in lines), "}"]
+    return [f"// {s.stmt}", *unrolled("pop_r", r.fragment.regs, lines)]
 
 
 def _joined(values: list[str]) -> str:
@@ -202,7 +200,7 @@ def _together(loops: tuple[For, ...], s: Store, h: Held, scope: Scope, printed: 
         return _ahead(by_turns, loops, h, step, turn, scope, [])
     place = _place(h, _FIRST if each == regs else f"{_TURN} + {_FIRST}", scope)
     stored = _tested(loops, (), cwide.run(rows, inner, [], of_register(_FIRST)) or [], scope)
-    lines = cpairs.counted(_FIRST, each, step, [*place, *stored])
+    lines = unrolled(_FIRST, each, [*place, *stored], step)
     return croll.turns(lines, regs, each, _TURN, tiles)
 
 
@@ -218,25 +216,25 @@ def _ahead(wide: cwide.Moves, loops: tuple[For, ...], h: Held, step: int, each: 
 
     def reads(register: str, which: int) -> list[str]:
         lines = []
-        for where, (_, name, *_), moved in wide.reads:
-            lines += [*where, f"auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];", *moved]
+        for lies, (_, name, *_), moved in wide.reads:
+            lines += [*lies, f"auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];", *moved]
         return [*_place(h, register, scope), *_tested(loops, (), lines, scope)]
 
     def work(which: int) -> list[str]:
         lines = [f"const auto& {name} = {name}_{which}[{_FIRST} % {half} / {step}];" for _, (_, name, *_), _ in wide.reads]
-        for where, a, _ in wide.writes:
-            lines += [*where, cwide.declared(a)]
+        for lies, a, _ in wide.writes:
+            lines += [*lies, cwide.declared(a)]
         lines += [*wide.work, *(x for _, _, moved in wide.writes for x in moved)]
         return [*_place(h, f"{_TURN} + {_FIRST}", scope), *_tested(loops, (), lines, scope)]
 
     rooms = [cwide.declared((a[0], f"{a[1]}_{which}", *a[2:]), half // step) for _, a, _ in wide.reads for which in (0, 1)]
     def lower(lines: list[str]) -> list[str]:
-        return cpairs.counted(_FIRST, half, step, lines)
+        return unrolled(_FIRST, half, lines, step)
 
     def upper(lines: list[str]) -> list[str]:
-        return cpairs.counted(_FIRST, each, step, lines, half)
+        return unrolled(_FIRST, each, lines, step, half)
 
-    following = cpairs.where([f"{_TURN} + {each} < {regs}"], lower(reads(f"{_TURN} + {each} + {_FIRST}", 0)))
+    following = where([f"{_TURN} + {each} < {regs}"], lower(reads(f"{_TURN} + {each} + {_FIRST}", 0)))
     turn = [*upper(reads(f"{_TURN} + {_FIRST}", 1)), *lower(work(0)), *following, *upper(work(1)), *ends]
     lines = [*rooms, *lower(reads(_FIRST, 0)), f"#pragma unroll{' 1' if ends else ''}",
              f"for (int {_TURN} = 0; {_TURN} < {regs}; {_TURN} += {each}) {{", *("    " + x for x in turn), "}"]

@@ -18,6 +18,7 @@ from dataclasses import replace
 from polyop.codegen.cdigits import digits
 from polyop.codegen.cindex import below, condition, natural
 from polyop.codegen.clanes import lane_of, of_element, of_row, rows_of
+from polyop.codegen.clines import unrolled
 from polyop.codegen.cresults import place_of_row
 from polyop.codegen.cscope import Held, Printed, Rows, Scope
 from polyop.codegen.nested import nested
@@ -85,7 +86,5 @@ def _asked(tests: Iterable[Affine], inside: list[str], scope: Scope) -> list[str
 def written(loops: Iterable[tuple[str, int, int]], inside: list[str], scope: Scope) -> list[str]:
     """Loops that are written out around `inside`, outermost first: an index, its end and its step."""
     for i, end, step in reversed(list(loops)):
-        c = scope.names.get(i, i)
-        inside = ["#pragma unroll", f"for (int {c} = 0; {c} < {end}; {f'++{c}' if step == 1 else f'{c} += {step}'}) {{",
-                  *("    " + x for x in inside), "}"]
+        inside = unrolled(scope.names.get(i, i), end, inside, step)
     return inside

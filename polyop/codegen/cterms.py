@@ -16,6 +16,7 @@ from dataclasses import replace
 
 from polyop.codegen import cmatrix, crows
 from polyop.codegen.cindex import below, bounded, condition, conditions, index, multiple
+from polyop.codegen.clines import block, unrolled, where
 from polyop.codegen.cplace import STORED, offset, strides
 from polyop.codegen.cscope import Printed, Scope
 from polyop.codegen.cwide import BYTES
@@ -50,15 +51,12 @@ def run(n: For, scope: Scope, printed: Callable[[Node, Scope], list[str]]) -> li
         term = replace(one, target=place(one.target, at), expr=map_loads(
             one.expr, lambda x: Load(held[x].name, (affine(_TERM),), x.dtype) if x in held else x))
         when = [condition(substitute(t, at), known.names) for t in asked]
-        body = printed(term, known)
-        body = [f"if ({' && '.join(when)}) {{", *("    " + x for x in body), "}"] if when else body
-        return [*lines, "#pragma unroll", f"for (int {_TERM} = 0; {_TERM} < {count}; ++{_TERM}) {{",
-                *("    " + x for x in body), "}"]
+        return [*lines, *unrolled(_TERM, count, where(when, printed(term, known)))]
 
     i = scope.names[n.index]
     (around,) = _of_all_terms(n.body, n.index)
-    return ["#pragma unroll 1", f"for (int {i} = 0; {i} < {index(n.upper, scope.names).c}; {i} += {count}) {{",
-            *("    " + x for x in _around(around, deep, terms)), "}"]
+    head = f"for (int {i} = 0; {i} < {index(n.upper, scope.names).c}; {i} += {count})"
+    return ["#pragma unroll 1", *block(head, _around(around, deep, terms))]
 
 
 def _only(body: tuple[Node, ...]) -> Store | None:
@@ -96,7 +94,7 @@ def _around(n: Node, scope: Scope, terms: Printed) -> list[str]:
             return [f"if ({conditions(tests, scope.names).c}) {{", *("    " + x for x in _around(inside, scope, terms)), "}"]
         case For(kind=Kind.ROWS, body=(inside,)):
             lines, inner = _around(inside, scope, terms), bounded(n, scope.names)
-            lines = [f"if ({' && '.join(inner)}) {{", *("    " + x for x in lines), "}"] if inner else lines
+            lines = where(inner, lines)
             return crows.lines(n, scope, terms) or crows.written([(n.index, n.end, n.step)], lines, scope)
     assert isinstance(n, For)
     return cmatrix.tile(n, scope, terms)

@@ -13,6 +13,7 @@ from math import prod
 from polyop.codegen import cscan
 from polyop.codegen.cexpr import combined, expression, of_dtype
 from polyop.codegen.cindex import Text, bounded, condition
+from polyop.codegen.clines import where
 from polyop.codegen.cplace import STORED, element, narrowed, slot_counts, value_type, widened
 from polyop.codegen.cscope import Scope
 from polyop.codegen.nested import nested
@@ -108,7 +109,7 @@ def nest(n: For, scope: Scope, block: int, lanes: int, printed: Callable[[tuple[
             raise UnsupportedError("a loop over some of the threads writes memory and registers")
         tests.append(first)
     lines = printed(inside)
-    lines = [f"if ({' && '.join(tests)}) {{", *("    " + x for x in lines), "}"] if tests else lines
+    lines = where(tests, lines)
     return ["{", *("    " + x for x in (*out, *lines)), "}"]
 
 

@@ -20,6 +20,7 @@ from dataclasses import dataclass, replace
 from polyop.codegen import cturned
 from polyop.codegen.cexpr import expression
 from polyop.codegen.cindex import below, condition, index, least, multiple
+from polyop.codegen.clines import unrolled
 from polyop.codegen.cplace import STORED, computed, offset, strides
 from polyop.codegen.cscope import Scope
 from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, loads, map_loads, names, substitute
@@ -116,8 +117,7 @@ def moves(n: For, scope: Scope, printed: Callable[[tuple[Node, ...], Scope], lis
     tests += [f"pop_is_inside({p}_at)" for r, p, _ in places if _is_searched(r[0])]
     tests += [f"pop_is_wide<{_bytes(r, n)}>({p})" for r, p, _ in places if not scope.whole and not _is_shared(r[0], scope)]
     i = scope.names[n.index]
-    work = ["#pragma unroll", f"for (int {i} = 0; {i} < {n.extent}; ++{i}) {{", *("    " + x for x in printed(body, inner)), "}"]
-    return Moves(tests, parts[:len(wide)], parts[len(wide):], work)
+    return Moves(tests, parts[:len(wide)], parts[len(wide):], unrolled(i, n.extent, printed(body, inner)))
 
 
 def run(n: For, scope: Scope, plain: list[str], printed: Callable[[tuple[Node, ...], Scope], list[str]]) -> list[str] | None:

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
+from polyop.codegen.clines import unrolled
 from polyop.codegen.cplace import STORED
 from polyop.codegen.cscope import Scope
 from polyop.codegen.cstore import store
@@ -179,7 +180,7 @@ def _read(w: Window, b: Buffer, loops: tuple[For, ...], scope: Scope) -> list[st
         e = _if_there(e, tuple(tests), b)
     lines = store(Store("", (), None, (), target, None, e), inner)
     for x, end in reversed(list(zip(places, w.ends, strict=True))):
-        lines = ["#pragma unroll", f"for (int {x} = 0; {x} < {end}; ++{x}) {{", *("    " + y for y in lines), "}"]
+        lines = unrolled(x, end, lines)
     return [f"{STORED[b.dtype.name]} {b.name}[{prod(w.ends)}];", *lines]
 
 

@@ -47,6 +47,13 @@ from polyop.poly.strides import lower_bound
 from polyop.poly.tiles import Axis, Band, Coord, TileStmt, band, bands
 from polyop.poly.turns import slots, stage_in_turns
 
+LANES = 4, 8
+"""Threads of a warp along rows and columns of results that they add up without a unit.
+
+In lines of 16 half a warp reads 256 bytes of columns at once, which takes shared memory two turns; in 4 lines of 8 it reads 128
+of them, and both halves the same: 8 turns for 64 products of each thread, not 12.
+"""
+
 
 def build(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, held: Iterable[str] = (),
           turns: Turns | None = None, cells: Cells | None = None) -> Part:
@@ -69,14 +76,6 @@ def tile_bytes(plan: Plan, cluster: Cluster, outer: Axes, s: StagedStrategy, hel
     writer = _Staged(plan, cluster, outer, s, frozenset(held), turns, cells or Cells())
     staged = (x for x in writer.operands if x.source not in plan.inside and x.source not in writer.cells.homes)
     return sum(slots(writer.staging, x) * slot_bytes(writer.staging, (x,)) for x in staged)
-
-
-LANES = 4, 8
-"""Threads of a warp along rows and columns of results that they add up without a unit.
-
-In lines of 16 half a warp reads 256 bytes of columns at once, which takes shared memory two turns; in 4 lines of 8 it reads 128
-of them, and both halves the same: 8 turns for 64 products of each thread, not 12.
-"""
 
 
 @dataclass(frozen=True, eq=False)
