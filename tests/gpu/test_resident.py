@@ -281,5 +281,9 @@ def test_nothing_is_spilled_to_memory(where):
     if tool.unavailable():
         pytest.skip(tool.unavailable())
     for dtype, channels, depth in (("f16", 128, 0), ("f16", 64, 64), ("f16", 128, 128), ("f32", 64, 0)):
-        (kernel,) = usage(tool.assemble(attention(where, dtype, channels, depth=depth).module))
-        assert kernel.local == 0, kernel
+        made = attention(where, dtype, channels, depth=depth)
+        (kernel,) = usage(tool.assemble(made.module))
+        # where the depth is a number, the checker does not follow `begun` on Hopper yet: left out, it keeps a row in memory
+        left_out = any("`begun`" in n for n in made.notes)
+        assert kernel.spills == 0 and (kernel.local == 0 or left_out), kernel
+        assert not left_out or (where == "cuda:sm_90a" and depth), made.notes
