@@ -299,13 +299,10 @@ class Alike:
         """Raises  UnlikeError, if terms of `a` and `b` differ, or those that only one of them has change something."""
         if a.monoid != b.monoid or len(a.bound) != len(b.bound):
             _unlike(a, b, k)
-        deep = sum(1 for d in k.frame.dims if d.startswith("$"))
-        names = [f"${deep}.{i}" for i in range(len(a.bound))]
-        for n in names:
-            k = k.inside(For(n, Affine(), affine(1), ()))
-        env = {x: affine(n) for x, n in zip(a.bound, names, strict=True)}
-        asked = [tuple(substitute(t, env) for t in x.tests) for x in (a, b)]
-        terms = [substitute_expr(x.term, env) for x in (a, b)]
+        k, names = _inside(k, len(a.bound))
+        envs = [dict(zip(x.bound, names, strict=True)) for x in (a, b)]
+        asked = [tuple(substitute(t, env) for t in x.tests) for x, env in zip((a, b), envs, strict=True)]
+        terms = [substitute_expr(x.term, env) for x, env in zip((a, b), envs, strict=True)]
         self.same(terms[0], terms[1], k.also(asked[0]).also([t for t in asked[1] if t not in asked[0]]), facts)
         for x, term, (here, there) in ((a, terms[0], (asked[0], asked[1])), (b, terms[1], (asked[1], asked[0]))):
             more = tuple(t for t in there if t not in here)
@@ -323,12 +320,9 @@ class Alike:
     def nothing(self, x: Value, k: Known, facts: Facts) -> None:
         """Raises  UnlikeError, if the addend `x` is not 0."""
         if isinstance(x, Folded):
-            names = {b: affine(f"${sum(1 for d in k.frame.dims if d.startswith('$'))}.{i}") for i, b in enumerate(x.bound)}
-            for n in names.values():
-                k = k.inside(For(n.name or "", Affine(), affine(1), ()))
-            k = k.also(substitute(t, names) for t in x.tests)
-            term = substitute_expr(x.term, names)
-            self.cases(partial(self.idle, x, term), k, facts)
+            k, names = _inside(k, len(x.bound))
+            env = dict(zip(x.bound, names, strict=True))
+            self.cases(partial(self.idle, x, substitute_expr(x.term, env)), k.also(substitute(t, env) for t in x.tests), facts)
         elif not self.is_zero(x, False, k, facts) and not k.domain.is_empty():
             raise UnlikeError(k, f"`{brief(x)}` is added, or is not")
 
@@ -355,6 +349,15 @@ class Alike:
             case Const(value=value):
                 return abs(float(value)) < float("inf")
         return False
+
+
+def _inside(k: Known, count: int) -> tuple[Known, list[Affine]]:
+    """What is known in `count` loops of a sum, and their indices, which no sum around it has."""
+    deep = sum(1 for d in k.frame.dims if d.startswith("$"))
+    names = [f"${deep}.{i}" for i in range(count)]
+    for n in names:
+        k = k.inside(For(n, Affine(), affine(1), ()))
+    return k, [affine(n) for n in names]
 
 
 def _is(e: Value, value: float | int | bool) -> bool:
