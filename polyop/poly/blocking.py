@@ -23,7 +23,7 @@ from polyop.poly.scop import Stmt
 DEEP = 4096  # bytes of a row that matrix tiles go through before the next: L2 feeds them, and sums in memory are far from it
 WIDE = 192  # columns of a block of the right operand, for which rows of the left one come from L2 or further once
 SLAB = 3  # times L2 takes what rows of the left operand read of a block's depth: the last cache has that much, whoever uses it
-TOGETHER = 4800  # rows that do, where nothing says otherwise
+TOGETHER = 4800  # rows that meet all blocks of columns before the next ones come, unless `slabs` says fewer
 LEAST_ROWS = 384  # that use a copy of columns: to make it takes as long as about 24
 PIECE = 4  # vectors of columns in a block that threads share: more, smaller pieces of work
 

@@ -55,7 +55,8 @@ def test_rows_of_a_tile_that_lie_whole_pages_apart_go_through_the_caches_where_t
     module = emit(rewritten(final, t, Options()), t, Options())
     assert "!nontemporal" in module.text
     assert (", 1023" in module.text) == meet  # 1,024 elements are a page
-    assert ("select i1" in module.text and "llvm.prefetch" in module.text) >= meet
+    hinted = [x for x in module.text.split("\n") if "select i1" in x and "ptr %args" in x]  # the arguments, where it bypasses
+    assert bool(hinted) == meet
     kernel, rng = load(module, t), np.random.default_rng(7)
     for m, n in ((1, 1024), (5, 1023), (12, 1024), (13, 1025), (9, 4096)):
         a, b = rng.integers(-9, 9, (m, 8)).astype("f"), rng.integers(-9, 9, (8, n)).astype("f")
