@@ -9,9 +9,10 @@ from polyop.codegen.prefetch_squares import FEW_STEPS
 from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32, F64
-from polyop.ir.expr import Const, affine
-from polyop.ir.loops import Buffer, For, Kind, Prefetch, Space, Store, rebuild, walk
+from polyop.ir.expr import Const, affine, evaluate
+from polyop.ir.loops import Buffer, For, If, Kind, Prefetch, Space, Store, rebuild, walk
 from polyop.ir.options import Options
+from polyop.ir.target import LINE
 from tests.codegen.harness import V2, V3, V4, check
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, tensor
 from tests.codegen.test_x86 import matmul
@@ -138,6 +139,31 @@ def test_long_rows_rows_with_gaps_and_loops_that_copy_ask_for_no_rows(n, hinted)
     assert ("X[m + p + 12, k]" in early(n)) is hinted
 
 
+def blocks_of(most, t=F32):
+    """Products of twelve rows of X with sixteen columns, at most `most` steps of them in a turn."""
+    acc = ld("acc", "p", "v", t=t)
+    added = rows("p", 12, None,
+                 st(acc, ap("mul", ld("X", A("m", "p"), A("c", "k"), t=t), ld("B", A("c", "k"), "v", t=t), t=t), "add"))
+    tile = lanes("v", 16, None, loop("k", least(most, A("K", (-1, "c"))), added))
+    buffers = [tensor("X", "M", "K", t=t), tensor("B", "K", 16, t=t), reg("acc", 12, 16, t=t)]
+    return nest(buffers, [loop("c", "K", loop("m", "M", tile, step=12), step=most)], sizes=("M", "K"))
+
+
+@pytest.mark.parametrize(("most", "t", "places"), [
+    (512, F32, ["X[floor((k)/32) + m + 12, 16*((k) mod 32) + c]"]),
+    (128, F32, ["X[floor((k)/8) + m + 12, 16*((k) mod 8) + c]"]),
+    (512, F64, ["X[floor((k)/64) + m + 12, 8*((k) mod 64) + c]", "X[floor((k)/64) + m + 20, 8*((k) mod 64) + c]"]),
+    (513, F32, None)])
+def test_of_long_rows_in_blocks_all_lines_of_the_next_tile_come_one_row_after_the_other(most, t, places):
+    n = prefetched(blocks_of(most, t))
+    came = [x for x in walk(n.body) if isinstance(x, Prefetch) and "floor" in str(x.place)]
+    assert [str(x.place) for x in came] == (places or []) and {x.cache for x in came} <= {2}
+    tests = [f"{x}" for b in walk(n.body) if isinstance(b, If) and any(y in came for y in walk(b.then)) for x in b.tests]
+    assert tests == ([f"K - c - {most}", "M - m - 24"] if places else [])
+    asked = {tuple(evaluate(p, {"k": k, "c": 0, "m": 0}) for p in x.place.index) for x in came for k in range(most)}
+    assert not places or asked >= {(r, c) for r in range(12, 24) for c in range(0, most, LINE // t.bytes_)}
+
+
 @pytest.mark.parametrize(("at", "hinted"), [
     ((A("m", "p", "s"), "k"), False), ((A("m", "p"), "k"), True), (("s", A("m", "p"), "k"), True)])
 def test_rows_that_a_window_moves_along_are_not_asked_for(at, hinted):
@@ -149,7 +175,8 @@ def test_rows_that_a_window_moves_along_are_not_asked_for(at, hinted):
     assert ("mod 16" in str(prefetched(n))) is hinted
 
 
-@pytest.mark.parametrize("sizes", [(13, 0, 17), (12, 1, 1), (7, 15, 16), (6, 16, 15), (25, 17, 32), (1, 513, 33)])
+@pytest.mark.parametrize("sizes", [(13, 0, 17), (31, 257, 17), (24, 256, 16), (23, 256, 16), (12, 1, 1),
+                                   (7, 15, 16), (6, 16, 15), (25, 17, 32), (1, 513, 33)])
 def test_hints_change_no_result(sizes):
     n = prefetched(unswitch(split_full_tiles(matmul(6, 32), 16)))
     assert "prefetch A[m_p + m_r + 12, k_c + k_p]" in str(n)
