@@ -54,13 +54,14 @@ ALONG = 512
 """Bytes between what is read and what is prefetched further on in the same row."""
 
 
-def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0, meet: bool = False) -> LoopNest:
+def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0, meet: bool = False, cache: int = 1) -> LoopNest:
     """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
 
     width   lanes of a vector
     again   cache to which rows come that are read for the first time in the next turn of a loop around; 0: none do
     meet    whether rows that lie whole pages apart do not bypass the caches (`Target.pages_meet`); then they are asked for where
             something has been copied for the tile, since windows that are read in place take no longer than the hints
+    cache   to which short rows come that each tile has for itself
     """
     space = {b.name: b.space for b in nest.buffers}
 
@@ -108,7 +109,7 @@ def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0, m
         tiled = any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body)
         rows = {x: next_turn(nest, x, around, again) for x in found if again and is_short}
         hints = (rows.get(x) or Prefetch(later(x, n, lanes, is_short, few), once=tiled) for x in found)
-        return with_next_rows(nest, replace(n, body=(*hints, *n.body)), tile, width)
+        return with_next_rows(nest, replace(n, body=(*hints, *n.body)), tile, width, cache)
 
     def later(x: Load, n: For, lanes: str, is_short: bool, few: bool) -> Load:
         b = nest.buffer(x.source)

@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import pytest
 
+from polyop.codegen.lower import rewrites
 from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.prefetch_squares import FEW_STEPS
 from polyop.codegen.prefetch_tiles import prefetch_tiles
@@ -12,7 +13,7 @@ from polyop.ir.dtypes import F32, F64
 from polyop.ir.expr import Const, affine, evaluate
 from polyop.ir.loops import Buffer, For, If, Kind, Prefetch, Space, Store, rebuild, walk
 from polyop.ir.options import Options
-from polyop.ir.target import LINE
+from polyop.ir.target import HINTS, LINE, Hints
 from tests.codegen.harness import V2, V3, V4, check
 from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, st, tensor
 from tests.codegen.test_x86 import matmul
@@ -129,6 +130,13 @@ def test_rows_that_few_columns_share_come_two_tiles_early_a_line_at_a_time(colum
     hinted = "X[m + p + 12, k]" in early(product(columns, "K"), width)
     assert hinted is few
     assert ("if -K + 512 >= 0" in str(n)) is hinted and ("if -((k) mod 16) >= 0" in str(n)) is hinted
+
+
+@pytest.mark.parametrize(("arch", "cache"), [("sapphirerapids", 1), ("znver4", 2)])
+def test_such_rows_come_to_the_cache_that_the_processor_wants(arch, cache):
+    hints = HINTS.get(arch, Hints())
+    found = [x for x in walk(rewrites(product(16, "K"), 16, hints).body) if isinstance(x, Prefetch) and x.place.source == "X"]
+    assert [x.cache for x in found] == [cache]
 
 
 @pytest.mark.parametrize(("n", "hinted"), [
