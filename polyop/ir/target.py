@@ -164,6 +164,9 @@ HINTS = {"znver3": Hints(beside=256, long=256, again=2), "znver4": Hints(cache=2
 PAGES_MEET = frozenset({"znver3"})
 """Processors, by the same names, that were measured to write rows whole pages apart past the caches in twice the time."""
 
+ACROSS = frozenset({"znver4", "znver5"})
+"""Processors of AVX-512, by the same names, that copy rows in another order block by block: Zen 4 was measured, 5 is like it."""
+
 
 def target(name: str) -> Target:
     """The row called `name`; "x86" alone means this machine and is resolved by `runtime/cpu.py`.

@@ -30,8 +30,10 @@ FEW = 16
 ACROSS, ALONG = 32, 4
 """Rows that are copied in another order, in one block: as they lie where they are read, and where they are written."""
 
-DOWN, ASIDE = 64, 256
-"""Rows of a result whose columns are read, and bytes of each, in one block, where columns as a whole are too much for L2."""
+DOWN, ASIDE = 2, 256
+"""Rows of a result, for each byte of a vector, whose columns are read, and bytes of each, in one block, where columns as a whole
+are too much for L2.
+"""
 
 OTHERS = 4
 """Rows in lock step that share a vector: from memory they come in as many streams, and one alone does not keep it busy."""
@@ -136,7 +138,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         if rows:
             square = replace(by_shell, rows=rows, row_extent=lanes, vectors=1)
             is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
-            out += [replace(square, blocks=((rows, DOWN), (lane, ASIDE // plan.lane_bytes)))] if is_tall else []
+            block = ((rows, DOWN * plan.target.vector_bytes), (lane, ASIDE // plan.lane_bytes))
+            out += [replace(square, blocks=block)] if is_tall else []
             out.append(square)
         if shared:
             narrow = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))

@@ -90,6 +90,8 @@ def test_columns_that_are_too_much_for_l2_are_read_block_by_block():
         np.testing.assert_array_equal(y, x.T)
         np.testing.assert_array_equal(polyop.op(TURNED, options=Options(tall=True))(x), y)
     assert "blocks" not in middle(TURNED, "x86-64-v3").chosen[0]
+    wide = middle(TURNED, "x86-64-v4", Options(regime="positive", tall=True))
+    assert wide.chosen[0].endswith("blocks of 128 j and 64 i")
 
 
 @pytest.mark.parametrize(("arch", "rows", "columns", "tall"), [
