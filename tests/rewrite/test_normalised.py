@@ -11,12 +11,14 @@ from polyop.ir.dtypes import F32
 from polyop.ir.expr import Apply, walk
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
+from polyop.ir.target import target
 from polyop.poly.wellformed import check
 from polyop.rewrite.capped import capped
 from polyop.rewrite.normalised import told_of_rows
 from tests.codegen.harness import V3, V4
 from tests.rewrite.ops import op
 
+GPU = target("cuda:sm_80")
 HEAD = "op f(X: f32[M, N]) -> (Y: f32[M, N]) { top[i] max= X[i, j]; "
 SOFTMAX = HEAD + "e[i, j] = exp(X[i, j] - top[i]); z[i] += e[i, j]; Y[i, j] = e[i, j] / z[i] }"
 LOG = HEAD + "z[i] += exp(X[i, j] - top[i]); Y[i, j] = X[i, j] - top[i] - log(z[i]) }"
@@ -67,13 +69,12 @@ def test_what_is_known_of_rows_is_told_and_changes_no_result(name):
                 np.testing.assert_array_equal(got[k], want[k])
 
 
-@pytest.mark.parametrize("text", (SOFTMAX, LOG))
-def test_only_targets_that_make_powers_of_bits_are_told(text):
-    o = op(text)
-    at_v3, at_v4 = (rounded(Form(o), Options(), t).op for t in (V3, V4))
-    assert any(isinstance(x, Apply) and x.fn == "exp" and len(x.args) > 1 for s in at_v3.steps for x in walk(s.expr))
-    assert not any(isinstance(x, Apply) and x.fn == "exp" and len(x.args) > 1 for s in at_v4.steps for x in walk(s.expr))
-    assert all(s.reduce is None or s.reduce.fn is not None for s in at_v4.steps)
+@pytest.mark.parametrize(("text", "where", "bounds"), [
+    (SOFTMAX, V3, 1), (SOFTMAX, V4, 1), (SOFTMAX, GPU, 0), (LOG, V3, 2), (LOG, V4, 2), (LOG, GPU, 2)])
+def test_processors_are_told_of_all_rows_and_gpus_of_powers_that_may_be_left_out(text, where, bounds):
+    steps = rounded(Form(op(text)), Options(), where).op.steps
+    assert {len(x.args) - 1 for s in steps for x in walk(s.expr) if isinstance(x, Apply) and x.fn == "exp"} == {bounds}
+    assert all(s.reduce is None or s.reduce.fn is not None for s in steps) is (where is GPU)  # a maximum that need not be NaN
 
 
 @pytest.mark.parametrize("dtype", ("f4", "f8"))

@@ -1,6 +1,6 @@
 """Powers whose exponents have bounds take these instead of their own: no instruction more.
 
-    x < c ? 0 : e^x     0 below c
+    x < c ? 0 : e^x     0 below c, for `exp(x, top)`, too
     exp(x, c)           e^x, where x is a difference that is known to be at most c
     exp(x, c, b)        the same, or 0 where x is less than b
 """
@@ -22,9 +22,10 @@ def power_from(s: State, e: Apply) -> tuple[str, tuple[Expr, ...]] | None:
         return None
     match e:
         case Apply(fn="select", dtype=t, args=(
-            Apply(fn="lt", args=(x, Const(value=bound) as c)), Const(value=zero), Apply(fn="exp" | "exp2", args=(y,)) as power)):
+            Apply(fn="lt", args=(x, Const(value=bound) as c)), Const(value=zero),
+            Apply(fn="exp" | "exp2", args=(y, *top)) as power)):
             same = x == y and power.dtype == t and power not in s.steady and BOTTOM[power.fn][register(t)] <= bound <= 0
-            return (power.fn, (x, c)) if same and zero == 0 and copysign(1, zero) > 0 else None
+            return (power.fn, (x, c, *top[:1])) if same and zero == 0 and copysign(1, zero) > 0 else None
         case Apply(fn="exp" | "exp2" as fn, dtype=t, args=(x, top, *least)):
             return fn, (x, Const(BOTTOM[fn][register(t)], t), top, *least)
     return None

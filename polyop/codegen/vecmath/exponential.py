@@ -89,9 +89,9 @@ def exp(x: V, bottom: V | None = None, top: V | None = None, least: V | None = N
     x = x if top is not None else x.least(TOP[x.element])
     if not x.scales:
         return _of_bits(x, bottom, top, least, LOG2E)
-    some, x = _from(x, bottom, BOTTOM)
-    n, r = reduced(x)
-    return scale(some.pick(exp_reduced(r), 0.0), n)
+    some, x = _from(x, bottom if least is None else least, BOTTOM)
+    n, _ = nearest(x, LOG2E)
+    return scale(some.pick(exp_reduced(_rest_of(x, n, top)), 0.0), n)
 
 
 def exp2(x: V, bottom: V | None = None, top: V | None = None, least: V | None = None) -> V:
@@ -99,7 +99,7 @@ def exp2(x: V, bottom: V | None = None, top: V | None = None, least: V | None = 
     x = x if top is not None else x.least(float(BIAS[x.element][0] + 2))
     if not x.scales:
         return _of_bits(x, bottom, top, least, 1.0)
-    some, x = _from(x, bottom, BOTTOM2)
+    some, x = _from(x, bottom if least is None else least, BOTTOM2)
     n = x.rint()
     return scale(some.pick(exp_reduced((x - n) * LN2), 0.0), n)
 
@@ -107,8 +107,7 @@ def exp2(x: V, bottom: V | None = None, top: V | None = None, least: V | None = 
 def _of_bits(x: V, bottom: V | None, top: V | None, least: V | None, factor: float) -> V:
     """2^(x factor): one factor for 2^n if the exponents that it may have leave room, else two.
 
-    Where a power is 0 by itself, or may be, its factor is. An exact bottom takes a mask. The f32 nearest to ln 2 is so near that
-    one product is enough for a difference, whose own rounding changes the power 20 times as much; a `top` says that x is one.
+    Where a power is 0 by itself, or may be, its factor is. An exact bottom takes a mask.
     """
     zero = max(NOTHING[x.element], _times(least, factor, floor, -inf) - 1)
     highest = min(BIAS[x.element][0] + 2, _times(top, factor, ceil, inf))
@@ -123,9 +122,16 @@ def _of_bits(x: V, bottom: V | None, top: V | None, least: V | None, factor: flo
     if factor == 1.0:
         p = exp2_reduced(x - power.n, power.rest)
     else:
-        once = top is not None and x.element == "float" and x.fuses
-        p = exp_reduced((-power.n).times_plus(x.const(LN2), x) if once else rest_of(x, power.n), power.rest)
+        p = exp_reduced(_rest_of(x, power.n, top), power.rest)
     return power.times(p if some is None else some.pick(p, 0.0))
+
+
+def _rest_of(x: V, n: V, top: V | None) -> V:
+    """x - n ln 2. The f32 nearest to ln 2 is so near that one product is enough for a difference, whose own rounding changes the
+    power 20 times as much; a `top` says that x is one.
+    """
+    once = top is not None and x.element == "float" and x.fuses
+    return (-n).times_plus(x.const(LN2), x) if once else rest_of(x, n)
 
 
 def _times(bound: V | None, factor: float, rounded: Callable[[float], int], unknown: float) -> float:
