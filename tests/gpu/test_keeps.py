@@ -16,7 +16,7 @@ from polyop.codegen import cmatrix, mended, refined
 from polyop.codegen.blocks import prepared
 from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import Compiled, compile_op
-from polyop.ir.dtypes import F32
+from polyop.ir.dtypes import BF16, BOOL, F16, F32, DType
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads
 from polyop.ir.loops import Barrier, Buffer, For, If, IfData, Kind, LoopNest, Node, Space, Store, stores, walk
 from polyop.ir.op import builtin_monoid
@@ -153,14 +153,15 @@ def test_steps_of_a_block_are_followed_store_by_store_and_damage_is_refused(targ
 
 # --- small nests ----------------------------------------------------------------------------------------------------------
 
-def vector(name: str, space: Space) -> Buffer:
-    return Buffer(name, F32, ((affine(4), 1),), space)
+def vector(name: str, space: Space, dtype: DType = F32) -> Buffer:
+    return Buffer(name, dtype, ((affine(4), 1),), space)
 
 
 BUFFERS = (vector("X", Space.TENSOR), vector("W", Space.TENSOR), vector("Y", Space.TENSOR), vector("A", Space.SHARED),
-           vector("r", Space.REG), vector("q", Space.REG))
+           vector("B", Space.TENSOR, BF16), vector("r", Space.REG), vector("q", Space.REG))
 X, W, A, R, Q = (Load(n, (affine("i"),), F32) for n in "XWArq")
-ZERO, ONE = Const(0.0, F32), Const(1.0, F32)
+B = Load("B", (affine("i"),), BF16)
+ZERO, ONE, LOWEST = (Const(x, F32) for x in (0.0, 1.0, F32.lowest))
 AGAIN = affine("t") - 1
 """In all turns but the first."""
 
@@ -173,6 +174,12 @@ def rows(target: str, e: Expr, reduce: str = "", upper: int = 4) -> For:
     """`target[i] = e` for four rows `i`."""
     s = Store("S", (), None, (), Load(target, (affine("i"),), F32), builtin_monoid(reduce, F32) if reduce else None, e)
     return For("i", Affine(), affine(upper), (s,), kind=Kind.ROWS, extent=4)
+
+
+def terms(target: str, e: Expr, reduce: str) -> For:
+    """`target[i] reduce= e` for four rows `i`, and four terms `j` of each."""
+    f = rows(target, e, reduce)
+    return replace(f, body=(For("j", Affine(), affine(4), f.body, kind=Kind.ROWS, extent=4),))
 
 
 def turns(*body: Node) -> For:
@@ -188,6 +195,19 @@ def plus(a: Expr, b: Expr) -> Expr:
     return Apply("add", (a, b), F32)
 
 
+def cast(e: Expr, dtype: DType) -> Expr:
+    return Apply("cast", (e,), dtype)
+
+
+def times_zero(e: Expr) -> Expr:
+    return Apply("mul", (e, ZERO), F32)
+
+
+def if_finite(e: Expr) -> Node:
+    """`r[i] = X[i] + e`, where all of `B` is finite, else `X[i]`."""
+    return IfData(Apply("isfinite", (replace(B, index=(Affine(),)),), BOOL), (rows("r", plus(X, e)),), (rows("r", X),))
+
+
 MET = Barrier("copies are there")
 END = rows("Y", R)
 RIGHT = {
@@ -198,6 +218,8 @@ RIGHT = {
         nest(rows("r", ZERO), turns(rows("r", plus(kept(ZERO), X))), END),
         nest(rows("r", ZERO), turns(rows("r", plus(R, X))), END)),
     "nobody reads what is left out": (nest(rows("q", X), rows("r", W), END), nest(rows("r", W), END)),
+    "a product with 0 is 0 where all numbers are finite": (
+        nest(rows("r", X), END), nest(if_finite(times_zero(cast(B, F32))), END)),
     "a register of another name": (nest(rows("q", X), MET, rows("Y", Q)), nest(rows("r", X), MET, END)),
 }
 WRONG = {
@@ -215,7 +237,11 @@ WRONG = {
     "stores are in another order": (nest(rows("W", X), rows("Y", A)), nest(rows("Y", A), rows("W", X))),
     "what nobody reads lies outside": (
         nest(rows("r", X), END), nest(rows("q", replace(X, index=(affine("i") + 1,))), rows("r", X), END)),
-    "a product with 0 may be no number": (nest(rows("r", ZERO), END), nest(rows("r", Apply("mul", (X, ZERO), F32)), END)),
+    "a product with 0 may be no number": (nest(rows("r", ZERO), END), nest(rows("r", times_zero(X)), END)),
+    "what is finite may not be so in a format with fewer exponents": (
+        nest(rows("r", X), END), nest(if_finite(times_zero(cast(cast(B, F16), F32))), END)),
+    "a maximum whose terms change nothing is what it began with, and no 0": (
+        nest(rows("r", X), terms("r", LOWEST, "max"), END), nest(rows("r", ZERO), terms("r", ZERO, "add"), END)),
 }
 
 

@@ -17,7 +17,7 @@ from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, affine, sub
 from polyop.ir.loops import For
 from polyop.poly.verify.known import Known
 from polyop.poly.verify.numbered import Folded
-from polyop.poly.verify.opened import Facts, Opened, Value, is_number, says_finite
+from polyop.poly.verify.opened import Facts, Opened, Value, is_number, is_sum, says_finite
 from polyop.poly.verify.same import brief
 
 _SUMS = ("add", "sub", "fma", "neg")
@@ -66,8 +66,7 @@ class Alike:
             else:
                 assert isinstance(b, Load)
                 b = self.values.numbers.opened(b)
-        if any(isinstance(x, Folded) and x.monoid.fn == "add" for x in (a, b)) or any(
-                isinstance(x, Apply) and x.fn in _SUMS for x in (a, b)):
+        if any(is_sum(x) or (isinstance(x, Apply) and x.fn in _SUMS) for x in (a, b)):
             self.sums(a, b, k, facts)
             return
         try:
@@ -123,7 +122,7 @@ class Alike:
         for common in [x for x in mine if x in theirs]:
             mine.remove(common)
             theirs.remove(common)
-        if len(mine) == len(theirs) == 1 and not isinstance(mine[0], Folded) and not isinstance(theirs[0], Folded):
+        if len(mine) == len(theirs) == 1 and not is_sum(mine[0]) and not is_sum(theirs[0]):
             if (mine[0], theirs[0]) == (a, b):
                 self.parts(a, b, k, facts)
             else:
@@ -140,10 +139,10 @@ class Alike:
 
     def is_term(self, a: Value, b: Value, k: Known, facts: Facts) -> bool:
         """Whether two addends are equal."""
-        if isinstance(a, Folded) != isinstance(b, Folded):
+        if is_sum(a) != is_sum(b):
             return False
         try:
-            if isinstance(a, Folded) and isinstance(b, Folded):
+            if is_sum(a) and is_sum(b):
                 self.folds(a, b, k, facts)
             else:
                 self.same(a, b, k, facts)
@@ -167,22 +166,21 @@ class Alike:
 
     def idle(self, f: Folded, term: Expr, k: Known, facts: Facts) -> None:
         """Raises  UnlikeError, if a `term` of `f` changes something."""
-        is_sum = f.monoid.fn == "add"
         limited = f.of is not None and any(says_finite(t, f.of) for t, truth in facts if truth)
-        if is_sum and self.values.is_zero(term, limited, k, facts):
+        if is_sum(f) and self.values.is_zero(term, limited, k, facts):
             return
         if not is_number(self.values.simple(term, k, facts), f.monoid.identity) and not k.domain.is_empty():
             raise UnlikeError(k, f"`{brief(term)}` is one term more, or less")
 
     def nothing(self, x: Value, k: Known, facts: Facts) -> None:
         """Raises  UnlikeError, if the addend `x` is not 0."""
-        if isinstance(x, Folded):
+        if is_sum(x):
             k, names = _inside(k, len(x.bound))
             env = dict(zip(x.bound, names, strict=True))
             term, k = substitute_expr(x.term, env), k.also(substitute(t, env) for t in x.tests)
             self.values.cases(partial(self.idle, x, term), k, facts)
         elif not self.values.is_zero(x, False, k, facts) and not k.domain.is_empty():
-            raise UnlikeError(k, f"`{brief(x)}` is added, or is not")
+            raise UnlikeError(k, f"{_said(x)} is added, or is not")
 
 
 def _inside(k: Known, count: int) -> tuple[Known, list[Affine]]:
@@ -203,5 +201,8 @@ def _require_equal(p: Affine, q: Affine, a: Expr, b: Expr, k: Known) -> None:
 
 def _unlike(a: Value, b: Value, k: Known) -> None:
     if not k.domain.is_empty():
-        mine, theirs = ("a sum" if isinstance(x, Folded) else f"`{brief(x)}`" for x in (a, b))
-        raise UnlikeError(k, f"{theirs} where {mine} is expected", a, b)
+        raise UnlikeError(k, f"{_said(b)} where {_said(a)} is expected", a, b)
+
+
+def _said(x: Value) -> str:
+    return f"`{brief(x)}`" if not isinstance(x, Folded) else "a sum" if is_sum(x) else f"a `{x.monoid}` of terms"

@@ -1,7 +1,7 @@
 """What a value of registers is, wherever something is known to hold: computed, read, or added up, without what changes nothing.
 
     0 + a = a,   max(-inf, a) = a,   1 a = a   and so on: exact, but for the sign of a sum that is 0
-    0 a = 0   where a is finite
+    0 a = 0   where a is finite, in a format that has all numbers of the one in which it was found to be
     c max { a } = max { c a },   c (-inf) = -inf   where 0 < c < inf        exact, as rounding keeps the order of numbers
     f16(0) = 0
 
@@ -13,7 +13,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from typing import TypeGuard
 
+from polyop.ir.dtypes import promote
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, is_affine_condition
 from polyop.poly.verify.assigned import CHOSEN
@@ -135,7 +137,7 @@ class Opened:
         """What `e` adds up, but for zeros."""
         found = self.opened(e, k, facts)
         match found:
-            case Folded(first=first) if found.monoid.fn == "add":
+            case Folded(first=first) if is_sum(found):
                 rest = self.addends(first, k, facts)
                 if any(k.plainly((t,)) is False for t in found.tests):  # it has no terms here
                     return rest
@@ -150,7 +152,7 @@ class Opened:
                 return []
         return [e]
 
-    def is_zero(self, e: Expr, limited: bool, k: Known, facts: Facts) -> bool:
+    def is_zero(self, e: Value, limited: bool, k: Known, facts: Facts) -> bool:
         """Whether `e`, which is finite if it is `limited`, is 0."""
         match self.simple(e, k, facts):
             case Const(value=value):
@@ -163,8 +165,9 @@ class Opened:
         return False
 
     def is_finite(self, e: Expr, k: Known, facts: Facts) -> bool:
+        """Whether `e` is finite, as was asked of what it is made of."""
         match self.opened(e, k, facts):
-            case Apply(fn="cast" | "neg", args=(x,), dtype=dtype) if dtype.bytes_ >= x.dtype.bytes_:
+            case Apply(fn="cast" | "neg", args=(x,), dtype=dtype) if x.dtype.is_float and promote(x.dtype, dtype) == dtype:
                 return self.is_finite(x, k, facts)
             case Load(guard=()) as x:
                 return any(truth and isinstance(t, Apply) and t.fn == "isfinite" and isinstance(y := t.args[0], Load)
@@ -173,6 +176,11 @@ class Opened:
             case Const(value=value):
                 return abs(float(value)) < float("inf")
         return False
+
+
+def is_sum(e: Value) -> TypeGuard[Folded]:
+    """Whether terms of `e` that are 0 may be left out, and 0 that it begins with."""
+    return isinstance(e, Folded) and e.monoid.fn == "add"
 
 
 def is_number(e: Value, value: float | int | bool) -> bool:
