@@ -208,6 +208,12 @@ def if_finite(e: Expr) -> Node:
     return IfData(Apply("isfinite", (replace(B, index=(Affine(),)),), BOOL), (rows("r", plus(X, e)),), (rows("r", X),))
 
 
+def maximum(a: Expr, b: Expr) -> Expr:
+    return Apply("max", (a, b), F32)
+
+
+SUM = rows("q", ZERO), terms("q", replace(X, index=(affine("j"),)), "add")
+"""A sum in each element of `q`."""
 MET = Barrier("copies are there")
 END = rows("Y", R)
 RIGHT = {
@@ -218,6 +224,14 @@ RIGHT = {
         nest(rows("r", ZERO), turns(rows("r", plus(kept(ZERO), X))), END),
         nest(rows("r", ZERO), turns(rows("r", plus(R, X))), END)),
     "nobody reads what is left out": (nest(rows("q", X), rows("r", W), END), nest(rows("r", W), END)),
+    "a sum that is the first in a maximum": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max"), END), nest(*SUM, rows("r", Q), END)),
+    "a sum that is the first in a maximum where elements are missing": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max", upper=3), END),
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, upper=3), END)),
+    "a sum without what changes nothing is more terms of a sum": (
+        nest(*SUM, rows("r", plus(X, maximum(LOWEST, plus(W, Apply("mul", (ONE, Q), F32))))), END),
+        nest(*SUM, rows("r", plus(plus(X, Q), W)), END)),
     "a product with 0 is 0 where all numbers are finite": (
         nest(rows("r", X), END), nest(if_finite(times_zero(cast(B, F32))), END)),
     "a register of another name": (nest(rows("q", X), MET, rows("Y", Q)), nest(rows("r", X), MET, END)),
@@ -238,6 +252,17 @@ WRONG = {
     "what nobody reads lies outside": (
         nest(rows("r", X), END), nest(rows("q", replace(X, index=(affine("i") + 1,))), rows("r", X), END)),
     "a product with 0 may be no number": (nest(rows("r", ZERO), END), nest(rows("r", times_zero(X)), END)),
+    "a sum that is not the first in a maximum": (
+        nest(*SUM, rows("r", X), rows("r", Q, "max"), END), nest(*SUM, rows("r", Q), END)),
+    "a sum that is in a maximum with 0": (
+        nest(*SUM, rows("r", ZERO), rows("r", Q, "max"), END), nest(*SUM, rows("r", Q), END)),
+    "a sum in a maximum where elements are missing, and not": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max", upper=3), END), nest(*SUM, rows("r", Q), END)),
+    "missing elements of a maximum begin as 0": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max", upper=3), END),
+        nest(*SUM, rows("r", ZERO), rows("r", Q, upper=3), END)),
+    "a maximum of a sum is one term, not two": (
+        nest(*SUM, rows("r", plus(X, maximum(ONE, plus(W, Q)))), END), nest(*SUM, rows("r", plus(plus(X, Q), W)), END)),
     "what is finite may not be so in a format with fewer exponents": (
         nest(rows("r", X), END), nest(if_finite(times_zero(cast(cast(B, F16), F32))), END)),
     "a maximum whose terms change nothing is what it began with, and no 0": (

@@ -2,6 +2,7 @@
 
     a + (b + c) = (a + b) + c,   a + b = b + a,   a - b = a + (-b),   fma(a, b, c) = a b + c
                                                             sums have no order, which rounds them in another way
+    max { -inf, a + b } + c = 1 (a + b) + c = a + b + c     a term without what changes nothing may be a sum itself
     a + 0 = a                                               so that terms of a sum are left out, or added; -inf of a maximum
     a b = b a
 
@@ -128,12 +129,17 @@ class Alike:
             else:
                 self.same(mine[0], theirs[0], k, facts)
             return
-        for x in list(mine):
-            for y in theirs:
-                if self.is_term(x, y, k, facts):
-                    mine.remove(x)
-                    theirs.remove(y)
-                    break
+        while True:
+            for x in list(mine):
+                for y in theirs:
+                    if self.is_term(x, y, k, facts):
+                        mine.remove(x)
+                        theirs.remove(y)
+                        break
+            simple = self.values.simplified(mine, k, facts), self.values.simplified(theirs, k, facts)
+            if simple == (mine, theirs):
+                break
+            mine, theirs = simple
         for x in (*mine, *theirs):
             self.nothing(x, k, facts)
 

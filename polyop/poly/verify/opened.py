@@ -152,6 +152,14 @@ class Opened:
                 return []
         return [e]
 
+    def simplified(self, addends: list[Value], k: Known, facts: Facts) -> list[Value]:
+        """`addends` without what changes nothing, which may be sums then: what these add up."""
+        found = list[Value]()
+        for x in addends:
+            new = self.simple(x, k, facts)
+            found += [x] if new == x else self.addends(new, k, facts)
+        return found
+
     def is_zero(self, e: Value, limited: bool, k: Known, facts: Facts) -> bool:
         """Whether `e`, which is finite if it is `limited`, is 0."""
         match self.simple(e, k, facts):
