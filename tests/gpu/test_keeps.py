@@ -17,7 +17,7 @@ from polyop.codegen.blocks import prepared
 from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import BF16, BOOL, F16, F32, DType
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, quasi
 from polyop.ir.loops import Barrier, Buffer, For, If, IfData, Kind, LoopNest, Node, Space, Store, stores, walk
 from polyop.ir.op import builtin_monoid
 from polyop.ir.options import Options
@@ -282,6 +282,18 @@ def test_barriers_stand_for_themselves_where_each_store_stands_along_the_same() 
         assert not follows(nest(*body), nest(body[0], *other, *body[2:]), context(nest())).holds, k
     assert not follows(nest(*body), nest(*body[:3]), context(nest())).holds  # what comes behind one counts
     assert follows(nest(*body), nest(*body), context(nest())).holds
+
+
+def test_threads_stay_as_many_with_the_same_numbers_and_blocks_take_no_more_iterations_one_after_the_other() -> None:
+    threads = replace(rows("Y", X), kind=Kind.THREADS, extent=8, weight=4)
+    blocks = For("b", Affine(), affine("T"), (threads,), kind=Kind.PARALLEL)
+    same = replace(threads, upper=quasi("min", affine(4), affine(8)))
+    assert follows(nest(threads), nest(same), context(nest())).holds
+    for other in (replace(threads, extent=4), replace(threads, weight=1), replace(threads, weight=8)):
+        assert not follows(nest(threads), nest(other), context(nest())).holds
+    lasting = replace(blocks, persistent=True)
+    assert follows(nest(lasting), nest(blocks), context(nest())).holds
+    assert not follows(nest(blocks), nest(lasting), context(nest())).holds
 
 
 @pytest.mark.parametrize("what", WRONG)

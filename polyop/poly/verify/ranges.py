@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import islpy as isl
 
 from polyop.ir.expr import Affine, affine, bounds, quasi
-from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Store
+from polyop.ir.loops import COUNTED, Barrier, For, If, IfData, Kind, Node, Store
 from polyop.poly.verify.known import Known
 from polyop.poly.verify.trees import raise_where
 from polyop.poly.verify.witness import smallest
 
 Body = tuple[Node, ...]
+
+_HANDED = (Kind.THREADS, Kind.ATOM)
 
 
 def misplaced(b: For, part: Known, before: list[For], whole: Known) -> tuple[isl.Set, str] | None:
@@ -38,11 +40,15 @@ def runs_like(a: For, b: For, k: Known) -> None:
         raise_where(k.domain, k, f"loop {b.index} goes in steps of {b.step}, expected {a.step}")
     if b.kind != a.kind and (a.kind, b.kind) != (Kind.PARALLEL, Kind.SERIAL):
         raise_where(k.domain, k, f"loop {b.index} is {b.kind}, expected {a.kind}")
-    if a.kind in LOCKSTEP and a.extent and b.extent and (b.extent, b.upper) != (a.extent, a.upper):
+    if a.kind in _HANDED and (b.extent, b.weight) != (a.extent, a.weight):
+        raise_where(k.domain, k, f"loop {b.index} is over other threads")
+    if b.persistent and not a.persistent:
+        raise_where(k.domain, k, f"iterations of loop {b.index} share a block of threads")
+    if a.kind in COUNTED and a.extent and b.extent and (b.extent, b.upper) != (a.extent, a.upper):
         if b.extent > a.extent:
             raise_where(k.domain, k, f"loop {b.index} has room for {b.extent} copies, expected {a.extent}")
-        if not any(k.implies(affine(b.extent) - x) for x in bounds(b.upper)):
-            long = k.where((b.upper - b.extent - 1,), k.domain)
+        if not any(k.implies(affine(b.end) - x) for x in bounds(b.upper)):
+            long = k.where((b.upper - b.end - 1,), k.domain)
             raise_where(long, k, f"loop {b.index} runs to {b.upper}, and has room for {b.extent} copies")
 
 

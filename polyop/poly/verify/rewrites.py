@@ -5,6 +5,7 @@
 `after` does the same where `before` runs the same stores in the same order, and each computes the same there. Both are
 read from the front; the rules are few, and know no rewrite by name:
 
+    what is equal           does the same
     an `if` in `after`      each branch against the same of `before`, knowing its tests
     an `if` in `before`     its branch where the tests are decided; else likewise
     a loop                  one or more loops with its index, whose ranges are in order and make up its range, but for
@@ -14,13 +15,13 @@ read from the front; the rules are few, and know no rewrite by name:
     c ? a : b in either     each against the same of the other, knowing c
     an `if` of data         tests registers that nothing here writes: each branch, and what follows if need be, against the same
                             of `before`, with the truth of the test in its place in both
-    a barrier               the same one
     what stores nothing     (hints, loops around them, what never runs) is left out
     what changes nothing    in `before`, since what it reads is not there, and it reduces by its own identity, may be left out
 
 A parallel loop may become a serial one, whose order is one of those that were proved; lock step remains, in as few copies
-as exist. So what was proved of loops that do not meet themselves in memory holds of the new ones: they have the same
-iterations, or some of them. Instances and lifts are claims that nobody looks at again, and `stream` is a hint.
+as exist, and so do threads. So what was proved of loops that do not meet themselves in memory holds of the new ones: they have
+the same iterations, or some of them. Instances and lifts are claims that nobody looks at again, and
+`stream` is a hint.
 """
 
 from __future__ import annotations
@@ -98,12 +99,12 @@ class Follower:
             match a, b:
                 case None, None:
                     return
+                case _ if a == b:
+                    before, after = before[1:], after[1:]
                 case _, Prefetch() | For() | If() | IfData() if not _stores(b):
                     after = after[1:]
                 case Prefetch() | For() | If(), _ if not _stores(a):
                     before = before[1:]
-                case Barrier(), Barrier() if a == b:
-                    before, after = before[1:], after[1:]
                 case Store(), Store():
                     self.store(a, b, k)
                     before, after = before[1:], after[1:]
