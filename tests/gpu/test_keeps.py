@@ -151,6 +151,23 @@ def test_steps_of_a_block_are_followed_store_by_store_and_damage_is_refused(targ
             assert not follows(s.before, replace(s.after, body=put(s.after.body, n, n.other)), context(nest)).holds
 
 
+@pytest.mark.parametrize("target_name", ["cuda:sm_80", "cuda:sm_90a"])
+def test_bounds_that_others_imply_go_and_no_other_bound_does(target_name: str) -> None:
+    nest = proved("causal", target_name)
+    (s,) = (s for s in prepared(nest)[1] if s.name == "implied")
+    assert follows(s.before, s.after, context(nest), strict=True).holds
+    bounded = [n for n in walk(s.after.body) if isinstance(n, For) and n.kind in (Kind.ROWS, Kind.ATOM) and not n.is_full]
+    assert len(bounded) > 20
+
+    def holds(n: For, upper: Affine) -> bool:
+        other = replace(s.after, body=put(s.after.body, n, (replace(n, upper=upper),)))
+        return follows(s.before, other, context(nest)).holds
+
+    assert not any(holds(n, n.upper - n.step) for n in bounded)
+    # whose keys all are in front of a row, which is there
+    assert [n.index for n in bounded if holds(n, affine(n.end))] == ["j_p4_p"]
+
+
 # --- small nests ----------------------------------------------------------------------------------------------------------
 
 def vector(name: str, space: Space, dtype: DType = F32) -> Buffer:

@@ -29,6 +29,15 @@ def misplaced(b: For, part: Known, before: list[For], whole: Known) -> tuple[isl
     return None
 
 
+def is_longer(a: For, b: For, inner: Known) -> bool:
+    """Whether `b`, which starts as `a` does and lacks some of its bounds, does nothing in iterations that `a` has not."""
+    if not {*bounds(b.upper)} < {*bounds(a.upper)}:
+        return False
+    gone = tuple(x for x in bounds(a.upper) if x not in bounds(b.upper))
+    beyond = inner.also(range_of(b)).unless(tuple(x - affine(a.index) - 1 for x in gone))
+    return least(b.body, beyond) is None
+
+
 def range_of(n: For) -> tuple[Affine, ...]:
     i = affine(n.index)
     return (*(i - b for b in bounds(n.lower, "max")), *(b - i - 1 for b in bounds(n.upper)))

@@ -10,7 +10,8 @@ read from the front; the rules are few, and know no rewrite by name:
     an `if` in `before`     its branch where the tests are decided; else likewise
     a loop                  one or more loops with its index, whose ranges are in order and make up its range, but for
                             iterations that do nothing; the body of each against the loop's, knowing both ranges; an `if`
-                            among them asks for its branches one by one
+                            among them asks for its branches one by one; or one loop that lacks some of its bounds, and does
+                            nothing beyond them
     a store                 the same statement and monoid; equal trees, with positions and guards that are equal here
     c ? a : b in either     each against the same of the other, knowing c
     an `if` of data         tests registers that nothing here writes: each branch, and what follows if need be, against the same
@@ -20,7 +21,7 @@ read from the front; the rules are few, and know no rewrite by name:
 
 A parallel loop may become a serial one, whose order is one of those that were proved; lock step remains, in as few copies
 as exist, and so do threads. So what was proved of loops that do not meet themselves in memory holds of the new ones: they have
-the same iterations, or some of them. Instances and lifts are claims that nobody looks at again, and
+the same iterations, some of them, or more that do nothing. Instances and lifts are claims that nobody looks at again, and
 `stream` is a hint.
 """
 
@@ -37,7 +38,7 @@ from polyop.ir.loops import Barrier, For, If, IfData, LoopNest, Node, Prefetch, 
 from polyop.ir.module import Proof
 from polyop.poly.verify.idle import is_idle
 from polyop.poly.verify.known import Known, nothing_but
-from polyop.poly.verify.ranges import Body, least, misplaced, on_grid, range_of, runs, runs_like
+from polyop.poly.verify.ranges import Body, is_longer, least, misplaced, on_grid, range_of, runs, runs_like
 from polyop.poly.verify.same import brief
 from polyop.poly.verify.trees import Differs, put_in, raise_where, same
 from polyop.poly.verify.verdict import decided
@@ -198,7 +199,8 @@ class Follower:
         k.require_names((first.lower, first.upper))
         inner = k.inside(a)
         mine = inner.also(range_of(a))
-        if a.step == first.step and a.lower == first.lower and k.same_minimum(a.upper, first.upper):
+        if a.step == first.step and a.lower == first.lower and (
+                k.same_minimum(a.upper, first.upper) or is_longer(a, first, inner)):
             runs_like(a, first, k)
             self.body(a.body, first.body, mine if a.upper == first.upper else mine.also(range_of(first)))
             return 1, None
