@@ -1,8 +1,8 @@
 """LoopNest -> LoopNest for kernels whose blocks have threads that work together, before they are printed.
 
-    counted   rows are counted one by one
     implied   bounds that follow from what else is asked are not, see `implied.py`
     unasked   what nobody reads is written to registers without a question, see `unread.py`
+    counted   rows are counted one by one
     own       registers lose the dimensions by which they are handed out to threads: each thread has its own anyway
     asked     what all elements of a tile, or all threads, answer alike is asked before the loops over them, see `hoisted.py`
     sunk      operands are fetched behind what their products ask, see `sunk.py`
@@ -10,7 +10,7 @@
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
     split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, see `whole.py`
 
-Of these `asked` and `split` are followed by the checker, as rewrites for x86 are.
+Of these `implied`, `asked` and `split` are followed by the checker, as rewrites for x86 are.
 """
 
 from __future__ import annotations
@@ -51,7 +51,8 @@ def prepared(nest: LoopNest, without: Container[str] = ()) -> tuple[LoopNest, tu
     if not any(isinstance(n, For) and n.kind == Kind.THREADS for n in walk(nest.body)):
         return nest, ()
     return stepped(nest, without, (
-        ("own", Follow.NOT, lambda n: own(counted(unasked(without_implied(n, going_on(n)))))),
+        ("implied", Follow.STORES, lambda n: without_implied(n, going_on(n))),
+        ("own", Follow.NOT, lambda n: own(counted(unasked(n)))),
         ("asked", Follow.STORES, lambda n: asked(n, folds(n))),
         ("filled", Follow.NOT, lambda n: filled(sunk(n))),
         ("split", Follow.STORES, split),

@@ -16,8 +16,8 @@ from polyop.codegen import cmatrix, mended, refined
 from polyop.codegen.blocks import prepared
 from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import Compiled, compile_op
-from polyop.ir.dtypes import F32
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads
+from polyop.ir.dtypes import BF16, BOOL, F16, F32, DType
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Test, affine, loads, quasi
 from polyop.ir.loops import Barrier, Buffer, For, If, IfData, Kind, LoopNest, Node, Space, Store, stores, walk
 from polyop.ir.op import builtin_monoid
 from polyop.ir.options import Options
@@ -151,16 +151,34 @@ def test_steps_of_a_block_are_followed_store_by_store_and_damage_is_refused(targ
             assert not follows(s.before, replace(s.after, body=put(s.after.body, n, n.other)), context(nest)).holds
 
 
+@pytest.mark.parametrize("target_name", ["cuda:sm_80", "cuda:sm_90a"])
+def test_bounds_that_others_imply_go_and_no_other_bound_does(target_name: str) -> None:
+    nest = proved("causal", target_name)
+    (s,) = (s for s in prepared(nest)[1] if s.name == "implied")
+    assert follows(s.before, s.after, context(nest), strict=True).holds
+    bounded = [n for n in walk(s.after.body) if isinstance(n, For) and n.kind in (Kind.ROWS, Kind.ATOM) and not n.is_full]
+    assert len(bounded) > 20
+
+    def holds(n: For, upper: Affine) -> bool:
+        other = replace(s.after, body=put(s.after.body, n, (replace(n, upper=upper),)))
+        return follows(s.before, other, context(nest)).holds
+
+    assert not any(holds(n, n.upper - n.step) for n in bounded)
+    # whose keys all are in front of a row, which is there
+    assert [n.index for n in bounded if holds(n, affine(n.end))] == ["j_p4_p"]
+
+
 # --- small nests ----------------------------------------------------------------------------------------------------------
 
-def vector(name: str, space: Space) -> Buffer:
-    return Buffer(name, F32, ((affine(4), 1),), space)
+def vector(name: str, space: Space, dtype: DType = F32) -> Buffer:
+    return Buffer(name, dtype, ((affine(4), 1),), space)
 
 
 BUFFERS = (vector("X", Space.TENSOR), vector("W", Space.TENSOR), vector("Y", Space.TENSOR), vector("A", Space.SHARED),
-           vector("r", Space.REG), vector("q", Space.REG))
+           vector("B", Space.TENSOR, BF16), vector("r", Space.REG), vector("q", Space.REG))
 X, W, A, R, Q = (Load(n, (affine("i"),), F32) for n in "XWArq")
-ZERO, ONE = Const(0.0, F32), Const(1.0, F32)
+B = Load("B", (affine("i"),), BF16)
+ZERO, ONE, LOWEST = (Const(x, F32) for x in (0.0, 1.0, F32.lowest))
 AGAIN = affine("t") - 1
 """In all turns but the first."""
 
@@ -173,6 +191,12 @@ def rows(target: str, e: Expr, reduce: str = "", upper: int = 4) -> For:
     """`target[i] = e` for four rows `i`."""
     s = Store("S", (), None, (), Load(target, (affine("i"),), F32), builtin_monoid(reduce, F32) if reduce else None, e)
     return For("i", Affine(), affine(upper), (s,), kind=Kind.ROWS, extent=4)
+
+
+def terms(target: str, e: Expr, reduce: str) -> For:
+    """`target[i] reduce= e` for four rows `i`, and four terms `j` of each."""
+    f = rows(target, e, reduce)
+    return replace(f, body=(For("j", Affine(), affine(4), f.body, kind=Kind.ROWS, extent=4),))
 
 
 def turns(*body: Node) -> For:
@@ -188,6 +212,25 @@ def plus(a: Expr, b: Expr) -> Expr:
     return Apply("add", (a, b), F32)
 
 
+def cast(e: Expr, dtype: DType) -> Expr:
+    return Apply("cast", (e,), dtype)
+
+
+def times_zero(e: Expr) -> Expr:
+    return Apply("mul", (e, ZERO), F32)
+
+
+def if_finite(e: Expr) -> Node:
+    """`r[i] = X[i] + e`, where all of `B` is finite, else `X[i]`."""
+    return IfData(Apply("isfinite", (replace(B, index=(Affine(),)),), BOOL), (rows("r", plus(X, e)),), (rows("r", X),))
+
+
+def maximum(a: Expr, b: Expr) -> Expr:
+    return Apply("max", (a, b), F32)
+
+
+SUM = rows("q", ZERO), terms("q", replace(X, index=(affine("j"),)), "add")
+"""A sum in each element of `q`."""
 MET = Barrier("copies are there")
 END = rows("Y", R)
 RIGHT = {
@@ -198,6 +241,16 @@ RIGHT = {
         nest(rows("r", ZERO), turns(rows("r", plus(kept(ZERO), X))), END),
         nest(rows("r", ZERO), turns(rows("r", plus(R, X))), END)),
     "nobody reads what is left out": (nest(rows("q", X), rows("r", W), END), nest(rows("r", W), END)),
+    "a sum that is the first in a maximum": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max"), END), nest(*SUM, rows("r", Q), END)),
+    "a sum that is the first in a maximum where elements are missing": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max", upper=3), END),
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, upper=3), END)),
+    "a sum without what changes nothing is more terms of a sum": (
+        nest(*SUM, rows("r", plus(X, maximum(LOWEST, plus(W, Apply("mul", (ONE, Q), F32))))), END),
+        nest(*SUM, rows("r", plus(plus(X, Q), W)), END)),
+    "a product with 0 is 0 where all numbers are finite": (
+        nest(rows("r", X), END), nest(if_finite(times_zero(cast(B, F32))), END)),
     "a register of another name": (nest(rows("q", X), MET, rows("Y", Q)), nest(rows("r", X), MET, END)),
 }
 WRONG = {
@@ -215,7 +268,22 @@ WRONG = {
     "stores are in another order": (nest(rows("W", X), rows("Y", A)), nest(rows("Y", A), rows("W", X))),
     "what nobody reads lies outside": (
         nest(rows("r", X), END), nest(rows("q", replace(X, index=(affine("i") + 1,))), rows("r", X), END)),
-    "a product with 0 may be no number": (nest(rows("r", ZERO), END), nest(rows("r", Apply("mul", (X, ZERO), F32)), END)),
+    "a product with 0 may be no number": (nest(rows("r", ZERO), END), nest(rows("r", times_zero(X)), END)),
+    "a sum that is not the first in a maximum": (
+        nest(*SUM, rows("r", X), rows("r", Q, "max"), END), nest(*SUM, rows("r", Q), END)),
+    "a sum that is in a maximum with 0": (
+        nest(*SUM, rows("r", ZERO), rows("r", Q, "max"), END), nest(*SUM, rows("r", Q), END)),
+    "a sum in a maximum where elements are missing, and not": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max", upper=3), END), nest(*SUM, rows("r", Q), END)),
+    "missing elements of a maximum begin as 0": (
+        nest(*SUM, rows("r", LOWEST), rows("r", Q, "max", upper=3), END),
+        nest(*SUM, rows("r", ZERO), rows("r", Q, upper=3), END)),
+    "a maximum of a sum is one term, not two": (
+        nest(*SUM, rows("r", plus(X, maximum(ONE, plus(W, Q)))), END), nest(*SUM, rows("r", plus(plus(X, Q), W)), END)),
+    "what is finite may not be so in a format with fewer exponents": (
+        nest(rows("r", X), END), nest(if_finite(times_zero(cast(cast(B, F16), F32))), END)),
+    "a maximum whose terms change nothing is what it began with, and no 0": (
+        nest(rows("r", X), terms("r", LOWEST, "max"), END), nest(rows("r", ZERO), terms("r", ZERO, "add"), END)),
 }
 
 
@@ -231,6 +299,18 @@ def test_barriers_stand_for_themselves_where_each_store_stands_along_the_same() 
         assert not follows(nest(*body), nest(body[0], *other, *body[2:]), context(nest())).holds, k
     assert not follows(nest(*body), nest(*body[:3]), context(nest())).holds  # what comes behind one counts
     assert follows(nest(*body), nest(*body), context(nest())).holds
+
+
+def test_threads_stay_as_many_with_the_same_numbers_and_blocks_take_no_more_iterations_one_after_the_other() -> None:
+    threads = replace(rows("Y", X), kind=Kind.THREADS, extent=8, weight=4)
+    blocks = For("b", Affine(), affine("T"), (threads,), kind=Kind.PARALLEL)
+    same = replace(threads, upper=quasi("min", affine(4), affine(8)))
+    assert follows(nest(threads), nest(same), context(nest())).holds
+    for other in (replace(threads, extent=4), replace(threads, weight=1), replace(threads, weight=8)):
+        assert not follows(nest(threads), nest(other), context(nest())).holds
+    lasting = replace(blocks, persistent=True)
+    assert follows(nest(lasting), nest(blocks), context(nest())).holds
+    assert not follows(nest(blocks), nest(lasting), context(nest())).holds
 
 
 @pytest.mark.parametrize("what", WRONG)

@@ -193,6 +193,28 @@ def test_the_rest_of_a_loop_may_stand_under_a_test_if_every_branch_has_it():
     assert not proof.holds and proof.witness == "N = 1, i_t = 0, i_v = 0: loop i_t runs, expected nothing"
 
 
+BELOW = """
+    for i in 0, N:
+        Y_init(i): Y[i] = 0.0
+        for j in 0, {upper}:
+            if j <= {last}:
+                S0(i, j): Y[i] += X[i, j]"""
+
+
+def below(upper: str, last: str = "i") -> LoopNest:
+    return nest(TIED, BELOW.format(upper=upper, last=last))
+
+
+def test_bounds_that_a_test_implies_may_go_and_no_others():
+    context = extract(TIED).context
+    for before in ("min(N, i + 1)", "min(N, i + 3)"):
+        assert follows(below(before), below("N"), context).holds
+    assert follows(below("min(N, i + 1, 2*i + 5)"), below("min(N, 2*i + 5)"), context).holds
+    found = follows(below("min(N, i + 1)", "i + 1"), below("N", "i + 1"), context)
+    assert not found.holds and found.witness == "N = 2, i = 0, j = 1: loop j from 0 to N runs, and should not"
+    assert not follows(below("N"), below("min(N, i)"), context).holds
+
+
 def test_a_parallel_loop_may_become_a_serial_one_and_not_the_other_way_round():
     serial = replace(TILED, body=(replace(TILED.body[0], kind=Kind.SERIAL),))
     assert of_copy(serial).holds

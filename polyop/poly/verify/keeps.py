@@ -4,8 +4,8 @@
 
 Two nests are followed side by side. What writes memory, or meets at a barrier, stands in both, in the same order. Between that
 may stand any nodes that write registers alone: what they make of the values in these is worked out on both sides, as functions of
-the element (`numbered.py`, `assigned.py`). Values are compared, by the laws that stand in `alike.py`, where they are stored,
-where one node reads them on both sides, and at the end of a turn of a loop:
+the element (`numbered.py`, `assigned.py`). Values are compared, by the laws that stand in `alike.py` and `opened.py`, where they
+are stored, where one node reads them on both sides, and at the end of a turn of a loop:
 
     a store to memory      the same place, and values that are equal
     a loop                 an induction: registers that hold the same on both sides before a turn do so behind it, and in the
@@ -39,6 +39,7 @@ from polyop.poly.verify.assigned import Assigned, NotPlainError, slots, tile_of
 from polyop.poly.verify.elements import with_elements
 from polyop.poly.verify.known import Known, nothing_but
 from polyop.poly.verify.numbered import Numbers, whole
+from polyop.poly.verify.opened import Opened
 from polyop.poly.verify.ranges import Body, range_of
 from polyop.poly.verify.trees import Differs, raise_where
 from polyop.poly.verify.verdict import decided
@@ -68,7 +69,7 @@ def difference(before: LoopNest, after: LoopNest, proved: LoopNest, context: isl
     count = sum(1 for body in (before.body, after.body) for _ in walk(body))
     numbers = Numbers()
     pair = _Pair({b.name: b for b in before.buffers}, registers, Assigned(numbers, registers, {}),
-                 Alike(numbers, STEPS * count), _Names(frozenset(registers)), (before.body, after.body))
+                 Alike(Opened(numbers, STEPS * count)), _Names(frozenset(registers)), (before.body, after.body))
     held = {name: numbers.fresh() for name in registers}
     try:
         pair.body(before.body, after.body, held, dict(held), nothing_but(before.sizes, context))

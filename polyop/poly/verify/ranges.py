@@ -7,12 +7,14 @@ from collections.abc import Iterator
 import islpy as isl
 
 from polyop.ir.expr import Affine, affine, bounds, quasi
-from polyop.ir.loops import LOCKSTEP, Barrier, For, If, IfData, Kind, Node, Store
+from polyop.ir.loops import COUNTED, Barrier, For, If, IfData, Kind, Node, Store
 from polyop.poly.verify.known import Known
 from polyop.poly.verify.trees import raise_where
 from polyop.poly.verify.witness import smallest
 
 Body = tuple[Node, ...]
+
+_HANDED = (Kind.THREADS, Kind.ATOM)
 
 
 def misplaced(b: For, part: Known, before: list[For], whole: Known) -> tuple[isl.Set, str] | None:
@@ -27,6 +29,15 @@ def misplaced(b: For, part: Known, before: list[For], whole: Known) -> tuple[isl
     return None
 
 
+def is_longer(a: For, b: For, inner: Known) -> bool:
+    """Whether `b`, which starts as `a` does and lacks some of its bounds, does nothing in iterations that `a` has not."""
+    if not {*bounds(b.upper)} < {*bounds(a.upper)}:
+        return False
+    gone = tuple(x for x in bounds(a.upper) if x not in bounds(b.upper))
+    beyond = inner.also(range_of(b)).unless(tuple(x - affine(a.index) - 1 for x in gone))
+    return least(b.body, beyond) is None
+
+
 def range_of(n: For) -> tuple[Affine, ...]:
     i = affine(n.index)
     return (*(i - b for b in bounds(n.lower, "max")), *(b - i - 1 for b in bounds(n.upper)))
@@ -38,11 +49,15 @@ def runs_like(a: For, b: For, k: Known) -> None:
         raise_where(k.domain, k, f"loop {b.index} goes in steps of {b.step}, expected {a.step}")
     if b.kind != a.kind and (a.kind, b.kind) != (Kind.PARALLEL, Kind.SERIAL):
         raise_where(k.domain, k, f"loop {b.index} is {b.kind}, expected {a.kind}")
-    if a.kind in LOCKSTEP and a.extent and b.extent and (b.extent, b.upper) != (a.extent, a.upper):
+    if a.kind in _HANDED and (b.extent, b.weight) != (a.extent, a.weight):
+        raise_where(k.domain, k, f"loop {b.index} is over other threads")
+    if b.persistent and not a.persistent:
+        raise_where(k.domain, k, f"iterations of loop {b.index} share a block of threads")
+    if a.kind in COUNTED and a.extent and b.extent and (b.extent, b.upper) != (a.extent, a.upper):
         if b.extent > a.extent:
             raise_where(k.domain, k, f"loop {b.index} has room for {b.extent} copies, expected {a.extent}")
-        if not any(k.implies(affine(b.extent) - x) for x in bounds(b.upper)):
-            long = k.where((b.upper - b.extent - 1,), k.domain)
+        if not any(k.implies(affine(b.end) - x) for x in bounds(b.upper)):
+            long = k.where((b.upper - b.end - 1,), k.domain)
             raise_where(long, k, f"loop {b.index} runs to {b.upper}, and has room for {b.extent} copies")
 
 

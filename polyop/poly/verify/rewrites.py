@@ -5,22 +5,24 @@
 `after` does the same where `before` runs the same stores in the same order, and each computes the same there. Both are
 read from the front; the rules are few, and know no rewrite by name:
 
+    what is equal           does the same
     an `if` in `after`      each branch against the same of `before`, knowing its tests
     an `if` in `before`     its branch where the tests are decided; else likewise
     a loop                  one or more loops with its index, whose ranges are in order and make up its range, but for
                             iterations that do nothing; the body of each against the loop's, knowing both ranges; an `if`
-                            among them asks for its branches one by one
+                            among them asks for its branches one by one; or one loop that lacks some of its bounds, and does
+                            nothing beyond them
     a store                 the same statement and monoid; equal trees, with positions and guards that are equal here
     c ? a : b in either     each against the same of the other, knowing c
     an `if` of data         tests registers that nothing here writes: each branch, and what follows if need be, against the same
                             of `before`, with the truth of the test in its place in both
-    a barrier               the same one
     what stores nothing     (hints, loops around them, what never runs) is left out
     what changes nothing    in `before`, since what it reads is not there, and it reduces by its own identity, may be left out
 
 A parallel loop may become a serial one, whose order is one of those that were proved; lock step remains, in as few copies
-as exist. So what was proved of loops that do not meet themselves in memory holds of the new ones: they have the same
-iterations, or some of them. Instances and lifts are claims that nobody looks at again, and `stream` is a hint.
+as exist, and so do threads. So what was proved of loops that do not meet themselves in memory holds of the new ones: they have
+the same iterations, some of them, or more that do nothing. Instances and lifts are claims that nobody looks at again, and
+`stream` is a hint.
 """
 
 from __future__ import annotations
@@ -32,11 +34,26 @@ import islpy as isl
 from polyop.ir.dtypes import BOOL
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Const, Expr, expr_names, loads
-from polyop.ir.loops import Barrier, For, If, IfData, LoopNest, Node, Prefetch, Space, Store, children, rebuild, sign, stores
+from polyop.ir.loops import (
+    Barrier,
+    For,
+    If,
+    IfData,
+    LoopNest,
+    Node,
+    Prefetch,
+    Space,
+    Store,
+    children,
+    rebuild,
+    sign,
+    stores,
+    walk,
+)
 from polyop.ir.module import Proof
 from polyop.poly.verify.idle import is_idle
 from polyop.poly.verify.known import Known, nothing_but
-from polyop.poly.verify.ranges import Body, least, misplaced, on_grid, range_of, runs, runs_like
+from polyop.poly.verify.ranges import Body, is_longer, least, misplaced, on_grid, range_of, runs, runs_like
 from polyop.poly.verify.same import brief
 from polyop.poly.verify.trees import Differs, put_in, raise_where, same
 from polyop.poly.verify.verdict import decided
@@ -62,6 +79,8 @@ def difference(before: LoopNest, after: LoopNest, context: isl.Set, strict: bool
                        ("buffers", before.buffers, after.buffers)):
         if a != b:
             return f"the {what} are {', '.join(map(str, b))}, expected {', '.join(map(str, a))}"
+    if any(isinstance(n, IfData) for n in walk(before.body)):
+        return "a test of data stands in what was proved"
     registers = frozenset(b.name for b in before.buffers if b.space == Space.REG)
     follower = Follower(registers, STEPS * (_count(before.body) + _count(after.body)), strict)
     try:
@@ -98,12 +117,12 @@ class Follower:
             match a, b:
                 case None, None:
                     return
+                case _ if a == b:
+                    before, after = before[1:], after[1:]
                 case _, Prefetch() | For() | If() | IfData() if not _stores(b):
                     after = after[1:]
                 case Prefetch() | For() | If(), _ if not _stores(a):
                     before = before[1:]
-                case Barrier(), Barrier() if a == b:
-                    before, after = before[1:], after[1:]
                 case Store(), Store():
                     self.store(a, b, k)
                     before, after = before[1:], after[1:]
@@ -197,7 +216,8 @@ class Follower:
         k.require_names((first.lower, first.upper))
         inner = k.inside(a)
         mine = inner.also(range_of(a))
-        if a.step == first.step and a.lower == first.lower and k.same_minimum(a.upper, first.upper):
+        if a.step == first.step and a.lower == first.lower and (
+                k.same_minimum(a.upper, first.upper) or is_longer(a, first, inner)):
             runs_like(a, first, k)
             self.body(a.body, first.body, mine if a.upper == first.upper else mine.also(range_of(first)))
             return 1, None
