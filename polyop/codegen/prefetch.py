@@ -90,7 +90,7 @@ def _asked(nest: LoopNest, n: For, around: Around, first: dict[Stream, str], hin
             by = _by_length(b, hints)
         else:
             by = affine((hints.beside if several else hints.alone) // b.dtype.bytes_)
-        return Prefetch(_later(b, x, by), cache=hints.cache)
+        return Prefetch(_later(b, x, by), cache=hints.cache, least=hints.least, ahead=by)
 
     return tuple(map(asked, found))
 

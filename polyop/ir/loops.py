@@ -244,12 +244,16 @@ class Prefetch:
     written   to be written, unless what is there bypasses the caches
     cache     which one it comes to, counted from 1
     once      each line has one hint, not one for each vector in it
+    least     bytes of its buffer from which that pays; of a smaller one the hint is for what lies `ahead` elements before
+              `place` and is read now, so that it costs next to nothing
     """
 
     place: Load
     written: bool = False
     cache: int = 1
     once: bool = False
+    least: int = 0
+    ahead: Affine | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -385,7 +389,8 @@ def show(n: Node, depth: int) -> list[str]:
             notes = "".join(f"  ({word})" for holds, word in said if holds)
             return [f"{pad}{n.target} {sign(n.reduce)} {n.expr}{notes}"]
         case Prefetch():
-            return [f"{pad}prefetch {n.place}" + (f"  (cache {n.cache})" if n.cache > 1 else "")]
+            hint = ((n.cache > 1, f"cache {n.cache}"), (n.least > 0, f"from {n.least >> 20} MB"))
+            return [f"{pad}prefetch {n.place}" + "".join(f"  ({word})" for holds, word in hint if holds)]
         case Barrier():
             late = f" but for {n.pending} groups of copies" if n.pending else ""
             return [f"{pad}barrier{' of copies' if n.handed else ''}{late}: {n.reason}"]

@@ -72,7 +72,7 @@ def _put(n: Node, number: Callable[[Affine], Affine], expr: Callable[[Expr], Exp
             return replace(n, instance=tuple(map(number, n.instance)), lift=tuple(map(number, n.lift)), target=at(n.target),
                            expr=expr(n.expr))
         case Prefetch():
-            return replace(n, place=at(n.place))
+            return replace(n, place=at(n.place), ahead=n.ahead and number(n.ahead))
         case Barrier():
             return n
 

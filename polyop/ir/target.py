@@ -52,6 +52,7 @@ class Hints:
     rows    bytes ahead in rows of a matrix that are read side by side, if they are short
     long    the same, if they are long
     again   cache to which the rows of the next turn come while a few are read for the second time; 0: these are asked for again
+    least   bytes of a tensor from which what comes in `alone`, `beside` and in rows does; 0: it always does
     """
 
     cache: int = 1
@@ -60,6 +61,7 @@ class Hints:
     rows: int = 4096
     long: int = 1024
     again: int = 0
+    least: int = 0
 
 
 USUAL_HINTS = Hints()
@@ -158,7 +160,8 @@ ROWS = (
 )
 BY_NAME = {t.name: t for t in ROWS}
 
-HINTS = {"znver3": Hints(beside=256, long=256, again=2), "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048)}
+HINTS = {"znver3": Hints(beside=256, long=256, again=2),
+         "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048, least=24 << 20)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
 
 PAGES_MEET = frozenset({"znver3"})

@@ -1,5 +1,6 @@
 """Which reads are asked for early: what lanes read once and add up in registers."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -11,6 +12,7 @@ from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.dtypes import F16, F32, F64
+from polyop.ir.expr import affine
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import Node, Prefetch, walk
 from polyop.ir.options import Options
@@ -103,6 +105,19 @@ def test_the_instruction_names_the_cache(cache, locality):
     text = compile_op(o, contiguous(o), replace(V4, hints=replace(USUAL_HINTS, cache=cache)), Options()).module.text
     calls = [x for x in text.splitlines() if "call void @llvm.prefetch" in x]
     assert calls and all(f"i32 0, i32 {locality}, i32 1" in x for x in calls)
+
+
+def test_of_tensors_that_caches_hold_what_is_read_now_is_asked_for_where_the_processor_wants_that():
+    o = instantiate(parse(Source("<test>", "op f(X: f32[M, N]) -> (Y: f32[M]) { Y[m] += X[m, n] }")), "f")
+
+    def text(least):
+        return compile_op(o, contiguous(o), replace(V4, hints=replace(USUAL_HINTS, least=least)), Options()).module.text
+
+    made = read_ahead(summed(ld("X", "r", C), "r"), replace(USUAL_HINTS, least=3 << 20))
+    assert [(x.least, x.ahead) for x in walk(made.body) if isinstance(x, Prefetch)] == [(3 << 20, affine(1024))]
+    back = r"select i1 %\w+, i64 0, i64 -1024"
+    assert re.search(rf"icmp sge i64 %\w+, {3 << 18}\b", text(3 << 20)) and re.search(back, text(3 << 20))  # 3 MB of f32
+    assert not re.search(back, text(0))
 
 
 def test_what_few_rows_share_is_asked_for_by_each_tile_of_them():

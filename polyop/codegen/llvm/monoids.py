@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from math import nan
+
 from polyop.codegen.llvm.expressions import function
 from polyop.codegen.llvm.state import State
 from polyop.codegen.llvm.types import constant, held, register, shuffle_mask
@@ -10,6 +12,8 @@ from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Apply, Const, Expr, Scalar
 from polyop.ir.op import Monoid
+
+_ORDERS = {"max": "ogt", "min": "olt"}
 
 
 def pair(s: State, m: Monoid, a: V, b: V, t: DType) -> V:
@@ -35,15 +39,24 @@ def pair(s: State, m: Monoid, a: V, b: V, t: DType) -> V:
 
 
 def fold(s: State, m: Monoid, xs: list[V], masks: list[str | None], t: DType) -> V:
-    """All lanes of `xs` for which a mask holds, combined as a tree."""
+    """All lanes of `xs` for which a mask holds, combined as a tree.
+
+    Whether some lane of floats is NaN, which the greatest and the least one then are, is asked once, not in each pair.
+    """
     element = register(t)
     live = []
     for x, mask in zip(xs, masks, strict=True):
         identity = constant(held(m.identity, t), element, x.width)
         kept = x if mask is None else x.like(s.b.do(f"select <{x.width} x i1> {mask}, {x.type_} {x.text}, {x.type_} {identity}"))
         live.append(kept)
+    order = _ORDERS.get(m.fn or "") if t.is_float and live[0].width > 1 else None
+    bad = _some_nan(s, live) if order else None
+
+    def two(a: V, b: V) -> V:
+        return a.cmp(order, b).pick(a, b) if order else pair(s, m, a, b, t)
+
     while len(live) > 1:
-        live = [pair(s, m, a, b, t) for a, b in zip(live[::2], live[1::2], strict=False)] + live[len(live) // 2 * 2:]
+        live = [two(a, b) for a, b in zip(live[::2], live[1::2], strict=False)] + live[len(live) // 2 * 2:]
     x = live[0]
     while x.width > 1:
         half = x.width // 2
@@ -52,8 +65,19 @@ def fold(s: State, m: Monoid, xs: list[V], masks: list[str | None], t: DType) ->
             text = s.b.do(f"shufflevector {x.type_} {x.text}, {x.type_} poison, {shuffle_mask(list(lanes))}") if half > 1 else \
                 s.b.do(f"extractelement {x.type_} {x.text}, i64 {lanes[0]}")
             parts.append(V(x.b, x.element, half, text, x.flags))
-        x = pair(s, m, parts[0], parts[1], t)
-    return x
+        x = two(parts[0], parts[1])
+    return bad.pick(x.const(nan), x) if bad else x
+
+
+def _some_nan(s: State, xs: list[V]) -> V:
+    """Whether a lane of `xs` is NaN: one comparison for each two of them."""
+    pairs = [(a, b) for a, b in zip(xs[::2], xs[1::2], strict=False)] + [(x, x) for x in xs[len(xs) // 2 * 2:]]
+    found, *others = (a.cmp("uno", b) for a, b in pairs)
+    for x in others:
+        found = found | x
+    bits = f"i{found.width}"
+    number = V(found.b, bits, 1, s.b.do(f"bitcast {found.type_} {found.text} to {bits}"))
+    return number.cmp("ne", 0)
 
 
 def fold_in_order(s: State, m: Monoid, old: V, xs: list[V], masks: list[str | None], t: DType) -> V:

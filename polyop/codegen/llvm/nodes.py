@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 
-from polyop.codegen.llvm.addresses import locate
+from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.builder import Code
 from polyop.codegen.llvm.dots import close_offsets, open_offsets
 from polyop.codegen.llvm.emitters import Emitters
@@ -15,7 +15,7 @@ from polyop.codegen.llvm.facts import is_positive, runs_once
 from polyop.codegen.llvm.index import index, test_scalar
 from polyop.codegen.llvm.parallel import inner_part, parallel_loop, part_of, shares_registers
 from polyop.codegen.llvm.pieces import pieces_of
-from polyop.codegen.llvm.pointers import gep
+from polyop.codegen.llvm.pointers import gep, has_bytes
 from polyop.codegen.llvm.reach import bypasses
 from polyop.codegen.llvm.registers import register_type
 from polyop.codegen.llvm.repeat import points
@@ -282,6 +282,14 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
 BY = Emitters(_loop, _plain_loop, branch)
 
 
+def _back(s: State, n: Prefetch, place: Place) -> Int:
+    """Elements from the place of `n` to what the hint is for."""
+    if n.ahead is None or not n.least:
+        return 0
+    some, back = has_bytes(s, place.buffer, n.least), index(s, n.ahead * -1, {})
+    return s.b.pure(f"select i1 {some}, i64 0, i64 {back}", some, back)
+
+
 def _prefetch(s: State, n: Prefetch) -> None:
     """One hint for each vector, or each line if that is `once`, or each copy of the rows."""
     place = locate(s, n.place, computed_positions(s, n.place, ()))
@@ -289,9 +297,10 @@ def _prefetch(s: State, n: Prefetch) -> None:
     bytes_ = alignment(place.element)
     line = LINE if n.once and s.shared.target.vector_bytes < LINE else bytes_
     firsts = [v * s.width for v in lanes if v * s.width * bytes_ % line < s.width * bytes_]
+    back = _back(s, n, place)
     for point in points(s, place.rows):
         for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else firsts:
-            p = gep(s, place.element, place.base(point, None), at)
+            p = gep(s, place.element, gep(s, place.element, place.base(point, None), back), at)
             if n.written:  # what bypasses the caches must not be fetched into them: the arguments are there anyway
                 p = s.b.do(f"select i1 {bypasses(s, place)}, ptr {s.args}, ptr {p}")
             s.b.call("void", "llvm.prefetch.p0", ("ptr", p), ("i32", 0), ("i32", 4 - n.cache), ("i32", 1))

@@ -60,10 +60,15 @@ def is_large(s: State, b: Buffer, times: int = 1) -> str:
     Results that are asked for while something else is computed do not wait for memory, so more of them are worth it.
     """
     times *= ASKED if b.name in s.shared.asked else 1
+    return has_bytes(s, b, times * s.shared.target.stream_bytes)
+
+
+def has_bytes(s: State, b: Buffer, least: int) -> str:
+    """Whether `b` has so many bytes or more."""
     elems: Int = 1
     for extent, _ in b.dims:
         elems = s.b.mul(elems, index(s, extent, {}))
-    return s.b.compare("sge", elems, times * s.shared.target.stream_bytes // b.dtype.bytes_)
+    return s.b.compare("sge", elems, least // b.dtype.bytes_)
 
 
 def gep(s: State, element: str, p: str, by: Int) -> str:
