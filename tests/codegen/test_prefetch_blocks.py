@@ -15,8 +15,9 @@ BYTES = polyop.op("op f(A: u8[M, K], B: i8[K, N]) -> (C: i32[M, N]) { C[m, n] +=
 
 
 def emitted(op, target="x86:x86-64-v3", frozen=("B",), **consts):
-    made = op.compile(target=target, options=Options(frozen=frozen), consts=consts)
-    return made, [n for n in walk(final(op, target, frozen, consts).body) if isinstance(n, Prefetch) and n.cache == 2]
+    made, nest = op.compile(target=target, options=Options(frozen=frozen), consts=consts), final(op, target, frozen, consts)
+    lasting = {b.name for b in nest.buffers if b.lasting}
+    return made, [n for n in walk(nest.body) if isinstance(n, Prefetch) and n.cache == 2 and n.place.source in lasting]
 
 
 def final(op, target, frozen, consts):
