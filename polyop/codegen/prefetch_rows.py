@@ -49,7 +49,7 @@ def with_next_rows(nest: LoopNest, n: For, tile: For, width: int, cache: int = 1
         return n
     whole = replace(n, body=(*(_side_by_side(n, rows, x, cache) for rows, x in own), *n.body))
     brief = If(tuple(affine(MOST_STEPS) - b for b in some), (whole,), (n,)) if some else whole
-    if most is None or not some:
+    if most is None or not some or n.step != 1:
         return brief
     hints = (h for rows, x in own for h in _row_by_row(n, most, rows, x))
     more = [x for rows, read in own for x in _whole_next(nest, rows, read)]

@@ -35,6 +35,7 @@ from polyop.ir.loops import (
     stores,
     walk,
 )
+from polyop.ir.target import USUAL_HINTS, Hints
 
 Body = tuple[Node, ...]
 
@@ -54,14 +55,12 @@ ALONG = 512
 """Bytes between what is read and what is prefetched further on in the same row."""
 
 
-def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0, meet: bool = False, cache: int = 1) -> LoopNest:
+def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead: int = 8, meet: bool = False) -> LoopNest:
     """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
 
     width   lanes of a vector
-    again   cache to which rows come that are read for the first time in the next turn of a loop around; 0: none do
     meet    whether rows that lie whole pages apart do not bypass the caches (`Target.pages_meet`); then they are asked for where
             something has been copied for the tile, since windows that are read in place take no longer than the hints
-    cache   to which short rows come that each tile has for itself
     """
     space = {b.name: b.space for b in nest.buffers}
 
@@ -69,7 +68,7 @@ def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0, m
         out: list[Node] = []
         for n in body:
             out += one(n, around)
-            around = after(nest, n, around) if again else around
+            around = after(nest, n, around) if hints.again else around
         return tuple(out)
 
     def one(n: Node, around: tuple[Outer, ...]) -> Body:
@@ -107,9 +106,15 @@ def prefetch_tiles(nest: LoopNest, width: int, ahead: int = 8, again: int = 0, m
                    and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
         found = sorted({replace(x, guard=()) for x in streams}, key=str)
         tiled = any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body)
-        rows = {x: next_turn(nest, x, around, again) for x in found if again and is_short}
-        hints = (rows.get(x) or Prefetch(later(x, n, lanes, is_short, few), once=tiled) for x in found)
-        return with_next_rows(nest, replace(n, body=(*hints, *n.body)), tile, width, cache)
+        rows = {x: next_turn(nest, x, around, hints.again) for x in found if hints.again and is_short}
+        asked = (rows.get(x) or soon(x, n, lanes, is_short, few, tiled) for x in found)
+        return with_next_rows(nest, replace(n, body=(*asked, *n.body)), tile, width, hints.cache)
+
+    def soon(x: Load, n: For, lanes: str, is_short: bool, few: bool, tiled: bool) -> Prefetch:
+        if is_short and not few and hints.turns and _goes_on(x, nest.buffer(x.source), lanes):
+            turn = min(b.const for e in bounds(n.upper) if (b := e - n.lower).is_constant)
+            return Prefetch(place(x, {n.index: affine(n.index) + hints.turns * turn}), once=tiled, cache=hints.cache)
+        return Prefetch(later(x, n, lanes, is_short, few), once=tiled)
 
     def later(x: Load, n: For, lanes: str, is_short: bool, few: bool) -> Load:
         b = nest.buffer(x.source)

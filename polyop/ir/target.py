@@ -53,6 +53,7 @@ class Hints:
     long    the same, if they are long
     again   cache to which the rows of the next turn come while a few are read for the second time; 0: these are asked for again
     least   bytes of a tensor from which what comes in `alone`, `beside` and in rows does; 0: it always does
+    turns   turns early that rows come, a few of which are read side by side, piece by piece; 0: further on in the same rows does
     """
 
     cache: int = 1
@@ -62,6 +63,7 @@ class Hints:
     long: int = 1024
     again: int = 0
     least: int = 0
+    turns: int = 0
 
 
 USUAL_HINTS = Hints()
@@ -161,7 +163,7 @@ ROWS = (
 BY_NAME = {t.name: t for t in ROWS}
 
 HINTS = {"znver3": Hints(beside=256, long=256, again=2),
-         "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048, least=24 << 20)}
+         "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048, least=24 << 20, turns=2)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
 
 PAGES_MEET = frozenset({"znver3"})

@@ -64,6 +64,15 @@ def test_behind_a_loop_of_few_steps_come_the_next_places_of_its_rows(t, place):
     assert early(rows_added_up(least(8, "K"), N, t)) == [place]
 
 
+@pytest.mark.parametrize(("steps", "turns", "place"), [
+    (least(8, "K"), 0, "X[k, n_c + n_v + 128]"), (least(8, "K"), 2, "X[k + 16, n_c + n_v]  (cache 2)"),
+    (least(4, "K"), 2, "X[k + 8, n_c + n_v]  (cache 2)"), ("K", 2, "X[k + 16, n_c + n_v]")])
+def test_rows_of_which_a_few_are_read_side_by_side_come_some_turns_early_where_the_processor_wants_that(steps, turns, place):
+    hints = Hints(cache=2, turns=turns)
+    found = [x for x in walk(prefetch_tiles(rows_added_up(steps, N), 16, hints).body) if isinstance(x, Prefetch)]
+    assert [f"{x.place}" + (f"  (cache {x.cache})" if x.cache > 1 else "") for x in found] == [place]
+
+
 @pytest.mark.parametrize(("before", "behind", "steps", "again", "place"), [
     ("X", "X", least(8, "K"), 2, "X[k + 8*t + 8, n_c + n_v]  (cache 2)"),
     ("X", "X", least(8, "K"), 0, "X[k + 8*t, n_c + n_v + 128]"),
@@ -79,7 +88,7 @@ def test_while_a_few_rows_are_read_again_those_of_the_next_turn_come(before, beh
     tile = lanes("n_v", 64, None, loop("k", steps, st(ld("acc", "n_v"), row(behind, N), "add")))
     n = nest([tensor("X", "K", "N"), tensor("W", "K", "N"), reg("sums", 64), reg("acc", 64)],
              [loop("t", "T", first, loop("n_c", "N", tile, step=64))], sizes=("K", "N", "T"))
-    found = [x for x in walk(prefetch_tiles(n, 16, again=again).body) if isinstance(x, Prefetch)]
+    found = [x for x in walk(prefetch_tiles(n, 16, Hints(again=again)).body) if isinstance(x, Prefetch)]
     assert [f"{x.place}" + (f"  (cache {x.cache})" if x.cache > 1 else "") for x in found] == [place]
 
 
