@@ -45,11 +45,11 @@ def with_next_rows(nest: LoopNest, n: For, tile: For, width: int, cache: int = 1
     steps = [b - n.lower for b in bounds(n.upper)]
     some = [b for b in steps if not b.is_constant]
     most = min((b.const for b in steps if b.is_constant), default=None)
-    if most is not None and most > MOST_STEPS:
+    if not some and most is not None and most > MOST_STEPS:
         return n
     whole = replace(n, body=(*(_side_by_side(n, rows, x, cache) for rows, x in own), *n.body))
     brief = If(tuple(affine(MOST_STEPS) - b for b in some), (whole,), (n,)) if some else whole
-    if most is None or not some or n.step != 1:
+    if not some or most is None or most > MOST_STEPS or n.step != 1:
         return brief
     hints = (h for rows, x in own for h in _row_by_row(n, most, rows, x))
     more = [x for rows, read in own for x in _whole_next(nest, rows, read)]

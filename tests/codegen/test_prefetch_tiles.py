@@ -181,6 +181,13 @@ def test_of_long_rows_in_blocks_all_lines_of_the_next_tile_come_one_row_after_th
     assert not places or asked >= {(r, c) for r in range(12, 24) for c in range(0, most, LINE // t.bytes_)}
 
 
+def test_short_rows_come_side_by_side_in_blocks_of_more_steps_too():
+    n = prefetched(blocks_of(1024))
+    (asked,) = (x for x in walk(n.body) if isinstance(x, If) and "-K + c + 512" in [str(t) for t in x.tests])
+    assert "X[m + p + 24, c + k]" in [str(x.place) for x in walk(asked.then) if isinstance(x, Prefetch)]
+    assert not [x for x in walk(asked.other) if isinstance(x, Prefetch) and x.place.source == "X"]
+
+
 @pytest.mark.parametrize(("at", "hinted"), [
     ((A("m", "p", "s"), "k"), False), ((A("m", "p"), "k"), True), (("s", A("m", "p"), "k"), True)])
 def test_rows_that_a_window_moves_along_are_not_asked_for(at, hinted):
