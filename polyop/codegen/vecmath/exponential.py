@@ -52,14 +52,18 @@ def _from(x: V, bottom: V | None, own: Mapping[str, float]) -> tuple[V, V]:
     return above(x, own[x.element]) if bottom is None else above(x, bottom, "uge")
 
 
-def reduced(x: V) -> tuple[V, V]:
-    """(n, r): x = n ln 2 + r."""
+def reduced(x: V, top: V | None = None) -> tuple[V, V]:
+    """(n, r): x = n ln 2 + r; `top` as in `rest_of`."""
     n, _ = nearest(x, LOG2E)
-    return n, rest_of(x, n)
+    return n, rest_of(x, n, top)
 
 
-def rest_of(x: V, n: V) -> V:
-    """x - n ln 2."""
+def rest_of(x: V, n: V, top: V | None = None) -> V:
+    """x - n ln 2. The f32 nearest to ln 2 is so near that one product is enough for a difference, whose own rounding changes the
+    power 20 times as much; a `top` says that x is one.
+    """
+    if top is not None and x.element == "float" and x.fuses:
+        return (-n).times_plus(x.const(LN2), x)
     if x.digits:
         return x - n * LN2
     return x - n * LN2_HI[x.element] - n * LN2_LO[x.element]
@@ -89,9 +93,9 @@ def exp(x: V, bottom: V | None = None, top: V | None = None, least: V | None = N
     x = x if top is not None else x.least(TOP[x.element])
     if not x.scales:
         return _of_bits(x, bottom, top, least, LOG2E)
-    some, x = _from(x, bottom if least is None else least, BOTTOM)
-    n, _ = nearest(x, LOG2E)
-    return scale(some.pick(exp_reduced(_rest_of(x, n, top)), 0.0), n)
+    some, x = _from(x, least or bottom, BOTTOM)
+    n, r = reduced(x, top)
+    return scale(some.pick(exp_reduced(r), 0.0), n)
 
 
 def exp2(x: V, bottom: V | None = None, top: V | None = None, least: V | None = None) -> V:
@@ -99,7 +103,7 @@ def exp2(x: V, bottom: V | None = None, top: V | None = None, least: V | None = 
     x = x if top is not None else x.least(float(BIAS[x.element][0] + 2))
     if not x.scales:
         return _of_bits(x, bottom, top, least, 1.0)
-    some, x = _from(x, bottom if least is None else least, BOTTOM2)
+    some, x = _from(x, least or bottom, BOTTOM2)
     n = x.rint()
     return scale(some.pick(exp_reduced((x - n) * LN2), 0.0), n)
 
@@ -122,16 +126,8 @@ def _of_bits(x: V, bottom: V | None, top: V | None, least: V | None, factor: flo
     if factor == 1.0:
         p = exp2_reduced(x - power.n, power.rest)
     else:
-        p = exp_reduced(_rest_of(x, power.n, top), power.rest)
+        p = exp_reduced(rest_of(x, power.n, top), power.rest)
     return power.times(p if some is None else some.pick(p, 0.0))
-
-
-def _rest_of(x: V, n: V, top: V | None) -> V:
-    """x - n ln 2. The f32 nearest to ln 2 is so near that one product is enough for a difference, whose own rounding changes the
-    power 20 times as much; a `top` says that x is one.
-    """
-    once = top is not None and x.element == "float" and x.fuses
-    return (-n).times_plus(x.const(LN2), x) if once else rest_of(x, n)
 
 
 def _times(bound: V | None, factor: float, rounded: Callable[[float], int], unknown: float) -> float:
