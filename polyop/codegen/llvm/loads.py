@@ -52,8 +52,7 @@ def check_inside(s: State, load: Load, inside: Value, conditions: Active, point:
             some = b.both(some, splat(s, must, "i1"), w)
         wrong = b.pure(f"xor <{w} x i1> {ok}, {constant(True, 'i1', w)}", ok)
         wrong = b.both(wrong, some, w) or wrong
-        bits = b.do(f"bitcast <{w} x i1> {wrong} to i{w}")
-        bad = b.do(f"icmp ne i{w} {bits}, 0")
+        bad = V(b, "i1", w, wrong).somewhere().text
         ok = b.both(ok, some, w) or ok
     else:
         bad = b.both(b.pure(f"xor i1 {ok}, true", ok), must) or ""
@@ -124,8 +123,7 @@ def one_for_all(s: State, e: Load, place: Place, conditions: Active, point: Poin
     for v in s.pieces():
         some = needed(s, conditions, point, v)
         total = b.do(f"or <{s.width} x i1> {total}, {some}") if total else some
-    any_ = b.do(f"icmp ne i{s.width} {b.do(f'bitcast <{s.width} x i1> {total} to i{s.width}')}, 0")
-    must = b.both(scalar_part(s, conditions, point), any_)
+    must = b.both(scalar_part(s, conditions, point), V(b, "i1", s.width, total).somewhere().text)
     return splat(s, scalar_load(s, place, place.base(point, must)), register(e.dtype))
 
 

@@ -13,7 +13,8 @@ from polyop.ir.errors import InternalError
 from polyop.ir.expr import Apply, Const, Expr, Scalar
 from polyop.ir.op import Monoid
 
-_ORDERS = {"max": "ogt", "min": "olt"}
+_PLAIN = {"max": V.most, "min": V.least}
+"""Of two numbers one or the other, in one instruction, whatever it is where one of them is NaN."""
 
 
 def pair(s: State, m: Monoid, a: V, b: V, t: DType) -> V:
@@ -49,11 +50,11 @@ def fold(s: State, m: Monoid, xs: list[V], masks: list[str | None], t: DType) ->
         identity = constant(held(m.identity, t), element, x.width)
         kept = x if mask is None else x.like(s.b.do(f"select <{x.width} x i1> {mask}, {x.type_} {x.text}, {x.type_} {identity}"))
         live.append(kept)
-    order = _ORDERS.get(m.fn or "") if t.is_float and live[0].width > 1 else None
-    bad = _some_nan(s, live) if order else None
+    plain = _PLAIN.get(m.fn or "") if t.is_float and live[0].width > 1 else None
+    bad = _some_nan(live) if plain else None
 
     def two(a: V, b: V) -> V:
-        return a.cmp(order, b).pick(a, b) if order else pair(s, m, a, b, t)
+        return plain(b, a) if plain else pair(s, m, a, b, t)
 
     while len(live) > 1:
         live = [two(a, b) for a, b in zip(live[::2], live[1::2], strict=False)] + live[len(live) // 2 * 2:]
@@ -69,15 +70,13 @@ def fold(s: State, m: Monoid, xs: list[V], masks: list[str | None], t: DType) ->
     return bad.pick(x.const(nan), x) if bad else x
 
 
-def _some_nan(s: State, xs: list[V]) -> V:
+def _some_nan(xs: list[V]) -> V:
     """Whether a lane of `xs` is NaN: one comparison for each two of them."""
     pairs = [(a, b) for a, b in zip(xs[::2], xs[1::2], strict=False)] + [(x, x) for x in xs[len(xs) // 2 * 2:]]
     found, *others = (a.cmp("uno", b) for a, b in pairs)
     for x in others:
         found = found | x
-    bits = f"i{found.width}"
-    number = V(found.b, bits, 1, s.b.do(f"bitcast {found.type_} {found.text} to {bits}"))
-    return number.cmp("ne", 0)
+    return found.somewhere()
 
 
 def fold_in_order(s: State, m: Monoid, old: V, xs: list[V], masks: list[str | None], t: DType) -> V:

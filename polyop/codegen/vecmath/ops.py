@@ -122,6 +122,11 @@ class V:
         yes, no = model.lift(yes), model.lift(no)
         return model.like(self.b.do(f"select {self.type_} {self.text}, {model.type_} {yes.text}, {model.type_} {no.text}"))
 
+    def somewhere(self) -> V:
+        """For a condition of several lanes: whether it holds in one of them."""
+        bits = f"i{self.width}"
+        return V(self.b, bits, 1, self.b.do(f"bitcast {self.type_} {self.text} to {bits}")).cmp("ne", 0)
+
     def intrinsic(self, name: str, *others: V) -> V:
         """llvm.`name` of this and others of its type."""
         args = tuple((self.type_, x.text) for x in (self, *others))
