@@ -4,9 +4,9 @@
     for n_r { for v (lanes) { for k { prefetch B[k + 16, n_r + v]; acc[v] += B[k, n_r + v] } } }
     for n_r { for v (lanes) { for k in [0, min(8, ..)) { prefetch B[k, n_r + v + 128]; acc[v] += B[k, n_r + v] } } }
 
-Where the loop has no more steps than that, what comes next is further on in the same rows, or on some processors the rows of the
-next turn of a loop around (`prefetch_turns.py`). On the way are squares of an operand that is copied turned
-(`prefetch_squares.py`), and rows that each tile has for itself (`prefetch_rows.py`).
+Where the loop has no more steps than that, what comes next is further on in the same rows, or on some processors the rows of
+turns to come (`Hints.turns`), and of the next turn of a loop around (`prefetch_turns.py`). On the way are squares of an operand
+that is copied turned (`prefetch_squares.py`), and rows that each tile has for itself (`prefetch_rows.py`).
 """
 
 from __future__ import annotations
@@ -59,6 +59,7 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
     """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
 
     width   lanes of a vector
+    hints   what the processor wants (`again`, `turns`, and the `cache` for rows that are read once)
     meet    whether rows that lie whole pages apart do not bypass the caches (`Target.pages_meet`); then they are asked for where
             something has been copied for the tile, since windows that are read in place take no longer than the hints
     """
