@@ -27,7 +27,6 @@ log = logging.getLogger("polyop")
 Record = tuple[Any, ...]  # a look or None, a plan, and what that speaks of
 
 
-
 class Plan(Protocol):
     """What a look leaves behind."""
 
@@ -89,7 +88,8 @@ def remember(code: Code, front: Front, plan: Plan, say: Callable[[Any, Sequence[
 def vary(code: Code, front: Front, record: Record, args: tuple[Any, ...], keywords: Mapping[str, Any]) -> None:
     """Let calls of this outline go straight to `record`, whatever their sizes, once it had many looks.
 
-    Where a table loses it, it is put down again after twice as many.
+    A table may lose it for those of other outlines, or it may be none for calls such as this one: then it is put down again, at
+    once in the first case and after twice as many looks in the second.
     """
     outline = code.outline(front, *args, **keywords)
     if outline is None:
@@ -97,7 +97,7 @@ def vary(code: Code, front: Front, record: Record, args: tuple[Any, ...], keywor
     if len(front[2]) >= entry_table.MOST:
         front[2].clear()
     seen = front[2][outline] = front[2].get(outline, 0) + 1
-    if seen >= LOOKS and not seen & (seen - 1):
+    if seen >= LOOKS and (not seen & (seen - 1) or not entry_table.has(front[0], outline)):
         entry_table.put(front[0], (outline, *record[1:]))
 
 

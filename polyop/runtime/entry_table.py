@@ -31,21 +31,39 @@ def has(table: list[Any], look: bytes) -> bool:
 
 
 def put(table: list[Any], made: tuple[Any, ...]) -> None:
-    """Put a record where it belongs; where it meets two others, the table grows, and at last one of them has to go."""
-    places = _places(made[0], len(table))
-    free = next((k for k in places if table[k] is None), None)
-    if free is not None or len(table) >= MOST:
-        table[places[0] if free is None else free] = made
+    """Put a record where it belongs. Where it meets two others, the table grows, and at last one of the three has to go: one of
+    a look before one of an outline, which serves calls of many sizes.
+    """
+    if len(table) >= MOST or any(table[k] is None or table[k][0] == made[0] for k in _places(made[0], len(table))):
+        _put(table, made)
         return
-    records, length = [*(r for r in table if r is not None), made], len(table)
+    records, length = sorted([*(r for r in table if r is not None), made], key=_is_look), len(table)
     larger: list[Any] = []
     while length < MOST and len(records) > sum(r is not None for r in larger):
         length *= 4
         larger = [None] * length
         for r in records:
-            places = _places(r[0], length)
-            larger[next((k for k in places if larger[k] is None), places[0])] = r
+            _put(larger, r)
     table[:] = larger  # at once, for whoever looks
+
+
+def _put(table: list[Any], made: tuple[Any, ...]) -> None:
+    """Put a record in the place of another of its look, at one that is free, else at one whose record has to go; nowhere, if that
+    is this one.
+    """
+    places = _places(made[0], len(table))
+    at = next((k for k in places if table[k] is not None and table[k][0] == made[0]), None)
+    if at is None:
+        at = next((k for k in places if table[k] is None), None)
+    if at is None:
+        at = next((k for k in places if _is_look(table[k])), None if _is_look(made) else places[0])
+    if at is not None:
+        table[at] = made
+
+
+def _is_look(record: tuple[Any, ...]) -> bool:
+    """Whether a record is of one look, not of an outline; the third word of either says it, see `look` of entry_look.ll."""
+    return not record[0][16] & 1
 
 
 def _places(look: bytes, length: int) -> tuple[int, int]:

@@ -5,6 +5,7 @@ import logging
 import os
 import sys
 import threading
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -103,9 +104,16 @@ def test_looks_that_differ_in_anything_do_not_meet(saxpy):
             np.testing.assert_array_equal(saxpy(x, x, a=0.5), np.float32(1.5) * x)
 
 
+def some_look(k, is_outline=False):
+    """Bytes as those of a look or an outline, which differ in the last bit of the third word."""
+    words = bytearray(np.random.default_rng(k).bytes(40))
+    words[16] = words[16] & ~1 | is_outline
+    return bytes(words)
+
+
 def test_a_thousand_looks_fit_into_a_table():
     table = entry_table.front(["x"], [False], 1)[0]
-    looks = [np.random.default_rng(k).bytes(40) for k in range(1000)]
+    looks = [some_look(k) for k in range(1000)]
     for look in looks:
         entry_table.put(table, (look,))
     assert sum(entry_table.has(table, look) for look in looks) > 950
@@ -115,10 +123,22 @@ def test_a_table_that_is_full_forgets(monkeypatch):
     monkeypatch.setattr(entry_table, "MOST", 64)
     table = entry_table.front(["x"], [False], 1)[0]
     for k in range(1000):
-        look = np.random.default_rng(k).bytes(40)
-        entry_table.put(table, (look,))
-        assert entry_table.has(table, look)
+        entry_table.put(table, (some_look(k),))
+        assert entry_table.has(table, some_look(k))
     assert len(table) == 64
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_looks_never_push_an_outline_out_of_a_table(seed, monkeypatch):
+    monkeypatch.setattr(entry_table, "MOST", 64)
+    table = entry_table.front(["x"], [False], 1)[0]
+    outlines = [some_look(10000 * seed + k, is_outline=True) for k in range(8)]
+    for k in range(1000):
+        if k < 80 and k % 10 == 0:
+            entry_table.put(table, (outlines[k // 10],))
+        entry_table.put(table, (some_look(10000 * seed + 100 + k),))
+    shared = Counter(entry_table._places(o, 64)[0] // 2 for o in outlines)  # two fit into a place and its neighbour
+    assert all(entry_table.has(table, o) for o in outlines if shared[entry_table._places(o, 64)[0] // 2] < 3)
 
 
 def test_numbers_are_converted_as_python_does_it(saxpy):
