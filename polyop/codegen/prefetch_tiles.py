@@ -35,7 +35,7 @@ from polyop.ir.loops import (
     stores,
     walk,
 )
-from polyop.ir.target import USUAL_HINTS, Hints
+from polyop.ir.target import LINE, USUAL_HINTS, Hints
 
 Body = tuple[Node, ...]
 
@@ -43,7 +43,8 @@ BRIEF = 256
 """Columns times steps of a tile, if these are known, in whose time nothing comes from another cache."""
 
 FURTHER = 2
-"""Times as many steps early comes what may lie in memory: eight steps of a tile take about a third of its latency."""
+"""Times as many steps early comes what may lie in memory: eight steps of a tile take about a third of its latency. Rows that
+are only added up, without others beside them, come `Hints.alone` bytes early if that is more."""
 
 STREAMED = 2048
 """Bytes between what is read and what is prefetched of weights that lie in the order in which a few rows read them, once."""
@@ -108,22 +109,25 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
         found = sorted({replace(x, guard=()) for x in streams}, key=str)
         tiled = any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body)
         rows = {x: next_turn(nest, x, around, hints.again) for x in found if hints.again and is_short}
-        asked = (rows.get(x) or soon(x, n, lanes, is_short, few, tiled) for x in found)
+        asked = (rows.get(x) or soon(x, n, tile, is_short, few, tiled) for x in found)
         return with_next_rows(nest, replace(n, body=(*asked, *n.body)), tile, width, hints.cache)
 
-    def soon(x: Load, n: For, lanes: str, is_short: bool, few: bool, tiled: bool) -> Prefetch:
+    def soon(x: Load, n: For, tile: For, is_short: bool, few: bool, tiled: bool) -> Prefetch:
+        lanes = tile.index
         if is_short and not few and hints.turns and _goes_on(x, nest.buffer(x.source), lanes):
             turn = min(b.const for e in bounds(n.upper) if (b := e - n.lower).is_constant)
             return Prefetch(place(x, {n.index: affine(n.index) + hints.turns * turn}), once=tiled, cache=hints.cache)
-        return Prefetch(later(x, n, lanes, is_short, few), once=tiled)
+        return Prefetch(later(x, n, tile, is_short, few, tiled), once=tiled)
 
-    def later(x: Load, n: For, lanes: str, is_short: bool, few: bool) -> Load:
-        b = nest.buffer(x.source)
+    def later(x: Load, n: For, tile: For, is_short: bool, few: bool, tiled: bool) -> Load:
+        b, lanes = nest.buffer(x.source), tile.index
         if few and not is_short and b.space == Space.TENSOR and _goes_on(x, b, lanes):
             return place(x, {lanes: affine(lanes) + NEXT // b.dtype.bytes_})
         if is_short and _goes_on(x, b, lanes):
             return place(x, {lanes: affine(lanes) + ALONG // b.dtype.bytes_})
         steps = FURTHER * ahead if b.space == Space.TENSOR else ahead
+        if b.space == Space.TENSOR and not tiled and tile.extent:  # a step takes no longer than its lines
+            steps = max(steps, hints.alone // max(LINE, tile.extent * b.dtype.bytes_))
         if b.lasting and not any((e - n.lower).is_constant for e in bounds(n.upper)):  # one panel, from its beginning to its end
             steps = max(steps, STREAMED // (b.dims[-1][0].const * b.dtype.bytes_))
         return place(x, {n.index: affine(n.index) + steps * n.step})

@@ -29,17 +29,22 @@ def early(n, width=16):
     return [str(x.place) for x in walk(prefetched(n, width).body) if isinstance(x, Prefetch)]
 
 
-def rows_added_up(upper, column, t=F32):
+def rows_added_up(upper, column, t=F32, columns=64):
     """`upper` rows of X added up, in lanes at the place `column` of each."""
     acc = ld("acc", "n_v", t=t)
-    body = lanes("n_v", 64, None, loop("k", upper, st(acc, ld("X", "k", column, t=t), "add")))
-    return nest([tensor("X", "K", "N", t=t), reg("acc", 64, t=t)], [loop("n_c", "N", body, step=64)], sizes=("K", "N"))
+    body = lanes("n_v", columns, None, loop("k", upper, st(acc, ld("X", "k", column, t=t), "add")))
+    return nest([tensor("X", "K", "N", t=t), reg("acc", columns, t=t)], [loop("n_c", "N", body, step=columns)], sizes=("K", "N"))
 
 
 def test_what_a_loop_streams_is_asked_for_some_steps_early():
     n = str(prefetched(split_full_tiles(matmul(6, 64), 16)))
     assert "prefetch B[k_c + k_p + 16, n_r + n_v]" in n and "prefetch C[m_p + m_r, n_r + n_v]" in n
     assert early(rows_added_up("K", N)) == ["X[k + 16, n_c + n_v]"]
+
+
+@pytest.mark.parametrize(("t", "columns", "steps"), [(F32, 32, 32), (F32, 16, 64), (F32, 4, 64), (F64, 32, 16), (F64, 8, 64)])
+def test_narrow_rows_come_as_many_bytes_early(t, columns, steps):
+    assert early(rows_added_up("K", N, t, columns)) == [f"X[k + {steps}, n_c + n_v]"]
 
 
 @pytest.mark.parametrize(("target", "vectors"), [(V4, 4), (V3, 8), (V2, 16)])
@@ -100,7 +105,7 @@ def test_tiles_that_are_known_to_be_brief_ask_for_nothing():
         buffers = [tensor("X", "B", "K", "N"), tensor("Y", "B", "N"), reg("acc", columns)]
         return nest(buffers, [loop("b", "B", body)], sizes=("B", "K", "N"))
 
-    assert early(product(16, 16)) == [] and early(product(16, 17)) == early(product(16, "K")) == ["X[b, k + 16, n_v]"]
+    assert early(product(16, 16)) == [] and early(product(16, 17)) == early(product(16, "K")) == ["X[b, k + 64, n_v]"]
 
 
 def test_where_rows_end_with_the_lanes_the_next_rows_come():
