@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import logging
 import sys
-import sysconfig
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
@@ -70,7 +69,7 @@ def load(general: Any, said: str) -> Code:
     """
     if sys.implementation.name != "cpython" or object.__basicsize__ != 16 or hasattr(sys, "gettotalrefcount"):
         raise UnfitError("objects are not laid out as in a release of CPython")
-    if sysconfig.get_config_var("Py_GIL_DISABLED"):
+    if "t" in sys.abiflags:
         raise UnfitError("Python runs without its lock")
     api = _numpy_api()
     loaded = assembled("polyop_entry", text(), _SYMBOLS).keep()

@@ -412,7 +412,7 @@ def test_more_parameters_than_places_have_no_front():
     lambda m: m.setattr(sys, "gettotalrefcount", lambda: 0, raising=False),
     lambda m: m.setattr(entry_load, "_numpy_api", lambda: (_ for _ in ()).throw(RuntimeError("no table"))),
     lambda m: m.setattr(entry_load, "_SYMBOLS", (*entry_load._SYMBOLS, "polyop_none")),
-    lambda m: m.setattr(entry_load.sysconfig, "get_config_var", lambda name: 1),
+    lambda m: m.setattr(sys, "abiflags", "t"),
     lambda m: m.setattr(entry_load, "_probe", lambda made: (_ for _ in ()).throw(ValueError("not as expected"))),
 ])
 def test_a_process_that_is_not_as_expected_goes_through_python_and_says_so(monkeypatch, caplog, spoil):
