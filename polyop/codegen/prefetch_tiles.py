@@ -43,8 +43,10 @@ BRIEF = 256
 """Columns times steps of a tile, if these are known, in whose time nothing comes from another cache."""
 
 FURTHER = 2
-"""Times as many steps early comes what may lie in memory: eight steps of a tile take about a third of its latency. Rows that
-are only added up, without others beside them, come `Hints.alone` bytes early if that is more."""
+"""Times as many steps early comes what may lie in memory: eight steps of a tile take about a third of its latency."""
+
+ADDED = 4096
+"""Bytes early at least that rows come which are only added up: a step takes no longer than their lines."""
 
 STREAMED = 2048
 """Bytes between what is read and what is prefetched of weights that lie in the order in which a few rows read them, once."""
@@ -60,7 +62,7 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
     """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
 
     width   lanes of a vector
-    hints   what the processor wants (`again`, `turns`, and the `cache` for rows that are read once)
+    hints   what the processor wants (`again`, `added`, `turns`, and the `cache` for rows that are read once)
     meet    whether rows that lie whole pages apart do not bypass the caches (`Target.pages_meet`); then they are asked for where
             something has been copied for the tile, since windows that are read in place take no longer than the hints
     """
@@ -117,7 +119,8 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
         if is_short and not few and hints.turns and _goes_on(x, nest.buffer(x.source), lanes):
             turn = min(b.const for e in bounds(n.upper) if (b := e - n.lower).is_constant)
             return Prefetch(place(x, {n.index: affine(n.index) + hints.turns * turn}), once=tiled, cache=hints.cache)
-        return Prefetch(later(x, n, tile, is_short, few, tiled), once=tiled)
+        least = 0 if is_short or tiled or space[x.source] != Space.TENSOR else hints.added
+        return Prefetch(later(x, n, tile, is_short, few, tiled), once=tiled, least=least)
 
     def later(x: Load, n: For, tile: For, is_short: bool, few: bool, tiled: bool) -> Load:
         b, lanes = nest.buffer(x.source), tile.index
@@ -126,8 +129,8 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
         if is_short and _goes_on(x, b, lanes):
             return place(x, {lanes: affine(lanes) + ALONG // b.dtype.bytes_})
         steps = FURTHER * ahead if b.space == Space.TENSOR else ahead
-        if b.space == Space.TENSOR and not tiled and tile.extent:  # a step takes no longer than its lines
-            steps = max(steps, hints.alone // max(LINE, tile.extent * b.dtype.bytes_))
+        if b.space == Space.TENSOR and not tiled and tile.extent:
+            steps = max(steps, ADDED // max(LINE, tile.extent * b.dtype.bytes_))
         if b.lasting and not any((e - n.lower).is_constant for e in bounds(n.upper)):  # one panel, from its beginning to its end
             steps = max(steps, STREAMED // (b.dims[-1][0].const * b.dtype.bytes_))
         return place(x, {n.index: affine(n.index) + steps * n.step})

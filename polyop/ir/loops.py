@@ -244,8 +244,8 @@ class Prefetch:
     written   to be written, unless what is there bypasses the caches
     cache     which one it comes to, counted from 1
     once      each line has one hint, not one for each vector in it
-    least     bytes of its buffer from which that pays; of a smaller one the hint is for what lies `ahead` elements before
-              `place` and is read now, so that it costs next to nothing
+    least     bytes of its buffer from which that pays; of a smaller one there is none, or, if `ahead` is known, one for what lies
+              so many elements before `place` and is read now, so that it costs next to nothing and no branch
     """
 
     place: Load

@@ -1,5 +1,6 @@
 """What tiles ask for early: what they write, and what their innermost loop streams."""
 
+import re
 from dataclasses import replace
 
 import pytest
@@ -45,6 +46,26 @@ def test_what_a_loop_streams_is_asked_for_some_steps_early():
 @pytest.mark.parametrize(("t", "columns", "steps"), [(F32, 32, 32), (F32, 16, 64), (F32, 4, 64), (F64, 32, 16), (F64, 8, 64)])
 def test_narrow_rows_come_as_many_bytes_early(t, columns, steps):
     assert early(rows_added_up("K", N, t, columns)) == [f"X[k + {steps}, n_c + n_v]"]
+
+
+def test_rows_that_are_only_added_up_are_asked_for_from_a_size_on_where_the_processor_wants_that():
+    hints = Hints(added=40 << 20)
+    found, short = (prefetch_tiles(rows_added_up(steps, N), 16, hints) for steps in ("K", least(8, "K")))
+    tiled = prefetch_tiles(split_full_tiles(matmul(6, 64), 16), 16, hints)
+    sizes = [{x.least for x in walk(n.body) if isinstance(x, Prefetch)} for n in (found, short, tiled)]
+    assert sizes == [{40 << 20}, {0}, {0}]
+
+
+def test_hints_of_a_size_stand_behind_a_branch():
+    acc = ld("acc", "n_v")
+    body = st(acc, Const(0.0, F32)), loop("k", "K", st(acc, ld("X", "k", N), "add")), st(ld("Y", N), acc)
+    n = nest([tensor("X", "K", "N"), tensor("Y", "N"), reg("acc", 64)],
+             [loop("n_c", "N", lanes("n_v", 64, None, *body), step=64)], sizes=("K", "N"))
+    always, some = (emit(prefetch_tiles(n, 16, Hints(added=x)), V4, Options()).text for x in (0, 40 << 20))
+    claim = re.compile(rf"(%\w+) = icmp sge i64 %\w+, {10 << 20}\n")  # in elements of 4 bytes
+    assert not claim.search(always) and f"br i1 {claim.search(some)[1]}," in some
+    hints = [x.count("call void @llvm.prefetch") for x in (always, some)]
+    assert hints[0] == hints[1] > 0
 
 
 @pytest.mark.parametrize(("target", "vectors"), [(V4, 4), (V3, 8), (V2, 16)])

@@ -282,22 +282,26 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
 BY = Emitters(_loop, _plain_loop, branch)
 
 
-def _back(s: State, n: Prefetch, place: Place) -> Int:
-    """Elements from the place of `n` to what the hint is for."""
-    if n.ahead is None or not n.least:
-        return 0
-    some, back = has_bytes(s, place.buffer, n.least), index(s, n.ahead * -1, {})
-    return s.b.pure(f"select i1 {some}, i64 0, i64 {back}", some, back)
-
-
 def _prefetch(s: State, n: Prefetch) -> None:
-    """One hint for each vector, or each line if that is `once`, or each copy of the rows."""
+    """The hints of `n`; of a buffer of fewer bytes than they pay for, such as cost next to nothing, or none."""
     place = locate(s, n.place, computed_positions(s, n.place, ()))
+    if not n.least:
+        _hints(s, n, place, 0)
+        return
+    some = has_bytes(s, place.buffer, n.least)
+    if n.ahead is None:
+        branch(s, some, _arm(s, partial(_hints, s, n, place, 0)), lambda: None)
+        return
+    back = index(s, n.ahead * -1, {})
+    _hints(s, n, place, s.b.pure(f"select i1 {some}, i64 0, i64 {back}", some, back))
+
+
+def _hints(s: State, n: Prefetch, place: Place, back: Int) -> None:
+    """One hint for each vector, or each line if that is `once`, or each copy of the rows; `back` elements from the place."""
     lanes = s.pieces() if place.stride == 1 or place.runs else range(1)
     bytes_ = alignment(place.element)
     line = LINE if n.once and s.shared.target.vector_bytes < LINE else bytes_
     firsts = [v * s.width for v in lanes if v * s.width * bytes_ % line < s.width * bytes_]
-    back = _back(s, n, place)
     for point in points(s, place.rows):
         for at in [x.at for v in lanes for x in pieces_of(s, place.runs, v)] if place.runs else firsts:
             p = gep(s, place.element, gep(s, place.element, place.base(point, None), back), at)
