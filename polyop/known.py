@@ -16,6 +16,7 @@ from polyop.rewrite.batchfirst import find_sides, with_batches_first
 from polyop.rewrite.batchfirst import pays as pays_in_batches
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.joined import joined
+from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import Regimes, regimes_of
@@ -103,7 +104,7 @@ class Known:
         self.has_filters = False  # whether the sizes of a call say how its sums over windows are computed
         self.keeps_sums = False  # whether they are those of the text, whatever is asked for
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
-        behind = added_behind(op)
+        behind = added_behind(terms_alone(op))
         self._given = self._joined = _Text(behind, find_taps(behind))
         together = joined(behind)
         if together is not behind:

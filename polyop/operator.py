@@ -37,6 +37,7 @@ from polyop.rewrite.added import added_behind
 from polyop.rewrite.batchfirst import with_batches_first
 from polyop.rewrite.flatten import chains, flatten, products
 from polyop.rewrite.joined import joined
+from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import Regimes, as_it_lies, regime
@@ -383,7 +384,7 @@ class Operator:
         t = cpu.resolve(target or self.target)
         options = self.options if options is None else options_of(options)
         op = self._op(self.choice(dtypes, consts, rank))
-        said, op = op, added_behind(op)
+        said, op = op, added_behind(terms_alone(op))
         op = with_batches_first(joined(op)) if t.family == "x86" and options.numerics != "strict" else op
         same: tuple[Proof, ...] = ()
         calls: dict[str, int] = {}

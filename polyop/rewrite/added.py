@@ -13,7 +13,7 @@ from dataclasses import replace
 
 from polyop.ir.expr import Affine, Apply, expr_names, loads
 from polyop.ir.op import Op, Step, Tensor
-from polyop.rewrite.folds import is_box, plain_indices
+from polyop.rewrite.folds import is_once, plain_indices
 from polyop.rewrite.names import all_names, fresh
 
 
@@ -43,11 +43,9 @@ def _is_added_to(op: Op, name: str) -> bool:
     the loops around: the step behind it would want lanes of its own there.
     """
     *before, last = op.steps_of(name)
-    if not before or last.reduce is None or last.reduce.fn is None or last.where:
+    if not before or last.reduce is None or last.reduce.fn is None:
         return False
-    kept, shape = plain_indices(last.target), op.tensor(name).shape
-    every = {r.index: r.upper for r in last.ranges}
-    if kept is None or {*kept} != {*every} or tuple(every[i] for i in kept) != shape or not is_box(op, last):
+    if not is_once(op, last):
         return False
     if any(s.reduce != last.reduce for s in before) or not any(map(_has_terms, before)):
         return False

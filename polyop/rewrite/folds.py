@@ -56,6 +56,14 @@ def is_box(op: Op, s: Step) -> bool:
     return all(r.lower == Affine() and names(r.upper) <= set(op.sizes) for r in s.ranges)
 
 
+def is_once(op: Op, s: Step) -> bool:
+    """Whether `s` goes to each element of its target, and to each of them once."""
+    kept, every = plain_indices(s.target), {r.index: r.upper for r in s.ranges}
+    if kept is None or s.where or {*kept} != {*every} or not is_box(op, s):
+        return False
+    return tuple(every[i] for i in kept) == op.tensor(s.target.source).shape
+
+
 def fold_of(op: Op, s: Step) -> Fold | None:
     """`s` as a fold over one index from 0 on, whose other conditions bound that index alone or not at all."""
     kept = plain_indices(s.target)
