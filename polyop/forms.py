@@ -24,6 +24,7 @@ from polyop.rewrite.faint import without_faint
 from polyop.rewrite.grouped import in_groups
 from polyop.rewrite.inline import computed_again
 from polyop.rewrite.inward import turned_inward
+from polyop.rewrite.laid import laid_alongside
 from polyop.rewrite.landed import summed_where_it_lands
 from polyop.rewrite.late import turned_late
 from polyop.rewrite.normalised import told_of_rows
@@ -87,6 +88,7 @@ def before_scop(op: Op, options: Options, target: Target) -> Op:
     if options.rung == "tuned" and target.family == "x86":
         near = multiplied_out(near)
         near = turned_late(near) if options.late else near
+        near = laid_alongside(near, options.laid) if options.laid else near
         near = turned_outward(near) if options.outward else near
         near = taken_out(near, options.factors) if options.factors else near
         near = counted(near, target) if options.counted else near

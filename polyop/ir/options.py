@@ -84,6 +84,8 @@ class Options:
     piecewise  whether that is done for one piece of their rows after the other, since these are long in these calls
     outward    whether products for each of a batch that comes last are computed matrix by matrix, on copies in which it comes
                first, since what is copied is used often enough in these calls
+    laid       tensors that lie across a larger one, which has all indices of a step, and are copied to lie along it, since each
+               of their elements is used often enough in these calls
     early      what operands of contractions that take little to compute, and are computed before in these calls, read first:
                enough results share them
     lent       whether rows of temporaries are so long in these calls that they lie in those of a result that takes them
@@ -148,6 +150,7 @@ class Options:
     late: bool = False
     piecewise: bool = False
     outward: bool = False
+    laid: tuple[str, ...] = ()
     early: tuple[str, ...] = ()
     lent: bool = False
     cascade: bool = False

@@ -201,8 +201,9 @@ class Fusion:
     def lies_across(self, d: _Draft, own: Mapping[str, str], s: Stmt) -> bool:
         """Whether `s` only moves the sums of `d` to where neither lanes nor rows of a tile are neighbours.
 
-        Both ends of the two targets are then columns, in the same operand: { Z[j, b, a] = t[a, j, b] } of X[a, k, b] * W[j, k];
-        or the end is a batch, in each operand: { Z[i, j, b] = t[b, i, j] }, of which a sum of rows has no tiles, but lanes.
+        Both ends of the two targets are then columns, in the same operand: { Z[j, b, a] = t[a, j, b] } of X[a, k, b] * W[j, k],
+        or { Z[b, a] = t[a, b] } of X[a, k, b]; or the end is a batch, in each operand: { Z[i, j, b] = t[b, i, j] }, of which a
+        sum of rows has no tiles, but lanes.
         """
         u = next((q for q in d.stmts if q.kind == UPDATE), None)
         if u is None or s.kind != MAP:
@@ -213,7 +214,7 @@ class Fusion:
         lane, end = self.classes[u.name].get(names[0]), own.get(names[1])
         used = [{self.classes[u.name].get(i) for i in expr_names(x)} for x in u.reads]
         is_batch = all(end in x for x in used)
-        beside = d.heavy and all((lane in x) == (end in x) for x in used)
+        beside = all((lane in x) == (end in x) for x in used)
         return lane != end and any(lane in x for x in used) and (is_batch or beside)
 
     def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:

@@ -10,7 +10,7 @@ from polyop.ir.expr import volume
 from polyop.ir.op import Op
 from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
 from polyop.ir.target import PAGE, Target
-from polyop.rewrite import copy_regimes, late, outward, row_regimes
+from polyop.rewrite import copy_regimes, laid, late, outward, row_regimes
 from polyop.rewrite.bordered import CHANNELS, find_borders
 from polyop.rewrite.copy_regimes import RESULTS
 from polyop.rewrite.counted import SHARED as PAIRED
@@ -31,6 +31,7 @@ from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.widened import SHARED, find_wide, to_widen
 
 F = TypeVar("F")
+_USUAL = Options()
 
 
 @dataclass(eq=False, slots=True)
@@ -105,6 +106,10 @@ _TABLE = (
            lambda found, c: outward.copies_pay(found, c.sizes),
            "in which what is copied of products over a batch that comes last is used often",
            lies=outward.lie_so),
+    Regime("laid", lambda q: laid.find_beside(q.op),
+           lambda found, c: laid.to_lay(found, c.sizes),
+           "in which several elements of a tensor use each of one that lies across it",
+           lies=laid.lie_so),
     Regime("late", lambda q: q.late,
            lambda _, c: c.tiles.late,
            "in which an operand that lies across the result of a contraction is large",
@@ -206,7 +211,7 @@ def answers(r: Regimes, sizes: Mapping[str, int], options: Options, target: Targ
 def as_it_lies(r: Regimes, units: Layout, options: Options) -> Options:
     """`options` without those that mean something for what the text says of memory, but not for what a call's memory is like."""
     no = [x.option for x, found in r.found if getattr(options, x.option) and not x.lies(found, units)]
-    return altered(options, tuple((n, False) for n in no)) if no else options
+    return altered(options, tuple((n, getattr(_USUAL, n)) for n in no)) if no else options
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:

@@ -1,0 +1,124 @@
+"""What a step reads or makes beside one large tensor, which has all of its indices, on copies that lie as that one does.
+
+    Z[a] += X[c, b] * Y[a, b, c]          becomes     x[b, c] = X[c, b];  Z[a] += x[b, c] * Y[a, b, c]
+    Z[c, b] += X[a] * Y[a, b, c]          becomes     z[b, c] += X[a] * Y[a, b, c];  Z[c, b] = z[b, c]
+    Z[a, b, c] = X[c, b] * Y[a]           becomes     x[b, c] = X[c, b];  Z[a, b, c] = x[b, c] * Y[a]
+
+Lanes run along what has unit stride in the large tensor, which is streamed. What has that index, too, but ends in another one,
+would give a number of each line, as often as it is read; it is small, and a copy of it goes by squares, once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from polyop.ir.expr import Affine, Load, affine, loads, volume
+from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.options import Layout
+from polyop.rewrite.folds import is_box, plain_indices, replaced
+from polyop.rewrite.instead import Instead, with_steps
+from polyop.rewrite.names import all_names, fresh
+
+OPERAND = 2, 8
+"""Elements of the large tensor for each of a copy, and elements along its lanes, from which one of what is added up pays."""
+RESULT = 2, 6
+"""The same for one of the sums."""
+PLAIN = 4, 4
+"""The same where nothing is added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beside:
+    """A tensor beside a large one.
+
+    name   its own; beside: that of the large one
+    ranks  of both
+    uses   the extents of the loops that use an element of it
+    along  that of the index that the large one ends in
+    least  `OPERAND`, `RESULT` or `PLAIN`
+    """
+
+    name: str
+    beside: str
+    ranks: tuple[int, int]
+    uses: tuple[Affine, ...]
+    along: Affine
+    least: tuple[int, int]
+
+
+def find_beside(op: Op) -> tuple[Beside, ...]:
+    """What of `op` lies so beside something larger."""
+    out = []
+    for s in op.steps:
+        large, found = _across(op, s)
+        extents = {r.index: r.upper for r in s.ranges}
+        for x in found:
+            own, lanes = plain_indices(x) or (), (plain_indices(large) or ())[-1]
+            uses = tuple(e for i, e in extents.items() if i not in own)
+            least = RESULT if x is s.target else OPERAND if s.reduce else PLAIN
+            out.append(Beside(x.source, large.source, (len(own), len(large.index)), uses, extents[lanes], least))
+    return tuple(out)
+
+
+def to_lay(found: Sequence[Beside], sizes: Mapping[str, int]) -> tuple[str, ...]:
+    """Names of those of which copies pay in a call of these sizes."""
+    def pays(x: Beside) -> bool:
+        return volume(x.uses, sizes) >= x.least[0] and volume((x.along,), sizes) >= x.least[1]
+
+    return tuple(sorted({x.name for x in found if pays(x)}))
+
+
+def lie_so(found: Sequence[Beside], units: Layout) -> bool:
+    """Whether in memory, too, what they end in has unit stride."""
+    return all(units.unit(n) == rank - 1 for x in found for n, rank in zip((x.name, x.beside), x.ranks, strict=True))
+
+
+def laid_alongside(op: Op, names: Collection[str]) -> Op:
+    """`op` with copies of the tensors `names` where they lie across a larger one."""
+    taken = all_names(op)
+
+    def instead(s: Step) -> Instead | None:
+        large, found = _across(op, s)
+        found = tuple(x for x in found if x.source in names)
+        if not found:
+            return None
+        ranges = {r.index: r for r in s.ranges}
+        copies, before, after, made = list[Tensor](), list[Step](), list[Step](), s
+        for x in found:
+            at = plain_indices(x) or ()
+            order = [i for i in plain_indices(large) or () if i in at]
+            copy = Load(fresh(f"{x.source}_laid", taken), tuple(map(affine, order)), x.dtype)
+            copies.append(Tensor(copy.source, x.dtype, tuple(ranges[i].upper for i in order), "temp"))
+            if x is s.target:
+                added = (r for r in s.ranges if r.index not in at)
+                made = replace(made, target=copy, ranges=(*(ranges[i] for i in order), *added))
+                after.append(Step(x, None, copy, tuple(ranges[i] for i in at), (), s.span))
+            else:
+                made = replace(made, expr=replaced(made.expr, x, copy))
+                before.append(Step(copy, None, x, tuple(ranges[i] for i in order), (), s.span))
+        return tuple(copies), (*before, made, *after)
+
+    return with_steps(op, instead)
+
+
+def _across(op: Op, s: Step) -> tuple[Load, tuple[Load, ...]]:
+    """The large tensor of `s`, the target of a plain step, and what lies across it.
+
+    A temporary is none: it may have no memory, where its sums go on to `s` in registers.
+    """
+    kept, reads = plain_indices(s.target), tuple(dict.fromkeys(loads(s.expr)))
+    if kept is None or s.where or op.updates or len(op.steps_of(s.target.source)) != 1 or not is_box(op, s):
+        return s.target, ()
+    at = {x: plain_indices(x) or () for x in (*reads, s.target)}
+    whole = [x for x in (reads if s.reduce else (s.target,)) if {*at[x]} == {*s.indices} and op.tensor(x.source).role != "temp"]
+    if not whole or not at[whole[0]]:
+        return s.target, ()
+    large, unit = whole[0], at[whole[0]][-1]
+
+    def is_across(x: Load) -> bool:
+        return unit in at[x] and at[x][-1] != unit and len(at[x]) < len(s.indices)
+
+    small = tuple(x for x in reads if is_across(x) and op.tensor(x.source).role == "in")
+    turned = (s.target,) if s.reduce and is_across(s.target) and op.tensor(s.target.source).role == "out" else ()
+    return large, (*small, *turned)
