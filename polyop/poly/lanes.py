@@ -16,7 +16,7 @@ from polyop.poly.homes import is_local
 from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import MAP, UPDATE, Stmt
-from polyop.poly.sharing import beside, is_line, is_tied, is_window, multiplied, others, sharing
+from polyop.poly.sharing import beside, is_line, is_tied, is_window, looked_up, multiplied, others, sharing
 from polyop.poly.strides import ODD, odd_digits, spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
@@ -37,6 +37,10 @@ are too much for L2.
 
 OTHERS = 4
 """Rows in lock step that share a vector: from memory they come in as many streams, and one alone does not keep it busy."""
+
+
+ALIKE = 4
+"""Rows in lock step that read at the same places, which are looked up once: twice as many gain nothing more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,6 +148,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         if shared:
             narrow = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))
             out.append(replace(narrow, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
+        looked = None if rows or plan.target.warp else looked_up(plan, cluster, lane)
+        out += [replace(by_shell, rows=looked, row_extent=ALIKE, vectors=1)] if looked else []
         run = run_along(plan, cluster, by_shell)
         out += [replace(by_shell, run=run)] if run else []
         blocks = () if rows else rows_across(plan, cluster, lane)

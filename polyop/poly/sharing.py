@@ -9,7 +9,7 @@ from polyop.ir.expr import Test as Tests
 from polyop.poly.build import Plan
 from polyop.poly.iterators import blocks_of
 from polyop.poly.nodes import Cluster, Group
-from polyop.poly.scop import UPDATE, Stmt
+from polyop.poly.scop import MAP, UPDATE, Stmt
 
 
 def beside(plan: Plan, cluster: Cluster) -> tuple[str, int] | None:
@@ -75,6 +75,20 @@ def sharing(plan: Plan, cluster: Cluster, lane: str) -> str | None:
         if c != lane and c in own.values() and any(not uses(x, c) and any(uses(x, i) for i in inside) for x in s.reads):
             return c
     return None
+
+
+def looked_up(plan: Plan, cluster: Cluster, lane: str) -> str | None:
+    """The innermost loop of the shell that a place looked up along `lane` is the same for: a of { Y[a, p] = X[a, ids[p]] }.
+
+    What `ids` has, and whether that is a place in X, is asked once for rows that run in lock step.
+    """
+    if len(cluster.stmts) != 1 or cluster.stmts[0].kind != MAP:
+        return None
+    (s,) = cluster.stmts
+    at = {c: i for i, c in plan.classes[s.name].items()}
+    places = [expr_names(p) for x in s.reads for p in x.index if not isinstance(p, Affine)]
+    found = [c for c in cluster.shell if c != lane and any(at[lane] in p and at.get(c) not in p for p in places)]
+    return found[-1] if found else None
 
 
 def is_line(plan: Plan, cluster: Cluster, lane: str, rows: str) -> bool:

@@ -52,6 +52,30 @@ def test_what_is_read_forwards_and_back_has_one_vector_at_a_time():
         assert f"lanes j (shell), {found} x 16" in middle(text.format(place)).chosen[0]
 
 
+LOOKED = "op f(X: f32[A, B], ids: i64[P]) -> (Y: f32[A, P]) { Y[a, p] = X[a, ids[p]] }"
+
+
+@pytest.mark.parametrize(("reads", "rows"), [
+    ("X[a, ids[p]]", "rows a x 4"), ("W[a, p] * X[a, ids[p]]", "rows a x 4"), ("(X[a, ids[p]] else 0)", "rows a x 4"),
+    ("W[a, p]", ""), ("X[a, at[a, p]]", ""), ("V[few[a], p]", "")])
+def test_rows_that_read_at_the_same_places_look_them_up_together(reads, rows):
+    made = middle("op f(X: f32[A, B], W: f32[A, P], V: f32[B, P], ids: i64[P], few: i64[A], at: i64[A, P]) -> (Y: f32[A, P]) "
+                  f"{{ Y[a, p] = {reads} }}").chosen[0]
+    assert rows in made and (rows or ", rows a" not in made)
+
+
+@pytest.mark.parametrize("a", [0, 1, 3, 4, 5, 9])
+@pytest.mark.parametrize("p", [0, 1, 7, 8, 9, 33])
+def test_what_is_looked_up_together_is_right_and_a_place_outside_is_named(a, p):
+    f, g = polyop.op(LOOKED), np.random.default_rng(a + p)
+    x, ids = g.random((a, 11)).astype(np.float32), g.integers(0, 11, p)
+    np.testing.assert_array_equal(f(x, ids), x[:, ids])
+    if a and p:
+        ids[-1] = 11
+        with pytest.raises(polyop.CallError, match=rf"ids\[{p - 1}\] = 11 reads outside"):
+            f(x, ids)
+
+
 TURNED = "op f(X: f32[I, J]) -> (Y: f32[J, I]) { Y[j, i] = X[i, j] }"
 ACROSS = "op f(X: f32[B, I, J, K]) -> (Y: f32[B, J, I, K]) { Y[b, j, i, k] = X[b, i, j, k] + 1 }"
 
