@@ -10,7 +10,7 @@
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
     split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, see `whole.py`
 
-Of these `implied`, `asked` and `split` are followed by the checker, as rewrites for x86 are.
+Each is followed by the checker, which knows none of them: see `stepped.py`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ from polyop.ir.scans import step_of
 
 Body = tuple[Node, ...]
 
+NEEDED = frozenset(("counted", "own"))
+"""Passes that the printer takes for granted: without them nothing is printed."""
+
 
 def prepared(nest: LoopNest, without: Container[str] = ()) -> tuple[LoopNest, tuple[Step, ...]]:
     """`nest` as it is printed, and the steps to that but for those left out; itself, if no threads of a block work together."""
@@ -52,9 +55,12 @@ def prepared(nest: LoopNest, without: Container[str] = ()) -> tuple[LoopNest, tu
         return nest, ()
     return stepped(nest, without, (
         ("implied", Follow.STORES, lambda n: without_implied(n, going_on(n))),
-        ("own", Follow.NOT, lambda n: own(counted(unasked(n)))),
+        ("unasked", Follow.MORE, unasked),
+        ("counted", Follow.STORES, counted),
+        ("own", Follow.OWN, own),
         ("asked", Follow.STORES, lambda n: asked(n, folds(n))),
-        ("filled", Follow.NOT, lambda n: filled(sunk(n))),
+        ("sunk", Follow.LESS, sunk),
+        ("filled", Follow.MORE, filled),
         ("split", Follow.STORES, split),
     ))
 
