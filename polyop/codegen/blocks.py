@@ -132,25 +132,29 @@ def filled(nest: LoopNest) -> LoopNest:
 
         for p in [0, min(4, M - m)) (rows 4) { acc[p] += A_s[p] }   becomes   for p in [0, 4) (rows 4) { acc[p] += A_s[p] }
 
-    What is read then lies inside its buffer, which is shown here; what is written, `acc[3]`, is read under its own bound only.
+    What is read then lies inside its buffer, which is shown here; what is written, `acc[3]`, is read under its own bound only. So
+    nothing is added up under a bound that is another one in each turn, K - k - 32 m: what is nobody's in the last turn was
+    somebody's before.
     """
-    def go(body: Body, most: Mapping[str, int]) -> Body:
-        return tuple(one(n, most) for n in body)
+    def go(body: Body, most: Mapping[str, int], turns: frozenset[str]) -> Body:
+        return tuple(one(n, most, turns) for n in body)
 
-    def one(n: Node, most: Mapping[str, int]) -> Node:
+    def one(n: Node, most: Mapping[str, int], turns: frozenset[str]) -> Node:
         if not isinstance(n, For):
-            return rebuild(n, lambda body: go(body, most))
-        inside = {**most, **_most(n)}
+            return rebuild(n, lambda body: go(body, most, turns))
+        inside, around = {**most, **_most(n)}, turns | {n.index} if n.kind == Kind.SERIAL else turns
+        lasts = names(n.upper).isdisjoint(turns)
         below = inside | {k: v for x in walk(n.body) if isinstance(x, For) for k, v in _most(x).items()}
         mine = _plain(n)
-        if n.kind == Kind.THREADS and not n.is_full and _multiplies_shared(nest, n, below):
+        if n.kind == Kind.THREADS and lasts and not n.is_full and _multiplies_shared(nest, n, below):
             n = replace(n, upper=affine(n.end))
         if n.kind == Kind.ROWS and not n.is_full and mine and all(
-                _only_registers(nest, s, n.index, below) or _adds_zeros(nest, s, n, below) for s in mine):
+                _adds_zeros(nest, s, n, below) or ((lasts or s.reduce is None) and _only_registers(nest, s, n.index, below))
+                for s in mine):
             n = replace(n, upper=affine(n.end))
-        return rebuild(n, lambda body: go(body, inside))
+        return rebuild(n, lambda body: go(body, inside, around))
 
-    return replace(nest, body=go(nest.body, {}))
+    return replace(nest, body=go(nest.body, {}, frozenset()))
 
 
 def _most(n: For) -> dict[str, int]:

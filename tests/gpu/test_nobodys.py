@@ -19,14 +19,16 @@ from polyop.codegen import blocks
 from polyop.codegen.stepped import Follow, Step
 from polyop.compiler import Compiled, compile_op
 from polyop.ir.dtypes import F32
-from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, affine, quasi
+from polyop.ir.errors import UnsupportedError
+from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, affine, names, quasi
 from polyop.ir.interpret import interpret
-from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store, walk
+from polyop.ir.loops import Buffer, For, If, Kind, LoopNest, Node, Space, Store, rebuild, stores, walk
 from polyop.ir.op import builtin_monoid
 from polyop.ir.options import Options
 from polyop.ir.target import target
 from polyop.poly.verify.keeps import CLAIM
 from polyop.poly.verify.nobodys import nobody_reads
+from polyop.runtime import cxx, emulated
 from polyop.runtime.layout import contiguous
 
 TEXTS = {
@@ -35,14 +37,18 @@ TEXTS = {
     "scan": "op s(X: f32[N]) -> (Y: f32[N]) { Y = cumsum(X) }",
     "attention": "op a(Q: f16[B, H, S, 64], K: f16[B, H, S, 64], V: f16[B, H, S, 64]; scale: f32) -> (O: f16[B, H, S, 64]) "
                  "{ O = attention_causal(Q, K, V, scale=scale) }",
+    "full": "op a(Q: f16[B, H, S, 64], K: f16[B, H, S, 64], V: f16[B, H, S, 64]; scale: f32) -> (O: f16[B, H, S, 64]) "
+            "{ O = attention(Q, K, V, scale=scale) }",
+    "shares": "op f(A: f32[K, L], T: f32[L, B]) -> (Y: f32[B]) { Y[b] += abs(A[k, l] - T[l, b]) }",
 }
+OPTIONS = {"shares": Options(shares=(("Y", 32),), regime="positive", special=False)}
 TARGETS = ("cuda:sm_80", "cuda:sm_90a", "hip:gfx942")
 PASSES = {
     ("product", "cuda:sm_80"): ("filled",), ("product", "cuda:sm_90a"): ("filled",), ("product", "hip:gfx942"): ("unasked",),
     ("units", "cuda:sm_80"): ("unasked",), ("units", "cuda:sm_90a"): ("unasked", "filled"), ("units", "hip:gfx942"): ("unasked",),
     ("scan", "cuda:sm_80"): ("filled",), ("scan", "cuda:sm_90a"): ("filled",), ("scan", "hip:gfx942"): ("filled",),
     ("attention", "cuda:sm_80"): ("unasked", "sunk"), ("attention", "cuda:sm_90a"): ("unasked",),
-    ("attention", "hip:gfx942"): ("unasked", "sunk"),
+    ("attention", "hip:gfx942"): ("unasked", "sunk"), ("full", "cuda:sm_90a"): ("unasked",),
 }
 
 
@@ -50,7 +56,7 @@ PASSES = {
 def made(text: str, target_name: str) -> Compiled:
     operator = polyop.op(TEXTS[text])
     op = operator._op(operator.choice())
-    return compile_op(op, contiguous(op), target(target_name), Options())
+    return compile_op(op, contiguous(op), target(target_name), OPTIONS.get(text, Options()))
 
 
 def proved(text: str, target_name: str) -> LoopNest:
@@ -118,6 +124,49 @@ def test_no_other_change_is_followed(text: str, target_name: str) -> None:
             for new in ((), (n, n), (replace(n, target=shifted),), (replace(n, expr=Apply("neg", (n.expr,), n.expr.dtype)),)):
                 if new != (n,):
                     assert wrong(replace(s, after=replace(after, body=put(after.body, n, new))), nest), (s.name, n.target)
+
+
+def test_what_a_unit_reads_beyond_the_end_of_a_sum_stays_0() -> None:
+    """Keys that there are none of: `e` of them may be anything, also infinite, and the unit multiplies all of a tile."""
+    nest = proved("full", "cuda:sm_90a")
+    (s,) = steps("full", "cuda:sm_90a")
+    assert not wrong(s, nest)
+    rounded = [n for n in walk(s.after.body) if isinstance(n, For) and n.index == "j_p_p" and not n.is_full
+               and {x.target.source for x in stores((n,))} == {"attention_e_block_f16_reg"}]
+    assert rounded
+    for n in rounded:
+        after = replace(s.after, body=put(s.after.body, n, (replace(n, upper=affine(n.end)),)))
+        assert "attention_e_block_f16_reg[0, 0, i_p, j_p4_p]` of S9 is read" in wrong(replace(s, after=after), nest)
+
+
+@pytest.mark.parametrize("target_name", TARGETS)
+def test_what_is_added_up_under_another_bound_in_each_turn_is_somebodys(target_name: str) -> None:
+    """The last share of 33 terms has one, k = 32, and the others of its 32 turns add nothing to it."""
+    nest = proved("shares", target_name)
+    found = [s for s in steps("shares", target_name) if s.name == "filled"]
+    for s in found:
+        assert not wrong(s, nest)
+        turns = [f.index for f in walk(s.after.body) if isinstance(f, For) and f.kind == Kind.SERIAL]
+        mine = [f for f in walk(s.after.body) if isinstance(f, For) and f.kind == Kind.ROWS and not f.is_full
+                and names(f.upper) & {*turns} and any(x.reduce for x in stores((f,)))]
+        full = {id(f): replace(f, upper=affine(f.end)) for f in mine}
+        assert full
+
+        def go(body: tuple[Node, ...], full: dict[int, For] = full) -> tuple[Node, ...]:
+            return tuple(rebuild(full.get(id(n), n), go) for n in body)
+
+        assert "_acc" in wrong(replace(s, after=replace(s.after, body=go(s.after.body))), nest)
+    assert found
+    try:
+        cxx.compiler()
+    except UnsupportedError as e:
+        pytest.skip(str(e))
+    module = made("shares", target_name).module
+    assert module is not None
+    rng = np.random.default_rng(1)
+    arrays = {"A": rng.random((33, 9), np.float32), "T": rng.random((9, 3), np.float32) + 5, "Y": np.zeros(3, np.float32)}
+    assert not emulated.run(module, {"K": 33, "L": 9, "B": 3}, {}, arrays).findings
+    assert np.allclose(arrays["Y"], np.abs(arrays["A"][:, :, None] - arrays["T"]).sum((0, 1)), rtol=1e-5)
 
 
 def test_a_pass_that_writes_what_somebody_reads_is_left_out_and_that_is_told(

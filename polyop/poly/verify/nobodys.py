@@ -25,7 +25,7 @@ from itertools import takewhile
 import islpy as isl
 
 from polyop.ir.expr import Affine, Load, Position, affine, bounds, loads, names, substitute, substitute_expr
-from polyop.ir.loops import Barrier, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store
+from polyop.ir.loops import Barrier, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, stores
 from polyop.ir.module import Proof
 from polyop.poly.verify.elements import with_elements
 from polyop.poly.verify.keeps import CLAIM
@@ -56,7 +56,7 @@ def difference(before: LoopNest, after: LoopNest, proved: LoopNest, context: isl
     runs = list[_Run]()
     k = nothing_but(before.sizes, context)
     try:
-        for x in _pairs(before.body, _placed(after.body, k, ()), (), k):
+        for x in _pairs(before.body, _placed(after.body, k, ()), (), _Where(k, k)):
             runs.append(x)
         nobodys = _Nobodys({b.name: b for b in before.buffers}, runs)
         for x in runs:
@@ -68,19 +68,65 @@ def difference(before: LoopNest, after: LoopNest, proved: LoopNest, context: isl
 
 
 @dataclass(frozen=True, eq=False)
+class _Where:
+    """Where something runs: what is `known`, and the `whole` of it without what is asked of the indices that are `free`.
+
+    A matrix unit takes whole tiles, so it also reads what lies beyond the end of a sum, where zeros are (`accesses._beyond`).
+    """
+
+    known: Known
+    whole: Known
+    free: frozenset[str] = frozenset()
+
+    def also(self, tests: Tests) -> _Where:
+        known = self.known.also(tests)
+        if self.whole is self.known:
+            return replace(self, known=known, whole=known)
+        return replace(self, known=known, whole=self.whole.also(t for t in tests if not names(t) & self.free))
+
+    def unless(self, tests: Tests) -> _Where:
+        known = self.known.unless(tests)
+        if self.whole is self.known:
+            return replace(self, known=known, whole=known)
+        whole = self.whole if any(names(t) & self.free for t in tests) else self.whole.unless(tests)
+        return replace(self, known=known, whole=whole)
+
+    def inside(self, n: For) -> _Where:
+        is_summed = n.kind in (Kind.ATOM, Kind.ROWS) and not n.is_full and any(
+            s.reduce is not None and n.index not in _chosen_by(s.target) for s in stores(n.body))
+        if not is_summed:
+            same = self.whole is self.known
+            inner = self.known.inside(n)
+            return replace(self, known=inner, whole=inner if same else self.whole.inside(n)).also(_says(n))
+        at = affine(n.index)
+        return _Where(self.known.inside(n).also(_says(n)), self.whole.inside(n).also((at, at * -1 + (n.end - n.step))),
+                      self.free | {n.index})
+
+
+@dataclass(frozen=True, eq=False)
 class _Run:
     """A store that stands in both nests.
 
     around   the loops of `before`
-    known    where `before` runs it; `more`: where `after` does
+    where    where `before` runs it; `more`: where `after` does
     gone     what must be >= 0 in `before` alone
     """
 
     store: Store
     around: tuple[For, ...]
-    known: Known
+    where: _Where
     more: Known
     gone: Tests
+
+    @property
+    def known(self) -> Known:
+        return self.where.known
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether a side of a matrix unit's tile is summed over, of which it reads all."""
+        kept = _chosen_by(self.store.target)
+        return self.store.reduce is not None and any(f.kind == Kind.ATOM and f.index not in kept for f in self.around)
 
     @cached_property
     def used(self) -> tuple[_Use, ...]:
@@ -99,10 +145,16 @@ class _Use:
     load: Load
     path: Path
 
+    @property
+    def known(self) -> Known:
+        return self.by.where.whole if self.by.is_whole else self.by.known
+
     @cached_property
     def domain(self) -> isl.Set:
         """Where it is read."""
-        k = self.by.known
+        k = self.known
+        if self.by.is_whole:
+            return k.domain
         out = k.also(self.load.guard).domain if self.load.guard else k.domain
         for condition, truth in self.path:
             held = k.frame.condition(substitute_expr(condition, k.values), out)
@@ -125,7 +177,7 @@ def _placed(body: Body, more: Known, gone: Tests) -> list[_Placed]:
     return [_Placed(n, more, gone) for n in body]
 
 
-def _pairs(before: Body, after: list[_Placed], around: tuple[For, ...], k: Known) -> Iterator[_Run]:
+def _pairs(before: Body, after: list[_Placed], around: tuple[For, ...], k: _Where) -> Iterator[_Run]:
     """The stores of two bodies. Raises  Differs, if these differ by anything else than bounds and tests that `after` lacks."""
     todo = list(after)
     for m in before:
@@ -136,7 +188,7 @@ def _pairs(before: Body, after: list[_Placed], around: tuple[For, ...], k: Known
             same = todo[behind]
             inner, yes = same.node, k.also(m.tests)
             assert isinstance(inner, If)
-            more = yes if same.more is k else same.more.also(m.tests)
+            more = yes.known if same.more is k.known else same.more.also(m.tests)
             moved = [replace(x, gone=(*x.gone, *m.tests)) for x in todo[:behind]]
             yield from _pairs(m.then, [*moved, *_placed(inner.then, more, same.gone)], around, yes)
             todo = todo[behind + 1:]
@@ -153,18 +205,18 @@ def _behind(m: Node, after: list[_Placed]) -> int:
     return next((k for k, x in enumerate(after) if isinstance(x.node, If) and x.node.tests == m.tests and not x.node.other), 0)
 
 
-def _pair(m: Node, x: _Placed, around: tuple[For, ...], k: Known) -> Iterator[_Run]:
-    n, more, gone, same = x.node, x.more, x.gone, x.more is k
+def _pair(m: Node, x: _Placed, around: tuple[For, ...], k: _Where) -> Iterator[_Run]:
+    n, more, gone, same = x.node, x.more, x.gone, x.more is k.known
     match m, n:
         case For(), For() if replace(m, upper=n.upper, body=()) == replace(n, body=()):
-            inner = k.inside(m).also(_says(m))
-            less = _longer(m, n, inner) if m.upper != n.upper else ()
-            there = inner if same and m.upper == n.upper else more.inside(n).also(_says(n))
+            inner = k.inside(m)
+            less = _longer(m, n, inner.known) if m.upper != n.upper else ()
+            there = inner.known if same and m.upper == n.upper else more.inside(n).also(_says(n))
             yield from _pairs(m.body, _placed(n.body, there, (*gone, *less)), (*around, m), inner)
         case If(), If() if m.tests == n.tests:
             yes, no = k.also(m.tests), k.unless(m.tests)
-            yield from _pairs(m.then, _placed(n.then, yes if same else more.also(m.tests), gone), around, yes)
-            yield from _pairs(m.other, _placed(n.other, no if same else more.unless(m.tests), gone), around, no)
+            yield from _pairs(m.then, _placed(n.then, yes.known if same else more.also(m.tests), gone), around, yes)
+            yield from _pairs(m.other, _placed(n.other, no.known if same else more.unless(m.tests), gone), around, no)
         case If(other=()), If(other=()) if {*n.tests} < {*m.tests}:
             less = tuple(t for t in m.tests if t not in n.tests)
             yield from _pairs(m.then, _placed(n.then, more.also(n.tests), (*gone, *less)), around, k.also(m.tests))
@@ -253,7 +305,7 @@ class _Nobodys:
         tied = {f.index for f in self.tied(r, x, any(names(c) & _turns(r.around) for c in r.gone))}
         inner = {f.index for f in r.around} - tied
         env = dict(x for p, q in zip(r.store.target.index, x.load.index, strict=True) for x in _solved(p, q))
-        return all(names(c) & inner <= env.keys() and x.by.known.implies(
+        return all(names(c) & inner <= env.keys() and x.known.implies(
             substitute(c, {i: p for i, p in env.items() if i in inner})) for c in r.gone)
 
     def apart(self, r: _Run, new: Known, x: _Use) -> None:
@@ -263,8 +315,8 @@ class _Nobodys:
         dims = [d for d, (p, q) in enumerate(zip(target.index, x.load.index, strict=True))
                 if isinstance(p, Affine) and isinstance(q, Affine)]
         written = _places(new, tied, target, dims).intersect_domain(new.domain).range()
-        read = _places(x.by.known, tied, x.load, dims).intersect_domain(x.domain).intersect_range(written).domain()
-        raise_where(read, x.by.known, f"`{x.load}` of {x.by.store.stmt} is read, which {r.store.stmt} may have written")
+        read = _places(x.known, tied, x.load, dims).intersect_domain(x.domain).intersect_range(written).domain()
+        raise_where(read, x.known, f"`{x.load}` of {x.by.store.stmt} is read, which {r.store.stmt} may have written")
 
     def tied(self, r: _Run, x: _Use, asked: bool) -> list[For]:
         """The loops around `r` and `x` of which both are in one iteration, if the one reads what the other one wrote.
@@ -294,9 +346,14 @@ class _Nobodys:
         if key not in self.covers:
             indices, dims = [f.index for f in _common(w, x.by)], range(len(x.load.index))
             self.covers[key] = not computed(x.load) and not computed(w.store.target) and (
-                _places(x.by.known, indices, x.load, dims).intersect_domain(x.domain).range().is_subset(
+                _places(x.known, indices, x.load, dims).intersect_domain(x.domain).range().is_subset(
                     _places(w.known, indices, w.store.target, dims).intersect_domain(w.known.domain).range()))
         return self.covers[key]
+
+
+def _chosen_by(x: Load) -> frozenset[str]:
+    """The names by which the element is chosen."""
+    return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
 
 
 def _common(a: _Run, b: _Run) -> tuple[For, ...]:
