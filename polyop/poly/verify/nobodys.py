@@ -93,7 +93,7 @@ class _Where:
 
     def inside(self, n: For) -> _Where:
         is_summed = n.kind in (Kind.ATOM, Kind.ROWS) and not n.is_full and any(
-            s.reduce is not None and n.index not in _chosen_by(s.target) for s in stores(n.body))
+            s.reduce is not None and n.index not in chosen_by(s.target) for s in stores(n.body))
         if not is_summed:
             same = self.whole is self.known
             inner = self.known.inside(n)
@@ -125,7 +125,7 @@ class _Run:
     @property
     def is_whole(self) -> bool:
         """Whether a side of a matrix unit's tile is summed over, of which it reads all."""
-        kept = _chosen_by(self.store.target)
+        kept = chosen_by(self.store.target)
         return self.store.reduce is not None and any(f.kind == Kind.ATOM and f.index not in kept for f in self.around)
 
     @cached_property
@@ -351,7 +351,7 @@ class _Nobodys:
         return self.covers[key]
 
 
-def _chosen_by(x: Load) -> frozenset[str]:
+def chosen_by(x: Load) -> frozenset[str]:
     """The names by which the element is chosen."""
     return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
 
