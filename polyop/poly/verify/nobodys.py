@@ -302,11 +302,14 @@ class _Nobodys:
 
     def is_apart(self, r: _Run, x: _Use) -> bool:
         """Whether tests around the use `x` say that it is none of those elements that `r` writes in `after` alone."""
-        tied = {f.index for f in self.tied(r, x, any(names(c) & _turns(r.around) for c in r.gone))}
-        inner = {f.index for f in r.around} - tied
-        env = dict(x for p, q in zip(r.store.target.index, x.load.index, strict=True) for x in _solved(p, q))
-        return all(names(c) & inner <= env.keys() and x.known.implies(
-            substitute(c, {i: p for i, p in env.items() if i in inner})) for c in r.gone)
+        env = dict(y for p, q in zip(r.store.target.index, x.load.index, strict=True) for y in _solved(p, q))
+        around = {f.index for f in r.around}
+        for asked in (False, True):
+            inner = around - {f.index for f in self.tied(r, x, asked)}
+            put = {i: p for i, p in env.items() if i in inner}
+            if all(names(c) & inner <= put.keys() and x.known.implies(substitute(c, put)) for c in r.gone):
+                return True
+        return False
 
     def apart(self, r: _Run, new: Known, x: _Use) -> None:
         """Raises  Differs, if the use `x` is one of the elements that `r` writes where `new` holds."""
@@ -366,10 +369,6 @@ def _solved(p: Position, q: Position) -> Iterator[tuple[str, Affine]]:
         case Affine(terms=((str(i), f),), const=0), Affine(terms=terms, const=c) if f > 0 and not any(
                 g % f for g in (c, *(g for _, g in terms))):
             yield i, Affine(tuple((a, g // f) for a, g in terms), c // f)
-
-
-def _turns(around: tuple[For, ...]) -> frozenset[str]:
-    return frozenset(f.index for f in around if f.kind in (Kind.SERIAL, Kind.THREADS))
 
 
 def _places(k: Known, tied: list[str], x: Load, dims: range | list[int]) -> isl.Map:
