@@ -6,11 +6,15 @@ import logging
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
+from polyop.codegen.blocks import NEEDED
 from polyop.codegen.stepped import Follow, Step
+from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.loops import LoopNest
 from polyop.ir.module import Module, Proof
 from polyop.making import Made
+from polyop.poly.verify.handed import shares_out
 from polyop.poly.verify.keeps import stores_alike
+from polyop.poly.verify.nobodys import nobody_reads
 from polyop.poly.verify.rewrites import follows
 from polyop.poly.verify.verdict import is_undecided
 from polyop.trace import Recorder
@@ -41,16 +45,28 @@ class Followed:
 
 def follow(text: Text, proved: LoopNest, made: Sequence[Made], emit: Callable[[frozenset[str]], Text], strict: bool, rec: Recorder
            ) -> Followed:
-    """The text of the nest that was `proved`, as it is or without passes that cannot be followed, as `emit` prints it then."""
+    """The text of the nest that was `proved`, as it is or without passes that cannot be followed, as `emit` prints it then.
+
+    Raises  UnsupportedError, if what cannot be followed is a pass without which nothing can be printed.
+    """
     if not text.steps:
         return Followed(text.module)
     (only,) = made
     context = only.middle.scop.context.intersect(only.middle.context)
 
     def check(s: Step) -> Proof:
-        if s.by == Follow.STORES:
-            return follows(s.before, s.after, context, strict)
-        return stores_alike(s.before, s.after, proved, context)
+        match s.by:
+            case Follow.STORES:
+                return follows(s.before, s.after, context, strict)
+            case Follow.OWN:
+                return shares_out(s.before, s.after)
+            case Follow.MORE:
+                return nobody_reads(s.before, s.after, proved, context)
+            case Follow.LESS:  # what is left out is what the other one has more
+                return nobody_reads(s.after, s.before, proved, context)
+            case Follow.VALUES:
+                return stores_alike(s.before, s.after, proved, context)
+        assert_never(s.by)
 
     notes, without = list[str](), frozenset[str]()
     while True:
@@ -59,9 +75,11 @@ def follow(text: Text, proved: LoopNest, made: Sequence[Made], emit: Callable[[f
         if failed is None:
             return Followed(text.module, tuple(proofs.values()), tuple(notes))
         name, proof = failed
-        notes.append(f"loops are not rewritten as `{name}` does it: {proof}")
         if not is_undecided(proof):  # else it is a limit of the checker's
             LOG.error("polyop bug: what `%s` makes of %s is not proved: %s", name, proved.name, proof)
+        if name in NEEDED:
+            raise UnsupportedError(f"what `{name}` makes of its loops is not followed: {proof}")
+        notes.append(f"loops are not rewritten as `{name}` does it: {proof}")
         without |= {name}
         text = rec.stage("source", emit, without)
 

@@ -10,7 +10,7 @@
               registers, and so no bound is tested in the innermost loops, nor before products of tiles in shared memory
     split     a loop of at most 16 iterations has a copy with just 16, for whole tiles, see `whole.py`
 
-Of these `implied`, `asked` and `split` are followed by the checker, as rewrites for x86 are.
+Each is followed by the checker, which knows none of them: see `stepped.py`.
 """
 
 from __future__ import annotations
@@ -45,6 +45,9 @@ from polyop.ir.scans import step_of
 
 Body = tuple[Node, ...]
 
+NEEDED = frozenset(("counted", "own"))
+"""Passes that the printer takes for granted: without them nothing is printed."""
+
 
 def prepared(nest: LoopNest, without: Container[str] = ()) -> tuple[LoopNest, tuple[Step, ...]]:
     """`nest` as it is printed, and the steps to that but for those left out; itself, if no threads of a block work together."""
@@ -52,9 +55,12 @@ def prepared(nest: LoopNest, without: Container[str] = ()) -> tuple[LoopNest, tu
         return nest, ()
     return stepped(nest, without, (
         ("implied", Follow.STORES, lambda n: without_implied(n, going_on(n))),
-        ("own", Follow.NOT, lambda n: own(counted(unasked(n)))),
+        ("unasked", Follow.MORE, unasked),
+        ("counted", Follow.STORES, counted),
+        ("own", Follow.OWN, own),
         ("asked", Follow.STORES, lambda n: asked(n, folds(n))),
-        ("filled", Follow.NOT, lambda n: filled(sunk(n))),
+        ("sunk", Follow.LESS, sunk),
+        ("filled", Follow.MORE, filled),
         ("split", Follow.STORES, split),
     ))
 
@@ -126,25 +132,29 @@ def filled(nest: LoopNest) -> LoopNest:
 
         for p in [0, min(4, M - m)) (rows 4) { acc[p] += A_s[p] }   becomes   for p in [0, 4) (rows 4) { acc[p] += A_s[p] }
 
-    What is read then lies inside its buffer, which is shown here; what is written, `acc[3]`, is read under its own bound only.
+    What is read then lies inside its buffer, which is shown here; what is written, `acc[3]`, is read under its own bound only. So
+    nothing is added up under a bound that is another one in each turn, K - k - 32 m: what is nobody's in the last turn was
+    somebody's before.
     """
-    def go(body: Body, most: Mapping[str, int]) -> Body:
-        return tuple(one(n, most) for n in body)
+    def go(body: Body, most: Mapping[str, int], turns: frozenset[str]) -> Body:
+        return tuple(one(n, most, turns) for n in body)
 
-    def one(n: Node, most: Mapping[str, int]) -> Node:
+    def one(n: Node, most: Mapping[str, int], turns: frozenset[str]) -> Node:
         if not isinstance(n, For):
-            return rebuild(n, lambda body: go(body, most))
-        inside = {**most, **_most(n)}
+            return rebuild(n, lambda body: go(body, most, turns))
+        inside, around = {**most, **_most(n)}, turns | {n.index} if n.kind == Kind.SERIAL else turns
+        lasts = names(n.upper).isdisjoint(turns)
         below = inside | {k: v for x in walk(n.body) if isinstance(x, For) for k, v in _most(x).items()}
         mine = _plain(n)
-        if n.kind == Kind.THREADS and not n.is_full and _multiplies_shared(nest, n, below):
+        if n.kind == Kind.THREADS and lasts and not n.is_full and _multiplies_shared(nest, n, below):
             n = replace(n, upper=affine(n.end))
         if n.kind == Kind.ROWS and not n.is_full and mine and all(
-                _only_registers(nest, s, n.index, below) or _adds_zeros(nest, s, n, below) for s in mine):
+                _adds_zeros(nest, s, n, below) or ((lasts or s.reduce is None) and _only_registers(nest, s, n.index, below))
+                for s in mine):
             n = replace(n, upper=affine(n.end))
-        return rebuild(n, lambda body: go(body, inside))
+        return rebuild(n, lambda body: go(body, inside, around))
 
-    return replace(nest, body=go(nest.body, {}))
+    return replace(nest, body=go(nest.body, {}, frozenset()))
 
 
 def _most(n: For) -> dict[str, int]:

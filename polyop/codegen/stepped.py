@@ -14,12 +14,16 @@ class Follow(Enum):
 
     STORES   each store stands along the same one (`poly/verify/rewrites.py`)
     VALUES   the same is stored, whatever registers hold meanwhile (`poly/verify/keeps.py`)
-    NOT      it is not: what becomes of elements that are nobody's is other, or registers lose dimensions
+    MORE     iterations run on, or lack a test, and write only what nobody reads (`poly/verify/nobodys.py`)
+    LESS     iterations are left out that wrote only what nobody read: the same, the other way round
+    OWN      registers lose the dimensions by which threads share them out (`poly/verify/handed.py`)
     """
 
     STORES = "stores"
     VALUES = "values"
-    NOT = "not"
+    MORE = "more"
+    LESS = "less"
+    OWN = "own"
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,7 +42,7 @@ def stepped(nest: LoopNest, without: Container[str], passes: Sequence[tuple[str,
     found = list[Step]()
     for name, by, f in passes:
         new = f(nest) if name not in without else nest
-        if by != Follow.NOT and new.body != nest.body:
+        if new != nest:
             found.append(Step(name, by, nest, new))
         nest = new
     return nest, tuple(found)

@@ -12,6 +12,7 @@ from polyop.ir.loops import COUNTED, LOCKSTEP, For, Kind, Space, walk
 from polyop.poly.scop import Stmt
 from polyop.poly.verify.accesses import Accesses, Role
 from polyop.poly.verify.barriers import unordered
+from polyop.poly.verify.beyond import read_beyond
 from polyop.poly.verify.conflicts import Conflict, Touch, concurrent, conflict, touches
 from polyop.poly.verify.reductions import fault
 from polyop.poly.verify.same import Differ, Operand, brief, leaves
@@ -57,11 +58,14 @@ class Claims:
     def _of_threads(self) -> tuple[tuple[str, Check], ...]:
         if not any(x.loop.kind == Kind.THREADS for s in self.a.sites for x in s.around):
             return ()
+        units = any(x.loop.kind == Kind.ATOM for s in self.a.sites for x in s.around)
         return (
             ("each thread has its own digits and registers",
              lambda: misnumbered(self.a.nest) or strayed(self.a) or crossed(self.a)),
             ("threads of a block do not meet themselves in memory", lambda: self.conflicts((Kind.THREADS, Kind.ATOM))),
             ("between threads of a block that meet there is a barrier", self.barriers),
+            *((("nobody reads what a matrix unit writes beyond the bounds of a tile",
+                lambda: read_beyond(self.a.nest, self.a.context)),) if units else ()),
         )
 
     def barriers(self) -> str | None:

@@ -28,7 +28,7 @@ def with_elements(nests: tuple[LoopNest, ...], proved: LoopNest) -> tuple[LoopNe
 
     Raises  UnsupportedError, if it is not plain which elements a statement means.
     """
-    lost = _lost(proved)
+    lost = lost_dims(proved)
     for b in (b for nest in nests for b in nest.buffers):
         left = tuple(x for d, x in enumerate(proved.buffer(b.name).dims) if d not in lost.get(b.name, ()))
         if b.dims != left:
@@ -47,7 +47,7 @@ def with_elements(nests: tuple[LoopNest, ...], proved: LoopNest) -> tuple[LoopNe
                  for nest in nests)
 
 
-def _lost(proved: LoopNest) -> dict[str, frozenset[int]]:
+def lost_dims(proved: LoopNest) -> dict[str, frozenset[int]]:
     """The dimensions of each register that lanes or threads index."""
     handed = {n.index for n in walk(proved.body) if isinstance(n, For) and n.kind in _HANDED}
     registers = {b.name for b in proved.buffers if b.space == Space.REG}

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 import islpy as isl
 
-from polyop.ir.expr import Affine, affine, bounds, quasi
-from polyop.ir.loops import COUNTED, Barrier, For, If, IfData, Kind, Node, Store
+from polyop.ir.expr import Affine, affine, bounds, place, quasi, substitute, substitute_expr
+from polyop.ir.loops import COUNTED, Barrier, For, If, IfData, Kind, Node, Prefetch, Store
 from polyop.poly.verify.known import Known
 from polyop.poly.verify.trees import raise_where
 from polyop.poly.verify.witness import smallest
@@ -41,6 +42,29 @@ def is_longer(a: For, b: For, inner: Known) -> bool:
 def range_of(n: For) -> tuple[Affine, ...]:
     i = affine(n.index)
     return (*(i - b for b in bounds(n.lower, "max")), *(b - i - 1 for b in bounds(n.upper)))
+
+
+def in_ones(n: For) -> For:
+    """Rows by s, counted one by one:  { q : 0 <= q < u, q mod s = 0 } = { s q' : 0 <= q' < ceil(u / s) }."""
+    s, at = affine(n.step), {n.index: affine(n.index) * n.step}
+    ends = (quasi("div", b + (n.step - 1), s) for b in bounds(n.upper))
+    return replace(n, upper=quasi("min", *ends), step=1, body=tuple(_put(x, at) for x in n.body))
+
+
+def _put(n: Node, env: Mapping[str, Affine]) -> Node:
+    """`n` with other values of indices; but for instances and lifts, which are claims."""
+    match n:
+        case For():
+            return replace(n, lower=substitute(n.lower, env), upper=substitute(n.upper, env),
+                           body=tuple(_put(x, env) for x in n.body))
+        case If(tests=tests, then=then, other=other):
+            return If(tuple(substitute(t, env) for t in tests), tuple(_put(x, env) for x in then),
+                      tuple(_put(x, env) for x in other))
+        case Store():
+            return replace(n, target=place(n.target, env), expr=substitute_expr(n.expr, env))
+        case Prefetch(place=at, ahead=ahead):
+            return replace(n, place=place(at, env), ahead=None if ahead is None else substitute(ahead, env))
+    return n
 
 
 def runs_like(a: For, b: For, k: Known) -> None:

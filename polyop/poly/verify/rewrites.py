@@ -12,7 +12,8 @@ read from the front; the rules are few, and know no rewrite by name:
                             iterations that do nothing; the body of each against the loop's, knowing both ranges; an `if`
                             among them asks for its branches one by one; or one loop that lacks some of its bounds, and does
                             nothing beyond them
-    a store                 the same statement and monoid; equal trees, with positions and guards that are equal here
+    rows by s               rows counted one by one, as long as the index has s times its number wherever it stands
+    a store                 the same statement and monoid, at one time; equal trees, with positions and guards that are equal here
     c ? a : b in either     each against the same of the other, knowing c
     an `if` of data         tests registers that nothing here writes: each branch, and what follows if need be, against the same
                             of `before`, with the truth of the test in its place in both
@@ -39,6 +40,7 @@ from polyop.ir.loops import (
     For,
     If,
     IfData,
+    Kind,
     LoopNest,
     Node,
     Prefetch,
@@ -53,7 +55,7 @@ from polyop.ir.loops import (
 from polyop.ir.module import Proof
 from polyop.poly.verify.idle import is_idle
 from polyop.poly.verify.known import Known, nothing_but
-from polyop.poly.verify.ranges import Body, is_longer, least, misplaced, on_grid, range_of, runs, runs_like
+from polyop.poly.verify.ranges import Body, in_ones, is_longer, least, misplaced, on_grid, range_of, runs, runs_like
 from polyop.poly.verify.same import brief
 from polyop.poly.verify.trees import Differs, put_in, raise_where, same
 from polyop.poly.verify.verdict import decided
@@ -201,6 +203,8 @@ class Follower:
         if a.stmt != b.stmt or a.reduce != b.reduce:
             raise_where(k.domain, k, f"`{b.target} {sign(b.reduce)} ..` of {b.stmt} runs where `{a.target} {sign(a.reduce)} ..` "
                                      f"of {a.stmt} should")
+        if (a.later, a.atomic, a.outlasts) != (b.later, b.atomic, b.outlasts):
+            raise_where(k.domain, k, f"`{b.target}` is written at another time, or not at once")
         same(a.target, b.target, k)
         same(a.expr, b.expr, k)
 
@@ -213,6 +217,8 @@ class Follower:
         """
         first = after[0]
         assert isinstance(first, For)
+        if a.kind == first.kind == Kind.ROWS and a.step > first.step == 1:
+            a = in_ones(a)
         k.require_names((first.lower, first.upper))
         inner = k.inside(a)
         mine = inner.also(range_of(a))

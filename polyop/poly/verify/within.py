@@ -43,11 +43,15 @@ def _inside(x: Load, path: Path, b: Buffer, k: Known) -> None:
 
 
 def _is_sure(t: Affine, k: Known) -> bool:
-    """Whether single facts say that t >= 0; a remainder is never negative, and less than its divisor."""
-    rest, least = Affine((), t.const), 0
+    """Whether single facts, or bounds of single names, say that t >= 0; a remainder is >= 0, and less than its divisor."""
+    rest, least, facts = Affine((), t.const), 0, k.least or {}
+    lowest: int | None = t.const  # as far as each name alone is known to have bounds
     for atom, f in t.terms:
+        end = facts.get(((atom, 1 if f > 0 else -1),))
         if isinstance(atom, Quasi) and atom.op == "mod":
-            least += min(0, f * (atom.args[1].const - 1))
+            end = 0 if f > 0 else atom.args[1].const - 1
+            least += min(0, f * end)
         else:
             rest = rest + Affine(((atom, f),))
-    return k.implies(rest + least)
+        lowest = None if lowest is None or end is None else lowest - abs(f) * end
+    return (lowest is not None and lowest >= 0) or k.implies(rest + least)
