@@ -34,25 +34,26 @@ def kept(nest: LoopNest, target: Target, spills: bool = False) -> LoopNest:
     return verify(new, target, spills) if new.buffers != nest.buffers else new
 
 
-def rewritten(nest: LoopNest, target: Target, strict: bool = False, spills: bool = False) -> LoopNest:
+def rewritten(nest: LoopNest, target: Target, strict: bool = False, spills: bool = False, strip: bool = False) -> LoopNest:
     """What is emitted for `nest`: the same stores in the same order, but for those that change nothing, in other loops and tests.
 
     strict  whether no float that is 0 may be left out of a sum
+    strip   whether rows that are added up are short: `Options.strip`
     Raises  RegistersError, if not `spills` and the target has too few registers for it.
     """
     return verify(rewrites(nest, vector_width(declamp(nest), target), target.hints, target.masks, strict,
-                           target.pages_meet), target, spills)
+                           target.pages_meet, strip), target, spills)
 
 
 def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool = True, strict: bool = False,
-             meet: bool = False) -> LoopNest:
+             meet: bool = False, strip: bool = False) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target, of which `masks` says whether it has some."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width, masks=masks)
     whole = peel(unswitch(cut_ends(declamp(unguard(split, strict)))))
-    tiled = prefetch_blocks(prefetch_tiles(whole, width, hints, meet=meet))
+    tiled = prefetch_blocks(prefetch_tiles(whole, width, hints, meet=meet, strip=strip))
     return settle(ask_for_results(fetch_gathered(read_ahead(tiled, hints))))
 
 
 def lower(nest: LoopNest, target: Target, options: Options) -> LoopNest:
     """`nest` as it will be emitted."""
-    return rewritten(kept(nest, target), target, options.numerics == "strict")
+    return rewritten(kept(nest, target), target, options.numerics == "strict", strip=options.strip)

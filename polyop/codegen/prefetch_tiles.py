@@ -58,13 +58,15 @@ ALONG = 512
 """Bytes between what is read and what is prefetched further on in the same row."""
 
 
-def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead: int = 8, meet: bool = False) -> LoopNest:
+def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead: int = 8, meet: bool = False,
+                   strip: bool = False) -> LoopNest:
     """`nest` with prefetches inside lanes loops around a serial loop, `ahead` of its steps early, or `FURTHER` times as many.
 
     width   lanes of a vector
     hints   what the processor wants (`again`, `added`, `turns`, and the `cache` for rows that are read once)
     meet    whether rows that lie whole pages apart do not bypass the caches (`Target.pages_meet`); then they are asked for where
             something has been copied for the tile, since windows that are read in place take no longer than the hints
+    strip   whether rows that are added up are known to be short (`Options.strip`), so that one follows the other in memory
     """
     space = {b.name: b.space for b in nest.buffers}
 
@@ -119,7 +121,8 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
         if is_short and not few and hints.turns and _goes_on(x, nest.buffer(x.source), lanes):
             turn = min(b.const for e in bounds(n.upper) if (b := e - n.lower).is_constant)
             return Prefetch(place(x, {n.index: affine(n.index) + hints.turns * turn}), once=tiled, cache=hints.cache)
-        least = 0 if is_short or tiled or space[x.source] != Space.TENSOR else hints.added
+        is_added = strip and not tiled and all(space[w.target.source] == Space.REG for w in stores(n.body))
+        least = hints.added if is_added and not is_short and space[x.source] == Space.TENSOR else 0
         return Prefetch(later(x, n, tile, is_short, few, tiled), once=tiled, least=least)
 
     def later(x: Load, n: For, tile: For, is_short: bool, few: bool, tiled: bool) -> Load:

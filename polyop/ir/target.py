@@ -53,7 +53,7 @@ class Hints:
     long    the same, if they are long
     again   cache to which the rows of the next turn come while a few are read for the second time; 0: these are asked for again
     least   bytes of a tensor from which what comes in `alone`, `beside` and in rows does; 0: it always does
-    added   bytes of a tensor from which its rows come in tiles that only add them up; 0: they always do
+    added   bytes of a tensor from which its rows come in tiles that only add them up, if they are short; 0: they always do
     turns   turns early that rows come, a few of which are read side by side, piece by piece; 0: further on in the same rows does
     """
 

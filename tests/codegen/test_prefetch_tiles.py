@@ -50,10 +50,11 @@ def test_narrow_rows_come_as_many_bytes_early(t, columns, steps):
 
 def test_rows_that_are_only_added_up_are_asked_for_from_a_size_on_where_the_processor_wants_that():
     hints = Hints(added=40 << 20)
-    found, short = (prefetch_tiles(rows_added_up(steps, N), 16, hints) for steps in ("K", least(8, "K")))
-    tiled = prefetch_tiles(split_full_tiles(matmul(6, 64), 16), 16, hints)
-    sizes = [{x.least for x in walk(n.body) if isinstance(x, Prefetch)} for n in (found, short, tiled)]
-    assert sizes == [{40 << 20}, {0}, {0}]
+    found, short = (prefetch_tiles(rows_added_up(steps, N), 16, hints, strip=True) for steps in ("K", least(8, "K")))
+    tiled = prefetch_tiles(split_full_tiles(matmul(6, 64), 16), 16, hints, strip=True)
+    long = prefetch_tiles(rows_added_up("K", N), 16, hints)
+    sizes = [{x.least for x in walk(n.body) if isinstance(x, Prefetch)} for n in (found, short, tiled, long)]
+    assert sizes == [{40 << 20}, {0}, {0}, {0}]
 
 
 def test_hints_of_a_size_stand_behind_a_branch():
@@ -61,7 +62,7 @@ def test_hints_of_a_size_stand_behind_a_branch():
     body = st(acc, Const(0.0, F32)), loop("k", "K", st(acc, ld("X", "k", N), "add")), st(ld("Y", N), acc)
     n = nest([tensor("X", "K", "N"), tensor("Y", "N"), reg("acc", 64)],
              [loop("n_c", "N", lanes("n_v", 64, None, *body), step=64)], sizes=("K", "N"))
-    always, some = (emit(prefetch_tiles(n, 16, Hints(added=x)), V4, Options()).text for x in (0, 40 << 20))
+    always, some = (emit(prefetch_tiles(n, 16, Hints(added=x), strip=True), V4, Options()).text for x in (0, 40 << 20))
     claim = re.compile(rf"(%\w+) = icmp sge i64 %\w+, {10 << 20}\n")  # in elements of 4 bytes
     assert not claim.search(always) and f"br i1 {claim.search(some)[1]}," in some
     hints = [x.count("call void @llvm.prefetch") for x in (always, some)]
