@@ -4,8 +4,9 @@
     Z[c, b] += X[a] * Y[a, b, c]          becomes     z[b, c] += X[a] * Y[a, b, c];  Z[c, b] = z[b, c]
     Z[a, b, c] = X[c, b] * Y[a]           becomes     x[b, c] = X[c, b];  Z[a, b, c] = x[b, c] * Y[a]
 
-Lanes run along what has unit stride in the large tensor, which is streamed. What has that index, too, but ends in another one,
-would give a number of each line, as often as it is read; it is small, and a copy of it goes by squares, once.
+Lanes run along what has unit stride in the large tensor, which is streamed. What has that index, too, but unit stride along
+another one, would give a number of each line, as often as it is read; it is small, and a copy of it goes by squares, once.
+Whether it lies so is said by the call: in the place of X[c, b] it may be W[b, c] that a caller turned.
 """
 
 from __future__ import annotations
@@ -33,53 +34,54 @@ class Beside:
     """A tensor beside a large one.
 
     name   its own; beside: that of the large one
-    ranks  of both
+    at     the dimension of either that the index is which the large one ends in
     uses   the extents of the loops that use an element of it
-    along  that of the index that the large one ends in
+    along  that of this index
     least  `OPERAND`, `RESULT` or `PLAIN`
     """
 
     name: str
     beside: str
-    ranks: tuple[int, int]
+    at: tuple[int, int]
     uses: tuple[Affine, ...]
     along: Affine
     least: tuple[int, int]
 
 
 def find_beside(op: Op) -> tuple[Beside, ...]:
-    """What of `op` lies so beside something larger."""
+    """What of `op` is so beside something larger, wherever it may lie."""
     out = []
     for s in op.steps:
-        large, found = _across(op, s)
+        large, found = _beside(op, s)
         extents = {r.index: r.upper for r in s.ranges}
         for x in found:
             own, lanes = plain_indices(x) or (), (plain_indices(large) or ())[-1]
             uses = tuple(e for i, e in extents.items() if i not in own)
             least = RESULT if x is s.target else OPERAND if s.reduce else PLAIN
-            out.append(Beside(x.source, large.source, (len(own), len(large.index)), uses, extents[lanes], least))
+            out.append(Beside(x.source, large.source, (own.index(lanes), len(large.index) - 1), uses, extents[lanes], least))
     return tuple(out)
 
 
 def to_lay(found: Sequence[Beside], sizes: Mapping[str, int]) -> tuple[str, ...]:
-    """Names of those of which copies pay in a call of these sizes."""
+    """Names of those of which copies pay in a call of these sizes, if they lie across."""
     def pays(x: Beside) -> bool:
         return volume(x.uses, sizes) >= x.least[0] and volume((x.along,), sizes) >= x.least[1]
 
     return tuple(sorted({x.name for x in found if pays(x)}))
 
 
-def lie_so(found: Sequence[Beside], units: Layout) -> bool:
-    """Whether in memory, too, what they end in has unit stride."""
-    return all(units.unit(n) == rank - 1 for x in found for n, rank in zip((x.name, x.beside), x.ranks, strict=True))
+def across(found: Sequence[Beside], units: Layout, names: Collection[str]) -> tuple[str, ...]:
+    """Those of `names` that do, in memory, while the large one lies as the text has it."""
+    lying = {x.name for x in found if units.unit(x.beside) == x.at[1] and units.unit(x.name) != x.at[0]}
+    return tuple(n for n in names if n in lying)
 
 
 def laid_alongside(op: Op, names: Collection[str]) -> Op:
-    """`op` with copies of the tensors `names` where they lie across a larger one."""
+    """`op` with copies of the tensors `names` where they are beside a larger one."""
     taken = all_names(op)
 
     def instead(s: Step) -> Instead | None:
-        large, found = _across(op, s)
+        large, found = _beside(op, s)
         found = tuple(x for x in found if x.source in names)
         if not found:
             return None
@@ -102,8 +104,8 @@ def laid_alongside(op: Op, names: Collection[str]) -> Op:
     return with_steps(op, instead)
 
 
-def _across(op: Op, s: Step) -> tuple[Load, tuple[Load, ...]]:
-    """The large tensor of `s`, the target of a plain step, and what lies across it.
+def _beside(op: Op, s: Step) -> tuple[Load, tuple[Load, ...]]:
+    """The large tensor of `s`, the target of a plain step, and what else of several dimensions has the index that it ends in.
 
     A temporary is none: it may have no memory, where its sums go on to `s` in registers.
     """
@@ -116,9 +118,9 @@ def _across(op: Op, s: Step) -> tuple[Load, tuple[Load, ...]]:
         return s.target, ()
     large, unit = whole[0], at[whole[0]][-1]
 
-    def is_across(x: Load) -> bool:
-        return unit in at[x] and at[x][-1] != unit and len(at[x]) < len(s.indices)
+    def is_beside(x: Load) -> bool:
+        return unit in at[x] and 1 < len(at[x]) < len(s.indices)
 
-    small = tuple(x for x in reads if is_across(x) and op.tensor(x.source).role == "in")
-    turned = (s.target,) if s.reduce and is_across(s.target) and op.tensor(s.target.source).role == "out" else ()
+    small = tuple(x for x in reads if is_beside(x) and op.tensor(x.source).role == "in")
+    turned = (s.target,) if s.reduce and is_beside(s.target) and op.tensor(s.target.source).role == "out" else ()
     return large, (*small, *turned)

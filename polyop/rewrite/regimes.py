@@ -31,7 +31,6 @@ from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.widened import SHARED, find_wide, to_widen
 
 F = TypeVar("F")
-_USUAL = Options()
 
 
 @dataclass(eq=False, slots=True)
@@ -61,14 +60,14 @@ class Regime(Generic[F]):
     find     what of an operator it is about; nothing, if the operator has none of it
     answer   what that option is in a call, unless the user has said so
     words    which calls these are, in a user's words
-    lies     whether what was found lies in memory as the text has it, without which it means nothing
+    left     what is left of an answer, given how tensors lie in memory: some mean nothing where these do not as the text has it
     """
 
     option: str
     find: Callable[[Questions], F]
     answer: Callable[[F, Call], Any]
     words: str | Callable[[F], str]
-    lies: Callable[[F, Layout], bool] = lambda found, units: True
+    left: Callable[[F, Layout, Any], Any] = lambda found, units, said: said
 
 
 _TABLE = (
@@ -105,19 +104,19 @@ _TABLE = (
     Regime("outward", lambda q: outward.find_outward(q.op),
            lambda found, c: outward.copies_pay(found, c.sizes),
            "in which what is copied of products over a batch that comes last is used often",
-           lies=outward.lie_so),
+           left=lambda found, units, said: said and outward.lie_so(found, units)),
     Regime("laid", lambda q: laid.find_beside(q.op),
            lambda found, c: laid.to_lay(found, c.sizes),
-           "in which several elements of a tensor use each of one that lies across it",
-           lies=laid.lie_so),
+           "in which several elements of a tensor use each of one that may lie across it",
+           left=laid.across),
     Regime("late", lambda q: q.late,
            lambda _, c: c.tiles.late,
            "in which an operand that lies across the result of a contraction is large",
-           lies=late.lie_so),
+           left=lambda found, units, said: said and late.lie_so(found, units)),
     Regime("piecewise", lambda q: late.find_pieces(q.late),
            lambda found, c: c.tiles.late and late.in_pieces(found, c.sizes, c.target, c.threads),
            f"in which an operand across the result of a contraction has rows of pieces of at least {late.LONG} bytes",
-           lies=late.lie_so),
+           left=lambda found, units, said: said and late.lie_so(found, units)),
     Regime("early", lambda q: find_early(q.op),
            lambda found, c: to_make_early(found, c.sizes, c.target.l2) if c.is_relaxed else (),
            "in which enough results share an operand of a contraction that takes little to compute"),
@@ -209,9 +208,10 @@ def answers(r: Regimes, sizes: Mapping[str, int], options: Options, target: Targ
 
 
 def as_it_lies(r: Regimes, units: Layout, options: Options) -> Options:
-    """`options` without those that mean something for what the text says of memory, but not for what a call's memory is like."""
-    no = [x.option for x, found in r.found if getattr(options, x.option) and not x.lies(found, units)]
-    return altered(options, tuple((n, getattr(_USUAL, n)) for n in no)) if no else options
+    """`options` without what means something for what the text says of memory, but not for what a call's memory is like."""
+    said = [(x, found, getattr(options, x.option)) for x, found in r.found]
+    left = tuple((x.option, y) for x, found, y in ((x, f, x.left(f, units, y)) for x, f, y in said if y))
+    return with_answers(options, dict(left))
 
 
 def narrow_sizes(q: Questions, sizes: Mapping[str, int]) -> tuple[str, ...]:
