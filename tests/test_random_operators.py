@@ -1,0 +1,44 @@
+"""`bench/random_operators.py`: what it draws is the same by polyop and by its peers, and it says what it does."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+
+from bench import random_operators as script
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.mark.parametrize("kind", script.KINDS)
+def test_each_kind_is_drawn_and_measured(kind):
+    times = script.measured(script.KINDS[kind](script.Draw(4), torch), rounds=1)
+    assert set(times) >= {"polyop", "torch"} and all(0 < t < 10 for t in times.values())
+
+
+def test_a_seed_draws_the_same_again():
+    first, second = ([f(d, torch).label for f in script.KINDS.values()] for d in (script.Draw(7), script.Draw(7)))
+    assert first == second
+
+
+def test_a_result_that_differs_is_an_error():
+    case = script.Case("wrong", lambda: np.ones(3), {"numpy": lambda: np.zeros(3)})
+    with pytest.raises(AssertionError, match="wrong, numpy"):
+        script.measured(case)
+
+
+def test_what_is_slower_stands_at_the_end(monkeypatch):
+    @dataclass
+    class Fixed:
+        ratios: list
+
+        def __call__(self, case, rounds=9):
+            return {"polyop": 1.0, "torch": self.ratios.pop(0)}
+
+    monkeypatch.setattr(script, "measured", Fixed([2.0, 0.5]))
+    said = CliRunner().invoke(script.main, ["2", "--seed", "1", "--kind", "permute"]).output.splitlines()
+    assert said[0] == "seed 1" and said[1].split()[0] == "2.00"
+    assert said[-2:] == ["1.00 at the mean; slower 1 of 2", said[2]]
