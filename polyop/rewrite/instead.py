@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol, TypeVar
 
 from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, names
 from polyop.ir.op import Op, Step, Tensor
+from polyop.rewrite.folds import plain_indices, replaced
+from polyop.rewrite.names import fresh
 
 
 class Made(NamedTuple):
@@ -34,6 +36,27 @@ def made_of(s: Step, e: Expr, name: str, shape: tuple[Affine, ...] | None = None
 
 Instead = tuple[Sequence[Tensor], Sequence[Step]]
 """New temporaries, and the steps in the place of one."""
+
+
+def through_copies(s: Step, order: Mapping[Load, Sequence[str]], suffix: str, taken: set[str]) -> Instead:
+    """`s` on copies of what it reads, made before, and of its target, which it becomes afterwards.
+
+    order    of the indices of each copy, by what it is a copy of; these are plain, and go from 0 on
+    suffix   of the names of copies; taken: names that are not new
+    """
+    ranges = {r.index: r for r in s.ranges}
+    copies, before, after, made = list[Tensor](), list[Step](), list[Step](), s
+    for x, at in order.items():
+        copy = Load(fresh(f"{x.source}_{suffix}", taken), tuple(map(affine, at)), x.dtype)
+        copies.append(Tensor(copy.source, x.dtype, tuple(ranges[i].upper for i in at), "temp"))
+        if x is s.target:
+            added = (r for r in s.ranges if r.index not in at)
+            made = replace(made, target=copy, ranges=(*(ranges[i] for i in at), *added))
+            after.append(Step(x, None, copy, tuple(ranges[i] for i in plain_indices(x) or ()), (), s.span))
+        else:
+            made = replace(made, expr=replaced(made.expr, x, copy))
+            before.append(Step(copy, None, x, tuple(ranges[i] for i in at), (), s.span))
+    return tuple(copies), (*before, made, *after)
 
 
 class Found(Protocol):

@@ -12,14 +12,14 @@ Whether it lies so is said by the call: in the place of X[c, b] it may be W[b, c
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
-from polyop.ir.expr import Affine, Load, affine, loads, volume
-from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.expr import Affine, Load, loads, volume
+from polyop.ir.op import Op, Step
 from polyop.ir.options import Layout
-from polyop.rewrite.folds import is_box, plain_indices, replaced
-from polyop.rewrite.instead import Instead, with_steps
-from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.folds import is_box, plain_indices
+from polyop.rewrite.instead import Instead, through_copies, with_steps
+from polyop.rewrite.names import all_names
 
 OPERAND = 2, 8
 """Elements of the large tensor for each of a copy, and elements along its lanes, from which one of what is added up pays."""
@@ -85,21 +85,8 @@ def laid_alongside(op: Op, names: Collection[str]) -> Op:
         found = tuple(x for x in found if x.source in names)
         if not found:
             return None
-        ranges = {r.index: r for r in s.ranges}
-        copies, before, after, made = list[Tensor](), list[Step](), list[Step](), s
-        for x in found:
-            at = plain_indices(x) or ()
-            order = [i for i in plain_indices(large) or () if i in at]
-            copy = Load(fresh(f"{x.source}_laid", taken), tuple(map(affine, order)), x.dtype)
-            copies.append(Tensor(copy.source, x.dtype, tuple(ranges[i].upper for i in order), "temp"))
-            if x is s.target:
-                added = (r for r in s.ranges if r.index not in at)
-                made = replace(made, target=copy, ranges=(*(ranges[i] for i in order), *added))
-                after.append(Step(x, None, copy, tuple(ranges[i] for i in at), (), s.span))
-            else:
-                made = replace(made, expr=replaced(made.expr, x, copy))
-                before.append(Step(copy, None, x, tuple(ranges[i] for i in order), (), s.span))
-        return tuple(copies), (*before, made, *after)
+        lying = plain_indices(large) or ()
+        return through_copies(s, {x: [i for i in lying if i in (plain_indices(x) or ())] for x in found}, "laid", taken)
 
     return with_steps(op, instead)
 

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, affine, expr_names, loads, volume
-from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.expr import Affine, Load, expr_names, loads, volume
+from polyop.ir.op import Op, Step
 from polyop.ir.options import Layout
-from polyop.rewrite.folds import is_box, plain_indices, replaced
-from polyop.rewrite.instead import Instead, with_steps
-from polyop.rewrite.names import all_names, fresh
+from polyop.rewrite.folds import is_box, plain_indices
+from polyop.rewrite.instead import Instead, through_copies, with_steps
+from polyop.rewrite.names import all_names
 
 TIMES = 16
 """Multiply-adds with each element that make its copy worth it."""
@@ -72,23 +72,9 @@ def turned_outward(op: Op) -> Op:
         found = _lying(op, s)
         if not found:
             return None
-        ranges = {r.index: r for r in s.ranges}
         batch = _batch(s)
-        copies, before, after, update = list[Tensor](), list[Step](), list[Step](), s
-        for x in found:
-            at = plain_indices(x) or ()
-            order = sorted(at, key=lambda i: i not in batch)
-            copy = Load(fresh(f"{x.source}_outward", taken), tuple(map(affine, order)), x.dtype)
-            copies.append(Tensor(copy.source, x.dtype, tuple(ranges[i].upper for i in order), "temp"))
-            if x == s.target:
-                update = replace(update, target=copy)
-                after.append(Step(x, None, copy, tuple(ranges[i] for i in at), (), s.span))
-            else:
-                update = replace(update, expr=replaced(update.expr, x, copy))
-                before.append(Step(copy, None, x, tuple(ranges[i] for i in order), (), s.span))
-        kept = plain_indices(update.target) or ()
-        rest = tuple(r for r in s.ranges if r.index not in kept)
-        return tuple(copies), (*before, replace(update, ranges=(*(ranges[i] for i in kept), *rest)), *after)
+        order = {x: sorted(plain_indices(x) or (), key=lambda i: i not in batch) for x in found}
+        return through_copies(s, order, "outward", taken)
 
     return with_steps(op, instead)
 
