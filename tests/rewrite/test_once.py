@@ -7,6 +7,7 @@ import pytest
 
 import polyop
 from polyop.rewrite.once import terms_alone
+from tests.rewrite.ops import op
 
 OUTER = "op f(X: f32[A], Y: f32[B]) -> (Z: f32[B, A]) { Z[b, a] += X[a] * Y[b] }"
 BOTH = "op f(X: f32[A], Y: f32[A, B]) -> (Z: f32[A, B]) { Z[a, b] += X[a]; Z[i, j] += Y[i, j] * Y[i, j] }"
@@ -14,11 +15,6 @@ SWAPPED = "op f(X: f32[N, N], Y: f32[N, N]) -> (Z: f32[N, N]) { Z[a, b] max= X[a
 NARROW = "op f(X: bf16[A], Y: bf16[B]) -> (Z: bf16[B, A]) { Z[b, a] += X[a] * Y[b] }"
 INTO = "op f(inout Z: f32[A, B], X: f32[A]) { Z[a, b] += X[a] }"
 DOT = "op f(X: f32[B, K], W: f32[B, N]) -> (Z: f32[B]) { P[b, n, k] += X[b, k] * W[b, n]; Z[b] += P[b, n, k] }"
-
-
-def op_of(text):
-    operator = polyop.op(text)
-    return operator._op(operator.choice())
 
 
 @pytest.mark.parametrize(("text", "steps"), [
@@ -30,7 +26,7 @@ def op_of(text):
     (DOT, ["P[b, n, k] = (X[b, k] * W[b, n])", "Z[b] += P[b, n, k]"]),
 ], ids=["outer", "two", "letters swapped", "narrow", "in place", "a temporary"])
 def test_each_is_a_plain_step(text, steps):
-    made = terms_alone(op_of(text))
+    made = terms_alone(op(text))
     assert [str(s)[:len(w)] for s, w in zip(made.steps, steps, strict=True)] == steps
 
 
@@ -46,8 +42,8 @@ def test_each_is_a_plain_step(text, steps):
     "op f(X: f32[A], Y: f32[A]) -> (Z: f32[A]) { Z[a] = X[a] * Y[a] }",
 ], ids=["a sum", "one of two", "some", "every other", "beside", "recurrent", "scattered", "a place", "plain"])
 def test_others_stay_as_they_are(text):
-    op = op_of(text)
-    assert terms_alone(op) is op
+    made = op(text)
+    assert terms_alone(made) is made
 
 
 VALUES = {
