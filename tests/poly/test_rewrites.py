@@ -121,6 +121,7 @@ CHOSEN = {
     "a choice inside a negation": f"""op f(X: f32[N, M]) -> (Y: i64[M]) {{
         t[i] max= X[j, i]
         Y[i] += not (j >= 3 and j + 2 < N ? false : {FOUND}) ? 1 : 0  where j in 0:N }}""",
+    "places in rows of which the rest alone is chosen": "op f(X: f32[N, 20]) -> (Y: i64[N]) { Y[n] argmax= X[n, c] }",
     "the place of the largest, which is a number but for the last":
         "op f(X: f32[N, M], K: int) -> (Y: i64[K]) { Y[i] argmax= (j + 1 < M ? 0.0 : (X[i + j, j] else 0))  where j in 0:M }",
 }

@@ -130,6 +130,9 @@ class Follower:
                     before, after = before[1:], after[1:]
                 case For(), For() if a.index == b.index:
                     used, turn = self.loop(a, after, k)
+                    if isinstance(turn, IfData):
+                        self.either(before, turn, after[used + 1:], k, after[:used])
+                        return
                     if turn is not None:
                         k.require_names(turn.tests)
                         self.body(before, after[:used] + turn.then + after[used + 1:], k.also(turn.tests))
@@ -189,13 +192,13 @@ class Follower:
             return False
         return True
 
-    def either(self, before: Body, b: IfData, rest: Body, k: Known) -> None:
-        """Raises  Differs, if `b` and `rest` do anything else than `before`. The test has one truth in all of this."""
-        changed = {s.target.source for s in stores((*before, b, *rest))}
+    def either(self, before: Body, b: IfData, rest: Body, k: Known, first: Body = ()) -> None:
+        """Raises  Differs, if `first`, `b` and `rest` do anything else than `before`. The test has one truth in all of this."""
+        changed = {s.target.source for s in stores((*before, *first, b, *rest))}
         if b.test.dtype != BOOL or expr_names(b.test) or not {x.source for x in loads(b.test)} <= self.registers - changed:
             raise_where(k.domain, k, f"`{brief(b.test)}` chooses, which is not the same in all that it chooses")
         for truth, branch in ((True, b.then), (False, b.other)):
-            self.body(_where(before, b.test, truth), _asked(_where(branch + rest, b.test, truth)), k)
+            self.body(_where(before, b.test, truth), _asked(_where(first + branch + rest, b.test, truth)), k)
 
     def store(self, a: Store, b: Store, k: Known) -> None:
         if a is b:
@@ -210,7 +213,7 @@ class Follower:
 
     # --- loops -------------------------------------------------------------------------------------------------------
 
-    def loop(self, a: For, after: Body, k: Known) -> tuple[int, If | None]:
+    def loop(self, a: For, after: Body, k: Known) -> tuple[int, If | IfData | None]:
         """Follow the first of `after` along `a`, and as many of the next as it takes.
 
         Returns how many those are; and the test behind them, if it decides which loops make up the rest of the range.
@@ -245,7 +248,7 @@ class Follower:
             rest = rest.subtract(part.domain)
         missing = least(a.body, mine.only(rest))
         turn = after[len(parts)] if missing and len(parts) < len(after) else None
-        if isinstance(turn, If) and _stores(turn):
+        if isinstance(turn, If | IfData) and _stores(turn):
             return len(parts), turn
         if missing:
             raise_where(missing.domain, missing, f"loop {a.index} does not run")
