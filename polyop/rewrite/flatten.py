@@ -9,13 +9,14 @@ a call allows, from its strides.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import pairwise
 from math import prod
 
-from polyop.ir.expr import Affine, Expr, Load, Number, Test, affine, expr_names, is_computed, map_loads, names, walk
+from polyop.ir.expr import Affine, Expr, Load, Number, Position, Test, affine, expr_names, map_loads, names, walk
 from polyop.ir.op import Op, Range, Step, Tensor
+from polyop.rewrite.bounds import never_negative
 from polyop.rewrite.names import all_names, fresh
 
 Group = tuple[str, ...]
@@ -24,8 +25,6 @@ Group = tuple[str, ...]
 
 def chains(op: Op) -> tuple[Group, ...]:
     """The groups of sizes, as long as possible, whose dimensions `op` could do with as one."""
-    if any(is_computed(p) for s in op.steps for x in _every_load(s) for p in x.index):
-        return ()
     follows: dict[str, str] = {}
     for t in op.tensors:
         for x, y in pairwise(t.shape):
@@ -147,7 +146,9 @@ def dims(t: Tensor, groups: Sequence[Group]) -> Dims:
 
 def _joined(op: Op, a: str, b: str) -> tuple[Op, str] | None:
     """`op` with dimensions of sizes a, b as one, and that one's size; None if something in it tells them apart."""
-    if any({a, b} & expr_names(f) for f in op.facts) or {a, b} & {p.name for p in op.params}:
+    ones = dict.fromkeys(op.sizes, 1)
+    facts = tuple(f for f in op.facts if not (isinstance(f, Test) and all(never_negative(t, ones) for t in f.tests)))
+    if any({a, b} & expr_names(f) for f in facts) or {a, b} & {p.name for p in op.params}:
         return None
     taken = all_names(op)
     both = fresh(f"{a}_{b}", taken)
@@ -165,9 +166,10 @@ def _joined(op: Op, a: str, b: str) -> tuple[Op, str] | None:
         if step is None:
             return None
         steps.append(step)
-    numbers = frozenset[str]().union(*(_numbers(s.expr) for s in op.steps))
+    numbers = frozenset[str]().union(*(_numbers(e) for s in op.steps for e in (s.target, s.expr)))
     sizes = tuple(sorted({both, *(n for n in op.sizes if n not in (a, b) or n in numbers)}))
-    return replace(op, tensors=tuple(tensors), steps=tuple(steps), sizes=sizes), both
+    facts = tuple(f for f in op.facts if not {a, b} & expr_names(f))  # what is left holds since neither is empty
+    return replace(op, tensors=tuple(tensors), steps=tuple(steps), sizes=sizes, facts=facts), both
 
 
 def _shape(shape: tuple[Affine, ...], a: str, b: str, both: str) -> tuple[tuple[int, ...], tuple[Affine, ...]] | None:
@@ -194,23 +196,21 @@ def _step(s: Step, merged: Mapping[str, tuple[int, ...]], a: str, b: str, both: 
     rest: list[Affine] = []
 
     def joined(x: Load) -> Load:
-        index, d = list[Affine](), 0
+        index, d = list[Position](), 0
         while d < len(x.index):
             p = x.index[d]
-            assert isinstance(p, Affine)
             if d in merged[x.source]:
-                q = x.index[d + 1]
-                assert isinstance(q, Affine)
-                pairs.add((p.name if p.name in whole else "", q.name if q.name in inner else ""))
+                pairs.add((_among(p, whole), _among(x.index[d + 1], inner)))
                 d += 1
-            else:
-                rest.append(p)
+            elif isinstance(p, Affine):
+                rest.append(p)  # of computed ones, what is read there is seen by itself
             index.append(p)
             d += 1
         rest.extend(x.guard)
         return replace(x, index=tuple(index))
 
-    target, expr = joined(s.target), map_loads(s.expr, joined)
+    target, expr = map_loads(s.target, joined), map_loads(s.expr, joined)
+    assert isinstance(target, Load)
     first, second = ({p[k] for p in pairs} for k in (0, 1))
     if "" in first | second or len(first) != len(pairs) or len(second) != len(pairs):
         return None
@@ -218,11 +218,16 @@ def _step(s: Step, merged: Mapping[str, tuple[int, ...]], a: str, b: str, both: 
     if any(order.index(j) != order.index(i) + 1 for i, j in pairs):
         return None
     bounds = [x for r in s.ranges if r.index not in first | second for x in (r.lower, r.upper)]
-    conditions = frozenset[str]().union(*map(names, (*rest, *bounds)), *map(expr_names, s.where), _tests(expr))
-    if conditions & {a, b, *first, *second} or _numbers(expr) & (first | second):
+    conditions = frozenset[str]().union(*map(names, (*rest, *bounds)), *map(expr_names, s.where), _tests(target), _tests(expr))
+    if conditions & {a, b, *first, *second} or (_numbers(target) | _numbers(expr)) & (first | second):
         return None
     kept = tuple(Range(r.index, Affine(), affine(both)) if r.index in first else r for r in s.ranges if r.index not in second)
     return replace(s, target=target, expr=expr, ranges=kept)
+
+
+def _among(p: Position, indices: Collection[str]) -> str:
+    """The index that `p` is, if it is one of `indices`, else nothing."""
+    return p.name if isinstance(p, Affine) and p.name in indices and p.name is not None else ""
 
 
 def _tests(e: Expr) -> frozenset[str]:
@@ -233,9 +238,3 @@ def _tests(e: Expr) -> frozenset[str]:
 def _numbers(e: Expr) -> frozenset[str]:
     """The names of indices and sizes that are used as numbers."""
     return frozenset[str]().union(*(names(x.value) for x in walk(e) if isinstance(x, Number)))
-
-
-def _every_load(s: Step) -> Iterator[Load]:
-    yield s.target
-    for e in (s.expr, *s.where):
-        yield from (x for x in walk(e) if isinstance(x, Load))

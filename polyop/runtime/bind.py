@@ -27,6 +27,7 @@ class Bound:
     results   what the caller gets back, in the order of the Op's outputs
     sources   for each size, the parameter that gave it its value
     home      where new arrays of a call on a GPU come from (gpu/home.py); None: the call is one for the CPU
+    said      the same call as its text has it, where this one has some dimensions as one
     """
 
     op: Op
@@ -36,6 +37,7 @@ class Bound:
     results: tuple[Any, ...]
     sources: dict[str, str]
     home: Any = None
+    said: Bound | None = None
 
     @property
     def value(self) -> Any:

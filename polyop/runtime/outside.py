@@ -23,7 +23,8 @@ def outside(signature: Signature, bound: Bound, status: int) -> CallError:
 
 
 def report(bound: Bound, site: Load) -> CallError:
-    """The report for a computed position of `site`."""
+    """The report for a computed position of `site`, in the dimensions of the text."""
+    bound = bound.said or bound
     return arrays.refuse("E610", users_words(bound.op, _first(bound) or _plain(bound, site)))
 
 
@@ -77,6 +78,9 @@ def _verdict(op: Op, site: Load) -> str:
 def _in_text(op: Op, site: Load) -> Load:
     """The access of the Op that `site` carries out: the kernel's has other iterators, and shares of a sum another target."""
     there = [x for s in op.steps for x in (s.target, *loads(s.expr))]
+    same = [x for x in there if site.span is not None and (x.source, x.span) == (site.source, site.span)]
+    if same:
+        return same[0]
     found = [x for x in there if x.source == site.source and _alike(x, site)]
     if all(t.name != site.source for t in op.tensors):
         found += [x for x in there if _data(x) and _data(x) == _data(site)]

@@ -187,3 +187,37 @@ def test_convolutions_of_one_element_are_what_products_in_float64_are(b, c, k, h
 
 
 WITH_WINDOWS = polyop.op(FIRST), polyop.op(LAST)
+
+
+TABLE = "op f(X: u8[A, B], t: f32[T]) -> (Y: f32[A, B]) { Y[a, b] = t[X[a, b]] }"
+ROWS = "op f(X: f32[N, A, B], i: i64[P]) -> (Y: f32[P, A, B]) { Y[p, a, b] = X[i[p], a, b] }"
+SCATTER = "op f(X: f32[P, A, B], i: i64[P], N: int) -> (Y: f32[N, A, B]) { Y[i[p], a, b] += X[p, a, b] }"
+SPREAD = "op f(X: f32[A, B], i: i64[A, B], N: int) -> (Y: f32[N]) { Y[i[a, b]] += X[a, b] }"
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    (TABLE, (("A", "B"),)), (ROWS, (("A", "B"),)), (SCATTER, (("A", "B"),)), (SPREAD, (("A", "B"),)),
+    ("op f(X: f32[A, B], i: i64[P]) -> (Y: f32[A, P]) { Y[a, p] = X[a, i[p]] }", ()),
+    ("op f(X: f32[A, B], i: i64[A, B], t: f32[T]) -> (Y: f32[A, B]) { Y[a, b] = t[i[a, b] + a] }", ()),
+    ("op f(X: f32[A, B], i: i64[A, B], N: int) -> (Y: f32[N]) { Y[i[a, b] + b] += X[a, b] }", ()),
+])
+def test_dimensions_beside_places_that_are_looked_up_are_one_too(text, found):
+    o = op_of(text)
+    assert chains(o) == found
+    flat, sizes = flatten(o, found), {"A": 3, "B": 4, "N": 6, "P": 5, "T": 9}
+    rng = np.random.default_rng(0)
+    arrays = {t.name: rng.integers(0, 3, [sizes[str(e)] for e in t.shape]).astype(t.dtype.numpy) for t in o.inputs}
+    inner = {n: a.reshape(flat.dims[n].shape(a.shape)) for n, a in arrays.items()}
+    own = {n: sizes[n] for n in o.sizes}
+    want = evaluate(o, own, {}, arrays)["Y"]
+    got = evaluate(flat.op, own | dict.fromkeys(flat.sizes, 12), {}, inner)["Y"]
+    np.testing.assert_array_equal(got.reshape(want.shape), want)
+
+
+def test_facts_that_say_that_something_is_there_keep_nothing_apart():
+    text = "op f(X: f32[A, B]) -> (Y: f32[A, B]) where {} {{ Y[a, b] = X[a, b] + 1 }}"
+    assert chains(op_of(text.format("A >= 1, B >= 1"))) == (("A", "B"),)
+    assert chains(op_of(text.format("A >= 2"))) == chains(op_of(text.format("A >= B"))) == ()
+    assert flatten(op_of(text.format("A >= 1, B >= 1")), (("A", "B"),)).op.facts == ()
+    with pytest.raises(polyop.CallError):
+        polyop.op(text.format("A >= 1, B >= 1"))(np.zeros((0, 3), np.float32))
