@@ -25,7 +25,7 @@ from polyop.runtime.entry import Record
 from polyop.runtime.entry_table import Front
 from polyop.runtime.estimate import SERIAL, Count, boxes, elements_of, points_of
 from polyop.runtime.layout import layout
-from polyop.runtime.loans import Key, is_close, price_of
+from polyop.runtime.loans import Key, is_close, price_of, price_without
 
 Given = tuple[tuple[Any, ...], tuple[Any, ...], Mapping[str, Any]]
 """The values of a call in the order of parameters, and its arguments and keywords as they were given."""
@@ -44,7 +44,6 @@ class Wish:
     taken   what carries them out where there are so many kernels as `made` says: the one asked for, another one, or none
     """
 
-    options: Options
     asked: Key
     made: int = 0
     taken: Key | None = None
@@ -135,7 +134,7 @@ def wish_of(form: Form, sizes: dict[str, int], options: Options, target: Target)
     if wish is None:
         own = with_answers(options, found)
         units = form.units(own.ones)
-        wish = form.wants(said, Wish(own, (units, as_it_lies(merged.regimes, units, own))))
+        wish = form.wants(said, Wish((units, as_it_lies(merged.regimes, units, own))))
     if wish.made != len(merged.kernels):
         wish.made, wish.taken = len(merged.kernels), wish.asked
         if wish.asked not in merged.kernels:
@@ -153,7 +152,11 @@ def carried(form: Form, native: entry_load.Code, front: Front, given: Given, loo
     merged, sizes = form.merged, form.sizes(values)
     if min(sizes.values(), default=0) < 1:
         return NotImplemented
-    points, wish = form.points(sizes), wish_of(form, sizes, options, target)
+    points, few = form.points(sizes), merged.few(sizes)
+    without = price_without(form.elements(sizes), points) if few else 0.0
+    if few and not merged.ends.would_lend(few, look, without):
+        return NotImplemented
+    wish = wish_of(form, sizes, options, target)
     asked, taken, price = wish.asked, wish.taken, 0.0
     if taken is None:
         return NotImplemented
@@ -171,6 +174,8 @@ def carried(form: Form, native: entry_load.Code, front: Front, given: Given, loo
     else:
         merged.loans.lends(asked, look, price)
     form.seen(look)
-    if record and is_close(taken[1], wish.options):
+    if few:
+        merged.ends.lends(few, look, without)
+    elif record and is_close(taken[1], asked[1]):
         entry.vary(native, front, record, args, keywords)
     return result

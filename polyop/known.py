@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
+from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
 from polyop.ir.module import HostStep, Proof
@@ -20,14 +21,16 @@ from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import Regimes, regimes_of
+from polyop.rewrite.strung import End, Row, few_of, find_ends, find_rows, lying, strung
 from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
+from polyop.rewrite.tile_regimes import Values
 from polyop.runtime import call, store
 from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
 from polyop.runtime.layout import layout
-from polyop.runtime.loans import Key, Loans, everyday, lender
+from polyop.runtime.loans import Key, Loans, everyday, lender, price_without
 
 if TYPE_CHECKING:
     from polyop.filtering import Filtered, Filters
@@ -36,12 +39,42 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class Merged:
-    """An Op with some of its dimensions as one, what its kernels depend on, and those that calls have needed so far."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Ends:
+    """Sizes that may be few elements at the end of arrays, and had better be numbers then; who does without so far.
 
-    def __init__(self, op: Op, groups: tuple[Group, ...], filtered: Filtered | None = None) -> None:
-        self.flat = flatten(op, groups)
+    groups   of sizes of dimensions that are one in these calls
+    of       what tells them from those of other forms of an Op
+    """
+
+    sizes: tuple[End, ...]
+    groups: tuple[Group, ...]
+    loans: Loans
+    of: Hashable
+
+    def few(self, sizes: Mapping[str, int]) -> Values:
+        """(size, value) of those that had better be numbers in a call."""
+        return few_of(self.sizes, sizes, self.groups) if self.sizes else ()
+
+    def would_lend(self, few: Values, look: Hashable, price: float) -> bool:
+        """Whether a call takes a kernel for any sizes in the place of one for `few`, which is not worth it yet."""
+        return self.loans.would_lend((self.of, few), look, price)
+
+    def lends(self, few: Values, look: Hashable, price: float) -> bool:
+        """The same, and writes that down."""
+        return self.loans.lends((self.of, few), look, price)
+
+
+class Merged:
+    """An Op with some of its dimensions as one, what its kernels depend on, and those that calls have needed so far.
+
+    numbers  (size, value) of sizes that are numbers in it; ends: those that had better be in some calls
+    """
+
+    def __init__(self, flat: Flat, ends: Ends, filtered: Filtered | None = None, numbers: Values = ()) -> None:
+        self.flat = flat
         self._filtered = filtered
+        self.ends, self.numbers = ends, numbers
         self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
         self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
         self.on_gpus: store.Memo[Kernel | GpuKernel | Interpreted] = store.Memo()
@@ -51,6 +84,10 @@ class Merged:
     def regimes(self) -> Regimes:
         """What to ask of calls on a CPU; filters have blocks of their own."""
         return regimes_of(self.flat.op, ("overlap",) if self._filtered else ())
+
+    def few(self, sizes: Mapping[str, int]) -> Values:
+        """(size, value) of what is a number in another Merged, which a call of these sizes had better be one of."""
+        return () if self.numbers else self.ends.few(sizes)
 
     def proofs(self) -> tuple[Proof, ...]:
         """That it computes what its Op does, as far as this is to be proved."""
@@ -88,11 +125,17 @@ class _Text:
 
     taps      its sums that may go over a window instead
     filtered  what it is, if some of its sums over windows take fewer multiplications
+    ends      sizes that may be few elements at the end of its arrays
     """
 
     op: Op
     taps: tuple[Taps, ...]
     filtered: Filtered | None = None
+    ends: tuple[End, ...] = ()
+
+
+def _text(op: Op) -> _Text:
+    return _Text(op, find_taps(op), None, find_ends(op))
 
 
 class Known:
@@ -105,21 +148,21 @@ class Known:
         self.keeps_sums = False  # whether they are those of the text, whatever is asked for
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
         behind = added_behind(terms_alone(op))
-        self._given = self._joined = _Text(behind, find_taps(behind))
+        self._given = self._joined = _text(behind)
         together = joined(behind)
         if together is not behind:
-            self._joined = _Text(together, find_taps(together))
+            self._joined = _text(together)
         self._batched, self._sides = self._joined, find_sides(together)
         if self._sides:
-            first = with_batches_first(together)
-            self._batched = _Text(first, find_taps(first))
+            self._batched = _text(with_batches_first(together))
         self._filtered: store.Memo[_Text] = store.Memo()
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
-        self._forms: store.Memo[tuple[Op, tuple[Chain, ...]]] = store.Memo()
+        self._forms: store.Memo[tuple[Op, tuple[Chain, ...], tuple[Row, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
+        self._loans = Loans()
 
     def merged(self, bound: Bound, special: bool = False, strict: bool = False, on_cpu: bool = True,
-               asked: Asked | None = None) -> Merged:
+               asked: Asked | None = None, look: Hashable = None, points: int = 0) -> Merged:
         """The Op with those dimensions as one that lie one after the other in all arrays of a call.
 
         special   whether windows of one element may be put in as 1, where more dimensions are one then: a convolution of 1 x 1 is
@@ -127,6 +170,8 @@ class Known:
         strict    whether terms are added up in the order of the text; else digits that are summed over are joined `on_cpu`, and
                   temporaries with products for each of a batch have that first where that pays
         asked     if sums over windows may take fewer multiplications
+        look      of the call, and `points`: how much it computes. What has few elements at its end is a number `on_cpu`, and
+                  part of the place before, if that is worth a kernel
         """
         text = self._joined if on_cpu and not strict else self._given
         if on_cpu and not strict and self._sides and pays_in_batches(self._sides, bound.sizes):
@@ -136,8 +181,26 @@ class Known:
         taps = tuple(t for t in text.taps if pays(t, bound.sizes, strict))
         _, found = self._windows(text, taps)
         ones = tuple(n for n in found if bound.sizes[n] == 1) if special else ()
-        op, groups = self._grouped(text, taps, ones, bound)
-        return self._merged.get((text, taps, ones, groups), lambda: Merged(op, groups, text.filtered))
+        plain = tuple((n, 1) for n in ones)
+        op, groups, rows = self._grouped(text, taps, plain, bound)
+        apart = tuple(e for e in text.ends if not any(e.size in g for g in groups)) if special and on_cpu else ()
+        ends = Ends(apart, groups, self._loans, (text, taps, ones, groups))
+        numbers = ends.few(bound.sizes)
+        if numbers and not self._is_lent(ends, numbers, look, bound, points):
+            op, groups, rows = self._grouped(text, taps, (*plain, *numbers), bound)
+        else:
+            numbers = ()
+
+        rows = rows if on_cpu else ()
+        return self._merged.get((text, taps, ones, numbers, groups, rows), lambda: Merged(
+            strung(flatten(op, groups), rows), ends, text.filtered, numbers))
+
+    def _is_lent(self, ends: Ends, few: Values, look: Hashable, bound: Bound, points: int) -> bool:
+        """Whether a call takes a kernel for any sizes, if there is one, in the place of one for `few`."""
+        if look is not None and self._merged:
+            return ends.lends(few, look, price_without(sum(prod(v.shape) for v in bound.views.values()), points))
+        self._loans.made((ends.of, few))
+        return False
 
     def _with_filters(self, sizes: Mapping[str, int], asked: Asked) -> _Text | None:
         """The text with some sums over windows computed with fewer multiplications; None if that does not pay."""
@@ -159,16 +222,20 @@ class Known:
 
         return self._along.get((text, taps), form)
 
-    def _grouped(self, text: _Text, taps: tuple[Taps, ...], ones: tuple[str, ...], bound: Bound) -> tuple[Op, tuple[Group, ...]]:
-        """The Op with sums over `taps` and sizes that are 1 put in, and which of its dimensions are one in a call."""
-        def form() -> tuple[Op, tuple[Chain, ...]]:
-            op = fix_sizes(self._windows(text, taps)[0], dict.fromkeys(ones, 1))
-            return op, in_arrays(op)
+    def _grouped(self, text: _Text, taps: tuple[Taps, ...], known: Values,
+                 bound: Bound) -> tuple[Op, tuple[Group, ...], tuple[Row, ...]]:
+        """The Op with sums over `taps` and `known` sizes put in; which dimensions, and rows, lie in one piece in a call."""
+        def form() -> tuple[Op, tuple[Chain, ...], tuple[Row, ...]]:
+            op = fix_sizes(self._windows(text, taps)[0], dict(known))
+            return op, in_arrays(op), find_rows(op)
 
-        op, chains = self._forms.get((text, taps, ones), form)
+        op, chains, rows = self._forms.get((text, taps, known), form)
+        if not (chains or rows):
+            return op, (), ()
         views = bound.views
         shapes, strides = ({n: getattr(v, what) for n, v in views.items()} for what in ("shape", "strides"))
-        return op, allowed(chains, shapes, strides) if chains else ()
+        groups = allowed(chains, shapes, strides) if chains else ()
+        return op, groups, lying(op, rows, groups, shapes, strides) if rows else ()
 
 
 def seen_as(bound: Bound, flat: Flat) -> Bound:
@@ -182,7 +249,7 @@ def seen_as(bound: Bound, flat: Flat) -> Bound:
         assert strides is not None, f"{name} does not lie in one piece"
         views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory, v.device)
     sizes = bound.sizes | products(flat.sizes, bound.sizes)
-    return Bound(flat.op, sizes, bound.scalars, views, bound.results, bound.sources, bound.home)
+    return Bound(flat.op, sizes, bound.scalars, views, bound.results, bound.sources, bound.home, bound)
 
 
 def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:

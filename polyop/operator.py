@@ -41,6 +41,7 @@ from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import assumed
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import Regimes, as_it_lies, regime
+from polyop.rewrite.strung import find_rows, strung
 from polyop.runtime import cache, call, choose, cpu, entry, entry_load, entry_plan, entry_table, store, threads
 from polyop.runtime.bind import Bound, bind
 from polyop.runtime.estimate import SERIAL, work
@@ -197,7 +198,8 @@ class Operator:
             if len(self._forms) >= _FORMS:
                 self._forms.clear()
             self._forms[what] = form
-        entry.vary(native, front, record, args, keywords)
+        if not made.is_lent:
+            entry.vary(native, front, record, args, keywords)
 
     def _formed(self, native: entry_load.Code, values: tuple[Any, ...], args: tuple[Any, ...], keywords: Mapping[str, Any],
                 look: Any) -> Any:
@@ -229,9 +231,9 @@ class Operator:
             bound = bind(op, dict(zip(self._arguments.inner, values, strict=True)), out)
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
-        on_cpu = bound.home is None
+        on_cpu, points = bound.home is None, work(op, bound.sizes)
         merged = known.merged(bound, self.options.special, self.options.numerics == "strict", on_cpu,
-                              self._asked() if self.options.numerics == "winograd" and on_cpu else None)
+                              self._asked() if self.options.numerics == "winograd" and on_cpu else None, key, points)
         seen = seen_as(bound, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
@@ -239,10 +241,9 @@ class Operator:
             self._keeps(choice, known)
             self._remembered(key, planned)
             return result, None
-        options = self._variant(merged.regimes, seen.sizes)
-        points = work(op, bound.sizes)
+        asked = self._asks_for(merged, seen)
         try:
-            k, taken = self._kernel(merged, seen, options, key, points)
+            k, taken = self._kernel(merged, seen, asked, key, points)
         except _OtherSumsError:
             known.keeps_sums = True
             return self._long(values, out, outs, key)
@@ -254,12 +255,14 @@ class Operator:
             return k(seen, count), None
         prepared = k.prepare(seen, count, self._lasting)
         result = k.carry_out(prepared, seen)
-        if key is None or not is_close(served, options):
+        if key is None or not is_close(served, asked[1]):
             return result, None
-        made = call.plan(assumed(op, dict(served.fixed)), k, prepared, bound, merged.runs, names, values + outs, points)
-        if served == options:
+        known_sizes = dict((*served.fixed, *merged.numbers))
+        made = call.plan(assumed(op, known_sizes), k, prepared, bound, merged.runs, names, values + outs, points)
+        is_lent = bool(merged.few(bound.sizes))
+        if taken == asked and not is_lent:
             self._remembered(key, made)
-        return result, _Made(made, merged, seen, taken) if made and not known.has_filters else None
+        return result, _Made(made, merged, seen, taken, is_lent) if made and not (known.has_filters or merged.numbers) else None
 
     def _keeps(self, choice: Choice, known: Known) -> None:
         """Keep an Op of which there is a kernel, so that other processes need not read the text."""
@@ -311,11 +314,15 @@ class Operator:
             return replace(self.options, regime="any", threads=count > 1)
         return regime(regimes, sizes, self.options, cpu.resolve(self.target), count)
 
-    def _kernel(self, merged: Merged, seen: Bound, options: Options, look: Any,
-                points: int) -> tuple[Kernel | Interpreted, Key]:
-        """The kernel for a call that asks for `options`, and its key: it may serve for one that is not there yet."""
+    def _asks_for(self, merged: Merged, seen: Bound) -> Key:
+        """What finds the kernel that is for such a call."""
+        options = self._variant(merged.regimes, seen.sizes)
         units = layout(seen.op, seen.views, options.ones)
-        asked = units, as_it_lies(merged.regimes, units, options)
+        return units, as_it_lies(merged.regimes, units, options)
+
+    def _kernel(self, merged: Merged, seen: Bound, asked: Key, look: Any,
+                points: int) -> tuple[Kernel | Interpreted, Key]:
+        """The kernel for a call that asks for `asked`, and its key: it may serve for one that is not there yet."""
         taken = self._lent(merged, seen, asked, look, points) or asked
         target = cpu.resolve(self.target)
         if target.family != "x86":
@@ -397,6 +404,7 @@ class Operator:
         merged: Mapping[str, tuple[str, ...]] = {}
         if units is None:
             flat = flatten(op, chains(op))  # as calls with contiguous arrays do
+            flat = strung(flat, find_rows(flat.op)) if t.family == "x86" else flat
             op, merged = flat.op, flat.sizes
         asked, known = options, {} if sizes is None or t.family == "x86" else {**sizes, **products(merged, sizes)}
         if known:
@@ -438,12 +446,16 @@ def _exactly(choice: Choice) -> tuple[Choice, str]:
 
 @dataclass(frozen=True, eq=False, slots=True)
 class _Made:
-    """The plan of a call on this machine, whose kernel, found by `key`, has seen it as `seen`."""
+    """The plan of a call on this machine, whose kernel, found by `key`, has seen it as `seen`.
+
+    is_lent   whether calls that look like it had better have another one
+    """
 
     plan: call.CallPlan
     merged: Merged
     seen: Bound
     key: Key
+    is_lent: bool
 
 
 class _OtherSumsError(Exception):

@@ -38,6 +38,7 @@ from polyop.poly.roles import (
     is_triangular,
     iterators_of,
 )
+from polyop.poly.strides import spacing
 
 CHUNK = 8  # of rows of the right operand that are read side by side where they lie: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
@@ -113,6 +114,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     c = classify(plan, cluster, outer)
     if plan.options.numerics == "strict" and len(c.having(CONTRACTED)) > 1:
         return ()  # blocks would sum in another order
+    if _is_strung(plan, c):
+        return ()
     x = reads_of(plan, c)
     tile = register_tile_of(x)
     by_dots = tile.dot is not None and tile.dot.steps * x.heads > FEW_STEPS
@@ -128,6 +131,17 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if settled and all(x.few(i, ROWS_MOST + 1) <= ROWS_MOST for i in c.having(ROW)):
         return (few_again(plan, c, x.row, x.depth, x.few(x.row, 0)),)
     return blocked(x, of_dots(x, tile, tile.dot) if tile.dot else tile, ahead, outer)
+
+
+def _is_strung(plan: Plan, c: Contraction) -> bool:
+    """Whether a few columns, and a few terms of each, lie between rows: d and c of { Y[3n + d] += X[3n + c] * W[c, d] }.
+
+    Lanes run along the rows then, and nothing is left to block.
+    """
+    u, own = c.update, plan.classes[c.update.name]
+    extents = [u.extent(i) for i in (c.lane, *c.having(CONTRACTED))]
+    few = all(e.is_constant and e.const <= NEAR for e in extents)
+    return few and any(spacing(plan, u, x, own[i]) in range(2, NEAR + 1) for x in u.reads for i in c.having(ROW))
 
 
 def _is_dots_in_place(x: Reads) -> bool:

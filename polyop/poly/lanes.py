@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -125,6 +125,11 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     # whose value has no place in memory, had no lanes where the same sum alone has them
     shell = {c: score(plan, cluster.stmts, c, local if any(inner) else frozenset()) for c in cluster.shell}
     lane = max(shell, key=lambda c: shell[c], default=None)
+    if lane and is_few(plan, cluster.stmts, lane, lanes):  # then whatever is longer, and has no worse than near strides
+        longer = {c: score(plan, cluster.stmts, c, local) for c in shell if not is_few(plan, cluster.stmts, c, lanes)}
+        longer = {c: x for c, x in longer.items() if x > 0}
+        lane = max(longer, key=lambda c: longer[c], default=None if any(inner) else lane)
+        shell |= longer
     none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
     odd = lcm(*(odd_digits(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c)) if plan.target.masks else 1
     vectors = odd if 1 < odd <= ODD else _vectors(plan, groups, inner)
@@ -145,6 +150,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             block = ((rows, DOWN * plan.target.vector_bytes), (lane, ASIDE // plan.lane_bytes))
             out += [replace(square, blocks=block)] if is_tall else []
             out.append(square)
+        near = None if rows or plan.target.warp else strung(plan, cluster.shell, cluster.stmts, lane)
+        out += [replace(by_shell, rows=near[0], row_extent=near[1], vectors=1, around=True)] if near else []
         if shared:
             narrow = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))
             out.append(replace(narrow, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
@@ -159,9 +166,10 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             out.append(replace(by_shell, apart=True))
     if any(inner):
         few = beside(plan, cluster)
-        one = None if few else multiplied(plan, cluster, groups, inner)
+        near = None if few or plan.target.warp else strung_along(plan, cluster, groups, inner)
+        one = None if few or near else multiplied(plan, cluster, groups, inner)
         at = len(out) if lane and shell[lane] >= total else 0
-        sides = [with_rows(plan, by_inner, *(few or (one, OTHERS)), free)] if few or one else []
+        sides = [with_rows(plan, by_inner, *(few or near or (one, OTHERS)), free)] if few or near or one else []
         across = others(plan, cluster, few[0]) if few else None
         out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, by_inner]
     return (*out, none)
@@ -283,7 +291,8 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
-        near = plan.target.masks and spacing(plan, s, s.target, loop) in range(2, NEAR + 1)
+        near = spacing(plan, s, s.target, loop) in range(2, NEAR + 1)
+        near = near and (plan.target.masks or strung(plan, plan.classes[s.name].values(), (s,), loop) is not None)
         total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
     return total
 
@@ -304,6 +313,27 @@ def is_turned_back(plan: Plan, cluster: Cluster, lane: str) -> bool:
     return False
 
 
+def strung_along(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: Sequence[str | None]) -> tuple[str, int] | None:
+    """The same of lanes inside the shell: c of { Y[c] += X[3n + c] }."""
+    found = (strung(plan, cluster.shell, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c)
+    return next((x for x in found if x), None)
+
+
+def strung(plan: Plan, loops: Iterable[str], stmts: Iterable[Stmt], lane: str) -> tuple[str, int] | None:
+    """One of `loops` with a few iterations that lie between the lanes, and how many: c of { Y[3n + c] = X[3n + c] - m[c] }.
+
+    Rows in lock step then read and write the same vectors.
+    """
+    for c in loops:
+        for s in stmts:
+            extents = {(r.upper - r.lower) for r in s.ranges if plan.classes[s.name][r.index] == c}
+            many = next((e.const for e in extents if e.is_constant), 0)
+            if c != lane and many in range(2, NEAR + 1) and any(
+                    spacing(plan, s, x, lane) == many and stride(plan, s, x, c) == 1 for x in (s.target, *s.reads)):
+                return c, many
+    return None
+
+
 def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
     """Whether `loop` is known to have fewer iterations than a vector has lanes, as the window of a pooling has."""
     extents = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
@@ -316,7 +346,7 @@ def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:
         return None
     s = cluster.stmts[0]
     for load in s.reads:
-        if stride(plan, s, load, lane) is None:
+        if stride(plan, s, load, lane) is None and spacing(plan, s, load, lane) not in range(2, NEAR + 1):
             for c in cluster.shell:
                 if c != lane and stride(plan, s, load, c) == 1:
                     return c

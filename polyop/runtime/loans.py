@@ -98,6 +98,11 @@ def price_of(elements: int, points: int, asked: Key, served: Key) -> float:
     return about * (TURNED if is_turned(other, own) else EMPTY)
 
 
+def price_without(elements: int, points: int) -> float:
+    """The same of a call in the place of whose kernel serves one that does not know which of its sizes are few."""
+    return (points / 64 + elements) * EMPTY
+
+
 @dataclass(slots=True)
 class Loans:
     """What one operator's kernels have done for others.
@@ -107,18 +112,22 @@ class Loans:
     last    the look of the last call of a new look, whoever carried it out
     """
 
-    spent: dict[Key, float] = field(default_factory=dict)
+    spent: dict[Hashable, float] = field(default_factory=dict)
     times: dict[Hashable, int] = field(default_factory=dict)
     last: Hashable = None
 
-    def would_lend(self, asked: Key, look: Hashable, cost: float) -> bool:
+    def would_lend(self, asked: Hashable, look: Hashable, cost: float) -> bool:
         """Whether a call that looks like `look` may do without the kernel that it asks for."""
         return self.spent.get(asked, 0.0) + cost <= MOST and self.times.get(look, 0) < TIMES and look != self.last
 
-    def lends(self, asked: Key, look: Hashable, cost: float) -> bool:
+    def made(self, asked: Hashable) -> None:
+        """No call does without `asked` from now on."""
+        self.spent[asked] = MOST
+
+    def lends(self, asked: Hashable, look: Hashable, cost: float) -> bool:
         """The same, and writes that down."""
         if not self.would_lend(asked, look, cost):
-            self.spent[asked] = MOST  # it is made now, and if that fails nobody does without it again
+            self.made(asked)  # now, and if that fails nobody does without it again
             return False
         times = self.times.get(look, 0)
         if len(self.times) >= LOOKS:

@@ -8,6 +8,7 @@ from polyop.compiler import compile_op
 from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
+from polyop.operator import Operator
 from polyop.poly.wellformed import check
 from polyop.rewrite.laid import OPERAND, PLAIN, RESULT, across, find_beside, laid_alongside
 from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
@@ -136,3 +137,16 @@ def test_kernels_compute_what_numpy_does(equation, extents):
     sizes, g = dict(zip("abcde", extents, strict=True)), np.random.default_rng(sum(extents))
     given = [g.integers(-3, 4, [sizes[i] for i in t]).astype(np.float32) for t in equation.split("->")[0].split(",")]
     np.testing.assert_array_equal(f(*given), np.einsum(equation, *(x.astype(np.float64) for x in given)))
+
+
+def test_a_call_that_needs_no_copy_after_all_has_a_plan(monkeypatch):
+    f, long = polyop.op("op f(X: f32[A, B], Y: f32[B, C]) -> (Z: f32[A, B, C]) { Z[a, b, c] = X[a, b] + Y[b, c] }"), []
+    real = Operator._long
+    monkeypatch.setattr(Operator, "_long", lambda self, *a: (long.append(a), real(self, *a))[1])
+    x, y = np.ones((12, 70), np.float32), np.ones((70, 9), np.float32)
+    for _ in range(6):
+        f(x, y)
+    assert len(long) == 1
+    for n in range(80, 100):
+        f(np.ones((12, n), np.float32), np.ones((n, 9), np.float32))
+    assert len(long) < 12

@@ -54,7 +54,8 @@ made = {}
 def operator(name):
     """The operator, and its dtypes."""
     if name not in made:
-        f = polyop.op(TEXTS[name])
+        # kernels of their own for what is few at the end round otherwise
+        f = polyop.op(TEXTS[name], options=polyop.Options(special=name != "softmax"))
         made[name] = f, [np.dtype(t) for t in DTYPES.get(name, ("f4", "f4"))]
         for n in range(33, 60):
             for view in (0, 1, 2, 3):

@@ -13,6 +13,7 @@ from polyop.codegen.llvm.reach import transposable
 from polyop.codegen.llvm.registers import read_register
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
 from polyop.codegen.llvm.types import constant, held, is_constant, memory, opposite, register, vector
+from polyop.codegen.llvm.woven import between, read_by_turns
 from polyop.codegen.vecmath.ops import V
 from polyop.codegen.vecmath.quotient import Inverse, quotient
 from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
@@ -287,6 +288,9 @@ def load_value(s: State, e: Load, active: Active) -> Value:
         return or_zero(s, shared[key], e, conditions, point, v) if e.guard else shared[key]
 
     if place.lanes and place.offsets is None and not conditions and place.stride not in (1, -1):
+        gaps = between(s, place)
+        if gaps is not None:
+            return read_by_turns(s, place, gaps, rows)
         axis = transposable(s, place)
         if axis is not None:
             return transposed(s, place, axis, rows)

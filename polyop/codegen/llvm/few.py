@@ -17,7 +17,8 @@ from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import row_stride, transposable
 from polyop.codegen.llvm.state import Active, Axis, State
-from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, vector
+from polyop.codegen.llvm.types import Int, alignment, vector
+from polyop.codegen.llvm.woven import chosen
 from polyop.ir.expr import Load, is_computed
 from polyop.ir.loops import Space, Store
 
@@ -82,7 +83,7 @@ def _woven(s: State, f: Few, count: int) -> None:
     xs = [_load(s, f.source, s.b.mul(f.source.stride, v)) for v in range(count)]
     for k in range(count):
         at = range(k * w, (k + 1) * w)
-        _store(s, f.target, k * w, _picked(s, f.target.element, xs, [(i % count, i // count) for i in at]))
+        _store(s, f.target, k * w, chosen(s, f.target.element, xs, [(i % count, i // count) for i in at]))
 
 
 def _pulled_apart(s: State, f: Few, count: int, step: Int) -> None:
@@ -91,18 +92,7 @@ def _pulled_apart(s: State, f: Few, count: int, step: Int) -> None:
     xs = [_load(s, f.source, k * w) for k in range(count)]
     for p in range(count):
         at = range(p, w * count, count)
-        _store(s, f.target, s.b.mul(step, p), _picked(s, f.target.element, xs, [(i // w, i % w) for i in at]))
-
-
-def _picked(s: State, element: str, xs: list[str], order: list[tuple[int, int]]) -> str:
-    """For each lane the vector and the lane of it where its element is."""
-    w, t = s.width, vector(element, s.width)
-    total = xs[0]
-    for k, x in enumerate(xs[1:], 1):
-        first = k == 1
-        lanes = [w + at if which == k else (at if which == 0 else 0) if first else i for i, (which, at) in enumerate(order)]
-        total = s.b.do(f"shufflevector {t} {total}, {t} {x}, {shuffle_mask(lanes)}")
-    return total
+        _store(s, f.target, s.b.mul(step, p), chosen(s, f.target.element, xs, [(i // w, i % w) for i in at]))
 
 
 def _at(s: State, place: Place, by: Int) -> str:

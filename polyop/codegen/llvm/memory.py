@@ -17,8 +17,9 @@ from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import bypasses, lane_mask
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, points, row_exists, rows_needed
 from polyop.codegen.llvm.spaced import is_spaced, write_spaced
-from polyop.codegen.llvm.state import Active, Condition, Point, State, Value, only_if
+from polyop.codegen.llvm.state import Active, Axis, Condition, Point, State, Value, only_if
 from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
+from polyop.codegen.llvm.woven import between, spread_masks, woven
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BOOL
 from polyop.ir.loops import Store
@@ -35,9 +36,13 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
         ok = Value(BOOL, rows, wide, lambda p, v: check_inside(s, n.target, inside, before, p, v))
         conditions = (*conditions, Condition(ok, True))
     folded = is_folded(s, n, x, place.lanes)
-    woven = weave(s, n, place, conditions)
-    if woven is not None:
-        write_woven(s, n, x, place, woven)
+    side_by_side = weave(s, n, place, conditions)
+    if side_by_side is not None:
+        write_woven(s, n, x, place, side_by_side)
+        return
+    gaps = None if conditions or n.reduce is not None else between(s, place)
+    if gaps is not None:
+        _by_turns(s, n, x, place, gaps)
         return
     # what was stored elsewhere in this buffer may overlap, and here may be left in some lanes
     whole = not any(c.value.lanes for c in conditions)
@@ -63,6 +68,21 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
                 with only_if(s, exists):
                     for v, new, mask in zip(s.pieces(), news, masks, strict=True):
                         _scatter(s, n, place, new, mask, point, v)
+
+
+def _by_turns(s: State, n: Store, x: Value, place: Place, axis: Axis) -> None:
+    """Steps of `axis`, which fill the gaps between lanes."""
+    s.stored = {k: y for k, y in s.stored.items() if k[0].source != n.target.source}
+    others, count = tuple(a for a in s.rows if a is not axis), axis.extent
+    for point in points(s, place.rows.union(x.rows) - {axis.index}):
+        exists, first = row_exists(s, others, point), place.base({**point, axis.index: 0}, None)
+        for v in s.pieces():
+            steps = [operand(s, x, {**point, axis.index: f}, v, True) for f in range(count)]
+            raws = woven(s, place.element, [to_memory(y, place.buffer.dtype, s.shared.target).text for y in steps])
+            masks = spread_masks(s, existing(s, v), count)
+            with only_if(s, exists):
+                for k, (raw, mask) in enumerate(zip(raws, masks, strict=True)):
+                    store_vector(s, place.element, s.width, raw, gep(s, place.element, first, (v * count + k) * s.width), mask)
 
 
 def _read_scalar(s: State, place: Place, p: str) -> V:

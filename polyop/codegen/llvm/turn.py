@@ -16,6 +16,7 @@ from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import State, Value, only_if
 from polyop.codegen.llvm.types import Int, alignment, constant_mask, iota, shuffle_mask, vector
+from polyop.codegen.llvm.woven import between
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Affine
 from polyop.ir.integers import power_of_two
@@ -30,7 +31,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
     if not all(isinstance(p, Affine) for p in n.target.index):
         return False
     place = locate(s, n.target, (None,) * len(n.target.index))
-    if place.offsets is not None or place.stride in (-1, 0, 1):
+    if place.offsets is not None or place.stride in (-1, 0, 1) or between(s, place) is not None:
         return False
     axis = next((a for a in s.rows if a.extent > 1 and row_stride(s, place, a) == 1), None)
     if axis is None:

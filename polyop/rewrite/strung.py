@@ -1,0 +1,211 @@
+"""A few elements at the end of a tensor, pixels of three colours or points of two coordinates, as part of the place before.
+
+    X[n, c] with c in 0:3     becomes     X[3 n + c]
+
+Lanes along c would be three; along n they are as many as there are, and what lies three apart is picked out of whole vectors. So
+how few there are is put in as a number, which calls show, and rows must lie one after the other, which they show, too. A sum over
+them has few terms, which lie in the same vectors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, is_computed, loads, map_loads, names
+from polyop.ir.op import Op, Step, Tensor
+from polyop.ir.options import STRIP
+from polyop.ir.target import LINE, NEAR
+from polyop.rewrite.contracted import find_contractions
+from polyop.rewrite.flatten import Dims, Flat, Group, dims
+from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.instead import Instead, through_copies, with_steps
+from polyop.rewrite.names import all_names
+
+FEW = range(2, NEAR + 1)
+"""Elements that are few: lanes so far apart are picked out of vectors."""
+
+
+USUAL = 4
+"""Rows of a few vectors whose number is known have a multiple of so many elements, as most have that come again and again."""
+
+LONG = 32
+"""Elements of the dimension before, from which lanes run along it."""
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """A size that is the last extent of arrays.
+
+    before   the extents of the dimensions before, if that size had better be known where it is few, and these are long
+    short    other values that had better be known
+    """
+
+    size: str
+    before: tuple[Affine, ...]
+    short: range
+
+
+def find_ends(op: Op) -> tuple[End, ...]:
+    """The sizes of `op` that had better be numbers where they are few.
+
+    None where a product of matrices adds up along other sizes, too: that has ways of its own for what is narrow. Nor are `FEW`,
+    where places are looked up: rows that follow each other in the result then lie anywhere. Rows of a few vectors have no edge
+    to ask about, if it is known how many; not where they are added up, which is done in registers.
+    """
+    arrays = [t for t in op.tensors if t.role != "temp" and len(t.shape) > 1]
+    last = dict.fromkeys(str(t.shape[-1].name) for t in arrays if t.shape[-1].name in op.sizes)
+    if not last or _adds_up_much(op, last):
+        return ()
+    sums = {e.name for s in op.steps if s.reduce is not None for e in op.tensor(s.target.source).shape[-1:]}
+    across, is_looked_up, has_own_ways = _across(op), _is_looked_up(op), bool(find_contractions(op))
+    out = []
+    for n in last:
+        own = [t for t in arrays if t.shape[-1].name == n]
+        before = tuple(dict.fromkeys(t.shape[-2] for t in own if not names(t.shape[-2]) <= last.keys()))
+        least = min(t.dtype.bytes_ for t in own)
+        short = range(0) if has_own_ways or n in sums else range(LINE // least, STRIP // least + 1, USUAL)
+        out.append(End(n, () if is_looked_up or affine(n) in across else before, short))
+    return tuple(e for e in out if e.before or e.short)
+
+
+def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group] = ()) -> tuple[tuple[str, int], ...]:
+    """(size, value) of those that are few in a call, whose dimensions of each of `groups` are one."""
+    together = {n: prod(sizes[m] for m in g) for g in groups for n in g}
+
+    def is_few(e: End) -> bool:
+        few = sizes[e.size] in FEW and bool(e.before)
+        return sizes[e.size] in e.short or (few and all(evaluate(x, {**sizes, **together}) >= LONG for x in e.before))
+
+    return tuple((e.size, sizes[e.size]) for e in ends if is_few(e))
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The last dimensions of an array: one, and those behind it, which are known to have few elements.
+
+    few   the extents of these
+    """
+
+    tensor: str
+    few: tuple[int, ...]
+
+
+def find_rows(op: Op) -> tuple[Row, ...]:
+    """The rows of the arrays of `op` that may be strung; none where places are looked up, or matrices are multiplied."""
+    if _adds_up_much(op, ()) or _is_looked_up(op):
+        return ()
+    across = _across(op)
+    sums = {s.target.source for s in op.steps if s.reduce is not None and not _is_whole(op, s)}
+    found = []
+    for t in op.tensors:
+        behind = next((d for d, e in enumerate(reversed(t.shape)) if not e.is_constant), 0)
+        few = tuple(e.const for e in t.shape[len(t.shape) - behind:])
+        if t.role != "temp" and t.name not in sums and prod(few) in FEW and not {*t.shape[-1:]} & across:
+            found.append(Row(t.name, few))
+    return tuple(found)
+
+
+def lying(op: Op, rows: Sequence[Row], groups: Sequence[Group], shapes: Mapping[str, Sequence[int]],
+          strides: Mapping[str, Sequence[int]]) -> tuple[Row, ...]:
+    """Those of `rows` of `op`, with the dimensions of each of `groups` as one, that lie in one piece in a call's arrays.
+
+    Not those that are short, if there are many: lanes run along another dimension.
+    """
+    def lies(r: Row) -> bool:
+        own = _behind(dims(op.tensor(r.tensor), groups), r)
+        *many, length = own.shape(shapes[r.tensor])
+        is_long = length >= LONG * prod(r.few) or prod(many) < LONG
+        return is_long and own.strides(shapes[r.tensor], strides[r.tensor]) is not None
+
+    return tuple(r for r in rows if lies(r))
+
+
+def strung(flat: Flat, rows: Sequence[Row]) -> Flat:
+    """`flat` with each of `rows` as one dimension; sums have a place of their own until they are complete."""
+    if not rows:
+        return flat
+    few = {r.tensor: r.few for r in rows}
+    taken = all_names(flat.op)
+
+    def summed(s: Step) -> Instead | None:
+        is_sum = s.reduce is not None and s.target.source in few
+        return through_copies(s, {s.target: plain_indices(s.target) or ()}, "sum", taken) if is_sum else None
+
+    op = with_steps(flat.op, summed)
+
+    def shape(t: Tensor) -> Tensor:
+        own = few.get(t.name)
+        d = len(t.shape) - 1 - len(own or ())
+        return replace(t, shape=(*t.shape[:d], t.shape[d] * prod(own))) if own else t
+
+    def place(x: Load) -> Load:
+        own = few.get(x.source)
+        if not own:
+            return x
+        *before, at = x.index[:-len(own)]
+        for p, n in zip(x.index[-len(own):], own, strict=True):
+            assert isinstance(at, Affine) and isinstance(p, Affine)
+            at = at * n + p
+        return replace(x, index=(*before, at))
+
+    def step(s: Step) -> Step:
+        where = tuple(map_loads(w, place) for w in s.where)
+        return replace(s, target=place(s.target), expr=map_loads(s.expr, place), where=where)
+
+    together = {r.tensor: _behind(flat.dims[r.tensor], r) for r in rows}
+    made = replace(op, tensors=tuple(map(shape, op.tensors)), steps=tuple(map(step, op.steps)))
+    return Flat(made, {**flat.dims, **together}, flat.sizes)
+
+
+def _behind(d: Dims, r: Row) -> Dims:
+    """`d` with the last dimensions of `r` as one."""
+    *before, first = d.runs[:-len(r.few)]
+    return Dims((*before, (first[0], d.runs[-1][1])))
+
+
+def _across(op: Op) -> frozenset[Affine]:
+    """The last extents of temporaries that are added up along the dimension before.
+
+    They lie as the text has them, so that lanes along that dimension would find elements of theirs some way apart.
+    """
+    found = set()
+    for s in op.steps:
+        kept = {p.name for p in s.target.index if isinstance(p, Affine)}
+        for x in s.reads if s.reduce is not None else ():
+            t = op.tensor(x.source)
+            if t.role == "temp" and len(x.index) > 1:
+                at = [p.name if isinstance(p, Affine) else None for p in x.index[-2:]]
+                found |= {t.shape[-1]} if at[0] not in kept and at[1] in kept else set()
+    return frozenset(found)
+
+
+def _is_looked_up(op: Op) -> bool:
+    """Whether any place is looked up."""
+    return any(is_computed(p) for s in op.steps for x in (s.target, *s.reads) for p in x.index)
+
+
+def _is_whole(op: Op, s: Step) -> bool:
+    """Whether `s` alone makes all elements of a tensor, one at each of its points."""
+    at, t = plain_indices(s.target), op.tensor(s.target.source)
+    if at is None or op.steps_of(t.name) != (s,) or t.name in {o for _, o in op.updates}:
+        return False
+    ranges = {r.index: (r.lower, r.upper) for r in s.ranges}
+    return [ranges.get(i) for i in at] == [(Affine(), e) for e in t.shape]
+
+
+def _adds_up_much(op: Op, ends: Collection[str]) -> bool:
+    """Whether a contraction adds up along anything but `ends` and known extents, or is a product of matrices for each of a batch.
+
+    These have ways of their own for what is narrow.
+    """
+    for s, last in find_contractions(op):
+        kept = {i for p in s.target.index if isinstance(p, Affine) for i in names(p)}
+        much = any(not names(e) <= {*ends} for r in s.ranges if r.index not in kept for e in (r.lower, r.upper))
+        without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
+        beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
+        others = {i for i in kept if i != last and any(i in x for x in without)}
+        if much or (others & beside and others - beside):
+            return True
+    return False
