@@ -21,7 +21,7 @@ from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import Regimes, regimes_of
-from polyop.rewrite.strung import End, Row, few_of, find_ends, find_rows, lying, strung
+from polyop.rewrite.strung import FEW, End, Row, few_of, find_ends, find_rows, lying, strung
 from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
 from polyop.rewrite.tile_regimes import Values
 from polyop.runtime import call, store
@@ -196,8 +196,11 @@ class Known:
             strung(flatten(op, groups), rows), ends, text.filtered, numbers))
 
     def _is_lent(self, ends: Ends, few: Values, look: Hashable, bound: Bound, points: int) -> bool:
-        """Whether a call takes a kernel for any sizes, if there is one, in the place of one for `few`."""
-        if look is not None and self._merged:
+        """Whether a call takes a kernel for any sizes in the place of one for `few`.
+
+        What is `FEW` has one at once if there is no other: it takes several times as long without.
+        """
+        if look is not None and (self._merged or not any(n in FEW for _, n in few)):
             return ends.lends(few, look, price_without(sum(prod(v.shape) for v in bound.views.values()), points))
         self._loans.made((ends.of, few))
         return False

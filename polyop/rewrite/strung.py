@@ -13,11 +13,11 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
-from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, is_computed, loads, map_loads, names
+from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, is_computed, loads, map_loads, names, volume
 from polyop.ir.op import Op, Step, Tensor
 from polyop.ir.options import STRIP
 from polyop.ir.target import LINE, NEAR
-from polyop.rewrite.contracted import find_contractions
+from polyop.rewrite.contracted import find_contractions, rows_of
 from polyop.rewrite.flatten import Dims, Flat, Group, dims
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.instead import Instead, through_copies, with_steps
@@ -38,12 +38,12 @@ LONG = 32
 class End:
     """A size that is the last extent of arrays.
 
-    before   the extents of the dimensions before, if that size had better be known where it is few, and these are long
+    before   for each of them the extents before, the last of which has to be long if that size is few; none if it stays a size
     short    other values that had better be known
     """
 
     size: str
-    before: tuple[Affine, ...]
+    before: tuple[tuple[Affine, ...], ...]
     short: range
 
 
@@ -59,11 +59,12 @@ def find_ends(op: Op) -> tuple[End, ...]:
     if not last or _adds_up_much(op, last):
         return ()
     sums = {e.name for s in op.steps if s.reduce is not None for e in op.tensor(s.target.source).shape[-1:]}
-    across, is_looked_up, has_own_ways = _across(op), _is_looked_up(op), bool(find_contractions(op))
+    across, is_looked_up = _across(op), _is_looked_up(op)
+    has_own_ways = any(rows_of(s, n) for s, n in find_contractions(op))
     out = []
     for n in last:
         own = [t for t in arrays if t.shape[-1].name == n]
-        before = tuple(dict.fromkeys(t.shape[-2] for t in own if not names(t.shape[-2]) <= last.keys()))
+        before = tuple(dict.fromkeys(tuple(e for e in t.shape[:-1] if e.name != n) for t in own))
         least = min(t.dtype.bytes_ for t in own)
         short = range(0) if has_own_ways or n in sums else range(LINE // least, STRIP // least + 1, USUAL)
         out.append(End(n, () if is_looked_up or affine(n) in across else before, short))
@@ -75,8 +76,10 @@ def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group
     together = {n: prod(sizes[m] for m in g) for g in groups for n in g}
 
     def is_few(e: End) -> bool:
-        few = sizes[e.size] in FEW and bool(e.before)
-        return sizes[e.size] in e.short or (few and all(evaluate(x, {**sizes, **together}) >= LONG for x in e.before))
+        if sizes[e.size] not in FEW:
+            return sizes[e.size] in e.short
+        large = [x for x in e.before if volume(x, sizes) >= LONG]
+        return bool(large) and all(evaluate(x[-1], {**sizes, **together}) >= LONG for x in large)
 
     return tuple((e.size, sizes[e.size]) for e in ends if is_few(e))
 
@@ -100,11 +103,22 @@ def find_rows(op: Op) -> tuple[Row, ...]:
     sums = {s.target.source for s in op.steps if s.reduce is not None and not _is_whole(op, s)}
     found = []
     for t in op.tensors:
-        behind = next((d for d, e in enumerate(reversed(t.shape)) if not e.is_constant), 0)
-        few = tuple(e.const for e in t.shape[len(t.shape) - behind:])
-        if t.role != "temp" and t.name not in sums and prod(few) in FEW and not {*t.shape[-1:]} & across:
+        few = _few_behind(t)
+        if t.role != "temp" and t.name not in sums and few and not {*t.shape[-1:]} & across:
             found.append(Row(t.name, few))
     return tuple(found)
+
+
+def _few_behind(t: Tensor) -> tuple[int, ...]:
+    """The extents of the last dimensions, if they are known and few together, and the one before is not."""
+    few: tuple[int, ...] = ()
+    for e in reversed(t.shape):
+        if not e.is_constant or e.const >= LONG:
+            return few if prod(few) in FEW else ()
+        if prod((e.const, *few)) not in range(1, NEAR + 1):
+            return ()
+        few = (e.const, *few)
+    return ()
 
 
 def lying(op: Op, rows: Sequence[Row], groups: Sequence[Group], shapes: Mapping[str, Sequence[int]],

@@ -56,7 +56,7 @@ def test_what_is_strung_computes_the_same(text, n, few):
 
 
 @pytest.mark.parametrize(("text", "few"), [
-    (PLAIN, {"C"}), (SUM, {"C", "D"}), (PAIRS, set()), (COLUMNS, {"C"}),
+    (PLAIN, {"C"}), (SUM, {"C", "D"}), (PAIRS, {"C"}), (COLUMNS, {"C"}),
     ("op f(X: f32[M, K], W: f32[K, N]) -> (Y: f32[M, N]) { Y[m, n] += X[m, k] * W[k, n] }", {"N", "K"}),
     ("op f(X: f32[A, B, C]) -> (Y: f32[A, B, C]) { t[a, c] max= X[a, b, c]\n e[a, b, c] = exp(X[a, b, c] - t[a, c])\n "
      "z[a, c] += e[a, b, c]\n Y[a, b, c] = e[a, b, c] / z[a, c] }", set()),                         # of a temporary, across
@@ -192,6 +192,9 @@ def test_calls_of_other_sizes_go_without_until_it_pays():
     assert merged(81, 3, "e") == (("C", 3),)   # from then on
     assert merged(9, 3, "f") == ()             # there is nothing long
     assert merged(70, 4, "g") == () and merged(10 ** 8, 4, "h") == (("C", 4),)  # what takes long
+    assert merged(70, 20, "i") == () and merged(70, 20, "i") == (("C", 20),)
+    first, x = Known(o), np.ones((70, 20), np.float32)
+    assert first.merged(bind(o, {"X": x, "m": x[0]}), True, look="a", points=27).numbers == ()  # it is as good as others
     first = Known(o)
     x = np.ones((70, 3), np.float32)
     assert first.merged(bind(o, {"X": x, "m": x[0]}), True, look="a", points=27).numbers == (("C", 3),)  # nothing is there yet

@@ -13,11 +13,12 @@ from polyop.bench.groups.matrices import batched, contractions, matmul, precisio
 from polyop.bench.groups.moves import calls, moves, permutes
 from polyop.bench.groups.networks import attention, layers, recurrent, rows
 from polyop.bench.groups.numerics import algebra, semirings, stencils
+from polyop.bench.groups.points import points
 from polyop.bench.groups.quoted import quoted
 from polyop.bench.groups.sweeps import cached, dynamic
 
 GROUPS: dict[str, Callable[[], Iterator[Case | Sweep]]] = {f.__name__: f for f in (
-    matmul, skinny, batched, contractions, precision, conv, odd_conv, frozen, winograd, images, attention, layers, rows,
+    matmul, skinny, batched, contractions, precision, conv, odd_conv, frozen, winograd, images, points, attention, layers, rows,
     elementwise, reductions, scans, permutes, moves, semirings, algebra, stencils, recurrent, calls, dynamic, cached, fixed,
     quoted)}
 
