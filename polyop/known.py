@@ -190,7 +190,6 @@ class Known:
             op, groups, rows = self._grouped(text, taps, (*plain, *numbers), bound)
         else:
             numbers = ()
-
         rows = rows if on_cpu else ()
         return self._merged.get((text, taps, ones, numbers, groups, rows), lambda: Merged(
             strung(flatten(op, groups), rows), ends, text.filtered, numbers))

@@ -25,6 +25,7 @@ from polyop.rewrite.raised import ROWS, find_alike
 from polyop.rewrite.raised import pays as raising_pays
 from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.shares import Sum, fed_shares, thread_shares
+from polyop.rewrite.strung import kinds_of
 from polyop.rewrite.taps import find_taps
 from polyop.rewrite.tile_regimes import Tiles, Values, few_rows, tile_kinds, tiles
 from polyop.rewrite.traffic import tile_rows
@@ -225,6 +226,7 @@ def kinds(op: Op) -> tuple[str, ...]:
     q = r.questions
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in q.narrow]
+    out += kinds_of(op)
     out += [f"where {t.extent} is less than {t.other}, whose sums then go along a window" for t in find_taps(op)]
     out += [f"where {' or '.join(q.far)} is more than {BOUND}"] if q.far else []
     return (*out, *tile_kinds(q), *(x.words if isinstance(x.words, str) else x.words(found) for x, found in r.found))

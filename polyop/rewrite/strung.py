@@ -26,7 +26,6 @@ from polyop.rewrite.names import all_names
 FEW = range(2, NEAR + 1)
 """Elements that are few: lanes so far apart are picked out of vectors."""
 
-
 USUAL = 4
 """Rows of a few vectors whose number is known have a multiple of so many elements, as most have that come again and again."""
 
@@ -69,6 +68,14 @@ def find_ends(op: Op) -> tuple[End, ...]:
         short = range(0) if has_own_ways or n in sums else range(LINE // least, STRIP // least + 1, USUAL)
         out.append(End(n, () if is_looked_up or affine(n) in across else before, short))
     return tuple(e for e in out if e.before or e.short)
+
+
+def kinds_of(op: Op) -> tuple[str, ...]:
+    """Which calls of `op` get a kernel of their own for these, in a user's words."""
+    few = [e.size for e in find_ends(op) if e.before]
+    short = [(e.size, e.short) for e in find_ends(op) if e.short]
+    words = [f"where {' or '.join(few)} is one of 2 to {NEAR}, and the dimension before has at least {LONG} elements"] if few else []
+    return (*words, *(f"where {n} is one of {r[0]}, {r[1]} to {r[-1]}, once they come again" for n, r in short))
 
 
 def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group] = ()) -> tuple[tuple[str, int], ...]:
