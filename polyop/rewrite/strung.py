@@ -72,9 +72,10 @@ def find_ends(op: Op) -> tuple[End, ...]:
 
 def kinds_of(op: Op) -> tuple[str, ...]:
     """Which calls of `op` get a kernel of their own for these, in a user's words."""
-    few = [e.size for e in find_ends(op) if e.before]
-    short = [(e.size, e.short) for e in find_ends(op) if e.short]
-    words = [f"where {' or '.join(few)} is one of 2 to {NEAR}, and the dimension before has at least {LONG} elements"] if few else []
+    ends = find_ends(op)
+    few = " or ".join(e.size for e in ends if e.before)
+    words = (f"where {few} is one of 2 to {NEAR}, and the dimension before has at least {LONG} elements",) if few else ()
+    short = ((e.size, e.short) for e in ends if e.short)
     return (*words, *(f"where {n} is one of {r[0]}, {r[1]} to {r[-1]}, once they come again" for n, r in short))
 
 

@@ -19,9 +19,9 @@ from polyop.operator import Operator
 from polyop.poly.wellformed import check
 from polyop.rewrite.flatten import flatten
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.strung import few_of, find_ends, find_rows, lying, strung
+from polyop.rewrite.strung import few_of, find_ends, find_rows, kinds_of, lying, strung
 from polyop.runtime.bind import bind
-from polyop.runtime.layout import contiguous, dense
+from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import integers, op, shape_of
 
 PLAIN = "op f(X: i32[N, C], m: i32[C]) -> (Y: i32[N, C]) { Y[n, c] = X[n, c] - m[c] }"
@@ -228,4 +228,6 @@ def test_they_have_plans_and_forms_do_not_hide_them(monkeypatch):
 def test_what_the_kernel_is_like_is_told():
     text = polyop.op("op f(X: f32[N, 3]) -> (Y: f32[N]) { Y[n] += X[n, c] }").compile(target="x86:x86-64-v4").explain()
     assert "X: f32[3*N]" in text and "X[c + 3*n]" in text
-    assert dense((4, 3)) == (3, 1)
+    assert kinds_of(op(PLAIN)) == ("where C is one of 2 to 4, and the dimension before has at least 32 elements",
+                                   "where C is one of 16, 20 to 64, once they come again")
+    assert kinds_of(op(COLUMNS)) == kinds_of(op(PLAIN))[:1] and kinds_of(op("op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] }")) == ()
