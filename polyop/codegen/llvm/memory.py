@@ -7,7 +7,6 @@ from polyop.codegen.llvm.addresses import Place, lane_offsets, locate
 from polyop.codegen.llvm.broken import store_in_pieces
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
-from polyop.codegen.llvm.few import square_of, unless_few
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
@@ -50,24 +49,23 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
     if place.runs is not None and n.reduce is None:
         store_in_pieces(s, n, x, place, conditions)
         return
-    with unless_few(s, square_of(s, n, place, conditions)):
-        for point in points(s, rows_needed(s, n, x, place.rows)):
-            exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
-            if folded:
-                _fold_to_memory(s, n, x, place, conditions, point, exists)
-            elif not place.lanes:
-                new = operand(s, x, point, 0, False)
-                with only_if(s, exists):
-                    p = place.base(point, None)
-                    old = _read_scalar(s, place, p) if n.reduce is not None else None
-                    _write_scalar(s, place, p, pair(s, n.reduce, old, new, n.target.dtype) if n.reduce and old else new)
-            elif place.stride in (1, -1):
-                _write_vectors(s, n, x, place, conditions, point, exists)
-            else:
-                news, masks = lanes_of(s, x, point, conditions)
-                with only_if(s, exists):
-                    for v, new, mask in zip(s.pieces(), news, masks, strict=True):
-                        _scatter(s, n, place, new, mask, point, v)
+    for point in points(s, rows_needed(s, n, x, place.rows)):
+        exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
+        if folded:
+            _fold_to_memory(s, n, x, place, conditions, point, exists)
+        elif not place.lanes:
+            new = operand(s, x, point, 0, False)
+            with only_if(s, exists):
+                p = place.base(point, None)
+                old = _read_scalar(s, place, p) if n.reduce is not None else None
+                _write_scalar(s, place, p, pair(s, n.reduce, old, new, n.target.dtype) if n.reduce and old else new)
+        elif place.stride in (1, -1):
+            _write_vectors(s, n, x, place, conditions, point, exists)
+        else:
+            news, masks = lanes_of(s, x, point, conditions)
+            with only_if(s, exists):
+                for v, new, mask in zip(s.pieces(), news, masks, strict=True):
+                    _scatter(s, n, place, new, mask, point, v)
 
 
 def _by_turns(s: State, n: Store, x: Value, place: Place, axis: Axis) -> None:
