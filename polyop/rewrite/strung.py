@@ -29,8 +29,11 @@ FEW = range(2, NEAR + 1)
 USUAL = 4
 """Rows of a few vectors whose number is known have a multiple of so many elements, as most have that come again and again."""
 
-LONG = 32
-"""Elements of the dimension before, from which lanes run along it."""
+LONG, PLAIN = 32, 16
+"""Elements of the dimension before, from which lanes run along it: where anything is added up, which is folded, and elsewhere."""
+
+SMALL = 16
+"""Where nothing is, arrays with so many times fewer elements than the largest may have fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +41,13 @@ class End:
     """A size that is the last extent of arrays.
 
     before   for each of them the extents before, the last of which has to be long if that size is few; none if it stays a size
+    least    `LONG` or `PLAIN`
     short    other values that had better be known
     """
 
     size: str
     before: tuple[tuple[Affine, ...], ...]
+    least: int
     short: range
 
 
@@ -64,9 +69,9 @@ def find_ends(op: Op) -> tuple[End, ...]:
     for n in last:
         own = [t for t in arrays if t.shape[-1].name == n]
         before = tuple(dict.fromkeys(tuple(e for e in t.shape[:-1] if e.name != n) for t in own))
-        least = min(t.dtype.bytes_ for t in own)
-        short = range(0) if has_own_ways or n in sums else range(LINE // least, STRIP // least + 1, USUAL)
-        out.append(End(n, () if is_looked_up or affine(n) in across else before, short))
+        bytes_ = min(t.dtype.bytes_ for t in own)
+        short = range(0) if has_own_ways or n in sums else range(LINE // bytes_, STRIP // bytes_ + 1, USUAL)
+        out.append(End(n, () if is_looked_up or affine(n) in across else before, _least(op), short))
     return tuple(e for e in out if e.before or e.short)
 
 
@@ -74,7 +79,7 @@ def kinds_of(op: Op) -> tuple[str, ...]:
     """Which calls of `op` get a kernel of their own for these, in a user's words."""
     ends = find_ends(op)
     few = " or ".join(e.size for e in ends if e.before)
-    words = (f"where {few} is one of 2 to {NEAR}, and the dimension before has at least {LONG} elements",) if few else ()
+    words = (f"where {few} is one of 2 to {NEAR}, and the dimension before has at least {_least(op)} elements",) if few else ()
     short = ((e.size, e.short) for e in ends if e.short)
     return (*words, *(f"where {n} is one of {r[0]}, {r[1]} to {r[-1]}, once they come again" for n, r in short))
 
@@ -86,8 +91,9 @@ def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group
     def is_few(e: End) -> bool:
         if sizes[e.size] not in FEW:
             return sizes[e.size] in e.short
-        large = [x for x in e.before if volume(x, sizes) >= LONG]
-        return bool(large) and all(evaluate(x[-1], {**sizes, **together}) >= LONG for x in large)
+        most = max((volume(x, sizes) for x in e.before), default=0)
+        large = [x for x in e.before if volume(x, sizes) >= max(e.least, most // SMALL if e.least == PLAIN else 0)]
+        return bool(large) and all(evaluate(x[-1], {**sizes, **together}) >= e.least for x in large)
 
     return tuple((e.size, sizes[e.size]) for e in ends if is_few(e))
 
@@ -96,11 +102,13 @@ def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group
 class Row:
     """The last dimensions of an array: one, and those behind it, which are known to have few elements.
 
-    few   the extents of these
+    few    the extents of these
+    least  elements of that one from which it is long
     """
 
     tensor: str
     few: tuple[int, ...]
+    least: int
 
 
 def find_rows(op: Op) -> tuple[Row, ...]:
@@ -113,7 +121,7 @@ def find_rows(op: Op) -> tuple[Row, ...]:
     for t in op.tensors:
         few = _few_behind(t)
         if t.role != "temp" and t.name not in sums and few and not {*t.shape[-1:]} & across:
-            found.append(Row(t.name, few))
+            found.append(Row(t.name, few, _least(op)))
     return tuple(found)
 
 
@@ -138,7 +146,7 @@ def lying(op: Op, rows: Sequence[Row], groups: Sequence[Group], shapes: Mapping[
     def lies(r: Row) -> bool:
         own = _behind(dims(op.tensor(r.tensor), groups), r)
         *many, length = own.shape(shapes[r.tensor])
-        is_long = length >= LONG * prod(r.few) or prod(many) < LONG
+        is_long = length >= r.least * prod(r.few) or prod(many) < r.least
         return is_long and own.strides(shapes[r.tensor], strides[r.tensor]) is not None
 
     return tuple(r for r in rows if lies(r))
@@ -201,6 +209,11 @@ def _across(op: Op) -> frozenset[Affine]:
                 at = [p.name if isinstance(p, Affine) else None for p in x.index[-2:]]
                 found |= {t.shape[-1]} if at[0] not in kept and at[1] in kept else set()
     return frozenset(found)
+
+
+def _least(op: Op) -> int:
+    """From how many elements on the dimension before the few ones of `op` is long."""
+    return LONG if any(s.reduce is not None for s in op.steps) else PLAIN
 
 
 def _is_looked_up(op: Op) -> bool:
