@@ -38,7 +38,7 @@ from polyop.poly.roles import (
     is_triangular,
     iterators_of,
 )
-from polyop.poly.strides import spacing
+from polyop.poly.strides import is_near
 
 CHUNK = 8  # of rows of the right operand that are read side by side where they lie: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
@@ -141,7 +141,7 @@ def _is_strung(plan: Plan, c: Contraction) -> bool:
     u, own = c.update, plan.classes[c.update.name]
     extents = [u.extent(i) for i in (c.lane, *c.having(CONTRACTED))]
     few = all(e.is_constant and e.const <= NEAR for e in extents)
-    return few and any(spacing(plan, u, x, own[i]) in range(2, NEAR + 1) for x in u.reads for i in c.having(ROW))
+    return few and any(is_near(plan, u, x, own[i]) for x in u.reads for i in c.having(ROW))
 
 
 def _is_dots_in_place(x: Reads) -> bool:

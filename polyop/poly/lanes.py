@@ -17,7 +17,7 @@ from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import MAP, UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, looked_up, multiplied, others, sharing
-from polyop.poly.strides import ODD, odd_digits, spacing, stride, unbent, unclamped
+from polyop.poly.strides import ODD, is_near, odd_digits, spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
@@ -286,13 +286,13 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
                 continue
             own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
             step = stride(plan, s, unbent(load, own) if plan.target.masks else unclamped(load, own), loop)
-            near = spacing(plan, s, load, loop) in range(2, NEAR + 1)
+            near = is_near(plan, s, load, loop)
             total += weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
-        near = spacing(plan, s, s.target, loop) in range(2, NEAR + 1)
-        near = near and (plan.target.masks or strung(plan, plan.classes[s.name].values(), (s,), loop) is not None)
+        is_filled = plan.target.masks or strung(plan, plan.classes[s.name].values(), (s,), loop) is not None
+        near = is_filled and is_near(plan, s, s.target, loop)
         total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
     return total
 
@@ -346,7 +346,7 @@ def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:
         return None
     s = cluster.stmts[0]
     for load in s.reads:
-        if stride(plan, s, load, lane) is None and spacing(plan, s, load, lane) not in range(2, NEAR + 1):
+        if stride(plan, s, load, lane) is None and not is_near(plan, s, load, lane):
             for c in cluster.shell:
                 if c != lane and stride(plan, s, load, c) == 1:
                     return c

@@ -9,6 +9,7 @@ from math import lcm
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, Quasi, affine, affines, expr_names, names, quasi, substitute
 from polyop.ir.expr import Test as Tests
+from polyop.ir.target import NEAR
 from polyop.poly.build import Axes, Plan
 from polyop.poly.nodes import Serial
 from polyop.poly.scop import Stmt
@@ -41,6 +42,11 @@ def spacing(plan: Plan, s: Stmt, load: Load, loop: str) -> int | None:
                     return None
                 found = f
     return found
+
+
+def is_near(plan: Plan, s: Stmt, load: Load, loop: str) -> bool:
+    """Whether neighbours along class `loop` lie a few places apart in `load`: lanes are then picked out of whole vectors."""
+    return spacing(plan, s, load, loop) in range(2, NEAR + 1)
 
 
 def unit_of(plan: Plan, load: Load) -> int | None:
