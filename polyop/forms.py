@@ -33,7 +33,7 @@ from polyop.rewrite.operands import rounded_apart
 from polyop.rewrite.outward import turned_outward
 from polyop.rewrite.overlap import cut_into_tiles
 from polyop.rewrite.pieces import cut_into_pieces
-from polyop.rewrite.positions import narrowed
+from polyop.rewrite.positions import bounding, narrowed
 from polyop.rewrite.prefixes import as_recurrences
 from polyop.rewrite.raised import raised
 from polyop.rewrite.residues import cut_into_residues
@@ -105,7 +105,7 @@ def _read(op: Op, options: Options, target: Target) -> Op:
     """`op` without what nobody reads, and with the positions that it reads at as a target likes them best."""
     op = without_unread(op)
     op = summed_where_it_lands(op) if options.rung == "tuned" and options.numerics != "strict" else op
-    near = narrowed(op) if options.near else op
+    near = narrowed(op) if options.near or not bounding(op) else op
     if options.rung != "tuned":
         return near
     return in_groups(near if target.family == "x86" else read_beyond(near))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
@@ -15,7 +15,7 @@ from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
 from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
-from polyop.poly.scop import MAP, UPDATE, Stmt
+from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, looked_up, multiplied, others, sharing
 from polyop.poly.strides import ODD, is_near, odd_digits, spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
@@ -43,6 +43,10 @@ ALIKE = 4
 """Rows in lock step that read at the same places, which are looked up once: twice as many gain nothing more."""
 
 
+BRIEF = 24
+"""Elements of all rows that a statement turns, since lanes along them would be too few for sums across them to pay."""
+
+
 @dataclass(frozen=True, slots=True)
 class RowStrategy:
     """Where lanes run.
@@ -57,6 +61,8 @@ class RowStrategy:
     apart     conditions between the lanes and the loops inside them stand as tests, since those loops run in step
     blocks    classes of the shell, the outermost first, that are taken so many at a time inside the loops over all blocks
     inside    rows are inside all loops of the groups, and the shell stays in its order: on a GPU, where windows overlap
+    within    loops of the groups that are rows inside the lanes, and how many iterations each has: what lies along them is turned
+    several   a loop that is added up, so many of whose iterations run in lock step, with sums of their own
     """
 
     lane: str | None
@@ -71,6 +77,8 @@ class RowStrategy:
     run: int = 0
     blocks: tuple[tuple[str, int], ...] = ()
     inside: bool = False
+    within: tuple[tuple[str, int], ...] = ()
+    several: tuple[str, int] | None = None
 
     @property
     def turn(self) -> tuple[str, ...]:
@@ -82,6 +90,8 @@ class RowStrategy:
         rows = f", rows {self.rows} x {self.row_extent}" if self.rows else ""
         rows += f" and {self.also[0]} x {self.also[1]}" if self.also else ""
         rows += f", {self.run} in each turn" if self.run else ""
+        rows += f", {' and '.join(f'{c} x {n}' for c, n in self.within)} turned" if self.within else ""
+        rows += f", {self.several[1]} sums along {self.several[0]}" if self.several else ""
         rows += f", blocks of {' and '.join(f'{n} {c}' for c, n in self.blocks)}" if self.blocks else ""
         return f"rows: {where}, {self.vectors} x {self.lanes}{rows}{', conditions apart' if self.apart else ''}"
 
@@ -104,9 +114,9 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy | TurnedStrategy, 
 
 
 def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
-    lanes, registers = plan.target.lanes(plan.lane_bytes), plan.target.registers
-    free = max((spare(plan, s) for s in cluster.stmts), default=0)
     groups = groups_of(cluster.body)
+    lanes, registers = plan.target.lanes(_shell_bytes(plan, groups)), plan.target.registers
+    free = max((spare(plan, s) for s in cluster.stmts), default=0)
     strict = plan.options.numerics == "strict"
     inner: list[str | None] = []
     total = 0
@@ -161,6 +171,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         out += [replace(by_shell, run=run)] if run else []
         blocks = () if rows else rows_across(plan, cluster, lane)
         out += [replace(by_shell, blocks=blocks)] if blocks else []
+        several = several_sums(plan, cluster, groups, by_shell)
+        out += [several] if several else []
         out.append(by_shell)
         if is_tied(plan, cluster, lane):
             out.append(replace(by_shell, apart=True))
@@ -172,7 +184,71 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         sides = [with_rows(plan, by_inner, *(few or near or (one, OTHERS)), free)] if few or near or one else []
         across = others(plan, cluster, few[0]) if few else None
         out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, by_inner]
-    return (*out, none)
+    brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)
+    return (*((brief,) if brief else ()), *out, none)
+
+
+def several_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], r: RowStrategy) -> RowStrategy | None:
+    """`r` with several sums for each vector of lanes, where these are known to be few: else one addition waits for the next."""
+    sums = [s for s in cluster.stmts if s.kind != INIT]
+    over = [c for g in groups for c in g.reduced]
+    may = plan.options.strip and plan.options.numerics != "strict" and not plan.target.warp
+    if not may or [s.kind for s in sums] != [UPDATE] or len(over) != 1 or _looks_up(sums[0]):
+        return None
+    own = plan.classes[sums[0].name]
+    extent = next((x.upper - x.lower for x in sums[0].ranges if own[x.index] == r.lane), Affine())
+    if not extent.is_constant:  # a sum more for each number of vectors takes twice as long to compile
+        return None
+    vectors = min(r.vectors, -(-extent.const // r.lanes))
+    count = min(SUMS, plan.target.registers // 2 // vectors)
+    return replace(r, vectors=vectors, several=(over[0], count)) if count > 1 else None
+
+
+def _looks_up(s: Stmt) -> bool:
+    """Whether places that `s` reads or writes are looked up."""
+    return any(not isinstance(p, Affine) for x in (s.target, *s.reads) for p in x.index)
+
+
+def side_by_side(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: Iterable[str | None]) -> RowStrategy | None:
+    """Lanes through short rows that lie beside each other, where these would fill no vectors: n of { Y[n] += X[n, c] : c < 5 }.
+
+    Squares of elements are turned in registers, so that nothing is added up across lanes, and functions have whole vectors.
+    """
+    few = short_loops(plan, groups)
+    if not few or any(c and c not in few for c in inner):
+        return None
+    lanes = plan.target.lanes(_shell_bytes(plan, groups))
+    along = {c: score(plan, cluster.stmts, c, few=few) for c in cluster.shell if not is_few(plan, cluster.stmts, c, lanes)}
+    lane = max(along, key=lambda c: along[c], default=None)
+    if lane is None or along[lane] <= 0:
+        return None
+    reads = [(s, x) for s in cluster.stmts for x in dict.fromkeys(s.reads) if not is_local(plan, cluster, x.source)]
+    turned = [(s, x, c) for s, x in reads for c in few if lies_along(plan, s, x, lane, (c,))]
+    beside = [x for s, x in reads if stride(plan, s, x, lane) != 0 and any(stride(plan, s, x, c) != 0 for c in few)]
+    most = max((sum(few[c] for t, _, c in turned if t is s) for s in cluster.stmts), default=0)
+    short = {c: few[c] for _, _, c in turned}
+    folds = any(c in g.reduced for g in groups for c in short)
+    if len(turned) < len(beside) or not 0 < most <= BRIEF or not (folds or any(computes(s.expr) for s in cluster.stmts)):
+        return None
+    return RowStrategy(lane, (None,) * len(groups), None, 1, 1, lanes, within=tuple(short.items()))
+
+
+def short_loops(plan: Plan, groups: Sequence[Group]) -> dict[str, int]:
+    """The loops of `groups` that are known to have at most `BRIEF` iterations, and how many."""
+    found: dict[str, set[Affine]] = {}
+    for g in groups:
+        for c in (*g.kept, *g.reduced):
+            found.setdefault(c, set()).update(r.upper - r.lower for s in g.stmts for r in s.ranges
+                                              if plan.classes[s.name][r.index] == c)
+    counts = {c: next(iter(e)) for c, e in found.items() if len(e) == 1}
+    return {c: e.const for c, e in counts.items() if e.is_constant and 1 < e.const <= BRIEF}
+
+
+def lies_along(plan: Plan, s: Stmt, x: Load, lane: str, loops: Iterable[str]) -> bool:
+    """Whether `x` has its unit stride along one of `loops`, and another dimension along `lane`, so that it can be turned."""
+    if not all(isinstance(p, Affine) for p in x.index) or spacing(plan, s, x, lane) is not None:
+        return False
+    return any(spacing(plan, s, x, c) == 1 for c in loops)
 
 
 def rows_across(plan: Plan, cluster: Cluster, lane: str) -> tuple[tuple[str, int], ...]:
@@ -267,7 +343,15 @@ def _widest(plan: Plan, groups: Iterable[Group], inner: Iterable[str | None]) ->
     return 8 if any(x.dtype.bytes_ == 8 for s in along for x in (s.target, *loads(s.expr))) else 4
 
 
-def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset(), once: bool = False) -> int:
+def _shell_bytes(plan: Plan, groups: Iterable[Group]) -> int:
+    """The bytes of the element that a lane of the shell is made for: of what the loops inside do, if there are any."""
+    inside = [s for g in groups for s in g.stmts if {*g.kept, *g.reduced} & {*plan.classes[s.name].values()}]
+    is_narrow = bool(inside) and all(x.dtype.bytes_ < 8 for s in inside for x in (s.target, *loads(s.expr)))
+    return 4 if is_narrow and not plan.target.warp else plan.lane_bytes
+
+
+def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = frozenset(), once: bool = False,
+          few: Collection[str] = ()) -> int:
     """How well accesses run along `loop`: unit strides count for it, others against, but for near ones; reductions weigh more.
 
     Tensors in `free` have no stride yet: they get the one that the lanes want.
@@ -275,6 +359,7 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
     write each second place, take 2.3 to 4.9 times as long, and no other operator of it changes.
 
     once   whether a read counts once, and not as often as the text has it
+    few    loops inside along which rows would be turned: what lies along them counts as near
     """
     total = 0
     for s in stmts:
@@ -286,13 +371,13 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
                 continue
             own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
             step = stride(plan, s, unbent(load, own) if plan.target.masks else unclamped(load, own), loop)
-            near = is_near(plan, s, load, loop)
+            near = is_near(plan, s, load, loop) or lies_along(plan, s, load, loop, few)
             total += weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
         is_filled = plan.target.masks or strung(plan, plan.classes[s.name].values(), (s,), loop) is not None
-        near = is_filled and is_near(plan, s, s.target, loop)
+        near = (is_filled and is_near(plan, s, s.target, loop)) or lies_along(plan, s, s.target, loop, few)
         total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
     return total
 

@@ -4,6 +4,7 @@
     shell.. lane_t ( lane_v ( per group:  kept.. ( start..  reduced..(statements)  finish.. ) ) )      lanes in the shell, or
     shell.. lane_c ( turn! ( lane_t ( lane_v ( statements ) ) ) )           a run of them in each turn of a recurrence, or
     shell.. block.. ( shell.. lane_t ( lane_v ( statements ) ) )            what is copied in another order, block by block
+    shell.. lane_t ( lane_v ( per group:  start..  short_p ( statements ) ) )        short rows of memory, turned in registers
 
 A reduction along the lanes is cut in two: partial results per lane, then a fold over the lanes.
 """
@@ -77,6 +78,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     for h in homes.values():
         if h.buffer.space != Space.TENSOR:
             b.buffer(h.buffer)
+    several = (strategy.several,) if strategy.several else ()
+    b.kinds |= {f"{c}_p": (Kind.ROWS, count) for c, count in (*strategy.within, *several)}
     for c, extent in locked:
         b.kinds[c] = (Kind.LANES if c.endswith("_v") else Kind.ROWS, extent)
     loops = tuple(outer) + tuple(order)
@@ -135,11 +138,16 @@ class _Groups:
             return ()
         if any(scatters(b.plan, s, g.reduced) for s in stmts):
             g = Group(g.stmts, (), (*g.reduced, *g.kept))  # a scatter: where it writes is known only inside
-        kept = [c for c in g.kept if c != lane] + [c for c in g.kept if c == lane]
-        reduced = [c for c in g.reduced if c != lane] + [c for c in g.reduced if c == lane]
+        short, several = dict(self.strategy.within), dict((self.strategy.several,) if self.strategy.several else ())
+        kept, reduced = (sorted(loops, key=lambda c: c == lane or c in short) for loops in (g.kept, g.reduced))
         inside = dict(axes)
         for c in (*kept, *reduced):
-            if c == lane:
+            if c in short:
+                inside[c] = Axis((Coord(f"{c}_p", 1, short[c]),), common_start(b.plan, stmts, c, inside))
+            elif c in several:
+                count = several[c]
+                inside[c] = Axis((Coord(f"{c}_s", count), Coord(f"{c}_p", 1, count)), common_start(b.plan, stmts, c, inside))
+            elif c == lane:
                 start = common_start(b.plan, stmts, c, inside)
                 inside[c] = Axis((Coord(f"{c}_t", width), Coord(f"{c}_v", 1, width)), start)
                 b.kinds[f"{c}_v"] = (Kind.LANES, width)
@@ -157,19 +165,21 @@ class _Groups:
             if direct:
                 body.append(self.leaf(b.compute(s, inside, every)))
             elif lane in reduced:
-                self.folded(s, inside, (*loops, *kept), every, lane, before, body, after)
+                self.folded(s, inside, (*loops, *kept), every, (f"{lane}_v", width), before, body, after)
+            elif several and set(several) <= set(reduced):
+                (c, count), = several.items()
+                self.folded(s, inside, (*loops, *kept), every, (f"{c}_p", count), before, body, after)
             else:
                 self.accumulated(s, inside, (*loops, *kept), every, lane, before, body, after)
         outer_loops = [n for c in kept for n in inside[c].names]
         inner_loops = [n for c in reduced for n in inside[c].names]
         return bands(outer_loops, *before, *bands(inner_loops, *body), *after)
 
-    def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], lane: str,
+    def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], parts: tuple[str, int],
                before: list[Band | str], body: list[Band | str], after: list[Band | str]) -> None:
-        """Partial results per lane, then a fold: `part[v] = identity; part[v] op= e; T op= part[v]`."""
-        b, width = self.b, self.strategy.vectors * self.strategy.lanes
+        """Partial results per lane, or row, then a fold: `part[v] = identity; part[v] op= e; T op= part[v]`."""
+        b, (v, width) = self.b, parts
         assert s.reduce is not None
-        v = f"{lane}_v"
         buffer, part = register(f"{b.plan.stems[s.target.source]}_{s.name}_part", s.target.dtype, [*self.locked, (v, width)])
         b.buffer(buffer)
         home = b.place(s, s.target, axes)

@@ -22,14 +22,16 @@ _NONE, _NONE_NARROW = Const(I64.highest, I64), Const(I32.highest, I32)
 
 def bounding(op: Op) -> tuple[str, ...]:
     """The sizes that bound the positions which `narrowed` would narrow, in order."""
-    found = {n for t in op.temporaries for n in _bounds(op, t)}
+    found = {n for t in op.temporaries for n in _bounds(op, t) or ()}
     return tuple(n for n in op.sizes if n in found)
 
 
 def narrowed(op: Op) -> Op:
     """`op` for calls in which no size of `bounding(op)` exceeds `BOUND`; the facts say so."""
     sizes = bounding(op)
-    names = {t.name for t in op.temporaries if _bounds(op, t)}
+    names = {t.name for t in op.temporaries if _bounds(op, t) is not None}
+    if not names:
+        return op
 
     def widened(x: Load) -> Expr:
         if x.source not in names:
@@ -49,22 +51,22 @@ def narrowed(op: Op) -> Op:
     return replace(op, tensors=tensors, steps=tuple(map(one, op.steps)), facts=(*op.facts, *facts))
 
 
-def _bounds(op: Op, t: Tensor) -> frozenset[str]:
-    """The sizes that bound what the temporary `t` holds, if that is the least of positions, or none; else nothing.
+def _bounds(op: Op, t: Tensor) -> frozenset[str] | None:
+    """The sizes that bound what the temporary `t` holds, if that is the least of positions, or no position; else None.
 
     Each is the extent of an argument: how many bits that has tells whether it exceeds `BOUND`.
     """
-    found: frozenset[str] = frozenset()
+    found: frozenset[str] | None = None
     extents = {e.name for x in op.tensors if x.role != "temp" for e in x.shape}
     for s in op.steps:
         leading = (p for x in (s.target, *loads(s.expr)) for p in x.index if not isinstance(p, Affine))
         if any(x.source == t.name for p in leading for x in loads(p)):
-            return frozenset()
+            return None
         if t.dtype == I64 and s.target.source == t.name:
             bounds = _bound(s.expr, s.ranges) if s.reduce == builtin_monoid("min", I64) else None
             if bounds is None or not bounds <= extents:
-                return frozenset()
-            found |= bounds
+                return None
+            found = bounds | (found or frozenset())
     return found
 
 
@@ -74,8 +76,9 @@ def _bound(e: Expr, ranges: tuple[Range, ...]) -> frozenset[str] | None:
         case Const(value=v) if v == I64.highest:
             return frozenset()
         case Number(value=Affine(name=str(i))):
-            upper = next((r.upper.name for r in ranges if r.index == i and r.lower == Affine()), None)
-            return frozenset((upper,)) if upper else None
+            upper = next((r.upper for r in ranges if r.index == i and r.lower == Affine()), None)
+            is_near = upper is not None and upper.is_constant and upper.const <= BOUND
+            return frozenset() if is_near else frozenset((upper.name,)) if upper is not None and upper.name else None
         case Apply(fn="select", args=(_, a, b)):
             first, second = _bound(a, ranges), _bound(b, ranges)
             return None if first is None or second is None else first | second

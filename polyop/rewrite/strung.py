@@ -26,6 +26,9 @@ from polyop.rewrite.names import all_names
 FEW = range(2, NEAR + 1)
 """Elements that are few: lanes so far apart are picked out of vectors."""
 
+BRIEF = range(NEAR + 1, 25)
+"""Elements of rows that are turned, if it is known how many: see `poly/lanes.py`."""
+
 USUAL = 4
 """Rows of a few vectors whose number is known have a multiple of so many elements, as most have that come again and again."""
 
@@ -48,7 +51,7 @@ class End:
     size: str
     before: tuple[tuple[Affine, ...], ...]
     least: int
-    short: range
+    short: tuple[range, ...]
 
 
 def find_ends(op: Op) -> tuple[End, ...]:
@@ -56,23 +59,33 @@ def find_ends(op: Op) -> tuple[End, ...]:
 
     None where a product of matrices adds up along other sizes, too: that has ways of its own for what is narrow. Nor are `FEW`,
     where places are looked up: rows that follow each other in the result then lie anywhere. Rows of a few vectors have no edge
-    to ask about, if it is known how many; not where they are added up, which is done in registers.
+    to ask about, if it is known how many, and room for several sums. `BRIEF` ones are turned where they are added up.
     """
     arrays = [t for t in op.tensors if t.role != "temp" and len(t.shape) > 1]
     last = dict.fromkeys(str(t.shape[-1].name) for t in arrays if t.shape[-1].name in op.sizes)
-    if not last or _adds_up_much(op, last):
+    has_own_ways = any(rows_of(s, n) for s, n in find_contractions(op))
+    if not last or (has_own_ways and _adds_up_much(op, last)):
         return ()
     sums = {e.name for s in op.steps if s.reduce is not None for e in op.tensor(s.target.source).shape[-1:]}
     across, is_looked_up = _across(op), _is_looked_up(op)
-    has_own_ways = any(rows_of(s, n) for s, n in find_contractions(op))
     out = []
     for n in last:
         own = [t for t in arrays if t.shape[-1].name == n]
         before = tuple(dict.fromkeys(tuple(e for e in t.shape[:-1] if e.name != n) for t in own))
         bytes_ = min(t.dtype.bytes_ for t in own)
-        short = range(0) if has_own_ways or n in sums else range(LINE // bytes_, STRIP // bytes_ + 1, USUAL)
+        brief = (BRIEF,) if _adds_up_rows(op, n) or (n in sums and affine(n) not in across) else ()
+        short = () if has_own_ways else (*brief, range(LINE // bytes_, STRIP // bytes_ + 1, USUAL))
         out.append(End(n, () if is_looked_up or affine(n) in across else before, _least(op), short))
     return tuple(e for e in out if e.before or e.short)
+
+
+def _adds_up_rows(op: Op, size: str) -> bool:
+    """Whether rows of `size` elements are added up."""
+    def runs_along(s: Step) -> bool:
+        last = {x.index[-1] for x in s.reads if x.index and op.tensor(x.source).shape[-1].name == size}
+        return s.reduce is not None and any(isinstance(p, Affine) and not names(p) <= expr_names(s.target) for p in last)
+
+    return any(map(runs_along, op.steps))
 
 
 def kinds_of(op: Op) -> tuple[str, ...]:
@@ -80,8 +93,8 @@ def kinds_of(op: Op) -> tuple[str, ...]:
     ends = find_ends(op)
     few = " or ".join(e.size for e in ends if e.before)
     words = (f"where {few} is one of 2 to {NEAR}, and the dimension before has at least {_least(op)} elements",) if few else ()
-    short = ((e.size, e.short) for e in ends if e.short)
-    return (*words, *(f"where {n} is one of {r[0]}, {r[1]} to {r[-1]}, once they come again" for n, r in short))
+    short = [(e.size, f"one of {r[0]}, {r[1]} to {r[-1]}" if r.step > 1 else f"{r[0]} to {r[-1]}") for e in ends for r in e.short]
+    return (*words, *(f"where {n} is {some}, once they come again" for n, some in short))
 
 
 def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group] = ()) -> tuple[tuple[str, int], ...]:
@@ -90,7 +103,7 @@ def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group
 
     def is_few(e: End) -> bool:
         if sizes[e.size] not in FEW:
-            return sizes[e.size] in e.short
+            return any(sizes[e.size] in r for r in e.short)
         most = max((volume(x, sizes) for x in e.before), default=0)
         large = [x for x in e.before if volume(x, sizes) >= max(e.least, most // SMALL if e.least == PLAIN else 0)]
         return bool(large) and all(evaluate(x[-1], {**sizes, **together}) >= e.least for x in large)

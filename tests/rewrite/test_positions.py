@@ -79,3 +79,10 @@ def test_narrow_kernels_are_proved(o):
     made = compile_op(o, contiguous(o), AVX512, Options(near=True))
     assert made.rung == "tuned" and made.proofs and all(p.holds for p in made.proofs)
     assert "i32" in made.trace["loops"]
+
+
+def test_positions_below_a_known_number_are_always_narrow():
+    for n, is_narrow in (("5", True), (str(BOUND), True), (str(BOUND + 1), False)):
+        o = op(f"op f(X: f32[R, {n}]) -> (Y: i64[R]) {{ Y[r] argmax= X[r, n] }}")
+        assert bounding(o) == () and (dtypes(narrowed(o))["Y_at"] == I32) is is_narrow
+        assert ("i32" in compile_op(o, contiguous(o), AVX512, Options()).trace["loops"]) is is_narrow

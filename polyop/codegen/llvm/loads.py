@@ -11,9 +11,10 @@ from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import lane_mask
 from polyop.codegen.llvm.spread import elements_of, first_elements, spots, spread
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value, only_if
-from polyop.codegen.llvm.types import alignment, constant, register, shuffle_mask, suffix, vector
+from polyop.codegen.llvm.types import alignment, constant, constant_mask, register, shuffle_mask, suffix, vector
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Load
+from polyop.ir.integers import power_of_two
 from polyop.ir.target import NEAR
 
 
@@ -190,7 +191,6 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
     squares: dict[tuple[tuple[int, ...], int, int], list[str]] = {}
     others = sorted(rows - {axis.index})
     w, lanes = s.width, s.lanes
-    height = min(w, axis.extent)
     assert lanes is not None
 
     def pointer(p: str, lane: int) -> str:
@@ -199,18 +199,20 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
             return gep(s, place.element, pointer(p, lane - 1), place.stride) if lane else p
         return gep(s, place.element, p, s.b.mul(place.stride, s.b.extreme("min", lane, s.b.add(lanes.valid, -1)) if lane else 0))
 
-    def line(p: str, block: int, lane: int) -> str:
-        q = gep(s, place.element, pointer(p, lane), block * height)
+    def line(p: str, block: int, height: int, lane: int) -> str:
+        q = gep(s, place.element, pointer(p, lane), block * w)
         if axis.valid is not None:
             mask = below(s, axis.valid, block)
             if height < w:
                 mask = s.b.pure(f"shufflevector <{w} x i1> {mask}, <{w} x i1> poison, {shuffle_mask(list(range(height)))}", mask)
             return masked_load(s, place.element, q, mask, height)
+        if block * w + height > axis.extent:
+            return masked_load(s, place.element, q, constant_mask(block * w + i < axis.extent for i in range(height)), height)
         return s.b.do(f"load {vector(place.element, height)}, ptr {q}, align {alignment(place.element)}")
 
     def whole(parts: list[str]) -> str:
         """What several lanes load, one after the other in a vector."""
-        width = height
+        width = w // len(parts)
         while len(parts) > 1:
             t, order = vector(place.element, width), shuffle_mask(list(range(2 * width)))
             parts = [s.b.do(f"shufflevector {t} {a}, {t} {b}, {order}") for a, b in zip(parts[::2], parts[1::2], strict=True)]
@@ -218,13 +220,13 @@ def transposed(s: State, place: Place, axis: Axis, rows: frozenset[str]) -> Valu
         return parts[0]
 
     def make(point: Point, v: int) -> str:
-        key = tuple(point[a] for a in others), point[axis.index] // height, v
+        key = tuple(point[a] for a in others), point[axis.index] // w, v
         if key not in squares:
-            p = place.base({**point, axis.index: 0}, None)
-            each = [line(p, key[1], v * w + lane) for lane in range(w)]
+            p, height = place.base({**point, axis.index: 0}, None), min(w, power_of_two(max(2, axis.extent - key[1] * w)))
+            each = [line(p, key[1], height, v * w + lane) for lane in range(w)]
             lines = [whole(each[i::height]) for i in range(height)]
             squares[key] = [raw(s, place, x, w) for x in transpose(s, lines, place.element)]
-        return squares[key][point[axis.index] % height]
+        return squares[key][point[axis.index] % w]
 
     return Value(place.buffer.dtype, rows, True, make)
 

@@ -14,7 +14,7 @@ from polyop.codegen.llvm.masked import masked_load, store_vector
 from polyop.codegen.llvm.monoids import fold, pair
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import bypasses, lane_mask
-from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, points, row_exists, rows_needed
+from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, points, row_exists, rows_alike, rows_needed, together
 from polyop.codegen.llvm.spaced import is_spaced, write_spaced
 from polyop.codegen.llvm.state import Active, Axis, Condition, Point, State, Value, only_if
 from polyop.codegen.llvm.types import alignment, constant, register, suffix, vector
@@ -49,7 +49,9 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
     if place.runs is not None and n.reduce is None:
         store_in_pieces(s, n, x, place, conditions)
         return
-    for point in points(s, rows_needed(s, n, x, place.rows)):
+    alike = rows_alike(s, n, place.rows.union(*(c.value.rows for c in conditions)))
+    x = together(s, n, x, alike)
+    for point in points(s, rows_needed(s, n, x, place.rows) - {a.index for a in alike}):
         exists = s.b.both(row_exists(s, s.rows, point), scalar_part(s, conditions, point))
         if folded:
             _fold_to_memory(s, n, x, place, conditions, point, exists)

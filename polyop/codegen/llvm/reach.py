@@ -9,7 +9,7 @@ from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.ir.expr import Affine, affine, bounds, names
 from polyop.ir.loops import Space
-from polyop.ir.target import NARROW, PAGE
+from polyop.ir.target import PAGE
 
 
 def _extra(axis: Axis) -> tuple[Affine, ...]:
@@ -56,13 +56,11 @@ def lane_mask(s: State, place: Place, v: int, write: bool) -> str | None:
 def transposable(s: State, place: Place) -> Axis | None:
     """The rows axis along which `place` has stride 1, if squares of its copies and the lanes can be transposed.
 
-    A vector has room for whole squares of as few copies as a window is wide.
+    A vector has room for several squares of few copies.
     """
-    for axis in s.rows:
-        fits = axis.extent % s.width == 0 or (axis.extent == NARROW and s.width % NARROW == 0)
-        if s.lanes and fits and s.lanes.extent % s.width == 0 and row_stride(s, place, axis) == 1:
-            return axis
-    return None
+    if s.lanes is None or s.lanes.extent % s.width:
+        return None
+    return next((a for a in s.rows if a.extent > 1 and row_stride(s, place, a) == 1), None)
 
 
 def bypasses(s: State, place: Place) -> str:

@@ -39,6 +39,30 @@ def rows_needed(s: State, n: Store, x: Value, target: frozenset[str]) -> frozens
     return target.union(x.rows, *(c.value.rows for c in s.active))
 
 
+def rows_alike(s: State, n: Store, used: frozenset[str]) -> tuple[Axis, ...]:
+    """The rows axes whose copies update one place, whatever exists, and in any order; `used` decides where, or whether."""
+    if n.reduce is None or s.shared.strict:
+        return ()
+    return tuple(a for a in s.rows if a.valid is None and a.index not in used)
+
+
+def together(s: State, n: Store, x: Value, alike: tuple[Axis, ...]) -> Value:
+    """`x` of all copies of `alike`, combined as a tree, so that their place is updated once."""
+    if not alike:
+        return x
+    assert n.reduce is not None
+    m, own = n.reduce, frozenset(a.index for a in alike)
+
+    def make(point: Point, v: int) -> str:
+        live = [operand(s, x, {**point, **{i: at[i] for i in own}}, v, x.lanes) for at in points(s, own)]
+        while len(live) > 1:
+            live = [pair(s, m, a, b, n.target.dtype) for a, b in zip(live[::2], live[1::2], strict=False)] \
+                + live[len(live) // 2 * 2:]
+        return live[0].text
+
+    return Value(x.dtype, x.rows - own, x.lanes, make)
+
+
 def is_folded(s: State, n: Store, x: Value, target_lanes: bool) -> bool:
     """Whether several lanes meet in one target."""
     return s.lanes is not None and not target_lanes and (n.reduce is not None or x.lanes or any(c.value.lanes for c in s.active))

@@ -1,0 +1,129 @@
+"""Rows too short for lanes along them: lanes go through rows that lie beside each other. Narrow sums of columns are several."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import polyop
+from polyop.ir.options import Options
+from polyop.ir.target import target
+from polyop.runtime import cpu
+
+from .middles import middle, proved
+
+SUM = "Y[n] += X[n, c]"
+SOFTMAX = "t[n] max= X[n, c]; e[n, c] = exp(X[n, c] - t[n]); z[n] += e[n, c]; Y[n, c] = e[n, c] / z[n]"
+COLUMNS = "Y[c] += X[n, c] * X[n, 0]"
+
+
+def softmax(x):
+    e = np.exp(x - x.max(-1, keepdims=True))
+    return e / e.sum(-1, keepdims=True)
+
+
+ROWS = {
+    "sum": (f"(Y: f32[N]) {{ {SUM} }}", lambda x: x.sum(-1)),
+    "most": ("(Y: f32[N]) { Y[n] max= X[n, c] }", lambda x: x.max(-1)),
+    "where": ("(Y: i64[N]) { Y[n] argmax= X[n, c] }", lambda x: x.argmax(-1)),
+    "norm": ("(Y: f32[N]) { q[n] += X[n, c] * X[n, c]; Y[n] = sqrt(q[n]) }", lambda x: np.sqrt((x * x).sum(-1))),
+    "softmax": (f"(Y: f32[N, C]) {{ {SOFTMAX} }}", softmax),
+    "inside": ("(Y: f32[N]) { Y[n] += X[n, c] where c in 1:C - 1 }", lambda x: x[:, 1:-1].sum(-1)),
+    "turned": ("(Y: f32[C, N]) { q[n] += X[n, c]; Y[c, n] = X[n, c] - q[n] }", lambda x: (x - x.sum(-1, keepdims=True)).T),
+}
+
+
+def text(body: str, c: int | str) -> str:
+    return f"op f(X: f32[N, C]) -> {body}".replace("[N, C]", f"[N, {c}]").replace("[C, N]", f"[{c}, N]").replace(":C", f":{c}")
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("c", [5, 8, 16, 17, 24])
+def test_rows_of_a_known_length_are_turned_and_that_is_proved(name, c):
+    m = middle(text(ROWS[name][0], c), "tuned")
+    assert proved(m) and f"c x {c - 2 if name == 'inside' else c} turned" in "".join(m.chosen)
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("arch", ["x86-64-v4", "x86-64-v3"])
+@pytest.mark.parametrize("c", [2, 5, 7, 8, 9, 16, 17, 23, 25])
+def test_short_rows_come_out_as_numpy_has_them(name, arch, c, monkeypatch):
+    on = target(f"x86:{arch}")
+    if not cpu.runs_here(on):
+        pytest.skip("this processor has no such instructions")
+    monkeypatch.setattr(cpu, "resolve", lambda *_: on)
+    body, expected = ROWS[name]
+    f = polyop.op(text(body, c))
+    for n in (1, 7, 8, 9, 15, 16, 17, 33, 0):
+        x = np.random.default_rng(n).standard_normal((n, c + 1)).astype(np.float32)
+        for rows in (np.ascontiguousarray(x[:, 1:]), x[:, 1:], np.ascontiguousarray(x[:, 1:])[::-1]):
+            np.testing.assert_allclose(f(rows), expected(rows.astype(np.float64)), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", ["f64", "f16", "i8", "u8", "i16", "i32", "i64"])
+@pytest.mark.parametrize("c", [5, 8, 11, 16, 19])
+def test_elements_of_all_sizes_are_turned(dtype, c):
+    f = polyop.op(f"op f(X: {dtype}[N, {c}]) -> (Y: {dtype}[N], Z: {dtype}[N]) {{ Y[n] max= X[n, c]; Z[n] min= X[n, c] }}")
+    for n in (1, 31, 32, 33, 65):
+        x = np.random.default_rng(n).integers(0, 100, (n, c)).astype(f"{dtype[0]}{int(dtype[1:]) // 8}")
+        np.testing.assert_array_equal(f(x), (x.max(1), x.min(1)))
+
+
+def test_in_strict_order_each_row_is_added_up_as_it_stands():
+    x = np.random.default_rng(3).standard_normal((77, 13)).astype(np.float32)
+    want = np.zeros(77, np.float32)
+    for c in range(13):
+        want = want + x[:, c]
+    for n in ("N, 13", "N, C"):
+        f = polyop.op(f"op f(X: f32[{n}]) -> (Y: f32[N]) {{ Y[n] += X[n, c] }}", options=Options(numerics="strict"))
+        for _ in range(3):
+            np.testing.assert_array_equal(f(x), want)
+
+
+@pytest.mark.parametrize("body", [
+    "op f(X: f32[N, 5], b: f32[5]) -> (Y: f32[N, 5]) { Y[n, c] = X[n, c] + b[c] }",          # nothing is added up
+    "op f(X: f32[N, 25]) -> (Y: f32[N]) { Y[n] += X[n, c] }",                                # vectors have elements enough
+    "op f(X: f32[N, 16], Z: f32[N, 16]) -> (Y: f32[N]) { Y[n] += X[n, c] * Z[n, c] }",       # too much at a time
+    "op f(X: f32[N, M, 5]) -> (Y: f32[N, 5]) { Y[n, c] += X[n, m, c] }",                     # across rows
+    "op f(X: f32[5, N]) -> (Y: f32[N]) { Y[n] += X[c, n] }",                                 # they lie along the lanes
+    "op f(X: f32[M, 5], i: i64[N]) -> (Y: f32[N]) { Y[n] += X[i[n], c] }",                   # looked up
+])
+def test_what_is_not_turned(body):
+    assert "turned" not in "".join(middle(body, "tuned").chosen)
+
+
+def test_calls_show_how_long_rows_are():
+    seen, f = [], polyop.op(f"op f(X: f32[N, C]) -> {ROWS['softmax'][0]}")
+    real = f._compile
+
+    def compiled(o, *rest):
+        seen.append(str(o))
+        return real(o, *rest)
+
+    f._compile = compiled
+    for n in (40, 40, 40, 41, 42):
+        x = np.random.default_rng(n).standard_normal((n, 10)).astype(np.float32)
+        np.testing.assert_allclose(f(x), softmax(x.astype(np.float64)), rtol=1e-4, atol=1e-6)
+    assert len(seen) == 2 and "f32[N, C]" in seen[0] and "f32[N, 10]" in seen[1]
+
+
+@pytest.mark.parametrize(("arch", "c", "chosen"), [
+    ("x86-64-v4", "8", "1 x 16, 4 sums along n"), ("x86-64-v4", "64", "4 x 16, 4 sums along n"), ("x86-64-v4", "C", "4 x 16"),
+    ("x86-64-v4", "40", "3 x 16, 4 sums along n"), ("x86-64-v3", "8", "1 x 8, 4 sums along n"),
+    ("x86-64-v3", "24", "3 x 8, 2 sums along n"), ("x86-64-v3", "64", "8 x 8"), ("x86-64-v2", "4", "1 x 4, 4 sums along n")])
+def test_narrow_sums_are_several_so_that_none_waits(arch, c, chosen):
+    def made(numerics):
+        o = polyop.op(f"op f(X: f32[N, {c}]) -> (Y: f32[{c}]) {{ {COLUMNS} }}")
+        return o.compile(target=f"x86:{arch}", options=Options(strip=True, numerics=numerics))
+
+    assert made("fast").notes[0].endswith(chosen) and all(p.holds for p in made("fast").proofs)
+    assert "sums along" not in made("strict").notes[0]
+
+
+@pytest.mark.parametrize("c", [1, 5, 15, 16, 17, 33, 63, 64])
+def test_several_sums_come_out_as_one(c):
+    f = polyop.op(f"op f(X: f32[N, C]) -> (Y: f32[C]) {{ {COLUMNS} }}")
+    for n in (1, 2, 3, 4, 5, 7, 8, 9, 101, 0):
+        x = np.random.default_rng(n).standard_normal((n, c)).astype(np.float32)
+        for _ in range(2):
+            np.testing.assert_allclose(f(x), x.astype(np.float64)[:, 0] @ x if n else np.zeros(c), rtol=1e-4, atol=1e-4)
