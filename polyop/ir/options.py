@@ -67,6 +67,8 @@ class Options:
     streamed   whether columns of a contraction are read where they lie, some of these rows at a time for all rows of results,
                since what has them exceeds the last cache in these calls, and the rows are few
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
+    lockstep   how many rows that are multiplied with the same vector run in lock step, where 4 are too many or too few for these
+               calls; 0: 4
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
                vectors, down all rows
     factors    in which way factors that do without an index of a sum are taken out of the sum over it, which is long here;
@@ -140,6 +142,7 @@ class Options:
     streamed: bool = False
     columns: bool = False
     abreast: bool = False
+    lockstep: int = 0
     along: int = 0
     factors: int = 0
     raised: bool = False

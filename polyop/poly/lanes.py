@@ -179,9 +179,10 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     if any(inner):
         few = beside(plan, cluster)
         near = None if few or plan.target.warp else strung_along(plan, cluster, groups, inner)
-        one = None if few or near else multiplied(plan, cluster, groups, inner)
+        many = plan.options.lockstep or OTHERS
+        one = None if few or near or many == 1 else multiplied(plan, cluster, groups, inner)
         at = len(out) if lane and shell[lane] >= total else 0
-        sides = [with_rows(plan, by_inner, *(few or near or (one, OTHERS)), free)] if few or near or one else []
+        sides = [with_rows(plan, by_inner, *(few or near or (one, many)), free)] if few or near or one else []
         across = others(plan, cluster, few[0]) if few else None
         out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, by_inner]
     brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
 from math import gcd
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names, volume
@@ -21,6 +23,52 @@ RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is
 def runs_abreast(found: Sequence[tuple[tuple[Affine, ...], Affine]], sizes: Mapping[str, int], target: Target) -> bool:
     """Whether some rows of running sums are many enough for a vector of them at a time, whose results stay in L2."""
     return any(volume(rows, sizes) >= ABREAST and evaluate(extent, sizes) * LINE <= target.l2 // 2 for rows, extent in found)
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """Rows that are all multiplied with one vector: { Y[n] += X[n, k] * m[k] }.
+
+    each    extents of the vector, and `bytes_` of its elements
+    rows    extents of what has the rows
+    others  extents of what counts vectors that share rows
+    """
+
+    each: tuple[Affine, ...]
+    bytes_: int
+    rows: tuple[Affine, ...]
+    others: tuple[Affine, ...]
+
+
+def find_shared(op: Op) -> tuple[Shared, ...]:
+    """The vectors that several rows are multiplied with, where these are added up along what has unit stride."""
+    found = []
+    for s in op.steps:
+        extents = {r.index: r.upper - r.lower for r in s.ranges}
+        kept = extents.keys() & expr_names(s.target)
+        for x, m in product(s.reads if s.reduce is not None else (), repeat=2):
+            last = x.index[-1] if x.index else None
+            rows, is_along = expr_names(x) & kept, isinstance(last, Affine) and last.name in extents.keys() - kept
+            if is_along and m.index[-1:] == (last,) and rows - expr_names(m):
+                each = tuple(extents[i] for i in sorted((extents.keys() - kept) & expr_names(m)))
+                others = tuple(extents[i] for i in sorted(kept - rows))
+                found.append(Shared(each, m.dtype.bytes_, op.tensor(x.source).shape, others))
+    return tuple(found)
+
+
+def in_lock_step(found: Sequence[Shared], sizes: Mapping[str, int], target: Target) -> int:
+    """How many of the rows that share a vector run in lock step; 0: as many as usual.
+
+    One, if the vector stays in L1 and they do not stay in L2: then they come in one stream. As many as there are registers for,
+    if it does not.
+    """
+    for x in found if target.hints.single else ():
+        if volume(x.others, sizes) == 1:
+            if volume(x.each, sizes) * x.bytes_ > target.hints.single:
+                return target.registers // 4
+            if volume(x.rows, sizes) * x.bytes_ > target.l2:
+                return 1
+    return 0
 
 
 def find_carried(op: Op) -> tuple[tuple[Affine, int], ...]:

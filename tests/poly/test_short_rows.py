@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
 import polyop
 from polyop.ir.options import Options
-from polyop.ir.target import target
+from polyop.ir.target import HINTS, target
+from polyop.rewrite.regimes import regime, regimes_of
 from polyop.runtime import cpu
 
-from .middles import middle, proved
+from .middles import V4, middle, op_of, proved
 
 SUM = "Y[n] += X[n, c]"
 SOFTMAX = "t[n] max= X[n, c]; e[n, c] = exp(X[n, c] - t[n]); z[n] += e[n, c]; Y[n, c] = e[n, c] / z[n]"
@@ -94,13 +97,13 @@ def test_what_is_not_turned(body):
 
 def test_calls_show_how_long_rows_are():
     seen, f = [], polyop.op(f"op f(X: f32[N, C]) -> {ROWS['softmax'][0]}")
-    real = f._compile
+    real = f._find
 
-    def compiled(o, *rest):
+    def found(o, *rest):
         seen.append(str(o))
         return real(o, *rest)
 
-    f._compile = compiled
+    f._find = found
     for n in (40, 40, 40, 41, 42):
         x = np.random.default_rng(n).standard_normal((n, 10)).astype(np.float32)
         np.testing.assert_allclose(f(x), softmax(x.astype(np.float64)), rtol=1e-4, atol=1e-6)
@@ -127,3 +130,35 @@ def test_several_sums_come_out_as_one(c):
         x = np.random.default_rng(n).standard_normal((n, c)).astype(np.float32)
         for _ in range(2):
             np.testing.assert_allclose(f(x), x.astype(np.float64)[:, 0] @ x if n else np.zeros(c), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i32", "u8", "f16"])
+@pytest.mark.parametrize(("by", "of"), [("+=", np.sum), ("max=", np.max), ("min=", np.min), ("*=", np.prod)])
+@pytest.mark.parametrize("lockstep", [0, 1, 2, 8])
+def test_rows_in_lock_step_are_folded_together(dtype, by, of, lockstep):
+    text = f"op f(X: {dtype}[N, C], m: {dtype}[C]) -> (Y: {dtype}[N]) {{ Y[n] {by} X[n, c] - m[c] }}"
+    f, t = polyop.op(text, options=Options(lockstep=lockstep)), f"{dtype[0]}{int(dtype[1:]) // 8}"
+    for n, c in ((1, 70), (3, 17), (4, 64), (5, 65), (8, 130), (9, 33), (31, 1)):
+        rng = np.random.default_rng(n)
+        m = rng.integers(0, 2, c)
+        x, m = (m + rng.choice([1, 1, 1, 2], (n, c), p=[.3, .3, .35, .05])).astype(t), m.astype(t)
+        if by in ("max=", "min=") and dtype[0] == "f":
+            x[n // 2, c // 2] = np.nan
+        for xs in (x, x[::-1]):
+            want = of((xs - m).astype(np.float64 if dtype[0] == "f" else t), axis=1).astype(t)
+            got, tolerance = f(xs, m).astype(np.float64), 2e-3 if dtype == "f16" else 1e-5
+            np.testing.assert_allclose(got, want.astype(np.float64), rtol=tolerance)
+
+
+def test_rows_that_share_a_vector_come_one_by_one_where_caches_ask_for_it():
+    o = op_of("op f(X: f32[N, C], m: f32[C]) -> (Y: f32[N]) { Y[n] += X[n, c] * m[c] }")
+    here = replace(V4, name="x86:here", hints=HINTS["znver4"])
+
+    def lockstep(n, c, on):
+        return regime(regimes_of(o), {"N": n, "C": c}, Options(), on).lockstep
+
+    assert [lockstep(n, c, V4) for n, c in ((4000, 1000), (400, 1000), (400, 10000))] == [0, 0, 0]
+    assert [lockstep(n, c, here) for n, c in ((4000, 1000), (200, 1000), (400, 10000))] == [1, 0, 8]
+    for n, rows in ((1, "lanes -, c, 4 x 16"), (0, "rows n x 4"), (8, "rows n x 8")):
+        assert rows in middle("op f(X: f32[N, C], m: f32[C]) -> (Y: f32[N]) { Y[n] += X[n, c] * m[c] }", "tuned",
+                              Options(lockstep=n)).chosen[0]

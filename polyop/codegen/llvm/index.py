@@ -221,3 +221,12 @@ def test_lanes(s: State, t: Affine, point: Point, v: int) -> str:
     if a > 0:
         return _threshold(s, "uge", s.b.sub(0, q), v)
     return _threshold(s, "ult", s.b.add(q, 1), v)
+
+
+def first_of(s: State, height: int, count: Int) -> str | None:
+    """The first `count` of `height` places; None if that is all of them."""
+    if isinstance(count, int):
+        return None if count >= height else constant_mask(i < count for i in range(height))
+    one = s.b.pure(f"insertelement <{height} x i64> poison, i64 {count}, i64 0", count)
+    many = s.b.pure(f"shufflevector <{height} x i64> {one}, <{height} x i64> poison, <{height} x i32> zeroinitializer", one)
+    return s.b.pure(f"icmp slt <{height} x i64> {iota(height)}, {many}", many)

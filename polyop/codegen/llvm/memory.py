@@ -7,13 +7,13 @@ from polyop.codegen.llvm.addresses import Place, lane_offsets, locate
 from polyop.codegen.llvm.broken import store_in_pieces
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
-from polyop.codegen.llvm.index import existing
+from polyop.codegen.llvm.index import existing, first_of
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
 from polyop.codegen.llvm.masked import masked_load, store_vector
-from polyop.codegen.llvm.monoids import fold, pair
+from polyop.codegen.llvm.monoids import combined, fold, fold_each, pair
 from polyop.codegen.llvm.pointers import gep
-from polyop.codegen.llvm.reach import bypasses, lane_mask
+from polyop.codegen.llvm.reach import bypasses, lane_mask, row_stride
 from polyop.codegen.llvm.repeat import across, is_folded, lanes_of, points, row_exists, rows_alike, rows_needed, together
 from polyop.codegen.llvm.spaced import is_spaced, write_spaced
 from polyop.codegen.llvm.state import Active, Axis, Condition, Point, State, Value, only_if
@@ -21,6 +21,7 @@ from polyop.codegen.llvm.types import alignment, constant, register, suffix, vec
 from polyop.codegen.llvm.woven import between, spread_masks, woven
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BOOL
+from polyop.ir.integers import power_of_two
 from polyop.ir.loops import Store
 
 
@@ -48,6 +49,9 @@ def store_to_memory(s: State, n: Store, x: Value) -> None:
     s.stored = {k: y for k, y in s.stored.items() if (k[0] == n.target and whole) or k[0].source != n.target.source}
     if place.runs is not None and n.reduce is None:
         store_in_pieces(s, n, x, place, conditions)
+        return
+    if folded and not conditions and (beside := _beside(s, n, place)) is not None:
+        _fold_rows(s, n, x, place, beside)
         return
     alike = rows_alike(s, n, place.rows.union(*(c.value.rows for c in conditions)))
     x = together(s, n, x, alike)
@@ -94,6 +98,32 @@ def _read_scalar(s: State, place: Place, p: str) -> V:
 def _write_scalar(s: State, place: Place, p: str, x: V) -> None:
     text = to_memory(x, place.buffer.dtype, s.shared.target).text
     s.b.line(f"store {place.element} {text}, ptr {p}, align {alignment(place.element)}")
+
+
+def _beside(s: State, n: Store, place: Place) -> Axis | None:
+    """The rows axis whose copies fold all their lanes into elements side by side; None if there is none."""
+    if n.reduce is None or s.shared.strict or any(existing(s, v) is not None for v in s.pieces()):
+        return None
+    fits = (a for a in s.rows if 1 < a.extent <= s.width and a.extent == power_of_two(a.extent))
+    return next((a for a in fits if row_stride(s, place, a) == 1), None)
+
+
+def _fold_rows(s: State, n: Store, x: Value, place: Place, axis: Axis) -> None:
+    """All lanes of each copy of `axis` into an element of its own: one vector of them."""
+    assert n.reduce is not None
+    t, width, m = n.target.dtype, axis.extent, n.reduce
+    others = tuple(a for a in s.rows if a is not axis)
+    mask = first_of(s, width, width if axis.valid is None else axis.valid)
+    for point in points(s, frozenset(a.index for a in others)):
+        each = [combined(s, m, [operand(s, x, {**point, axis.index: r}, v, True) for v in s.pieces()], t) for r in range(width)]
+        new = fold_each(s, m, each, t)
+        with only_if(s, row_exists(s, others, point)):
+            p = place.base({**point, axis.index: 0}, None)
+            raw = masked_load(s, place.element, p, mask, width) if mask else \
+                s.b.do(f"load {vector(place.element, width)}, ptr {p}, align {alignment(place.element)}")
+            old = from_memory(V(s.b, place.element, width, raw, new.flags), place.buffer.dtype, s.shared.target)
+            raw = to_memory(pair(s, m, old, new, t), place.buffer.dtype, s.shared.target).text
+            store_vector(s, place.element, width, raw, p, mask)
 
 
 def _fold_to_memory(s: State, n: Store, x: Value, place: Place, conditions: Active, point: Point, exists: str | None) -> None:

@@ -70,6 +70,43 @@ def fold(s: State, m: Monoid, xs: list[V], masks: list[str | None], t: DType) ->
     return bad.pick(x.const(nan), x) if bad else x
 
 
+def combined(s: State, m: Monoid, xs: list[V], t: DType) -> V:
+    """All of `xs`, lane by lane, as a tree."""
+    while len(xs) > 1:
+        xs = [pair(s, m, a, b, t) for a, b in zip(xs[::2], xs[1::2], strict=False)] + xs[len(xs) // 2 * 2:]
+    return xs[0]
+
+
+def fold_each(s: State, m: Monoid, xs: list[V], t: DType) -> V:
+    """All lanes of each of `xs`, combined as a tree: a vector with an element for each of them, whose number is a power of 2.
+
+    Halves of two vectors are combined at once, so that four sums of 16 lanes take six rounds of shuffles and not sixteen.
+    """
+    live, count = xs, len(xs)
+    each = xs[0].width  # lanes in which a vector has parts of one of `xs`
+
+    def halves(a: V, b: V, starts: range) -> V:
+        """What lies in the first half of each part, and what in the second."""
+        half = each // 2
+        low = [at + i for at in starts for i in range(half)]
+        both = [_lanes(a, b, [*part, *(a.width + i for i in part if b is not a)]) for part in (low, [i + half for i in low])]
+        return pair(s, m, both[0], both[1], t)
+
+    while len(live) > 1:
+        live = [halves(a, b, range(0, a.width, each)) for a, b in zip(live[::2], live[1::2], strict=True)]
+        each //= 2
+    while each > 1:
+        live = [halves(live[0], live[0], range(0, count * each, each))]
+        each //= 2
+    return live[0]
+
+
+def _lanes(a: V, b: V, order: list[int]) -> V:
+    """These lanes of `a` and, behind them, of `b`."""
+    text = a.b.do(f"shufflevector {a.type_} {a.text}, {a.type_} {b.text}, {shuffle_mask(order)}")
+    return V(a.b, a.element, len(order), text, a.flags)
+
+
 def _some_nan(xs: list[V]) -> V:
     """Whether a lane of `xs` is NaN: one comparison for each two of them."""
     pairs = [(a, b) for a, b in zip(xs[::2], xs[1::2], strict=False)] + [(x, x) for x in xs[len(xs) // 2 * 2:]]

@@ -8,7 +8,7 @@ from itertools import product
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import lanes_part
-from polyop.codegen.llvm.monoids import fold, fold_in_order, pair
+from polyop.codegen.llvm.monoids import combined, fold, fold_in_order, pair
 from polyop.codegen.llvm.state import Active, Axis, Point, State, Value
 from polyop.codegen.llvm.types import register
 from polyop.codegen.vecmath.ops import V
@@ -54,11 +54,8 @@ def together(s: State, n: Store, x: Value, alike: tuple[Axis, ...]) -> Value:
     m, own = n.reduce, frozenset(a.index for a in alike)
 
     def make(point: Point, v: int) -> str:
-        live = [operand(s, x, {**point, **{i: at[i] for i in own}}, v, x.lanes) for at in points(s, own)]
-        while len(live) > 1:
-            live = [pair(s, m, a, b, n.target.dtype) for a, b in zip(live[::2], live[1::2], strict=False)] \
-                + live[len(live) // 2 * 2:]
-        return live[0].text
+        copies = [{**point, **{i: at[i] for i in own}} for at in points(s, own)]
+        return combined(s, m, [operand(s, x, at, v, x.lanes) for at in copies], n.target.dtype).text
 
     return Value(x.dtype, x.rows - own, x.lanes, make)
 

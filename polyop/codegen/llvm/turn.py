@@ -8,6 +8,7 @@ from __future__ import annotations
 from polyop.codegen.convert import to_memory
 from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.expressions import operand
+from polyop.codegen.llvm.index import first_of
 from polyop.codegen.llvm.loads import transpose
 from polyop.codegen.llvm.masked import store_vector
 from polyop.codegen.llvm.pointers import gep
@@ -15,7 +16,7 @@ from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import State, Value, only_if
-from polyop.codegen.llvm.types import Int, alignment, constant_mask, iota, shuffle_mask, vector
+from polyop.codegen.llvm.types import alignment, shuffle_mask, vector
 from polyop.codegen.llvm.woven import between
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Affine
@@ -47,7 +48,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
             squares = [[operand(s, x, {**point, axis.index: r}, v, True) for r in there] for v in range(s.vectors())]
             with only_if(s, exists):
                 turned = [_turned(s, place, rows, height) for rows in squares]
-                mask = _first(s, height, len(there) if axis.valid is None else s.b.add(axis.valid, -first))
+                mask = first_of(s, height, len(there) if axis.valid is None else s.b.add(axis.valid, -first))
                 _put(s, place, start, first, turned, mask)
     return True
 
@@ -88,12 +89,3 @@ def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]]
         store_vector(s, place.element, height, raw, to[0], mask)
         return [gep(s, place.element, to[0], place.stride)]
     go_round(s, 0, lanes.valid, 1, [("ptr", gep(s, place.element, start, first))], one)
-
-
-def _first(s: State, height: int, count: Int) -> str | None:
-    """The first `count` of `height` places; None if that is all of them."""
-    if isinstance(count, int):
-        return None if count >= height else constant_mask(i < count for i in range(height))
-    one = s.b.pure(f"insertelement <{height} x i64> poison, i64 {count}, i64 0", count)
-    many = s.b.pure(f"shufflevector <{height} x i64> {one}, <{height} x i64> poison, <{height} x i32> zeroinitializer", one)
-    return s.b.pure(f"icmp slt <{height} x i64> {iota(height)}, {many}", many)
