@@ -67,6 +67,7 @@ class Options:
     streamed   whether columns of a contraction are read where they lie, some of these rows at a time for all rows of results,
                since what has them exceeds the last cache in these calls, and the rows are few
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
+    picked     whether places that are looked up along the lanes are so few in these calls that a row has its elements one by one
     lockstep   how many rows that are multiplied with the same vector run in lock step, where 4 are too many or too few for these
                calls; 0: 4
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
@@ -142,6 +143,7 @@ class Options:
     streamed: bool = False
     columns: bool = False
     abreast: bool = False
+    picked: bool = False
     lockstep: int = 0
     along: int = 0
     factors: int = 0

@@ -60,7 +60,8 @@ class RowStrategy:
     around    blocks of lanes stand around those of rows: what a window reads for one of them, filters too, stays in L1
     apart     conditions between the lanes and the loops inside them stand as tests, since those loops run in step
     blocks    classes of the shell, the outermost first, that are taken so many at a time inside the loops over all blocks
-    inside    rows are inside all loops of the groups, and the shell stays in its order: on a GPU, where windows overlap
+    inside    rows are inside all loops of the groups, and the shell stays in its order: where they share places looked up one by
+              one, and on a GPU, where windows overlap
     within    loops of the groups that are rows inside the lanes, and how many iterations each has: what lies along them is turned
     several   a loop that is added up, so many of whose iterations run in lock step, with sums of their own
     """
@@ -166,7 +167,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             narrow = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))
             out.append(replace(narrow, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
         looked = None if rows or plan.target.warp else looked_up(plan, cluster, lane)
-        out += [replace(by_shell, rows=looked, row_extent=ALIKE, vectors=1)] if looked else []
+        alike = replace(none, inside=True) if plan.options.picked else replace(by_shell, vectors=1)
+        out += [replace(alike, rows=looked, row_extent=ALIKE)] if looked else []
         run = run_along(plan, cluster, by_shell)
         out += [replace(by_shell, run=run)] if run else []
         blocks = () if rows else rows_across(plan, cluster, lane)

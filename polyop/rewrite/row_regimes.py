@@ -17,6 +17,7 @@ ABREAST = 8  # rows: with six they take as long together as one after the other
 RUNS = (1024, 4096, 32768)  # bytes of rows of a recurrence that each of several threads takes at a time
 ASIDE = 384  # bytes of a row of a triangular system for each thread: two blocks of columns
 THIRD = 3  # of L2 is enough for lines beside what else comes: with all of it 3000 x 5000 took 1.3 times as long
+PICKED = 16  # places at most that are looked up one by one: vectors of them, most of whose lanes are empty, take twice as long
 RUN = 512  # bytes of the shortest row that is; in strips of a few vectors it is as fast
 
 
@@ -69,6 +70,18 @@ def in_lock_step(found: Sequence[Shared], sizes: Mapping[str, int], target: Targ
             if volume(x.rows, sizes) * x.bytes_ > target.l2:
                 return 1
     return 0
+
+
+def find_picked(op: Op) -> tuple[Affine, ...]:
+    """How many places are looked up along rows, the same for several of them: P of { Y[a, p] = X[a, ids[p]] }."""
+    found = []
+    for s in op.steps if len(op.steps) == 1 else ():
+        last = s.target.index[-1] if s.target.index and s.reduce is None else None
+        if isinstance(last, Affine) and last.name in s.indices:
+            places = [expr_names(p) for x in s.reads for p in x.index if not isinstance(p, Affine)]
+            if any(last.name in p and not expr_names(s.target) <= p for p in places):
+                found += [r.upper - r.lower for r in s.ranges if r.index == last.name]
+    return tuple(found)
 
 
 def find_carried(op: Op) -> tuple[tuple[Affine, int], ...]:
