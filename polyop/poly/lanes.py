@@ -15,14 +15,12 @@ from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
 from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
-from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
+from polyop.poly.scop import MAP, UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, looked_up, multiplied, others, sharing
-from polyop.poly.strides import ODD, is_near, odd_digits, spacing, stride, unbent, unclamped
+from polyop.poly.short import SUMS, several_sums, short_loops, turned_rows
+from polyop.poly.strides import ODD, is_near, lies_along, odd_digits, spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
-
-SUMS = 4
-"""Vectors of lanes that are added up in one pass, where nothing else is known of them."""
 
 FEW = 16
 """Vector registers that have no room for so many sums beside what a function computes with: a dozen numbers."""
@@ -41,10 +39,6 @@ OTHERS = 4
 
 ALIKE = 4
 """Rows in lock step that read at the same places, which are looked up once: twice as many gain nothing more."""
-
-
-BRIEF = 24
-"""Elements of all rows that a statement turns, since lanes along them would be too few for sums across them to pay."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,8 +167,8 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         out += [replace(by_shell, run=run)] if run else []
         blocks = () if rows else rows_across(plan, cluster, lane)
         out += [replace(by_shell, blocks=blocks)] if blocks else []
-        several = several_sums(plan, cluster, groups, by_shell)
-        out += [several] if several else []
+        several = several_sums(plan, cluster, groups, lane, lanes)
+        out += [replace(by_shell, vectors=several[0], several=several[1:])] if several else []
         out.append(by_shell)
         if is_tied(plan, cluster, lane):
             out.append(replace(by_shell, apart=True))
@@ -191,67 +185,16 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     return (*((brief,) if brief else ()), *out, none)
 
 
-def several_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], r: RowStrategy) -> RowStrategy | None:
-    """`r` with several sums for each vector of lanes, where these are known to be few: else one addition waits for the next."""
-    sums = [s for s in cluster.stmts if s.kind != INIT]
-    over = [c for g in groups for c in g.reduced]
-    may = plan.options.strip and plan.options.numerics != "strict" and not plan.target.warp
-    if not may or [s.kind for s in sums] != [UPDATE] or len(over) != 1 or _looks_up(sums[0]):
-        return None
-    own = plan.classes[sums[0].name]
-    extent = next((x.upper - x.lower for x in sums[0].ranges if own[x.index] == r.lane), Affine())
-    if not extent.is_constant:  # a sum more for each number of vectors takes twice as long to compile
-        return None
-    vectors = min(r.vectors, -(-extent.const // r.lanes))
-    count = min(SUMS, plan.target.registers // 2 // vectors)
-    return replace(r, vectors=vectors, several=(over[0], count)) if count > 1 else None
-
-
-def _looks_up(s: Stmt) -> bool:
-    """Whether places that `s` reads or writes are looked up."""
-    return any(not isinstance(p, Affine) for x in (s.target, *s.reads) for p in x.index)
-
-
 def side_by_side(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: Iterable[str | None]) -> RowStrategy | None:
-    """Lanes through short rows that lie beside each other, where these would fill no vectors: n of { Y[n] += X[n, c] : c < 5 }.
-
-    Squares of elements are turned in registers, so that nothing is added up across lanes, and functions have whole vectors.
-    """
+    """Lanes through short rows that lie beside each other, where these would fill no vectors: n of { Y[n] += X[n, c] }."""
     few = short_loops(plan, groups)
     if not few or any(c and c not in few for c in inner):
         return None
     lanes = plan.target.lanes(_shell_bytes(plan, groups))
     along = {c: score(plan, cluster.stmts, c, few=few) for c in cluster.shell if not is_few(plan, cluster.stmts, c, lanes)}
     lane = max(along, key=lambda c: along[c], default=None)
-    if lane is None or along[lane] <= 0:
-        return None
-    reads = [(s, x) for s in cluster.stmts for x in dict.fromkeys(s.reads) if not is_local(plan, cluster, x.source)]
-    turned = [(s, x, c) for s, x in reads for c in few if lies_along(plan, s, x, lane, (c,))]
-    beside = [x for s, x in reads if stride(plan, s, x, lane) != 0 and any(stride(plan, s, x, c) != 0 for c in few)]
-    most = max((sum(few[c] for t, _, c in turned if t is s) for s in cluster.stmts), default=0)
-    short = {c: few[c] for _, _, c in turned}
-    folds = any(c in g.reduced for g in groups for c in short)
-    if len(turned) < len(beside) or not 0 < most <= BRIEF or not (folds or any(computes(s.expr) for s in cluster.stmts)):
-        return None
-    return RowStrategy(lane, (None,) * len(groups), None, 1, 1, lanes, within=tuple(short.items()))
-
-
-def short_loops(plan: Plan, groups: Sequence[Group]) -> dict[str, int]:
-    """The loops of `groups` that are known to have at most `BRIEF` iterations, and how many."""
-    found: dict[str, set[Affine]] = {}
-    for g in groups:
-        for c in (*g.kept, *g.reduced):
-            found.setdefault(c, set()).update(r.upper - r.lower for s in g.stmts for r in s.ranges
-                                              if plan.classes[s.name][r.index] == c)
-    counts = {c: next(iter(e)) for c, e in found.items() if len(e) == 1}
-    return {c: e.const for c, e in counts.items() if e.is_constant and 1 < e.const <= BRIEF}
-
-
-def lies_along(plan: Plan, s: Stmt, x: Load, lane: str, loops: Iterable[str]) -> bool:
-    """Whether `x` has its unit stride along one of `loops`, and another dimension along `lane`, so that it can be turned."""
-    if not all(isinstance(p, Affine) for p in x.index) or spacing(plan, s, x, lane) is not None:
-        return False
-    return any(spacing(plan, s, x, c) == 1 for c in loops)
+    within = turned_rows(plan, cluster, groups, lane, few) if lane and along[lane] > 0 else ()
+    return RowStrategy(lane, (None,) * len(groups), None, 1, 1, lanes, within=within) if within else None
 
 
 def rows_across(plan: Plan, cluster: Cluster, lane: str) -> tuple[tuple[str, int], ...]:

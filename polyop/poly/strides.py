@@ -49,6 +49,13 @@ def is_near(plan: Plan, s: Stmt, load: Load, loop: str) -> bool:
     return spacing(plan, s, load, loop) in range(2, NEAR + 1)
 
 
+def lies_along(plan: Plan, s: Stmt, load: Load, lane: str, loops: Iterable[str]) -> bool:
+    """Whether `load` has its unit stride along one of `loops`, and another dimension along `lane`, so that it can be turned."""
+    if not all(isinstance(p, Affine) for p in load.index) or spacing(plan, s, load, lane) is not None:
+        return False
+    return any(spacing(plan, s, load, c) == 1 for c in loops)
+
+
 def unit_of(plan: Plan, load: Load) -> int | None:
     """The dimension of unit stride of what `load` reads or writes, if there is one."""
     is_temp = plan.scop.op.tensor(load.source).role == "temp"
