@@ -16,7 +16,7 @@ from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import State, Value, only_if
-from polyop.codegen.llvm.types import alignment, shuffle_mask, vector
+from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, vector
 from polyop.codegen.llvm.woven import between
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Affine
@@ -48,8 +48,7 @@ def store_turned(s: State, n: Store, x: Value) -> bool:
             squares = [[operand(s, x, {**point, axis.index: r}, v, True) for r in there] for v in range(s.vectors())]
             with only_if(s, exists):
                 turned = [_turned(s, place, rows, height) for rows in squares]
-                mask = first_of(s, height, len(there) if axis.valid is None else s.b.add(axis.valid, -first))
-                _put(s, place, start, first, turned, mask)
+                _put(s, place, start, first, turned, len(there) if axis.valid is None else s.b.add(axis.valid, -first))
     return True
 
 
@@ -59,8 +58,8 @@ def _turned(s: State, place: Place, rows: list[V], height: int) -> list[str]:
     return transpose(s, lines + ["poison"] * (height - len(lines)), place.element)
 
 
-def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]], mask: str | None) -> None:
-    """Store what each lane has of the rows from `first` on; `turned` has it for each vector of lanes.
+def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]], count: Int) -> None:
+    """Store what each lane has of `count` rows from `first` on; `turned` has it for each vector of lanes.
 
     Where lanes may be missing, a loop goes over those that are there, and takes what is turned out of memory: for 64 lanes these
     are a fifth of the lines that asking for each would be, and there is such a tile for each number of vectors.
@@ -75,7 +74,7 @@ def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]]
                 order = shuffle_mask(list(range(group, group + height)))
                 raw = line if height == s.width else b.do(f"shufflevector {t} {line}, {t} poison, {order}")
                 p = gep(s, place.element, start, b.add(b.mul(place.stride, v * s.width + lane), first))
-                store_vector(s, place.element, height, raw, p, mask)
+                _store_first(s, place.element, height, raw, p, count)
         return
     room = b.pure(f"alloca [{len(turned) * height} x {t}], align 64 ; turned")
     for k, line in enumerate(x for lines in turned for x in lines):
@@ -86,6 +85,21 @@ def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]]
         square = b.mul(b.pure(f"lshr i64 {lane}, {s.width.bit_length() - 1}", lane), height)
         at = gep(s, place.element, room, b.add(b.mul(b.add(square, line), s.width), group))
         raw = b.do(f"load {vector(place.element, height)}, ptr {at}, align {alignment(place.element)}")
-        store_vector(s, place.element, height, raw, to[0], mask)
+        _store_first(s, place.element, height, raw, to[0], count)
         return [gep(s, place.element, to[0], place.stride)]
     go_round(s, 0, lanes.valid, 1, [("ptr", gep(s, place.element, start, first))], one)
+
+
+def _store_first(s: State, element: str, height: int, raw: str, p: str, count: Int) -> None:
+    """Store the first `count` elements of `raw`: in pieces, where it is known how many and masks cost something."""
+    if s.shared.target.masks or not isinstance(count, int) or count >= height:
+        store_vector(s, element, height, raw, p, first_of(s, height, count))
+        return
+    at = 0
+    while at < count:
+        width = power_of_two(count - at + 1) // 2
+        t, order = vector(element, height), shuffle_mask(list(range(at, at + width)))
+        part = s.b.do(f"extractelement {t} {raw}, i64 {at}") if width == 1 else \
+            s.b.do(f"shufflevector {t} {raw}, {t} poison, {order}")
+        s.b.line(f"store {vector(element, width)} {part}, ptr {gep(s, element, p, at)}, align {alignment(element)}")
+        at += width
