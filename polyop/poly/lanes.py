@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import lcm
 
 from polyop.ir.expr import Affine, Apply, Const, Load, loads, names, walk
+from polyop.ir.integers import power_of_two
 from polyop.ir.options import SHORT, STRIP
 from polyop.ir.scalars import computes
 from polyop.ir.target import NEAR
@@ -182,7 +183,21 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         across = others(plan, cluster, few[0]) if few else None
         out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, by_inner]
     brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)
-    return (*((brief,) if brief else ()), *out, none)
+    return (*((brief,) if brief else ()), *(_no_wider(plan, cluster, groups, r) for r in out), none)
+
+
+def _no_wider(plan: Plan, cluster: Cluster, groups: Sequence[Group], r: RowStrategy) -> RowStrategy:
+    """`r` with vectors that have no more lanes than there are iterations, if these are known: of wider ones half would be empty,
+    and often on a line of their own.
+    """
+    loops = {r.lane} if r.lane else {c for c in r.inner if c}
+    extents = {x.upper - x.lower for s in cluster.stmts for x in s.ranges if plan.classes[s.name][x.index] in loops}
+    most = max((e.const if e.is_constant else r.lanes for e in extents), default=r.lanes)
+    lanes = max(2, power_of_two(most))
+    is_alone = len(cluster.stmts) == len(plan.scop.stmts) and not (plan.target.warp or r.run or r.blocks)
+    if lanes >= r.lanes or not is_alone or r.row_extent == r.lanes:
+        return r
+    return replace(r, lanes=lanes, vectors=1)
 
 
 def side_by_side(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: Iterable[str | None]) -> RowStrategy | None:

@@ -26,8 +26,10 @@ from polyop.rewrite.names import all_names
 FEW = range(2, NEAR + 1)
 """Elements that are few: lanes so far apart are picked out of vectors."""
 
-BRIEF = range(NEAR + 1, 25)
-"""Elements of rows that are turned, if it is known how many: see `poly/lanes.py`."""
+BRIEF, HALF = range(NEAR + 1, 25), range(NEAR + 1, 9)
+"""Elements of rows that are added up, if it is known how many: then they are turned, or columns have several sums, see
+`poly/short.py`. And of others, that vectors of half the width have room for.
+"""
 
 USUAL = 4
 """Rows of a few vectors whose number is known have a multiple of so many elements, as most have that come again and again."""
@@ -73,8 +75,8 @@ def find_ends(op: Op) -> tuple[End, ...]:
         own = [t for t in arrays if t.shape[-1].name == n]
         before = tuple(dict.fromkeys(tuple(e for e in t.shape[:-1] if e.name != n) for t in own))
         bytes_ = min(t.dtype.bytes_ for t in own)
-        brief = (BRIEF,) if _adds_up_rows(op, n) or (n in sums and affine(n) not in across) else ()
-        short = () if has_own_ways else (*brief, range(LINE // bytes_, STRIP // bytes_ + 1, USUAL))
+        brief = BRIEF if _adds_up_rows(op, n) or (n in sums and affine(n) not in across) else HALF
+        short = () if has_own_ways else (brief, range(LINE // bytes_, STRIP // bytes_ + 1, USUAL))
         out.append(End(n, () if is_looked_up or affine(n) in across else before, _least(op), short))
     return tuple(e for e in out if e.before or e.short)
 

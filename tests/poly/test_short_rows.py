@@ -123,6 +123,14 @@ def test_narrow_sums_are_several_so_that_none_waits(arch, c, chosen):
     assert "sums along" not in made("strict").notes[0]
 
 
+@pytest.mark.parametrize(("c", "width"), [(2, 2), (3, 4), (5, 8), (8, 8), (9, 16), (17, 16)])
+def test_vectors_are_no_wider_than_what_they_go_through(c, width):
+    for body in (f"(Y: f32[N, {c}]) {{ Y[n, c] = X[n, c] * b[c] }}", f"(Y: f32[{c}]) {{ Y[c] += X[n, c] }}"):
+        m = polyop.op(f"op f(X: f32[N, {c}], b: f32[{c}]) -> {body}").compile(target="x86:x86-64-v4")
+        assert f"<{width} x float>" in m.source and all(p.holds for p in m.proofs)
+        assert width == 16 or f"<{2 * width} x float>" not in m.source
+
+
 @pytest.mark.parametrize("c", [1, 5, 15, 16, 17, 33, 63, 64])
 def test_several_sums_come_out_as_one(c):
     f = polyop.op(f"op f(X: f32[N, C]) -> (Y: f32[C]) {{ {COLUMNS} }}")
