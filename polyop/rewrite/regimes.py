@@ -118,7 +118,7 @@ _TABLE = (
            left=laid.across),
     Regime("late", lambda q: q.late,
            lambda _, c: c.tiles.late,
-           "in which an operand that lies across the result of a contraction is large",
+           "in which an operand that lies across the result of a contraction is large, or the result's rows fill no vectors",
            left=lambda found, units, said: said and late.lie_so(found, units)),
     Regime("piecewise", lambda q: late.find_pieces(q.late),
            lambda found, c: c.tiles.late and late.in_pieces(found, c.sizes, c.target, c.threads),

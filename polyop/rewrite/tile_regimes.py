@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from polyop.ir.expr import evaluate, names, volume
+from polyop.ir.expr import Affine, evaluate, names, volume
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
 from polyop.ir.target import LINE, PAGE, Target
@@ -20,6 +20,8 @@ from polyop.rewrite.upright import COLUMNS
 UPRIGHT = 256  # bytes of a row of a product's result, up to which lanes may run along its columns: four vectors
 TERMS = 128  # of sums of a streamed operand that are a number
 BRIEF = 128  # terms at most of sums that are never cut
+FEW_USED = 0.7  # of lanes: ten columns of sixteen
+MANY = 16  # terms from which a result is turned whose last dimension leaves vectors half empty
 AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
 WHOLE = 8  # vectors that are whole rows of what comes from memory, whatever pieces tiles take of them
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
@@ -67,7 +69,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     plain, pair = plain and not factors, 0
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ())
     height = height_inward(q, sizes, target, height) if inward and q.tile else height
-    late = options.late or (bool(q.late) and plain and not fixed and lies_across(q, sizes, target))
+    late = options.late or (bool(q.late) and not fixed and not few and not factors and (
+        (plain and lies_across(q, sizes, target)) or (short == SHORT and leaves_empty(q, sizes, target))))
     if late:  # tiles are those of another result
         height, short, fixed = 0, 0, few_terms(q, sizes, ones)
     elif plain and not short and not fixed and q.brief[0]:
@@ -240,6 +243,18 @@ def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     """Whether a large operand of a contraction, larger than the result, lies across it."""
     found = [(volume(x.operand, sizes), volume(x.result, sizes), x.bytes_) for x in q.late]
     return any(elems * bytes_ >= target.stream_bytes and elems >= TIMES * result for elems, result, bytes_ in found)
+
+
+def leaves_empty(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether the last dimension of a result is so short that it uses at most `FEW_USED` of the lanes of vectors, and an operand
+    lies across it, whose last one uses half of them, and a fifth more: if some terms are added up, turning the result takes less.
+    """
+    def used(extent: Affine, bytes_: int) -> float:
+        lanes, count = target.lanes(bytes_), evaluate(extent, sizes)
+        return count / (-(-count // lanes) * lanes)
+
+    both = [(used(x.result[-1], x.bytes_), used(x.operand[-1], x.bytes_)) for x in q.late]
+    return volume(q.brief[0], sizes) >= MANY and all(own <= FEW_USED and other >= max(0.5, 1.2 * own) for own, other in both)
 
 
 def tile_pair(q: Questions, sizes: Mapping[str, int], target: Target) -> tuple[int, int]:

@@ -74,6 +74,22 @@ def test_calls_with_large_operands_ask_for_it():
     assert "lies across" in " ".join(kinds(ACROSS))
 
 
+@pytest.mark.parametrize(("sizes", "late"), [
+    ((6, 48, 24, 64), True), ((10, 32, 6, 64), True), ((6, 48, 3, 64), True),
+    ((6, 48, 24, 15), False),                                                  # few terms
+    ((12, 48, 24, 64), False),                                                 # vectors are three quarters full
+    ((6, 7, 24, 64), False),                                                   # the operand's rows are no better
+    ((6, 48, 100, 64), False)])                                                # lanes run along other rows
+def test_so_do_those_whose_results_leave_vectors_empty(sizes, late):
+    a, b, j, k = sizes
+    assert regime(regimes_of(ACROSS), {"A": a, "B": b, "J": j, "K": k}, Options(), AVX512).late is late
+    f, rng = polyop.op(TEXT), np.random.default_rng(a)
+    x, w = rng.standard_normal((a, k, b)).astype(np.float32), rng.standard_normal((j, k)).astype(np.float32)
+    for _ in range(2):
+        want = np.einsum("akb,jk->jba", x.astype(np.float64), w)
+        np.testing.assert_allclose(f(x, w), want, rtol=1e-4, atol=1e-4)
+
+
 def test_the_turn_is_a_pass_of_its_own():
     made = compile_op(ACROSS, contiguous(ACROSS), AVX512, Options(late=True))
     assert made.rung == "tuned" and "lanes b" in made.chosen[0] and len(made.chosen) == 2
