@@ -75,7 +75,7 @@ def test_calls_with_large_operands_ask_for_it():
 
 
 @pytest.mark.parametrize(("sizes", "late"), [
-    ((6, 48, 24, 64), True), ((10, 32, 6, 64), True), ((6, 48, 3, 64), True),
+    ((6, 48, 24, 64), True), ((10, 32, 6, 64), True), ((6, 48, 3, 64), True), ((2, 100, 3, 200), True),
     ((6, 48, 24, 15), False),                                                  # few terms
     ((12, 48, 24, 64), False),                                                 # vectors are three quarters full
     ((6, 7, 24, 64), False),                                                   # the operand's rows are no better
