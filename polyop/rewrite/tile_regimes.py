@@ -69,7 +69,7 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     plain, pair = plain and not factors, 0
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ())
     height = height_inward(q, sizes, target, height) if inward and q.tile else height
-    late = options.late or (bool(q.late) and not fixed and not q.turns and not factors and (
+    late = options.late or bool(q.late and not fixed and not q.turns and not factors and (
         (plain and lies_across(q, sizes, target)) or ((short == SHORT or rows) and leaves_empty(q, sizes, target))))
     if late:  # tiles are those of another result
         height, short, fixed = 0, 0, few_terms(q, sizes, ones)
