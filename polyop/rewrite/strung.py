@@ -86,7 +86,8 @@ def find_ends(op: Op) -> tuple[End, ...]:
 def _adds_up_rows(op: Op, size: str) -> bool:
     """Whether rows of `size` elements are added up."""
     def runs_along(s: Step) -> bool:
-        last = {x.index[-1] for x in s.reads if x.index and op.tensor(x.source).shape[-1].name == size}
+        places = {y for x in s.reads for p in x.index if not isinstance(p, Affine) for y in loads(p)}
+        last = {x.index[-1] for x in s.reads if x not in places and x.index and op.tensor(x.source).shape[-1].name == size}
         return s.reduce is not None and any(isinstance(p, Affine) and not names(p) <= expr_names(s.target) for p in last)
 
     return any(map(runs_along, op.steps))
