@@ -70,7 +70,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ())
     height = height_inward(q, sizes, target, height) if inward and q.tile else height
     late = options.late or bool(q.late and not fixed and not q.turns and not factors and (
-        (plain and lies_across(q, sizes, target)) or ((short == SHORT or rows) and leaves_empty(q, sizes, target))))
+        (plain and lies_across(q, sizes, target))
+        or ((short or rows) and leaves_empty(q, sizes, target, short == TURNED and not rows))))
     if late:  # tiles are those of another result
         height, short, fixed = 0, 0, few_terms(q, sizes, ones)
     elif plain and not short and not fixed and q.brief[0]:
@@ -245,14 +246,18 @@ def lies_across(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     return any(elems * bytes_ >= target.stream_bytes and elems >= TIMES * result for elems, result, bytes_ in found)
 
 
-def leaves_empty(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
+def leaves_empty(q: Questions, sizes: Mapping[str, int], target: Target, turned: bool) -> bool:
     """Whether the last dimension of a result is so short that it uses at most `FEW_USED` of the lanes of vectors, and an operand
     lies across it, whose last one uses half of them, and a fifth more: if some terms are added up, turning the result takes less.
+
+    turned   whether lanes would run along rows: these are as short then
     """
     def used(extent: Affine, bytes_: int) -> float:
         lanes, count = target.lanes(bytes_), evaluate(extent, sizes)
         return count / (-(-count // lanes) * lanes)
 
+    if turned and any(used(e, x.bytes_) > FEW_USED for x in q.short for e in x.lanes[-1:]):
+        return False
     both = [(used(x.result[-1], x.bytes_), used(x.operand[-1], x.bytes_)) for x in q.late]
     return volume(q.brief[0], sizes) >= MANY and all(own <= FEW_USED and other >= max(0.5, 1.2 * own) for own, other in both)
 

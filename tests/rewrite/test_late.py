@@ -90,6 +90,17 @@ def test_so_do_those_whose_results_leave_vectors_empty(sizes, late):
         np.testing.assert_allclose(f(x, w), want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize(("d", "late"), [(3, True), (11, True), (12, False), (48, False)])
+def test_where_lanes_would_run_along_rows_these_are_as_short(d, late):
+    text = """op f(X: f32[F, A, B, C], W: f32[A, E, D, F]) -> (Z: f32[A, E, C, D, B]) {
+        Z[a, e, c, d, b] += X[f, a, b, c] * W[a, e, d, f] }"""
+    sizes = {"A": 3, "B": 4, "C": 24, "D": d, "E": 20, "F": 128}
+    assert regime(regimes_of(op(text)), sizes, Options(), AVX512).late is late
+    f, rng = polyop.op(text), np.random.default_rng(d)
+    x, w = (rng.standard_normal([sizes[n] for n in t]).astype(np.float32) for t in ("FABC", "AEDF"))
+    np.testing.assert_allclose(f(x, w), np.einsum("fabc,aedf->aecdb", x.astype(np.float64), w), rtol=1e-4, atol=1e-4)
+
+
 def test_the_turn_is_a_pass_of_its_own():
     made = compile_op(ACROSS, contiguous(ACROSS), AVX512, Options(late=True))
     assert made.rung == "tuned" and "lanes b" in made.chosen[0] and len(made.chosen) == 2
