@@ -61,17 +61,17 @@ def several_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: st
 
     Each of these iterations has a sum of its own.
     """
-    sums = [s for s in cluster.stmts if s.kind != INIT]
     over = [c for g in groups for c in g.reduced]
+    sums = [s for g in groups if g.kept or g.reduced for s in g.stmts if s.kind != INIT]
     may = plan.options.strip and plan.options.numerics != "strict" and not plan.target.warp
-    if not may or [s.kind for s in sums] != [UPDATE] or len(over) != 1 or _looks_up(sums[0]):
+    if not may or len(over) != 1 or any(s.kind != UPDATE or _looks_up(s) for s in sums):
         return None
     own = plan.classes[sums[0].name]
     extent = next((x.upper - x.lower for x in sums[0].ranges if own[x.index] == lane), Affine())
     if not extent.is_constant:  # a sum more for each number of vectors takes twice as long to compile
         return None
     vectors = -(-extent.const // lanes)
-    count = min(SUMS, plan.target.registers // 2 // vectors)
+    count = min(SUMS, plan.target.registers // 2 // (vectors * len(sums)))
     return (vectors, over[0], count) if count > 1 else None
 
 

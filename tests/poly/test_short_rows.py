@@ -123,6 +123,25 @@ def test_narrow_sums_are_several_so_that_none_waits(arch, c, chosen):
     assert "sums along" not in made("strict").notes[0]
 
 
+def test_so_are_sums_that_something_is_made_of():
+    f = polyop.op("op f(X: f32[N, 20]) -> (Y: f32[20]) { t[c] += X[n, c]; Y[c] = t[c] / f32(N) + 1 }")
+    made = f.compile(target="x86:x86-64-v4", options=Options(strip=True))
+    assert "2 x 16, 4 sums along n" in made.notes[0] and all(p.holds for p in made.proofs)
+    for n in (1, 4, 7, 100):
+        x = np.random.default_rng(n).standard_normal((n, 20)).astype(np.float32)
+        np.testing.assert_allclose(f(x), x.astype(np.float64).mean(0) + 1, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("c", [8, 40, 64])
+def test_two_sums_of_the_same_rows_are_several_each(c):
+    f = polyop.op(f"op f(X: f32[N, {c}]) -> (Y: f32[{c}], Z: f32[{c}]) {{ Y[c] += X[n, c]; Z[c] max= X[n, c] * X[n, c] }}")
+    made = f.compile(target="x86:x86-64-v4", options=Options(strip=True))
+    assert all(p.holds for p in made.proofs) and "4 sums along n" in made.notes[0]
+    for n in (1, 5, 50):
+        x = np.random.default_rng(n).standard_normal((n, c)).astype(np.float32)
+        np.testing.assert_allclose(f(x), (x.astype(np.float64).sum(0), (x * x).max(0)), rtol=1e-4, atol=1e-5)
+
+
 @pytest.mark.parametrize(("c", "width"), [(5, 8), (8, 8), (9, 16), (17, 16)])
 def test_vectors_are_no_wider_than_what_they_go_through(c, width):
     for body in (f"(Y: f32[N, {c}]) {{ Y[n, c] = X[n, c] * b[c] }}", f"(Y: f32[{c}]) {{ Y[c] += X[n, c] }}"):
