@@ -76,9 +76,10 @@ def find_ends(op: Op) -> tuple[End, ...]:
         before = tuple(dict.fromkeys(tuple(e for e in t.shape[:-1] if e.name != n) for t in own))
         bytes_ = min(t.dtype.bytes_ for t in own)
         columns = n in sums and not is_looked_up
-        brief = BRIEF if _adds_up_rows(op, n) or (columns and affine(n) not in across) else HALF
+        adds = _adds_up_rows(op, n) or (columns and affine(n) not in across)
+        brief = (BRIEF,) if adds else (HALF,) if any(t.role == "out" for t in own) else ()
         usual = (range(LINE // bytes_, STRIP // bytes_ + 1, USUAL),) if columns or n not in sums else ()
-        short = () if has_own_ways else (brief, *usual)
+        short = () if has_own_ways else (*brief, *usual)
         out.append(End(n, () if is_looked_up or affine(n) in across else before, _least(op), short))
     return tuple(e for e in out if e.before or e.short)
 

@@ -90,6 +90,8 @@ def test_so_had_rows_of_a_few_vectors_unless_they_are_multiplied():
     bag = op("op f(E: f32[V, C], i: i64[B, L]) -> (S: f32[B, C]) { S[b, c] += E[i[b, l], c] }")  # whose rows lie anywhere
     for n in (12, 64):
         assert "C" not in dict(few_of(find_ends(bag), dict.fromkeys(bag.sizes, n)))
+    pick = op("op f(X: f32[A, C], i: i64[P]) -> (Y: f32[A, P]) { Y[a, p] = X[a, i[p]] }")  # no row of C is gone through
+    assert [few_of(find_ends(pick), {"A": 99, "C": c, "P": p}) for c, p in ((6, 9), (9, 6))] == [(), (("P", 6),)]
     bytes_ = op(PLAIN.replace("i32", "u8"))
     assert few_of(find_ends(bytes_), {"N": 9, "C": 20}) == () and few_of(find_ends(bytes_), {"N": 9, "C": 64}) == (("C", 64),)
 
