@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from polyop.ir.expr import Affine, Load, affine, place
+from polyop.ir.expr import Affine, Load, affine, is_computed, place
 from polyop.ir.scalars import computes
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
@@ -77,4 +77,4 @@ def several_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: st
 
 def _looks_up(s: Stmt) -> bool:
     """Whether places that `s` reads or writes are looked up."""
-    return any(not isinstance(p, Affine) for x in (s.target, *s.reads) for p in x.index)
+    return any(is_computed(p) for x in (s.target, *s.reads) for p in x.index)
