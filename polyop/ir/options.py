@@ -16,6 +16,7 @@ NUMERICS = ("fast", "strict", "tf32", "winograd")
 
 SHORT, TURNED = 1, 2
 STRIP = 256  # bytes: four vectors
+BRIEF = 24  # elements at most of rows that are turned, for each sum across them that this saves: two vectors take as long
 FLAT = 8  # terms at most of sums whose results take longer to write than to compute
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from polyop.ir.expr import Affine, Load, affine, is_computed, place
+from polyop.ir.options import BRIEF
 from polyop.ir.scalars import computes
 from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
@@ -14,9 +15,6 @@ from polyop.poly.strides import lies_along, stride
 
 SUMS = 4
 """Vectors of lanes that are added up in one pass, where nothing else is known of them."""
-
-BRIEF = 24
-"""Elements of rows at most that are turned, for each sum across them that this saves: with two vectors both take as long."""
 
 
 def short_loops(plan: Plan, groups: Sequence[Group]) -> dict[str, int]:

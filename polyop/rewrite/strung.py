@@ -15,7 +15,7 @@ from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, evaluate, expr_names, is_computed, loads, map_loads, names, volume
 from polyop.ir.op import Op, Step, Tensor
-from polyop.ir.options import STRIP
+from polyop.ir.options import BRIEF, STRIP
 from polyop.ir.target import LINE, NEAR
 from polyop.rewrite.contracted import find_contractions, rows_of
 from polyop.rewrite.flatten import Dims, Flat, Group, dims
@@ -26,7 +26,7 @@ from polyop.rewrite.names import all_names
 FEW = range(2, NEAR + 1)
 """Elements that are few: lanes so far apart are picked out of vectors."""
 
-BRIEF, HALF = range(NEAR + 1, 25), range(NEAR + 1, 9)
+ADDED, HALF = range(NEAR + 1, BRIEF + 1), range(NEAR + 1, 9)
 """Elements of rows that are added up, if it is known how many: then they are turned, or columns have several sums, see
 `poly/short.py`. And of others, that vectors of half the width have room for.
 """
@@ -61,7 +61,7 @@ def find_ends(op: Op) -> tuple[End, ...]:
 
     None where a product of matrices adds up along other sizes, too: that has ways of its own for what is narrow. Nor are `FEW`,
     where places are looked up: rows that follow each other in the result then lie anywhere. Rows of a few vectors have no edge
-    to ask about, if it is known how many, and room for several sums. `BRIEF` ones are turned where they are added up.
+    to ask about, if it is known how many, and room for several sums. `ADDED` ones are turned where they are added up.
     """
     arrays = [t for t in op.tensors if t.role != "temp" and len(t.shape) > 1]
     last = dict.fromkeys(str(t.shape[-1].name) for t in arrays if t.shape[-1].name in op.sizes)
@@ -77,7 +77,7 @@ def find_ends(op: Op) -> tuple[End, ...]:
         bytes_ = min(t.dtype.bytes_ for t in own)
         columns = n in sums and not is_looked_up
         adds = _adds_up_rows(op, n) or (columns and affine(n) not in across)
-        brief = (BRIEF,) if adds else (HALF,) if any(t.role == "out" for t in own) else ()
+        brief = (ADDED,) if adds else (HALF,) if any(t.role == "out" for t in own) else ()
         usual = (range(LINE // bytes_, STRIP // bytes_ + 1, USUAL),) if columns or n not in sums else ()
         short = () if has_own_ways else (*brief, *usual)
         out.append(End(n, () if is_looked_up or affine(n) in across else before, _least(op), short))
