@@ -103,7 +103,8 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
         lanes = tile.index
         if not isinstance(n, For) or n.kind in LOCKSTEP or has_loop(n.body) or _is_window(n, lanes):
             return rebuild(n, lambda body: tuple(early(b, tile, around) for b in body))
-        is_short = any((b - n.lower).is_constant and (b - n.lower).const <= ahead * n.step for b in bounds(n.upper))
+        steps = min((b.const for b in (b - n.lower for b in bounds(n.upper)) if b.is_constant), default=None)
+        is_short = steps is not None and steps <= ahead * n.step
         copied = {x.target for x in stores(n.body)}
         few = all(b.is_constant and b.const <= FEW_STEPS * n.step for b in (b - n.lower for b in bounds(n.upper)))
         few = few and any(space[x.source] == Space.WORK for x in copied)
@@ -112,7 +113,8 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
                    and n.index in _names(x) and lanes in _names(x) and _names(x) <= _scope(n, lanes, _names(x))}
         found = sorted({replace(x, guard=()) for x in streams}, key=str)
         tiled = any(isinstance(c, For) and c.kind == Kind.ROWS for c in n.body)
-        rows = {x: next_turn(nest, x, around, hints.again) for x in found if hints.again and is_short}
+        is_kept = hints.again and steps is not None and steps <= hints.kept * n.step
+        rows = {x: next_turn(nest, x, around, hints.again) for x in found if is_kept}
         asked = (rows.get(x) or soon(x, n, tile, is_short, few, tiled) for x in found)
         return with_next_rows(nest, replace(n, body=(*asked, *n.body)), tile, width, hints.cache)
 

@@ -52,6 +52,7 @@ class Hints:
     rows    bytes ahead in rows of a matrix that are read side by side, if they are short
     long    the same, if they are long
     again   cache to which the rows of the next turn come while a few are read for the second time; 0: these are asked for again
+    kept    how many these are at most
     least   bytes of a tensor from which what comes in `alone`, `beside` and in rows does; 0: it always does
     added   bytes of a tensor from which its rows come in tiles that only add them up, if they are short; 0: they always do
     single  bytes of a vector up to which rows that are multiplied with it come one by one, if they exceed L2; 0: they never do
@@ -64,6 +65,7 @@ class Hints:
     rows: int = 4096
     long: int = 1024
     again: int = 0
+    kept: int = 8
     least: int = 0
     added: int = 0
     turns: int = 0
@@ -167,8 +169,8 @@ ROWS = (
 BY_NAME = {t.name: t for t in ROWS}
 
 HINTS = {"znver3": Hints(beside=256, long=256, again=2),
-         "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048, least=24 << 20,
-                         added=40 << 20, turns=2, single=8 << 10)}
+         "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048, again=2, kept=16,
+                         least=24 << 20, added=40 << 20, turns=2, single=8 << 10)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
 
 PAGES_MEET = frozenset({"znver3"})

@@ -103,6 +103,8 @@ def test_rows_of_which_a_few_are_read_side_by_side_come_some_turns_early_where_t
 @pytest.mark.parametrize(("before", "behind", "steps", "again", "place"), [
     ("X", "X", least(8, "K"), 2, "X[k + 8*t + 8, n_c + n_v]  (cache 2)"),
     ("X", "X", least(8, "K"), 0, "X[k + 8*t, n_c + n_v + 128]"),
+    ("X", "X", least(16, "K"), 2, "X[k + 8*t + 8, n_c + n_v]  (cache 2)"),
+    ("X", "X", least(17, "K"), 2, "X[k + 8*t + 16, n_c + n_v]"),
     ("X", "X", "K", 2, "X[k + 8*t + 16, n_c + n_v]"),
     ("W", "X", least(8, "K"), 2, "X[k + 8*t, n_c + n_v + 128]"),
     ("W", "W", least(8, "K"), 2, "W[k, n_c + n_v + 128]")])
@@ -115,7 +117,7 @@ def test_while_a_few_rows_are_read_again_those_of_the_next_turn_come(before, beh
     tile = lanes("n_v", 64, None, loop("k", steps, st(ld("acc", "n_v"), row(behind, N), "add")))
     n = nest([tensor("X", "K", "N"), tensor("W", "K", "N"), reg("sums", 64), reg("acc", 64)],
              [loop("t", "T", first, loop("n_c", "N", tile, step=64))], sizes=("K", "N", "T"))
-    found = [x for x in walk(prefetch_tiles(n, 16, Hints(again=again)).body) if isinstance(x, Prefetch)]
+    found = [x for x in walk(prefetch_tiles(n, 16, Hints(again=again, kept=16)).body) if isinstance(x, Prefetch)]
     assert [f"{x.place}" + (f"  (cache {x.cache})" if x.cache > 1 else "") for x in found] == [place]
 
 
