@@ -17,6 +17,8 @@ from polyop.rewrite.batchfirst import find_sides, with_batches_first
 from polyop.rewrite.batchfirst import pays as pays_in_batches
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.joined import joined
+from polyop.rewrite.matrices import Matrices, find_matrices, in_matrices
+from polyop.rewrite.matrices import numbers as numbers_of
 from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import fix_sizes
 from polyop.rewrite.questions import Questions, questions, windows
@@ -41,20 +43,25 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False, slots=True)
 class Ends:
-    """Sizes that may be few elements at the end of arrays, and had better be numbers then; who does without so far.
+    """Sizes that had better be numbers in some calls; who does without so far.
 
+    sizes    that may be few elements at the end of arrays
+    products that may become those of matrices, if all of their sizes are numbers
     groups   of sizes of dimensions that are one in these calls
     of       what tells them from those of other forms of an Op
     """
 
     sizes: tuple[End, ...]
+    products: tuple[Matrices, ...]
     groups: tuple[Group, ...]
     loans: Loans
     of: Hashable
 
     def few(self, sizes: Mapping[str, int]) -> Values:
         """(size, value) of those that had better be numbers in a call."""
-        return few_of(self.sizes, sizes, self.groups) if self.sizes else ()
+        if not (self.sizes or self.products):
+            return ()
+        return numbers_of(self.products, sizes) or few_of(self.sizes, sizes, self.groups)
 
     def would_lend(self, few: Values, look: Hashable, price: float) -> bool:
         """Whether a call takes a kernel for any sizes in the place of one for `few`, which is not worth it yet."""
@@ -126,16 +133,18 @@ class _Text:
     taps      its sums that may go over a window instead
     filtered  what it is, if some of its sums over windows take fewer multiplications
     ends      sizes that may be few elements at the end of its arrays
+    products  that may become those of matrices
     """
 
     op: Op
     taps: tuple[Taps, ...]
     filtered: Filtered | None = None
     ends: tuple[End, ...] = ()
+    products: tuple[Matrices, ...] = ()
 
 
 def _text(op: Op) -> _Text:
-    return _Text(op, find_taps(op), None, find_ends(op))
+    return _Text(op, find_taps(op), None, find_ends(op), find_matrices(op))
 
 
 class Known:
@@ -184,15 +193,20 @@ class Known:
         plain = tuple((n, 1) for n in ones)
         op, groups, rows = self._grouped(text, taps, plain, bound)
         apart = tuple(e for e in text.ends if not any(e.size in g for g in groups)) if special and on_cpu else ()
-        ends = Ends(apart, groups, self._loans, (text, taps, ones, groups))
+        sums = text.products if special and on_cpu and not strict else ()
+        ends = Ends(apart, sums, groups, self._loans, (text, taps, ones, groups))
         numbers = ends.few(bound.sizes)
         if numbers and not self._is_lent(ends, numbers, look, bound, points):
             op, groups, rows = self._grouped(text, taps, (*plain, *numbers), bound)
         else:
             numbers = ()
         rows = rows if on_cpu else ()
-        return self._merged.get((text, taps, ones, numbers, groups, rows), lambda: Merged(
-            strung(flatten(op, groups), rows), ends, text.filtered, numbers))
+
+        def made() -> Merged:
+            flat = strung(flatten(op, groups), rows)
+            return Merged(replace(flat, op=in_matrices(flat.op)) if sums else flat, ends, text.filtered, numbers)
+
+        return self._merged.get((text, taps, ones, numbers, groups, rows, bool(sums)), made)
 
     def _is_lent(self, ends: Ends, few: Values, look: Hashable, bound: Bound, points: int) -> bool:
         """Whether a call takes a kernel for any sizes in the place of one for `few`.

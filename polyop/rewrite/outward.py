@@ -21,9 +21,13 @@ from polyop.rewrite.instead import Instead, through_copies, with_steps
 from polyop.rewrite.names import all_names
 
 TIMES = 16
-"""Multiply-adds with each element that make its copy worth it."""
+"""Multiply-adds with each element that make its copy worth it, where lanes read side by side without one."""
 LANES = 24
-"""The same where a batch comes last in all there is: it may have the lanes then, and nothing need be copied."""
+"""The same where the result and both operands end in the same batch: it may have the lanes then."""
+TURNED = 2
+"""The same where a matrix lies across the lanes: it is copied for them anyway, for each of the batch, or looked up for each
+multiply-add. Where the result ends in the batch, and one operand, products with two or three uses took 0.5 to 5 times as long
+without copies, with more 1.1 to 44 times."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +36,12 @@ class Outward:
 
     tensors  (name, rank) of those in which it does and which the caller gave; temporaries lie as the text has them
     uses     for each in which it does, the extents of the loops that use an element of it
-    all_     whether these are the result and both operands; only: whether it is the result alone
+    least    uses of each element that make its copy worth it
     """
 
     tensors: tuple[tuple[str, int], ...]
     uses: tuple[tuple[Affine, ...], ...]
-    all_: bool
-    only: bool
+    least: int
 
 
 def find_outward(op: Op) -> tuple[Outward, ...]:
@@ -50,13 +53,43 @@ def find_outward(op: Op) -> tuple[Outward, ...]:
             extents = {r.index: r.upper for r in s.ranges}
             uses = tuple(tuple(e for i, e in extents.items() if i not in expr_names(x)) for x in found)
             tensors = tuple((x.source, len(x.index)) for x in found if op.tensor(x.source).role != "temp")
-            out.append(Outward(tensors, uses, len(found) == 3, found == (s.target,)))
+            out.append(Outward(tensors, uses, _least(s, found)))
     return tuple(out)
+
+
+def ends_in_batch(op: Op, s: Step) -> bool:
+    """Whether `s` is a product of two matrices for each of a batch that comes last in its result."""
+    return bool(_lying(op, s)) and _has_matrices(s) and _last(s.target) in _batch(s)
+
+
+def _has_matrices(s: Step) -> bool:
+    """Whether each operand has rows or columns of the result to itself."""
+    kept = {*(plain_indices(s.target) or ())} - _batch(s)
+    return all(expr_names(x) & kept for x in loads(s.expr))
+
+
+def _least(s: Step, found: tuple[Load, ...]) -> int:
+    """Uses of each element of what is `found` to end in a batch that make its copy worth it; a result alone is always copied."""
+    if found == (s.target,):
+        return 0
+    last, batch = _last(s.target), _batch(s)
+    own = [x for x in loads(s.expr) if last in expr_names(x)]
+    if all(_last(x) == last for x in own):
+        return LANES if last in batch else TIMES
+    if not _has_matrices(s):
+        return TIMES
+    return TURNED
+
+
+def _last(x: Load) -> str | None:
+    """The index that `x` ends in, if it is plain."""
+    at = plain_indices(x)
+    return at[-1] if at else None
 
 
 def copies_pay(found: Sequence[Outward], sizes: Mapping[str, int]) -> bool:
     """Whether what is copied in a call of these sizes is used often enough; a result is if nothing else need be copied."""
-    return any(x.only or min(volume(u, sizes) for u in x.uses) >= (LANES if x.all_ else TIMES) for x in found)
+    return any(min(volume(u, sizes) for u in x.uses) >= x.least for x in found)
 
 
 def lie_so(found: Sequence[Outward], units: Layout) -> bool:

@@ -10,7 +10,7 @@ from polyop.ir.expr import volume
 from polyop.ir.op import Op
 from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
 from polyop.ir.target import PAGE, Target
-from polyop.rewrite import copy_regimes, laid, late, outward, row_regimes
+from polyop.rewrite import copy_regimes, laid, late, matrices, outward, row_regimes
 from polyop.rewrite.bordered import CHANNELS, find_borders
 from polyop.rewrite.copy_regimes import RESULTS
 from polyop.rewrite.counted import SHARED as PAIRED
@@ -232,7 +232,7 @@ def kinds(op: Op) -> tuple[str, ...]:
     q = r.questions
     out = ["with an empty size"] if op.sizes else []
     out += [f"where {n} is 1" for n in q.narrow]
-    out += kinds_of(op)
+    out += [*kinds_of(op), *matrices.kinds_of(op)]
     out += [f"where {t.extent} is less than {t.other}, whose sums then go along a window" for t in find_taps(op)]
     out += [f"where {' or '.join(q.far)} is more than {BOUND}"] if q.far else []
     return (*out, *tile_kinds(q), *(x.words if isinstance(x.words, str) else x.words(found) for x, found in r.found))

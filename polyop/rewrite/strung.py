@@ -22,6 +22,7 @@ from polyop.rewrite.flatten import Dims, Flat, Group, dims
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.instead import Instead, through_copies, with_steps
 from polyop.rewrite.names import all_names
+from polyop.rewrite.outward import ends_in_batch
 
 FEW = range(2, NEAR + 1)
 """Elements that are few: lanes so far apart are picked out of vectors."""
@@ -59,14 +60,15 @@ class End:
 def find_ends(op: Op) -> tuple[End, ...]:
     """The sizes of `op` that had better be numbers where they are few.
 
-    None where a product of matrices adds up along other sizes, too: that has ways of its own for what is narrow. Nor are `FEW`,
-    where places are looked up: rows that follow each other in the result then lie anywhere. Rows of a few vectors have no edge
-    to ask about, if it is known how many, and room for several sums. `ADDED` ones are turned where they are added up.
+    None where a product of matrices adds up along other sizes, too, or is one for each of a batch that comes last: these have
+    ways of their own for what is narrow. Nor are `FEW`, where places are looked up: rows that follow each other in the result
+    then lie anywhere. Rows of a few vectors have no edge to ask about, if it is known how many, and room for several sums.
+    `ADDED` ones are turned where they are added up.
     """
     arrays = [t for t in op.tensors if t.role != "temp" and len(t.shape) > 1]
     last = dict.fromkeys(str(t.shape[-1].name) for t in arrays if t.shape[-1].name in op.sizes)
     has_own_ways = any(rows_of(s, n) for s, n in find_contractions(op))
-    if not last or (has_own_ways and _adds_up_much(op, last)):
+    if not last or (has_own_ways and _adds_up_much(op, last)) or any(ends_in_batch(op, s) for s in op.steps):
         return ()
     sums = {e.name for s in op.steps if s.reduce is not None for e in op.tensor(s.target.source).shape[-1:]}
     across, is_looked_up = _across(op), _is_looked_up(op)
@@ -132,7 +134,7 @@ class Row:
 
 def find_rows(op: Op) -> tuple[Row, ...]:
     """The rows of the arrays of `op` that may be strung; none where places are looked up, or matrices are multiplied."""
-    if _adds_up_much(op, ()) or _is_looked_up(op):
+    if _adds_up_much(op, ()) or _is_looked_up(op) or any(ends_in_batch(op, s) for s in op.steps):
         return ()
     across = _across(op)
     sums = {s.target.source for s in op.steps if s.reduce is not None and not _is_whole(op, s)}

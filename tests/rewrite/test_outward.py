@@ -9,7 +9,7 @@ from polyop.ir.options import Options
 from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.poly.wellformed import check
-from polyop.rewrite.outward import LANES, TIMES, find_outward, turned_outward
+from polyop.rewrite.outward import LANES, TIMES, TURNED, find_outward, turned_outward
 from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
@@ -62,9 +62,12 @@ def test_calls_ask_for_it_where_what_is_copied_is_used_often():
         return regime(regimes_of(op(text(*lying))), {"B": 5, "M": 64, "N": 64, "K": 64} | sizes, Options(), XEON).outward
     assert all(asked("bmk", "bkn", "mnb", **{n: v}) for n in "MNK" for v in (1, 64))  # nothing else need be copied
     assert asked("mkb", "bkn", "bmn", N=TIMES, M=1, K=1) and not asked("mkb", "bkn", "bmn", N=TIMES - 1)
-    assert asked("mkb", "bkn", "mnb", N=TIMES, K=TIMES, M=1) and not asked("mkb", "bkn", "mnb", K=TIMES - 1)
+    assert asked("mkb", "bnk", "bmn", N=TURNED, M=1, K=1) and not asked("mkb", "bnk", "bmn", N=TURNED - 1)
+    assert asked("mkb", "bkn", "mnb", N=TURNED, K=TURNED, M=1) and not asked("mkb", "bkn", "mnb", K=TURNED - 1)
     assert asked("mkb", "knb", "mnb", N=LANES, K=LANES, M=LANES) and not asked("mkb", "knb", "mnb", M=LANES - 1)
+    assert asked("mkbc", "kncb", "mnbc", N=TURNED, K=TURNED, M=TURNED, C=9)  # of two batches each ends in another one
     assert asked("bk", "bkn", "nb") and asked("bmk", "kb", "mb") and not asked("mkb", "kb", "mb")
+    assert not asked("mkb", "bk", "bm")
     assert "comes last" in " ".join(kinds(op(text("mkb", "bkn", "mnb"))))
 
 
