@@ -46,22 +46,29 @@ class Ends:
     """Sizes that had better be numbers in some calls; who does without so far.
 
     sizes    that may be few elements at the end of arrays
-    products that may become those of matrices, if all of their sizes are numbers
     groups   of sizes of dimensions that are one in these calls
+    products that may become those of matrices, if all of their sizes are numbers, with these dimensions as one
+    together what each size of such dimensions is the product of
     of       what tells them from those of other forms of an Op
     """
 
     sizes: tuple[End, ...]
-    products: tuple[Matrices, ...]
     groups: tuple[Group, ...]
+    products: tuple[Matrices, ...]
+    together: Mapping[str, Group]
     loans: Loans
     of: Hashable
 
     def few(self, sizes: Mapping[str, int]) -> Values:
         """(size, value) of those that had better be numbers in a call."""
-        if not (self.sizes or self.products):
+        return self.in_products(sizes) or (few_of(self.sizes, sizes, self.groups) if self.sizes else ())
+
+    def in_products(self, sizes: Mapping[str, int]) -> Values:
+        """The same, for the sake of products alone."""
+        if not self.products:
             return ()
-        return numbers_of(self.products, sizes) or few_of(self.sizes, sizes, self.groups)
+        found = numbers_of(self.products, {**sizes, **products(self.together, sizes)})
+        return tuple((n, sizes[n]) for m, _ in found for n in self.together.get(m, (m,)))
 
     def would_lend(self, few: Values, look: Hashable, price: float) -> bool:
         """Whether a call takes a kernel for any sizes in the place of one for `few`, which is not worth it yet."""
@@ -133,18 +140,16 @@ class _Text:
     taps      its sums that may go over a window instead
     filtered  what it is, if some of its sums over windows take fewer multiplications
     ends      sizes that may be few elements at the end of its arrays
-    products  that may become those of matrices
     """
 
     op: Op
     taps: tuple[Taps, ...]
     filtered: Filtered | None = None
     ends: tuple[End, ...] = ()
-    products: tuple[Matrices, ...] = ()
 
 
 def _text(op: Op) -> _Text:
-    return _Text(op, find_taps(op), None, find_ends(op), find_matrices(op))
+    return _Text(op, find_taps(op), None, find_ends(op))
 
 
 class Known:
@@ -167,6 +172,7 @@ class Known:
         self._filtered: store.Memo[_Text] = store.Memo()
         self._along: store.Memo[tuple[Op, tuple[str, ...]]] = store.Memo()
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...], tuple[Row, ...]]] = store.Memo()
+        self._flat: store.Memo[tuple[Flat, tuple[Matrices, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
         self._loans = Loans()
 
@@ -193,20 +199,32 @@ class Known:
         plain = tuple((n, 1) for n in ones)
         op, groups, rows = self._grouped(text, taps, plain, bound)
         apart = tuple(e for e in text.ends if not any(e.size in g for g in groups)) if special and on_cpu else ()
-        sums = text.products if special and on_cpu and not strict else ()
-        ends = Ends(apart, sums, groups, self._loans, (text, taps, ones, groups))
-        numbers = ends.few(bound.sizes)
-        if numbers and not self._is_lent(ends, numbers, look, bound, points):
+        to_copy = special and on_cpu and not strict
+        flat, sums = self._products(text, taps, plain, op, groups) if to_copy else (None, ())
+        ends = Ends(apart, groups, sums, flat.sizes if flat else {}, self._loans, (text, taps, ones, groups))
+        numbers, in_sums = ends.few(bound.sizes), bool(ends.in_products(bound.sizes))
+        if numbers and self._is_lent(ends, numbers, look, bound, points):
+            numbers, in_sums = (), False
+        if numbers and not in_sums:
             op, groups, rows = self._grouped(text, taps, (*plain, *numbers), bound)
-        else:
-            numbers = ()
         rows = rows if on_cpu else ()
 
         def made() -> Merged:
             flat = strung(flatten(op, groups), rows)
-            return Merged(replace(flat, op=in_matrices(flat.op)) if sums else flat, ends, text.filtered, numbers)
+            if in_sums:
+                flat = replace(flat, op=fix_sizes(flat.op, dict(numbers) | products(flat.sizes, dict(numbers))))
+            return Merged(replace(flat, op=in_matrices(flat.op)) if to_copy else flat, ends, text.filtered, numbers)
 
-        return self._merged.get((text, taps, ones, numbers, groups, rows, bool(sums)), made)
+        return self._merged.get((text, taps, ones, numbers, groups, rows, to_copy), made)
+
+    def _products(self, text: _Text, taps: tuple[Taps, ...], known: Values, op: Op,
+                  groups: tuple[Group, ...]) -> tuple[Flat, tuple[Matrices, ...]]:
+        """What `_grouped` has found, with dimensions as one, and its products that may become those of matrices."""
+        def form() -> tuple[Flat, tuple[Matrices, ...]]:
+            flat = flatten(op, groups)
+            return flat, find_matrices(flat.op)
+
+        return self._flat.get((text, taps, known, groups), form)
 
     def _is_lent(self, ends: Ends, few: Values, look: Hashable, bound: Bound, points: int) -> bool:
         """Whether a call takes a kernel for any sizes in the place of one for `few`.

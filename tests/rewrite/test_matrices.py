@@ -131,6 +131,17 @@ def test_calls_that_come_again_get_such_a_kernel_and_others_do_not():
     assert "ends in a batch" in " ".join(kinds(op(text("kac", "kbc", "abc"))))
 
 
+def test_dimensions_that_are_one_in_a_call_need_no_copy():
+    f = polyop.op("op f(X: f32[H, W, D], U: f32[D, C]) -> (Y: f32[H, W, C]) { Y[h, w, c] += X[h, w, d] * U[d, c] }")
+    ops, rng = seen_by(f), np.random.default_rng(0)
+    x, u = rng.integers(-3, 4, (7, 9, 5)).astype(np.float32), rng.integers(-3, 4, (5, 6)).astype(np.float32)
+    for view in (x, np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)):  # where H and W are two, rows are copied
+        ops.clear()
+        for _ in range(4):
+            np.testing.assert_array_equal(f(view, u), np.einsum("hwd,dc->hwc", view.astype(np.float64), u))
+        assert ("matrices" in str(ops[-1])) is (view is not x)
+
+
 def test_strict_sums_keep_their_order():
     f = polyop.op(text(*MIXED[0]), options=Options(numerics="strict"))
     ops, sizes = seen_by(f), MIXED[1]
