@@ -212,7 +212,8 @@ class Known:
         def made() -> Merged:
             flat = strung(flatten(op, groups), rows)
             if in_sums:
-                flat = replace(flat, op=fix_sizes(flat.op, dict(numbers) | products(flat.sizes, dict(numbers))))
+                values = dict(numbers) | products(flat.sizes, dict(numbers))
+                flat = replace(flat, op=fix_sizes(flat.op, {n: v for n, v in values.items() if n in flat.op.sizes}))
             return Merged(replace(flat, op=in_matrices(flat.op)) if to_copy else flat, ends, text.filtered, numbers)
 
         return self._merged.get((text, taps, ones, numbers, groups, rows, to_copy), made)

@@ -26,7 +26,7 @@ from polyop.poly.contract import TILES, PackedStrategy
 from polyop.poly.homes import is_local
 from polyop.poly.nodes import Cluster
 from polyop.poly.packedtile import Bands, Tile
-from polyop.poly.packs import ahead_place, left_place, pack_ahead, pack_left, pack_right, right_place, shares_left
+from polyop.poly.packs import ahead_place, is_one_block, left_place, pack_ahead, pack_left, pack_right, right_place, shares_left
 from polyop.poly.roles import BATCH, COLUMN, CONTRACTED, iterators_of, written_order
 from polyop.poly.scop import INIT, MAP, Stmt
 from polyop.poly.strides import stride
@@ -75,7 +75,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     around = (*t.loops(batch), *t.beyond, *(c for c in m_c if c not in t.given))
     if s.row and (s.pack_left or not t.plan.splits(u)):  # a block of the left operand is for all columns
         tree = bands((*around, *chunk), *tree_left, *bands(block, *tree_right, micro))
-        around = (*block, *t.loops(other_m), *(() if fused else m_r)) if shares_left(t) else around
+        rows = () if fused and is_one_block(t) else (*t.loops(other_m), *(() if fused else m_r))
+        around = (*block, *rows) if shares_left(t) else around
     else:
         own = t.loops(t.others(BATCH))
         rows = around[len(own):]

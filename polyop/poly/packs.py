@@ -31,7 +31,8 @@ def pack_right(t: Tile, other_m: tuple[str, ...], other_k: tuple[str, ...]) -> t
     dims = ((affine(s.nc), s.columns), *near, *t.deep(other_k, s.fine), *second, (affine(s.columns), 1), *fine)
     pad = 1 if fine else s.columns
     right, pool = t.c.rights[0], t.c.having(COLUMN) + t.c.having(CONTRACTED)
-    t.b.buffer(Buffer(t.name_beside("right"), right.dtype, dims, Space.WORK, pad=pad, private=True))
+    private = not (shares_left(t) and is_one_block(t))
+    t.b.buffer(Buffer(t.name_beside("right"), right.dtype, dims, Space.WORK, pad=pad, private=private))
     m_c, m_r = t.coords(s.row)[:2]
     only = [f"0 <= {m_c.name} < {t.extent(s.row)}"]
     if s.fuse_pack:
@@ -122,6 +123,13 @@ def left_place(t: Tile, axes: Axes, other_m: tuple[str, ...], other_k: tuple[str
 def shares_left(t: Tile) -> bool:
     """Whether threads make one copy of the left operand together, behind which they share blocks of columns, and rows."""
     return t.s.pack_left and t.plan.splits(t.u) and not t.batch and not t.outer
+
+
+def is_one_block(t: Tile) -> bool:
+    """Whether all columns are known to be one block: no loop is left then whose iterations could have copies of their own."""
+    extent = t.extent(t.s.column)
+    others = (t.extent(i) for i in t.others(COLUMN, t.s.column))
+    return extent.is_constant and extent.const <= t.s.nc and all(e.is_constant and e.const <= 1 for e in others)
 
 
 def pack_ahead(t: Tile, other_k: tuple[str, ...]) -> Bands:

@@ -59,7 +59,8 @@ def test_a_pair_means_the_same_loops(right):
 
 
 @wide
-@pytest.mark.parametrize(("right", "columns", "pair"), [(FIRST, 24, 2), (BETWEEN, 24, 2), (BETWEEN, 21, 3), (FIRST, 9, 4)])
+@pytest.mark.parametrize(("right", "columns", "pair"), [(FIRST, 24, 2), (BETWEEN, 24, 2), (BETWEEN, 21, 3), (FIRST, 9, 4),
+                                                        (FIRST, 17, 2), (BETWEEN, 33, 2)])
 def test_a_pair_computes_what_numpy_does_at_every_edge(right, columns, pair):
     m, final = product(right, columns, pair=pair)
     kernel = compiled(final)

@@ -55,6 +55,23 @@ def test_threads_share_a_copy_of_the_left_operand_and_columns_and_rows_behind_it
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("depth", [8, "K"])
+@pytest.mark.parametrize(("shape", "right"), [("60, {k}", "n, k"), ("{k}, 60", "k, n")])
+@pytest.mark.parametrize("rows", [15, "M"])
+@pytest.mark.parametrize("left", ["k, m", "m, k, j"])
+def test_threads_share_the_copy_of_columns_that_are_known_to_be_one_block(left, rows, shape, right, depth):
+    extents = left.upper().replace("K", str(depth)).replace("M", str(rows))
+    kept = "j, m" if "j" in left else "m"
+    text = (f"op f(A: f32[{extents}], B: f32[{shape.format(k=depth)}]) -> (C: f32[{kept.upper().replace('M', str(rows))}, 60]) "
+            f"{{ C[{kept}, n] += A[{left}] * B[{right}] }}")
+    m = middle(text, "tuned", Options(threads=True))
+    assert proved(m)
+    arrays, got = run(m, dict.fromkeys(op_of(text).sizes, 7))
+    a, b, c = (part.replace(", ", "") for part in (left, right, f"{kept}, n"))
+    wanted = np.einsum(f"{a},{b}->{c}", arrays["A"].astype(float), arrays["B"].astype(float))
+    np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
 def test_threads_share_the_copy_of_the_left_operand_of_a_product():
     text = "op f(A: f32[K, M], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[k, m] * B[k, n] }"
     m = middle(text, "tuned", Options(threads=True))

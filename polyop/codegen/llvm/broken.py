@@ -12,8 +12,8 @@ from polyop.codegen.llvm.addresses import Place
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import existing
 from polyop.codegen.llvm.loads import lanes_part, scalar_part
-from polyop.codegen.llvm.masked import store_vector
-from polyop.codegen.llvm.pieces import Piece, lanes_between, pieces_of
+from polyop.codegen.llvm.masked import part, store_vector
+from polyop.codegen.llvm.pieces import lanes_between, pieces_of
 from polyop.codegen.llvm.pointers import gep, is_large
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import points, row_exists, rows_needed
@@ -120,16 +120,8 @@ def _write(s: State, x: Value, place: Place, conditions: Active, point: Point, e
         for v, text, mask in zip(s.pieces(), texts, masks, strict=True):
             for y in pieces_of(s, place.runs, v):
                 if mask is None and y.first % y.lanes == 0 and y.lanes & (y.lanes - 1) == 0:
-                    part = _part(s, place.element, text, y)
-                    store_vector(s, place.element, y.lanes, part, gep(s, place.element, p, y.at), None)
+                    piece = part(s, place.element, s.width, text, y.first, y.lanes)
+                    store_vector(s, place.element, y.lanes, piece, gep(s, place.element, p, y.at), None)
                 else:
                     here = s.b.both(mask, lanes_between(s, y), s.width)
                     store_vector(s, place.element, s.width, text, gep(s, place.element, p, s.b.add(y.at, -y.first)), here)
-
-
-def _part(s: State, element: str, text: str, y: Piece) -> str:
-    """The lanes of `y`, as a vector."""
-    t = vector(element, s.width)
-    if y.lanes == s.width:
-        return text
-    return s.b.do(f"shufflevector {t} {text}, {t} poison, {shuffle_mask([*range(y.first, y.first + y.lanes)])}")

@@ -8,6 +8,16 @@ from polyop.codegen.llvm.types import alignment, shuffle_mask, suffix, vector
 WIDEST, LEAST = 512, 128  # bits of a register that holds a vector
 
 
+def part(s: State, element: str, width: int, raw: str, first: int, count: int) -> str:
+    """`count` lanes of `raw`, which has `width`, from `first` on; a scalar, if that is one."""
+    t = vector(element, width)
+    if count == width:
+        return raw
+    if count == 1:
+        return s.b.do(f"extractelement {t} {raw}, i64 {first}")
+    return s.b.do(f"shufflevector {t} {raw}, {t} poison, {shuffle_mask([*range(first, first + count)])}")
+
+
 def store_vector(s: State, element: str, width: int, raw: str, p: str, mask: str | None) -> None:
     """Store `raw`, `width` elements, from `p` on: all lanes, or those that `mask` holds for."""
     if mask is None:

@@ -10,13 +10,13 @@ from polyop.codegen.llvm.addresses import Place, locate
 from polyop.codegen.llvm.expressions import operand
 from polyop.codegen.llvm.index import first_of
 from polyop.codegen.llvm.loads import transpose
-from polyop.codegen.llvm.masked import store_vector
+from polyop.codegen.llvm.masked import part, store_vector
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import row_stride
 from polyop.codegen.llvm.repeat import points, row_exists
 from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import State, Value, only_if
-from polyop.codegen.llvm.types import Int, alignment, shuffle_mask, vector
+from polyop.codegen.llvm.types import Int, alignment, vector
 from polyop.codegen.llvm.woven import between
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.expr import Affine
@@ -71,8 +71,7 @@ def _put(s: State, place: Place, start: str, first: int, turned: list[list[str]]
         for v, lines in enumerate(turned):
             for lane in range(s.width):
                 line, group = lines[lane % height], lane - lane % height
-                order = shuffle_mask(list(range(group, group + height)))
-                raw = line if height == s.width else b.do(f"shufflevector {t} {line}, {t} poison, {order}")
+                raw = part(s, place.element, s.width, line, group, height)
                 p = gep(s, place.element, start, b.add(b.mul(place.stride, v * s.width + lane), first))
                 _store_first(s, place.element, height, raw, p, count)
         return
@@ -98,8 +97,5 @@ def _store_first(s: State, element: str, height: int, raw: str, p: str, count: I
     at = 0
     while at < count:
         width = power_of_two(count - at + 1) // 2
-        t, order = vector(element, height), shuffle_mask(list(range(at, at + width)))
-        part = s.b.do(f"extractelement {t} {raw}, i64 {at}") if width == 1 else \
-            s.b.do(f"shufflevector {t} {raw}, {t} poison, {order}")
-        s.b.line(f"store {vector(element, width)} {part}, ptr {gep(s, element, p, at)}, align {alignment(element)}")
+        store_vector(s, element, width, part(s, element, height, raw, at, width), gep(s, element, p, at), None)
         at += width
