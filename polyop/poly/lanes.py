@@ -111,9 +111,24 @@ def choose(plan: Plan, cluster: Cluster) -> tuple[RowStrategy | TurnedStrategy, 
 
 def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     groups = groups_of(cluster.body)
-    lanes, registers = plan.target.lanes(_shell_bytes(plan, groups)), plan.target.registers
-    free = max((spare(plan, s) for s in cluster.stmts), default=0)
-    strict = plan.options.numerics == "strict"
+    inner, total = _inner_lanes(plan, groups)
+    lane, gain = _shell_lane(plan, cluster, groups, any(inner))
+    found = _along_shell(plan, cluster, groups, lane) if lane and gain > 0 else []
+    if any(inner):
+        at = len(found) if lane and gain >= total else 0
+        found[at:at] = _along_groups(plan, cluster, groups, inner)
+    found = [_no_wider(plan, cluster, groups, r) for r in found]
+    brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)
+    return (*((brief,) if brief else ()), *found, _no_lanes(groups))
+
+
+def _no_lanes(groups: Sequence[Group]) -> RowStrategy:
+    return RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
+
+
+def _inner_lanes(plan: Plan, groups: Sequence[Group]) -> tuple[tuple[str | None, ...], int]:
+    """For each group the class that its lanes had better run along, or None; and how much better that is."""
+    lanes, strict = plan.target.lanes(_shell_bytes(plan, groups)), plan.options.numerics == "strict"
     inner: list[str | None] = []
     total = 0
     for g in groups:
@@ -126,64 +141,81 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
             best, gain = None, 0
         inner.append(best)
         total += gain
+    return tuple(inner), total
+
+
+def _shell_lane(plan: Plan, cluster: Cluster, groups: Sequence[Group], has_inner: bool) -> tuple[str | None, int]:
+    """The class of the shell that lanes had better run along, and how much better that is; None if it has none.
+
+    has_inner   whether those of some group could
+    """
+    lanes = plan.target.lanes(_shell_bytes(plan, groups))
     local = frozenset(s.target.source for s in cluster.stmts if is_local(plan, cluster, s.target.source))
     # where no loop inside has lanes, what has no stride yet counts as what it will have: else a sum that a step takes on,
     # whose value has no place in memory, had no lanes where the same sum alone has them
-    shell = {c: score(plan, cluster.stmts, c, local if any(inner) else frozenset()) for c in cluster.shell}
+    shell = {c: score(plan, cluster.stmts, c, local if has_inner else frozenset()) for c in cluster.shell}
     lane = max(shell, key=lambda c: shell[c], default=None)
     if lane and is_few(plan, cluster.stmts, lane, lanes):  # then whatever is longer, and has no worse than near strides
         longer = {c: score(plan, cluster.stmts, c, local) for c in shell if not is_few(plan, cluster.stmts, c, lanes)}
         longer = {c: x for c, x in longer.items() if x > 0}
-        lane = max(longer, key=lambda c: longer[c], default=None if any(inner) else lane)
+        lane = max(longer, key=lambda c: longer[c], default=None if has_inner else lane)
         shell |= longer
-    none = RowStrategy(None, (None,) * len(groups), None, 1, 1, 1)
+    return lane, shell[lane] if lane else 0
+
+
+def _along_shell(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: str) -> list[RowStrategy]:
+    """Strategies with lanes along a class of the shell, best first: what runs in lock step with them, and what does not."""
+    lanes, registers, free = plan.target.lanes(_shell_bytes(plan, groups)), plan.target.registers, _free(plan, cluster)
+    rows = transposed(plan, cluster, lane)
+    odd = odd_digits(plan, cluster.stmts, lane) if plan.target.masks else 1
+    count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else _strip_vectors(plan, cluster)
+    plain = RowStrategy(lane, (None,) * len(groups), None, 1, count, lanes)
+    copies = min(4, (registers - max(2, 1 + free)) // SUMS - 1)  # of so many vectors of sums, and as many of what they share
+    if plan.options.fixed and plan.options.short == SHORT and plan.options.height + max(2, 1 + free) < registers:
+        plain, copies = replace(plain, vectors=1), plan.options.height or copies
+    out: list[RowStrategy] = []
+    if rows:
+        square = replace(plain, rows=rows, row_extent=lanes, vectors=1)
+        is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
+        block = ((rows, DOWN * plan.target.vector_bytes), (lane, ASIDE // plan.lane_bytes))
+        out += [replace(square, blocks=block)] if is_tall else []
+        out.append(square)
+    else:
+        if not plan.target.warp and (near := strung(plan, cluster.shell, cluster.stmts, lane)):
+            out.append(replace(plain, rows=near[0], row_extent=near[1], vectors=1, around=True))
+        if copies >= 2 and (shared := sharing(plan, cluster, lane)):
+            narrow = plain if odd > 1 else replace(plain, vectors=min(SUMS, plain.vectors))
+            out.append(replace(narrow, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
+        if not plan.target.warp and (looked := looked_up(plan, cluster, lane)):
+            alike = replace(_no_lanes(groups), inside=True) if plan.options.picked else replace(plain, vectors=1)
+            out.append(replace(alike, rows=looked, row_extent=ALIKE))
+    if run := run_along(plan, cluster, plain):
+        out.append(replace(plain, run=run))
+    if not rows and (blocks := rows_across(plan, cluster, lane)):
+        out.append(replace(plain, blocks=blocks))
+    if several := several_sums(plan, cluster, groups, lane, lanes):
+        out.append(replace(plain, vectors=several[0], several=several[1:]))
+    out.append(plain)
+    return [*out, replace(plain, apart=True)] if is_tied(plan, cluster, lane) else out
+
+
+def _along_groups(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: tuple[str | None, ...]) -> list[RowStrategy]:
+    """Strategies with lanes along loops of the groups, best first."""
     odd = lcm(*(odd_digits(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c)) if plan.target.masks else 1
     vectors = odd if 1 < odd <= ODD else _vectors(plan, groups, inner)
-    by_inner = RowStrategy(None, tuple(inner), None, 1, vectors, plan.target.lanes(_widest(plan, groups, inner)))
-    out: list[RowStrategy] = []
-    if lane and shell[lane] > 0:
-        rows = transposed(plan, cluster, lane)
-        odd = odd_digits(plan, cluster.stmts, lane) if plan.target.masks else 1
-        count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else _strip_vectors(plan, cluster)
-        by_shell = RowStrategy(lane, (None,) * len(groups), None, 1, count, lanes)
-        copies = min(4, (registers - max(2, 1 + free)) // SUMS - 1)  # of so many vectors of sums, and as many of what they share
-        if plan.options.fixed and plan.options.short == SHORT and plan.options.height + max(2, 1 + free) < registers:
-            by_shell, copies = replace(by_shell, vectors=1), plan.options.height or copies
-        shared = None if rows or copies < 2 else sharing(plan, cluster, lane)
-        if rows:
-            square = replace(by_shell, rows=rows, row_extent=lanes, vectors=1)
-            is_tall = plan.options.tall and plan.lane_bytes == cluster.stmts[0].target.dtype.bytes_
-            block = ((rows, DOWN * plan.target.vector_bytes), (lane, ASIDE // plan.lane_bytes))
-            out += [replace(square, blocks=block)] if is_tall else []
-            out.append(square)
-        near = None if rows or plan.target.warp else strung(plan, cluster.shell, cluster.stmts, lane)
-        out += [replace(by_shell, rows=near[0], row_extent=near[1], vectors=1, around=True)] if near else []
-        if shared:
-            narrow = by_shell if odd > 1 else replace(by_shell, vectors=min(SUMS, by_shell.vectors))
-            out.append(replace(narrow, rows=shared, row_extent=copies, around=is_line(plan, cluster, lane, shared)))
-        looked = None if rows or plan.target.warp else looked_up(plan, cluster, lane)
-        alike = replace(none, inside=True) if plan.options.picked else replace(by_shell, vectors=1)
-        out += [replace(alike, rows=looked, row_extent=ALIKE)] if looked else []
-        run = run_along(plan, cluster, by_shell)
-        out += [replace(by_shell, run=run)] if run else []
-        blocks = () if rows else rows_across(plan, cluster, lane)
-        out += [replace(by_shell, blocks=blocks)] if blocks else []
-        several = several_sums(plan, cluster, groups, lane, lanes)
-        out += [replace(by_shell, vectors=several[0], several=several[1:])] if several else []
-        out.append(by_shell)
-        if is_tied(plan, cluster, lane):
-            out.append(replace(by_shell, apart=True))
-    if any(inner):
-        few = beside(plan, cluster)
-        near = None if few or plan.target.warp else strung_along(plan, cluster, groups, inner)
-        many = plan.options.lockstep or OTHERS
-        one = None if few or near or many == 1 else multiplied(plan, cluster, groups, inner)
-        at = len(out) if lane and shell[lane] >= total else 0
-        sides = [with_rows(plan, by_inner, *(few or near or (one, many)), free)] if few or near or one else []
-        across = others(plan, cluster, few[0]) if few else None
-        out[at:at] = [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, by_inner]
-    brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)
-    return (*((brief,) if brief else ()), *(_no_wider(plan, cluster, groups, r) for r in out), none)
+    plain = RowStrategy(None, inner, None, 1, vectors, plan.target.lanes(_widest(plan, groups, inner)))
+    few, free = beside(plan, cluster), _free(plan, cluster)
+    near = None if few or plan.target.warp else strung_along(plan, cluster, groups, inner)
+    many = plan.options.lockstep or OTHERS
+    one = None if few or near or many == 1 else multiplied(plan, cluster, groups, inner)
+    sides = [with_rows(plan, plain, *(few or near or (one, many)), free)] if few or near or one else []
+    across = others(plan, cluster, few[0]) if few else None
+    return [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, plain]
+
+
+def _free(plan: Plan, cluster: Cluster) -> int:
+    """Registers that are to be left free beside sums."""
+    return max((spare(plan, s) for s in cluster.stmts), default=0)
 
 
 def _no_wider(plan: Plan, cluster: Cluster, groups: Sequence[Group], r: RowStrategy) -> RowStrategy:
