@@ -51,9 +51,9 @@ def test_what_lies_so_is_not_copied():
 @pytest.mark.parametrize("how", [("i32", "+=", "*"), ("i32", "max=", "+")], ids=str)
 @pytest.mark.parametrize(("lying", "sizes"), [
     (MIXED[0], {"a": 2, "b": 1, "k": 3, "l": 2, "m": 17, "n": 2}), (("mkb", "knb", "mnb"), {"m": 17, "k": 2, "b": 3, "n": 2}),
-    (("abk", "kcd", "dbac"), {"a": 6, "b": 3, "k": 2, "c": 2, "d": 2}),
+    (("akbg", "gkcd", "gdbac"), {"a": 6, "b": 3, "k": 2, "c": 2, "d": 2, "g": 2}),
     (("gcd", "dfeg", "cfed"), {"g": 2, "c": 2, "d": 3, "f": 4, "e": 4}),
-    (("kal", "lbk", "ba"), {"k": 2, "a": 2, "l": 3, "b": 20})], ids=str)
+    (("kalg", "lgbk", "gba"), {"k": 2, "a": 2, "l": 3, "b": 20, "g": 2})], ids=str)
 def test_the_result_is_that_of_the_text(lying, sizes, how):
     o = op(text(*lying, *how))
     numbers = {n.upper(): v for n, v in sizes.items()}
@@ -65,21 +65,23 @@ def test_the_result_is_that_of_the_text(lying, sizes, how):
 
 
 def test_calls_ask_for_it_where_vectors_get_fuller():
-    assert asked("abk", "kcd", "dbac", a=40, b=3, c=3, d=5, k=9) == 0           # the result ends in three elements; rows are 120
-    assert asked("abk", "kcd", "dbac", a=40, b=3, c=9, d=5, k=9) is None        # in nine
-    assert asked("bka", "kc", "bac", b=9, k=20, a=30, c=4) == 0                 # rows are b and a
-    assert asked("ka", "kc", "ac", k=20, a=30, c=4) is None                     # one index each
+    few = {"a": 40, "b": 3, "c": 3, "d": 5, "k": 9, "g": 4}
+    assert asked("akbg", "gkcd", "gdbac", **few) == 0                           # the result ends in three elements; rows are 120
+    assert asked("akbg", "gkcd", "gdbac", **few | {"c": 9}) is None             # in nine
+    assert asked("agkb", "gkcd", "gdbac", **few) is None                        # no operand ends in a batch
+    assert asked("bkag", "gkc", "gbac", b=9, k=20, a=30, c=4, g=4) == 0         # rows are b and a
+    assert asked("kag", "gkc", "gac", k=20, a=30, c=4, g=4) is None             # one index each
     assert asked("kac", "kbc", "abc", k=20, a=30, b=3, c=9) == 0                # a batch comes last
     assert asked("kac", "kbc", "abc", k=20, a=3, b=16, c=9) is None             # lanes run along b then, on copies with c first
     assert asked("kac", "kbc", "abc", k=20, a=3, b=3, c=9) is None              # too few of both
     assert asked("kadc", "kbc", "adbc", k=20, a=30, d=3, b=3, c=9) == 0
     assert asked("kac", "kc", "ac", k=20, a=30, c=9) is None                    # matrix times vector
-    assert asked("bga", "bgh", "ha", b=20, g=3, a=3, h=30) == 1
+    assert asked("bgai", "bghi", "iha", b=20, g=3, a=3, h=30, i=4) == 1
 
 
 def test_what_an_operand_has_together_is_one_row():
-    assert asked("kcab", "dk", "dcab", k=9, c=2, a=40, b=3, d=5) is None        # a and b are one dimension of 120
-    assert asked("kbac", "dk", "dcab", k=9, c=20, a=4, b=3, d=5) == 0           # b is alone
+    assert asked("gkcab", "dkg", "gdcab", k=9, c=2, a=40, b=3, d=5, g=4) is None  # c, a and b are one dimension of 240
+    assert asked("gkbac", "dkg", "gdcab", k=9, c=20, a=4, b=3, d=5, g=4) == 0     # b is alone
 
 
 def test_numbers_are_all_sizes_of_such_a_product():
@@ -132,13 +134,14 @@ def test_calls_that_come_again_get_such_a_kernel_and_others_do_not():
 
 
 def test_dimensions_that_are_one_in_a_call_need_no_copy():
-    f = polyop.op("op f(X: f32[H, W, D], U: f32[D, C]) -> (Y: f32[H, W, C]) { Y[h, w, c] += X[h, w, d] * U[d, c] }")
+    f = polyop.op(text("ghwd", "dcg", "ghwc"))
     ops, rng = seen_by(f), np.random.default_rng(0)
-    x, u = rng.integers(-3, 4, (7, 9, 5)).astype(np.float32), rng.integers(-3, 4, (5, 6)).astype(np.float32)
-    for view in (x, np.ascontiguousarray(x.transpose(1, 0, 2)).transpose(1, 0, 2)):  # where H and W are two, rows are copied
+    x, u = rng.integers(-3, 4, (2, 7, 9, 5)).astype(np.float32), rng.integers(-3, 4, (5, 6, 2)).astype(np.float32)
+    apart = np.ascontiguousarray(x.transpose(0, 2, 1, 3)).transpose(0, 2, 1, 3)  # H and W are two: rows are copied
+    for view in (x, apart):
         ops.clear()
         for _ in range(4):
-            np.testing.assert_array_equal(f(view, u), np.einsum("hwd,dc->hwc", view.astype(np.float64), u))
+            np.testing.assert_array_equal(f(view, u), np.einsum("ghwd,dcg->ghwc", view.astype(np.float64), u))
         assert ("matrices" in str(ops[-1])) is (view is not x)
 
 
