@@ -13,9 +13,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from polyop.ir.expr import Affine, Load, expr_names, loads, volume
+from polyop.ir.expr import Affine, Load, evaluate, expr_names, loads, volume
 from polyop.ir.op import Op, Step
 from polyop.ir.options import Layout
+from polyop.ir.target import NEAR
 from polyop.rewrite.folds import is_box, plain_indices
 from polyop.rewrite.instead import Instead, through_copies, with_steps
 from polyop.rewrite.names import all_names
@@ -37,11 +38,13 @@ class Outward:
     tensors  (name, rank) of those in which it does and which the caller gave; temporaries lie as the text has them
     uses     for each in which it does, the extents of the loops that use an element of it
     least    uses of each element that make its copy worth it
+    few      the extents of batches that operands end in, where the result does not: of `NEAR` elements copies take too long
     """
 
     tensors: tuple[tuple[str, int], ...]
     uses: tuple[tuple[Affine, ...], ...]
     least: int
+    few: tuple[Affine, ...]
 
 
 def find_outward(op: Op) -> tuple[Outward, ...]:
@@ -53,7 +56,8 @@ def find_outward(op: Op) -> tuple[Outward, ...]:
             extents = {r.index: r.upper for r in s.ranges}
             uses = tuple(tuple(e for i, e in extents.items() if i not in expr_names(x)) for x in found)
             tensors = tuple((x.source, len(x.index)) for x in found if op.tensor(x.source).role != "temp")
-            out.append(Outward(tensors, uses, _least(s, found)))
+            few = () if s.target in found else tuple(extents[i] for x in found if (i := _last(x)))
+            out.append(Outward(tensors, uses, _least(s, found), few))
     return tuple(out)
 
 
@@ -89,7 +93,10 @@ def _last(x: Load) -> str | None:
 
 def copies_pay(found: Sequence[Outward], sizes: Mapping[str, int]) -> bool:
     """Whether what is copied in a call of these sizes is used often enough; a result is if nothing else need be copied."""
-    return any(min(volume(u, sizes) for u in x.uses) >= x.least for x in found)
+    def least(x: Outward) -> int:
+        return max(x.least, TIMES) if any(evaluate(e, sizes) <= NEAR for e in x.few) else x.least
+
+    return any(min(volume(u, sizes) for u in x.uses) >= least(x) for x in found)
 
 
 def lie_so(found: Sequence[Outward], units: Layout) -> bool:

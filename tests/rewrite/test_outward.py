@@ -63,6 +63,7 @@ def test_calls_ask_for_it_where_what_is_copied_is_used_often():
     assert all(asked("bmk", "bkn", "mnb", **{n: v}) for n in "MNK" for v in (1, 64))  # nothing else need be copied
     assert asked("mkb", "bkn", "bmn", N=TIMES, M=1, K=1) and not asked("mkb", "bkn", "bmn", N=TIMES - 1)
     assert asked("mkb", "bnk", "bmn", N=TURNED, M=1, K=1) and not asked("mkb", "bnk", "bmn", N=TURNED - 1)
+    assert asked("mkb", "bnk", "bmn", N=TIMES, B=4) and not asked("mkb", "bnk", "bmn", N=TIMES - 1, B=4)
     assert asked("mkb", "bkn", "mnb", N=TURNED, K=TURNED, M=1) and not asked("mkb", "bkn", "mnb", K=TURNED - 1)
     assert asked("mkb", "knb", "mnb", N=LANES, K=LANES, M=LANES) and not asked("mkb", "knb", "mnb", M=LANES - 1)
     assert asked("mkbc", "kncb", "mnbc", N=TURNED, K=TURNED, M=TURNED, C=9)  # of two batches each ends in another one
