@@ -80,9 +80,7 @@ def _least(s: Step, found: tuple[Load, ...]) -> int:
     own = [x for x in loads(s.expr) if last in expr_names(x)]
     if all(_last(x) == last for x in own):
         return LANES if last in batch else TIMES
-    if not _has_matrices(s):
-        return TIMES
-    return TURNED
+    return TURNED if _has_matrices(s) else TIMES
 
 
 def _last(x: Load) -> str | None:
