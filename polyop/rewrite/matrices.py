@@ -18,6 +18,7 @@ from itertools import takewhile
 from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, evaluate, loads, volume
+from polyop.ir.integers import filled
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import LINE
 from polyop.rewrite.folds import is_box, plain_indices, replaced
@@ -118,15 +119,15 @@ def columns(x: Matrices, sizes: Mapping[str, int]) -> int | None:
     """Which operand has the columns in a call in which such copies pay, 0 or 1; else None."""
     def worth(side: Side) -> float:
         count = volume(side.own, sizes)
-        return _full(count, x.lanes) * (1.0 if volume(side.last, sizes) * bool(side.last) >= x.lanes else SHORT)
+        return filled(count, x.lanes) * (1.0 if volume(side.last, sizes) * bool(side.last) >= x.lanes else SHORT)
 
     counts = [volume(side.own, sizes) for side in x.sides]
     inside = (*x.depth, *(e for side in x.sides for e in side.own))
     if max(counts) < x.lanes or any(evaluate(e, sizes) < 2 for e in inside):
         return None
     best = max((0, 1), key=lambda k: (worth(x.sides[k]), counts[k]))
-    last, full = volume(x.ends, sizes), _full(counts[best], x.lanes)
-    fuller = full >= FULLER * _full(last, x.lanes)
+    last, full = volume(x.ends, sizes), filled(counts[best], x.lanes)
+    fuller = full >= FULLER * filled(last, x.lanes)
     pays = (x.several or fuller) if x.in_batch else (x.several and x.given_so and last <= FEW * x.lanes and fuller)
     return best if pays else None
 
@@ -208,11 +209,6 @@ class _Copies:
         copy = self._copy(x, "mn")
         self.after.append(Step(x, None, copy, tuple(self.ranges[i] for i in plain_indices(x) or ()), (), self.step.span))
         return self._place(copy, "mn")
-
-
-def _full(count: int, lanes: int) -> float:
-    """How much of the lanes of vectors so many elements fill."""
-    return count / (-(-count // lanes) * lanes) if count else 0.0
 
 
 def _parts(op: Op, s: Step) -> _Parts | None:

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from polyop.ir.expr import Affine, evaluate, names, volume
+from polyop.ir.integers import filled
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
 from polyop.ir.target import LINE, PAGE, Target
@@ -253,8 +254,7 @@ def leaves_empty(q: Questions, sizes: Mapping[str, int], target: Target, turned:
     turned   whether lanes would run along rows: these are as short then
     """
     def used(extent: Affine, bytes_: int) -> float:
-        lanes, count = target.lanes(bytes_), evaluate(extent, sizes)
-        return count / (-(-count // lanes) * lanes)
+        return filled(evaluate(extent, sizes), target.lanes(bytes_))
 
     if turned and any(used(e, x.bytes_) > FEW_USED for x in q.short for e in x.lanes[-1:]):
         return False
