@@ -64,6 +64,14 @@ def is_once(op: Op, s: Step) -> bool:
     return tuple(every[i] for i in kept) == op.tensor(s.target.source).shape
 
 
+def operands_of(op: Op, s: Step) -> tuple[Load, Load] | None:
+    """What `s` reads, if that is two elements for each point of a box, and it alone adds up its tensor, at plain places."""
+    reads = tuple(dict.fromkeys(loads(s.expr)))
+    if s.reduce is None or not plain_indices(s.target) or s.where or len(reads) != 2 or op.updates:
+        return None
+    return (reads[0], reads[1]) if len(op.steps_of(s.target.source)) == 1 and is_box(op, s) else None
+
+
 def fold_of(op: Op, s: Step) -> Fold | None:
     """`s` as a fold over one index from 0 on, whose other conditions bound that index alone or not at all."""
     kept = plain_indices(s.target)

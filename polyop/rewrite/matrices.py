@@ -17,11 +17,11 @@ from dataclasses import dataclass, replace
 from itertools import takewhile
 from math import prod
 
-from polyop.ir.expr import Affine, Load, affine, evaluate, loads, volume
+from polyop.ir.expr import Affine, Load, affine, evaluate, volume
 from polyop.ir.integers import filled
 from polyop.ir.op import Op, Range, Step, Tensor
 from polyop.ir.target import LINE
-from polyop.rewrite.folds import is_box, plain_indices, replaced
+from polyop.rewrite.folds import operands_of, plain_indices, replaced
 from polyop.rewrite.instead import Instead, with_steps
 from polyop.rewrite.names import all_names, fresh
 
@@ -213,18 +213,18 @@ class _Copies:
 
 def _parts(op: Op, s: Step) -> _Parts | None:
     """The indices of `s`; None if it is no such sum."""
-    reads, kept = tuple(dict.fromkeys(loads(s.expr))), plain_indices(s.target)
-    if s.reduce is None or not kept or s.where or len(reads) != 2 or op.updates or len(op.steps_of(s.target.source)) != 1:
+    reads, kept = operands_of(op, s), plain_indices(s.target) or ()
+    if not reads:
         return None
     first, second = (plain_indices(x) for x in reads)
-    if not is_box(op, s) or not first or not second or any(op.tensor(x.source).role != "in" for x in reads):
+    if not first or not second or any(op.tensor(x.source).role != "in" for x in reads):
         return None
     batch = tuple(i for i in kept if i in first and i in second)
     own = tuple(i for i in first if i in kept and i not in batch), tuple(i for i in second if i in kept and i not in batch)
     depth = tuple(i for i in first if i in second and i not in kept)
     lengths = [len(first) - len(own[0]), len(second) - len(own[1])]
     is_whole = all(n == len(batch) + len(depth) for n in lengths) and {*kept} <= {*first, *second}
-    return _Parts((reads[0], reads[1]), batch, own, depth) if is_whole and all(own) and depth else None
+    return _Parts(reads, batch, own, depth) if is_whole and all(own) and depth else None
 
 
 def _ending(x: Load, own: tuple[str, ...]) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from polyop.ir.expr import Affine, Load, evaluate, expr_names, loads, volume
 from polyop.ir.op import Op, Step
 from polyop.ir.options import Layout
 from polyop.ir.target import NEAR
-from polyop.rewrite.folds import is_box, plain_indices
+from polyop.rewrite.folds import operands_of, plain_indices
 from polyop.rewrite.instead import Instead, through_copies, with_steps
 from polyop.rewrite.names import all_names
 
@@ -124,10 +124,8 @@ def _batch(s: Step) -> frozenset[str]:
 
 def _lying(op: Op, s: Step) -> tuple[Load, ...]:
     """What of the product `s` ends in one of a batch: operands first; nothing if `s` is none, or not plain."""
-    reads, kept = tuple(dict.fromkeys(loads(s.expr))), plain_indices(s.target)
-    if s.reduce is None or not kept or s.where or len(reads) != 2 or op.updates or len(op.steps_of(s.target.source)) != 1:
-        return ()
-    if not is_box(op, s):
+    reads, kept = operands_of(op, s), plain_indices(s.target) or ()
+    if not reads:
         return ()
     batch, (a, b) = _batch(s), (expr_names(x) & set(kept) for x in reads)
     if not batch or a == b or set(s.indices) <= set(kept):
