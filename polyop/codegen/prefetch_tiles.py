@@ -103,10 +103,11 @@ def prefetch_tiles(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, ahead
         lanes = tile.index
         if not isinstance(n, For) or n.kind in LOCKSTEP or has_loop(n.body) or _is_window(n, lanes):
             return rebuild(n, lambda body: tuple(early(b, tile, around) for b in body))
-        steps = min((b.const for b in (b - n.lower for b in bounds(n.upper)) if b.is_constant), default=None)
+        trips = [b - n.lower for b in bounds(n.upper)]
+        steps = min((b.const for b in trips if b.is_constant), default=None)
         is_short = steps is not None and steps <= ahead * n.step
         copied = {x.target for x in stores(n.body)}
-        few = all(b.is_constant and b.const <= FEW_STEPS * n.step for b in (b - n.lower for b in bounds(n.upper)))
+        few = all(b.is_constant and b.const <= FEW_STEPS * n.step for b in trips)
         few = few and any(space[x.source] == Space.WORK for x in copied)
         streams = {x for s in stores(n.body) for x in loads(s.expr)
                    if x not in copied and space[x.source] != Space.REG and not any(map(is_computed, x.index))

@@ -56,12 +56,12 @@ def test_what_lies_so_is_not_copied():
     (("kalg", "lgbk", "gba"), {"k": 2, "a": 2, "l": 3, "b": 20, "g": 2})], ids=str)
 def test_the_result_is_that_of_the_text(lying, sizes, how):
     o = op(text(*lying, *how))
-    numbers = {n.upper(): v for n, v in sizes.items()}
-    made = in_matrices(fix_sizes(o, {n: v for n, v in numbers.items() if v > 1}))
+    values = {n.upper(): v for n, v in sizes.items()}
+    made = in_matrices(fix_sizes(o, {n: v for n, v in values.items() if v > 1}))
     assert len(made.steps) > len(o.steps)
     check(made)
-    arrays = integers(o, numbers)
-    np.testing.assert_array_equal(evaluate(made, numbers, {}, arrays)["Z"], evaluate(o, numbers, {}, arrays)["Z"])
+    arrays = integers(o, values)
+    np.testing.assert_array_equal(evaluate(made, values, {}, arrays)["Z"], evaluate(o, values, {}, arrays)["Z"])
 
 
 def test_calls_ask_for_it_where_vectors_get_fuller():
