@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyop.ir.expr import Affine, Load, affine, names, place, quasi, substitute
-from polyop.ir.loops import Buffer, Kind, Space
+from polyop.ir.loops import LOCKSTEP, Buffer, Kind, Space
 from polyop.ir.target import LINE, NARROW, NEAR
 from polyop.poly.ahead import is_frozen, of_all_calls
 from polyop.poly.build import Axes
@@ -202,10 +202,10 @@ class _Copy:
         self.axes = {p.own[i]: (axes or p.axes)[p.own[i]] for i in self.used}
         self.blocks: tuple[str, ...] = ()
         vector = p.s.vector
-        if p.s.across in used and not p.s.fuse_pack:  # there the copy has no rows that run in lock step
-            q = p.own[p.s.across]
-            block, step, inside = p.axes[q].coords
-            self.axes[q] = Axis((block, step, replace(inside, name=f"{q}_y")), p.axes[q].start)
+        if p.s.across in used and not p.s.fuse_pack:
+            self._one_by_one(p.s.across)
+        if source is not None and p.s.row in used - {source, lane}:  # squares of each of its values, not of all side by side
+            self._one_by_one(p.s.row)
         if source is not None:
             steps = vector * (p.s.fine if source == p.s.depth else 1)  # as many words as a vector has
             if vector % NARROW == 0 and is_window(p.u, source):
@@ -223,6 +223,12 @@ class _Copy:
                 square = Coord(f"{q}_{letter}", size, cap)
                 self.axes[q] = Axis((*stay, square, Coord(f"{q}_{last}", 1, size)), axis.start)
             p.b.kinds |= {f"{p.own[lane]}_l": (Kind.LANES, vector), f"{p.own[source]}_s": (Kind.ROWS, steps)}
+
+    def _one_by_one(self, i: str) -> None:
+        """Let what runs in lock step in the tile, the last coordinate of `i`, be a loop of the copy."""
+        axis = self.axes[self.p.own[i]]
+        *before, inside = axis.coords
+        self.axes[self.p.own[i]] = Axis((*before, replace(inside, name=f"{self.p.own[i]}_y")), axis.start)
 
     def write(self, name: str, target: Load, also: tuple[Coord, ...], only: list[str]) -> str:
         """The statement of the copy: `also` are tile coordinates in which it is repeated, under the conditions `only`."""
@@ -269,4 +275,5 @@ class _Copy:
         inside = [inner[self.lane].pop()]
         fine = [c for c, _ in p.fine if self.lane != p.s.depth]
         around = [c for i in self.pool if i != self.lane and i in inner for c in inner[i] if c not in fine]
+        around.sort(key=lambda c: c in p.b.kinds and p.b.kinds[c][0] in LOCKSTEP)  # inside them no loop is shared out
         return (*around, *inner[self.lane], *inside, *fine)

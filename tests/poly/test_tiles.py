@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import polyop
+from polyop.codegen.verify import verify
 from polyop.ir.expr import evaluate, loads
 from polyop.ir.loops import stores, structure, walk
 from polyop.ir.options import SHORT, TURNED, Layout, Options
@@ -70,6 +71,18 @@ def test_threads_share_the_copy_of_columns_that_are_known_to_be_one_block(left, 
     a, b, c = (part.replace(", ", "") for part in (left, right, f"{kept}, n"))
     wanted = np.einsum(f"{a},{b}->{c}", arrays["A"].astype(float), arrays["B"].astype(float))
     np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(("left", "right"), [(0, 1), (0, None), (0, 0), (None, 1), (None, None), (1, 0), (2, 1)])
+def test_what_threads_share_of_a_copy_is_never_inside_what_runs_in_lock_step(left, right):
+    text = "op f(A: f32[B, M, K], W: f32[N, K]) -> (C: f32[N, M, B]) { C[n, m, b] += A[b, m, k] * W[n, k] }"
+    m = middle(text, "tuned", Options(threads=True, short=2, few=(("B", 4),)), {"A": left, "W": right})
+    verify(m.nest, V4)
+    assert proved(m)
+    for sizes in ({"B": 1, "M": 1, "N": 1, "K": 1}, {"B": 2, "M": 7, "N": 9, "K": 20}, {"B": 3, "M": 13, "N": 65, "K": 17}):
+        arrays, got = run(m, sizes)
+        wanted = np.einsum("bmk,nk->nmb", arrays["A"].astype(float), arrays["W"].astype(float))
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-4)
 
 
 def test_threads_share_the_copy_of_the_left_operand_of_a_product():
