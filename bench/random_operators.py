@@ -4,12 +4,15 @@
     python bench/random_operators.py 100 --seed 3         the same ones again
     python bench/random_operators.py 50 --kind contraction --kind gather
 
-One thread. Each line has the ratio to the best peer, above 1 where polyop is faster: least processor times by turns, checked
-against the peers. At the end, what is slower. A copy in the same order is none for NumPy and PyTorch, so that there is none here.
+Each line has the ratio to the best peer, above 1 where polyop is faster: least times by turns, of the processor on one thread,
+checked against the peers. At the end, what is slower, and what polyop warned of meanwhile, such as a kernel that it could not
+make as it meant to. A copy in the same order is none for NumPy and PyTorch, so that there is none here; a result of einsum that
+NumPy or PyTorch would leave turned is put in order, as ours is.
 """
 
 from __future__ import annotations
 
+import logging
 import math
 import string
 import sys
@@ -58,6 +61,29 @@ class Draw:
     def array(self, shape: Sequence[int], dtype: str = "f32") -> np.ndarray:
         return (self.g.standard_normal(tuple(shape)) * (9 if dtype[0] == "i" else 1)).astype(f"{dtype[0]}{int(dtype[1:]) // 8}")
 
+    def view(self, shape: Sequence[int]) -> tuple[np.ndarray, str]:
+        """An array, and how it lies in memory: most of them in order."""
+        how = self.one("", "", "", ", gaps", ", every other", ", turned")
+        if how == ", gaps":
+            return self.array([n + 1 for n in shape])[tuple(slice(n) for n in shape)], how
+        if how == ", every other":
+            return self.array([2 * n for n in shape])[(slice(None, None, 2),) * len(shape)], how
+        if how == ", turned":
+            order = self.g.permutation(len(shape))
+            return self.array([shape[d] for d in order]).transpose(np.argsort(order)), f"{how} {order}"
+        return self.array(shape), how
+
+
+class Warned(logging.Handler):
+    """What polyop warns of, in order."""
+
+    def __init__(self) -> None:
+        super().__init__(logging.WARNING)
+        self.said: list[str] = []
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self.said.append(record.getMessage())
+
 
 def _names(rank: int) -> tuple[list[str], list[str]]:
     """Sizes and indices of so many dimensions."""
@@ -69,9 +95,9 @@ def _at(name: str, of: Sequence[str]) -> str:
 
 
 def contraction(d: Draw, torch: Any) -> Case:
-    """Two operands; indices of a batch, of either of them, and of both alone, in any order."""
+    """Two operands; indices of a batch, of either of them, and of both alone, in any order; with gaps or turned, some of them."""
     while True:
-        counts = [int(d.g.integers(0, 2)), *(int(x) for x in d.g.integers(0, 3, 3))]
+        counts = [int(x) for x in d.g.integers(0, 3, 4)]
         letters = iter(string.ascii_lowercase)
         b, m, n, k = ([next(letters) for _ in range(c)] for c in counts)
         size = {i: d.size(2, 300) for i in (*b, *m, *n, *k)}
@@ -79,10 +105,11 @@ def contraction(d: Draw, torch: Any) -> Case:
         if x and y and z and 1e5 < math.prod(size.values()) < 1e8 and max(math.prod(size[i] for i in t) for t in (x, y, z)) < 8e6:
             break
     equation = f"{''.join(x)},{''.join(y)}->{''.join(z)}"
-    given = [d.array([size[i] for i in t]) for t in (x, y)]
+    given, how = zip(*(d.view([size[i] for i in t]) for t in (x, y)), strict=True)
     tensors = [torch.from_numpy(a) for a in given]
-    return Case(f"einsum {equation} {size}", lambda: polyop.einsum(equation, *given), {
-        "torch": lambda: torch.einsum(equation, *tensors), "numpy": lambda: np.einsum(equation, *given, optimize=True)})
+    return Case(f"einsum {equation} {size}{''.join(how)}", lambda: polyop.einsum(equation, *given), {
+        "torch": lambda: torch.einsum(equation, *tensors).contiguous(),
+        "numpy": lambda: np.ascontiguousarray(np.einsum(equation, *given, optimize=True))})
 
 
 def permute(d: Draw, torch: Any) -> Case:
@@ -178,8 +205,8 @@ def gather(d: Draw, torch: Any) -> Case:
 KINDS = {f.__name__: f for f in (contraction, permute, reduction, broadcast, convolution, along, gather)}
 
 
-def measured(case: Case, rounds: int = 9) -> dict[str, float]:
-    """Least seconds of processor time of a call by each, by turns. Raises AssertionError where results differ."""
+def measured(case: Case, clock: Callable[[], float] = time.thread_time, rounds: int = 9) -> dict[str, float]:
+    """Least seconds of a call by each, by turns, as `clock` counts them. Raises AssertionError where results differ."""
     calls = {"polyop": case.polyop, **case.peers}
     wanted = {n: np.asarray(f(), np.float64) for n, f in calls.items()}
     for n, w in wanted.items():
@@ -187,16 +214,16 @@ def measured(case: Case, rounds: int = 9) -> dict[str, float]:
         np.testing.assert_allclose(wanted["polyop"] / scale, w / scale, rtol=1e-2, atol=1e-3, err_msg=f"{case.label}, {n}")
     for _ in range(4):
         case.polyop()
-    start = time.thread_time()
+    start = clock()
     case.polyop()
-    turns = max(1, min(2000, int(0.002 / max(1e-7, time.thread_time() - start))))
+    turns = max(1, min(2000, int(0.002 / max(1e-7, clock() - start))))
     least = dict.fromkeys(calls, math.inf)
     for _ in range(rounds):
         for n, f in calls.items():
-            start = time.thread_time()
+            start = clock()
             for _ in range(turns):
                 f()
-            least[n] = min(least[n], (time.thread_time() - start) / turns)
+            least[n] = min(least[n], (clock() - start) / turns)
     return least
 
 
@@ -204,28 +231,37 @@ def measured(case: Case, rounds: int = 9) -> dict[str, float]:
 @click.argument("count", type=click.IntRange(min=1))
 @click.option("--seed", type=int, help="Which ones.")
 @click.option("--kind", "kinds", multiple=True, type=click.Choice(list(KINDS)), help="Only of these kinds.")
-def main(count: int, seed: int | None, kinds: tuple[str, ...]) -> None:
+@click.option("--threads", type=click.IntRange(min=1), default=1, show_default=True, help="Of polyop and of PyTorch.")
+def main(count: int, seed: int | None, kinds: tuple[str, ...], threads: int) -> None:
     """Draw, measure, print."""
     try:
         import torch
     except ImportError:
         sys.exit("PyTorch is not installed, against which most of these are measured: pip install torch")
-    torch.set_num_threads(1)
-    polyop.set_num_threads(1)
+    torch.set_num_threads(threads)
+    polyop.set_num_threads(threads)
+    warned, clock = Warned(), time.thread_time if threads == 1 else time.perf_counter
+    log = logging.getLogger("polyop")
+    log.addHandler(warned)
+    click.get_current_context().call_on_close(lambda: log.removeHandler(warned))
     seed = int(time.time()) if seed is None else seed
     click.echo(f"seed {seed}")
     draw, slower, product = Draw(seed), [], 0.0
     for _ in range(count):
         case = KINDS[draw.one(*(kinds or KINDS))](draw, torch)
-        times = measured(case)
+        before = len(warned.said)
+        times = measured(case, clock)
         ratio = min(t for n, t in times.items() if n != "polyop") / times["polyop"]
         product += math.log(ratio)
         line = f"{ratio:7.2f}  {case.label}  " + ", ".join(f"{n} {t * 1e6:.1f} us" for n, t in times.items())
         click.echo(line)
+        warned.said[before:] = [f"{case.label}: {said}" for said in warned.said[before:]]
         slower += [(ratio, line)] if ratio < 1 else []
     click.echo(f"\n{math.exp(product / count):.2f} at the mean; slower {len(slower)} of {count}")
     for _, line in sorted(slower):
         click.echo(line)
+    click.echo("\n".join(("", *warned.said)) if warned.said else "no warning")
+    sys.exit(bool(warned.said))
 
 
 if __name__ == "__main__":

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 import numpy as np
@@ -35,10 +36,21 @@ def test_what_is_slower_stands_at_the_end(monkeypatch):
     class Fixed:
         ratios: list
 
-        def __call__(self, case, rounds=9):
+        def __call__(self, case, clock, rounds=9):
             return {"polyop": 1.0, "torch": self.ratios.pop(0)}
 
     monkeypatch.setattr(script, "measured", Fixed([2.0, 0.5]))
     said = CliRunner().invoke(script.main, ["2", "--seed", "1", "--kind", "permute"]).output.splitlines()
     assert said[0] == "seed 1" and said[1].split()[0] == "2.00"
-    assert said[-2:] == ["1.00 at the mean; slower 1 of 2", said[2]]
+    assert said[-3:] == ["1.00 at the mean; slower 1 of 2", said[2], "no warning"]
+
+
+def test_what_polyop_warns_of_is_said_and_fails(monkeypatch):
+    def warning(case, clock):
+        logging.getLogger("polyop").warning("polyop bug: f on rung tuned")
+        return {"polyop": 1.0, "torch": 2.0}
+
+    monkeypatch.setattr(script, "measured", warning)
+    result = CliRunner().invoke(script.main, ["1", "--seed", "1", "--kind", "permute"])
+    label = result.output.splitlines()[1].split(maxsplit=1)[1].split("  ")[0]
+    assert result.exit_code == 1 and result.output.splitlines()[-1] == f"{label}: polyop bug: f on rung tuned"
