@@ -17,7 +17,7 @@ from polyop.rewrite.batchfirst import find_sides, with_batches_first
 from polyop.rewrite.batchfirst import pays as pays_in_batches
 from polyop.rewrite.flatten import Chain, Flat, Group, allowed, flatten, in_arrays, products
 from polyop.rewrite.joined import joined
-from polyop.rewrite.matrices import Matrices, find_matrices, in_matrices
+from polyop.rewrite.matrices import Matrices, find_matrices, in_matrices, in_one_piece
 from polyop.rewrite.matrices import numbers as numbers_of
 from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import fix_sizes
@@ -48,6 +48,7 @@ class Ends:
     sizes    that may be few elements at the end of arrays
     groups   of sizes of dimensions that are one in these calls
     products that may become those of matrices, if all of their sizes are numbers, with these dimensions as one
+    whole    the arrays of these that are in one piece
     together what each size of such dimensions is the product of
     of       what tells them from those of other forms of an Op
     """
@@ -55,6 +56,7 @@ class Ends:
     sizes: tuple[End, ...]
     groups: tuple[Group, ...]
     products: tuple[Matrices, ...]
+    whole: frozenset[str]
     together: Mapping[str, Group]
     loans: Loans
     of: Hashable
@@ -67,7 +69,7 @@ class Ends:
         """The same, for the sake of products alone."""
         if not self.products:
             return ()
-        found = numbers_of(self.products, {**sizes, **products(self.together, sizes)})
+        found = numbers_of(self.products, {**sizes, **products(self.together, sizes)}, self.whole)
         return tuple((n, sizes[n]) for m, _ in found for n in self.together.get(m, (m,)))
 
     def would_lend(self, few: Values, look: Hashable, price: float) -> bool:
@@ -201,7 +203,8 @@ class Known:
         apart = tuple(e for e in text.ends if not any(e.size in g for g in groups)) if special and on_cpu else ()
         to_copy = special and on_cpu and not strict
         flat, sums = self._products(text, taps, plain, op, groups) if to_copy else (None, ())
-        ends = Ends(apart, groups, sums, flat.sizes if flat else {}, self._loans, (text, taps, ones, groups))
+        whole = _whole(flat, sums, bound) if flat else frozenset[str]()
+        ends = Ends(apart, groups, sums, whole, flat.sizes if flat else {}, self._loans, (text, taps, ones, groups, whole))
         numbers, in_sums = ends.few(bound.sizes), bool(ends.in_products(bound.sizes))
         if numbers and self._is_lent(ends, numbers, look, bound, points):
             numbers, in_sums = (), False
@@ -214,9 +217,9 @@ class Known:
             if in_sums:
                 values = dict(numbers) | products(flat.sizes, dict(numbers))
                 flat = replace(flat, op=fix_sizes(flat.op, {n: v for n, v in values.items() if n in flat.op.sizes}))
-            return Merged(replace(flat, op=in_matrices(flat.op)) if to_copy else flat, ends, text.filtered, numbers)
+            return Merged(in_matrices(flat, whole) if to_copy else flat, ends, text.filtered, numbers)
 
-        return self._merged.get((text, taps, ones, numbers, groups, rows, to_copy), made)
+        return self._merged.get((text, taps, ones, numbers, groups, rows, whole, to_copy), made)
 
     def _products(self, text: _Text, taps: tuple[Taps, ...], known: Values, op: Op,
                   groups: tuple[Group, ...]) -> tuple[Flat, tuple[Matrices, ...]]:
@@ -271,6 +274,15 @@ class Known:
         shapes, strides = ({n: getattr(v, what) for n, v in views.items()} for what in ("shape", "strides"))
         groups = allowed(chains, shapes, strides) if chains else ()
         return op, groups, lying(op, rows, groups, shapes, strides) if rows else ()
+
+
+def _whole(flat: Flat, sums: tuple[Matrices, ...], bound: Bound) -> frozenset[str]:
+    """The arrays of products in `flat` that are in one piece in a call."""
+    if not sums:
+        return frozenset()
+    views = bound.views.items()
+    sizes = bound.sizes | products(flat.sizes, bound.sizes)
+    return in_one_piece(flat.op, sums, sizes, {n: v.shape for n, v in views}, {n: v.strides for n, v in views})
 
 
 def seen_as(bound: Bound, flat: Flat) -> Bound:

@@ -115,6 +115,10 @@ class Dims:
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return tuple(prod(shape[a:b]) for a, b in self.runs)
 
+    def again(self, runs: Sequence[tuple[int, int]]) -> Dims:
+        """Those of the new dimensions that `runs` has as one, too."""
+        return Dims(tuple((self.runs[a][0], self.runs[b - 1][1]) for a, b in runs))
+
     def strides(self, shape: Sequence[int], strides: Sequence[int]) -> tuple[int, ...] | None:
         """Strides of the new dimensions, in the same units; None if their elements do not lie one after the other."""
         out: list[int] = []

@@ -49,7 +49,7 @@ def test_threads_share_a_copy_of_the_left_operand_and_columns_and_rows_behind_it
     m = middle(text, "tuned", Options(threads=True))
     left, _, behind = structure(m.nest.body).partition("(S0_left)")
     columns, _, rows = behind.partition("(S0_right)")
-    assert proved(m) and left.count(":parallel(") == 3 and "n_c:parallel(" in columns and ") j:parallel(m_r:parallel(" in rows
+    assert proved(m) and left.count(":parallel(") == 4 and "n_c:parallel(" in columns and ") j:parallel(m_r:parallel(" in rows
     for sizes in ({"J": 1, "M": 1, "N": 1}, {"J": 17, "M": 7, "N": 5}, {"J": 2, "M": 7, "N": 65}, {"J": 1, "M": 13, "N": 63}):
         arrays, got = run(m, sizes)
         wanted = np.einsum(f"mkj,{right.replace(', ', '')}->jmn", arrays["A"].astype(float), arrays["B"].astype(float))
