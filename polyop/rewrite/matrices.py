@@ -89,6 +89,10 @@ class Matrices:
         """Whether it has two of them, not one and a vector."""
         return all(side.own for side in self.sides)
 
+    def is_long(self, sizes: Mapping[str, int]) -> bool:
+        """Whether all that would be rows, columns or depth is more than one element, and so a number."""
+        return all(evaluate(e, sizes) > 1 for e in (*self.depth, *(e for side in self.sides for e in side.own)))
+
 
 @dataclass(frozen=True, slots=True)
 class _Parts:
@@ -168,7 +172,7 @@ def columns(x: Matrices, sizes: Mapping[str, int], whole: Collection[str] = ()) 
 def is_deep(x: Matrices, sizes: Mapping[str, int], whole: Collection[str]) -> bool:
     """Whether vectors are fuller along all that is added up than along its last index, and the larger operand needs no copy."""
     large = max(x.sides, key=lambda side: volume(side.own, sizes))
-    if x.inner is None or len(x.depth) < 2 or not large.rows or large.name not in whole:
+    if x.inner is None or len(x.depth) < 2 or not large.rows or large.name not in whole or not x.is_long(sizes):
         return False
     terms = volume(x.depth, sizes)
     return terms >= x.lanes and filled(terms, x.lanes) >= FULLER * filled(evaluate(x.inner, sizes), x.lanes)
@@ -181,8 +185,7 @@ def _fuller(x: Matrices, sizes: Mapping[str, int]) -> int | None:
         return filled(count, x.lanes) * (1.0 if volume(side.last, sizes) * bool(side.last) >= x.lanes else SHORT)
 
     counts = [volume(side.own, sizes) for side in x.sides]
-    inside = (*x.depth, *(e for side in x.sides for e in side.own))
-    if max(counts) < x.lanes or any(evaluate(e, sizes) < 2 for e in inside):
+    if max(counts) < x.lanes or not x.is_long(sizes):
         return None
     best = max((0, 1), key=lambda k: (worth(x.sides[k]), counts[k]))
     last, full = volume(x.ends, sizes), filled(counts[best], x.lanes)

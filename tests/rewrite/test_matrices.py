@@ -64,6 +64,7 @@ def test_what_is_added_up_is_one_as_the_larger_operand_has_it_which_is_only_seen
     assert asked("lmk", "nkl", "mn", "X", **sizes) is None                      # the larger one would be copied
     assert asked("lmk", "nkl", "mn", "Y", **sizes | {"l": 16}) is None          # vectors are full
     assert asked("lmk", "nkl", "mn", "Y", **sizes | {"k": 7}) is None           # there is less than one
+    assert asked("lmk", "nkl", "mn", "Y", **sizes | {"m": 1}) is None           # one element stays an index
     assert asked("lkm", "nkl", "nm", "Y", **sizes) is None                      # lanes run along the rows of X
     assert asked("mk", "nk", "mn", "XY", **sizes) is None
 
