@@ -179,6 +179,18 @@ def test_an_array_is_seen_as_a_matrix_only_in_calls_in_which_it_is_one_piece():
     assert "as they lie in the larger operand" in " ".join(kinds(op(text("lmk", "nkl", "mn"))))
 
 
+@pytest.mark.parametrize("sizes", [("L", "M", "K", "N"), (2, 8, 40, 23)], ids=str)
+def test_calls_in_which_an_array_is_one_piece_and_others_may_alternate(sizes):
+    size = dict(zip("LMKN", map(str, sizes), strict=True))
+    x, y, z = (", ".join(size[d] for d in dims) for dims in ("LMK", "NKL", "MN"))
+    f = polyop.op(f"op f(X: f32[{x}], Y: f32[{y}]) -> (Z: f32[{z}]) {{ Z[m, n] += X[l, m, k] * Y[n, k, l] }}")
+    rng = np.random.default_rng(0)
+    a, b = rng.integers(-3, 4, (2, 8, 40)).astype(np.float32), rng.integers(-3, 4, (23, 41, 4)).astype(np.float32)
+    views = (np.ascontiguousarray(b[:, :40, :2]), b[:, :40, :2], b[::-1, 1:, ::2], np.ascontiguousarray(b[:, :40, :2].T).T)
+    for view in views * 4:
+        np.testing.assert_array_equal(f(a, view), np.einsum("lmk,nkl->mn", a.astype(np.float64), view))
+
+
 def test_a_result_of_the_caller_with_gaps_is_not_seen_as_one_piece():
     f, rng = polyop.op(text("mokl", "nlk", "nmo")), np.random.default_rng(0)
     x, y = rng.integers(-3, 4, (4, 20, 8, 7)).astype(np.float32), rng.integers(-3, 4, (3, 7, 8)).astype(np.float32)
