@@ -164,18 +164,22 @@ def kinds_of(op: Op) -> tuple[str, ...]:
 
 def columns(x: Matrices, sizes: Mapping[str, int], whole: Collection[str] = ()) -> int | None:
     """Which operand has the columns in a call in which such copies pay, 0 or 1; else None. whole: what is `in_one_piece`."""
-    if is_deep(x, sizes, whole):
+    if deep(x, sizes, whole) is not None:
         return x.along
     return _fuller(x, sizes) if x.has_matrices else None
 
 
-def is_deep(x: Matrices, sizes: Mapping[str, int], whole: Collection[str]) -> bool:
-    """Whether vectors are fuller along all that is added up than along its last index, and the larger operand needs no copy."""
-    large = max(x.sides, key=lambda side: volume(side.own, sizes))
-    if x.inner is None or len(x.depth) < 2 or not large.rows or large.name not in whole or not x.is_long(sizes):
-        return False
-    terms = volume(x.depth, sizes)
-    return terms >= x.lanes and filled(terms, x.lanes) >= FULLER * filled(evaluate(x.inner, sizes), x.lanes)
+def deep(x: Matrices, sizes: Mapping[str, int], whole: Collection[str]) -> int | None:
+    """The larger operand, if vectors are fuller along all that is added up, as it has that, than along its last index; else None.
+
+    It needs no copy then.
+    """
+    large = max((0, 1), key=lambda k: volume(x.sides[k].own, sizes))
+    side, terms = x.sides[large], volume(x.depth, sizes)
+    if x.inner is None or len(x.depth) < 2 or not side.rows or side.name not in whole or not x.is_long(sizes):
+        return None
+    fuller = filled(terms, x.lanes) >= FULLER * filled(evaluate(x.inner, sizes), x.lanes)
+    return large if terms >= x.lanes and fuller else None
 
 
 def _fuller(x: Matrices, sizes: Mapping[str, int]) -> int | None:
@@ -207,7 +211,7 @@ def in_matrices(flat: Flat, whole: Collection[str] = ()) -> Flat:
         which = columns(found[0], {}, whole) if found else None
         if not p or which is None:
             return None
-        copies = _Copies(s, p, which, is_deep(found[0], {}, whole), whole, taken)
+        copies = _Copies(s, p, which, deep(found[0], {}, whole), whole, taken)
         made = copies.made()
         for name, runs in copies.seen.items():
             shape = op.tensor(name).shape
@@ -221,34 +225,31 @@ def in_matrices(flat: Flat, whole: Collection[str] = ()) -> Flat:
 
 
 class _Copies:
-    """The steps in the place of one, what they need, and `seen`: which dimensions of arrays are one in them."""
+    """The steps in the place of one, what they need, and `seen`: which dimensions of arrays are one in them.
 
-    def __init__(self, s: Step, p: _Parts, which: int, deep: bool, whole: Collection[str], taken: set[str]) -> None:
-        self.step, self.whole, self.taken, self.deep = s, whole, taken, deep
+    which  operand has the columns; large: the one in whose order all is added up, in both of them, if that is so
+    """
+
+    def __init__(self, s: Step, p: _Parts, which: int, large: int | None, whole: Collection[str], taken: set[str]) -> None:
+        self.step, self.whole, self.taken = s, whole, taken
         self.ranges = {r.index: r for r in s.ranges}
         self.batch = p.batch
         self.rows, self.columns = p.operands[1 - which], p.operands[which]
-        self.parts = {"m": p.own[1 - which], "n": p.own[which], "k": self._depth(p, which)}
+        own = plain_indices(self.rows) or ()
+        self.in_dots = large is not None  # whether lanes run along what is added up
+        self.in_rows = self.in_dots or own[-1] in p.depth
+        order = plain_indices(p.operands[large] if large is not None else self.rows if self.in_rows else self.columns) or ()
+        self.parts = {"m": p.own[1 - which], "n": p.own[which], "k": tuple(i for i in order if i in p.depth)}
         self.index = {part: fresh(part, taken) for part in self.parts}
         self.tensors: list[Tensor] = []
         self.before: list[Step] = []
         self.after: list[Step] = []
         self.seen: dict[str, tuple[tuple[int, int], ...]] = {}
 
-    def _depth(self, p: _Parts, which: int) -> tuple[str, ...]:
-        """What is added up, in the order of the rows or the columns."""
-        own, depth = (plain_indices(x) or () for x in (self.rows, self.columns))
-        order = own if own[-1] in p.depth else depth
-        if self.deep:
-            large = max((0, 1), key=lambda k: prod(self.ranges[i].upper.const for i in p.own[k]))
-            order = plain_indices(p.operands[large]) or ()
-        return tuple(i for i in order if i in p.depth)
-
     def made(self) -> Instead:
-        s, lies = self.step, plain_indices(self.rows) or ()
-        in_rows = self.deep or lies[-1] in self.parts["k"]
-        expr = replaced(s.expr, self.rows, self._read(self.rows, "mk" if in_rows else "km"))
-        expr = replaced(expr, self.columns, self._read(self.columns, "nk" if self.deep else "kn"))
+        s = self.step
+        expr = replaced(s.expr, self.rows, self._read(self.rows, "mk" if self.in_rows else "km"))
+        expr = replaced(expr, self.columns, self._read(self.columns, "nk" if self.in_dots else "kn"))
         target = self._written()
         one = (Range(self.index[q], Affine(), Affine(const=self._extent(q))) for q in self._order("mnk"))
         update = replace(s, target=target, expr=expr, ranges=(*(self.ranges[i] for i in self.batch), *one))
