@@ -91,6 +91,8 @@ class Buffer:
              neighbouring eighths of a row each meet none of another row
     turned   for shared memory: which rows in the dimension before the last one change places
     lasting  for work space: the same memory in all calls on the same frozen inputs, filled by the first one
+    table    for a tensor of one dimension that nothing writes: it has at most so many elements, which registers may hold; as many
+             as a byte can say (`ir/tables.py`), if that is the number; 0: more, or not known
     """
 
     name: str
@@ -105,6 +107,7 @@ class Buffer:
     doubled: bool = False
     turned: Turn = Turn.NONE
     lasting: bool = False
+    table: int = 0
 
     def __post_init__(self) -> None:
         if self.swizzle and (self.space != Space.SHARED or len(self.dims) < 2 or any(u != 1 for _, u in self.dims[-2:])
@@ -112,6 +115,8 @@ class Buffer:
             raise InternalError(f"buffer {self.name}: no lines of {self.swizzle} bytes to swizzle")
         if (self.folded and not self.swizzle) or (self.doubled and not self.folded):
             raise InternalError(f"buffer {self.name}: no swizzle to fold")
+        if self.table and (self.space != Space.TENSOR or len(self.dims) != 1 or self.unit != 0):
+            raise InternalError(f"buffer {self.name}: no elements side by side to be a table")
         if self.turned and (self.space != Space.SHARED or self.swizzle or len(self.dims) < 2
                             or self.dims[-2][1] != 1 or self.dims[-2][0].const % self.turned):
             raise InternalError(f"buffer {self.name}: rows cannot be turned, as {self.turned.name} of them")
@@ -127,6 +132,7 @@ class Buffer:
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private + ["lasting"] * self.lasting
         notes += [f"swizzle {self.swizzle}{' folded' * self.folded}{' doubled' * self.doubled}"] if self.swizzle else []
         notes += [f"turned {self.turned.value}"] if self.turned else []
+        notes += [f"table of {self.table}"] if self.table else []
         return f"{self.name}: {self.dtype}[{dims}] {self.space}" + (f" ({', '.join(notes)})" if notes else "")
 
 

@@ -69,6 +69,8 @@ class Options:
                since what has them exceeds the last cache in these calls, and the rows are few
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     picked     whether places that are looked up along the lanes are so few in these calls that a row has its elements one by one
+    tables     (input, at most how many elements) of tables in which places known from data are looked up, and which registers
+               hold in these calls
     lockstep   how many rows that are multiplied with the same vector run in lock step, where 4 are too many or too few for these
                calls; 0: 4
     along      bytes of each row that a recurrence down the rows takes at a time, since these are long in these calls; 0: a few
@@ -145,6 +147,7 @@ class Options:
     columns: bool = False
     abreast: bool = False
     picked: bool = False
+    tables: tuple[tuple[str, int], ...] = ()
     lockstep: int = 0
     along: int = 0
     factors: int = 0

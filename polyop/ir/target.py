@@ -150,7 +150,7 @@ _RDNA = Multiprocessor(4, 16, 1536, 24, 128 << 10, 0, 32)
 ROWS = (
     # https://gitlab.com/x86-psABIs/x86-64-ABI: the micro-architecture levels
     Target("x86:x86-64-v4", "x86", "x86-64-v4", vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=1 << 20,
-           implied=("avx512bw",)),
+           implied=("avx512f", "avx512bw")),
     # https://www.intel.com/content/www/us/en/developer/articles/technical/intel-sdm.html: AMX, VNNI and AVX512-BF16
     Target("x86:sapphirerapids", "x86", "sapphirerapids", "+avx512vl,+avx512vnni,+avx512bf16,+amx-tile,+amx-bf16,+amx-int8",
            vector_bytes=64, registers=32, masks=True, fma_chains=8, l1=48 << 10, l2=2 << 20),

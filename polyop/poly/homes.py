@@ -108,7 +108,9 @@ def _class(plan: Plan, s: Stmt, load: Load, d: int) -> tuple[str | None, int]:
 
 def _of_call(plan: Plan, tensor: str) -> Buffer:
     t = plan.scop.op.tensor(tensor)
-    return Buffer(t.name, t.dtype, tuple((e, 1) for e in t.shape), Space.TENSOR, unit=plan.layout.unit(t.name))
+    unit = plan.layout.unit(t.name)
+    table = dict(plan.options.tables).get(t.name, 0) if unit == 0 else 0
+    return Buffer(t.name, t.dtype, tuple((e, 1) for e in t.shape), Space.TENSOR, unit=unit, table=table)
 
 
 def global_buffers(plan: Plan, local: Iterable[str]) -> tuple[Buffer, ...]:

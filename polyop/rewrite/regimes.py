@@ -9,8 +9,9 @@ from typing import Any, Generic, TypeVar
 from polyop.ir.expr import volume
 from polyop.ir.op import Op
 from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
+from polyop.ir.tables import BYTE
 from polyop.ir.target import PAGE, Target
-from polyop.rewrite import copy_regimes, laid, late, matrices, outward, row_regimes
+from polyop.rewrite import copy_regimes, laid, late, matrices, outward, row_regimes, tables
 from polyop.rewrite.bordered import CHANNELS, find_borders
 from polyop.rewrite.copy_regimes import RESULTS
 from polyop.rewrite.counted import SHARED as PAIRED
@@ -93,6 +94,11 @@ _TABLE = (
     Regime("picked", lambda q: row_regimes.find_picked(q.op),
            lambda found, c: all(volume((e,), c.sizes) <= row_regimes.PICKED for e in found),
            f"in which at most {row_regimes.PICKED} places are looked up along rows"),
+    Regime("tables", lambda q: tables.find_tables(q.op),
+           lambda found, c: tables.to_hold(found, c.sizes, c.target),
+           f"in which {tables.LOOKED_UP} places or more are looked up in a table of at most {BYTE} elements, and the target's "
+           "registers hold these",
+           left=lambda found, units, said: tables.lie_so(units, said)),
     Regime("deep", lambda q: q.deep,
            lambda _, c: not c.tiles.rows and copy_regimes.is_deep(c.questions, c.sizes, c.target),
            "in which a contraction is long in several indices"),

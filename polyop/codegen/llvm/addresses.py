@@ -9,10 +9,11 @@ from polyop.codegen.llvm.index import atom_value, index, index_vector, rows_of, 
 from polyop.codegen.llvm.pointers import Term, pointer, strides
 from polyop.codegen.llvm.state import Point, State, Value, require_buffer
 from polyop.codegen.llvm.types import Int, iota, memory
-from polyop.ir.dtypes import BOOL
+from polyop.ir.dtypes import BOOL, I64, U8, DType
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Atom, Load, Quasi, affine, names
 from polyop.ir.loops import Buffer
+from polyop.ir.tables import BYTE
 
 
 @dataclass(slots=True)
@@ -66,7 +67,9 @@ def locate(s: State, load: Load, computed: tuple[Value | None, ...] = ()) -> Pla
             assert value is not None
             if unit != 1:
                 raise InternalError(f"emit: {load}: a computed position in steps of {unit}")
-            inside.append((value, index(s, extent, {})))
+            extents = index(s, extent, {})
+            if not _is_inside(b, value, extents):
+                inside.append((value, extents))
             rows |= value.rows
             if value.lanes:
                 vectors.append((value, step))
@@ -164,6 +167,28 @@ def _scaled(s: State, position: Affine, step: Int, unit: int) -> list[tuple[Atom
     return out
 
 
+def _is_inside(b: Buffer, value: Value, extent: Int) -> bool:
+    """Whether what `value` says, if it is a byte without sign, lies in the one dimension of `b`, whichever it says."""
+    is_byte = value.narrow is not None and value.narrow.dtype == U8
+    return is_byte and (b.table == BYTE or (isinstance(extent, int) and extent >= BYTE))
+
+
+def _below(s: State, x: str, t: DType, extent: Int) -> str:
+    """The lanes in which 0 <= x < extent, of integers of dtype `t`; asked in their own bits, which may be fewer than 64."""
+    w, bits, b, signed = s.width, f"i{t.bits}", s.b, t.kind == "int"
+    if t.bits == 64:
+        n = splat(s, extent)
+        return b.pure(f"icmp ult <{w} x i64> {x}, {n}", x, n)
+    most = (1 << t.bits - 1) if signed else (1 << t.bits) - 1  # which `bits` can say
+    least = b.extreme("min", extent, most)
+    some = splat(s, least if isinstance(least, int) else b.pure(f"trunc i64 {least} to {bits}", least), bits)
+    ok = b.pure(f"icmp ult <{w} x {bits}> {x}, {some}", x, some)
+    if signed:  # none is larger than what is asked about
+        return ok
+    all_ = splat(s, b.compare("sgt", extent, most), "i1")
+    return b.pure(f"or <{w} x i1> {ok}, {all_}", ok, all_)
+
+
 def _inside(s: State, checks: list[tuple[Value, Int]]) -> Value | None:
     """Whether 0 <= position < extent for every computed position."""
     if not checks:
@@ -174,11 +199,11 @@ def _inside(s: State, checks: list[tuple[Value, Int]]) -> Value | None:
     def make(point: Point, v: int) -> str:
         total: str | None = None
         for value, extent in checks:
-            x = value.at(point, v)
-            if lanes:
-                x = x if value.lanes else splat(s, x)
-                n = splat(s, extent)
-                ok = s.b.pure(f"icmp ult <{s.width} x i64> {x}, {n}", x, n)
+            x = (value.narrow if value.narrow is not None and value.lanes else value).at(point, v)
+            if value.lanes:
+                ok = _below(s, x, (value.narrow or value).dtype, extent)
+            elif lanes:
+                ok = _below(s, splat(s, x), I64, extent)
             else:
                 ok = s.b.compare("ult", x, extent)
             total = s.b.both(total, ok, s.width if lanes else 1)

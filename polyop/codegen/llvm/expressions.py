@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from polyop.codegen.convert import cast, from_memory, round_to
 from polyop.codegen.functions import apply
 from polyop.codegen.llvm.addresses import locate
 from polyop.codegen.llvm.cut import power_from
 from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
-from polyop.codegen.llvm.loads import check_inside, one_for_all, or_zero, scalar_load, scalar_part, transposed, vector_load
+from polyop.codegen.llvm.loads import (
+    check_inside,
+    lanes_part,
+    one_for_all,
+    or_zero,
+    scalar_load,
+    scalar_part,
+    transposed,
+    vector_load,
+)
 from polyop.codegen.llvm.outline import shared_function
 from polyop.codegen.llvm.reach import transposable
 from polyop.codegen.llvm.registers import read_register
 from polyop.codegen.llvm.state import Active, Condition, Point, State, Value
+from polyop.codegen.llvm.tables import looked_up, lookup_of
 from polyop.codegen.llvm.types import constant, held, is_constant, memory, opposite, register, vector
 from polyop.codegen.llvm.woven import between, read_by_turns
 from polyop.codegen.vecmath.ops import V
@@ -207,9 +219,17 @@ def computed_positions(s: State, load: Load, active: Active) -> tuple[Value | No
         if isinstance(p, Affine):
             out.append(None)
             continue
-        x = value_of(s, p, active)
-        out.append(x if x.dtype == I64 else combine(s, "cast", (x,), x.dtype, I64))
+        x = value_of(s, _uncast(p), active)
+        out.append(x if x.dtype == I64 else replace(combine(s, "cast", (x,), x.dtype, I64), narrow=x))
     return tuple(out)
+
+
+def _uncast(p: Expr) -> Expr:
+    """The integers that `p` is a cast to i64 of, if it is one."""
+    match p:
+        case Apply(fn="cast", args=(x,), dtype=t) if t == I64 and not x.dtype.is_float and x.dtype != BOOL:
+            return x
+    return p
 
 
 def conditions_of(s: State, load: Load, active: Active) -> Active:
@@ -263,7 +283,8 @@ def _somewhere(s: State, tests: tuple[Affine, ...], used: frozenset[str]) -> tup
 def load_value(s: State, e: Load, active: Active) -> Value:
     """An element of memory, or 0 where the guard says so."""
     conditions = conditions_of(s, e, active)
-    place = locate(s, e, computed_positions(s, e, (*s.active, *active)))
+    computed = computed_positions(s, e, (*s.active, *active))
+    place = locate(s, e, computed)
     rows = place.rows.union(*(c.value.rows for c in conditions)) if conditions else place.rows
     if place.inside is not None:
         checked = place.inside
@@ -287,6 +308,11 @@ def load_value(s: State, e: Load, active: Active) -> Value:
             shared[key] = one_for_all(s, e, place, conditions, point)
         return or_zero(s, shared[key], e, conditions, point, v) if e.guard else shared[key]
 
+    row = lookup_of(s, place)
+    if row is not None:
+        (at,) = computed
+        assert at is not None
+        return _in_table(s, e, looked_up(s, place, row, at.narrow or at), conditions, rows)
     if place.lanes and place.offsets is None and not conditions and place.stride not in (1, -1):
         gaps = between(s, place)
         if gaps is not None:
@@ -302,5 +328,18 @@ def load_value(s: State, e: Load, active: Active) -> Value:
 
         return Value(e.dtype, rows, lanes, forwarded)
     return Value(e.dtype, rows, lanes, make)
+
+
+def _in_table(s: State, e: Load, x: Value, conditions: Active, rows: frozenset[str]) -> Value:
+    """`x`, which registers hold, or 0 where the guard of `e` says so; to ask about the conditions reports places outside."""
+    def make(point: Point, v: int) -> str:
+        must, mask = scalar_part(s, conditions, point), lanes_part(s, conditions, point, v)
+        if not e.guard:
+            return x.at(point, v)
+        mask = s.b.both(mask, splat(s, must, "i1") if must is not None else None, s.width)
+        t, zero = vector(register(e.dtype), s.width), constant(0, register(e.dtype), s.width)
+        return s.b.do(f"select <{s.width} x i1> {mask}, {t} {x.at(point, v)}, {t} {zero}") if mask else x.at(point, v)
+
+    return Value(e.dtype, rows, True, make)
 
 

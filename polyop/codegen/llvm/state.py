@@ -44,6 +44,7 @@ class Value:
     """An expression over the axes it depends on; `make(point, vector)` emits it on first use.
 
     rows   the rows axes it depends on; lanes: whether it differs between lanes, and so is a vector
+    narrow the integers of fewer bits that it is a cast of, if it is one
     """
 
     dtype: DType
@@ -52,6 +53,7 @@ class Value:
     make: Callable[[Point, int], str]
     made: dict[tuple[tuple[int, ...], int, str], str] = field(default_factory=dict)
     order: tuple[str, ...] = ()
+    narrow: Value | None = None
 
     def __post_init__(self) -> None:
         self.order = tuple(sorted(self.rows))

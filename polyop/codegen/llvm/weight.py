@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from polyop.codegen.vecmath.table import INSTRUCTIONS
-from polyop.ir.expr import Affine, Apply, Expr, Load, Number, Test, expr_names, is_computed, names, walk
+from polyop.ir.expr import (
+    Affine,
+    Apply,
+    Expr,
+    Load,
+    Number,
+    Test,
+    children,
+    expr_names,
+    is_computed,
+    names,
+    walk,
+)
 from polyop.ir.loops import LOCKSTEP, For, If, IfData, Kind, LoopNest, Node, Store, stores
 from polyop.ir.loops import walk as walk_nodes
 from polyop.ir.registers import SLOW
@@ -19,13 +33,14 @@ LIGHT = 16
 def vector_width(nest: LoopNest, target: Target) -> int:
     """Lanes of a vector: of 8-byte elements if the lanes run through any, else of 4-byte ones; no more than are needed.
 
-    Of 1- or 2-byte elements where the lanes meet nothing else: integers at places that lie side by side. Half of that where all
-    that they do is to move vectors and compute a little: halves come from L1 and L2 faster where L2 has 2 MB.
+    Of 1- or 2-byte elements where the lanes meet nothing else: integers at places that lie side by side, or in tables that
+    registers hold. Half of that where all that they do is to move vectors and compute a little: halves come from L1 and L2 faster
+    where L2 has 2 MB.
     """
     lanes = [n for n in walk_nodes(nest.body) if isinstance(n, For) and n.kind == Kind.LANES]
-    found = [(n.index, x) for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in walk(e)]
+    found = [(n.index, x) for n in lanes for s in stores(n.body) for e in (s.target, s.expr) for x in _parts(nest, e)]
     is_wide = any(isinstance(x, Load) and x.dtype.bits == 64 and lane in expr_names(x) for lane, x in found)
-    is_small = all(_is_small(x) for _, x in found)
+    is_small = all(_is_small(nest, x) for _, x in found)
     small = max((x.dtype.bytes_ for _, x in found), default=4) if is_small else 4
     width = target.lanes(8 if is_wide else small)
     if target.l2 >= SLOW and target.masks and _is_light(nest, lanes):
@@ -68,9 +83,21 @@ def lie_along(nest: LoopNest, x: Load, *indices: str) -> bool:
     return bool(places) and all(along)
 
 
-def _is_small(e: Expr) -> bool:
+def _parts(nest: LoopNest, e: Expr) -> Iterator[Expr]:
+    """`e` and all below it, but for what widens the places that are looked up in tables: these are narrow again there."""
+    stack = [e]
+    while stack:
+        top = stack.pop()
+        yield top
+        in_table = isinstance(top, Load) and any(map(is_computed, top.index)) and nest.buffer(top.source).table
+        stack += [x.args[0] if in_table and isinstance(x, Apply) and x.fn == "cast" else x for x in children(top)]
+
+
+def _is_small(nest: LoopNest, e: Expr) -> bool:
     """Whether vectors of `e` take no more than 2 bytes a lane."""
-    if isinstance(e, Number | Test) or (isinstance(e, Load) and (e.guard or any(map(is_computed, e.index)))):
+    if isinstance(e, Number | Test) or (isinstance(e, Load) and e.guard):
+        return False
+    if isinstance(e, Load) and any(map(is_computed, e.index)) and not nest.buffer(e.source).table:
         return False
     return e.dtype.bits < 32 and not e.dtype.is_float
 
