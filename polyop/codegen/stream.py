@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, loads
-from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, rebuild, stores
+from polyop.ir.expr import Affine, Load, expr_names, loads, names
+from polyop.ir.loops import For, Kind, LoopNest, Node, Space, Store, children, rebuild, stores
 from polyop.ir.target import LINE
 
 
@@ -29,6 +29,44 @@ def stream_outputs(nest: LoopNest) -> LoopNest:
         return rebuild(n, lambda body: go(body, in_lanes or (isinstance(n, For) and n.kind == Kind.LANES and not _is_short(n))))
 
     return replace(nest, body=go(nest.body, False))
+
+
+def written_as_read(body: tuple[Node, ...], nest: LoopNest) -> frozenset[str]:
+    """The tensors whose vectors are made of such as lie in the same order, and of what is the same for all lanes.
+
+    Others, turned round or transposed, or made by registers, come to memory in an order of their own, and the caches help little.
+    """
+    found: dict[str, bool] = {}
+
+    def go(nodes: tuple[Node, ...], lane: str) -> None:
+        for n in nodes:
+            if isinstance(n, Store) and nest.buffer(n.target.source).space == Space.TENSOR:
+                alike = bool(lane) and _lies_along(nest, n.target, lane) and all(
+                    _lies_along(nest, x, lane) and _in_order(x, n.target) for x in loads(n.expr))
+                found[n.target.source] = alike and found.get(n.target.source, True)
+            go(children(n), n.index if isinstance(n, For) and n.kind == Kind.LANES else lane)
+
+    go(body, "")
+    return frozenset(t for t, alike in found.items() if alike)
+
+
+def _lies_along(nest: LoopNest, x: Load, lane: str) -> bool:
+    """Whether `x` is the same for all lanes, or they lie side by side in a tensor."""
+    b = nest.buffer(x.source)
+    along = [(d, p) for d, p in enumerate(x.index) if lane in (names(p) if isinstance(p, Affine) else expr_names(p))]
+    if not along:
+        return True
+    d, p = along[0]
+    return len(along) == 1 and isinstance(p, Affine) and p.factor(lane) == 1 and d == b.dense and b.space == Space.TENSOR
+
+
+def _in_order(x: Load, target: Load) -> bool:
+    """Whether the iterators of `x` come in the order in which those of `target` do."""
+    at = [frozenset(names(p)) if isinstance(p, Affine) else frozenset[str]() for p in target.index]
+    own = [frozenset(names(p)) if isinstance(p, Affine) else frozenset[str]() for p in x.index]
+    found = [next((d for d, q in enumerate(at) if p & q), None) for p in own]
+    known = [d for d in found if d is not None]
+    return known == sorted(known)
 
 
 def _is_short(n: For) -> bool:

@@ -23,6 +23,7 @@ from polyop.codegen.llvm.weight import heavy_functions, vector_width
 from polyop.codegen.pairs import paired
 from polyop.codegen.prefetch_results import asked_for
 from polyop.codegen.rolled import rolled, sums_of_tiles
+from polyop.codegen.stream import written_as_read
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Load
 from polyop.ir.loops import Buffer, LoopNest, Node, Space
@@ -74,7 +75,7 @@ def _function(text: Text, nest: LoopNest, body: Body, target: Target, options: O
         body = nest.body
     strict = options.numerics == "strict"
     shared = Shared(nest, target, strict, options.threads, width, slots_of(nest), heavy_functions(alone, width), tiled,
-                    asked_for(body))
+                    asked_for(body), written_as_read(body, nest))
     s = State(b, shared, "%args", "%status", 0, lives_of(nest))
     before(s)
     emit_nodes(s, body)

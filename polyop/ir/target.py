@@ -90,6 +90,8 @@ class Target:
     l1, l2, l3     bytes of cache one core can count on
     l2_ways        lines that fall on each other which L2 holds: those that lie a multiple of `l2 / l2_ways` bytes apart
     stream_bytes   outputs larger than this are worth writing past the caches
+    stays          bytes of all tensors of a call from which such outputs are, if they are written as their operands are read: fewer
+                   stay in the last cache; 0: any are
     pages_meet     whether such outputs are not, if tiles write rows that lie whole pages apart, which meet on their way to memory
     hints          how it is asked for what it will read
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow
@@ -115,6 +117,7 @@ class Target:
     l3: int = 16 << 20
     l2_ways: int = 8
     stream_bytes: int = 8 << 20
+    stays: int = 0
     pages_meet: bool = False
     hints: Hints = USUAL_HINTS
     string_bytes: int = 0
@@ -172,6 +175,9 @@ HINTS = {"znver3": Hints(beside=256, long=256, again=2),
          "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048, again=2, kept=16,
                          least=24 << 20, added=40 << 20, turns=2, single=8 << 10)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
+
+STAYS = {"znver4": 20 << 20}
+"""`Target.stays` of processors, by the same names: what reliably stays of the 32 MB that a few cores of Zen 4 share."""
 
 PAGES_MEET = frozenset({"znver3"})
 """Processors, by the same names, that were measured to write rows whole pages apart past the caches in twice the time."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from polyop.codegen.lower import lower as rewritten
-from polyop.codegen.stream import stream_outputs
+from polyop.codegen.stream import stream_outputs, written_as_read
 from polyop.codegen.x86 import emit
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
@@ -66,3 +66,31 @@ def test_rows_of_a_tile_that_lie_whole_pages_apart_go_through_the_caches_where_t
             c = room[first : first + m * n].reshape(m, n)
             assert kernel({"M": m, "N": n}, {}, {"A": a, "B": b, "C": c}) == 0
             np.testing.assert_array_equal(c, a @ b)
+
+
+def as_read(text: str) -> set[str]:
+    n = nest(text)
+    return set(written_as_read(n.body, n))
+
+
+@pytest.mark.parametrize(("text", "found"), [
+    ("(X: f32[M, N], b: f32[N]) -> (Y: f32[M, N]) { Y[m, n] = X[m, n] + b[n] }", {"Y"}),
+    ("(X: f32[M], Z: f32[N]) -> (Y: f32[M, N]) { Y[m, n] = X[m] * Z[n] }", {"Y"}),
+    ("(X: f32[M, N], i: i64[P]) -> (Y: f32[P, N]) { Y[p, n] = X[i[p], n] }", {"Y"}),
+    ("(X: f32[M, N]) -> (Y: f32[M, N]) { Y[m, n] = X[m, N - 1 - n] }", set()),                # the other way round
+    ("(X: f32[M, N]) -> (Y: f32[N, M]) { Y[n, m] = X[m, n] }", set()),                        # turned
+    ("(X: f32[A, B, C]) -> (Y: f32[B, A, C]) { Y[b, a, c] = X[a, b, c] }", set()),            # rows in another order
+    ("(X: f32[M, N], i: i64[P]) -> (Y: f32[M, P]) { Y[m, p] = X[m, i[p]] }", set()),          # elements that lie anywhere
+    ("(X: f32[M, N]) -> (Y: f32[M, N], Z: f32[M, N]) { Y[m, n] = X[m, N - 1 - n]; Z[m, n] = X[m, n] }", {"Z"})])
+def test_what_is_written_as_it_is_read(text, found):
+    assert as_read(f"op f{text}") == found
+
+
+@pytest.mark.parametrize(("text", "stays"), [
+    ("op f(X: f32[M, N]) -> (Y: f32[M, N]) { Y[m, n] = X[m, n] * 2 }", True),
+    ("op f(X: f32[M, N]) -> (Y: f32[N, M]) { Y[n, m] = X[m, n] }", False)])
+def test_what_stays_in_the_last_cache_is_asked_of_the_whole_call(text, stays):
+    """All tensors together, and the result alone."""
+    bytes_ = 12345 << 2
+    text = emit(rewritten(nest(text), V4, Options()), t := replace(V4, stays=bytes_), Options()).text
+    assert "!nontemporal" in text and (f", {bytes_}" in text) == stays and f", {t.stream_bytes // 4}" in text

@@ -8,7 +8,7 @@ import pytest
 
 from polyop.ir.errors import InternalError, UnsupportedError, UserError
 from polyop.ir.module import Binary, Module, Signature
-from polyop.ir.target import ACROSS, HINTS, PAGES_MEET, USUAL_HINTS, target
+from polyop.ir.target import ACROSS, HINTS, PAGES_MEET, STAYS, USUAL_HINTS, target
 from polyop.runtime import cpu, cpu_passes
 from polyop.runtime.kernel import kernel
 from tests.runtime import modules
@@ -58,6 +58,7 @@ def test_a_processor_that_wants_other_hints_has_them(monkeypatch):
         monkeypatch.setattr(cpu.llvm, "get_host_cpu_name", lambda arch=arch: arch)
         t = cpu.host.__wrapped__()
         assert (t.arch, t.hints, t.pages_meet) == (arch, HINTS.get(arch, USUAL_HINTS), arch in PAGES_MEET)
+        assert t.stays == STAYS.get(arch, 0)
         assert t.across == (arch in ACROSS or t.vector_bytes == 32)
 
 

@@ -57,18 +57,30 @@ def base_pointer(s: State, b: Buffer) -> str:
 def is_large(s: State, b: Buffer, times: int = 1) -> str:
     """Whether so much is written to `b`, or `times` that, that it does not stay in the caches anyway.
 
-    Results that are asked for while something else is computed do not wait for memory, so more of them are worth it.
+    Results that are asked for while something else is computed do not wait for memory, so more of them are worth it. Where all
+    that a call reads and writes stays, so does what is written as it is read.
     """
     times *= ASKED if b.name in s.shared.asked else 1
-    return has_bytes(s, b, times * s.shared.target.stream_bytes)
+    large = has_bytes(s, b, times * s.shared.target.stream_bytes)
+    if not s.shared.target.stays or b.name not in s.shared.as_read:
+        return large
+    total: Int = 0
+    for x in s.nest.buffers:
+        if x.space == Space.TENSOR:
+            total = s.b.add(total, s.b.mul(_elements(s, x), x.dtype.bytes_))
+    return s.b.both(large, s.b.compare("sge", total, s.shared.target.stays)) or large
 
 
 def has_bytes(s: State, b: Buffer, least: int) -> str:
     """Whether `b` has so many bytes or more."""
+    return s.b.compare("sge", _elements(s, b), least // b.dtype.bytes_)
+
+
+def _elements(s: State, b: Buffer) -> Int:
     elems: Int = 1
     for extent, _ in b.dims:
         elems = s.b.mul(elems, index(s, extent, {}))
-    return s.b.compare("sge", elems, least // b.dtype.bytes_)
+    return elems
 
 
 def gep(s: State, element: str, p: str, by: Int) -> str:

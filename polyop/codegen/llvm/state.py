@@ -109,6 +109,7 @@ class Shared:
     """What all functions of a module have in common.
 
     threads   whether several may run it; tiled: sums of matrix tiles; asked: results that are prefetched
+    as_read   results that are written in the order in which what they are made of is read
     """
 
     nest: LoopNest
@@ -120,6 +121,7 @@ class Shared:
     heavy: frozenset[tuple[str, str]]
     tiled: frozenset[str] = frozenset()
     asked: frozenset[str] = frozenset()
+    as_read: frozenset[str] = frozenset()
     sites: list[Load] = field(default_factory=list)
     bodies: int = 0
 
