@@ -90,8 +90,8 @@ class Target:
     l1, l2, l3     bytes of cache one core can count on
     l2_ways        lines that fall on each other which L2 holds: those that lie a multiple of `l2 / l2_ways` bytes apart
     stream_bytes   outputs larger than this are worth writing past the caches
-    stays          bytes of all tensors of a call from which such outputs are, if they are written as their operands are read: fewer
-                   stay in the last cache; 0: any are
+    stays          bytes of all tensors of a call from which such outputs are, if they are written as their operands are read:
+                   fewer stay in the last cache; 0: any are
     pages_meet     whether such outputs are not, if tiles write rows that lie whole pages apart, which meet on their way to memory
     hints          how it is asked for what it will read
     string_bytes   rows of at least so many bytes are copied by one string instruction; 0 where that is slow

@@ -62,7 +62,8 @@ def find_ends(op: Op) -> tuple[End, ...]:
 
     None where a product of matrices adds up along other sizes, too, or is one for each of a batch that comes last: these have
     ways of their own for what is narrow. Nor are `FEW`, where places are looked up: rows that follow each other in the result
-    then lie anywhere. Rows of a few vectors have no edge to ask about, if it is known how many, and room for several sums.
+    then lie anywhere. Rows of a few vectors have no edge to ask about, if it is known how many, and room for several sums; such
+    as are added up at places from data have no masks.
     `ADDED` ones are turned where they are added up.
     """
     arrays = [t for t in op.tensors if t.role != "temp" and len(t.shape) > 1]
@@ -81,9 +82,17 @@ def find_ends(op: Op) -> tuple[End, ...]:
         adds = _adds_up_rows(op, n) or (columns and affine(n) not in across)
         brief = (ADDED,) if adds else (HALF,) if any(t.role == "out" for t in own) else ()
         usual = (range(LINE // bytes_, STRIP // bytes_ + 1, USUAL),) if columns or n not in sums else ()
-        short = () if has_own_ways else (*brief, *usual)
+        scattered = (range(2, STRIP // bytes_ + 1),) if n in _scattered(op) else ()
+        short = () if has_own_ways else scattered or (*brief, *usual)
         out.append(End(n, () if is_looked_up or affine(n) in across else before, _least(op), short))
     return tuple(e for e in out if e.before or e.short)
+
+
+def _scattered(op: Op) -> frozenset[str]:
+    """The last extents of what is added up at places that data say: rows of which any may be the one before."""
+    targets = [s.target for s in op.steps if s.reduce is not None and any(map(is_computed, s.target.index))]
+    shapes = [op.tensor(t.source).shape for t in targets if isinstance(t.index[-1], Affine)]
+    return frozenset(e.name for *_, e in shapes if e.name)
 
 
 def _adds_up_rows(op: Op, size: str) -> bool:
@@ -110,7 +119,7 @@ def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group
     together = {n: prod(sizes[m] for m in g) for g in groups for n in g}
 
     def is_few(e: End) -> bool:
-        if sizes[e.size] not in FEW:
+        if sizes[e.size] not in FEW or not e.before:
             return any(sizes[e.size] in r for r in e.short)
         most = max((volume(x, sizes) for x in e.before), default=0)
         large = [x for x in e.before if volume(x, sizes) >= max(e.least, most // SMALL if e.least == PLAIN else 0)]

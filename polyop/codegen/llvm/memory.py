@@ -7,10 +7,10 @@ from polyop.codegen.llvm.addresses import Place, lane_offsets, locate
 from polyop.codegen.llvm.broken import store_in_pieces
 from polyop.codegen.llvm.builder import IMPURE
 from polyop.codegen.llvm.expressions import computed_positions, operand
-from polyop.codegen.llvm.index import existing, first_of
+from polyop.codegen.llvm.index import existing, first_of, is_whole
 from polyop.codegen.llvm.interleave import weave, write_woven
 from polyop.codegen.llvm.loads import check_inside, gather, lanes_part, reverse, scalar_part
-from polyop.codegen.llvm.masked import masked_load, store_vector
+from polyop.codegen.llvm.masked import masked_load, part, store_vector
 from polyop.codegen.llvm.monoids import combined, fold, fold_each, pair
 from polyop.codegen.llvm.pointers import gep
 from polyop.codegen.llvm.reach import bypasses, lane_mask, row_stride
@@ -21,6 +21,7 @@ from polyop.codegen.llvm.types import alignment, constant, register, suffix, vec
 from polyop.codegen.llvm.woven import between, spread_masks, woven
 from polyop.codegen.vecmath.ops import V
 from polyop.ir.dtypes import BOOL
+from polyop.ir.expr import is_computed
 from polyop.ir.integers import power_of_two
 from polyop.ir.loops import Store
 
@@ -143,6 +144,13 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
     """Consecutive lanes to consecutive elements, forwards or backwards."""
     vectors, forwards = s.pieces(), place.stride == 1
     there = [lane_mask(s, place, v, write=True) if forwards else existing(s, v) for v in vectors]
+    lanes = s.lanes
+    assert lanes is not None
+    anywhere = n.reduce is not None and forwards and any(map(is_computed, n.target.index))
+    known = lanes.extent if lanes.valid is None else lanes.valid
+    if anywhere:
+        whole = [is_whole(s, lanes, v) or (isinstance(known, int) and known >= (v + 1) * s.width) for v in vectors]
+        there = [None if w else t for w, t in zip(whole, there, strict=True)]
     masks = [s.b.both(t, lanes_part(s, conditions, point, v), s.width) for v, t in zip(vectors, there, strict=True)]
     if n.stream and n.reduce is None and forwards and exists is None and all(m is None for m in masks):
         _stream(s, x, place, point)
@@ -155,6 +163,9 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
         for v, mask in zip(vectors, masks, strict=True):
             new = operand(s, x, point, v, True)
             q = gep(s, place.element, p, v * s.width if forwards else -(v * s.width + s.width - 1))
+            if anywhere and mask is not None and isinstance(known, int) and not any(c.value.lanes for c in conditions):
+                _update_in_parts(s, n, place, q, new, known - v * s.width)
+                continue
             if n.reduce is not None:
                 new = pair(s, n.reduce, _read_vector(s, place, q, mask), new, n.target.dtype)
             raw = to_memory(new, place.buffer.dtype, s.shared.target).text
@@ -163,6 +174,23 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
             store_vector(s, place.element, s.width, raw, q, mask)
             if forwards and exists is None and not any(c.value.lanes for c in conditions):
                 s.stored[n.target, tuple(point[a] for a in sorted(place.rows)), v] = new.text
+
+
+def _update_in_parts(s: State, n: Store, place: Place, p: str, new: V, count: int) -> None:
+    """Update the first `count` elements from `p` on by lanes of `new`, in vectors of 8, 4, 2 and 1 that have no masks.
+
+    The next row may be the same one, and what was stored under a mask is not handed on to a load, which waits for the cache.
+    """
+    at = 0
+    while at < count:
+        some = 1 << (count - at).bit_length() - 1
+        q, t = gep(s, place.element, p, at), vector(place.element, some)
+        raw = V(s.b, place.element, some, s.b.do(f"load {t}, ptr {q}, align {alignment(place.element)}"), new.flags)
+        mine = V(s.b, new.element, some, part(s, new.element, s.width, new.text, at, some), new.flags)
+        assert n.reduce is not None
+        total = pair(s, n.reduce, from_memory(raw, place.buffer.dtype, s.shared.target), mine, n.target.dtype)
+        store_vector(s, place.element, some, to_memory(total, place.buffer.dtype, s.shared.target).text, q, None)
+        at += some
 
 
 def _read_vector(s: State, place: Place, p: str, mask: str | None) -> V:
