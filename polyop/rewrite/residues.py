@@ -181,12 +181,13 @@ def _is_false(w: Expr) -> bool:
 
 
 def _fills_plainly(op: Op, s: Step) -> bool:
-    """Whether the target is `Y[i, j, ..]`, each position another index whose range lies inside the tensor."""
+    """Whether the target is `Y[i, j, ..]`, each position another index whose range lies inside the tensor; or 0 of one element."""
     shape = op.tensor(s.target.source).shape
-    names = [p.name for p in s.target.index if isinstance(p, Affine) and p.name in s.indices]
-    if not len(set(names)) == len(names) == len(shape):
+    long = [(p, e) for p, e in zip(s.target.index, shape, strict=True) if p != Affine() or e != affine(1)]
+    names = [p.name for p, _ in long if isinstance(p, Affine) and p.name in s.indices]
+    if not len(set(names)) == len(names) == len(long):
         return False
-    for n, extent in zip(names, shape, strict=True):
+    for n, (_, extent) in zip(names, long, strict=True):
         k = s.indices.index(n or "")
         r, outer = s.ranges[k], s.ranges[:k]
         if not (never_negative(r.lower, op.sizes, outer) and never_negative(extent - r.upper, op.sizes, outer)):
@@ -217,14 +218,15 @@ def _class_of(op: Op, cut: _Cut, c: tuple[Residues, Residues | None], taken: set
     t = op.tensor(s.target.source)
     assert s.reduce is not None
     of_kept = tuple(w for w in s.where if expr_names(w) <= {*kept, *op.sizes})
-    extents = dict(zip(kept, t.shape, strict=True))
+    extents = {p.name: e for p, e in zip(s.target.index, t.shape, strict=True) if isinstance(p, Affine) and p.name}
     alone = len(op.steps_of(t.name)) == 1 and not of_kept and all(
         r.lower == Affine() and r.upper == extents[r.index] for r in s.ranges if r.index in kept)
     put = _within(cut, along, Step(s.target, None if alone else s.reduce, Const(s.reduce.identity, t.dtype),
                                    tuple(r for r in s.ranges if r.index in kept), of_kept, s.span))
     if residues is None:
         return [], [put] if alone else []
-    shape = tuple(_count(e, cut.moduli[i], along[i]) if i in along else e for i, e in extents.items())
+    counted = {affine(i): _count(e, cut.moduli[i], along[i]) for i, e in extents.items() if i in along}
+    shape = tuple(counted.get(p, e) if isinstance(p, Affine) else e for p, e in zip(s.target.index, t.shape, strict=True))
     whole = Tensor(fresh("_".join([t.name, "class", *map(str, along.values())]), taken), t.dtype, shape, "temp")
     here = Load(whole.name, s.target.index, t.dtype)
     return [whole], [replace(_within(cut, residues, s), target=here), replace(put, expr=here)]

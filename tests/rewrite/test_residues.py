@@ -35,7 +35,9 @@ NEVER = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (2*i + 2*k + 1) % 
 PLACES = """op f(X: f32[N]) -> (Y: f32[N]) {
     Y[i] += (X[(i + k) % 3] else 0) + f32(i / 2 + k)  where k in 0:N + 1, (i + k) % 2 == 0 }"""
 ODD = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (i + k) % 2 == 0, k % 2 == 1 }"
-TEXTS = [ODD, BIAS, BIAS_FIRST, LATER, PARTLY, PARITY, EVEN, TRIANGLE, PLACES]
+ONE = """op f(X: f32[L], F: f32[R]) -> (Y: f32[1, 2*L + R]) {
+    Y[0, p] += (X[(p - r) / 2] else 0) * F[r]  where (p - r) % 2 == 0 }"""
+TEXTS = [ODD, BIAS, BIAS_FIRST, LATER, PARTLY, PARITY, EVEN, TRIANGLE, PLACES, ONE]
 
 RECURRENCE = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += (Y[k] else X[i])  where k in 0:i + 1, (i - k) % 2 == 1 }"
 SEVERAL = "op f(X: f32[N]) -> (Y: f32[N]) { Y[i] += X[k]  where (i + k) % 3 <= 1 }"
