@@ -181,7 +181,7 @@ def _is_false(w: Expr) -> bool:
 
 
 def _fills_plainly(op: Op, s: Step) -> bool:
-    """Whether the target is `Y[i, j, ..]`, each position another index whose range lies inside the tensor; or 0 of one element."""
+    """Whether the target is `Y[i, j, ..]`, each position another index whose range lies inside the tensor; or 0 of one."""
     shape = op.tensor(s.target.source).shape
     long = [(p, e) for p, e in zip(s.target.index, shape, strict=True) if p != Affine() or e != affine(1)]
     names = [p.name for p, _ in long if isinstance(p, Affine) and p.name in s.indices]

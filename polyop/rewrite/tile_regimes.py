@@ -9,7 +9,7 @@ from polyop.ir.expr import Affine, evaluate, names, volume
 from polyop.ir.integers import filled
 from polyop.ir.options import SHORT, STRIP, TURNED, Options
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
-from polyop.ir.target import LINE, PAGE, Target
+from polyop.ir.target import LINE, NEAR, PAGE, Target
 from polyop.rewrite.contracted import Short
 from polyop.rewrite.factors import Inner, inner_rows
 from polyop.rewrite.factors import way as way_out
@@ -23,6 +23,7 @@ TERMS = 128  # of sums of a streamed operand that are a number
 BRIEF = 128  # terms at most of sums that are never cut
 FEW_USED = 0.7  # of lanes: ten columns of sixteen
 MANY = 16  # terms from which a result is turned whose last dimension leaves vectors half empty
+FOLDED = 16  # terms of dot products for each row that there is, from which a copy takes longer
 AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
 WHOLE = 8  # vectors that are whole rows of what comes from memory, whatever pieces tiles take of them
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
@@ -88,6 +89,8 @@ def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target,
     """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
     ones = tuple(n for n in q.windows if sizes[n] == 1) if q.windows else ()
     rows = few_rows(q, sizes, target.masks) if q.rows else 0
+    if rows and has_brief_dots(q, sizes):
+        rows = 0
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *q.single)))
     strip = bool(q.strips) and has_strip(q, sizes, bool(rows))
@@ -106,12 +109,29 @@ def few_rows(q: Questions, sizes: Mapping[str, int], masks: bool = True) -> int:
     A matrix product with so few rows reads its right operand once and hardly uses it again: copies of it do not pay. Without
     `masks` it is the number itself: where rows are missing, what is read for the others would be masked, element by element.
     """
+    return few_of(most_rows(q, sizes), masks)
+
+
+def most_rows(q: Questions, sizes: Mapping[str, int]) -> int:
+    """The most rows that a contraction of a call has; 0 if they are not known before the loops run."""
     most = 0
     for extents in q.rows:
         if extents is None:
             return 0
         most = max(most, volume(extents, sizes))
-    return few_of(most, masks)
+    return most
+
+
+def has_brief_dots(q: Questions, sizes: Mapping[str, int]) -> bool:
+    """Whether few rows would be dot products of so few terms that to add up lanes takes longer than to copy the right operand.
+
+    Each dot product has a fold of its own, and the copy serves all rows. Of a few terms lanes run along columns anyway.
+    """
+    shape, lies_along_columns = q.packed
+    terms = volume(q.brief[0], sizes)
+    if any(sizes[n] <= COLUMNS for n in q.heads):
+        return False
+    return bool(shape) and not lies_along_columns and NEAR < terms < FOLDED * most_rows(q, sizes)
 
 
 def few_of(rows: int, masks: bool = True) -> int:

@@ -19,7 +19,7 @@ from polyop.operator import Operator
 from polyop.poly.wellformed import check
 from polyop.rewrite.flatten import flatten
 from polyop.rewrite.ones import fix_sizes
-from polyop.rewrite.strung import few_of, find_ends, find_rows, kinds_of, lying, strung
+from polyop.rewrite.strung import MANY, few_of, find_ends, find_rows, kinds_of, lying, strung
 from polyop.runtime.bind import bind
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import integers, op, shape_of
@@ -245,3 +245,12 @@ def test_what_the_kernel_is_like_is_told():
                                      "where C is 5 to 24, once they come again",
                                      "where C is one of 16, 20 to 64, once they come again")
     assert kinds_of(op("op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] }")) == ()
+
+
+@pytest.mark.parametrize("right", ["N, K", "K, N"])
+def test_few_columns_of_many_terms_are_no_few_elements(right):
+    """They are dot products."""
+    o = op(f"op f(A: f32[M, K], B: f32[{right}], b: f32[N]) -> (C: f32[M, N]) "
+           f"{{ t[m, n] += A[m, k] * B[{right.lower()}]; C[m, n] = t[m, n] + b[n] }}")
+    found = [few_of(find_ends(o), {"M": 1000, "N": 3, "K": k}) for k in (MANY - 1, MANY)]
+    assert [("N", 3) in f for f in found] == [True, False]

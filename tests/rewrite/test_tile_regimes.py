@@ -179,3 +179,15 @@ def test_lanes_run_over_two_rows_of_an_image_that_is_read_in_steps(width, height
 
 def test_a_pair_is_for_contractions_with_two_columns():
     assert not regime(regimes_of(MATMUL), {"K": 99, "M": 99, "N": 24}, Options(), AVX512).pair
+
+
+@pytest.mark.parametrize(("m", "k", "rows"), [
+    (8, 4, 8), (8, 5, 0), (8, 127, 0), (8, 128, 8), (4, 63, 0), (4, 64, 4), (1, 15, 0), (1, 16, 1)])
+def test_few_rows_of_few_terms_are_no_dot_products(m, k, rows):
+    """A fold for each of them takes longer than a copy of the right operand, unless lanes run along columns, or these are few."""
+    nt, nn = (instantiate(parse(Source("<test>", f"op f(A: f32[M, K], B: f32[{b}]) -> (C: f32[M, N]) "
+                                                f"{{ C[m, n] += A[m, k] * B[{b.lower()}] }}")), "f") for b in ("N, K", "K, N"))
+    sizes = {"K": k, "M": m, "N": 100}
+    assert regime(regimes_of(nt), sizes, Options(), AVX512).rows == rows
+    assert regime(regimes_of(nn), sizes, Options(), AVX512).rows == min(n for n in (1, 4, 8) if n >= m)
+    assert regime(regimes_of(nt), sizes | {"N": 4}, Options(), AVX512).rows > 0
