@@ -10,18 +10,19 @@ import pytest
 from click.testing import CliRunner
 
 from bench import random_operators as script
+from bench.drawn.draw import Draw
 
 torch = pytest.importorskip("torch")
 
 
 @pytest.mark.parametrize("kind", script.KINDS)
 def test_each_kind_is_drawn_and_measured(kind):
-    times = script.measured(script.KINDS[kind](script.Draw(4), torch), rounds=1)
+    times = script.measured(script.KINDS[kind](Draw(4), torch), rounds=1)
     assert set(times) >= {"polyop", "torch"} and all(0 < t < 10 for t in times.values())
 
 
 def test_a_seed_draws_the_same_again():
-    first, second = ([f(d, torch).label for f in script.KINDS.values()] for d in (script.Draw(7), script.Draw(7)))
+    first, second = ([f(d, torch).label for f in script.KINDS.values()] for d in (Draw(7), Draw(7)))
     assert first == second
 
 
