@@ -402,3 +402,18 @@ def test_the_number_in_a_constant_is_read_again():
 def test_a_power_of_bits_that_becomes_0_is_0_by_its_bits_and_takes_no_mask(fn, t):
     text = emit(unary(fn, t), V3, Options()).text
     assert "fcmp ugt" not in text and "fcmp uge" not in text and "roundeven" not in text
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("fn", ["sin", "cos", "tan"])
+def test_remainders_by_half_pi_are_right_next_to_its_multiples_and_where_the_way_changes(fn, target):
+    """f32 stays f32 below 2^15, where lanes beyond send their whole vector another way."""
+    k = np.arange(1, 20861, dtype=np.float64) * (np.pi / 2)
+    near = np.concatenate([np.nextafter(k.astype(np.float32), np.float32(to)) for to in (0, 1e9)] + [k.astype(np.float32)])
+    edge = np.float32(2.0**15) + np.arange(-40, 40, dtype=np.float32) / 512
+    mixed = np.where(np.arange(4096) % 37 == 5, np.float32(1e30), np.linspace(-9, 9, 4096, dtype=np.float32))
+    x = np.concatenate([near, -near, edge, mixed]).astype(np.float32)
+    y = np.zeros_like(x)
+    compiled(unary(fn, F32), target)({"N": len(x)}, {}, {"x": x, "y": y})
+    at, off = worst(y, reference(fn, x), F32)
+    assert off <= BOUNDS[fn], f"{fn}({x[at]!r}) = {y[at]!r}: {off} ulp"

@@ -1,4 +1,4 @@
-"""Some lanes of a vector one by one: what is seldom asked for, and has no vector code."""
+"""What is seldom asked for: some lanes of a vector one by one, which have no vector code; or all of it by longer code."""
 
 from __future__ import annotations
 
@@ -46,3 +46,16 @@ def one_by_one(which: V, given: Sequence[V], found: Sequence[V], fix: Callable[[
     b.label(done)
     return tuple(v.like(b.do(f"phi {v.type_} [ {v.text}, %{before} ], [ {x}, %{finish} ]"))
                  for v, x in zip(found, fixed, strict=True))
+
+
+def by_another_way(which: V, found: Sequence[V], way: Callable[[], Sequence[V]]) -> tuple[V, ...]:
+    """`found`, or what `way` makes of the whole vector if `which` is true in some lane; no such lane costs a test."""
+    b = which.b
+    some, slow, done, before = which.somewhere(), b.new_label(), b.new_label(), b.block
+    b.line(f"br i1 {some.text}, label %{slow}, label %{done}")
+    b.label(slow)
+    others, end = way(), b.block
+    b.line(f"br label %{done}")
+    b.label(done)
+    return tuple(v.like(b.do(f"phi {v.type_} [ {v.text}, %{before} ], [ {x.text}, %{end} ]"))
+                 for v, x in zip(found, others, strict=True))

@@ -3,18 +3,22 @@
     x = n pi/2 + r,  |r| <= pi/4
 
 is carried out in f64 also for f32: in three parts of pi/2 for |x| < 2^20, and beyond, lane by lane, with as many bits of
-2/pi as x needs.
+2/pi as x needs. Where products and sums are rounded once, f32 below 2^15 stays f32.
 """
 
 from __future__ import annotations
 
-from polyop.codegen.vecmath.lanes import one_by_one
+from polyop.codegen.vecmath.lanes import by_another_way, one_by_one
 from polyop.codegen.vecmath.ops import V, polynomial
 from polyop.codegen.vecmath.scaling import MAGIC
 
 LARGE = 2.0**20
 PIO2 = (1.57079632673412561417e+00, 6.07710050630396597660e-11, 2.02226624871116645580e-21, 8.47842766036889956997e-32)
 """pi/2 in parts of 33 bits: their products with n < 2^20 are exact. Source: fdlibm, e_rem_pio2.c."""
+
+SHORT = 2.0**15
+SHORT_PIO2 = (1.57079637050628662109375, -4.37113900018624283e-8, -1.7151245100058819e-15)
+"""pi/2 in parts of f32. The first one and x are multiples of 2^-23 (below 1: 2^-24), and x - n times it is less than 1: exact."""
 
 SIN = {
     "float": (-0.1666666716337204, 0.008333331905305386, -0.00019840085587929934, 2.7249864160694415e-06),
@@ -143,12 +147,29 @@ entry:
 }}""")
 
 
+def _by_doubles(x: V) -> tuple[V, V]:
+    """(r, n mod 4) for f32 x."""
+    r, _, quadrant = reduced(x.cast("fpext", "double"))
+    return r.cast("fptrunc", "float"), quadrant.cast("trunc", "i32")
+
+
+def _briefly(x: V) -> tuple[V, V]:
+    """The same, by f32 alone if all lanes are below `SHORT`."""
+    n = (x * 0.6366197723675814).rint()
+    r = x
+    for part in SHORT_PIO2:
+        r = n.times_plus(x.const(-part), r)
+    quadrant = (n + MAGIC["float"]).bits() & 3
+    r, quadrant = by_another_way(x.abs().cmp("oge", SHORT), (r, quadrant), lambda: _by_doubles(x))
+    return r, quadrant
+
+
 def _sin_cos(x: V) -> tuple[V, V, V]:
     """(sin r, cos r, n mod 4) in the type of x."""
-    r, error, quadrant = reduced(x.cast("fpext", "double"))
     if x.element == "float":
-        r = r.cast("fptrunc", "float")
-        quadrant = quadrant.cast("trunc", "i32")
+        r, quadrant = _briefly(x) if x.fuses else _by_doubles(x)
+    else:
+        r, error, quadrant = reduced(x)
     t = r * r
     s = r * t * polynomial(t, SIN[r.element])
     c = t * t * polynomial(t, COS[r.element])
