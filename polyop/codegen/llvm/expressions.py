@@ -18,6 +18,7 @@ from polyop.codegen.llvm.loads import (
     scalar_part,
     transposed,
     vector_load,
+    zero_but,
 )
 from polyop.codegen.llvm.outline import shared_function
 from polyop.codegen.llvm.reach import transposable
@@ -337,8 +338,7 @@ def _in_table(s: State, e: Load, x: Value, conditions: Active, rows: frozenset[s
         if not e.guard:
             return x.at(point, v)
         mask = s.b.both(mask, splat(s, must, "i1") if must is not None else None, s.width)
-        t, zero = vector(register(e.dtype), s.width), constant(0, register(e.dtype), s.width)
-        return s.b.do(f"select <{s.width} x i1> {mask}, {t} {x.at(point, v)}, {t} {zero}") if mask else x.at(point, v)
+        return zero_but(s, x.at(point, v), e, mask) if mask else x.at(point, v)
 
     return Value(e.dtype, rows, True, make)
 

@@ -137,8 +137,13 @@ def needed(s: State, conditions: Active, point: Point, v: int) -> str:
 
 def or_zero(s: State, x: str, e: Load, conditions: Active, point: Point, v: int) -> str:
     """`x` in the lanes that need it, 0 in others."""
+    return zero_but(s, x, e, needed(s, conditions, point, v))
+
+
+def zero_but(s: State, x: str, e: Load, mask: str) -> str:
+    """`x`, elements of `e`, in the lanes of `mask`, 0 in others."""
     t, zero = vector(register(e.dtype), s.width), constant(0, register(e.dtype), s.width)
-    return s.b.do(f"select <{s.width} x i1> {needed(s, conditions, point, v)}, {t} {x}, {t} {zero}")
+    return s.b.do(f"select <{s.width} x i1> {mask}, {t} {x}, {t} {zero}")
 
 
 def gather(s: State, element: str, p: str, offsets: str, mask: str | None) -> str:
