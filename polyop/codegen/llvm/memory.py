@@ -143,14 +143,10 @@ def _fold_to_memory(s: State, n: Store, x: Value, place: Place, conditions: Acti
 def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Active, point: Point, exists: str | None) -> None:
     """Consecutive lanes to consecutive elements, forwards or backwards."""
     vectors, forwards = s.pieces(), place.stride == 1
-    there = [lane_mask(s, place, v, write=True) if forwards else existing(s, v) for v in vectors]
-    lanes = s.lanes
-    assert lanes is not None
     anywhere = n.reduce is not None and forwards and any(map(is_computed, n.target.index))
-    known = lanes.extent if lanes.valid is None else lanes.valid
-    if anywhere:
-        whole = [is_whole(s, lanes, v) or (isinstance(known, int) and known >= (v + 1) * s.width) for v in vectors]
-        there = [None if w else t for w, t in zip(whole, there, strict=True)]
+    known = _known_lanes(s) if anywhere and not any(c.value.lanes for c in conditions) else None
+    there = [None if anywhere and _all_there(s, v) else lane_mask(s, place, v, write=True) if forwards else existing(s, v)
+             for v in vectors]
     masks = [s.b.both(t, lanes_part(s, conditions, point, v), s.width) for v, t in zip(vectors, there, strict=True)]
     if n.stream and n.reduce is None and forwards and exists is None and all(m is None for m in masks):
         _stream(s, x, place, point)
@@ -163,7 +159,7 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
         for v, mask in zip(vectors, masks, strict=True):
             new = operand(s, x, point, v, True)
             q = gep(s, place.element, p, v * s.width if forwards else -(v * s.width + s.width - 1))
-            if anywhere and mask is not None and isinstance(known, int) and not any(c.value.lanes for c in conditions):
+            if mask is not None and known is not None:
                 _update_in_parts(s, n, place, q, new, known - v * s.width)
                 continue
             if n.reduce is not None:
@@ -174,6 +170,20 @@ def _write_vectors(s: State, n: Store, x: Value, place: Place, conditions: Activ
             store_vector(s, place.element, s.width, raw, q, mask)
             if forwards and exists is None and not any(c.value.lanes for c in conditions):
                 s.stored[n.target, tuple(point[a] for a in sorted(place.rows)), v] = new.text
+
+
+def _known_lanes(s: State) -> int | None:
+    """How many lanes there are, if that is a number."""
+    assert s.lanes is not None
+    found = s.lanes.extent if s.lanes.valid is None else s.lanes.valid
+    return found if isinstance(found, int) else None
+
+
+def _all_there(s: State, v: int) -> bool:
+    """Whether all lanes of vector `v` are known to exist, by their number or by tests around."""
+    known = _known_lanes(s)
+    assert s.lanes is not None
+    return is_whole(s, s.lanes, v) or (known is not None and known >= (v + 1) * s.width)
 
 
 def _update_in_parts(s: State, n: Store, place: Place, p: str, new: V, count: int) -> None:
