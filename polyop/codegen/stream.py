@@ -62,10 +62,8 @@ def _lies_along(nest: LoopNest, x: Load, lane: str) -> bool:
 
 def _in_order(x: Load, target: Load) -> bool:
     """Whether the iterators of `x` come in the order in which those of `target` do."""
-    at = [frozenset(names(p)) if isinstance(p, Affine) else frozenset[str]() for p in target.index]
-    own = [frozenset(names(p)) if isinstance(p, Affine) else frozenset[str]() for p in x.index]
-    found = [next((d for d, q in enumerate(at) if p & q), None) for p in own]
-    known = [d for d in found if d is not None]
+    at, own = ([names(p) if isinstance(p, Affine) else frozenset[str]() for p in y.index] for y in (target, x))
+    known = [next(d for d, q in enumerate(at) if p & q) for p in own if any(p & q for q in at)]
     return known == sorted(known)
 
 
