@@ -129,7 +129,7 @@ def test_no_want_of_registers_leaves_the_tuned_rung(text, t):
 
 @pytest.mark.parametrize("options", [
     {"rows": 4}, {"rows": 8}, {"height": 14}, {"short": SHORT}, {"short": TURNED}, {"threads": True}, {"numerics": "strict"},
-    {"bare": True}, {"strip": True}], ids=str)
+    {"bare": 8}, {"bare": 1024}, {"strip": True}], ids=str)
 def test_nor_does_it_whatever_the_kernel_is_for(options):
     assert made(product(TREE, "max"), V3, Options(check=False, **options)).rung == "tuned"
 

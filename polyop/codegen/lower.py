@@ -11,6 +11,7 @@ from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.peel import peel
 from polyop.codegen.prefetch import read_ahead
 from polyop.codegen.prefetch_blocks import prefetch_blocks
+from polyop.codegen.prefetch_panels import prefetch_panels
 from polyop.codegen.prefetch_results import ask_for_results
 from polyop.codegen.prefetch_tiles import prefetch_tiles
 from polyop.codegen.settle import settle
@@ -51,6 +52,7 @@ def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool
     split = split_full_tiles(untie(unswitch(end_early(nest))), width, masks=masks)
     whole = peel(unswitch(cut_ends(declamp(unguard(split, strict)))))
     tiled = prefetch_blocks(prefetch_tiles(whole, width, hints, meet=meet, strip=strip))
+    tiled = prefetch_panels(tiled) if hints.panels else tiled
     return settle(ask_for_results(fetch_gathered(read_ahead(tiled, hints))))
 
 

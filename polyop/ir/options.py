@@ -17,6 +17,7 @@ NUMERICS = ("fast", "strict", "tf32", "winograd")
 SHORT, TURNED = 1, 2
 STRIP = 256  # bytes: four vectors
 BRIEF = 24  # elements at most of rows that are turned, for each sum across them that this saves: two vectors take as long
+ALL_TERMS = 1024  # of a sum, of which L2 holds a tile's columns, and those of the next one
 FLAT = 8  # terms at most of sums whose results take longer to write than to compute
 
 
@@ -63,10 +64,8 @@ class Options:
                operand with the columns does not, or images are copied one by one
     direct     whether rows of a contraction are read where they lie, though along them, since there are few columns that use
                a copy in these calls, and a tile reads few lines, not far apart
-    bare       whether columns of a contraction are read where they lie, since there are so few rows in these calls that a copy
-               hardly gets used, and L2 holds what has them
-    streamed   whether columns of a contraction are read where they lie, some of these rows at a time for all rows of results,
-               since what has them exceeds the last cache in these calls, and the rows are few
+    bare       how many terms at a time the tiles of a contraction read of columns where they lie, since so few rows use these in
+               these calls that a copy hardly pays; `ALL_TERMS`: all, which are no more; 0: columns are copied
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     picked     whether places that are looked up along the lanes are so few in these calls that a row has its elements one by one
     tables     (input, at most how many elements) of tables in which places known from data are looked up, and which registers
@@ -142,8 +141,7 @@ class Options:
     slabs: bool = False
     slim: bool = False
     direct: bool = False
-    bare: bool = False
-    streamed: bool = False
+    bare: int = 0
     columns: bool = False
     abreast: bool = False
     picked: bool = False

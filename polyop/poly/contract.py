@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from math import lcm, prod
 
 from polyop.ir.errors import UnsupportedError
+from polyop.ir.options import ALL_TERMS
 from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_frozen, is_settled
 from polyop.poly.blocking import (
@@ -224,9 +225,7 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
     is_usual = not (ahead or tile.beside or tile.across or tile.dot)
     in_place = is_usual and not pack_left and x.unit(x.right, (c.lane,)) is not None
     if plan.options.bare and in_place:
-        return (replace(plain, nc=columns),)
-    if plan.options.streamed and in_place:
-        return (replace(plain, kc=CHUNK, nc=run_length(plan, c.update, columns, t.l1 // CHUNK)),)
+        return (_in_place(plan, plain),)
     chunk = None if early or begins_late(c.update, x.depth) or is_brief(x, kc) else kc
     deep = plan.options.deep and chunk and is_usual and not outer and set(c.having(CONTRACTED)) == set(x.long)
     apart = tuple(i for i in x.long if i != x.depth) if deep else ()
@@ -236,6 +235,14 @@ def blocked(x: Reads, tile: RegisterTile, ahead: bool, outer: Axes) -> tuple[Pac
                     rows_behind=behind, beside=tile.beside, fine=tile.dot.steps if tile.dot else 1, ahead=ALL if ahead else "")
     beyond = () if threads else tuple(i for i in c.having(COLUMN) if i != c.lane)
     return (replace(found, apart=apart, beyond=beyond), found) if apart else (found,)
+
+
+def _in_place(plan: Plan, plain: PackedStrategy) -> PackedStrategy:
+    """`plain` tiles that read the right operand where it lies: all terms of a tile's columns, many of them, or a few of many."""
+    steps = plan.options.bare
+    if steps <= CHUNK:
+        return replace(plain, kc=steps, nc=run_length(plan, plain.what.update, plain.columns, plan.target.l1 // steps))
+    return replace(plain, kc=steps if steps < ALL_TERMS else None, nc=plain.columns)
 
 
 def is_brief(x: Reads, kc: int) -> bool:

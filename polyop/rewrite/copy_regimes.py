@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from math import prod
+from typing import NamedTuple
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, volume
+from polyop.ir.options import ALL_TERMS
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import find_contractions
 from polyop.rewrite.questions import Questions
@@ -23,6 +25,7 @@ DEPTH = 512  # steps of a block of columns
 SHARE = 5  # times L2 that all rows may read of it: 1000 to 1280 rows on Zen 3 are as fast together as in two parts, or faster
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
+STEPS = 8  # of what comes from memory, which all rows of results use before the next ones
 
 
 def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int, turned: bool) -> bool:
@@ -76,44 +79,53 @@ def is_deep(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
     return q.tile is not None and len(extents) > 1 and min(extents) >= LONGER and panel > target.l2 // 2
 
 
-def find_in_order(q: Questions) -> tuple[Affine, ...]:
-    """What the one contraction adds up along, if one operand, as wide as the sum, has its one column and lies along it; else ().
+class InOrder(NamedTuple):
+    """The one contraction, if what has its columns lies along them, and may be read there: its extents, and bytes of an element.
 
-    Of several, none is copied anyway; narrow ones are taken by instructions of their own, or widened in a copy. Columns of
-    several dimensions, as of images that do not lie in one piece, were not measured.
+    late   whether that is so after it is put in that operand's order (`late.py`)
     """
-    summed, (shape, lies) = q.brief[0], q.packed
-    if q.sides is None or len(q.sides.columns) > 1 or not (shape and lies and summed):
+
+    rows: tuple[Affine, ...]
+    columns: tuple[Affine, ...]
+    summed: tuple[Affine, ...]
+    bytes_: int
+    late: bool = False
+
+
+def find_in_order(q: Questions) -> tuple[InOrder, ...]:
+    """What may be read so: as the text has it, or late.
+
+    Of several operands with the columns none is copied anyway; narrow ones are taken by instructions of their own, or widened in
+    a copy.
+    """
+    if q.sides is None:
         return ()
     s, last = find_contractions(q.op)[0]
-    reads = dict.fromkeys(loads(s.expr))
-    is_one = sum(last in expr_names(x) for x in reads) == 1
-    return summed if is_one and all(x.dtype.bytes_ >= s.target.dtype.bytes_ for x in reads) else ()
+    if any(x.dtype.bytes_ < s.target.dtype.bytes_ for x in loads(s.expr)):
+        return ()
+    summed, (shape, lies) = q.brief[0], q.packed
+    is_one = sum(last in expr_names(x) for x in dict.fromkeys(loads(s.expr))) == 1
+    plain = (InOrder(q.sides.rows, q.sides.columns, summed, q.brief[2]),) if shape and lies and summed and is_one else ()
+    late = (InOrder(x.rows, x.columns, x.summed, x.bytes_, True) for x in q.late if x.rows and len(q.late) == 1)
+    return (*plain, *late)
 
 
-def is_at_hand(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
-    """Whether few rows use what lies along the columns of a contraction, and L2 holds it: tiles then read it where it lies.
+def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, int], target: Target) -> int:
+    """How many terms at a time are read where they lie, since so few rows use them; 0: they are copied.
 
-    A quarter of L2 is left for all else: where a tile's columns are a piece of each row, they share sets of the cache, and these
-    hold no more than that.
+    A few of all columns: 9 to 32 rows then share the way of what comes from memory, and do not wait for a block that is copied.
+    All of a tile's columns, or so many of them that L2 holds them: the tiles of rows ask for those of the next tile of columns
+    meanwhile, where that was measured to pay (`Hints.panels`). Elsewhere if L2 has them all, and leaves a quarter for all else:
+    where a tile's columns are a piece of each row, they share sets of the cache, and these hold no more than that.
     """
-    assert q.sides is not None
-    along = q.packed[0][-1]
-    most = AT_HAND if evaluate(along, sizes) * q.brief[2] % FOLDED else AT_ONCE
-    return volume(q.sides.rows, sizes) <= most and _held(summed, q, sizes) <= 3 * target.l2 // 4
-
-
-def is_far(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
-    """Whether few rows use what lies along the columns of a contraction, and it comes from memory: they then share its way.
-
-    A block of columns that is copied for them is waited for. Batches each count by themselves: many small operands that exceed
-    the last cache together were not measured.
-    """
-    assert q.sides is not None
-    return volume(q.sides.rows, sizes) <= AWAY and _held(summed, q, sizes) > target.l3
-
-
-def _held(summed: tuple[Affine, ...], q: Questions, sizes: Mapping[str, int]) -> int:
-    """Bytes of what has a contraction's columns."""
-    assert q.sides is not None
-    return volume(q.sides.columns, sizes) * volume(summed, sizes) * q.brief[2]
+    x = next((x for x in found if x.late == late), None)
+    if x is None:
+        return 0
+    rows, terms, asked = volume(x.rows, sizes), volume(x.summed, sizes), target.hints.panels
+    held, is_one = volume(x.columns, sizes) * terms * x.bytes_, len(x.columns) == 1
+    if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
+        return STEPS
+    if asked:
+        return 0 if rows > asked else ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
+    most = AT_HAND if evaluate(x.columns[-1], sizes) * x.bytes_ % FOLDED else AT_ONCE
+    return ALL_TERMS if is_one and not late and rows <= most and held <= 3 * target.l2 // 4 else 0

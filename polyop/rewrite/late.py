@@ -41,6 +41,8 @@ class Late:
 
     tensors   the names of both, which lie so if neighbours in their last dimensions are neighbours in memory
     pieces    the extents of dimensions that the result keeps, too, before the operand's last two, if it keeps these; else none
+    rows      the extents of what the operand does without, if its rows are not side by side in the other one; else none
+    columns   the extents of what the result has of the operand; `summed`: of what it has not
     """
 
     tensors: tuple[str, str]
@@ -48,13 +50,24 @@ class Late:
     result: tuple[Affine, ...]
     bytes_: int
     pieces: tuple[Affine, ...] = ()
+    rows: tuple[Affine, ...] = ()
+    columns: tuple[Affine, ...] = ()
+    summed: tuple[Affine, ...] = ()
 
 
 def find_late(op: Op) -> tuple[Late, ...]:
     """The sums of `op` that are such."""
-    found = [(s, order) for s in op.steps if (order := _order(op, s))]
-    return tuple(Late((x.source, s.target.source), op.tensor(x.source).shape, op.tensor(s.target.source).shape, x.dtype.bytes_,
-                      _pieces(op, s, x)) for s, (x, _) in found)
+    return tuple(_late(op, s, found[0]) for s in op.steps if (found := _order(op, s)))
+
+
+def _late(op: Op, s: Step, x: Load) -> Late:
+    """What is found of the sum `s`, across whose result `x` lies."""
+    kept, own, extents = plain_indices(s.target) or (), plain_indices(x) or (), {r.index: r.upper - r.lower for r in s.ranges}
+    other = next((plain_indices(y) for y in loads(s.expr) if y != x), None)
+    rows = tuple(i for i in kept if i not in own)
+    return Late((x.source, s.target.source), op.tensor(x.source).shape, op.tensor(s.target.source).shape, x.dtype.bytes_,
+                _pieces(op, s, x), tuple(extents[i] for i in rows) if other and other[-1] not in rows else (),
+                tuple(extents[i] for i in own if i in kept), tuple(e for i, e in extents.items() if i not in kept))
 
 
 def _pieces(op: Op, s: Step, x: Load) -> tuple[Affine, ...]:

@@ -153,11 +153,8 @@ _TABLE = (
            lambda _, c: c.threads == 1 and _has_plain_tiles(c) and copy_regimes.lies_close(c.questions, c.sizes, c.target),
            f"in which at most {copy_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
     Regime("bare", copy_regimes.find_in_order,
-           lambda found, c: _in_place(c) and copy_regimes.is_at_hand(found, c.questions, c.sizes, c.target),
-           f"in which at most {copy_regimes.AT_HAND} rows use an operand that lies along columns, which L2 holds"),
-    Regime("streamed", copy_regimes.find_in_order,
-           lambda found, c: _in_place(c) and copy_regimes.is_far(found, c.questions, c.sizes, c.target),
-           f"in which at most {copy_regimes.AWAY} rows use an operand that lies along columns, which exceeds the last cache"),
+           lambda found, c: copy_regimes.steps_in_place(found, c.tiles.late, c.sizes, c.target) if _in_place(c) else 0,
+           "in which so few rows use an operand which lies along columns that it is read there"),
     Regime("tall", lambda q: row_regimes.find_turned(q.op),
            lambda found, c: c.target.across and row_regimes.is_tall(found, c.sizes, c.target),
            "in which rows that become columns are so many, or so far apart, that L2 does not hold a line of each"),
@@ -285,9 +282,11 @@ def _has_plain_tiles(c: Call) -> bool:
 
 def _in_place(c: Call) -> bool:
     """Whether tiles with a contraction's own rows and columns may read these where they lie; not where rows are copied."""
-    sides = c.questions.sides
+    t, sides = c.tiles, c.questions.sides
+    if t.late:
+        return not (t.rows or t.few or t.factors or t.inward)
     is_read = sides is not None and (not sides.is_near or bool(c.said.get("direct", False)))
-    return is_read and _has_plain_tiles(c) and c.tiles.short != TURNED
+    return is_read and _has_plain_tiles(c) and t.short != TURNED
 
 
 def _rows_stay(c: Call) -> bool:

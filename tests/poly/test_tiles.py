@@ -11,7 +11,7 @@ import polyop
 from polyop.codegen.verify import verify
 from polyop.ir.expr import evaluate, loads
 from polyop.ir.loops import stores, structure, walk
-from polyop.ir.options import SHORT, TURNED, Layout, Options
+from polyop.ir.options import ALL_TERMS, SHORT, TURNED, Layout, Options
 from polyop.ir.target import target
 from polyop.poly.middle import lower, scop_of
 
@@ -153,7 +153,7 @@ def test_rows_are_read_where_they_lie_if_a_call_asks_for_it(m, n, k):
 @pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 47, 15), (12, 64, 16), (3, 17, 1500), (13, 65, 40), (5, 130, 0)])
 def test_columns_are_read_where_they_lie_if_a_call_asks_for_it(m, n, k, threads):
-    found = middle(MATMUL, "tuned", Options(bare=True, threads=threads, regime="any"))
+    found = middle(MATMUL, "tuned", Options(bare=ALL_TERMS, threads=threads, regime="any"))
     assert "packs" not in found.chosen[0] and "packs right" in middle(MATMUL, "tuned", Options()).chosen[0] and proved(found)
     assert "work" not in str(found.nest)
     arrays, got = run(found, {"M": m, "N": n, "K": k})
@@ -161,9 +161,18 @@ def test_columns_are_read_where_they_lie_if_a_call_asks_for_it(m, n, k, threads)
 
 
 @pytest.mark.parametrize("threads", [False, True])
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 47, 15), (13, 65, 16), (3, 17, 1500)])
+def test_many_terms_at_a_time_are_read_so_if_a_call_asks_for_it(m, n, k, threads):
+    found = middle(MATMUL, "tuned", Options(bare=16, threads=threads))
+    assert "kc 16" in found.chosen[0] and "packs nothing" in found.chosen[0] and proved(found) and "work" not in str(found.nest)
+    arrays, got = run(found, {"M": m, "N": n, "K": k})
+    np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("threads", [False, True])
 @pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (7, 47, 7), (12, 64, 8), (13, 1025, 9), (3, 2100, 17), (16, 47, 150)])
 def test_a_few_rows_of_the_columns_at_a_time_are_read_by_all_rows_if_a_call_asks_for_it(m, n, k, threads):
-    found = middle(MATMUL, "tuned", Options(streamed=True, threads=threads))
+    found = middle(MATMUL, "tuned", Options(bare=8, threads=threads))
     assert "kc 8" in found.chosen[0] and "packs nothing" in found.chosen[0] and proved(found) and "work" not in str(found.nest)
     arrays, got = run(found, {"M": m, "N": n, "K": k})
     np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"], rtol=1e-4, atol=1e-4)

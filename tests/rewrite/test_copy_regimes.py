@@ -9,10 +9,10 @@ import pytest
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
-from polyop.ir.options import Options
+from polyop.ir.options import ALL_TERMS, Options
 from polyop.ir.span import Source
-from polyop.ir.target import BY_NAME
-from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, AWAY, FEW
+from polyop.ir.target import BY_NAME, Hints
+from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, AWAY, DEPTH, FEW, STEPS
 from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
@@ -81,13 +81,13 @@ def test_columns_are_read_where_they_lie_where_few_rows_use_what_a_cache_holds(c
     """1,536 kB at most; rows of 2 kB fall on each other in L1."""
     sizes = {"M": AT_HAND, "K": 64, "N": 300} | change
     threads = sizes.pop("threads", 1)
-    assert regime(regimes_of(MATMUL), sizes, Options(), XEON, threads).bare is bare
-    assert any("32 rows use an operand that lies along columns" in k for k in kinds(MATMUL))
+    assert regime(regimes_of(MATMUL), sizes, Options(), XEON, threads).bare == bare * ALL_TERMS
+    assert any("so few rows use an operand which lies along columns" in k for k in kinds(MATMUL))
     lies = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
     batches = "op f(A: f32[P, M, K], B: f32[P, K, N]) -> (C: f32[P, M, N]) { C[p, m, n] += A[p, m, k] * B[p, k, n] }"
     for text, found in ((lies, False), (batches, bare)):
         q = regimes_of(instantiate(parse(Source("<test>", text)), "f"))
-        assert regime(q, sizes | {"P": 99}, Options(), XEON, threads).bare is found
+        assert regime(q, sizes | {"P": 99}, Options(), XEON, threads).bare == found * ALL_TERMS
 
 
 @pytest.mark.parametrize(("change", "streamed"), [
@@ -98,10 +98,33 @@ def test_rows_share_the_way_of_what_comes_from_memory_for_few_of_them(change, st
     sizes = {"M": AWAY, "K": 2048, "N": 4096} | change
     threads, target = sizes.pop("threads", 1), replace(XEON, l3=16 << 20)
     found = regime(regimes_of(MATMUL), sizes, Options(), target, threads)
-    assert found.streamed is streamed and not found.bare
-    assert any("32 rows use an operand that lies along columns, which exceeds the last cache" in k for k in kinds(MATMUL))
+    assert found.bare == streamed * STEPS
     lies = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
-    assert not regime(regimes_of(instantiate(parse(Source("<test>", lies)), "f")), sizes, Options(), target, threads).streamed
+    assert not regime(regimes_of(instantiate(parse(Source("<test>", lies)), "f")), sizes, Options(), target, threads).bare
+
+
+@pytest.mark.parametrize(("change", "bare"), [
+    ({}, ALL_TERMS), ({"M": 97}, 0), ({"M": 9}, ALL_TERMS), ({"M": 8}, 0), ({"N": 512}, ALL_TERMS), ({"K": 1024}, ALL_TERMS),
+    ({"K": 1025}, DEPTH), ({"M": 16, "N": 1 << 20}, STEPS), ({"M": 17, "N": 1 << 20}, ALL_TERMS), ({"threads": 2}, ALL_TERMS)])
+@pytest.mark.parametrize("text", [
+    "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }",
+    "op f(A: f32[M, K], B: f32[P, K, N]) -> (C: f32[P, M, N]) { C[p, m, n] += A[m, k] * B[p, k, n] }"])
+def test_more_rows_do_so_where_tiles_ask_for_the_next_columns_meanwhile(text, change, bare):
+    """Up to 96, whatever L2 holds; from memory, of one index, up to 16 take a few terms at a time."""
+    sizes = {"M": 96, "K": 64, "N": 300, "P": 5} | change
+    threads, target = sizes.pop("threads", 1), replace(XEON, l3=16 << 20, hints=Hints(panels=96))
+    found = regime(regimes_of(instantiate(parse(Source("<test>", text)), "f")), sizes, Options(), target, threads)
+    assert found.bare == (ALL_TERMS if "P" in text and bare == STEPS else bare)
+
+
+@pytest.mark.parametrize(("weights", "rows", "bare"), [
+    ("W: f32[J, K]", 24, ALL_TERMS), ("W: f32[J, K]", 97, 0), ("W: f32[K, J]", 24, 0)])
+def test_so_do_rows_of_a_sum_that_is_turned_late_but_for_those_that_are_copied(weights, rows, bare):
+    index = weights[weights.index("["):].lower()
+    text = f"op f(X: f32[A, K, B], {weights}) -> (Z: f32[J, B, A]) {{ Z[j, b, a] += X[a, k, b] * W{index} }}"
+    sizes, target = {"A": 300, "B": 300, "J": rows, "K": 300}, replace(XEON, hints=Hints(panels=96))
+    found = regime(regimes_of(instantiate(parse(Source("<test>", text)), "f")), sizes, Options(), target)
+    assert found.late and found.bare == bare
 
 
 @pytest.mark.parametrize(("text", "threads", "bare"), [
@@ -116,10 +139,10 @@ def test_rows_share_the_way_of_what_comes_from_memory_for_few_of_them(change, st
 def test_a_kernel_that_reads_columns_where_they_lie_is_asked_for_where_it_is_another_one(text, threads, bare):
     o = instantiate(parse(Source("<test>", f"op f({text}")), "f")
     sizes = {n: x for n, x in {"M": 20, "N": 100, "K": 60, "L": 5}.items() if n in o.sizes}
-    for name, target in (("bare", XEON), ("streamed", replace(XEON, l2=1024, l3=4096))):
+    for steps, target in ((ALL_TERMS, XEON), (STEPS, replace(XEON, l2=1024, l3=4096))):
         asked = regime(regimes_of(o), sizes, Options(), target, threads)
-        assert getattr(asked, name) is bare
-        both = (compile_op(o, contiguous(o), target, replace(asked, **{name: b})) for b in (True, False))
+        assert asked.bare == bare * steps
+        both = (compile_op(o, contiguous(o), target, replace(asked, bare=b)) for b in (steps, 0))
         so, else_ = (str(x.trace["final"]) for x in both)
         assert (so != else_) is bare
 
