@@ -21,6 +21,7 @@ SLOW = 2 << 20
 WINDOW = 8  # steps of a window at most that are written out for rows which share what they read
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 SPACED = 5  # the same where they are copied a vector at a time, of elements that lie apart (as 7 x 7 in steps of two shows)
+ACROSS = 3  # units of `time` to copy an element by squares, of an operand that is used once for each vector of rows
 PAGE = 8  # units of `time` to store an element on a page of its own
 APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
 DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
@@ -140,6 +141,7 @@ class Turn:
     windowed  whether windows of the operand with the columns are copied, element by element; `spaced`: by elements that lie apart
     window    bytes of such a window, which lie between elements of what has no columns
     kept      whether the copy of what has no columns is the same in all calls
+    lies      whether what has the columns lies along them, so that it is turned, too, for lanes along `rows`
     """
 
     columns: int
@@ -152,6 +154,7 @@ class Turn:
     spaced: bool
     window: int
     kept: bool = False
+    lies: bool = False
 
 
 def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
@@ -178,6 +181,7 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     fits = fitting_height(t, lanes, x.columns, x.rows)
     turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)
     turned += 0 if x.kept else (WINDOWED if x.windowed else 2) * x.rows / x.beside
+    turned += ACROSS * x.columns if x.lies and not x.windowed else 0
     turned += (1 + PAGE * x.page) * x.rows * x.columns / x.depth
     return turned < DOUBT * straight
 

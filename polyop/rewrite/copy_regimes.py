@@ -125,7 +125,9 @@ def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, i
     held, is_one = volume(x.columns, sizes) * terms * x.bytes_, len(x.columns) == 1
     if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
         return STEPS
+    folds = not evaluate(x.columns[-1], sizes) * x.bytes_ % FOLDED
+    if asked and rows <= (AT_HAND if folds and held <= target.l3 else asked):
+        return ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
     if asked:
-        return 0 if rows > asked else ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
-    most = AT_HAND if evaluate(x.columns[-1], sizes) * x.bytes_ % FOLDED else AT_ONCE
-    return ALL_TERMS if is_one and not late and rows <= most and held <= 3 * target.l2 // 4 else 0
+        return 0
+    return ALL_TERMS if is_one and not late and rows <= (AT_ONCE if folds else AT_HAND) and held <= 3 * target.l2 // 4 else 0

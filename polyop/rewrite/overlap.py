@@ -29,12 +29,12 @@ from polyop.rewrite.names import all_names, fresh
 
 
 def cut_into_tiles(op: Op, tile: int) -> Recomputed | None:
-    """`op` with its chains in tiles of `tile` rows; None if it has no chain."""
+    """`op` with its chains in tiles of `tile` rows, or of all that there are, if these are known to be fewer; None without chains."""
     chains = find_chains(op)
     if not chains or not tile:
         return None
     taken = all_names(op)
-    cuts = [_Tiles(op, c, tile, taken) for c in chains]
+    cuts = [_Tiles(op, c, min(tile, max(1, c.extent.const)) if c.extent.is_constant else tile, taken) for c in chains]
     by_tensor = {t: cut for cut in cuts for t in cut.chain.rows}
     steps: list[tuple[Step, Origin]] = []
     for n, s in enumerate(op.steps):

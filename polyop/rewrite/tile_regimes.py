@@ -151,7 +151,7 @@ def shortness(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tu
         columns = evaluate(x.extent, sizes)
         if columns * x.bytes_ <= LINE // 4:
             return TURNED
-        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes, frozen)):
+        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(q, x, columns, sizes, frozen)):
             return TURNED
         if columns * x.bytes_ <= LINE:
             return SHORT
@@ -163,13 +163,14 @@ def _is_known(x: Short, target: Target) -> bool:
     return not (x.strewn and target.masks)
 
 
-def _turn(x: Short, columns: int, sizes: Mapping[str, int], frozen: tuple[str, ...]) -> Turn:
+def _turn(q: Questions, x: Short, columns: int, sizes: Mapping[str, int], frozen: tuple[str, ...]) -> Turn:
     """What decides whether lanes run along another dimension than the last one."""
     rows, beside, depth, windows, inside = (volume(part, sizes)
                                             for part in (x.lanes, x.beside, x.depth, x.windows, x.inside))
     across = evaluate(x.beside[-1], sizes) if x.beside else 1
     page = min(1.0, inside * x.bytes_ / PAGE)
-    return Turn(columns, rows, across, beside, depth, page, windows > 1, x.spaced, windows * x.bytes_, x.along <= {*frozen})
+    return Turn(columns, rows, across, beside, depth, page, windows > 1, x.spaced, windows * x.bytes_, x.along <= {*frozen},
+                q.packed[1])
 
 
 def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:

@@ -113,6 +113,16 @@ def test_all_that_is_claimed_of_tiles_is_proved(name):
     assert proof.holds, proof
 
 
+@pytest.mark.parametrize(("rows", "kept"), [(5, 7), (8, 10), (9, 10), (0, 3)])
+def test_a_tile_has_no_more_rows_than_there_are_if_these_are_known(rows, kept):
+    """Tiles of 8 at most, and two rows to spare: of contractions that were made matrices of 16 rows, 1,024 were kept."""
+    o = op(BLUR.replace("N-2", str(rows)).replace("0:N", f"0:{rows + 2}").replace("X: i32[N,", f"X: i32[{rows + 2},"))
+    made = tiled(o, 8)
+    assert [t.shape[1] for t in made.op.tensors if t.name == "T_tile"] == [affine(kept)]
+    assert_same(o, made.op, {"M": 5})
+    assert same_elements(extract(o), made, extract(made.op)).holds
+
+
 @pytest.mark.parametrize("name", NONE)
 def test_what_is_handed_over_point_by_point_or_not_to_rows_alone_is_no_chain(name):
     assert find_chains(op(NONE[name])) == () and cut_into_tiles(op(NONE[name]), 8) is None
