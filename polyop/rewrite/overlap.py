@@ -29,7 +29,7 @@ from polyop.rewrite.names import all_names, fresh
 
 
 def cut_into_tiles(op: Op, tile: int) -> Recomputed | None:
-    """`op` with its chains in tiles of `tile` rows, or of all that there are, if these are known to be fewer; None without chains."""
+    """`op` with its chains in tiles of `tile` rows, or of all, if these are known to be fewer; None if it has no chain."""
     chains = find_chains(op)
     if not chains or not tile:
         return None
