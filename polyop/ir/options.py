@@ -66,6 +66,8 @@ class Options:
                a copy in these calls, and a tile reads few lines, not far apart
     bare       how many terms at a time the tiles of a contraction read of columns where they lie, since so few rows use these in
                these calls that a copy hardly pays; `ALL_TERMS`: all, which are no more; 0: columns are copied
+    dots       how many rows of a product are dot products together, where both operands lie along the sum and there are few rows
+               in these calls; 0: `rows`, if these are not 0, or none
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     picked     whether places that are looked up along the lanes are so few in these calls that a row has its elements one by one
     tables     (input, at most how many elements) of tables in which places known from data are looked up, and which registers
@@ -142,6 +144,7 @@ class Options:
     slim: bool = False
     direct: bool = False
     bare: int = 0
+    dots: int = 0
     columns: bool = False
     abreast: bool = False
     picked: bool = False

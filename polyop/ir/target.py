@@ -57,6 +57,7 @@ class Hints:
     added   bytes of a tensor from which its rows come in tiles that only add them up, if they are short; 0: they always do
     single  bytes of a vector up to which rows that are multiplied with it come one by one, if they exceed L2; 0: they never do
     panels  rows at most of a product whose tiles ask for the next tile's columns, which they read where these lie; 0: none do
+    dots    rows at most of a product that are dot products in place where both operands lie along the sum; 0: one tile's
     turns   turns early that rows come, a few of which are read side by side, piece by piece; 0: further on in the same rows does
     """
 
@@ -72,6 +73,7 @@ class Hints:
     turns: int = 0
     single: int = 0
     panels: int = 0
+    dots: int = 0
 
 
 USUAL_HINTS = Hints()
@@ -175,7 +177,8 @@ BY_NAME = {t.name: t for t in ROWS}
 
 HINTS = {"znver3": Hints(beside=256, long=256, again=2),
          "znver4": Hints(cache=2, alone=1024, beside=1024, rows=8192, long=2048, again=2, kept=16,
-                         least=24 << 20, added=40 << 20, turns=2, single=8 << 10, panels=96)}
+                         least=24 << 20, added=40 << 20, turns=2, single=8 << 10, panels=96,
+                         dots=24)}
 """Of processors, by LLVM's names, that were measured to want others than a Xeon (docs/x86.md, "Rows from memory")."""
 
 STAYS = {"znver4": 20 << 20}

@@ -47,7 +47,7 @@ class Reads:
     @property
     def heads(self) -> int:
         """How many rows there are at most, or columns of dot products; 0: more."""
-        return self.plan.options.rows or self.few(self.what.lane, 0)
+        return self.plan.options.dots or self.plan.options.rows or self.few(self.what.lane, 0)
 
     @property
     def is_one(self) -> bool:

@@ -25,11 +25,12 @@ def beside(plan: Plan, cluster: Cluster) -> tuple[str, int] | None:
     columns = dict(plan.options.few).get(s.extent(last.name).name or "", 0) if last.name in s.dims else 0
     if columns > 1 and own[last.name] in cluster.shell and not all(last.name in expr_names(x) for x in s.reads):
         return own[last.name], columns
-    if plan.options.rows <= 1:
+    most = plan.options.dots or plan.options.rows
+    if most <= 1:
         return None
     shared = frozenset[str]().union(*(expr_names(x) for x in s.reads if last.name in expr_names(x)))
     rows = [i for i in s.dims if own[i] in cluster.shell and i not in shared and any(i in expr_names(x) for x in s.reads)]
-    return (own[rows[-1]], plan.options.rows) if rows else None
+    return (own[rows[-1]], most) if rows else None
 
 
 def others(plan: Plan, cluster: Cluster, few: str) -> str | None:

@@ -16,6 +16,7 @@ from polyop.rewrite.bordered import CHANNELS, find_borders
 from polyop.rewrite.copy_regimes import RESULTS
 from polyop.rewrite.counted import SHARED as PAIRED
 from polyop.rewrite.counted import counting_pays, find_pairs
+from polyop.rewrite.dotted import find_dots, left_of, rows_of_dots
 from polyop.rewrite.early import find_early, to_make_early
 from polyop.rewrite.inward import rows_of_images
 from polyop.rewrite.passes import one_pass_pays
@@ -155,6 +156,10 @@ _TABLE = (
     Regime("bare", copy_regimes.find_in_order,
            lambda found, c: copy_regimes.steps_in_place(found, c.tiles.late, c.sizes, c.target) if _in_place(c) else 0,
            "in which so few rows use an operand which lies along columns that it is read there"),
+    Regime("dots", find_dots,
+           lambda found, c: rows_of_dots(found, c.sizes, c.target, c.options.frozen) if c.is_relaxed else 0,
+           "in which so few rows of a product lie along a long sum, as its other operand does, that they are dot products",
+           left=left_of),
     Regime("tall", lambda q: row_regimes.find_turned(q.op),
            lambda found, c: c.target.across and row_regimes.is_tall(found, c.sizes, c.target),
            "in which rows that become columns are so many, or so far apart, that L2 does not hold a line of each"),
