@@ -24,6 +24,8 @@ SPACED = 5  # the same where they are copied a vector at a time, of elements tha
 ACROSS = 3  # units of `time` to copy an element by squares, of an operand that is used once for each vector of rows
 PAGE = 8  # units of `time` to store an element on a page of its own
 APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
+FULL = 0.85  # of the lanes of a last vector that are used, of few vectors
+MANY = 4  # vectors, which are not few
 DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
 MISSING = 1.15  # of the time of a tile with one row less, as images and batches have one, that one takes which may have fewer
@@ -142,6 +144,7 @@ class Turn:
     window    bytes of such a window, which lie between elements of what has no columns
     kept      whether the copy of what has no columns is the same in all calls
     lies      whether what has the columns lies along them, so that it is turned, too, for lanes along `rows`
+    stands    whether it lies along the depth, so that it is turned for lanes along the columns, and read in place for those
     """
 
     columns: int
@@ -155,6 +158,7 @@ class Turn:
     window: int
     kept: bool = False
     lies: bool = False
+    stands: bool = False
 
 
 def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
@@ -165,7 +169,7 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     if not (x.across and x.beside and x.depth):
         return False  # nothing is computed: a border alone makes up for an image without rows, and a window takes it all
     half = x.windowed and x.across > 1 and 2 * x.columns <= lanes <= x.rows  # tiles of rows of windows whose lanes are half empty
-    if x.rows < 2 * lanes and not half:
+    if not half and not (fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
         return False  # as many guards and addresses for a vector or less
     own = register_tile(t, lanes)
     together = x.columns <= lanes  # a tile takes rows of the result together
@@ -177,13 +181,19 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
         straight = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.rows, x.columns, chains=t.fma_chains)
         slow = x.windowed and not x.spaced and (x.depth >= DEEP or x.columns % lanes)
         straight *= 1 + APART * min(1, 2 * x.window / LINE) if slow else 1
-    straight += ((WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else 1) * x.columns
+    copied = (WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else ACROSS if x.stands else 1
+    straight += copied * x.columns
     fits = fitting_height(t, lanes, x.columns, x.rows)
     turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)
     turned += 0 if x.kept else (WINDOWED if x.windowed else 2) * x.rows / x.beside
     turned += ACROSS * x.columns if x.lies and not x.windowed else 0
     turned += (1 + PAGE * x.page) * x.rows * x.columns / x.depth
     return turned < DOUBT * straight
+
+
+def fills(rows: int, lanes: int) -> bool:
+    """Whether vectors that `rows` take are full, or almost so, or many."""
+    return rows >= MANY * lanes or rows % lanes == 0 or rows % lanes > FULL * lanes
 
 
 def fitting_pair(t: Target, lanes: int, rows: int, across: int, columns: int, lines: bool) -> tuple[int, int]:

@@ -24,6 +24,8 @@ class Short:
     depth    extents of what is added up; `windows`: of those that are added to another index
     inside   extents of the dimensions inside the one with these lanes
     along    what has these lanes, and is turned for them
+    columns  what has the last dimension, and how many dimensions it has
+    lies     whether all of that lies along it, as the text has it; `stands`: along what is added up
     """
 
     extent: Affine
@@ -31,6 +33,9 @@ class Short:
     spaced: bool
     strewn: bool
     along: frozenset[str]
+    columns: frozenset[tuple[str, int]]
+    lies: bool
+    stands: bool
     lanes: tuple[Affine, ...]
     beside: tuple[Affine, ...]
     depth: tuple[Affine, ...]
@@ -107,7 +112,18 @@ def short(op: Op, s: Step, last: str) -> Short:
     t = op.tensor(s.target.source)
     spaced = any(abs(p.factor(last)) > 1 for x in loads(s.expr) for p in x.index if isinstance(p, Affine))
     along = frozenset(x.source for x in loads(s.expr) if apart and apart[-1] in expr_names(x))
-    return Short(t.shape[-1], t.dtype.bytes_, spaced, strewn, along, *(groups if known else ((),) * len(groups)))
+    having = [x for x in loads(s.expr) if x.index and last in expr_names(x)]
+    ends = [names(p) if isinstance(p := x.index[-1], Affine) else frozenset[str]() for x in having]
+    lies, stands = all(last in e for e in ends), all(e & {*depth} and last not in e for e in ends)
+    columns = frozenset((x.source, len(x.index)) for x in having)
+    return Short(t.shape[-1], t.dtype.bytes_, spaced, strewn, along, columns, lies, stands,
+                 *(groups if known else ((),) * len(groups)))
+
+
+def standing(op: Op, contractions: Contractions) -> tuple[Short, ...]:
+    """What to ask of the one contraction of `op`, if nothing else uses rows again, and its right operand lies along the sum."""
+    found = tuple(short(op, s, last) for s, last in contractions if not is_reused(s, last))
+    return tuple(x for x in found if x.stands and not x.windows) if len(contractions) == 1 else ()
 
 
 def uprights(op: Op, contractions: Contractions) -> tuple[tuple[Affine, Affine, int], ...]:

@@ -35,6 +35,8 @@ class Questions:
     slid     the extents of the dimensions along which they slide, beside the last one of the result
     short    the last dimension of a contraction's result, where the reads that do without it are used again by other loops, as
              the filters of a convolution of 7 x 7 images are
+    standing the same of the one contraction, if they are not, and its right operand lies along the sum: copied for lanes along
+             the columns, read in place for lanes along the rows
     upright  (columns, rows, bytes of an element) of the results of products whose left operand lies along the rows, `A[k, m]`:
              with few columns lanes run along these, as it does
     heads    the sizes that are columns of dot products, `N` of `A[m, k] * B[n, k]`: where these are few, they share a row of A;
@@ -72,6 +74,7 @@ class Questions:
     slides: tuple[str, ...]
     slid: tuple[Affine, ...]
     short: tuple[Short, ...]
+    standing: tuple[Short, ...]
     upright: tuple[tuple[Affine, Affine, int], ...]
     heads: tuple[str, ...]
     rows: tuple[tuple[Affine, ...] | None, ...]
@@ -116,6 +119,7 @@ def questions(op: Op) -> Questions:
         op, narrow=tuple(n for n in op.sizes if n in found), windows=_windows(op, [s for s, _ in contractions]),
         slides=slides, slid=slid,
         short=tuple(contracted.short(op, s, last) for s, last in contractions if contracted.is_reused(s, last)),
+        standing=contracted.standing(op, contractions),
         upright=contracted.uprights(op, contractions), heads=contracted.heads(op, contractions),
         rows=tuple(r if all(names(e) <= set(op.sizes) for e in r) else None for r in rows),
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),

@@ -29,7 +29,7 @@ from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.shares import Sum, fed_shares, thread_shares
 from polyop.rewrite.strung import kinds_of
 from polyop.rewrite.taps import find_taps
-from polyop.rewrite.tile_regimes import Tiles, Values, few_rows, tile_kinds, tiles
+from polyop.rewrite.tile_regimes import Tiles, Values, few_rows, lie_so, tile_kinds, tiles
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.widened import SHARED, find_wide, to_widen
 
@@ -156,8 +156,13 @@ _TABLE = (
     Regime("bare", copy_regimes.find_in_order,
            lambda found, c: copy_regimes.steps_in_place(found, c.tiles.late, c.sizes, c.target) if _in_place(c) else 0,
            "in which so few rows use an operand which lies along columns that it is read there"),
+    Regime("short", lambda q: q.standing,
+           lambda _, c: c.tiles.short,
+           "in which so few rows of a product use an operand which lies along the sum that it is read there",
+           left=lambda found, units, said: 0 if said == TURNED and not lie_so(found, units) else said),
     Regime("dots", find_dots,
-           lambda found, c: rows_of_dots(found, c.sizes, c.target, c.options.frozen) if c.is_relaxed else 0,
+           lambda found, c: rows_of_dots(found, c.sizes, c.target, c.options.frozen)
+           if c.is_relaxed and not c.tiles.short else 0,
            "in which so few rows of a product lie along a long sum, as its other operand does, that they are dot products",
            left=left_of),
     Regime("tall", lambda q: row_regimes.find_turned(q.op),

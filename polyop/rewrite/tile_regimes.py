@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from polyop.ir.expr import Affine, evaluate, names, volume
 from polyop.ir.integers import filled
-from polyop.ir.options import SHORT, STRIP, TURNED, Options
+from polyop.ir.options import SHORT, STRIP, TURNED, Layout, Options
 from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
 from polyop.ir.target import LINE, NEAR, PAGE, Target
 from polyop.rewrite.contracted import Short
@@ -95,7 +95,8 @@ def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target,
         ones = tuple(dict.fromkeys((*ones, *q.single)))
     strip = bool(q.strips) and has_strip(q, sizes, bool(rows))
     short = shortness(q, sizes, target, frozen) if q.short else 0
-    short = short or (TURNED if q.upright and not rows and stands_upright(q, sizes) else 0)
+    turned = not rows and (stands_upright(q, sizes) or reads_in_place(q, sizes, target, frozen))
+    short = short or (TURNED if turned else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1]) if q.turns else ()
     few += tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS) if q.heads and not rows else ()
     if strip and rows > 1:  # then a contraction is packed, to which its strip means nothing
@@ -151,11 +152,27 @@ def shortness(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tu
         columns = evaluate(x.extent, sizes)
         if columns * x.bytes_ <= LINE // 4:
             return TURNED
-        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(q, x, columns, sizes, frozen)):
+        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes, frozen)):
             return TURNED
         if columns * x.bytes_ <= LINE:
             return SHORT
     return 0
+
+
+def reads_in_place(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> bool:
+    """Whether a right operand that lies along the sum had better be read there by lanes along the rows, not copied in each call."""
+    found = [x for x in q.standing if x.lanes and not _is_kept(x, frozen)]
+    return any(turning_pays(target, target.lanes(x.bytes_), _turn(x, evaluate(x.extent, sizes), sizes, frozen)) for x in found)
+
+
+def _is_kept(x: Short, frozen: tuple[str, ...]) -> bool:
+    """Whether what has the columns is copied once for all calls."""
+    return {name for name, _ in x.columns} <= {*frozen}
+
+
+def lie_so(found: tuple[Short, ...], units: Layout) -> bool:
+    """Whether in memory, too, each such operand has its unit stride along its last dimension."""
+    return all(units.unit(name) == rank - 1 for x in found for name, rank in x.columns)
 
 
 def _is_known(x: Short, target: Target) -> bool:
@@ -163,14 +180,14 @@ def _is_known(x: Short, target: Target) -> bool:
     return not (x.strewn and target.masks)
 
 
-def _turn(q: Questions, x: Short, columns: int, sizes: Mapping[str, int], frozen: tuple[str, ...]) -> Turn:
+def _turn(x: Short, columns: int, sizes: Mapping[str, int], frozen: tuple[str, ...]) -> Turn:
     """What decides whether lanes run along another dimension than the last one."""
     rows, beside, depth, windows, inside = (volume(part, sizes)
                                             for part in (x.lanes, x.beside, x.depth, x.windows, x.inside))
     across = evaluate(x.beside[-1], sizes) if x.beside else 1
     page = min(1.0, inside * x.bytes_ / PAGE)
     return Turn(columns, rows, across, beside, depth, page, windows > 1, x.spaced, windows * x.bytes_, x.along <= {*frozen},
-                q.packed[1])
+                x.lies, x.stands and not _is_kept(x, frozen))
 
 
 def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:
