@@ -221,3 +221,7 @@ class Layout:
 
     def unit(self, tensor: str) -> int | None:
         return dict(self.units)[tensor]
+
+    def end(self, tensor: str, rank: int) -> int | None:
+        """The same, of a temporary, too: these lie as they are written."""
+        return dict(self.units).get(tensor, rank - 1)

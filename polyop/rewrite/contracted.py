@@ -121,9 +121,11 @@ def short(op: Op, s: Step, last: str) -> Short:
 
 
 def standing(op: Op, contractions: Contractions) -> tuple[Short, ...]:
-    """What to ask of the one contraction of `op`, if nothing else uses rows again, and its right operand lies along the sum."""
+    """What to ask of the contractions of `op`, if in all of them nothing else uses rows again, and the right operand lies along
+    the sum.
+    """
     found = tuple(short(op, s, last) for s, last in contractions if not is_reused(s, last))
-    return tuple(x for x in found if x.stands and not x.windows) if len(contractions) == 1 else ()
+    return found if len(found) == len(contractions) and all(x.stands and not x.windows for x in found) else ()
 
 
 def uprights(op: Op, contractions: Contractions) -> tuple[tuple[Affine, Affine, int], ...]:

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names, volume
+from polyop.ir.op import Op, Step
 from polyop.ir.options import Layout
 from polyop.ir.target import Target
-from polyop.rewrite.contracted import find_contractions
+from polyop.rewrite.contracted import find_contractions, rows_of
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.questions import Questions
 
@@ -28,7 +29,7 @@ TERMS = 16
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """The one contraction of an operator, if it could be such.
+    """A contraction that could be such.
 
     operands  the names of both, and the indices of each
     added     what is added up: index and extent
@@ -39,40 +40,42 @@ class Dots:
     added: tuple[tuple[str, Affine], ...]
     rows: tuple[Affine, ...]
 
-    def along(self, units: Layout) -> str | None:
-        """The index along which both lie, of those that are added up."""
-        ends = {of[unit] if (unit := units.unit(name)) is not None else None for name, of in self.operands}
-        return next((i for i, _ in self.added if ends == {i}), None)
+    def lie_so(self, units: Layout) -> bool:
+        """Whether both lie along one index of those that are added up."""
+        found = [(units.end(name, len(of)), of) for name, of in self.operands]
+        ends = {of[unit] if unit is not None else None for unit, of in found}
+        return len(ends) == 1 and bool(ends & {i for i, _ in self.added})
 
 
 def find_dots(q: Questions) -> tuple[Dots, ...]:
-    """The one contraction, if it is of two whole operands as wide as its sums, of which one has the columns."""
-    if q.sides is None or q.windows:
-        return ()
-    s, last = find_contractions(q.op)[0]
+    """The contractions of an operator, if all are of two whole operands as wide as their sums, of which one has the columns."""
+    found = [_dots(q.op, s, last) for s, last in find_contractions(q.op)] if not q.windows else []
+    return tuple(x for x in found if x) if all(found) else ()
+
+
+def _dots(op: Op, s: Step, last: str) -> Dots | None:
     kept, found = plain_indices(s.target) or (), tuple(dict.fromkeys(loads(s.expr)))
-    if len(found) != 2 or s.where or sum(last in expr_names(x) for x in found) != 1:
-        return ()
     indices = [plain_indices(x) for x in found]
-    added = tuple((r.index, r.upper - r.lower) for r in s.ranges if r.index not in kept)
-    if not all(indices) or not added or any(x.dtype != s.target.dtype or not x.dtype.is_float for x in found):
-        return ()
-    if any(not names(e) <= set(q.op.sizes) for _, e in added):
-        return ()
-    return (Dots(tuple((x.source, i or ()) for x, i in zip(found, indices, strict=True)), added, q.sides.rows),)
+    if len(found) != 2 or not all(indices) or s.where or sum(last in expr_names(x) for x in found) != 1:
+        return None
+    added, rows = tuple((r.index, r.upper - r.lower) for r in s.ranges if r.index not in kept), rows_of(s, last)
+    if not added or not rows or any(x.dtype != s.target.dtype or not x.dtype.is_float for x in found):
+        return None
+    if any(not names(e) <= set(op.sizes) for e in (*rows, *(e for _, e in added))):
+        return None
+    return Dots(tuple((x.source, i or ()) for x, i in zip(found, indices, strict=True)), added, rows)
 
 
 def rows_of_dots(found: tuple[Dots, ...], sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> int:
-    """How many rows go together in a call, if both operands lie along the sum: `ROWS`; or 0: one tile has all, or there are many.
+    """How many rows go together in a call, if operands lie along the sums: `ROWS`; or 0: one tile has all, or there are many.
 
     Not of an operand that is copied once for all calls.
     """
-    x, = found
-    rows, terms = volume(x.rows, sizes), min(evaluate(e, sizes) for _, e in x.added)
-    few = ROWS < rows <= target.hints.dots and terms >= TERMS * rows
-    return ROWS if few and not any(name in frozen for name, _ in x.operands) else 0
+    few = all(ROWS < (rows := volume(x.rows, sizes)) <= target.hints.dots
+              and min(evaluate(e, sizes) for _, e in x.added) >= TERMS * rows for x in found)
+    return ROWS if few and not any(name in frozen for x in found for name, _ in x.operands) else 0
 
 
 def left_of(found: tuple[Dots, ...], units: Layout, rows: int) -> int:
     """What is left of that where arrays lie as `units` say."""
-    return rows if all(x.along(units) for x in found) else 0
+    return rows if all(x.lie_so(units) for x in found) else 0

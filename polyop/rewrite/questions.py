@@ -35,7 +35,7 @@ class Questions:
     slid     the extents of the dimensions along which they slide, beside the last one of the result
     short    the last dimension of a contraction's result, where the reads that do without it are used again by other loops, as
              the filters of a convolution of 7 x 7 images are
-    standing the same of the one contraction, if they are not, and its right operand lies along the sum: copied for lanes along
+    standing the same of all contractions, if they are not, and their right operands lie along the sums: copied for lanes along
              the columns, read in place for lanes along the rows
     upright  (columns, rows, bytes of an element) of the results of products whose left operand lies along the rows, `A[k, m]`:
              with few columns lanes run along these, as it does

@@ -160,9 +160,10 @@ def shortness(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tu
 
 
 def reads_in_place(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> bool:
-    """Whether a right operand that lies along the sum had better be read there by lanes along the rows, not copied in each call."""
-    found = [x for x in q.standing if x.lanes and not _is_kept(x, frozen)]
-    return any(turning_pays(target, target.lanes(x.bytes_), _turn(x, evaluate(x.extent, sizes), sizes, frozen)) for x in found)
+    """Whether right operands that lie along the sums had better be read there by lanes along the rows, not copied."""
+    return bool(q.standing) and all(
+        x.lanes and not _is_kept(x, frozen)
+        and turning_pays(target, target.lanes(x.bytes_), _turn(x, evaluate(x.extent, sizes), sizes, frozen)) for x in q.standing)
 
 
 def _is_kept(x: Short, frozen: tuple[str, ...]) -> bool:
@@ -172,7 +173,7 @@ def _is_kept(x: Short, frozen: tuple[str, ...]) -> bool:
 
 def lie_so(found: tuple[Short, ...], units: Layout) -> bool:
     """Whether in memory, too, each such operand has its unit stride along its last dimension."""
-    return all(units.unit(name) == rank - 1 for x in found for name, rank in x.columns)
+    return all(units.end(name, rank) == rank - 1 for x in found for name, rank in x.columns)
 
 
 def _is_known(x: Short, target: Target) -> bool:
