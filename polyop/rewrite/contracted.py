@@ -122,9 +122,10 @@ def short(op: Op, s: Step, last: str) -> Short:
 
 def standing(op: Op, contractions: Contractions) -> tuple[Short, ...]:
     """What to ask of the contractions of `op`, if in all of them nothing else uses rows again, and the right operand lies along
-    the sum.
+    the sum. Narrow ones are widened in the copy, or taken by instructions of their own.
     """
-    found = tuple(short(op, s, last) for s, last in contractions if not is_reused(s, last))
+    found = tuple(short(op, s, last) for s, last in contractions
+                  if not is_reused(s, last) and all(x.dtype == s.target.dtype for x in loads(s.expr)))
     return found if len(found) == len(contractions) and all(x.stands and not x.windows for x in found) else ()
 
 

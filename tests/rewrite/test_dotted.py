@@ -46,6 +46,13 @@ def test_nothing_else_is(text):
     assert not said(text, 12).dots
 
 
+@pytest.mark.parametrize(("narrow", "wide"), [("i8", "i32"), ("f16", "f32"), ("bf16", "f32")])
+def test_narrow_operands_are_copied_as_before(narrow, wide):
+    cast = "i32" if wide == "i32" else ""
+    text = f"op f(A: {narrow}[M, K], B: {narrow}[N, K]) -> (C: {wide}[M, N]) {{ C[m, n] += {cast}(A[m, k]) * {cast}(B[n, k]) }}"
+    assert not said(text, 64, 768, 768).short and said(LAYER, 64, 768, 768).short
+
+
 def test_nor_where_it_was_not_measured_nor_what_is_copied_once_for_all_calls():
     assert not said(LAYER, 12, target=BY_NAME["x86:x86-64-v4"]).dots
     assert said(LAYER, 12).dots and not said(LAYER, 12, frozen=("B",)).dots and not said(LAYER, 12, numerics="strict").dots
