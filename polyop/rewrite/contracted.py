@@ -122,11 +122,12 @@ def short(op: Op, s: Step, last: str) -> Short:
 
 def standing(op: Op, contractions: Contractions) -> tuple[Short, ...]:
     """What to ask of the contractions of `op`, if in all of them nothing else uses rows again, and the right operand lies along
-    the sum. Narrow ones are widened in the copy, or taken by instructions of their own.
+    the sum. Narrow ones are widened in the copy, or taken by instructions of their own. In a recurrence a copy serves all turns.
     """
     found = tuple(short(op, s, last) for s, last in contractions
                   if not is_reused(s, last) and all(x.dtype == s.target.dtype for x in loads(s.expr)))
-    return found if len(found) == len(contractions) and all(x.stands and not x.windows for x in found) else ()
+    every = len(found) == len(contractions) and not turns(op, contractions)
+    return found if every and all(x.stands and not x.windows for x in found) else ()
 
 
 def uprights(op: Op, contractions: Contractions) -> tuple[tuple[Affine, Affine, int], ...]:

@@ -48,8 +48,11 @@ class Dots:
 
 
 def find_dots(q: Questions) -> tuple[Dots, ...]:
-    """The contractions of an operator, if all are of two whole operands as wide as their sums, of which one has the columns."""
-    found = [_dots(q.op, s, last) for s, last in find_contractions(q.op)] if not q.windows else []
+    """The contractions of an operator, if all are of two whole operands as wide as their sums, of which one has the columns.
+
+    In a recurrence a copy serves all turns.
+    """
+    found = [_dots(q.op, s, last) for s, last in find_contractions(q.op)] if not (q.windows or q.turns) else []
     return tuple(x for x in found if x) if all(found) else ()
 
 

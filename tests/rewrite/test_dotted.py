@@ -53,6 +53,17 @@ def test_narrow_operands_are_copied_as_before(narrow, wide):
     assert not said(text, 64, 768, 768).short and said(LAYER, 64, 768, 768).short
 
 
+def test_in_a_recurrence_one_copy_serves_all_turns():
+    """With lanes along the rows an LSTM of 32 steps, 32 rows and 512 units took 89 ms, not 42."""
+    text = """op f(X: f32[T, B, H], U: f32[H, H]) -> (Y: f32[T, B, H]) {
+        z[t, b, g] += (Y[t-1, b, k] else 0) * U[g, k]
+        Y[t, b, h] = tanh(X[t, b, h] + z[t, b, h]) }"""
+    for rows in (12, 16, 32, 64):
+        sizes = {"T": 32, "B": rows, "H": 512}
+        found = regime(regimes_of(op(text)), sizes, Options(), ASKED)
+        assert not found.short and not found.dots
+
+
 def test_nor_where_it_was_not_measured_nor_what_is_copied_once_for_all_calls():
     assert not said(LAYER, 12, target=BY_NAME["x86:x86-64-v4"]).dots
     assert said(LAYER, 12).dots and not said(LAYER, 12, frozen=("B",)).dots and not said(LAYER, 12, numerics="strict").dots
