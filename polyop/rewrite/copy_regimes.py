@@ -25,6 +25,7 @@ DEPTH = 512  # steps of a block of columns
 SHARE = 5  # times L2 that all rows may read of it: 1000 to 1280 rows on Zen 3 are as fast together as in two parts, or faster
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
+LITTLE = 2  # times L1 that is copied in so little time that calls of new sizes had better share the kernel for all
 STEPS = 8  # of what comes from memory, which all rows of results use before the next ones
 
 
@@ -126,7 +127,8 @@ def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, i
     if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
         return STEPS
     folds = not evaluate(x.columns[-1], sizes) * x.bytes_ % FOLDED
-    if asked and rows <= (AT_HAND if folds and held <= target.l3 else asked):
+    little = held < LITTLE * target.l1 and (rows > AT_HAND or not is_one)
+    if asked and not little and rows <= (AT_HAND if folds and held <= target.l3 else asked):
         return ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
     if asked:
         return 0

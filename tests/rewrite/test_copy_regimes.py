@@ -104,15 +104,16 @@ def test_rows_share_the_way_of_what_comes_from_memory_for_few_of_them(change, st
 
 
 @pytest.mark.parametrize(("change", "bare"), [
-    ({}, ALL_TERMS), ({"M": 97}, 0), ({"M": 9}, ALL_TERMS), ({"M": 8}, 0), ({"N": 512}, 0), ({"N": 512, "M": 32}, ALL_TERMS),
+    ({}, ALL_TERMS), ({"N": 383, "P": 1}, 0), ({"N": 385, "P": 1}, ALL_TERMS), ({"M": 97}, 0), ({"M": 9}, ALL_TERMS),
+    ({"M": 8}, 0), ({"N": 512}, 0), ({"N": 512, "M": 32}, ALL_TERMS),
     ({"K": 1024}, ALL_TERMS), ({"K": 1025}, DEPTH), ({"M": 16, "N": 1 << 20}, STEPS), ({"M": 17, "N": 1 << 20}, ALL_TERMS),
     ({"threads": 2}, ALL_TERMS)])
 @pytest.mark.parametrize("text", [
     "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }",
     "op f(A: f32[M, K], B: f32[P, K, N]) -> (C: f32[P, M, N]) { C[p, m, n] += A[m, k] * B[p, k, n] }"])
 def test_more_rows_do_so_where_tiles_ask_for_the_next_columns_meanwhile(text, change, bare):
-    """Up to 96, or 32 where columns fall on each other; from memory, of one index, up to 16 take a few terms at a time."""
-    sizes = {"M": 96, "K": 64, "N": 300, "P": 5} | change
+    """Up to 96, of twice L1 or more, or 32 where columns fall on each other; up to 16 take a few terms at a time from memory."""
+    sizes = {"M": 96, "K": 64, "N": 500, "P": 5} | change
     threads, target = sizes.pop("threads", 1), replace(XEON, l3=16 << 20, hints=Hints(panels=96))
     found = regime(regimes_of(instantiate(parse(Source("<test>", text)), "f")), sizes, Options(), target, threads)
     assert found.bare == (ALL_TERMS if "P" in text and bare == STEPS else bare)
