@@ -40,7 +40,7 @@ def product(f, m: int, k: int, n: int, dtype=np.float32) -> np.ndarray:
 
 def test_sizes_seen_once_take_the_kernel_that_is_there():
     f, seen = counted()
-    product(f, 192, 64, 192)  # whole tiles, of 16 lanes as of 8
+    product(f, 96, 64, 192)  # whole tiles, of 16 lanes as of 8
     for n in range(1, 40):
         product(f, 3, n + 2, 100 + n)
         product(f, 50 + n, n, 1)
@@ -49,7 +49,7 @@ def test_sizes_seen_once_take_the_kernel_that_is_there():
 
 def test_sizes_that_come_twice_in_a_row_get_a_kernel_of_their_own():
     f, seen = counted()
-    product(f, 192, 64, 128)
+    product(f, 96, 64, 128)
     product(f, 4, 64, 128)
     assert len(seen) == 1
     product(f, 4, 64, 128)
@@ -61,7 +61,7 @@ def test_sizes_that_come_twice_in_a_row_get_a_kernel_of_their_own():
 
 def test_sizes_that_come_again_and_again_get_a_kernel_of_their_own():
     f, seen = counted()
-    product(f, 192, 64, 128)
+    product(f, 96, 64, 128)
     for _ in range(3):
         product(f, 4, 64, 128)
         product(f, 5, 64, 1)
@@ -74,13 +74,13 @@ def test_sizes_that_come_again_and_again_get_a_kernel_of_their_own():
 def test_what_comes_first_gets_the_kernel_that_it_asks_for():
     f, seen = counted()
     product(f, 4, 64, 128)
-    product(f, 192, 64, 128)
+    product(f, 96, 64, 128)
     assert [o.rows for o in seen] == [4, 0]
 
 
 def test_an_empty_size_and_another_layout_have_kernels_of_their_own():
     f, seen = counted()
-    product(f, 192, 64, 128)
+    product(f, 96, 64, 128)
     assert f(np.ones((3, 0), np.float32), np.ones((0, 5), np.float32)).sum() == 0
     assert [o.regime for o in seen] == ["positive", "any"]
     a = np.ones((64, 3), np.float32).T
@@ -90,7 +90,7 @@ def test_an_empty_size_and_another_layout_have_kernels_of_their_own():
 
 def test_strict_results_are_the_same_whoever_computes_them():
     f, _ = counted(numerics="strict")
-    product(f, 192, 64, 128)
+    product(f, 96, 64, 128)
     lent, own = product(f, 3, 64, 128), product(f, 3, 64, 128)
     assert np.array_equal(lent, own)
 
@@ -98,7 +98,7 @@ def test_strict_results_are_the_same_whoever_computes_them():
 def test_sizes_that_add_up_get_a_kernel_of_their_own(monkeypatch):
     monkeypatch.setattr("polyop.runtime.loans.MOST", 4e4)
     f, seen = counted()
-    product(f, 192, 64, 128)
+    product(f, 96, 64, 128)
     for n in range(100, 110):
         product(f, 4, 100, n)
     assert [o.rows for o in seen] == [0, 4]
@@ -205,9 +205,9 @@ def test_of_many_sorts_of_calls_the_first_one_and_the_usual_kernel_are_compiled(
 
 def test_calls_of_one_look_follow_each_other_only_if_no_other_new_one_comes_between():
     f, seen = counted()
-    product(f, 192, 64, 128)
+    product(f, 96, 64, 128)
     product(f, 3, 64, 128)
-    product(f, 193, 64, 128)
+    product(f, 97, 64, 128)
     product(f, 3, 64, 128)
     assert len(seen) == 1
 
