@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from polyop.ir.expr import Affine, Load, affine, bounds, is_computed, loads, names, place, quasi
+from polyop.ir.expr import Affine, Load, affine, bounds, expr_names, is_computed, loads, names, place, quasi
 from polyop.ir.loops import LOCKSTEP, For, Kind, LoopNest, Node, Prefetch, Space, has_loop, rebuild, stores
 from polyop.ir.target import LINE
 
@@ -51,10 +51,10 @@ def _hint(nest: LoopNest, n: For, around: Loops) -> Prefetch | None:
         return None
     rows, lanes = around[at - 1], around[at]
     found = [x for x in dict.fromkeys(x for s in stores(n.body) for x in loads(s.expr)) if _is_panel(nest, x, n, lanes)]
-    if len(found) != 1 or rows.step == 1 or rows.kind in LOCKSTEP or rows.index in _names(found[0]):
+    if len(found) != 1 or rows.step == 1 or rows.kind in LOCKSTEP or rows.index in expr_names(found[0]):
         return None
     x, = found
-    moving = [f for f in reversed(around[:at - 1]) if f.index in _names(x)]
+    moving = [f for f in reversed(around[:at - 1]) if f.index in expr_names(x)]
     if not moving:
         return None
     lines = -(-moving[0].step * x.dtype.bytes_ // LINE)
@@ -87,7 +87,3 @@ def _next_panel(moving: list[For]) -> Mapping[str, Affine]:
     outer, is_last = moving[1], quasi("min", affine(1), quasi("max", Affine(), next_ - ends[0] + 1))
     return {inner.index: quasi("min", next_, (affine(1) - is_last) * FAR),
             outer.index: affine(outer.index) + is_last * outer.step}
-
-
-def _names(x: Load) -> frozenset[str]:
-    return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
