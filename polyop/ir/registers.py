@@ -24,9 +24,9 @@ SPACED = 5  # the same where they are copied a vector at a time, of elements tha
 ACROSS = 3  # units of `time` to copy an element by squares, of an operand that is used once for each vector of rows
 PAGE = 8  # units of `time` to store an element on a page of its own
 APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
+DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
 FULL = 0.85  # of the lanes of a last vector that are used, of few vectors
 MANY = 4  # vectors, which are not few
-DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
 MISSING = 1.15  # of the time of a tile with one row less, as images and batches have one, that one takes which may have fewer
 BESIDE = 2  # values of another column that a tile takes where a row of the result is no longer than a vector
@@ -169,7 +169,7 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     if not (x.across and x.beside and x.depth):
         return False  # nothing is computed: a border alone makes up for an image without rows, and a window takes it all
     half = x.windowed and x.across > 1 and 2 * x.columns <= lanes <= x.rows  # tiles of rows of windows whose lanes are half empty
-    if not half and not (fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
+    if not half and not (_fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
         return False  # as many guards and addresses for a vector or less
     own = register_tile(t, lanes)
     together = x.columns <= lanes  # a tile takes rows of the result together
@@ -191,7 +191,7 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     return turned < DOUBT * straight
 
 
-def fills(rows: int, lanes: int) -> bool:
+def _fills(rows: int, lanes: int) -> bool:
     """Whether vectors that `rows` take are full, or almost so, or many."""
     return rows >= MANY * lanes or rows % lanes == 0 or rows % lanes > FULL * lanes
 
