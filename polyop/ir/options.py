@@ -17,6 +17,7 @@ NUMERICS = ("fast", "strict", "tf32", "winograd")
 SHORT, TURNED = 1, 2
 STRIP = 256  # bytes: four vectors
 BRIEF = 24  # elements at most of rows that are turned, for each sum across them that this saves: two vectors take as long
+CHUNK = 8  # of rows of the right operand that are read side by side where they lie: L1 has hardly more ways
 ALL_TERMS = 1024  # of a sum, of which L2 holds a tile's columns, and those of the next one
 FLAT = 8  # terms at most of sums whose results take longer to write than to compute
 

@@ -8,9 +8,10 @@ sixteenth of L2. These are whole rows, mostly: memory is read in order then, and
 from __future__ import annotations
 
 from polyop.ir.expr import Affine, expr_names, is_computed
+from polyop.ir.options import CHUNK
 from polyop.poly.blocking import run_length
 from polyop.poly.build import Axes, Plan
-from polyop.poly.contract import CHUNK, PackedStrategy
+from polyop.poly.contract import PackedStrategy
 from polyop.poly.iterators import shares_of
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import COLUMN, CONTRACTED, Contraction, is_long, iterators_of, stands_alone, written_order

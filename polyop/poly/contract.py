@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from math import lcm, prod
 
 from polyop.ir.errors import UnsupportedError
-from polyop.ir.options import ALL_TERMS
+from polyop.ir.options import ALL_TERMS, CHUNK
 from polyop.ir.target import NEAR, Target
 from polyop.poly.ahead import is_frozen, is_settled
 from polyop.poly.blocking import (
@@ -41,7 +41,6 @@ from polyop.poly.roles import (
 )
 from polyop.poly.strides import is_near
 
-CHUNK = 8  # of rows of the right operand that are read side by side where they lie: L1 has hardly more ways
 FEW_STEPS = 8  # of a dot-product instruction, over all rows, that take less than bringing its right operand into order
 DOTS_MOST = 8  # rows that are dot products in place, of several columns at once: as many come from L2 again for these
 ROWS_MOST = 8  # rows that use a right operand in so few multiply-adds that it is streamed rather than kept in a cache

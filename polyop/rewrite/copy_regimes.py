@@ -7,7 +7,7 @@ from math import prod
 from typing import NamedTuple
 
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, volume
-from polyop.ir.options import ALL_TERMS
+from polyop.ir.options import ALL_TERMS, CHUNK
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import find_contractions
 from polyop.rewrite.questions import Questions
@@ -26,7 +26,6 @@ SHARE = 5  # times L2 that all rows may read of it: 1000 to 1280 rows on Zen 3 a
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
 LITTLE = 2  # times L1 that is copied in so little time that calls of new sizes had better share the kernel for all
-STEPS = 8  # of what comes from memory, which all rows of results use before the next ones
 
 
 def has_many_rows(q: Questions, sizes: Mapping[str, int], threads: int, turned: bool) -> bool:
@@ -125,11 +124,11 @@ def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, i
     rows, terms, asked = volume(x.rows, sizes), volume(x.summed, sizes), target.hints.panels
     held, is_one = volume(x.columns, sizes) * terms * x.bytes_, len(x.columns) == 1
     if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
-        return STEPS
+        return CHUNK
     folds = not evaluate(x.columns[-1], sizes) * x.bytes_ % FOLDED
     little = held < LITTLE * target.l1 and (rows > AT_HAND or not is_one)
-    if asked and not little and rows <= (AT_HAND if folds and held <= target.l3 else asked):
-        return ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
     if asked:
-        return 0
+        most = 0 if little else AT_HAND if folds and held <= target.l3 else asked
+        steps = ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
+        return steps if rows <= most else 0
     return ALL_TERMS if is_one and not late and rows <= (AT_ONCE if folds else AT_HAND) and held <= 3 * target.l2 // 4 else 0

@@ -9,10 +9,10 @@ import pytest
 from polyop.compiler import compile_op
 from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
-from polyop.ir.options import ALL_TERMS, Options
+from polyop.ir.options import ALL_TERMS, CHUNK, Options
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME, Hints
-from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, AWAY, DEPTH, FEW, STEPS
+from polyop.rewrite.copy_regimes import AT_HAND, AT_ONCE, AWAY, DEPTH, FEW
 from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.runtime.layout import contiguous
 from tests.rewrite.ops import library
@@ -98,7 +98,7 @@ def test_rows_share_the_way_of_what_comes_from_memory_for_few_of_them(change, st
     sizes = {"M": AWAY, "K": 2048, "N": 4096} | change
     threads, target = sizes.pop("threads", 1), replace(XEON, l3=16 << 20)
     found = regime(regimes_of(MATMUL), sizes, Options(), target, threads)
-    assert found.bare == streamed * STEPS
+    assert found.bare == streamed * CHUNK
     lies = "op f(A: f32[M, K], B: f32[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
     assert not regime(regimes_of(instantiate(parse(Source("<test>", lies)), "f")), sizes, Options(), target, threads).bare
 
@@ -106,7 +106,7 @@ def test_rows_share_the_way_of_what_comes_from_memory_for_few_of_them(change, st
 @pytest.mark.parametrize(("change", "bare"), [
     ({}, ALL_TERMS), ({"N": 383, "P": 1}, 0), ({"N": 385, "P": 1}, ALL_TERMS), ({"M": 97}, 0), ({"M": 9}, ALL_TERMS),
     ({"M": 8}, 0), ({"N": 512}, 0), ({"N": 512, "M": 32}, ALL_TERMS),
-    ({"K": 1024}, ALL_TERMS), ({"K": 1025}, DEPTH), ({"M": 16, "N": 1 << 20}, STEPS), ({"M": 17, "N": 1 << 20}, ALL_TERMS),
+    ({"K": 1024}, ALL_TERMS), ({"K": 1025}, DEPTH), ({"M": 16, "N": 1 << 20}, CHUNK), ({"M": 17, "N": 1 << 20}, ALL_TERMS),
     ({"threads": 2}, ALL_TERMS)])
 @pytest.mark.parametrize("text", [
     "op f(A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }",
@@ -116,7 +116,7 @@ def test_more_rows_do_so_where_tiles_ask_for_the_next_columns_meanwhile(text, ch
     sizes = {"M": 96, "K": 64, "N": 500, "P": 5} | change
     threads, target = sizes.pop("threads", 1), replace(XEON, l3=16 << 20, hints=Hints(panels=96))
     found = regime(regimes_of(instantiate(parse(Source("<test>", text)), "f")), sizes, Options(), target, threads)
-    assert found.bare == (ALL_TERMS if "P" in text and bare == STEPS else bare)
+    assert found.bare == (ALL_TERMS if "P" in text and bare == CHUNK else bare)
 
 
 @pytest.mark.parametrize(("weights", "rows", "bare"), [
@@ -141,7 +141,7 @@ def test_so_do_rows_of_a_sum_that_is_turned_late_but_for_those_that_are_copied(w
 def test_a_kernel_that_reads_columns_where_they_lie_is_asked_for_where_it_is_another_one(text, threads, bare):
     o = instantiate(parse(Source("<test>", f"op f({text}")), "f")
     sizes = {n: x for n, x in {"M": 20, "N": 100, "K": 60, "L": 5}.items() if n in o.sizes}
-    for steps, target in ((ALL_TERMS, XEON), (STEPS, replace(XEON, l2=1024, l3=4096))):
+    for steps, target in ((ALL_TERMS, XEON), (CHUNK, replace(XEON, l2=1024, l3=4096))):
         asked = regime(regimes_of(o), sizes, Options(), target, threads)
         assert asked.bare == bare * steps
         both = (compile_op(o, contiguous(o), target, replace(asked, bare=b)) for b in (steps, 0))
