@@ -19,12 +19,10 @@ from polyop.ir.target import Target
 from polyop.rewrite.contracted import find_contractions, rows_of
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.questions import Questions
+from polyop.rewrite.tile_regimes import FOLDED
 
 ROWS = 4
 """Of a tile, and columns: more are more streams, and take longer even of eight rows."""
-
-TERMS = 16
-"""For each row there is, from which folds take no longer than a copy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,10 +73,10 @@ def rows_of_dots(found: tuple[Dots, ...], sizes: Mapping[str, int], target: Targ
     Not of an operand that is copied once for all calls.
     """
     few = all(ROWS < (rows := volume(x.rows, sizes)) <= target.hints.dots
-              and min(evaluate(e, sizes) for _, e in x.added) >= TERMS * rows for x in found)
+              and min(evaluate(e, sizes) for _, e in x.added) >= FOLDED * rows for x in found)
     return ROWS if few and not any(name in frozen for x in found for name, _ in x.operands) else 0
 
 
-def left_of(found: tuple[Dots, ...], units: Layout, rows: int) -> int:
-    """What is left of that where arrays lie as `units` say."""
-    return rows if all(x.lie_so(units) for x in found) else 0
+def lie_so(found: tuple[Dots, ...], units: Layout) -> bool:
+    """Whether arrays lie so, as `units` say."""
+    return all(x.lie_so(units) for x in found)

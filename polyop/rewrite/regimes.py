@@ -11,12 +11,11 @@ from polyop.ir.op import Op
 from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
 from polyop.ir.tables import BYTE
 from polyop.ir.target import PAGE, Target
-from polyop.rewrite import copy_regimes, laid, late, matrices, outward, row_regimes, tables
+from polyop.rewrite import copy_regimes, dotted, laid, late, matrices, outward, row_regimes, tables
 from polyop.rewrite.bordered import CHANNELS, find_borders
 from polyop.rewrite.copy_regimes import RESULTS
 from polyop.rewrite.counted import SHARED as PAIRED
 from polyop.rewrite.counted import counting_pays, find_pairs
-from polyop.rewrite.dotted import find_dots, left_of, rows_of_dots
 from polyop.rewrite.early import find_early, to_make_early
 from polyop.rewrite.inward import rows_of_images
 from polyop.rewrite.passes import one_pass_pays
@@ -160,11 +159,11 @@ _TABLE = (
            lambda _, c: c.tiles.short,
            "in which so few rows of a product use an operand which lies along the sum that it is read there",
            left=lambda found, units, said: 0 if said == TURNED and not lie_so(found, units) else said),
-    Regime("dots", find_dots,
-           lambda found, c: rows_of_dots(found, c.sizes, c.target, c.options.frozen)
+    Regime("dots", dotted.find_dots,
+           lambda found, c: dotted.rows_of_dots(found, c.sizes, c.target, c.options.frozen)
            if c.is_relaxed and not c.tiles.short else 0,
            "in which so few rows of a product lie along a long sum, as its other operand does, that they are dot products",
-           left=left_of),
+           left=lambda found, units, said: said if dotted.lie_so(found, units) else 0),
     Regime("tall", lambda q: row_regimes.find_turned(q.op),
            lambda found, c: c.target.across and row_regimes.is_tall(found, c.sizes, c.target),
            "in which rows that become columns are so many, or so far apart, that L2 does not hold a line of each"),
