@@ -21,13 +21,14 @@ SLOW = 2 << 20
 WINDOW = 8  # steps of a window at most that are written out for rows which share what they read
 WINDOWED = 4  # units of `time` to copy an element of a window, where one or two do for others
 SPACED = 5  # the same where they are copied a vector at a time, of elements that lie apart (as 7 x 7 in steps of two shows)
+LOOKUP = 1.75  # units of `time` for each lane of a vector of elements that lie apart, empty lanes as well
 ACROSS = 3  # units of `time` to copy an element by squares, of an operand that is used once for each vector of rows
 PAGE = 8  # units of `time` to store an element on a page of its own
 APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
 DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
 FULL = 0.85  # of the lanes of a last vector that are used, of few vectors
 MANY = 4  # vectors, which are not few
-DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
+DOUBT = 0.95  # of the time that lanes as they are take, but for few rows of a window: what is not counted above
 MISSING = 1.15  # of the time of a tile with one row less, as images and batches have one, that one takes which may have fewer
 BESIDE = 2  # values of another column that a tile takes where a row of the result is no longer than a vector
 TALLEST_BESIDE = 10  # rows of such a tile: with 12 it is half as fast
@@ -168,12 +169,14 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     """
     if not (x.across and x.beside and x.depth):
         return False  # nothing is computed: a border alone makes up for an image without rows, and a window takes it all
-    half = x.windowed and x.across > 1 and 2 * x.columns <= lanes <= x.rows  # tiles of rows of windows whose lanes are half empty
-    if not half and not (_fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
+    brief = x.windowed and x.rows < 2 * lanes
+    if not brief and not (_fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
         return False  # as many guards and addresses for a vector or less
     own = register_tile(t, lanes)
     together = x.columns <= lanes  # a tile takes rows of the result together
-    if together or t.masks:
+    if brief:
+        straight = _few(t, lanes, x)
+    elif together or t.masks:
         empty = -(-x.across // own[1]) * own[1] / x.across if together else 1.0
         straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes, chains=t.fma_chains) / own[1] * empty
     else:  # several narrow vectors, of which a last tile has few
@@ -182,13 +185,31 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
         slow = x.windowed and not x.spaced and (x.depth >= DEEP or x.columns % lanes)
         straight *= 1 + APART * min(1, 2 * x.window / LINE) if slow else 1
     copied = (WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else ACROSS if x.stands else 1
-    straight += copied * x.columns
+    straight += 0 if brief else copied * x.columns
     fits = fitting_height(t, lanes, x.columns, x.rows)
-    turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=t.fma_chains)
+    chains = 0 if brief else t.fma_chains  # few sums wait for themselves either way
+    turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=chains)
     turned += 0 if x.kept else (WINDOWED if x.windowed else 2) * x.rows / x.beside
     turned += ACROSS * x.columns if x.lies and not x.windowed else 0
     turned += (1 + PAGE * x.page) * x.rows * x.columns / x.depth
-    return turned < DOUBT * straight
+    return turned < (1 if brief else DOUBT) * straight
+
+
+def _few(t: Target, lanes: int, x: Turn) -> float:
+    """What a step of the depth takes for a window's few rows with lanes along its columns, as `time` counts.
+
+    Sums that wait for themselves are left out. Where several vectors are no whole tile, what stands still is loaded for each of them.
+    """
+    vectors, own, few = -(-x.columns // lanes), register_tile(t, lanes), few_of(x.rows, t.masks)
+    looked_up = LOOKUP * lanes if x.spaced else 1
+    if few or vectors < own[1]:
+        return vectors * (3 * (few or x.rows) + looked_up)
+    return time(own, lanes, x.rows, x.columns) + vectors * looked_up
+
+
+def few_of(rows: int, masks: bool = True) -> int:
+    """1, 4 or 8, if there are no more than so many rows, else 0; without `masks`, `rows` itself if these are at most 8."""
+    return next((n for n in ((1, 4, 8) if masks else range(1, 9)) if 0 < rows <= n), 0)
 
 
 def _fills(rows: int, lanes: int) -> bool:

@@ -8,7 +8,17 @@ from typing import NamedTuple
 from polyop.ir.expr import Affine, evaluate, names, volume
 from polyop.ir.integers import filled
 from polyop.ir.options import SHORT, STRIP, TURNED, Layout, Options
-from polyop.ir.registers import TALLEST, WINDOW, Turn, fitting_height, fitting_pair, height_beside, sliding_height, turning_pays
+from polyop.ir.registers import (
+    TALLEST,
+    WINDOW,
+    Turn,
+    few_of,
+    fitting_height,
+    fitting_pair,
+    height_beside,
+    sliding_height,
+    turning_pays,
+)
 from polyop.ir.target import LINE, NEAR, PAGE, Target
 from polyop.rewrite.contracted import Short
 from polyop.rewrite.factors import Inner, inner_rows
@@ -89,7 +99,7 @@ def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target,
     """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
     ones = tuple(n for n in q.windows if sizes[n] == 1) if q.windows else ()
     rows = few_rows(q, sizes, target.masks) if q.rows else 0
-    if rows and has_brief_dots(q, sizes):
+    if rows and (has_brief_dots(q, sizes) or windows_turn(q, sizes, target, frozen)):
         rows = 0
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *q.single)))
@@ -135,11 +145,6 @@ def has_brief_dots(q: Questions, sizes: Mapping[str, int]) -> bool:
     return bool(shape) and not lies_along_columns and NEAR < terms < FOLDED * most_rows(q, sizes)
 
 
-def few_of(rows: int, masks: bool = True) -> int:
-    """1, 4 or 8, if there are no more than so many rows, else 0; without `masks`, `rows` itself if these are at most 8."""
-    return next((n for n in ((1, 4, 8) if masks else range(1, 9)) if 0 < rows <= n), 0)
-
-
 def has_strip(q: Questions, sizes: Mapping[str, int], also_contractions: bool) -> bool:
     """Whether a sum of rows is so short in a call that all of it stays in registers, however many rows there are."""
     return any(evaluate(extent, sizes) * bytes_ <= STRIP for extent, bytes_, contracts in q.strips
@@ -152,11 +157,22 @@ def shortness(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tu
         columns = evaluate(x.extent, sizes)
         if columns * x.bytes_ <= LINE // 4:
             return TURNED
-        if x.lanes and _is_known(x, target) and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes, frozen)):
+        if _turns(x, columns, sizes, target, frozen):
             return TURNED
         if columns * x.bytes_ <= LINE:
             return SHORT
     return 0
+
+
+def _turns(x: Short, columns: int, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> bool:
+    """Whether lanes had better run along the rows of `x`, which is a sum of so many columns."""
+    return bool(x.lanes and _is_known(x, target)
+                and turning_pays(target, target.lanes(x.bytes_), _turn(x, columns, sizes, frozen)))
+
+
+def windows_turn(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> bool:
+    """Whether a window's sum of few rows and short ones takes longer as such than with lanes along these few rows."""
+    return any(x.windows and _turns(x, evaluate(x.extent, sizes), sizes, target, frozen) for x in q.short)
 
 
 def reads_in_place(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> bool:

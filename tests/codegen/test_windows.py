@@ -1,10 +1,13 @@
 """A window of known size that rows in lock step share is written out, and reads what several of them need once."""
 
 import re
+from functools import lru_cache
 
 import numpy as np
 import pytest
+from hypothesis import given, settings, strategies
 
+import polyop
 from polyop.codegen.x86 import emit
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Const
@@ -74,3 +77,29 @@ def test_what_one_of_two_ways_needs_is_computed_in_that_way():
     head, ways = emit(n, V4, Options()).text.split("phi", 1)[1].split("label", 1)
     assert "i64 1000" not in head and "i64 2000" not in head and "i64 1000" in ways and "i64 2000" in ways
     check(n, {"M": 7 * 40 + 2100, "N": 37})
+
+
+@lru_cache
+def convolution(step, border):
+    """Windows of 3 x 3 in steps, inside of an image or over a border of so many elements."""
+    least, high, wide = 3 - 2 * border, *(f"({n} + {2 * border} - 3) / {step} + 1" for n in "HW")
+    return polyop.op(f"""
+    op f(X: f32[N, C, H, W], F: f32[K, C, 3, 3]) -> (Y: f32[N, K, {high}, {wide}]) where H >= {least}, W >= {least} {{
+        Y[n, k, p, q] += (X[n, c, {step}*p + r - {border}, {step}*q + s - {border}] else 0) * F[k, c, r, s] }}""")
+
+
+@settings(max_examples=25, deadline=None)
+@given(step=strategies.sampled_from((1, 2, 3)), images=strategies.integers(1, 3), filters=strategies.integers(1, 33),
+       rows=strategies.integers(1, 9), columns=strategies.integers(1, 34), border=strategies.sampled_from((0, 1)))
+def test_few_filters_or_columns_are_right_with_lanes_along_either(step, images, filters, rows, columns, border):
+    """Calls of so few choose among lanes along columns, rows and filters, and among few rows and tiles."""
+    f = convolution(step, border)
+    high, wide = ((n - 1) * step + 3 - 2 * border for n in (rows, columns))
+    if min(high, wide) < 1:
+        return
+    g = np.random.default_rng(filters)
+    x, w = g.integers(-9, 9, (images, 5, high, wide)).astype("f4"), g.integers(-9, 9, (filters, 5, 3, 3)).astype("f4")
+    padded = np.pad(x.astype(float), ((0, 0), (0, 0), (border, border), (border, border)))
+    seen = np.lib.stride_tricks.sliding_window_view(padded, (3, 3), axis=(2, 3))[:, :, ::step, ::step]
+    for _ in range(2):  # the second call has a kernel for its regime
+        np.testing.assert_array_equal(f(x, w), np.einsum("ncpqrs,kcrs->nkpq", seen, w.astype(float)))
