@@ -7,7 +7,7 @@ from dataclasses import replace
 from polyop.codegen.apart import rows_lie_apart
 from polyop.codegen.pieces import is_in_pieces
 from polyop.codegen.runs import is_run
-from polyop.codegen.ties import is_cut_across
+from polyop.codegen.ties import is_cut_across, leaves_out_rows
 from polyop.ir.dots import TILE
 from polyop.ir.expr import Affine, affine, bounds, names, quasi
 from polyop.ir.expr import walk as expr_walk
@@ -17,6 +17,9 @@ Body = tuple[Node, ...]
 
 SMALL = 16
 """Stores, once for each copy, that are written twice so that rows of two or three whole vectors may bypass the caches."""
+
+TIED = 2
+"""Vectors at most that a copy of a tile has fewer, if a window leaves out some of its rows: each has loops for that alone."""
 
 
 def unswitch(nest: LoopNest) -> LoopNest:
@@ -136,7 +139,9 @@ def _versions(nest: LoopNest, n: For, width: int, copies: int, masks: bool) -> N
                 edge = If(_full(lanes), (wide,), (edge,))
             filled = _filled(n, (Kind.ROWS,), steady)
             few = _narrower(filled, lanes, width, filled)
-            return If(_full(rows), (If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,)),), (edge,))
+            if not (masks and leaves_out_rows(n) and all(x.extent == width for x in lanes)):  # of one vector a mask is enough
+                few = If(_full(lanes), (_filled(n, LOCKSTEP, steady),), (few,))
+            return If(_full(rows), (few,), (edge,))
         if lanes and rows and _is_repeated(nest, n):
             edge = If(_full(lanes), (_shorter(wide, rows),), (edge,))
     return If(tests, (_filled(n, LOCKSTEP, steady),), (edge,))
@@ -175,10 +180,10 @@ def _narrower(n: Node, lanes: list[For], width: int, otherwise: Node) -> Node:
     """
     edge = otherwise
     for x in lanes:
-        upper = _extra(x)
+        upper, most = _extra(x), min((x.extent or 0) - 1, TIED * width if leaves_out_rows(n) else x.extent or 0)
         alike = all(f.upper == x.upper for f in walk((n,)) if isinstance(f, For) and f.index == x.index)
         if len(upper) == 1 and x.extent and alike:
-            for extent in reversed(range(width, x.extent, width)):
+            for extent in reversed(range(width, most + 1, width)):
                 fewer = _narrowed(n, x.index, extent, upper[0])
                 if extent > width and _size(fewer, width) <= SMALL and any(s.stream for s in stores((fewer,))):
                     fewer = If((upper[0] - extent,), (_narrowed(n, x.index, extent, affine(extent)),), (fewer,))

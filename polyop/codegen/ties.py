@@ -34,12 +34,18 @@ def untie(nest: LoopNest) -> LoopNest:
 def is_cut_across(n: Node) -> bool:
     """Whether some test in the tile `n` may come out differently in its rows and lanes.
 
-    But for windows, which leave some lanes out in some steps of a loop, { 0 <= q + v - t }: the tile then is as any other.
+    But for windows, which leave out some lanes, or some rows, in some steps of a loop, { 0 <= q + v - t }: the tile is as any
+    other then.
     """
     loops = [f for f in (n, *walk(n.body)) if isinstance(f, For)] if isinstance(n, For) else []
-    steps = {f.index for f in loops if f.kind not in LOCKSTEP}
-    rows = {f.index for f in loops if f.kind == Kind.ROWS}
-    return any(names(t) & rows or not names(t) & steps for t in _ties(n, _extents(n)))
+    steps, extents = {f.index for f in loops if f.kind not in LOCKSTEP}, _extents(n)
+    return any(not names(t) & steps or len(names(t) & extents.keys()) > 1 for t in _ties(n, extents))
+
+
+def leaves_out_rows(n: Node) -> bool:
+    """Whether some test in the tile `n` may come out differently in its rows."""
+    rows = {f.index for f in (n, *(walk(n.body) if isinstance(n, For) else ())) if isinstance(f, For) and f.kind == Kind.ROWS}
+    return any(names(t) & rows for t in _ties(n, _extents(n)))
 
 
 def _tile(n: For) -> Node:

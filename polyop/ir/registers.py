@@ -198,7 +198,7 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
 def _few(t: Target, lanes: int, x: Turn) -> float:
     """What a step of the depth takes for a window's few rows with lanes along its columns, as `time` counts.
 
-    Sums that wait for themselves are left out. Where several vectors are no whole tile, what stands still is loaded for each of them.
+    Sums that wait for themselves are left out. Where several vectors are no whole tile, what stands still is loaded for each.
     """
     vectors, own, few = -(-x.columns // lanes), register_tile(t, lanes), few_of(x.rows, t.masks)
     looked_up = LOOKUP * lanes if x.spaced else 1

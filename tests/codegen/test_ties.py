@@ -80,6 +80,27 @@ def test_a_tile_without_a_point_is_left_out_and_one_with_all_of_them_asks_nothin
     assert is_cut_across(triangle((below,), untested=False).body[0].body[0].body[0])
 
 
+def window(columns):
+    """Pixels, some of which a window leaves out, in lock step, beside so many lanes of filters."""
+    pixel, filter_ = A("q_c", "q_p"), A("k_c", "k_v")
+    read = A("q_c", "q_p", "s", -1)
+    update = nests.st(ld("Y", pixel, filter_), ap("mul", ld("X", read), ld("F", "s", filter_)), "add")
+    inside = when([read, A("W", (-1, "q_c"), (-1, "q_p"), (-1, "s"))], [update])
+    body = loop("s", "S", loop("c", "C", rows("q_p", ROWS, least(ROWS, A("W", (-1, "q_c"))), inside)))
+    tile = lanes("k_v", columns, least(columns, A("K", (-1, "k_c"))), body)
+    return nest([tensor("X", "W"), tensor("F", "S", "K"), tensor("Y", "W", "K")],
+                [loop("q_c", "W", loop("k_c", "K", tile, step=columns), step=ROWS)], sizes=("C", "K", "S", "W"))
+
+
+@pytest.mark.parametrize("vectors,narrow,full", [(4, {4, 8}, True), (2, {4}, True), (1, set(), False)])
+def test_a_window_that_leaves_out_rows_has_copies_of_few_vectors_and_none_for_all_lanes_of_one(vectors, narrow, full):
+    """3 x 3 in 16 filters of 6 columns, with conditions: 106 us with four vectors of which three are empty, 43 with one."""
+    cut = split_full_tiles(untie(window(4 * vectors)), 4)
+    found = [f for f in walk(cut.body) if isinstance(f, For) and f.kind == Kind.LANES]
+    assert {f.extent for f in found if f.extent < 4 * vectors} == narrow
+    assert any(f.extent == 4 * vectors and f.is_full for f in found) == full
+
+
 def test_a_loop_inside_ends_where_no_row_is_left():
     below = A("i_c", "i_p", (-1, "k"))  # { k <= i }
     n = untie(triangle((below,), untested=True))
