@@ -35,6 +35,7 @@ from polyop.ir.target import Target
 Body = tuple[Node, ...]
 
 BESIDE = 7  # registers for what a step of a tile reads: LLVM would read all of its rows at once
+COPIED = 9  # the same where there are masks, and a step copies some of it: else more of them lost than gained
 
 
 def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...] = (),
@@ -57,7 +58,7 @@ def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routi
                 call(s, shared.name, shared, use)
 
     sites = _function(text, nest, nest.body if rest is None else rest, target, options, "define", before)
-    full = not target.masks and text.carried + BESIDE > target.registers
+    full = text.copying + COPIED > target.registers if target.masks else text.carried + BESIDE > target.registers
     return Module(nest.name, target.name, text.assemble(attributes(target)), signature(nest, sites), is_full=full)
 
 

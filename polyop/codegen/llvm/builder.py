@@ -24,7 +24,7 @@ class Text:
 
     fuses    the target multiplies and adds in one instruction
     scales   the target multiplies by powers of two in one instruction
-    carried  the most vectors that a loop carries round
+    carried  the most vectors that a loop carries round; copying: that one does which copies meanwhile
     """
 
     functions: list[str] = field(default_factory=list)
@@ -35,6 +35,7 @@ class Text:
     fuses: bool = False
     scales: bool = False
     carried: int = 0
+    copying: int = 0
 
     def declare(self, line: str) -> None:
         """Declare a function, once: calls may name other alignments than the first."""

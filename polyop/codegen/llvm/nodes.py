@@ -273,7 +273,8 @@ def _plain_loop(s: State, n: For, lower: Int, upper: Int) -> None:
 
     start = [*((register_type(s, k), entering[k]) for k in keys), *(("x86_amx", x) for of in sums.values() for x in of)]
     with forgotten_behind(s):
-        ends = go_round(s, lower, upper, n.step, start, iteration, ahead=partial(compute_ahead, s, n))
+        copies = any(s.nest.buffer(name).space == Space.WORK for name in written)
+        ends = go_round(s, lower, upper, n.step, start, iteration, copies=copies, ahead=partial(compute_ahead, s, n))
     s.regs = {**entering, **dict(zip(keys, ends[:len(keys)], strict=True))}
     split(ends[len(keys):])
     close_offsets(s, offsets)

@@ -10,17 +10,18 @@ from polyop.codegen.llvm.types import Int
 
 
 def go_round(s: State, lower: Int, upper: Int, step: int, carried: Sequence[tuple[str, str]],
-             body: Callable[[str, list[str]], Sequence[str]], runs: bool = False,
+             body: Callable[[str, list[str]], Sequence[str]], runs: bool = False, copies: bool = False,
              ahead: Callable[[], None] = lambda: None) -> list[str]:
     """`for i in [lower, upper)` in steps of `step`; what has become of `carried` behind it.
 
     carried   the type of each value and what it is before the loop
     body      writes one iteration: given i and the values before it, those after it
-    runs      whether there is one for certain
+    runs      whether there is one for certain; copies: whether it writes to memory of the kernel's own
     ahead     writes what stands before the first iteration, if there is one
     """
     b = s.b
-    b.text.carried = max(b.text.carried, sum(t.startswith("<") for t, _ in carried))
+    vectors = sum(t.startswith("<") for t, _ in carried)
+    b.text.carried, b.text.copying = max(b.text.carried, vectors), max(b.text.copying, vectors if copies else 0)
     head, done, before = b.new_label(), b.new_label(), b.block
     if not runs:
         first = b.new_label()
