@@ -50,7 +50,7 @@ def _hint(nest: LoopNest, n: For, around: Loops) -> Prefetch | None:
     if not at or any(f.kind not in LOCKSTEP for f in around[at:]):
         return None
     rows, lanes = around[at - 1], around[at]
-    added = [s for s in stores(n.body) if nest.buffer(s.target.source).space == Space.REG]  # what is copied meanwhile is not shared
+    added = [s for s in stores(n.body) if nest.buffer(s.target.source).space == Space.REG]  # no copies
     found = [x for x in dict.fromkeys(x for s in added for x in loads(s.expr)) if _is_panel(nest, x, n, lanes)]
     if len(found) != 1 or rows.step == 1 or rows.kind in LOCKSTEP or rows.index in expr_names(found[0]):
         return None

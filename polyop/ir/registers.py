@@ -28,7 +28,7 @@ APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if i
 DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
 FULL = 0.85  # of the lanes of a last vector that are used, of few vectors
 MANY = 4  # vectors, which are not few
-DOUBT = 0.95  # of the time that lanes as they are take, but for few rows of a window: what is not counted above
+DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
 MISSING = 1.15  # of the time of a tile with one row less, as images and batches have one, that one takes which may have fewer
 BESIDE = 2  # values of another column that a tile takes where a row of the result is no longer than a vector
 TALLEST_BESIDE = 10  # rows of such a tile: with 12 it is half as fast
@@ -169,34 +169,41 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
     """
     if not (x.across and x.beside and x.depth):
         return False  # nothing is computed: a border alone makes up for an image without rows, and a window takes it all
-    brief = x.windowed and x.rows < 2 * lanes
-    if not brief and not (_fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
+    if x.windowed and x.rows < 2 * lanes:  # few sums wait for themselves either way
+        return _turned(t, lanes, x, 0) < _few(t, lanes, x)
+    if not (_fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
         return False  # as many guards and addresses for a vector or less
+    return _turned(t, lanes, x, t.fma_chains) < DOUBT * _straight(t, lanes, x)
+
+
+def _straight(t: Target, lanes: int, x: Turn) -> float:
+    """What a step of the depth takes with lanes along the columns, as `time` counts, and the copy for it."""
     own = register_tile(t, lanes)
     together = x.columns <= lanes  # a tile takes rows of the result together
-    if brief:
-        straight = _few(t, lanes, x)
-    elif together or t.masks:
+    if together or t.masks:
         empty = -(-x.across // own[1]) * own[1] / x.across if together else 1.0
-        straight = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes, chains=t.fma_chains) / own[1] * empty
+        found = -(-x.columns // lanes) * time(own, lanes, x.rows, own[1] * lanes, chains=t.fma_chains) / own[1] * empty
     else:  # several narrow vectors, of which a last tile has few
         fits = fitting_height(t, lanes, x.rows, x.columns)
-        straight = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.rows, x.columns, chains=t.fma_chains)
+        found = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.rows, x.columns, chains=t.fma_chains)
         slow = x.windowed and not x.spaced and (x.depth >= DEEP or x.columns % lanes)
-        straight *= 1 + APART * min(1, 2 * x.window / LINE) if slow else 1
+        found *= 1 + APART * min(1, 2 * x.window / LINE) if slow else 1
     copied = (WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else ACROSS if x.stands else 1
-    straight += 0 if brief else copied * x.columns
+    return found + copied * x.columns
+
+
+def _turned(t: Target, lanes: int, x: Turn, chains: int) -> float:
+    """The same with lanes along the rows, and what the copies and the turn of the result take."""
     fits = fitting_height(t, lanes, x.columns, x.rows)
-    chains = 0 if brief else t.fma_chains  # few sums wait for themselves either way
-    turned = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.columns, x.rows, chains=chains)
-    turned += 0 if x.kept else (WINDOWED if x.windowed else 2) * x.rows / x.beside
-    turned += ACROSS * x.columns if x.lies and not x.windowed else 0
-    turned += (1 + PAGE * x.page) * x.rows * x.columns / x.depth
-    return turned < (1 if brief else DOUBT) * straight
+    tile = register_tile(t, lanes, height=fits) if fits else register_tile(t, lanes)
+    found = time(tile, lanes, x.columns, x.rows, chains=chains)
+    found += 0 if x.kept else (WINDOWED if x.windowed else 2) * x.rows / x.beside
+    found += ACROSS * x.columns if x.lies and not x.windowed else 0
+    return found + (1 + PAGE * x.page) * x.rows * x.columns / x.depth
 
 
 def _few(t: Target, lanes: int, x: Turn) -> float:
-    """What a step of the depth takes for a window's few rows with lanes along its columns, as `time` counts.
+    """What a step of the depth takes for a window's few rows with lanes along its columns, as `time` counts, and the copy for it.
 
     Sums that wait for themselves are left out. Where several vectors are no whole tile, what stands still is loaded for each.
     """
