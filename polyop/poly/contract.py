@@ -275,13 +275,14 @@ def _is_cut(x: Reads, tile: RegisterTile, nc: int, block: int) -> bool:
 def _packs_left(x: Reads, tile: RegisterTile) -> bool:
     """Whether the left operand is copied, since a chunk of its rows is not dense.
 
-    It is where anything contracted has unit stride in it, or nearly, as a window in steps of two along rows that are neighbours:
+    It is where anything contracted has unit stride in it, or nearly, as a window in steps of two, either way, along neighbours:
     then it stays in L1 whatever its order. Of an image whose rows are shared by threads it is read in place, where each line has
     something for all rows of a tile: each would have to copy its part for each block of columns.
     """
     c = x.what
     far = NEAR + 1 if is_close(x) and not tile.dot else 2
-    dense = any(x.spacing(x.left, i) in range(1, far) for i in ((x.depth,) if tile.dot else c.having(CONTRACTED)))
+    dense = x.spacing(x.left, x.depth) in range(1, far) if tile.dot else any(
+        abs(x.spacing(x.left, i) or 0) in range(1, far) for i in c.having(CONTRACTED))
     in_place = x.plan.splits(c.update) and len(c.having(ROW)) > 1 and is_close(x)
     in_place |= x.plan.options.direct and not tile.dot and not tile.is_matrix
     movable = len(c.lefts) == 1 and is_movable(c.update, x.left)

@@ -410,13 +410,16 @@ def test_rows_that_are_multiplied_with_one_vector_run_in_lock_step(term, locked)
         np.testing.assert_allclose(got, (own * arrays["x"] if "x" in term else own).sum(1), rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.parametrize("backwards", [False, True])
 @pytest.mark.parametrize("step", [1, 2, 4, 5])
-def test_a_window_in_small_steps_along_rows_is_read_in_place(step):
+def test_a_window_in_small_steps_along_rows_is_read_in_place(step, backwards):
+    first, by = (f"{step}*S - {step}", -step) if backwards else ("0", step)
     m = middle(f"""op f(X: f32[C, W], F: f32[K, C, S]) -> (Y: f32[K, W - {step}*S + {step}]) where S >= 1, W >= {step}*S
-        {{ Y[k, q] += X[c, q + {step}*s] * F[k, c, s] }}""", "tuned", Options(short=TURNED))
+        {{ Y[k, q] += X[c, q + {first} + {by}*s] * F[k, c, s] }}""", "tuned", Options(short=TURNED))
     assert proved(m) and ("packs right" in m.chosen[0]) == (step <= 4) and ("packs left and right" in m.chosen[0]) == (step > 4)
     arrays, got = run(m, {"C": 5, "K": 20, "S": 3, "W": 40})
-    shifted = np.stack([arrays["X"][:, step * s : step * s + got.shape[1]] for s in range(3)], -1)
+    order = range(2, -1, -1) if backwards else range(3)
+    shifted = np.stack([arrays["X"][:, step * s : step * s + got.shape[1]] for s in order], -1)
     np.testing.assert_allclose(got, np.einsum("cqs,kcs->kq", shifted, arrays["F"]), rtol=1e-4, atol=1e-4)
 
 
