@@ -95,6 +95,8 @@ def precision() -> Iterator[Case]:
         for n in (256, 1024):
             yield product("precision", "nn", n, n, n, dtype, tolerance=tolerance)
         yield product("precision", "nt", 1, 4096, 4096, dtype, tolerance=tolerance, cold=True, quick=dtype == "bf16")
+        for kind in ("nn", "nt"):
+            yield product("precision", kind, 16, 4096, 4096, dtype, tolerance=tolerance, cold=True)
         for r, c in ((1024, 1024), (4096, 768)):
             given = {"dim0": r, "C": c, "T": dtype}
             yield Case("precision", f"softmax {r}x{c} {dtype}", *library("softmax"), given, rank=1, tolerance=tolerance,
