@@ -19,7 +19,7 @@ SMALL = 16
 """Stores, once for each copy, that are written twice so that rows of two or three whole vectors may bypass the caches."""
 
 TIED = 2
-"""Vectors at most that a copy of a tile has fewer, if a window leaves out some of its rows: each has loops for that alone."""
+"""Vectors at most of the narrower copies of a tile some of whose rows a window leaves out: each copy has loops for that alone."""
 
 
 def unswitch(nest: LoopNest) -> LoopNest:
@@ -178,12 +178,12 @@ def _narrower(n: Node, lanes: list[For], width: int, otherwise: Node) -> Node:
 
     Not where another loop of the name has all lanes, such as one that starts sums of which fewer are added to.
     """
-    edge = otherwise
+    edge, tied = otherwise, leaves_out_rows(n)
     for x in lanes:
-        upper, most = _extra(x), min((x.extent or 0) - 1, TIED * width if leaves_out_rows(n) else x.extent or 0)
+        upper = _extra(x)
         alike = all(f.upper == x.upper for f in walk((n,)) if isinstance(f, For) and f.index == x.index)
         if len(upper) == 1 and x.extent and alike:
-            for extent in reversed(range(width, most + 1, width)):
+            for extent in reversed(range(width, x.extent, width)[:TIED if tied else None]):
                 fewer = _narrowed(n, x.index, extent, upper[0])
                 if extent > width and _size(fewer, width) <= SMALL and any(s.stream for s in stores((fewer,))):
                     fewer = If((upper[0] - extent,), (_narrowed(n, x.index, extent, affine(extent)),), (fewer,))

@@ -37,14 +37,13 @@ def is_cut_across(n: Node) -> bool:
     But for windows, which leave out some lanes, or some rows, in some steps of a loop, { 0 <= q + v - t }: the tile is as any
     other then.
     """
-    loops = [f for f in (n, *walk(n.body)) if isinstance(f, For)] if isinstance(n, For) else []
-    steps, extents = {f.index for f in loops if f.kind not in LOCKSTEP}, _extents(n)
+    steps, extents = {f.index for f in _loops(n) if f.kind not in LOCKSTEP}, _extents(n)
     return any(not names(t) & steps or len(names(t) & extents.keys()) > 1 for t in _ties(n, extents))
 
 
 def leaves_out_rows(n: Node) -> bool:
     """Whether some test in the tile `n` may come out differently in its rows."""
-    rows = {f.index for f in (n, *(walk(n.body) if isinstance(n, For) else ())) if isinstance(f, For) and f.kind == Kind.ROWS}
+    rows = {f.index for f in _loops(n) if f.kind == Kind.ROWS}
     return any(names(t) & rows for t in _ties(n, _extents(n)))
 
 
@@ -66,8 +65,12 @@ def _tile(n: For) -> Node:
 
 def _extents(n: Node) -> dict[str, int]:
     """The lock-step loops of the tile `n`: index -> number of copies."""
-    loops = [f for f in ((n, *walk(n.body)) if isinstance(n, For) else ()) if isinstance(f, For) and f.kind in LOCKSTEP]
-    return {f.index: f.extent for f in loops if f.extent}
+    return {f.index: f.extent for f in _loops(n) if f.kind in LOCKSTEP and f.extent}
+
+
+def _loops(n: Node) -> list[For]:
+    """The loop `n`, if it is one, and all inside it."""
+    return [f for f in (n, *walk(n.body)) if isinstance(f, For)] if isinstance(n, For) else []
 
 
 def _ties(n: Node, extents: Mapping[str, int]) -> tuple[Affine, ...]:

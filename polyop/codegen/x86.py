@@ -35,7 +35,7 @@ from polyop.ir.target import Target
 Body = tuple[Node, ...]
 
 BESIDE = 7  # registers for what a step of a tile reads: LLVM would read all of its rows at once
-COPIED = 9  # the same where there are masks, and a step copies some of it: else more of them lost than gained
+COPIED = 9  # the same with masks, if a step copies, too: of kernels that copy none some take 1.05 of their time so
 
 
 def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routine, ...] = (),

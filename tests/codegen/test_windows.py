@@ -95,8 +95,6 @@ def test_few_filters_or_columns_are_right_with_lanes_along_either(step, images, 
     """Calls of so few choose among lanes along columns, rows and filters, and among few rows and tiles."""
     f = convolution(step, border)
     high, wide = ((n - 1) * step + 3 - 2 * border for n in (rows, columns))
-    if min(high, wide) < 1:
-        return
     g = np.random.default_rng(filters)
     x, w = g.integers(-9, 9, (images, 5, high, wide)).astype("f4"), g.integers(-9, 9, (filters, 5, 3, 3)).astype("f4")
     padded = np.pad(x.astype(float), ((0, 0), (0, 0), (border, border), (border, border)))
