@@ -6,7 +6,8 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-from polyop.ir.expr import Affine, evaluate, expr_names, loads, volume
+from polyop.ir.expr import Affine, evaluate, expr_names, loads, names, volume
+from polyop.ir.op import Op, Step
 from polyop.ir.options import ALL_TERMS, CHUNK
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import find_contractions
@@ -25,6 +26,7 @@ DEPTH = 512  # steps of a block of columns
 SHARE = 5  # times L2 that all rows may read of it: 1000 to 1280 rows on Zen 3 are as fast together as in two parts, or faster
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
+PIXELS, IMAGE = 128, 8  # pixels at most, and rows of them, that read filters of windows there: 10 x 10 gain 2 to 4 percent
 LITTLE = 2  # times L1 that is copied in so little time that calls of new sizes had better share the kernel for all
 
 
@@ -83,6 +85,7 @@ class InOrder(NamedTuple):
     """The one contraction, if what has its columns lies along them, and may be read there: its extents, and bytes of an element.
 
     late   whether that is so after it is put in that operand's order (`late.py`)
+    slides whether windows go along the last of the rows, as those of pixels that have their channels side by side
     """
 
     rows: tuple[Affine, ...]
@@ -90,6 +93,7 @@ class InOrder(NamedTuple):
     summed: tuple[Affine, ...]
     bytes_: int
     late: bool = False
+    slides: bool = False
 
 
 def find_in_order(q: Questions) -> tuple[InOrder, ...]:
@@ -103,11 +107,19 @@ def find_in_order(q: Questions) -> tuple[InOrder, ...]:
     s, last = find_contractions(q.op)[0]
     if any(x.dtype.bytes_ < s.target.dtype.bytes_ for x in loads(s.expr)):
         return ()
-    summed, (shape, lies) = q.brief[0], q.packed
+    slides, (shape, lies) = bool(q.sliding[0]), q.packed
+    summed = _extents_summed(q.op, s) if slides else q.brief[0]
     is_one = sum(last in expr_names(x) for x in dict.fromkeys(loads(s.expr))) == 1
-    plain = (InOrder(q.sides.rows, q.sides.columns, summed, q.brief[2]),) if shape and lies and summed and is_one else ()
+    found = InOrder(q.sides.rows, q.sides.columns, summed, s.target.dtype.bytes_, slides=slides)
+    plain = (found,) if shape and lies and summed and is_one else ()
     late = (InOrder(x.rows, x.columns, x.summed, x.bytes_, True) for x in q.late if x.rows and len(q.late) == 1)
     return (*plain, *late)
+
+
+def _extents_summed(op: Op, s: Step) -> tuple[Affine, ...]:
+    """Those of all that `s` adds up along, windows too, if they are known from sizes; else none."""
+    found = tuple(r.upper - r.lower for r in s.ranges if r.index not in expr_names(s.target))
+    return found if all(names(e) <= set(op.sizes) for e in found) else ()
 
 
 def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, int], target: Target) -> int:
@@ -123,12 +135,32 @@ def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, i
         return 0
     rows, terms, asked = volume(x.rows, sizes), volume(x.summed, sizes), target.hints.panels
     held, is_one = volume(x.columns, sizes) * terms * x.bytes_, len(x.columns) == 1
+    if x.slides:
+        return DEPTH if rows <= PIXELS and volume(x.rows[:-1], sizes) <= IMAGE and _stays(x, held, sizes, target) else 0
     if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
         return CHUNK
-    folds = not evaluate(x.columns[-1], sizes) * x.bytes_ % FOLDED
+    folds = _folds(x, sizes)
     little = held < LITTLE * target.l1 and (rows > AT_HAND or not is_one)
     if asked:
         most = 0 if little else AT_HAND if folds and held <= target.l3 else asked
         steps = ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
         return steps if rows <= most else 0
     return ALL_TERMS if is_one and not late and rows <= (AT_ONCE if folds else AT_HAND) and held <= 3 * target.l2 // 4 else 0
+
+
+def _folds(x: InOrder, sizes: Mapping[str, int]) -> bool:
+    """Whether lines of a column fall on each other in L1."""
+    return not evaluate(x.columns[-1], sizes) * x.bytes_ % FOLDED
+
+
+def _stays(x: InOrder, held: int, sizes: Mapping[str, int], target: Target) -> bool:
+    """Whether the filters of windows, `held` bytes, stay where each row of pixels finds them soon enough as they lie.
+
+    Each row of an image reads them all again. They are not so little that their copy takes no time to speak of.
+    """
+    folds = _folds(x, sizes)
+    if target.hints.panels:
+        most = target.l3 // 4 if folds else target.l3
+    else:
+        most = 0 if folds else 3 * target.l2 // 4
+    return len(x.columns) == 1 and LITTLE * target.l1 <= held <= most

@@ -129,6 +129,23 @@ def test_so_do_rows_of_a_sum_that_is_turned_late_but_for_those_that_are_copied(w
     assert found.late and found.bare == bare
 
 
+@pytest.mark.parametrize(("change", "bare"), [
+    ({}, True), ({"N": 2, "H": 4, "W": 64}, False), ({"N": 1, "H": 8, "W": 16}, True), ({"H": 8, "W": 17}, False),
+    ({"H": 9, "W": 3}, False), ({"C": 18}, False), ({"C": 19}, True), ({"K": 512}, True), ({"K": 512, "C": 228}, False),
+    ({"C": 2000, "K": 250}, False), ({"threads": 2}, True)])
+@pytest.mark.parametrize("asked", [0, 96])
+def test_few_pixels_read_filters_where_they_lie(change, bare, asked):
+    """64 kB to 16 MB, or 4 where rows of filters fall on each other; and what stays in L2 on machines that ask for no columns."""
+    text = """op f(X: f32[N, H, W, C], F: f32[R, R, C, K]) -> (Y: f32[N, H, W, K]) {
+      Y[n, p, q, k] += (X[n, p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }"""
+    sizes = {"N": 1, "H": 8, "W": 8, "C": 19, "K": 100, "R": 3} | change
+    threads, target = sizes.pop("threads", 1), replace(XEON, l1=32 << 10, l2=1 << 20, l3=16 << 20, hints=Hints(panels=asked))
+    found = regime(regimes_of(instantiate(parse(Source("<test>", text)), "f")), sizes, Options(), target, threads)
+    assert found.bare == (bare and (asked > 0 or sizes["K"] != 512)) * DEPTH
+    across = text.replace("F: f32[R, R, C, K]", "F: f32[K, R, R, C]").replace("F[r, s, c, k]", "F[k, r, s, c]")
+    assert not regime(regimes_of(instantiate(parse(Source("<test>", across)), "f")), sizes, Options(), target, threads).bare
+
+
 @pytest.mark.parametrize(("text", "threads", "bare"), [
     ("A: f32[M, K], B: f32[K, N]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[k, n] }", 1, True),
     ("A: f64[M, K, L], B: f64[K, L, N]) -> (C: f64[M, N]) { C[m, n] += A[m, k, l] * B[k, l, n] }", 2, True),
