@@ -48,6 +48,8 @@ class Options:
                or 32 in these calls, or the columns of dot products, where that is 4
     height     how many rows a register tile has where these calls would leave too much of the target's own one empty; and
                those of a thread of a GPU where a window slides along many; else 0
+    down       how far before the last one, as the result is written, that of a contraction's rows stands along which a register
+               tile has its own, since the last ones are few in these calls: 8 x 1 pixels; 0: along the last one, or as it lies
     pair       how many values of another column a register tile takes side by side with lanes whose number is known, since these
                alone would leave vectors half empty; 0: none
     strip      whether what has unit stride in a sum of rows is at most `STRIP` bytes long in these calls
@@ -133,6 +135,7 @@ class Options:
     rows: int = 0
     few: tuple[tuple[str, int], ...] = ()
     height: int = 0
+    down: int = 0
     pair: int = 0
     strip: bool = False
     near: bool = False

@@ -86,6 +86,8 @@ def reads_of(plan: Plan, c: Contraction) -> Reads:
     contracted = c.having(CONTRACTED)
     brief = all(u.extent(i).is_constant and not is_window(u, i) for i in contracted)  # so are they where they bypass the caches
     row = last if is_narrow(plan.options.height) or plan.options.pair or brief else unit_of(plan, c, c.lefts[0], many) or last
+    if 0 < plan.options.down < len(many):
+        row = [i for i in written_order(u) if i in many][-1 - plan.options.down]
     long = tuple(i for i in contracted if not u.extent(i).is_constant) or contracted  # a 3 is not worth cutting
     alone = tuple(i for i in long if all(stands_alone(u, i, x) for x in (c.lefts[0], c.rights[0])))
     long = alone or long  # what is added to another index is a window, mostly short

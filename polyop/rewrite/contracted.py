@@ -201,17 +201,52 @@ def unpacked(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
     return shape if all(names(e) <= set(op.sizes) for e in shape) else ()
 
 
-def sliding(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], tuple[Affine, ...]]:
-    """The extents of what is added to the last row of the one contraction, and of what it adds up beside windows."""
+@dataclass(frozen=True, eq=False, slots=True)
+class Down:
+    """An index of a result along which tiles may have their rows: its extent, and those of the windows that are added to it.
+
+    spaced      whether neighbours along it read what lies apart, as windows in steps of two do
+    is_guarded  whether something else is taken for what they would read beyond a border
+    is_bound    whether conditions leave out some of what is added up
+    """
+
+    extent: Affine
+    windows: tuple[Affine, ...]
+    spaced: bool
+    is_guarded: bool
+    is_bound: bool
+
+
+def downs(op: Op, contractions: Contractions) -> tuple[tuple[Down, ...], tuple[Down, ...]]:
+    """Those of the one contraction, in the order in which its target is written: with lanes along its columns, and turned.
+
+    None unless all are known from sizes.
+    """
     if len(contractions) != 1:
         return (), ()
     (s, last), = contractions
-    row, extents = _row_indices(s, last)[-1:], {r.index: r.upper - r.lower for r in s.ranges}
-    depth = {i: e for i, e in extents.items() if i not in expr_names(s.target)}
-    positions = [names(p) for x in loads(s.expr) for p in x.index if isinstance(p, Affine) and names(p) & {*row}]
-    windows = tuple(e for i, e in depth.items() if any(i in p for p in positions))
-    rest = tuple(e for i, e in depth.items() if not is_window(s, i))
-    return (windows, rest) if all(names(e) <= set(op.sizes) for e in (*windows, *rest)) else ((), ())
+    rows = _row_indices(s, last)
+    return _downs(op, s, rows), _downs(op, s, _row_indices(s, rows[-1]) if rows else ())
+
+
+def _downs(op: Op, s: Step, indices: tuple[str, ...]) -> tuple[Down, ...]:
+    extents = {r.index: r.upper - r.lower for r in s.ranges}
+    positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
+    guards = [g for x in loads(s.expr) for g in x.guard]
+    depth = [i for i in extents if i not in expr_names(s.target)]
+    found = tuple(Down(extents[i], tuple(extents[j] for j in depth if any({i, j} <= names(p) for p in positions)),
+                       any(abs(p.factor(i)) > 1 for p in positions), any(i in names(g) for g in guards),
+                       any(i in expr_names(w) for w in s.where)) for i in indices)
+    return found if all(names(e) <= set(op.sizes) for x in found for e in (x.extent, *x.windows)) else ()
+
+
+def steps(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
+    """The extents of what the one contraction adds up beside windows; none unless all are known from sizes."""
+    if len(contractions) != 1:
+        return ()
+    s = contractions[0][0]
+    found = tuple(r.upper - r.lower for r in s.ranges if r.index not in expr_names(s.target) and not is_window(s, r.index))
+    return found if all(names(e) <= set(op.sizes) for e in found) else ()
 
 
 def little(op: Op, contractions: Contractions) -> tuple[Affine, ...]:

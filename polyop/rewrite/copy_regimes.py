@@ -12,6 +12,7 @@ from polyop.ir.options import ALL_TERMS, CHUNK
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import find_contractions
 from polyop.rewrite.questions import Questions
+from polyop.rewrite.tile_regimes import Tiles
 
 ROWS = 256  # of a product, from which threads may copy all columns that a cache holds, each for itself
 RESULTS = 1 << 18  # of each thread, from which they do: its share goes in four chunks, which have as many columns as rows
@@ -85,7 +86,7 @@ class InOrder(NamedTuple):
     """The one contraction, if what has its columns lies along them, and may be read there: its extents, and bytes of an element.
 
     late   whether that is so after it is put in that operand's order (`late.py`)
-    slides whether windows go along the last of the rows, as those of pixels that have their channels side by side
+    slides whether windows go along the rows, as those of pixels that have their channels side by side
     """
 
     rows: tuple[Affine, ...]
@@ -107,7 +108,7 @@ def find_in_order(q: Questions) -> tuple[InOrder, ...]:
     s, last = find_contractions(q.op)[0]
     if any(x.dtype.bytes_ < s.target.dtype.bytes_ for x in loads(s.expr)):
         return ()
-    slides, (shape, lies) = bool(q.sliding[0]), q.packed
+    slides, (shape, lies) = any(x.windows for x in q.downs[0]), q.packed
     summed = _extents_summed(q.op, s) if slides else q.brief[0]
     is_one = sum(last in expr_names(x) for x in dict.fromkeys(loads(s.expr))) == 1
     found = InOrder(q.sides.rows, q.sides.columns, summed, s.target.dtype.bytes_, slides=slides)
@@ -122,7 +123,7 @@ def _extents_summed(op: Op, s: Step) -> tuple[Affine, ...]:
     return found if all(names(e) <= set(op.sizes) for e in found) else ()
 
 
-def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, int], target: Target) -> int:
+def steps_in_place(found: tuple[InOrder, ...], tiles: Tiles, sizes: Mapping[str, int], target: Target) -> int:
     """How many terms at a time are read where they lie, since so few rows use them; 0: they are copied.
 
     A few of all columns: 9 to 32 rows then share the way of what comes from memory, and do not wait for a block that is copied.
@@ -130,13 +131,14 @@ def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, i
     meanwhile, where that was measured to pay (`Hints.panels`). Elsewhere if L2 has them all, and leaves a quarter for all else:
     where a tile's columns are a piece of each row, they share sets of the cache, and these hold no more than that.
     """
-    x = next((x for x in found if x.late == late), None)
+    x = next((x for x in found if x.late == tiles.late), None)
     if x is None:
         return 0
     rows, terms, asked = volume(x.rows, sizes), volume(x.summed, sizes), target.hints.panels
     held, is_one = volume(x.columns, sizes) * terms * x.bytes_, len(x.columns) == 1
     if x.slides:
-        return DEPTH if rows <= PIXELS and volume(x.rows[:-1], sizes) <= IMAGE and _stays(x, held, sizes, target) else 0
+        outside = rows // max(1, evaluate(x.rows[-1 - tiles.down], sizes))
+        return DEPTH if rows <= PIXELS and outside <= IMAGE and _stays(x, held, sizes, target) else 0
     if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
         return CHUNK
     folds = _folds(x, sizes)
@@ -145,7 +147,7 @@ def steps_in_place(found: tuple[InOrder, ...], late: bool, sizes: Mapping[str, i
         most = 0 if little else AT_HAND if folds and held <= target.l3 else asked
         steps = ALL_TERMS if terms <= ALL_TERMS else DEPTH if len(x.summed) == 1 else 0
         return steps if rows <= most else 0
-    return ALL_TERMS if is_one and not late and rows <= (AT_ONCE if folds else AT_HAND) and held <= 3 * target.l2 // 4 else 0
+    return ALL_TERMS if is_one and not x.late and rows <= (AT_ONCE if folds else AT_HAND) and held <= 3 * target.l2 // 4 else 0
 
 
 def _folds(x: InOrder, sizes: Mapping[str, int]) -> bool:

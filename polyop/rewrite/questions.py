@@ -8,7 +8,7 @@ from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite import contracted
 from polyop.rewrite.chains import Chain, find_chains
-from polyop.rewrite.contracted import Short, Sides, is_window
+from polyop.rewrite.contracted import Down, Short, Sides, is_window
 from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.inward import Lying, find_inward
 from polyop.rewrite.landed import summed_where_it_lands
@@ -50,7 +50,8 @@ class Questions:
              None if there are more
     unpacked the shape of what has its rows, `A`
     packed   the shape of what has its columns, `B` of `A[m, k] * B[k, n]`, and whether that lies along them, as here
-    sliding  the extents of the windows that are added to the row of these tiles, and of what else is added up but windows
+    downs    along what their rows may run, with lanes along its columns and turned
+    steps    the extents of what is added up there but windows
     sides    of the same
     deep     the extents of what the one contraction adds up along, if these are several, none is a window, and no condition holds
     brief    the same for one or several, extents of its result, and the bytes of an element
@@ -84,7 +85,8 @@ class Questions:
     tile: tuple[Affine, Affine, int] | None
     unpacked: tuple[Affine, ...]
     packed: tuple[tuple[Affine, ...], bool]
-    sliding: tuple[tuple[Affine, ...], tuple[Affine, ...]]
+    downs: tuple[tuple[Down, ...], tuple[Down, ...]]
+    steps: tuple[Affine, ...]
     sides: Sides | None
     deep: tuple[Affine, ...]
     brief: tuple[tuple[Affine, ...], tuple[Affine, ...], int]
@@ -125,7 +127,7 @@ def questions(op: Op) -> Questions:
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),
         strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
         unpacked=contracted.unpacked(op, one), packed=contracted.packed(op, one),
-        sliding=contracted.sliding(op, contractions), sides=contracted.sides(op, contractions),
+        downs=contracted.downs(op, one), steps=contracted.steps(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), passes=passes, splits=splits, chains=find_chains(op), sums=sums(op),
         inner=find_inner(op), late=find_late(op), inward=find_inward(op), strewn=find_strewn(op, one),

@@ -153,7 +153,7 @@ _TABLE = (
            lambda _, c: c.threads == 1 and _has_plain_tiles(c) and copy_regimes.lies_close(c.questions, c.sizes, c.target),
            f"in which at most {copy_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
     Regime("bare", copy_regimes.find_in_order,
-           lambda found, c: copy_regimes.steps_in_place(found, c.tiles.late, c.sizes, c.target) if _in_place(c) else 0,
+           lambda found, c: copy_regimes.steps_in_place(found, c.tiles, c.sizes, c.target) if _in_place(c) else 0,
            "in which so few rows use an operand which lies along columns that it is read there"),
     Regime("short", lambda q: q.standing,
            lambda _, c: c.tiles.short,

@@ -20,7 +20,7 @@ from polyop.ir.registers import (
     turning_pays,
 )
 from polyop.ir.target import LINE, NEAR, PAGE, Target
-from polyop.rewrite.contracted import Short
+from polyop.rewrite.contracted import Down, Short
 from polyop.rewrite.factors import Inner, inner_rows
 from polyop.rewrite.factors import way as way_out
 from polyop.rewrite.inward import to_turn_inward
@@ -37,6 +37,9 @@ FOLDED = 16  # terms of dot products for each row that there is, from which a co
 AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
 WHOLE = 8  # vectors that are whole rows of what comes from memory, whatever pieces tiles take of them
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
+ENOUGH = 7  # rows of a tile for which no other index is looked for: with 6 another one takes 0.92 to 0.98 of the time
+ENOUGH_OF_PRODUCTS = 3  # the same where there are no windows: see `_enough`
+ENOUGH_AT_BORDERS, ENOUGH_TURNED, ENOUGH_SPACED = 5, 4, 3  # the same where they are turned
 NARROW = 2  # vectors of all columns: a tile of 14 rows then has as many sums as others, and no fewer columns
 LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
 LITTLES = 16  # the same of several products, whose loops take longer to compile
@@ -57,6 +60,7 @@ class Tiles(NamedTuple):
     fixed: Values
     short: int
     height: int
+    down: int
     pair: int
     factors: int
     late: bool
@@ -71,7 +75,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     if factors and len(q.inner) == 1 and rows:  # tiles are the inner sum's, which is a product of matrices
         rows = few_of(inner_rows(q.inner[0][factors - 1], sizes), target.masks)
     plain = not (rows or few)
-    height = tile_height(q, sizes, target, short) if plain and q.tile else 0
+    down = 0 if few or factors else row_of_tiles(q, sizes, short)
+    height = tile_height(q, sizes, target, short, down) if plain and q.tile else 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
@@ -80,18 +85,18 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
         height, short = inner_height(q.inner[0][factors - 1], sizes, target), 0
     plain, pair = plain and not factors, 0
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if plain and relaxed and short == TURNED else ())
-    height = height_inward(q, sizes, target, height) if inward and q.tile else height
+    height = height_inward(q, sizes, target, height, down) if inward and q.tile else height
     late = options.late or bool(q.late and not fixed and not q.turns and not factors and (
         (plain and lies_across(q, sizes, target))
         or ((short or rows) and leaves_empty(q, sizes, target, short == TURNED and not rows))))
     if late:  # tiles are those of another result
-        height, short, fixed = 0, 0, few_terms(q, sizes, ones)
+        height, down, short, fixed = 0, 0, 0, few_terms(q, sizes, ones)
     elif plain and not short and not fixed and q.brief[0]:
         fixed = brief_sizes(q, sizes, ones, target)
         paired, pair = tile_pair(q, sizes, target)
         if pair and q.sides:
-            height, fixed = paired, (*fixed, *((n, sizes[n]) for n in sorted(names(q.sides.columns[-1]))))
-    return Tiles(ones, rows, few, strip, fixed, short, height, pair, factors, late, inward)
+            height, down, fixed = paired, 0, (*fixed, *((n, sizes[n]) for n in sorted(names(q.sides.columns[-1]))))
+    return Tiles(ones, rows, few, strip, fixed, short, height, down, pair, factors, late, inward)
 
 
 def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target,
@@ -213,8 +218,38 @@ def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:
     return any(columns < rows and columns * bytes_ <= UPRIGHT for columns, rows, bytes_ in found)
 
 
-def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: int) -> int:
-    """How many rows the register tiles of a call have where the target's own would be too empty, 0 elsewhere."""
+def row_of_tiles(q: Questions, sizes: Mapping[str, int], short: int) -> int:
+    """How far before the last row that one stands along which tiles have theirs, since the last ones are few: `Options.down`."""
+    found = q.downs[short == TURNED] if short != SHORT else ()
+    if len(found) < 2:
+        return 0
+    last, *others = (evaluate(x.extent, sizes) for x in reversed(found))
+    best = next((e for e in others if e >= ENOUGH), max(others))
+    return 1 + others.index(best) if last < min(best, _enough(found[-1], short == TURNED)) else 0
+
+
+def _enough(x: Down, turned: bool) -> int:
+    """How many rows of a tile there must be for no other index to be looked for.
+
+    Of products two rows share too little, three enough. Of windows rows of another index lie on lines of their own. If they are
+    turned, each has such a line for each of many channels, of which L1 holds all for few rows alone, and the fewer the further
+    they lie apart. Where windows are cut off at a border along `x`, no tile has that border within it then, which gains the more,
+    the more it costs: it is read around, or branched around.
+    """
+    if not x.windows:
+        return 0 if turned else ENOUGH_OF_PRODUCTS
+    if not turned or (x.is_bound and not x.spaced):
+        return ENOUGH
+    if x.is_bound or x.is_guarded:
+        return ENOUGH_AT_BORDERS
+    return ENOUGH_SPACED if x.spaced else ENOUGH_TURNED
+
+
+def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: int, below: int = 0) -> int:
+    """How many rows the register tiles of a call have where the target's own would be too empty, 0 elsewhere.
+
+    `below`: see `row_of_tiles`.
+    """
     if q.tile is None:
         return 0
     rows, columns, bytes_ = q.tile
@@ -224,21 +259,25 @@ def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: i
     known = rows.is_constant and columns.is_constant
     if short == TURNED:
         down, along = along, down
+    own = q.downs[short == TURNED]
+    if below:
+        down, known = evaluate(own[-1 - below].extent, sizes), False
     # where rows are one index, few rows of a tile are neighbours too: 100000 x 32 with 32 terms took 1.1 times as long with 14
     several = any(len(extents or ()) > 1 for extents in q.rows)
     lanes = target.lanes(bytes_)
     shape, lies = q.packed
     streams = volume(shape, sizes) * bytes_ > 2 * target.l2 and (lies or down < AGAIN) and along > lanes * WHOLE
     height = fitting_height(target, lanes, down, along, known=known, tall=several and not (short or q.windows), streams=streams)
-    windows, steps = (volume(part, sizes) for part in q.sliding)
+    windows, steps = volume(own[-1 - below].windows if own and q.steps else (), sizes), volume(q.steps, sizes)
     slides = not short and windows > 1 and (steps >= STEPS or along == lanes * NARROW)
     return sliding_height(target, lanes, down, along, height) if slides else height
 
 
-def height_inward(q: Questions, sizes: Mapping[str, int], target: Target, height: int) -> int:
+def height_inward(q: Questions, sizes: Mapping[str, int], target: Target, height: int, below: int = 0) -> int:
     """The same, not `height`, where a window slides along what is copied to lie as rows do elsewhere."""
     assert q.tile is not None
-    down, along, bytes_ = evaluate(q.tile[1], sizes), evaluate(q.tile[0], sizes), q.tile[2]
+    down = evaluate(q.downs[True][-1 - below].extent if below else q.tile[1], sizes)
+    along, bytes_ = evaluate(q.tile[0], sizes), q.tile[2]
     lanes = target.lanes(bytes_)
     slides = along == lanes * NARROW and any(volume(x.windows, sizes) > 1 for x in q.short)
     return sliding_height(target, lanes, down, along, height) if slides else height

@@ -131,7 +131,8 @@ def test_so_do_rows_of_a_sum_that_is_turned_late_but_for_those_that_are_copied(w
 
 @pytest.mark.parametrize(("change", "bare"), [
     ({}, True), ({"N": 2, "H": 4, "W": 64}, False), ({"N": 1, "H": 8, "W": 16}, True), ({"H": 8, "W": 17}, False),
-    ({"H": 9, "W": 3}, False), ({"C": 18}, False), ({"C": 19}, True), ({"K": 512}, True), ({"K": 512, "C": 228}, False),
+    ({"H": 9, "W": 9}, False), ({"H": 16, "W": 3}, True), ({"C": 18}, False), ({"C": 19}, True), ({"K": 512}, True),
+    ({"K": 512, "C": 228}, False),
     ({"C": 2000, "K": 250}, False), ({"threads": 2}, True)])
 @pytest.mark.parametrize("asked", [0, 96])
 def test_few_pixels_read_filters_where_they_lie(change, bare, asked):

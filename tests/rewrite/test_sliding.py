@@ -37,11 +37,13 @@ def test_long_sums_under_a_window_ask_for_it():
         own = {"H": 28, "W": 28, "K": 128, "C": STEPS, "R": 3, "S": 3}
         return regime(regimes_of(op(text)), own | sizes, Options(), target).height
 
-    assert questions(op(IMAGE)).sliding[0][0].name == "S" and [e.name for e in questions(op(IMAGE)).sliding[1]] == ["C"]
+    image = questions(op(IMAGE))
+    assert image.downs[0][-1].windows[0].name == "S" and [e.name for e in image.steps] == ["C"]
     assert height() == TALLEST_NARROW != height(target=NEAR)
     assert height(C=STEPS - 1) == height(S=1) == height(target=NEAR)  # brief sums, or no window along the rows
     sizes = {"L": 3000, "K": 384, "C": 384, "R": 3}
-    assert questions(op(ROWS)).sliding[0] == () and regime(regimes_of(op(ROWS)), sizes, Options(), FAR).height != TALLEST_NARROW
+    assert questions(op(ROWS)).downs[0][-1].windows == ()
+    assert regime(regimes_of(op(ROWS)), sizes, Options(), FAR).height != TALLEST_NARROW
 
 
 @pytest.mark.parametrize(("filters", "width", "taller"), [(32, 28, True), (31, 28, False), (33, 28, False), (64, 28, False),
