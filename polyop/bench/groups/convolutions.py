@@ -20,6 +20,7 @@ VGG = ((64, 64, 224, 3, 1), (128, 128, 112, 3, 1), (256, 256, 56, 3, 1), (512, 5
 QUICK = {(64, 64, 56, 3, 1), (256, 64, 56, 1, 1)}
 ODD = ((17, 33, 35, 3, 1), (3, 32, 112, 3, 2), (1, 20, 28, 5, 1), (24, 144, 56, 1, 1), (100, 100, 30, 3, 1), (320, 4, 64, 3, 1),
        (64, 12, 56, 3, 2), (192, 8, 18, 7, 3))
+NARROW = ((128, 128, 64, 3, 1, 1), (100, 9, 30, 3, 1, 2))  # and width
 DEPTHWISE = ((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (192, 28, 3, 1), (576, 14, 3, 1), (960, 7, 3, 1), (96, 56, 7, 1))
 
 CONDITIONS = """op transposed(X: f32[C, H, W], F: f32[C, K, R, S]) -> (Y: f32[K, 2*H + R - 4, 2*W + S - 4]) {
@@ -32,24 +33,25 @@ def _attributes(stride: int, pad: int, group: int = 1) -> tuple[tuple[str, Any],
     return ("strides", [stride] * 2), ("pads", [pad] * 4), ("group", group)
 
 
-def nchw(group: str, b: int, c: int, k: int, h: int, r: int, s: int, quick: bool = False) -> Case:
-    pad = r // 2
-    return Case(group, f"nchw {r}x{r} {c}->{k} {h}x{h} /{s} b{b}", *library("conv2d"),
-                {"B": b, "C": c, "K": k, "H": h, "W": h, "R": r, "S": r, "stride": s, "pad": pad},
+def nchw(group: str, b: int, c: int, k: int, h: int, r: int, s: int, w: int = 0, quick: bool = False) -> Case:
+    """Images of `h` x `h` pixels, or of `h` x `w`."""
+    pad, w = r // 2, w or h
+    return Case(group, f"nchw {r}x{r} {c}->{k} {h}x{w} /{s} b{b}", *library("conv2d"),
+                {"B": b, "C": c, "K": k, "H": h, "W": w, "R": r, "S": r, "stride": s, "pad": pad},
                 torch=lambda t, x, f: t.nn.functional.conv2d(x, f, stride=s, padding=pad),
                 onnx=Node("Conv", _attributes(s, pad)), quick=quick)
 
 
-def nhwc(group: str, b: int, c: int, k: int, h: int, r: int, s: int, quick: bool = False) -> Case:
+def nhwc(group: str, b: int, c: int, k: int, h: int, r: int, s: int, w: int = 0, quick: bool = False) -> Case:
     """PyTorch's filter is brought into its own layout once, as a model would keep it."""
-    pad, kept = r // 2, list[Any]()
+    pad, w, kept = r // 2, w or h, list[Any]()
 
     def torch(t: Any, x: Any, f: Any) -> Any:
         if not kept:
             kept.append(f.permute(3, 2, 0, 1).contiguous(memory_format=t.channels_last))
         return t.nn.functional.conv2d(x.permute(0, 3, 1, 2), kept[0], stride=s, padding=pad).permute(0, 2, 3, 1)
-    return Case(group, f"nhwc {r}x{r} {c}->{k} {h}x{h} /{s} b{b}", *library("conv2d_nhwc"),
-                {"B": b, "C": c, "K": k, "H": h, "W": h, "R": r, "S": r, "stride": s, "pad": pad}, torch=torch, quick=quick)
+    return Case(group, f"nhwc {r}x{r} {c}->{k} {h}x{w} /{s} b{b}", *library("conv2d_nhwc"),
+                {"B": b, "C": c, "K": k, "H": h, "W": w, "R": r, "S": r, "stride": s, "pad": pad}, torch=torch, quick=quick)
 
 
 def conv() -> Iterator[Case]:
@@ -71,7 +73,7 @@ def frozen_conv(group: str, layout: str, b: int, c: int, k: int, h: int, r: int,
             kept.append(t.ops.mkldnn._reorder_convolution_weight(f, *how, x.shape))
         y = t.ops.mkldnn._convolution_pointwise(x, kept[0], None, *how, "none", [], "")
         return y.permute(0, 2, 3, 1) if last else y
-    made = (nhwc if last else nchw)(group, b, c, k, h, r, s, quick)
+    made = (nhwc if last else nchw)(group, b, c, k, h, r, s, quick=quick)
     return replace(made, torch=torch, frozen=(1,))
 
 
@@ -106,10 +108,10 @@ def winograd() -> Iterator[Case]:
 
 
 def odd_conv() -> Iterator[Case]:
-    """Depthwise, grouped, one-dimensional, transposed, and with channels that no vector divides."""
-    for c, k, h, r, s in ODD:
-        yield nchw("odd_conv", 1, c, k, h, r, s, quick=c == 17)
-        yield nhwc("odd_conv", 1, c, k, h, r, s)
+    """Depthwise, grouped, one-dimensional, transposed, narrow, and with channels that no vector divides."""
+    for c, k, h, r, s, w in (*((*x, 0) for x in ODD), *NARROW):
+        yield nchw("odd_conv", 1, c, k, h, r, s, w, quick=c == 17)
+        yield nhwc("odd_conv", 1, c, k, h, r, s, w)
     for c, h, r, s in DEPTHWISE:
         sizes = {"B": 1, "C": c, "H": h, "W": h, "R": r, "S": r, "stride": s, "pad": r // 2}
 
