@@ -64,7 +64,7 @@ class Options:
     slabs      whether some rows of a contraction at a time go through all blocks of columns, since what all rows read of a
                block's depth is more in these calls than the last cache has for one core
     slim       whether one thread's blocks of columns are as broad as one tile, since all rows stay in L2 in these calls, and the
-               operand with the columns does not, or images are copied one by one
+               operand with the columns does not, or images are copied one by one, or one tile has all columns
     direct     whether rows of a contraction are read where they lie, though along them, since there are few columns that use
                a copy in these calls, and a tile reads few lines, not far apart
     bare       how many terms at a time the tiles of a contraction read of columns where they lie, since so few rows use these in

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from polyop.ir.expr import Affine, evaluate, expr_names, loads, names, volume
 from polyop.ir.op import Op, Step
 from polyop.ir.options import ALL_TERMS, CHUNK
+from polyop.ir.registers import register_tile
 from polyop.ir.target import LINE, PAGE, Target
 from polyop.rewrite.contracted import find_contractions
 from polyop.rewrite.questions import Questions
@@ -27,6 +28,7 @@ DEPTH = 512  # steps of a block of columns
 SHARE = 5  # times L2 that all rows may read of it: 1000 to 1280 rows on Zen 3 are as fast together as in two parts, or faster
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
+MANY = 1 << 14  # results, from which loops around a tile are worth a kernel without them: of 12544 it takes 0.9 of the time
 PIXELS, IMAGE = 128, 8  # pixels at most, and rows of them, that read filters of windows there: 10 x 10 gain 2 to 4 percent
 LITTLE = 2  # times L1 that is copied in so little time that calls of new sizes had better share the kernel for all
 
@@ -65,6 +67,15 @@ def rows_stay(q: Questions, sizes: Mapping[str, int], target: Target, turned: bo
     is_matrix = not turned and len(q.sides.columns) == 1
     often = prod(sizes[n] for n in q.windows) > 1 or (lies and is_matrix and volume(rows, sizes) <= FEW)
     return often and volume(stays, sizes) * q.tile[2] <= target.l2 // 2 and volume(comes, sizes) * q.tile[2] > target.l2
+
+
+def is_one_tile(q: Questions, sizes: Mapping[str, int], target: Target, height: int) -> bool:
+    """Whether a tile has all columns of many results, so that blocks of more are but loops around it."""
+    if q.tile is None or q.sides is None or len(q.sides.columns) > 1:
+        return False
+    columns, lanes = evaluate(q.tile[1], sizes), target.lanes(q.tile[2])
+    many = volume(q.sides.rows, sizes) * columns >= MANY
+    return many and columns <= lanes * register_tile(target, lanes, height=height)[1]
 
 
 def lies_close(q: Questions, sizes: Mapping[str, int], target: Target) -> bool:
@@ -123,7 +134,8 @@ def _extents_summed(op: Op, s: Step) -> tuple[Affine, ...]:
     return found if all(names(e) <= set(op.sizes) for e in found) else ()
 
 
-def steps_in_place(found: tuple[InOrder, ...], tiles: Tiles, sizes: Mapping[str, int], target: Target) -> int:
+def steps_in_place(found: tuple[InOrder, ...], tiles: Tiles, sizes: Mapping[str, int], target: Target,
+                   threads: int) -> int:
     """How many terms at a time are read where they lie, since so few rows use them; 0: they are copied.
 
     A few of all columns: 9 to 32 rows then share the way of what comes from memory, and do not wait for a block that is copied.
@@ -138,7 +150,8 @@ def steps_in_place(found: tuple[InOrder, ...], tiles: Tiles, sizes: Mapping[str,
     held, is_one = volume(x.columns, sizes) * terms * x.bytes_, len(x.columns) == 1
     if x.slides:
         outside = rows // max(1, evaluate(x.rows[-1 - tiles.down], sizes))
-        return DEPTH if rows <= PIXELS and outside <= IMAGE and _stays(x, held, sizes, target) else 0
+        few = rows <= PIXELS * threads and outside <= IMAGE * threads  # each thread would make a copy of its own
+        return DEPTH if few and _stays(x, held, sizes, target) else 0
     if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
         return CHUNK
     folds = _folds(x, sizes)

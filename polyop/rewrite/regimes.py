@@ -147,13 +147,14 @@ _TABLE = (
                                                                                            c.tiles.short == TURNED),
            "in which all rows of a contraction read more than a core's part of the last cache for each block of columns"),
     Regime("slim", lambda q: q.unpacked if q.sides and q.packed[0] else (),
-           lambda _, c: c.threads == 1 and (bool(_rows_of_images(c)) or _rows_stay(c)),
-           "in which all rows of a contraction stay in L2, and the operand with its columns does not"),
+           lambda _, c: c.threads == 1 and (bool(_rows_of_images(c)) or _rows_stay(c) or _is_one_tile(c)),
+           "in which all rows of a contraction stay in L2, and what has its columns does not, or a tile has all of these"),
     Regime("direct", lambda q: q.unpacked if q.sides and q.sides.is_near and q.tile and not q.windows else (),
            lambda _, c: c.threads == 1 and _has_plain_tiles(c) and copy_regimes.lies_close(c.questions, c.sizes, c.target),
            f"in which at most {copy_regimes.USED} columns use an operand that lies along rows, in few lines close to each other"),
     Regime("bare", copy_regimes.find_in_order,
-           lambda found, c: copy_regimes.steps_in_place(found, c.tiles, c.sizes, c.target) if _in_place(c) else 0,
+           lambda found, c: copy_regimes.steps_in_place(found, c.tiles, c.sizes, c.target, c.threads)
+           if _in_place(c) else 0,
            "in which so few rows use an operand which lies along columns that it is read there"),
     Regime("short", lambda q: q.standing,
            lambda _, c: c.tiles.short,
@@ -296,6 +297,12 @@ def _in_place(c: Call) -> bool:
         return not (t.rows or t.few or t.factors or t.inward)
     is_read = sides is not None and (not sides.is_near or bool(c.said.get("direct", False)))
     return is_read and _has_plain_tiles(c) and t.short != TURNED
+
+
+def _is_one_tile(c: Call) -> bool:
+    """Whether one of a contraction's tiles has all of its columns."""
+    t = c.tiles
+    return _has_plain_tiles(c) and not t.short and copy_regimes.is_one_tile(c.questions, c.sizes, c.target, t.height)
 
 
 def _rows_stay(c: Call) -> bool:
