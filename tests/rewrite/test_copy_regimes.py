@@ -132,7 +132,8 @@ def test_so_do_rows_of_a_sum_that_is_turned_late_but_for_those_that_are_copied(w
 @pytest.mark.parametrize(("change", "bare"), [
     ({}, True), ({"N": 2, "H": 4, "W": 64}, False), ({"N": 1, "H": 8, "W": 16}, True), ({"H": 8, "W": 17}, False),
     ({"H": 9, "W": 9}, False), ({"H": 16, "W": 3}, True), ({"C": 18}, False), ({"C": 19}, True), ({"K": 512}, True),
-    ({"K": 512, "C": 228}, False), ({"C": 2000, "K": 250}, False), ({"H": 16, "threads": 2}, True), ({"H": 17, "threads": 2}, False)])
+    ({"K": 512, "C": 228}, False), ({"C": 2000, "K": 250}, False), ({"H": 16, "threads": 2}, True),
+    ({"H": 17, "threads": 2}, False)])
 @pytest.mark.parametrize("asked", [0, 96])
 def test_few_pixels_read_filters_where_they_lie(change, bare, asked):
     """64 kB to 16 MB, or 4 where rows of filters fall on each other; and what stays in L2 on machines that ask for no columns."""
@@ -202,7 +203,8 @@ def test_a_sum_is_deep_where_several_indices_of_it_are_long_and_leave_the_second
 
 
 @pytest.mark.parametrize(("change", "slim"), [
-    ({}, True), ({"N": 64, "K": 9000}, True), ({"N": 65}, False), ({"M": 1023}, False), ({"threads": 2}, False), ({"P": 9}, False)])
+    ({}, True), ({"N": 64, "K": 9000}, True), ({"N": 65}, False), ({"M": 1023}, False), ({"threads": 2}, False),
+    ({"P": 9}, False)])
 def test_blocks_are_slim_where_one_tile_has_all_columns(change, slim):
     """6 x 4 vectors at most, and 16,384 results or more."""
     sizes = {"M": 1024, "K": 30, "N": 16} | change
