@@ -71,6 +71,7 @@ class Options:
                these calls that a copy hardly pays; `ALL_TERMS`: all, which are no more; 0: columns are copied
     dots       how many rows of a product are dot products together, where both operands lie along the sum and there are few rows
                in these calls; 0: `rows`, if these are not 0, or none
+    multiples  (size, of what) of sizes that are multiples of a number in these calls, since lanes take so many at once
     abreast    whether rows of running sums or products are so many in these calls that a vector of them takes each step together
     picked     whether places that are looked up along the lanes are so few in these calls that a row has its elements one by one
     tables     (input, at most how many elements) of tables in which places known from data are looked up, and which registers
@@ -149,6 +150,7 @@ class Options:
     direct: bool = False
     bare: int = 0
     dots: int = 0
+    multiples: tuple[tuple[str, int], ...] = ()
     columns: bool = False
     abreast: bool = False
     picked: bool = False

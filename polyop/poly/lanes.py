@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import lcm
 
+from polyop.ir.dots import dot, product
 from polyop.ir.expr import Affine, Apply, Const, Load, loads, names, walk
 from polyop.ir.integers import power_of_two
 from polyop.ir.options import SHORT, STRIP
@@ -58,6 +59,7 @@ class RowStrategy:
     inside    rows are inside all loops of the groups, and the shell stays in its order: where they share places looked up one by
               one, and on a GPU, where windows overlap
     within    loops of the groups that are rows inside the lanes, and how many iterations each has: what lies along them is turned
+    fine      steps of the loop with the lanes that one lane takes at once: those of a dot-product instruction, or 1
     several   a loop that is added up, so many of whose iterations run in lock step, with sums of their own
     """
 
@@ -75,6 +77,7 @@ class RowStrategy:
     inside: bool = False
     within: tuple[tuple[str, int], ...] = ()
     several: tuple[str, int] | None = None
+    fine: int = 1
 
     @property
     def turn(self) -> tuple[str, ...]:
@@ -88,6 +91,7 @@ class RowStrategy:
         rows += f", {self.run} in each turn" if self.run else ""
         rows += f", {' and '.join(f'{c} x {n}' for c, n in self.within)} turned" if self.within else ""
         rows += f", {self.several[1]} sums along {self.several[0]}" if self.several else ""
+        rows += f", {self.fine} steps of each lane" if self.fine > 1 else ""
         rows += f", blocks of {' and '.join(f'{n} {c}' for c, n in self.blocks)}" if self.blocks else ""
         return f"rows: {where}, {self.vectors} x {self.lanes}{rows}{', conditions apart' if self.apart else ''}"
 
@@ -210,7 +214,9 @@ def _along_groups(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: 
     one = None if few or near or many == 1 else multiplied(plan, cluster, groups, inner)
     sides = [with_rows(plan, plain, *(few or near or (one, many)), free)] if few or near or one else []
     across = others(plan, cluster, few[0]) if few else None
-    return [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides, plain]
+    found = [*(y for x in sides if across and (y := with_others(plan, x, across, free))), *sides]
+    fine = steps_of_lanes(plan, groups, inner) if found else 1
+    return [*(replace(x, vectors=1, fine=fine) for x in found if fine > 1), *found, plain]
 
 
 def _free(plan: Plan, cluster: Cluster) -> int:
@@ -278,6 +284,26 @@ def run_along(plan: Plan, cluster: Cluster, r: RowStrategy) -> int:
             return plan.options.along // plan.lane_bytes // width * width if has_rows else 0
         case _:
             return 0
+
+
+def steps_of_lanes(plan: Plan, groups: Sequence[Group], inner: Iterable[str | None]) -> int:
+    """Terms of a sum of products that each lane adds up at once, since an instruction does, and both factors lie along it.
+
+    Where some vector might be cut off within a lane's terms, 1.
+    """
+    (of, *more) = [(g, c) for g, c in zip(groups, inner, strict=True) if c]
+    updates = [s for s in of[0].stmts if s.kind == UPDATE]
+    if more or len(updates) != 1 or of[1] not in of[0].reduced:
+        return 1
+    s, t = updates[0], plan.target
+    found, whole = product(s.expr), dict(plan.options.multiples)
+    loops = [i for i, c in plan.classes[s.name].items() if c == of[1]]
+    if found is None or found.raised or any(s.extent(i).name not in whole for i in loops):
+        return 1
+    if any(stride(plan, s, x, of[1]) != 1 for x in (found.a, found.b)):
+        return 1
+    d = dot(t, t.vector_bytes, s.target.dtype, found.a.dtype, found.b.dtype, plan.options.numerics == "strict")
+    return d.steps if d and not d.flipped else 1
 
 
 def with_rows(plan: Plan, r: RowStrategy, rows: str | None, few: int, free: int) -> RowStrategy:

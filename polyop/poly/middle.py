@@ -144,11 +144,12 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
 
 
 def regime(scop: Scop, options: Options) -> isl.Set:
-    """The sizes a nest is for: all of them, or those where every size is at least 1."""
+    """The sizes a nest is for: all of them, or those where every size is at least 1, and what else the options say of some."""
     if options.regime == "any" or not scop.op.sizes:
         return scop.context
     head = f"[{', '.join(scop.op.sizes)}] -> "
     known = [f"{s} >= 1" for s in scop.op.sizes] + [f"{s} <= {most}" for s, most in options.held]
+    known += [f"{s} mod {n} = 0" for s, n in options.multiples]
     return scop.context.intersect(isl.Set(f"{head}{{ : {' and '.join(known)} }}"))
 
 

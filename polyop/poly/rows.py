@@ -149,8 +149,10 @@ class _Groups:
                 inside[c] = Axis((Coord(f"{c}_s", count), Coord(f"{c}_p", 1, count)), common_start(b.plan, stmts, c, inside))
             elif c == lane:
                 start = common_start(b.plan, stmts, c, inside)
-                inside[c] = Axis((Coord(f"{c}_t", width), Coord(f"{c}_v", 1, width)), start)
-                b.kinds[f"{c}_v"] = (Kind.LANES, width)
+                fine = self.strategy.fine
+                steps = (Coord(f"{c}_f", 1, fine),) if fine > 1 else ()
+                inside[c] = Axis((Coord(f"{c}_t", width * fine), Coord(f"{c}_v", 1, width, fine), *steps), start)
+                b.kinds |= {f"{c}_v": (Kind.LANES, width), **{x.name: (Kind.ROWS, fine) for x in steps}}
                 if start != ZERO:  # a vector may then reach past the padding of a row
                     b.buffers.update({n: replace(x, pad=1) for n, x in b.buffers.items()})
             else:

@@ -23,11 +23,15 @@ ZERO = Affine()
 
 @dataclass(frozen=True, slots=True)
 class Coord:
-    """A tile coordinate: runs from 0 in steps of `step`, below `cap` (None: as far as the domain goes)."""
+    """A tile coordinate: runs from 0 in steps of `step`, below `cap` (None: as far as the domain goes).
+
+    weight   how many values of the iterator one of it is: lanes may lie several apart
+    """
 
     name: str
     step: int = 1
     cap: int | None = None
+    weight: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +44,7 @@ class Axis:
 
     @property
     def value(self) -> Affine:
-        return sum((affine(c.name) * self.sign for c in self.coords), self.start)
+        return sum((affine(c.name) * (self.sign * c.weight) for c in self.coords), self.start)
 
     @property
     def names(self) -> tuple[str, ...]:

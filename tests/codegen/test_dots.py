@@ -264,3 +264,20 @@ def test_an_operator_is_exact_at_every_boundary(left, right, form):
             stored = [np.ascontiguousarray(z.T) if c == "T" else z for z, c in zip((x, y), form, strict=True)]
             for _ in range(2):  # the second one has a kernel of its own
                 np.testing.assert_array_equal(f(*stored), want, f"{m} x {n} x {k}")
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 32), (4, 4, 64), (5, 3, 32), (9, 7, 4096), (33, 18, 96)])
+def test_lanes_along_the_sum_take_pairs_of_both_operands(sizes):
+    """{ C[m, n] += A[m, k] B[n, k] } with lanes along k; sums of small integers are exact."""
+    text = "op f(A: bf16[M, K], B: bf16[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
+    o = instantiate(parse(Source("<test>", text)), "f")
+    made = compile_op(o, contiguous(o), VNNI, Options(dots=4, multiples=(("K", 32),)))
+    products = re.findall(r"call <16 x float> @llvm.x86.avx512bf16.dpbf16ps.512", made.module.text)
+    assert len(products) >= 16 and "fmul" not in made.module.text
+    if not runs(VNNI):
+        pytest.skip(f"this machine runs no code for {VNNI.name}")
+    m, n, k = sizes
+    rng = np.random.default_rng(k)
+    a, b = (rng.integers(-8, 8, shape).astype(ml_dtypes.bfloat16) for shape in ((m, k), (n, k)))
+    f = polyop.op(text, options=Options(special=False, dots=4, multiples=(("K", 32),)))
+    np.testing.assert_array_equal(f(a, b), a.astype(np.float64) @ b.astype(np.float64).T)

@@ -53,6 +53,37 @@ def test_narrow_operands_are_copied_as_before(narrow, wide):
     assert not said(text, 64, 768, 768).short and said(LAYER, 64, 768, 768).short
 
 
+NARROW = "op f(A: bf16[M, K], B: bf16[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
+BRAINS = replace(ASKED, features="+avx512bf16")
+
+
+@pytest.mark.parametrize(("m", "k", "dots"), [
+    (4, 2048, 0), (5, 2048, ROWS), (32, 2048, ROWS), (33, 2048, 0), (16, 2016, 0), (16, 2064, 0), (16, 2080, ROWS)])
+def test_narrow_ones_are_where_their_terms_fill_the_vectors_of_an_instruction(m, k, dots):
+    found = said(NARROW, m, k, target=BRAINS)
+    assert found.dots == dots and found.multiples == ((("K", 32),) if dots else ())
+    assert any("narrow numbers lie along sums" in x for x in kinds(op(NARROW)))
+
+
+def test_nor_are_others():
+    assert not said(NARROW, 16, 4096).dots and not said(NARROW, 16, 4096, target=BRAINS, numerics="strict").dots
+    assert not said(NARROW.replace("bf16", "f16"), 16, 4096, target=BRAINS).dots
+    o = op(NARROW)
+    turned = as_it_lies(regimes_of(o), Layout((("A", 1), ("B", 0), ("C", 1))), said(NARROW, 16, 4096, target=BRAINS))
+    assert not turned.dots and not turned.multiples
+    assert said(LAYER, 12, 1024).dots and not said(LAYER, 12, 1024).multiples
+
+
+@pytest.mark.parametrize("sizes", [(1, 1, 32), (4, 4, 64), (5, 3, 32), (9, 7, 320), (25, 9, 64)])
+def test_a_lane_takes_two_terms_at_once(sizes):
+    m, n, k = sizes
+    found = middle(NARROW, "tuned", Options(dots=ROWS, multiples=(("K", 32),)), t=BRAINS)
+    assert proved(found) and "k_t + 2*k_v" in str(found.nest) and "k_f in [0, 2)" in str(found.nest)
+    arrays, got = run(found, {"M": m, "N": n, "K": k})
+    np.testing.assert_allclose(got, arrays["A"].astype(float) @ arrays["B"].astype(float).T, rtol=1e-4, atol=1e-4)
+    assert "k_f" not in str(middle(NARROW, "tuned", Options(dots=ROWS), t=BRAINS).nest)  # some vector may be cut off within two
+
+
 def test_in_a_recurrence_one_copy_serves_all_turns():
     """With lanes along the rows an LSTM of 32 steps, 32 rows and 512 units took 89 ms, not 42."""
     text = """op f(X: f32[T, B, H], U: f32[H, H]) -> (Y: f32[T, B, H]) {

@@ -3,7 +3,8 @@
     acc[.., v] += a[.., f] * b[.., v, f]
 
 With f along all of a rows loop, unit stride along f in both operands, and b's lanes as far apart as f has steps, the steps
-of a lane are 32 bits that lie side by side: of b a vector of them is one load, and of a they are one scalar.
+of a lane are 32 bits that lie side by side: of b a vector of them is one load, and of a they are one scalar. Where what is added
+up has the lanes, a has them, too: acc[.., v] += a[.., v, f] * b[.., v, f].
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def dot_of(shared: Shared, n: Store) -> Dot | None:
 
 @dataclass(frozen=True, eq=False)
 class Operands:
-    """A Store that instructions carry out: `left` is a scalar for each copy of the rows, `right` vectors."""
+    """A Store that instructions carry out: `left` is a scalar for each copy of the rows, or vectors, as `right` is."""
 
     dot: Dot
     fine: Axis
@@ -56,7 +57,10 @@ def operands(s: State, n: Store) -> Operands | None:
     if any(s.nest.buffer(x.source).space == Space.REG or run_along(s, x, fine.index) != 1 for x in loads):
         return None
     left, right = (locate(s, x, (None,) * len(x.index)) for x in loads)
-    if left.lanes or right.stride != found.steps or right.rows != {fine.index} or not _holds_all(s, right):
+    both = left.lanes and not found.flipped
+    if right.stride != found.steps or not _holds_all(s, right):
+        return None
+    if (left.stride != found.steps or not _holds_all(s, left)) if both else (left.lanes or right.rows != {fine.index}):
         return None
     return Operands(found, fine, left, right)
 
@@ -81,6 +85,8 @@ def _holds_all(s: State, place: Place) -> bool:
 def store_dots(s: State, n: Store, o: Operands) -> None:
     """Carry out `n`: one instruction for each copy of the rows and each vector."""
     rows, _ = register_axes(s, n.target)
+    if o.left.lanes:
+        return _store_vectors(s, n, o, rows)
     lefts: dict[tuple[int, ...], str] = {}
     rights = [_right(s, o, v) for v in range(s.vectors())]
     offset = [_surplus(s, n.target.source, o, x, v) for v, x in enumerate(rights)] if o.dot.owes else []
@@ -92,6 +98,22 @@ def store_dots(s: State, n: Store, o: Operands) -> None:
             key = key_of(s, n.target, point, v)
             new = _multiply(s, o, s.regs[key], lefts[at], right)
             s.regs[key] = _less(s, new, offset[v]) if offset and offset[v] else new
+
+
+def _store_vectors(s: State, n: Store, o: Operands, rows: frozenset[str]) -> None:
+    """The same with vectors on both sides, each of which is loaded once for all rows that share it."""
+    loaded: dict[tuple[str, tuple[int, ...], int], str] = {}
+
+    def vector_of(x: Place, point: Point, v: int) -> str:
+        key = x.load.source, tuple(point[a] for a in sorted(x.rows - {o.fine.index})), v
+        if key not in loaded:
+            p = gep(s, x.element, x.base({**point, o.fine.index: 0}, None), v * s.width * o.dot.steps)
+            loaded[key] = s.b.do(f"load {_type(s, o)}, ptr {p}, align {alignment(x.element)}")
+        return loaded[key]
+    for point in points(s, rows):
+        for v in range(s.vectors()):
+            key = key_of(s, n.target, point, v)
+            s.regs[key] = _multiply(s, o, s.regs[key], vector_of(o.left, point, v), vector_of(o.right, point, v))
 
 
 def _right(s: State, o: Operands, v: int) -> str:
