@@ -20,6 +20,8 @@ from tests.poly.middles import middle
 TARGET = BY_NAME["x86:x86-64-v4"]
 LAST = """op f(X: f32[N, H, W, C], F: f32[R, S, C, K]) -> (Y: f32[N, H, W, K]) {
     Y[n, p, q, k] += (X[n, p + r - 1, q + s - 1, c] else 0) * F[r, s, c, k] }"""
+VALID = """op f(X: f32[N, H, W, C], F: f32[R, S, C, K]) -> (Y: f32[N, H - R + 1, W - S + 1, K]) where H >= R, W >= S {
+    Y[n, p, q, k] += X[n, p + r, q + s, c] * F[r, s, c, k] }"""
 FIRST = """op f(X: f32[N, C, H, W], F: f32[K, C, R, S]) -> (Y: f32[N, K, H - R + 1, W - S + 1]) where H >= R, W >= S {
     Y[n, k, p, q] += X[n, c, p + r, q + s] * F[k, c, r, s] }"""
 SPACED = FIRST.replace("p + r, q + s", "2*p + r, 2*q + s").replace("H - R", "(H - R)/2").replace("W - S", "(W - S)/2")
@@ -48,7 +50,19 @@ def test_what_is_asked_of_them():
     ((1, 40, 1), 1), ((1, 40, 6), 1), ((1, 40, 7), 0), ((9, 5, 1), 2), ((9, 7, 1), 1), ((3, 5, 1), 1), ((5, 4, 4), 2),
     ((1, 1, 40), 0), ((4, 4, 4), 0), ((1, 2, 1), 1), ((1, 1, 1), 0), ((1, 2, 0), 1)])
 def test_the_nearest_one_of_seven_or_the_longest(sizes, down):
+    """Without a border."""
     own = dict(zip("NHW", sizes, strict=True)) | {"C": 32, "K": 100, "R": 3, "S": 3}
+    own |= {"H": own["H"] + 2, "W": own["W"] + 2}
+    assert regime(regimes_of(op(VALID)), own, Options(), TARGET).down == down
+
+
+@pytest.mark.parametrize(("sizes", "window", "down"), [
+    ((1, 40, 1), 3, 1), ((1, 40, 7), 3, 1), ((1, 21, 14), 3, 0), ((1, 40, 12), 7, 1), ((1, 7, 7), 3, 0), ((4, 7, 7), 3, 0),
+    ((5, 7, 7), 3, 2), ((8, 14, 14), 3, 2), ((8, 28, 28), 3, 2), ((8, 56, 56), 3, 0), ((8, 14, 14), 1, 0), ((1, 1, 1), 3, 2),
+    ((9, 7, 1), 3, 2), ((1, 2, 4), 3, 0)])
+def test_away_from_borders(sizes, window, down):
+    """Those of a tile's own rows stay within it: the same pixel of several images has none."""
+    own = dict(zip("NHW", sizes, strict=True)) | {"C": 32, "K": 100, "R": window, "S": window}
     assert regime(regimes_of(op(LAST)), own, Options(), TARGET).down == down
 
 
