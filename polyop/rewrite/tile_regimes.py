@@ -247,7 +247,7 @@ def _away_from_borders(found: tuple[Down, ...], extents: list[int], sizes: Mappi
     that border within their tiles; the same pixel of several images has none.
     """
     def inside(x: Down, extent: int) -> float:
-        window = volume(x.windows, sizes) if x.is_guarded else 1
+        window = max(1, volume(x.windows, sizes)) if x.is_guarded else 1
         return max(1 / window, 1 - (window * window - 1) / (4 * window * max(1, extent) * (2 if x.spaced else 1)))
 
     left = [inside(x, e) for x, e in zip(found, extents, strict=True)]
