@@ -82,10 +82,10 @@ def is_reused(s: Step, last: str) -> bool:
 def rows_of(s: Step, last: str) -> tuple[Affine, ...]:
     """The extents of the indices of a contraction that its result shares with reads that do without `last` alone."""
     extents = {r.index: r.upper - r.lower for r in s.ranges}
-    return tuple(extents[i] for i in _row_indices(s, last))
+    return tuple(extents[i] for i in row_indices(s, last))
 
 
-def _row_indices(s: Step, last: str) -> tuple[str, ...]:
+def row_indices(s: Step, last: str) -> tuple[str, ...]:
     """The indices of its result that a contraction shares with reads that do without `last` alone, as they are written."""
     without = [expr_names(x) for x in loads(s.expr) if last not in expr_names(x)]
     beside = frozenset[str]().union(*(expr_names(x) for x in loads(s.expr) if last in expr_names(x)))
@@ -174,7 +174,7 @@ def tile(op: Op, contractions: Contractions) -> tuple[Affine, Affine, int] | Non
         return None
     (s, last), = contractions
     extents = {r.index: r.upper - r.lower for r in s.ranges}
-    rows = [i for i in _row_indices(s, last) if names(extents[i]) <= set(op.sizes)]
+    rows = [i for i in row_indices(s, last) if names(extents[i]) <= set(op.sizes)]
     if not rows or not names(extents[last]) <= set(op.sizes):
         return None
     return extents[rows[-1]], extents[last], s.target.dtype.bytes_
@@ -199,45 +199,6 @@ def unpacked(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
     (s, last), = contractions
     shape = next((op.tensor(x.source).shape for x in loads(s.expr) if last not in expr_names(x)), ())
     return shape if all(names(e) <= set(op.sizes) for e in shape) else ()
-
-
-@dataclass(frozen=True, eq=False, slots=True)
-class Down:
-    """An index of a result along which tiles may have their rows: its extent, and those of the windows that are added to it.
-
-    spaced      whether neighbours along it read what lies apart, as windows in steps of two do
-    is_guarded  whether something else is taken for what they would read beyond a border
-    is_bound    whether conditions leave out some of what is added up
-    """
-
-    extent: Affine
-    windows: tuple[Affine, ...]
-    spaced: bool
-    is_guarded: bool
-    is_bound: bool
-
-
-def downs(op: Op, contractions: Contractions) -> tuple[tuple[Down, ...], tuple[Down, ...]]:
-    """Those of the one contraction, in the order in which its target is written: with lanes along its columns, and turned.
-
-    None unless all are known from sizes.
-    """
-    if len(contractions) != 1:
-        return (), ()
-    (s, last), = contractions
-    rows = _row_indices(s, last)
-    return _downs(op, s, rows), _downs(op, s, _row_indices(s, rows[-1]) if rows else ())
-
-
-def _downs(op: Op, s: Step, indices: tuple[str, ...]) -> tuple[Down, ...]:
-    extents = {r.index: r.upper - r.lower for r in s.ranges}
-    positions = [p for x in loads(s.expr) for p in x.index if isinstance(p, Affine)]
-    guards = [g for x in loads(s.expr) for g in x.guard]
-    depth = [i for i in extents if i not in expr_names(s.target)]
-    found = tuple(Down(extents[i], tuple(extents[j] for j in depth if any({i, j} <= names(p) for p in positions)),
-                       any(abs(p.factor(i)) > 1 for p in positions), any(i in names(g) for g in guards),
-                       any(i in expr_names(w) for w in s.where)) for i in indices)
-    return found if all(names(e) <= set(op.sizes) for x in found for e in (x.extent, *x.windows)) else ()
 
 
 def steps(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
@@ -269,8 +230,8 @@ def sides(op: Op, contractions: Contractions) -> Sides | None:
     (s, last), = contractions
     extents = {r.index: r.upper - r.lower for r in s.ranges}
     known = {i for i, e in extents.items() if names(e) <= set(op.sizes)}
-    rows = _row_indices(s, last)
-    columns = _row_indices(s, rows[-1]) if rows else ()
+    rows = row_indices(s, last)
+    columns = row_indices(s, rows[-1]) if rows else ()
     if not rows or columns[-1:] != (last,):
         return None
     if not known.issuperset((*rows, *columns)):

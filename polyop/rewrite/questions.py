@@ -8,7 +8,8 @@ from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite import contracted
 from polyop.rewrite.chains import Chain, find_chains
-from polyop.rewrite.contracted import Down, Short, Sides, is_window
+from polyop.rewrite.contracted import Short, Sides, is_window
+from polyop.rewrite.downs import Down, downs
 from polyop.rewrite.factors import Inner, find_inner
 from polyop.rewrite.inward import Lying, find_inward
 from polyop.rewrite.landed import summed_where_it_lands
@@ -127,7 +128,7 @@ def questions(op: Op) -> Questions:
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),
         strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
         unpacked=contracted.unpacked(op, one), packed=contracted.packed(op, one),
-        downs=contracted.downs(op, one), steps=contracted.steps(op, contractions), sides=contracted.sides(op, contractions),
+        downs=downs(op, one), steps=contracted.steps(op, contractions), sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), passes=passes, splits=splits, chains=find_chains(op), sums=sums(op),
         inner=find_inner(op), late=find_late(op), inward=find_inward(op), strewn=find_strewn(op, one),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from math import prod
 from typing import NamedTuple
 
 from polyop.ir.expr import Affine, evaluate, names, volume
@@ -21,7 +20,8 @@ from polyop.ir.registers import (
     turning_pays,
 )
 from polyop.ir.target import LINE, NEAR, PAGE, Target
-from polyop.rewrite.contracted import Down, Short
+from polyop.rewrite.contracted import Short
+from polyop.rewrite.downs import row_of_tiles
 from polyop.rewrite.factors import Inner, inner_rows
 from polyop.rewrite.factors import way as way_out
 from polyop.rewrite.inward import to_turn_inward
@@ -38,12 +38,6 @@ FOLDED = 16  # terms of dot products for each row that there is, from which a co
 AGAIN = 128  # rows that use what comes from memory, from which products take longer than its way
 WHOLE = 8  # vectors that are whole rows of what comes from memory, whatever pieces tiles take of them
 STEPS = 128  # of a sum in each turn of a window, from which taller tiles are worth their addresses: with 64 they are as fast
-ENOUGH = 7  # rows of a tile for which no other index is looked for: with 6 another one takes 0.92 to 0.98 of the time
-FEW_ROWS = (3.0, 1.5, 1.2, 1.12, 1.06, 1.03)  # how much longer each of one to six rows of a tile takes: 192 -> 100, 3 x 3
-WORTH_ASIDE = 0.98  # of the time: 56 x 56 of 8 images, which should have gained 1.2 percent, lost as much
-WORTH_INWARD = 0.96  # the same of images that are copied: larger ones are copied one by one, 28 x 28 lost a tenth
-ENOUGH_OF_PRODUCTS = 3  # the same where there are no windows: see `_enough`
-ENOUGH_AT_BORDERS, ENOUGH_TURNED, ENOUGH_SPACED = 5, 4, 3  # the same where they are turned
 NARROW = 2  # vectors of all columns: a tile of 14 rows then has as many sums as others, and no fewer columns
 LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
 LITTLES = 16  # the same of several products, whose loops take longer to compile
@@ -79,9 +73,10 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     if factors and len(q.inner) == 1 and rows:  # tiles are the inner sum's, which is a product of matrices
         rows = few_of(inner_rows(q.inner[0][factors - 1], sizes), target.masks)
     plain = not (rows or few)
-    turns = plain and relaxed and short == TURNED and not factors
+    turned = short == TURNED
+    turns = turned and plain and relaxed and not factors
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if turns else ())
-    down = 0 if few or factors else row_of_tiles(q, sizes, short, bool(inward))
+    down = 0 if few or factors or short == SHORT else row_of_tiles(q.downs[turned], sizes, turned, bool(inward))
     height = tile_height(q, sizes, target, short, down) if plain and q.tile else 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
@@ -223,68 +218,10 @@ def stands_upright(q: Questions, sizes: Mapping[str, int]) -> bool:
     return any(columns < rows and columns * bytes_ <= UPRIGHT for columns, rows, bytes_ in found)
 
 
-def row_of_tiles(q: Questions, sizes: Mapping[str, int], short: int, inward: bool = False) -> int:
-    """How far before the last row that one stands along which tiles have theirs, since the last ones are few: `Options.down`.
-
-    inward   whether what has the rows is copied to lie as it does where nothing is turned
-    """
-    found = q.downs[short == TURNED] if short != SHORT else ()
-    if len(found) < 2:
-        return 0
-    extents = [evaluate(x.extent, sizes) for x in found]
-    turned = short == TURNED and not inward
-    if not turned and any(x.is_guarded for x in found):
-        return _away_from_borders(found, extents, sizes, WORTH_INWARD if inward else WORTH_ASIDE)
-    last, *others = reversed(extents)
-    best = next((e for e in others if e >= ENOUGH), max(others))
-    return 1 + others.index(best) if last < min(best, _enough(found[-1], turned, sizes)) else 0
-
-
-def _away_from_borders(found: tuple[Down, ...], extents: list[int], sizes: Mapping[str, int], worth: float) -> int:
-    """The same where windows are cut off at borders, which a tile leaves out but along its rows: { r + p - 1 >= 0 }.
-
-    Of R steps each along e places some (R^2 - 1) / 4 are beyond, half of them where windows go in steps. Pixels side by side have
-    that border within their tiles; the same pixel of several images has none.
-    """
-    def inside(x: Down, extent: int) -> float:
-        window = max(1, volume(x.windows, sizes)) if x.is_guarded else 1
-        return max(1 / window, 1 - (window * window - 1) / (4 * window * max(1, extent) * (2 if x.spaced else 1)))
-
-    left = [inside(x, e) for x, e in zip(found, extents, strict=True)]
-    costs = [_emptiness(e) * prod(left[:i] + left[i + 1 :]) for i, e in enumerate(extents)]
-    best = min(reversed(range(len(costs))), key=lambda i: costs[i])
-    return len(costs) - 1 - best if costs[best] < worth * costs[-1] else 0
-
-
-def _emptiness(rows: int) -> float:
-    """How much longer each of so many rows takes than of full tiles: half as much as is missing, since the last one is lower."""
-    if rows < ENOUGH:
-        return FEW_ROWS[max(0, rows - 1)]
-    return 0.5 + 0.5 / max(filled(rows, h) for h in range(LEAST, ENOUGH + 2))
-
-
-def _enough(x: Down, turned: bool, sizes: Mapping[str, int]) -> int:
-    """How many rows of a tile there must be for no other index to be looked for.
-
-    Of products two rows share too little, three enough. Of windows rows of another index lie on lines of their own. If they are
-    turned, each has such a line for each of many channels, of which L1 holds all for few rows alone, and the fewer the further
-    they lie apart. Where windows are cut off at a border along `x`, no tile has that border within it then, which gains the more,
-    the longer these are, and the more it costs: it is read around, or branched around.
-    """
-    if not x.windows:
-        return 0 if turned else ENOUGH_OF_PRODUCTS
-    if not turned:
-        return ENOUGH
-    cut = 2 * volume(x.windows, sizes) - 1 if x.is_bound or x.is_guarded else 0
-    if x.spaced:
-        return ENOUGH_AT_BORDERS if cut else ENOUGH_SPACED
-    return max(ENOUGH if x.is_bound else ENOUGH_TURNED, cut)
-
-
 def tile_height(q: Questions, sizes: Mapping[str, int], target: Target, short: int, below: int = 0) -> int:
     """How many rows the register tiles of a call have where the target's own would be too empty, 0 elsewhere.
 
-    `below`: see `row_of_tiles`.
+    `below`: `Options.down`.
     """
     if q.tile is None:
         return 0
