@@ -149,7 +149,7 @@ def regime(scop: Scop, options: Options) -> isl.Set:
         return scop.context
     head = f"[{', '.join(scop.op.sizes)}] -> "
     known = [f"{s} >= 1" for s in scop.op.sizes] + [f"{s} <= {most}" for s, most in options.held]
-    known += [f"{s} mod {n} = 0" for s, n in options.multiples]
+    known += [f"{s} mod {n} = 0" for s, n in options.multiples if s in scop.op.sizes]
     return scop.context.intersect(isl.Set(f"{head}{{ : {' and '.join(known)} }}"))
 
 
