@@ -351,6 +351,7 @@ def tile_kinds(q: Questions) -> tuple[str, ...]:
         (q.upright, f"a row of a product's result has at most {UPRIGHT} bytes, and there are more rows"),
         (q.short, f"a row of a contraction's result has at most {LINE} bytes, or leaves too many lanes empty"),
         (q.tile, "register tiles of another height are less empty"),
+        (any(len(x) > 1 for x in q.downs), "register tiles have their rows along another index than the last one"),
         (q.inner, "a sum from which factors may be taken out is long"),
         (q.inward, "each element of an operand that lies along the rows of a contraction is used often"),
         (q.brief[0], f"each of many results has at most {BRIEF} terms, one for each number of these"),

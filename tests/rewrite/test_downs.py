@@ -14,7 +14,7 @@ from polyop.ir.options import TURNED
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.questions import questions
-from polyop.rewrite.regimes import regime, regimes_of
+from polyop.rewrite.regimes import kinds, regime, regimes_of
 from tests.poly.middles import middle
 
 TARGET = BY_NAME["x86:x86-64-v4"]
@@ -44,6 +44,7 @@ def test_what_is_asked_of_them():
     (k,), (_, p, q) = questions(op(BOUND)).downs
     assert k.extent.name == "K" and p.is_bound and q.is_bound and not q.is_guarded
     assert [x.spaced for x in questions(op(SPACED)).downs[1]] == [False, True, True]
+    assert any("rows along another index" in x for x in kinds(op(LAST)))
 
 
 @pytest.mark.parametrize(("sizes", "down"), [
