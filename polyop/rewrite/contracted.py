@@ -205,8 +205,13 @@ def steps(op: Op, contractions: Contractions) -> tuple[Affine, ...]:
     """The extents of what the one contraction adds up beside windows; none unless all are known from sizes."""
     if len(contractions) != 1:
         return ()
-    s = contractions[0][0]
-    found = tuple(r.upper - r.lower for r in s.ranges if r.index not in expr_names(s.target) and not is_window(s, r.index))
+    return added_up(op, contractions[0][0], windows=False)
+
+
+def added_up(op: Op, s: Step, windows: bool = True) -> tuple[Affine, ...]:
+    """The extents of what `s` adds up along, with its windows or without; none unless all are known from sizes."""
+    found = tuple(r.upper - r.lower for r in s.ranges
+                  if r.index not in expr_names(s.target) and (windows or not is_window(s, r.index)))
     return found if all(names(e) <= set(op.sizes) for e in found) else ()
 
 
@@ -250,10 +255,9 @@ def brief(op: Op, contractions: Contractions) -> tuple[tuple[Affine, ...], tuple
     if len(contractions) != 1 or contractions[0][0].where:
         return (), (), 0
     s = contractions[0][0]
-    kept = {p.name for p in s.target.index if isinstance(p, Affine)}
-    summed, t = [r for r in s.ranges if r.index not in kept], op.tensor(s.target.source)
-    plain = all(names(r.upper - r.lower) <= set(op.sizes) and not is_window(s, r.index) for r in summed)
-    return (tuple(r.upper - r.lower for r in summed), t.shape, t.dtype.bytes_) if plain else ((), (), 0)
+    found, t = added_up(op, s), op.tensor(s.target.source)
+    plain = bool(found) and not any(is_window(s, r.index) for r in s.ranges if r.index not in expr_names(s.target))
+    return (found, t.shape, t.dtype.bytes_) if plain else ((), (), 0)
 
 
 def deep(op: Op, contractions: Contractions) -> tuple[Affine, ...]:

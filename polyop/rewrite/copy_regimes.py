@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from math import prod
 from typing import NamedTuple
 
-from polyop.ir.expr import Affine, evaluate, expr_names, loads, names, volume
-from polyop.ir.op import Op, Step
+from polyop.ir.expr import Affine, evaluate, expr_names, loads, volume
 from polyop.ir.options import ALL_TERMS, CHUNK
 from polyop.ir.registers import register_tile
 from polyop.ir.target import LINE, PAGE, Target
-from polyop.rewrite.contracted import find_contractions
+from polyop.rewrite.contracted import added_up, find_contractions
 from polyop.rewrite.questions import Questions
 from polyop.rewrite.tile_regimes import Tiles
 
@@ -120,18 +119,12 @@ def find_in_order(q: Questions) -> tuple[InOrder, ...]:
     if any(x.dtype.bytes_ < s.target.dtype.bytes_ for x in loads(s.expr)):
         return ()
     slides, (shape, lies) = any(x.windows for x in q.downs[0]), q.packed
-    summed = _extents_summed(q.op, s) if slides else q.brief[0]
+    summed = added_up(q.op, s) if slides else q.brief[0]
     is_one = sum(last in expr_names(x) for x in dict.fromkeys(loads(s.expr))) == 1
     found = InOrder(q.sides.rows, q.sides.columns, summed, s.target.dtype.bytes_, slides=slides)
     plain = (found,) if shape and lies and summed and is_one else ()
     late = (InOrder(x.rows, x.columns, x.summed, x.bytes_, True) for x in q.late if x.rows and len(q.late) == 1)
     return (*plain, *late)
-
-
-def _extents_summed(op: Op, s: Step) -> tuple[Affine, ...]:
-    """Those of all that `s` adds up along, windows too, if they are known from sizes; else none."""
-    found = tuple(r.upper - r.lower for r in s.ranges if r.index not in expr_names(s.target))
-    return found if all(names(e) <= set(op.sizes) for e in found) else ()
 
 
 def steps_in_place(found: tuple[InOrder, ...], tiles: Tiles, sizes: Mapping[str, int], target: Target,
