@@ -25,7 +25,7 @@ ZERO = Affine()
 class Coord:
     """A tile coordinate: runs from 0 in steps of `step`, below `cap` (None: as far as the domain goes).
 
-    weight   how many values of the iterator one of it is: lanes may lie several apart
+    weight   how many values of the iterator one of it is: lanes may lie several apart; 1 in tiles that are packed
     """
 
     name: str

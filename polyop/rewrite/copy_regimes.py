@@ -28,7 +28,7 @@ SHARE = 5  # times L2 that all rows may read of it: 1000 to 1280 rows on Zen 3 a
 FOLDED = PAGE // 2  # bytes from row to row of it, whose multiples make lines of a column fall on each other in L1, so that
 AT_ONCE = 16  # rows at most, two tiles, read it there: 20 to 32 take up to 1.2 times as long as with a copy
 MANY = 1 << 14  # results, from which loops around a tile are worth a kernel without them: of 12544 it takes 0.9 of the time
-PIXELS, IMAGE = 128, 8  # pixels at most, and rows of them, that read filters of windows there: 10 x 10 gain 2 to 4 percent
+PIXELS, IMAGE_ROWS = 128, 8  # pixels at most, and rows of them, that read filters of windows there: 10 x 10 gain 2 to 4 percent
 LITTLE = 2  # times L1 that is copied in so little time that calls of new sizes had better share the kernel for all
 
 
@@ -142,9 +142,9 @@ def steps_in_place(found: tuple[InOrder, ...], tiles: Tiles, sizes: Mapping[str,
     rows, terms, asked = volume(x.rows, sizes), volume(x.summed, sizes), target.hints.panels
     held, is_one = volume(x.columns, sizes) * terms * x.bytes_, len(x.columns) == 1
     if x.slides:
-        outside = rows // max(1, evaluate(x.rows[-1 - tiles.down], sizes))
-        few = rows <= PIXELS * threads and outside <= IMAGE * threads  # each thread would make a copy of its own
-        return DEPTH if few and _stays(x, held, sizes, target) else 0
+        turns = rows // max(1, evaluate(x.rows[-1 - tiles.down], sizes))
+        few = rows <= PIXELS * threads and turns <= IMAGE_ROWS * threads  # each thread would make a copy of its own
+        return DEPTH if is_one and few and _stays(x, held, sizes, target) else 0
     if is_one and rows <= (AT_ONCE if asked else AWAY) and held > target.l3:  # columns of several indices were not measured
         return CHUNK
     folds = _folds(x, sizes)
@@ -171,4 +171,4 @@ def _stays(x: InOrder, held: int, sizes: Mapping[str, int], target: Target) -> b
         most = target.l3 // 4 if folds else target.l3
     else:
         most = 0 if folds else 3 * target.l2 // 4
-    return len(x.columns) == 1 and LITTLE * target.l1 <= held <= most
+    return LITTLE * target.l1 <= held <= most

@@ -58,6 +58,10 @@ class Dots:
         d = dot(target, target.vector_bytes, total, both[0], both[1], False)
         return d.steps if d and not d.flipped and len(self.added) == 1 and self.added[0][1].name else 0
 
+    def vector(self, target: Target) -> int:
+        """How many terms a vector takes at once."""
+        return target.lanes(WORD) * self.steps(target)
+
     def lie_so(self, units: Layout) -> bool:
         """Whether both lie along one index of those that are added up."""
         found = [(units.end(name, len(of)), of) for name, of in self.operands]
@@ -102,13 +106,13 @@ def _are_few(x: Dots, sizes: Mapping[str, int], target: Target) -> bool:
     """Whether the rows of `x` are so few that sums are folded in less time than a copy takes; narrow ones only fill vectors."""
     rows, terms, steps = volume(x.rows, sizes), min(evaluate(e, sizes) for _, e in x.added), x.steps(target)
     if steps > 1:
-        return ROWS < rows <= NARROW_ROWS and terms >= NARROW_TERMS and terms % (target.lanes(WORD) * steps) == 0
+        return ROWS < rows <= NARROW_ROWS and terms >= NARROW_TERMS and terms % x.vector(target) == 0
     return steps == 1 and ROWS < rows <= target.hints.dots and terms >= FOLDED * rows
 
 
 def whole_vectors(found: tuple[Dots, ...], target: Target) -> tuple[tuple[str, int], ...]:
     """(size, of what it is a multiple) of the sums of narrow numbers that are dot products."""
-    return tuple((x.added[0][1].name or "", target.lanes(WORD) * steps) for x in found if (steps := x.steps(target)) > 1)
+    return tuple((x.added[0][1].name or "", x.vector(target)) for x in found if x.steps(target) > 1)
 
 
 def lie_so(found: tuple[Dots, ...], units: Layout) -> bool:

@@ -23,7 +23,7 @@ WORTH_ASIDE = 0.98  # of the time: 56 x 56 of 8 images, which should have gained
 WORTH_INWARD = 0.96  # the same of images that are copied: larger ones are copied one by one, 28 x 28 lost a tenth
 ENOUGH_OF_PRODUCTS = 3  # the same where there are no windows: see `_enough`
 ENOUGH_AT_BORDERS, ENOUGH_TURNED, ENOUGH_SPACED = 5, 4, 3  # the same where they are turned
-LEAST = 5  # rows of the lowest tile that is counted as a full one
+HEIGHTS = range(5, 9)  # rows of tiles that are counted as full ones
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -101,7 +101,7 @@ def _emptiness(rows: int) -> float:
     """How much longer each of so many rows takes than of full tiles: half as much as is missing, since the last one is lower."""
     if rows < ENOUGH:
         return FEW_ROWS[max(0, rows - 1)]
-    return 0.5 + 0.5 / max(filled(rows, h) for h in range(LEAST, ENOUGH + 2))
+    return 0.5 + 0.5 / max(filled(rows, h) for h in HEIGHTS)
 
 
 def _enough(x: Down, turned: bool, sizes: Mapping[str, int]) -> int:
