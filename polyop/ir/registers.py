@@ -6,7 +6,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 
-from polyop.ir.dots import TILE, Dot
+from polyop.ir.dots import SUMS, TILE, Dot
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Apply, Const, Expr, Load, children, walk
 from polyop.ir.op import Monoid
@@ -107,9 +107,12 @@ def _together(values: tuple[Expr, ...]) -> int:
     return max((n + i for i, n in enumerate(needs) if n), default=0)
 
 
-def matrix_tile() -> Tile:
-    """Two by two tiles of sums for matrix instructions, each of which then uses what is loaded twice."""
-    return 2 * TILE, 2
+def matrix_tile(columns: int = 0) -> Tile:
+    """Two by two tiles of sums for matrix instructions, each of which then uses what is loaded twice.
+
+    Of so few `columns` that one row of tiles has all of them the rows, which lie apart in memory, come in few streams.
+    """
+    return (TILE, -(-columns // TILE)) if 0 < columns <= SUMS * TILE else (2 * TILE, 2)
 
 
 def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1, chains: int = 0) -> float:

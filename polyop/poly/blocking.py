@@ -83,8 +83,11 @@ def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
     known = options.rows or 2 * options.height or x.typical[x.row]  # of dot products, two tiles' rows fit into one
     t, found = x.plan.target, matrix(x.plan.target, x.what.update.target.dtype, x.left.dtype, x.right.dtype)
     tiles = found is not None
-    rows, vectors = matrix_tile() if tiles and not known else register_tile(t, x.vector, known, x.typical[x.what.lane], d=d,
-                                                                                    spare=x.plan.spare)
+    few = x.few(x.what.lane, 0) if tiles else 0
+    if few or (tiles and not known):
+        rows, vectors = matrix_tile(few)
+    else:
+        rows, vectors = register_tile(t, x.vector, known, x.typical[x.what.lane], d=d, spare=x.plan.spare)
     return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_, is_matrix=tiles)
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from polyop.ir.dots import product
+from polyop.ir.dtypes import DType
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite.upright import upright
@@ -19,6 +21,7 @@ class Short:
 
     spaced   whether neighbours along it read what lies apart, as windows in steps of two do
     strewn   whether what takes the result on writes neighbours apart, as classes of residues do
+    joined   whether a step takes the result on together with that of another reduction, so that one of them is stored first
     lanes    extents of the rows that lanes could run along instead; empty: there are none, or not all is known from sizes
     beside   extents of what then shares the operand with these lanes, beside the last dimension
     depth    extents of what is added up; `windows`: of those that are added to another index
@@ -26,6 +29,7 @@ class Short:
     along    what has these lanes, and is turned for them
     columns  what has the last dimension, and how many dimensions it has
     lies     whether all of that lies along it, as the text has it; `stands`: along what is added up
+    narrow   the types of the sum, of what has the last dimension, and of what does not, where it adds products of narrower ones
     """
 
     extent: Affine
@@ -36,6 +40,8 @@ class Short:
     columns: frozenset[tuple[str, int]]
     lies: bool
     stands: bool
+    narrow: tuple[DType, DType, DType] | None
+    joined: bool
     lanes: tuple[Affine, ...]
     beside: tuple[Affine, ...]
     depth: tuple[Affine, ...]
@@ -105,7 +111,8 @@ def short(op: Op, s: Step, last: str) -> Short:
     inside = kept[kept.index(apart[-1]) + 1 :] if apart else []
     groups = tuple(tuple(extents[i] for i in part) for part in (apart[-1:], beside, depth, windows, inside))
     # what takes the result on must write it in its own order, along which alone it is turned
-    follow = [x.target.index[-1] for x in op.steps if x.target.index and any(y.source == s.target.source for y in loads(x.expr))]
+    takers = [x for x in op.steps if any(y.source == s.target.source for y in loads(x.expr))]
+    follow = [x.target.index[-1] for x in takers if x.target.index]
     plain = all(isinstance(p, Affine) and len(names(p)) == 1 for p in follow)
     strewn = any(not isinstance(p, Affine) or p.name is None for p in follow)
     known = plain and all(names(e) <= set(op.sizes) for part in groups for e in part)
@@ -116,16 +123,26 @@ def short(op: Op, s: Step, last: str) -> Short:
     ends = [names(p) if isinstance(p := x.index[-1], Affine) else frozenset[str]() for x in having]
     lies, stands = all(last in e for e in ends), all(e & {*depth} and last not in e for e in ends)
     columns = frozenset((x.source, len(x.index)) for x in having)
-    return Short(t.shape[-1], t.dtype.bytes_, spaced, strewn, along, columns, lies, stands,
+    sums = {x.target.source for x in op.steps if x.reduce is not None} - {s.target.source}
+    joined = any(x.reduce is None and sums & {y.source for y in loads(x.expr)} for x in takers)
+    return Short(t.shape[-1], t.dtype.bytes_, spaced, strewn, along, columns, lies, stands, _narrow(s, last), joined,
                  *(groups if known else ((),) * len(groups)))
+
+
+def _narrow(s: Step, last: str) -> tuple[DType, DType, DType] | None:
+    found = product(s.expr) if s.reduce is not None and s.reduce.name == "add" else None
+    if found is None or found.raised is not None or s.target.dtype in (found.a.dtype, found.b.dtype):
+        return None
+    right, left = (found.a, found.b) if last in expr_names(found.a) else (found.b, found.a)
+    return s.target.dtype, right.dtype, left.dtype
 
 
 def standing(op: Op, contractions: Contractions) -> tuple[Short, ...]:
     """What to ask of the contractions of `op`, if in all of them nothing else uses rows again, and the right operand lies along
-    the sum. Narrow ones are widened in the copy, or taken by instructions of their own. In a recurrence a copy serves all turns.
+    the sum. Else narrow ones are widened in the copy. In a recurrence a copy serves all turns.
     """
-    found = tuple(short(op, s, last) for s, last in contractions
-                  if not is_reused(s, last) and all(x.dtype == s.target.dtype for x in loads(s.expr)))
+    found = tuple(x for s, last in contractions if not is_reused(s, last)
+                  if (x := short(op, s, last)).narrow or all(y.dtype == s.target.dtype for y in loads(s.expr)))
     every = len(found) == len(contractions) and not turns(op, contractions)
     return found if every and all(x.stands and not x.windows for x in found) else ()
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from polyop.ir.dots import SUMS, TILE, matrix
 from polyop.ir.expr import Affine, evaluate, names, volume
 from polyop.ir.integers import filled
 from polyop.ir.options import SHORT, STRIP, TURNED, Layout, Options
@@ -41,6 +42,8 @@ STEPS = 128  # of a sum in each turn of a window, from which taller tiles are wo
 NARROW = 2  # vectors of all columns: a tile of 14 rows then has as many sums as others, and no fewer columns
 LITTLE = 64  # rows, columns and steps of a product that loops are written for: of 48 of each a sixth, of 64 a twentieth
 LITTLES = 16  # the same of several products, whose loops take longer to compile
+SPARED = 12  # bytes that are not copied for each result that is turned instead
+JOINED = 4  # times as long takes a result that meets another one: one of them is turned, stored, read and turned again
 LEAST = 5  # rows of one vector that go together in a window
 TURNS = (1, 4, 8, 16, 32)  # rows of a contraction inside a recurrence for which tiles of their own are made
 
@@ -68,7 +71,7 @@ class Tiles(NamedTuple):
 def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Target, threads: int) -> Tiles:
     """Of few rows; of a sum that has lost its factors; turned; of a result in another order; of two columns; or as usual."""
     relaxed = options.numerics != "strict"
-    ones, rows, few, strip, short = _few_or_short(q, sizes, target, options.frozen)
+    ones, rows, few, strip, short = _few_or_short(q, sizes, target, options.frozen, relaxed)
     factors = options.factors or (way_out(q.inner, sizes) if relaxed else 0)
     if factors and len(q.inner) == 1 and rows:  # tiles are the inner sum's, which is a product of matrices
         rows = few_of(inner_rows(q.inner[0][factors - 1], sizes), target.masks)
@@ -77,7 +80,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     turns = turned and plain and relaxed and not factors
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if turns else ())
     down = 0 if few or factors or short == SHORT else row_of_tiles(q.downs[turned], sizes, turned, bool(inward))
-    height = tile_height(q, sizes, target, short, down) if plain and q.tile else 0
+    fits = turned and any(_is_of_matrices(x, target) for x in q.standing)  # such a tile has as many rows as the unit
+    height = tile_height(q, sizes, target, short, down) if plain and q.tile and not fits else 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
@@ -99,21 +103,23 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     return Tiles(ones, rows, few, strip, fixed, short, height, down, pair, factors, late, inward)
 
 
-def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target,
-                  frozen: tuple[str, ...]) -> tuple[tuple[str, ...], int, Values, bool, int]:
+def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...],
+                  relaxed: bool) -> tuple[tuple[str, ...], int, Values, bool, int]:
     """(`ones`, `rows`, `few`, `strip`, `short`) of `Options`: where a contraction has few rows or columns, or short ones."""
     ones = tuple(n for n in q.windows if sizes[n] == 1) if q.windows else ()
     rows = few_rows(q, sizes, target.masks) if q.rows else 0
-    if rows and (has_brief_dots(q, sizes) or windows_turn(q, sizes, target, frozen)):
+    in_place = multiplied_in_place(q, sizes, target, frozen, relaxed)
+    if rows and (has_brief_dots(q, sizes) or windows_turn(q, sizes, target, frozen) or in_place):
         rows = 0
     if rows == 1:  # then it is known that nothing is read again, so that it may be fetched long before
         ones = tuple(dict.fromkeys((*ones, *q.single)))
     strip = bool(q.strips) and has_strip(q, sizes, bool(rows))
     short = shortness(q, sizes, target, frozen) if q.short else 0
-    turned = not rows and (stands_upright(q, sizes) or reads_in_place(q, sizes, target, frozen))
+    turned = not rows and (stands_upright(q, sizes) or in_place or reads_in_place(q, sizes, target, frozen))
     short = short or (TURNED if turned else 0)
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1]) if q.turns else ()
     few += tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS) if q.heads and not rows else ()
+    few += _rows_of_tiles(q, sizes) if in_place else ()
     if strip and rows > 1:  # then a contraction is packed, to which its strip means nothing
         rows, strip = 0, has_strip(q, sizes, False)
     return ones, rows, few, strip, short
@@ -183,8 +189,34 @@ def windows_turn(q: Questions, sizes: Mapping[str, int], target: Target, frozen:
 def reads_in_place(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...]) -> bool:
     """Whether right operands that lie along the sums had better be read there by lanes along the rows, not copied."""
     return bool(q.standing) and all(
-        x.lanes and not _is_kept(x, frozen)
+        x.lanes and not (x.narrow or _is_kept(x, frozen))
         and turning_pays(target, target.lanes(x.bytes_), _turn(x, evaluate(x.extent, sizes), sizes, frozen)) for x in q.standing)
+
+
+def multiplied_in_place(q: Questions, sizes: Mapping[str, int], target: Target, frozen: tuple[str, ...], relaxed: bool) -> bool:
+    """The same of narrow ones, of which matrix instructions take rows as they lie, if these stand on the left."""
+    return bool(q.standing) and all(x.lanes and not _is_kept(x, frozen) and _spares_copy(x, sizes, target, relaxed)
+                                    for x in q.standing)
+
+
+def _spares_copy(x: Short, sizes: Mapping[str, int], target: Target, relaxed: bool) -> bool:
+    """Whether the copy of what has the columns, not of the rows, takes longer than to turn the result of two rows or more."""
+    if x.narrow is None or not _is_of_matrices(x, target) or not (relaxed or x.narrow[0].is_integer):
+        return False
+    rows, columns, depth = evaluate(x.lanes[-1], sizes), evaluate(x.extent, sizes), volume(x.depth, sizes)
+    spared, turned = (columns - rows) * depth * x.narrow[1].bytes_, rows * columns * (JOINED if x.joined else 1)
+    return rows > 1 and columns >= TILE and spared >= SPARED * turned
+
+
+def _is_of_matrices(x: Short, target: Target) -> bool:
+    """Whether the target has an instruction for tiles of such products, what has the columns on the left."""
+    return x.narrow is not None and matrix(target, *x.narrow) is not None
+
+
+def _rows_of_tiles(q: Questions, sizes: Mapping[str, int]) -> Values:
+    """(size, at most how much) of so few rows that matrix tiles have all of them."""
+    found = {x.lanes[-1].name: -(-evaluate(x.lanes[-1], sizes) // TILE) * TILE for x in q.standing}
+    return tuple((n, most) for n, most in found.items() if n and most <= SUMS * TILE)
 
 
 def _is_kept(x: Short, frozen: tuple[str, ...]) -> bool:

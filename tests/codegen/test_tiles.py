@@ -17,7 +17,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.dots import matrix
 from polyop.ir.dtypes import BF16, DTYPES, F32, I8, I16, I32, I64, U8
-from polyop.ir.options import Options
+from polyop.ir.options import TURNED, Options
 from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.runtime.cpu import cpu_features, usable
@@ -160,6 +160,26 @@ def test_a_depth_of_whole_tiles_is_all_in_tiles(left, right, steps):
     assert of_one and soft.products == 4 * of_one
 
 
+TURNED_TILES = [{"short": TURNED}, *({"short": TURNED, "few": (("M", most),)} for most in (16, 32, 48, 64))]
+
+
+@here
+@pytest.mark.parametrize("options", TURNED_TILES, ids=["many", "16", "32", "48", "64"])
+@pytest.mark.parametrize("left,right", [p[:2] for p in PAIRS])
+def test_columns_are_rows_of_tiles_as_they_lie(left, right, options):
+    """Only A is packed, and results are turned: B has the rows, and an instruction that takes its type first."""
+    out = made(COLUMNS, left, right, **options)
+    soft = Tiles()
+    kernel = load(replace(out.module, text=Tiles.text(out.module.text)), WITHOUT, soft.addresses)
+    most = dict(options.get("few", ())).get("M", 80)
+    for m, k, n in ((most, 200, 70), (most - 13, 1100, 33), (2, 37, 17), (1, 1, 1)):
+        a, b, want, c = operands(COLUMNS, left, right, m, k, n)
+        with np.errstate(all="ignore"):
+            kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
+        np.testing.assert_array_equal(c, want)
+        assert soft.products
+
+
 SIZES = [(1, 1, 1), (15, 64, 16), (16, 63, 17), (17, 65, 15), (31, 32, 33), (32, 31, 63), (33, 128, 64), (64, 130, 65),
          (65, 1, 31), (63, 2, 127), (97, 101, 103), (40, 33, 32), (26, 1100, 33), (3, 15, 1), (48, 17, 200), (35, 4099, 33)]
 
@@ -171,5 +191,17 @@ def test_the_hardware_gets_it_right(text, left, right):
     kernel = load(made(text, left, right).module, AMX)
     for m, k, n in SIZES:
         a, b, want, c = operands(text, left, right, m, k, n)
+        kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
+        np.testing.assert_array_equal(c, want, err_msg=f"{m} x {k} x {n}")
+
+
+@tiled
+@pytest.mark.parametrize("options", TURNED_TILES, ids=["many", "16", "32", "48", "64"])
+@pytest.mark.parametrize("left,right", [p[:2] for p in PAIRS])
+def test_the_hardware_turns_results(left, right, options):
+    kernel = load(made(COLUMNS, left, right, **options).module, AMX)
+    most = dict(options.get("few", ())).get("M", 1 << 20)
+    for m, k, n in (s for s in SIZES if s[0] <= most):
+        a, b, want, c = operands(COLUMNS, left, right, m, k, n)
         kernel({"M": m, "K": k, "N": n}, {}, {"A": a, "B": b, "C": c})
         np.testing.assert_array_equal(c, want, err_msg=f"{m} x {k} x {n}")

@@ -53,6 +53,46 @@ def test_narrow_operands_are_copied_as_before(narrow, wide):
     assert not said(text, 64, 768, 768).short and said(LAYER, 64, 768, 768).short
 
 
+AMX = BY_NAME["x86:sapphirerapids"]
+BRAIN = """op f(A: bf16[M, K], B: bf16[N, K]) -> (C: bf16[M, N]) {
+    s[m, n] += f32(A[m, k]) * f32(B[n, k])
+    C[m, n] = bf16(s[m, n]) }"""
+BYTES = "op f(A: u8[M, K], B: i8[N, K]) -> (C: i32[M, N]) { C[m, n] += i32(A[m, k]) * i32(B[n, k]) }"
+GATE = """op f(A: bf16[M, K], B: bf16[N, K], D: bf16[N, K]) -> (C: bf16[M, N]) {
+    s[m, n] += f32(A[m, k]) * f32(B[n, k])
+    t[m, n] += f32(A[m, k]) * f32(D[n, k])
+    C[m, n] = bf16(s[m, n] * t[m, n]) }"""
+TWO = """op f(A: bf16[M, K], B: bf16[N, K], D: bf16[K, N]) -> (C: bf16[M, K]) {
+    s[m, n] += f32(A[m, k]) * f32(B[n, k])
+    h[m, n] = bf16(s[m, n])
+    t[m, k] += f32(h[m, n]) * f32(D[k, n])
+    C[m, k] = bf16(t[m, k]) }"""
+
+
+@pytest.mark.parametrize(("m", "k", "n", "few"), [
+    (1, 1000, 1000, None), (2, 1000, 1000, 16), (16, 1000, 1000, 16), (17, 1000, 1000, 32), (40, 1000, 1000, 48),
+    (64, 1000, 1000, 64), (65, 1000, 1000, 0), (300, 1000, 1000, None), (16, 64, 4096, None), (16, 1000, 16, None),
+    (2, 1000, 15, None)])
+@pytest.mark.parametrize("text", [BRAIN, BYTES])
+def test_columns_are_rows_of_matrix_tiles_where_copying_them_takes_longer_than_turning_results(text, m, k, n, few):
+    o = said(text, m, k * (2 if text == BYTES else 1), n, AMX)
+    assert o.short == (0 if few is None else TURNED)
+    assert dict(o.few).get("M", 0) == (few or 0) and not (o.short and (o.rows or o.height))
+
+
+def test_such_tiles_take_no_part_where_they_do_not_exist_or_gain_nothing():
+    assert not any(said(BRAIN, 16, target=t).short for t in (ASKED, replace(ASKED, features="+avx512bf16")))
+    assert not said(BRAIN, 16, target=AMX, numerics="strict").short and said(BYTES, 16, target=AMX, numerics="strict").short
+    assert not said(BRAIN, 16, target=AMX, frozen=("B",)).short and said(BRAIN, 16, target=AMX, frozen=("A",)).short
+    assert not said(BYTES.replace("B[n, k]", "B[k, n]").replace("i8[N, K]", "i8[K, N]"), 16, target=AMX).short
+    assert [said(GATE, m, target=AMX).short for m in (16, 40, 41)] == [TURNED, TURNED, 0]  # one is stored, and read again
+    assert said(TWO, 16, 1000, 1000, AMX).short == TURNED and dict(said(TWO, 16, 1000, 1000, AMX).few) == {"M": 16}
+    o = op(BRAIN)
+    lying = Layout((*contiguous(o).units[:1], ("B", 0), *contiguous(o).units[2:]))
+    sizes = {"M": 16, "K": 1000, "N": 1000}
+    assert not as_it_lies(regimes_of(o), lying, regime(regimes_of(o), sizes, Options(), AMX)).short
+
+
 NARROW = "op f(A: bf16[M, K], B: bf16[N, K]) -> (C: f32[M, N]) { C[m, n] += A[m, k] * B[n, k] }"
 BRAINS = replace(ASKED, features="+avx512bf16")
 
