@@ -34,8 +34,8 @@ from polyop.rewrite.names import all_names, fresh
 from polyop.rewrite.terms import single_products
 from polyop.rewrite.zeros import multiplied_out
 
-LEAST = 64
-"""Results that share an element of an operand which make it worth it to widen the left one to f32 on its own."""
+LEAST = 16
+"""Results that share an element of the left operand which make it worth it to widen that to f32 on its own, of two rows or more."""
 ROWS = 192
 """The same of the right one."""
 SHARED = 16
@@ -113,7 +113,7 @@ def to_widen(found: Sequence[Wide], sizes: Mapping[str, int], target: Target, st
         least = _least(x)
         if to and columns >= least[0] and rows >= least[1]:
             out |= {y.source: to.name for y in (x.left, x.right) if y.dtype != to}
-        elif not to and x.total == F32 and _is_half(x) and min(columns, rows) >= LEAST:
+        elif not to and x.total == F32 and _is_half(x) and columns >= LEAST and rows > 1:
             out |= {y.source: F32.name for y in (x.left, *([x.right] if rows >= ROWS else []))}
     return tuple(out.items())
 

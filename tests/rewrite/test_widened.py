@@ -91,7 +91,8 @@ def options(text: str, t=V4, numerics: str = "fast", **sizes: int) -> Options:
 def test_which_calls_widen():
     assert options(PRODUCT, M=ROWS, N=LEAST, K=10).widened == (("A", "f32"), ("B", "f32"))
     assert options(PRODUCT, M=ROWS - 1, N=LEAST, K=10).widened == (("A", "f32"),)
-    assert options(PRODUCT, M=LEAST - 1, N=1000, K=10).widened == () == options(PRODUCT, M=1000, N=LEAST - 1, K=10).widened
+    assert options(PRODUCT, M=2, N=LEAST, K=10).widened == (("A", "f32"),)
+    assert options(PRODUCT, M=1, N=1000, K=10).widened == () == options(PRODUCT, M=1000, N=LEAST - 1, K=10).widened
     brain = PRODUCT.replace("f16", "bf16")
     assert options(brain, BRAIN, M=500, N=500, K=500).widened == ()
     assert options(brain, V4, M=500, N=500, K=500).widened == (("A", "f32"), ("B", "f32"))
