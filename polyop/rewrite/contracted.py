@@ -137,6 +137,11 @@ def _narrow(s: Step, last: str) -> tuple[DType, DType, DType] | None:
     return s.target.dtype, right.dtype, left.dtype
 
 
+def narrow(op: Op, contractions: Contractions) -> tuple[DType, DType, DType] | None:
+    """`Short.narrow` of the one contraction."""
+    return _narrow(*contractions[0]) if len(contractions) == 1 else None
+
+
 def standing(op: Op, contractions: Contractions) -> tuple[Short, ...]:
     """What to ask of the contractions of `op`, if in all of them nothing else uses rows again, and the right operand lies along
     the sum. Else narrow ones are widened in the copy. In a recurrence a copy serves all turns.

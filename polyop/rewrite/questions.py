@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from polyop.ir.dtypes import DType
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite import contracted
@@ -51,6 +52,7 @@ class Questions:
              None if there are more
     unpacked the shape of what has its rows, `A`
     packed   the shape of what has its columns, `B` of `A[m, k] * B[k, n]`, and whether that lies along them, as here
+    types    of its sum, of what has its columns, and of what does not, where it adds up products of two narrower ones
     downs    along what their rows may run, with lanes along its columns and turned
     steps    the extents of what is added up there but windows
     sides    of the same
@@ -86,6 +88,7 @@ class Questions:
     tile: tuple[Affine, Affine, int] | None
     unpacked: tuple[Affine, ...]
     packed: tuple[tuple[Affine, ...], bool]
+    types: tuple[DType, DType, DType] | None
     downs: tuple[tuple[Down, ...], tuple[Down, ...]]
     steps: tuple[Affine, ...]
     sides: Sides | None
@@ -128,7 +131,8 @@ def questions(op: Op) -> Questions:
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),
         strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
         unpacked=contracted.unpacked(op, one), packed=contracted.packed(op, one),
-        downs=downs(op, one), steps=contracted.steps(op, contractions), sides=contracted.sides(op, contractions),
+        types=contracted.narrow(op, one), downs=downs(op, one), steps=contracted.steps(op, contractions),
+        sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), passes=passes, splits=splits, chains=find_chains(op), sums=sums(op),
         inner=find_inner(op), late=find_late(op), inward=find_inward(op), strewn=find_strewn(op, one),

@@ -35,7 +35,7 @@ from polyop.rewrite.terms import single_products
 from polyop.rewrite.zeros import multiplied_out
 
 LEAST = 16
-"""Results that share an element of the left operand which make it worth it to widen that to f32 on its own, of two rows or more."""
+"""Results that share an element of the left operand which make it worth it to widen that to f32, of two rows or more."""
 ROWS = 192
 """The same of the right one."""
 SHARED = 16
