@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import log2
 
-from polyop.ir.dots import Dot, matrix
+from polyop.ir.dots import TILE, Dot, matrix
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.options import FLAT, SHORT
 from polyop.ir.registers import BESIDE, matrix_tile, on_the_way, register_tile, usual_beside
@@ -86,6 +86,8 @@ def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
     few = x.few(x.what.lane, 0) if tiles else 0
     if few or (tiles and not known):
         rows, vectors = matrix_tile(few)
+    elif tiles and options.height == TILE:
+        rows, vectors = TILE, 2
     else:
         rows, vectors = register_tile(t, x.vector, known, x.typical[x.what.lane], d=d, spare=x.plan.spare)
     return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_, is_matrix=tiles)

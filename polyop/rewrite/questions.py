@@ -8,6 +8,8 @@ from polyop.ir.dtypes import DType
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
 from polyop.rewrite import contracted
+from polyop.rewrite.beyond import read_beyond
+from polyop.rewrite.bordered import find_borders
 from polyop.rewrite.chains import Chain, find_chains
 from polyop.rewrite.contracted import Short, Sides, is_window
 from polyop.rewrite.downs import Down, downs
@@ -53,6 +55,7 @@ class Questions:
     unpacked the shape of what has its rows, `A`
     packed   the shape of what has its columns, `B` of `A[m, k] * B[k, n]`, and whether that lies along them, as here
     types    of its sum, of what has its columns, and of what does not, where it adds up products of two narrower ones
+    borders  the extents of channels of narrow numbers with a border, which tiles of the target's instructions read only in a copy
     downs    along what their rows may run, with lanes along its columns and turned
     steps    the extents of what is added up there but windows
     sides    of the same
@@ -89,6 +92,7 @@ class Questions:
     unpacked: tuple[Affine, ...]
     packed: tuple[tuple[Affine, ...], bool]
     types: tuple[DType, DType, DType] | None
+    borders: tuple[tuple[Affine, ...], ...]
     downs: tuple[tuple[Down, ...], tuple[Down, ...]]
     steps: tuple[Affine, ...]
     sides: Sides | None
@@ -131,12 +135,21 @@ def questions(op: Op) -> Questions:
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),
         strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
         unpacked=contracted.unpacked(op, one), packed=contracted.packed(op, one),
-        types=contracted.narrow(op, one), downs=downs(op, one), steps=contracted.steps(op, contractions),
+        types=_types(op, is_one), borders=find_borders(op), downs=downs(op, one), steps=contracted.steps(op, contractions),
         sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), passes=passes, splits=splits, chains=find_chains(op), sums=sums(op),
         inner=find_inner(op), late=find_late(op), inward=find_inward(op), strewn=find_strewn(op, one),
         little=contracted.little(op, contractions), lines=lines(op))
+
+
+def _types(op: Op, is_one: bool) -> tuple[DType, DType, DType] | None:
+    """`Questions.types`, borders and all; None if these are of no known channels, so that no copy is made with them."""
+    beyond = read_beyond(op)
+    contractions = contracted.find_contractions(beyond)
+    found = contracted.narrow(beyond, contractions[:1] if is_one else contractions)
+    guarded = found is not None and any(x.guard for x in loads(contractions[0][0].expr))
+    return None if guarded and not find_borders(op) else found
 
 
 def windows(op: Op) -> tuple[str, ...]:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from polyop.ir.dots import matrix
 from polyop.ir.expr import volume
 from polyop.ir.op import Op
 from polyop.ir.options import FLAT, SHORT, TURNED, Layout, Options, altered
@@ -29,7 +28,7 @@ from polyop.rewrite.scans import find_abreast
 from polyop.rewrite.shares import Sum, fed_shares, thread_shares
 from polyop.rewrite.strung import kinds_of
 from polyop.rewrite.taps import find_taps
-from polyop.rewrite.tile_regimes import Tiles, Values, few_rows, lie_so, tile_kinds, tiles
+from polyop.rewrite.tile_regimes import Tiles, Values, few_rows, has_matrices, lie_so, tile_kinds, tiles
 from polyop.rewrite.traffic import tile_rows
 from polyop.rewrite.widened import SHARED, find_wide, to_widen
 
@@ -148,7 +147,7 @@ _TABLE = (
                                                                                            c.tiles.short == TURNED),
            "in which all rows of a contraction read more than a core's part of the last cache for each block of columns"),
     Regime("slim", lambda q: q.unpacked if q.sides and q.packed[0] else (),
-           lambda _, c: c.threads == 1 and not _is_of_matrices(c) and (
+           lambda _, c: c.threads == 1 and not has_matrices(c.questions, c.sizes, c.target, c.is_relaxed) and (
                bool(_rows_of_images(c)) or _rows_stay(c) or _is_one_tile(c)),
            "in which all rows of a contraction stay in L2, and what has its columns does not, or a tile has all of these"),
     Regime("direct", lambda q: q.unpacked if q.sides and q.sides.is_near and q.tile and not q.windows else (),
@@ -303,12 +302,6 @@ def _in_place(c: Call) -> bool:
         return not (t.rows or t.few or t.factors or t.inward)
     is_read = sides is not None and (not sides.is_near or bool(c.said.get("direct", False)))
     return is_read and _has_plain_tiles(c) and t.short != TURNED
-
-
-def _is_of_matrices(c: Call) -> bool:
-    """Whether matrix instructions take a contraction, whose columns are copied before the tiles: few of them are short reads."""
-    types = c.questions.types
-    return types is not None and matrix(c.target, types[0], types[2], types[1]) is not None
 
 
 def _is_one_tile(c: Call) -> bool:

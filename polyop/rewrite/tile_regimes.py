@@ -21,6 +21,7 @@ from polyop.ir.registers import (
     turning_pays,
 )
 from polyop.ir.target import LINE, NEAR, PAGE, Target
+from polyop.rewrite.bordered import CHANNELS
 from polyop.rewrite.contracted import Short
 from polyop.rewrite.downs import row_of_tiles
 from polyop.rewrite.factors import Inner, inner_rows
@@ -82,6 +83,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     down = 0 if few or factors or short == SHORT else row_of_tiles(q.downs[turned], sizes, turned, bool(inward))
     fits = turned and any(_is_of_matrices(x, target) for x in q.standing)  # such a tile has as many rows as the unit
     height = tile_height(q, sizes, target, short, down) if plain and q.tile and not fits else 0
+    if plain and not short and q.tile and has_matrices(q, sizes, target, relaxed) and evaluate(q.tile[0], sizes) > TILE // 2:
+        height, down = TILE if evaluate(q.tile[0], sizes) <= SUMS * TILE else 0, 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
@@ -206,6 +209,14 @@ def _spares_copy(x: Short, sizes: Mapping[str, int], target: Target, relaxed: bo
     rows, columns, depth = evaluate(x.lanes[-1], sizes), evaluate(x.extent, sizes), volume(x.depth, sizes)
     spared, turned = (columns - rows) * depth * x.narrow[1].bytes_, rows * columns * (JOINED if x.joined else 1)
     return rows > 1 and columns >= TILE and spared >= SPARED * turned
+
+
+def has_matrices(q: Questions, sizes: Mapping[str, int], target: Target, relaxed: bool) -> bool:
+    """Whether the one contraction is carried out by matrix instructions, with lanes along its columns."""
+    if q.types is None or any(volume(channels, sizes) < CHANNELS for channels in q.borders):
+        return False
+    total, right, left = q.types
+    return (relaxed or total.is_integer) and matrix(target, total, left, right) is not None
 
 
 def _is_of_matrices(x: Short, target: Target) -> bool:
