@@ -59,25 +59,28 @@ class Lying:
     classes: int = 1
 
 
-def find_inward(op: Op) -> tuple[Lying, ...]:
-    """That input of `op`, if there is one; of a sum that is cut into classes of residues, if it is the same for all of them."""
+def find_inward(op: Op, narrow: bool = False) -> tuple[Lying, ...]:
+    """That input of `op`, if there is one; of a sum that is cut into classes of residues, if it is the same for all of them.
+
+    narrow   whether its elements are to be narrower than the sum, as matrix instructions take them
+    """
     added = [s for s in op.steps if s.reduce is not None and len({*loads(s.expr)}) > 1]
-    found = [_lying(op, s) for s in added]
+    found = [_lying(op, s, narrow) for s in added]
     first = found[0] if found else None
     if first is None or any(x is None or (x.source, x.depth) != (first.source, first.depth) for x in found):
         return ()
     return (replace(first, classes=len(found)),)
 
 
-def _lying(op: Op, s: Step) -> Lying | None:
+def _lying(op: Op, s: Step, narrow: bool) -> Lying | None:
     kept, reads = plain_indices(s.target, s.indices), tuple(dict.fromkeys(loads(s.expr)))
     having = [x for x in reads if kept and kept[-1] in expr_names(x)]
     if not kept or len(reads) != 2 or len(having) != 1:
         return None
     x, other = having[0], reads[reads[0] == having[0]]
     t, extents = op.tensor(x.source), {r.index: r.upper - r.lower for r in s.ranges}
-    plain = t.role == "in" and x.dtype == s.target.dtype and x.dtype.bytes_ == BYTES
-    if not plain or not all(names(e) <= set(op.sizes) for e in (*extents.values(), *t.shape)):
+    fits = x.dtype.bytes_ < BYTES if narrow else x.dtype == s.target.dtype and x.dtype.bytes_ == BYTES
+    if t.role != "in" or not fits or not all(names(e) <= set(op.sizes) for e in (*extents.values(), *t.shape)):
         return None
     index = [p for p in x.index if isinstance(p, Affine)]
     if len(index) < len(x.index) or index[-1].factor(kept[-1]) not in range(1, NEAR + 1):

@@ -56,6 +56,7 @@ class Questions:
     packed   the shape of what has its columns, `B` of `A[m, k] * B[k, n]`, and whether that lies along them, as here
     types    of its sum, of what has its columns, and of what does not, where it adds up products of two narrower ones
     borders  the extents of channels of narrow numbers with a border, which tiles of the target's instructions read only in a copy
+    narrow_inward  what a sum of narrow products reads along its last index, and a copy could have along what is added up
     downs    along what their rows may run, with lanes along its columns and turned
     steps    the extents of what is added up there but windows
     sides    of the same
@@ -93,6 +94,7 @@ class Questions:
     packed: tuple[tuple[Affine, ...], bool]
     types: tuple[DType, DType, DType] | None
     borders: tuple[tuple[Affine, ...], ...]
+    narrow_inward: tuple[Lying, ...]
     downs: tuple[tuple[Down, ...], tuple[Down, ...]]
     steps: tuple[Affine, ...]
     sides: Sides | None
@@ -135,7 +137,8 @@ def questions(op: Op) -> Questions:
         single=contracted.single(op, contractions), turns=contracted.turns(op, contractions),
         strips=contracted.sums_of_rows(op, contractions), tile=contracted.tile(op, one),
         unpacked=contracted.unpacked(op, one), packed=contracted.packed(op, one),
-        types=_types(op, is_one), borders=find_borders(op), downs=downs(op, one), steps=contracted.steps(op, contractions),
+        types=_types(op, is_one), borders=find_borders(op),
+        narrow_inward=find_inward(op, narrow=True), downs=downs(op, one), steps=contracted.steps(op, contractions),
         sides=contracted.sides(op, contractions),
         deep=contracted.deep(op, contractions), brief=contracted.brief(op, contractions), far=bounding(op),
         scans=find_rows(op), passes=passes, splits=splits, chains=find_chains(op), sums=sums(op),

@@ -80,11 +80,14 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     turned = short == TURNED
     turns = turned and plain and relaxed and not factors
     inward = options.inward or (to_turn_inward(q.inward, sizes, target, threads) if turns else ())
+    if turned and _windows_of_matrices(q, sizes, target, relaxed):
+        inward = options.inward or tuple((x.source, x.depth) for x in q.narrow_inward)
     down = 0 if few or factors or short == SHORT else row_of_tiles(q.downs[turned], sizes, turned, bool(inward))
     fits = turned and any(_is_of_matrices(x, target) for x in q.standing)  # such a tile has as many rows as the unit
     height = tile_height(q, sizes, target, short, down) if plain and q.tile and not fits else 0
-    if plain and not short and q.tile and has_matrices(q, sizes, target, relaxed) and evaluate(q.tile[0], sizes) > TILE // 2:
-        height, down = TILE if evaluate(q.tile[0], sizes) <= SUMS * TILE else 0, 0
+    if plain and q.tile and short != SHORT and has_matrices(q, sizes, target, relaxed, turned and bool(inward)):
+        along = evaluate(q.tile[1] if turned else q.tile[0], sizes)
+        height, down = (TILE if along <= SUMS * TILE else 0, 0) if along > TILE // 2 else (height, down)
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
@@ -119,7 +122,8 @@ def _few_or_short(q: Questions, sizes: Mapping[str, int], target: Target, frozen
     strip = bool(q.strips) and has_strip(q, sizes, bool(rows))
     short = shortness(q, sizes, target, frozen) if q.short else 0
     turned = not rows and (stands_upright(q, sizes) or in_place or reads_in_place(q, sizes, target, frozen))
-    short = short or (TURNED if turned else 0)
+    turned = turned or (not rows and _windows_of_matrices(q, sizes, target, relaxed))
+    short = TURNED if turned and not short else short
     few = tuple((n, next(m for m in TURNS if sizes[n] <= m)) for n in q.turns if sizes[n] <= TURNS[-1]) if q.turns else ()
     few += tuple((n, COLUMNS) for n in q.heads if sizes[n] <= COLUMNS) if q.heads and not rows else ()
     few += _rows_of_tiles(q, sizes) if in_place else ()
@@ -211,12 +215,25 @@ def _spares_copy(x: Short, sizes: Mapping[str, int], target: Target, relaxed: bo
     return rows > 1 and columns >= TILE and spared >= SPARED * turned
 
 
-def has_matrices(q: Questions, sizes: Mapping[str, int], target: Target, relaxed: bool) -> bool:
-    """Whether the one contraction is carried out by matrix instructions, with lanes along its columns."""
+def has_matrices(q: Questions, sizes: Mapping[str, int], target: Target, relaxed: bool, turned: bool = False) -> bool:
+    """Whether the one contraction is carried out by matrix instructions, with lanes along its columns, or `turned`."""
     if q.types is None or any(volume(channels, sizes) < CHANNELS for channels in q.borders):
         return False
     total, right, left = q.types
-    return (relaxed or total.is_integer) and matrix(target, total, left, right) is not None
+    own = (right, left) if turned else (left, right)
+    return (relaxed or total.is_integer) and matrix(target, total, *own) is not None
+
+
+def _windows_of_matrices(q: Questions, sizes: Mapping[str, int], target: Target, relaxed: bool) -> bool:
+    """Whether windows go along the columns of a sum for matrix instructions, which want what they read to lie along the sum.
+
+    Then that is copied so, and lanes run along what is a row otherwise, of which there are several.
+    """
+    if not q.narrow_inward or len(q.short) != 1 or not has_matrices(q, sizes, target, relaxed, turned=True):
+        return False
+    (x,), (image,) = q.short, q.narrow_inward
+    several = bool(x.lanes) and evaluate(x.lanes[-1], sizes) >= TILE and evaluate(image.shape[image.depth], sizes) >= CHANNELS
+    return several and volume(x.windows, sizes) > 1 and not x.spaced
 
 
 def _is_of_matrices(x: Short, target: Target) -> bool:
