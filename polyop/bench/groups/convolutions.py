@@ -21,6 +21,7 @@ QUICK = {(64, 64, 56, 3, 1), (256, 64, 56, 1, 1)}
 ODD = ((17, 33, 35, 3, 1), (3, 32, 112, 3, 2), (1, 20, 28, 5, 1), (24, 144, 56, 1, 1), (100, 100, 30, 3, 1), (320, 4, 64, 3, 1),
        (64, 12, 56, 3, 2), (192, 8, 18, 7, 3))
 NARROW = ((128, 128, 64, 3, 1, 1), (100, 9, 30, 3, 1, 2))  # and width
+IN_BF16 = ((1, 64, 64, 28, 3, 1), (8, 128, 128, 28, 3, 1))  # images, and as above
 DEPTHWISE = ((32, 112, 3, 1), (96, 112, 3, 2), (144, 56, 3, 1), (192, 28, 3, 1), (576, 14, 3, 1), (960, 7, 3, 1), (96, 56, 7, 1))
 
 CONDITIONS = """op transposed(X: f32[C, H, W], F: f32[C, K, R, S]) -> (Y: f32[K, 2*H + R - 4, 2*W + S - 4]) {
@@ -108,10 +109,14 @@ def winograd() -> Iterator[Case]:
 
 
 def odd_conv() -> Iterator[Case]:
-    """Depthwise, grouped, one-dimensional, transposed, narrow, and with channels that no vector divides."""
+    """Depthwise, grouped, one-dimensional, transposed, narrow, in bf16, and with channels that no vector divides."""
     for c, k, h, r, s, w in (*((*x, 0) for x in ODD), *NARROW):
         yield nchw("odd_conv", 1, c, k, h, r, s, w, quick=c == 17)
         yield nhwc("odd_conv", 1, c, k, h, r, s, w)
+    for layout in (nchw, nhwc):
+        for shape in IN_BF16:
+            case = layout("odd_conv", *shape)
+            yield replace(case, label=f"{case.label} bf16", given={**case.given, "T": "bf16"}, tolerance=2e-2, onnx=None)
     for c, h, r, s in DEPTHWISE:
         sizes = {"B": 1, "C": c, "H": h, "W": h, "R": r, "S": r, "stride": s, "pad": r // 2}
 
