@@ -130,6 +130,7 @@ def short(op: Op, s: Step, last: str) -> Short:
 
 
 def _narrow(s: Step, last: str) -> tuple[DType, DType, DType] | None:
+    """`Short.narrow` of the contraction `s`."""
     found = product(s.expr) if s.reduce is not None and s.reduce.name == "add" else None
     if found is None or found.raised is not None or s.target.dtype in (found.a.dtype, found.b.dtype):
         return None
@@ -138,7 +139,7 @@ def _narrow(s: Step, last: str) -> tuple[DType, DType, DType] | None:
 
 
 def narrow(op: Op, contractions: Contractions) -> tuple[DType, DType, DType] | None:
-    """`Short.narrow` of the one contraction."""
+    """The same of the one contraction."""
     return _narrow(*contractions[0]) if len(contractions) == 1 else None
 
 

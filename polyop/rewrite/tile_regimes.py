@@ -87,7 +87,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     height = tile_height(q, sizes, target, short, down) if plain and q.tile and not fits else 0
     if plain and q.tile and short != SHORT and has_matrices(q, sizes, target, relaxed, turned and bool(inward)):
         along = evaluate(q.tile[1] if turned else q.tile[0], sizes)
-        height, down = (TILE if along <= SUMS * TILE else 0, 0) if along > TILE // 2 else (height, down)
+        if along > TILE // 2:  # fewer leave half of a unit empty either way
+            height, down = TILE if along <= SUMS * TILE else 0, 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
@@ -411,6 +412,7 @@ def tile_kinds(q: Questions) -> tuple[str, ...]:
         (q.upright, f"a row of a product's result has at most {UPRIGHT} bytes, and there are more rows"),
         (q.short, f"a row of a contraction's result has at most {LINE} bytes, or leaves too many lanes empty"),
         (q.tile, "register tiles of another height are less empty"),
+        (any(x.narrow for x in q.standing), "a few tiles of matrix instructions have all rows of a product"),
         (any(len(x) > 1 for x in q.downs), "register tiles have their rows along another index than the last one"),
         (q.inner, "a sum from which factors may be taken out is long"),
         (q.inward, "each element of an operand that lies along the rows of a contraction is used often"),

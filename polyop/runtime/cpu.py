@@ -63,6 +63,10 @@ def _may_use_tiles() -> bool:
     return bool(ctypes.CDLL(None).syscall(arch_prctl, request, tile_data) == 0)
 
 
+PART_OF_L3 = 16 << 20
+"""Bytes of the last cache at most that one core can count on: a virtual machine of two cores says that these share 300 MB."""
+
+
 @lru_cache(maxsize=1)
 def host() -> Target:
     """This machine as a row: numbers of the best level it reaches, its own features, cache sizes where the system tells.
@@ -79,7 +83,7 @@ def host() -> Target:
     arch = llvm.get_host_cpu_name()
     return replace(row, name="x86:host", arch=arch, features=flags, hints=HINTS.get(arch, row.hints),
                    stays=STAYS.get(arch, row.stays), pages_meet=arch in PAGES_MEET, across=row.across or arch in ACROSS,
-                   l1=sizes.get("l1", row.l1), l2=sizes.get("l2", row.l2), l3=sizes.get("l3", row.l3),
+                   l1=sizes.get("l1", row.l1), l2=sizes.get("l2", row.l2), l3=min(sizes.get("l3", row.l3), PART_OF_L3),
                    string_bytes=8 << 10 if "erms" in _flags() else 0)
 
 

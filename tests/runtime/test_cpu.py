@@ -81,6 +81,14 @@ def test_cache_sizes_are_read_and_a_shared_one_is_divided(tmp_path):
     assert cpu._cache_sizes(tmp_path / "absent") == {}
 
 
+def test_no_core_counts_on_all_of_a_cache_that_others_share(monkeypatch):
+    """Two cores of a virtual machine are told of 300 MB, which sixty cores of the processor share."""
+    for told, found in ((150 << 20, 16 << 20), (4 << 20, 4 << 20)):
+        monkeypatch.setattr(cpu, "_cache_sizes", lambda told=told: {"l1": 48 << 10, "l2": 2 << 20, "l3": told})
+        t = cpu.host.__wrapped__()
+        assert (t.l1, t.l2, t.l3) == (48 << 10, 2 << 20, found)
+
+
 def test_a_target_is_found_by_its_name():
     assert cpu.resolve("x86") == cpu.host()
     assert cpu.resolve("x86:x86-64-v3") == target("x86:x86-64-v3")
