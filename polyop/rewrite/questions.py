@@ -146,7 +146,12 @@ def questions(op: Op) -> Questions:
 
 
 def _types(op: Op, is_one: bool) -> tuple[DType, DType, DType] | None:
-    """`Questions.types`, borders and all; None if these are of no known channels, so that no copy is made with them."""
+    """`Questions.types`, borders and all; None if these are of no known channels, so that no copy is made with them.
+
+    And where all inputs are wide: temporaries alone were not measured.
+    """
+    if all(t.dtype.bytes_ > 2 for t in op.inputs):
+        return None
     beyond = read_beyond(op)
     contractions = contracted.find_contractions(beyond)
     found = contracted.narrow(beyond, contractions[:1] if is_one else contractions)
