@@ -88,6 +88,26 @@ def rolled(nest: LoopNest, target: Target) -> LoopNest:
     return replace(nest, buffers=buffers, body=tuple(map(one, nest.body)))
 
 
+def with_rows_beyond(nest: LoopNest, target: Target) -> LoopNest:
+    """`nest` with room behind copies of left operands, of which a last tile reads rows that do not exist.
+
+    Instructions take whole tiles, and what comes of such rows is not stored.
+    """
+    sums, found = sums_of_tiles(nest, target), dict[str, int]()
+    for s, around in placed(nest.body, Kind.ROWS, Kind.SERIAL):
+        if s.reduce is None or s.target.source not in sums:
+            continue
+        factors = product(s.expr)
+        assert factors is not None
+        left, row = sided(s, factors)[0], around[-2].index
+        along = [d for d, p in enumerate(left.index) if not isinstance(p, Affine) or row in names(p)]
+        if nest.buffer(left.source).space == Space.WORK and along == [len(left.index) - 2]:
+            rows = nest.buffer(s.target.source).dims[0][0].const
+            found[left.source] = max(found.get(left.source, 0), rows - 1)
+    buffers = tuple(replace(b, beyond=found.get(b.name, 0)) for b in nest.buffers)
+    return replace(nest, buffers=buffers) if found else nest
+
+
 def _names(x: Load) -> frozenset[str]:
     return frozenset[str]().union(*(names(p) for p in x.index if isinstance(p, Affine)))
 

@@ -22,7 +22,7 @@ from polyop.codegen.llvm.state import Shared, State, slots_of
 from polyop.codegen.llvm.weight import heavy_functions, vector_width
 from polyop.codegen.pairs import paired
 from polyop.codegen.prefetch_results import asked_for
-from polyop.codegen.rolled import rolled, sums_of_tiles
+from polyop.codegen.rolled import rolled, sums_of_tiles, with_rows_beyond
 from polyop.codegen.stream import written_as_read
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Load
@@ -46,6 +46,7 @@ def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routi
     Raises     UnsupportedError, with the reason, for a nest that this target cannot run
     """
     # https://gitlab.com/x86-psABIs/x86-64-ABI: FMA comes with AVX2 at level v3, vscalef with masks at level v4
+    nest = with_rows_beyond(nest, target)
     text = Text(fuses=target.vector_bytes >= 32, scales=target.masks)
     named = [(replace(r.nest, name=f"{nest.name}.r{k}"), r.uses) for k, r in enumerate(routines)]
     for shared, _ in named:

@@ -90,6 +90,7 @@ class Buffer:
     doubled  of a folded swizzle: instead of that number z, twice z in GF(8), modulo z^3 + z^2 + 1, so that lanes which have two
              neighbouring eighths of a row each meet none of another row
     turned   for shared memory: which rows in the dimension before the last one change places
+    beyond   for work space: rows behind the last one, in the dimension before the last, that may be read, whatever they hold
     lasting  for work space: the same memory in all calls on the same frozen inputs, filled by the first one
     table    for a tensor of one dimension that nothing writes: it has at most so many elements, which registers may hold; as many
              as a byte can say (`ir/tables.py`), if that is the number; 0: more, or not known
@@ -102,6 +103,7 @@ class Buffer:
     unit: int | None = None
     pad: int = 1
     private: bool = False
+    beyond: int = 0
     swizzle: int = 0
     folded: bool = False
     doubled: bool = False
@@ -130,6 +132,7 @@ class Buffer:
         dims = ", ".join(str(e) + (f"/{u}" if u > 1 else "") for e, u in self.dims)
         notes = [f"unit {self.unit}"] if self.unit is not None else []
         notes += [f"pad {self.pad}"] * (self.pad > 1) + ["private"] * self.private + ["lasting"] * self.lasting
+        notes += [f"{self.beyond} rows beyond"] if self.beyond else []
         notes += [f"swizzle {self.swizzle}{' folded' * self.folded}{' doubled' * self.doubled}"] if self.swizzle else []
         notes += [f"turned {self.turned.value}"] if self.turned else []
         notes += [f"table of {self.table}"] if self.table else []

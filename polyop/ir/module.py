@@ -231,6 +231,10 @@ def _counts(b: Buffer, sizes: dict[str, int]) -> list[int]:
 
 
 def room(b: Buffer, sizes: dict[str, int], threads: int) -> int:
-    """Bytes that a work buffer takes, with its siblings and a page behind each if it is private and there are several threads."""
+    """Bytes that a work buffer takes, with its siblings and a page behind each if it is private and there are several threads.
+
+    And the rows behind the last of them that may be read.
+    """
     one = -(-slots(b, sizes) * b.dtype.bytes_ // LINE) * LINE
-    return (one + PAGE) * threads if b.private and threads > 1 else one
+    behind = -(-b.beyond * _counts(b, sizes)[-1] * b.dtype.bytes_ // LINE) * LINE if b.beyond else 0
+    return ((one + PAGE) * threads if b.private and threads > 1 else one) + behind

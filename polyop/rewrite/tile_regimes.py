@@ -88,7 +88,8 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     if plain and q.tile and short != SHORT and has_matrices(q, sizes, target, relaxed, turned and bool(inward)):
         along = evaluate(q.tile[1] if turned else q.tile[0], sizes)
         if along > TILE // 2:  # fewer leave half of a unit empty either way
-            height, down = TILE if along <= SUMS * TILE else 0, 0
+            units, is_copy = -(-along // TILE), bool(q.borders or inward)
+            height, down = 0 if units > SUMS or (is_copy and units % 2 == 0) else TILE, 0
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))

@@ -335,6 +335,10 @@ def _work(t: _Text, plan: CallPlan, known: Mapping[str, str], places: Places) ->
         lines = t.op("sdiv", t.op("add", t.op("mul", elems, b.dtype.bytes_), _LINE - 1), _LINE)
         one, count = t.op("mul", lines, _LINE), plan.row[1] if b.private else 1
         total = t.op("add", total, t.op("mul", t.op("add", one, PAGE), count) if count > 1 else one)
+        if b.beyond:
+            t.need(t.test("slt", counts[-1], _MOST // b.beyond))
+            behind = t.op("mul", t.op("mul", counts[-1], b.beyond), b.dtype.bytes_)
+            total = t.op("add", total, t.op("mul", t.op("sdiv", t.op("add", behind, _LINE - 1), _LINE), _LINE))
     t.store(total, MEMORY)
 
 

@@ -4,7 +4,8 @@
 
 Of sixteen iterations the left operand has 64 bytes for each p, and the right one sixteen rows of 64 bytes for each vector of v:
 they are tiles as they lie in memory. Sums are tiles while such loops run, and lie on the stack around them (`sums.py`). What is
-left of the depth is a product of tiles too: operands are copied to where zeros follow them; so are rows, where some are missing.
+left of the depth is a product of tiles too: operands are copied to where zeros follow them; so are rows, where some are missing,
+unless they are of a copy with room behind it (`Buffer.beyond`).
 
 LLVM finds the registers of tiles, writes their configuration and puts it before the loop, if they are values of type `x86_amx`.
 """
@@ -62,7 +63,7 @@ def emit_tiles(s: State, n: For, lower: Int, upper: Int, branch: Branch) -> bool
         return True
     tiles = b.floor_div(count, TILE)
     end, rest = b.add(lower, b.mul(tiles, TILE * n.step)), b.sub(count, b.mul(tiles, TILE))
-    has_all = t.row.upper == affine(height(s, name))
+    has_all = t.row.upper == affine(height(s, name)) or _has_rows_beyond(s, t)
 
     def whole(at: str, given: list[str]) -> list[str]:
         return _step(s, t, at, given) if has_all else _last(s, t, at, None, given)
@@ -74,6 +75,12 @@ def emit_tiles(s: State, n: For, lower: Int, upper: Int, branch: Branch) -> bool
 
     branch(s, b.compare("sgt", rest, 0), last, lambda: None)
     return True
+
+
+def _has_rows_beyond(s: State, t: _Tiles) -> bool:
+    """Whether the left operand is a copy with room behind it, so that rows which do not exist may be read there."""
+    along = [d for d, p in enumerate(t.left.index) if not isinstance(p, Affine) or t.row.index in names(p)]
+    return along == [len(t.left.index) - 2] and s.nest.buffer(t.left.source).beyond >= height(s, t.n.target.source) - 1
 
 
 def _typed(tiles: list[str]) -> list[tuple[str, str]]:
