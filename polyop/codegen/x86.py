@@ -45,8 +45,8 @@ def emit(nest: LoopNest, target: Target, options: Options, routines: tuple[Routi
     routines   if given, `nest` is their uses in order and then `rest`; each becomes one function, called for each use
     Raises     UnsupportedError, with the reason, for a nest that this target cannot run
     """
-    # https://gitlab.com/x86-psABIs/x86-64-ABI: FMA comes with AVX2 at level v3, vscalef with masks at level v4
     nest = with_rows_beyond(nest, target)
+    # https://gitlab.com/x86-psABIs/x86-64-ABI: FMA comes with AVX2 at level v3, vscalef with masks at level v4
     text = Text(fuses=target.vector_bytes >= 32, scales=target.masks)
     named = [(replace(r.nest, name=f"{nest.name}.r{k}"), r.uses) for k, r in enumerate(routines)]
     for shared, _ in named:
