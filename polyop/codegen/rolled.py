@@ -100,12 +100,16 @@ def with_rows_beyond(nest: LoopNest, target: Target) -> LoopNest:
         factors = product(s.expr)
         assert factors is not None
         left, row = sided(s, factors)[0], around[-2].index
-        along = [d for d, p in enumerate(left.index) if not isinstance(p, Affine) or row in names(p)]
-        if nest.buffer(left.source).space == Space.WORK and along == [len(left.index) - 2]:
+        if nest.buffer(left.source).space == Space.WORK and has_rows_last(left, row):
             rows = nest.buffer(s.target.source).dims[0][0].const
             found[left.source] = max(found.get(left.source, 0), rows - 1)
     buffers = tuple(replace(b, beyond=found.get(b.name, 0)) for b in nest.buffers)
     return replace(nest, buffers=buffers) if found else nest
+
+
+def has_rows_last(left: Load, row: str) -> bool:
+    """Whether nothing but the dimension before the last one goes along `row`: rows that do not exist lie behind all others."""
+    return [d for d, p in enumerate(left.index) if not isinstance(p, Affine) or row in names(p)] == [len(left.index) - 2]
 
 
 def _names(x: Load) -> frozenset[str]:

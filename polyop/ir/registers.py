@@ -107,12 +107,15 @@ def _together(values: tuple[Expr, ...]) -> int:
     return max((n + i for i, n in enumerate(needs) if n), default=0)
 
 
-def matrix_tile(columns: int = 0) -> Tile:
+def matrix_tile(columns: int = 0, rows: int = 0) -> Tile:
     """Two by two tiles of sums for matrix instructions, each of which then uses what is loaded twice.
 
-    Of so few `columns` that one row of tiles has all of them the rows, which lie apart in memory, come in few streams.
+    Of so few `columns` that one row of tiles has all of them the rows, which lie apart in memory, come in few streams. Of so
+    few `rows` that a second row of tiles would be empty, one of them is loaded for two.
     """
-    return (TILE, -(-columns // TILE)) if 0 < columns <= SUMS * TILE else (2 * TILE, 2)
+    if 0 < columns <= SUMS * TILE:
+        return TILE, -(-columns // TILE)
+    return TILE if 0 < rows <= TILE else 2 * TILE, 2
 
 
 def time(tile: Tile, lanes: int, rows: int | None, columns: int | None, second: int = 1, far: int = 1, chains: int = 0) -> float:

@@ -84,10 +84,8 @@ def of_dots(x: Reads, tile: RegisterTile, d: Dot) -> RegisterTile:
     t, found = x.plan.target, matrix(x.plan.target, x.what.update.target.dtype, x.left.dtype, x.right.dtype)
     tiles = found is not None
     few = x.few(x.what.lane, 0) if tiles else 0
-    if few or (tiles and not known):
-        rows, vectors = matrix_tile(few)
-    elif tiles and options.height == TILE:
-        rows, vectors = TILE, 2
+    if few or (tiles and (not known or options.height == TILE)):
+        rows, vectors = matrix_tile(few, options.height)
     else:
         rows, vectors = register_tile(t, x.vector, known, x.typical[x.what.lane], d=d, spare=x.plan.spare)
     return replace(tile, rows=rows, columns=vectors * x.vector, bytes_=x.left.dtype.bytes_, is_matrix=tiles)

@@ -85,11 +85,9 @@ def tiles(q: Questions, sizes: Mapping[str, int], options: Options, target: Targ
     down = 0 if few or factors or short == SHORT else row_of_tiles(q.downs[turned], sizes, turned, bool(inward))
     fits = turned and any(_is_of_matrices(x, target) for x in q.standing)  # such a tile has as many rows as the unit
     height = tile_height(q, sizes, target, short, down) if plain and q.tile and not fits else 0
-    if plain and q.tile and short != SHORT and has_matrices(q, sizes, target, relaxed, turned and bool(inward)):
-        along = evaluate(q.tile[1] if turned else q.tile[0], sizes)
-        if along > TILE // 2:  # fewer leave half of a unit empty either way
-            units, is_copy = -(-along // TILE), bool(q.borders or inward)
-            height, down = 0 if units > SUMS or (is_copy and units % 2 == 0) else TILE, 0
+    if plain and short != SHORT and has_matrices(q, sizes, target, relaxed, turned and bool(inward)):
+        units = whole_units(q, sizes, turned, bool(inward))
+        height, down = (height, down) if units is None else (units, 0)
     fixed = tuple((n, sizes[n]) for n in q.slides if 1 < sizes[n] <= WINDOW) if q.slides else ()
     if fixed and short == SHORT and not q.tile and len(q.slid) == 1:
         height = least_waste(evaluate(q.slid[0], sizes))
@@ -224,6 +222,20 @@ def has_matrices(q: Questions, sizes: Mapping[str, int], target: Target, relaxed
     total, right, left = q.types
     own = (right, left) if turned else (left, right)
     return (relaxed or total.is_integer) and matrix(target, total, *own) is not None
+
+
+def whole_units(q: Questions, sizes: Mapping[str, int], turned: bool, inward: bool) -> int | None:
+    """How many rows tiles of matrix instructions have: of one unit, or as usual (0), of two; None where half of one is empty.
+
+    Rows of a copy have room behind them: there an even number of units leaves none empty.
+    """
+    if q.tile is None:
+        return None
+    along = evaluate(q.tile[1] if turned else q.tile[0], sizes)
+    if along <= TILE // 2:
+        return None
+    units, is_copy = -(-along // TILE), bool(q.borders) or inward
+    return 0 if units > SUMS or (is_copy and units % 2 == 0) else TILE
 
 
 def _windows_of_matrices(q: Questions, sizes: Mapping[str, int], target: Target, relaxed: bool) -> bool:

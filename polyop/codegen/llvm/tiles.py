@@ -23,7 +23,7 @@ from polyop.codegen.llvm.rounds import go_round
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.sums import LINE, height, load_tile, put, taken, tile_rows
 from polyop.codegen.llvm.types import Int, alignment
-from polyop.codegen.rolled import is_of_tiles
+from polyop.codegen.rolled import has_rows_last, is_of_tiles
 from polyop.ir.dots import TILE, Matrix, matrix, product, sided
 from polyop.ir.expr import Affine, Load, affine, names
 from polyop.ir.loops import For, Kind, Space, Store
@@ -79,8 +79,8 @@ def emit_tiles(s: State, n: For, lower: Int, upper: Int, branch: Branch) -> bool
 
 def _has_rows_beyond(s: State, t: _Tiles) -> bool:
     """Whether the left operand is a copy with room behind it, so that rows which do not exist may be read there."""
-    along = [d for d, p in enumerate(t.left.index) if not isinstance(p, Affine) or t.row.index in names(p)]
-    return along == [len(t.left.index) - 2] and s.nest.buffer(t.left.source).beyond >= height(s, t.n.target.source) - 1
+    beyond = s.nest.buffer(t.left.source).beyond
+    return has_rows_last(t.left, t.row.index) and beyond >= height(s, t.n.target.source) - 1
 
 
 def _typed(tiles: list[str]) -> list[tuple[str, str]]:
