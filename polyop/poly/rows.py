@@ -102,9 +102,13 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     return b.part(bands((*serial, *lanes), *body))
 
 
-@dataclass(eq=False)
+@dataclass(frozen=True, eq=False)
 class _Groups:
-    """Writes the groups of one cluster."""
+    """Writes the groups of one cluster.
+
+    rows    of the group at hand: its loops around sums that are rows inside the lanes, and how many iterations each has. They
+            stand inside the sums' own loops, and each has a sum of its own
+    """
 
     b: Builder
     strategy: RowStrategy
@@ -112,6 +116,7 @@ class _Groups:
     loops: tuple[str, ...]
     locked: tuple[tuple[str, int], ...]
     inner: Iterable[str | None]
+    rows: tuple[tuple[str, int], ...] = ()
 
     def items(self, body: tuple[Node, ...], axes: Axes, loops: tuple[str, ...]) -> tuple[Band | str, ...]:
         out: list[Band | str] = []
@@ -128,7 +133,8 @@ class _Groups:
     def leaf(self, name: str) -> Band | str:
         """`name` in the rows, where these are inside the lanes; rows around lanes are around all loops of the groups."""
         inside = self.strategy.rows and (self.strategy.lane or self.strategy.inside)
-        return Band(f"{self.strategy.rows}_p", (name,)) if inside else name
+        one, = bands([c for c, _ in self.rows], name)
+        return Band(f"{self.strategy.rows}_p", (one,)) if inside else one
 
     def group(self, g: Group, axes: Axes, loops: tuple[str, ...], lane: str | None) -> tuple[Band | str, ...]:
         """The loops of one group. An init that its update's group takes over has been dropped by then."""
@@ -158,6 +164,8 @@ class _Groups:
             else:
                 inside[c] = Axis((Coord(c),))
         every = (*loops, *kept, *reduced)
+        rows = {c: n for c, n in short.items() if c in kept and reduced}
+        own = replace(self, rows=tuple((f"{c}_p", n) for c, n in rows.items()))
         before: list[Band | str] = []
         body: list[Band | str] = []
         after: list[Band | str] = []
@@ -165,15 +173,15 @@ class _Groups:
             direct = s.kind != UPDATE or not reduced or scatters(b.plan, s, g.reduced) \
                 or not set(b.plan.classes[s.name].values()) & set(reduced)
             if direct:
-                body.append(self.leaf(b.compute(s, inside, every)))
+                body.append(own.leaf(b.compute(s, inside, every)))
             elif lane in reduced:
-                self.folded(s, inside, (*loops, *kept), every, (f"{lane}_v", width), before, body, after)
+                own.folded(s, inside, (*loops, *kept), every, (f"{lane}_v", width), before, body, after)
             elif several and set(several) <= set(reduced):
                 (c, count), = several.items()
-                self.folded(s, inside, (*loops, *kept), every, (f"{c}_p", count), before, body, after)
+                own.folded(s, inside, (*loops, *kept), every, (f"{c}_p", count), before, body, after)
             else:
-                self.accumulated(s, inside, (*loops, *kept), every, lane, before, body, after)
-        outer_loops = [n for c in kept for n in inside[c].names]
+                own.accumulated(s, inside, (*loops, *kept), every, lane, before, body, after)
+        outer_loops = [n for c in kept if c not in rows for n in inside[c].names]
         inner_loops = [n for c in reduced for n in inside[c].names]
         return bands(outer_loops, *before, *bands(inner_loops, *body), *after)
 
@@ -204,7 +212,7 @@ class _Groups:
         if b.homes.get(s.target.source) and b.homes[s.target.source].buffer.space == Space.REG:
             body.append(self.leaf(b.compute(s, axes, every)))
             return
-        locked = [*self.locked, *([(f"{lane}_v", self.strategy.vectors * self.strategy.lanes)] if lane else [])]
+        locked = [*self.rows, *self.locked, *([(f"{lane}_v", self.strategy.vectors * self.strategy.lanes)] if lane else [])]
         buffer, acc = register(f"{b.plan.stems[s.target.source]}_{s.name}_acc", s.target.dtype, locked)
         b.buffer(buffer)
         init = init_of(b, s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from math import prod
 
 from polyop.ir.expr import Affine, Load, affine, is_computed, place
 from polyop.ir.options import BRIEF
@@ -51,7 +52,8 @@ def turned_rows(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: str
     functions = sum(computes(s.expr) for s in cluster.stmts)
     taken = sum(few[c] for loops in turned.values() for c in loops)
     short = dict.fromkeys(c for loops in reads.values() for c in loops)
-    return tuple((c, few[c]) for c in short) if taken <= BRIEF * (folds + functions) else ()
+    sums = max((prod(few[c] for c in g.kept if c in short) for g in groups if g.reduced), default=1)  # each in a register
+    return tuple((c, few[c]) for c in short) if taken <= BRIEF * (folds + functions) and sums <= BRIEF else ()
 
 
 def several_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: str, lanes: int) -> tuple[int, str, int] | None:

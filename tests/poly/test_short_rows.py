@@ -95,6 +95,31 @@ def test_what_is_not_turned(body):
     assert "turned" not in "".join(middle(body, "tuned").chosen)
 
 
+AROUND = {
+    "sums of columns": ("-> (Y: f32[N]) { q[n, c] += exp(X[n, j, c]); Y[n] += exp(-q[n, c]) }", "X: f32[N, J, {c}]",
+                        lambda x, z: np.exp(-np.exp(x).sum(1)).sum(-1)),
+    "used in turns": ("-> (Y: f32[N, I]) { q[n, c] += exp(X[n, j, c]); Y[n, i] += exp(Z[n, i, c]) * q[n, c] }",
+                      "X: f32[N, J, {c}], Z: f32[N, I, {c}]", lambda x, z: np.einsum("nic,nc->ni", np.exp(z), np.exp(x).sum(1))),
+    "of two": ("-> (Y: f32[N]) { q[n, b, c] += X[n, j, b, c]; Y[n] max= exp(q[n, b, c]) }", "X: f32[N, J, 2, {c}]",
+               lambda x, z: np.exp(x.sum(1)).max((1, 2))),
+}
+
+
+@pytest.mark.parametrize("numerics", ["fast", "strict"])
+@pytest.mark.parametrize("c", [2, 4, 7])
+@pytest.mark.parametrize("name", AROUND)
+def test_each_row_around_a_sum_has_a_sum_of_its_own(name, c, numerics, caplog):
+    body, tensors, expected = AROUND[name]
+    f = polyop.op(f"op f({tensors.format(c=c)}) {body}", options=Options(numerics=numerics))
+    for n in (0, 1, 7, 15, 16, 17, 40):
+        draw = np.random.default_rng(n)
+        x = draw.standard_normal((n, 5, *((2,) if ", 2," in tensors else ()), c)).astype(np.float32)
+        z = draw.standard_normal((n, 3, c)).astype(np.float32)
+        given = (x, z) if "Z" in tensors else (x,)
+        np.testing.assert_allclose(f(*given), expected(x.astype(np.float64), z.astype(np.float64)), rtol=1e-5)
+    assert not caplog.records, "no rung of the ladder broke"
+
+
 def test_calls_show_how_long_rows_are():
     seen, f = [], polyop.op(f"op f(X: f32[N, C]) -> {ROWS['softmax'][0]}")
     real = f._find
