@@ -116,7 +116,7 @@ def make(job: Job, rung: str, way: Way, target: Target, options: Options, rec: R
     if early:
         early(emitted)
     given = nest
-    nest, proofs = rec.stage("proofs", _proved, middle, given, job.layout)
+    nest, proofs = rec.stage("proofs", _proved, middle, given, job.layout, strict)
     if job.tiled:
         proofs = (*rec.stage("proofs", _same_elements, job.tiled, job.scop), *proofs)
     rec.text("proofs", *proofs)
@@ -162,9 +162,9 @@ def _require_inside(nest: LoopNest, names: frozenset[str]) -> None:
         raise UnsupportedError(f"{', '.join(sorted(kept))} would be in memory")
 
 
-def _proved(middle: Middle, nest: LoopNest, layout: Layout) -> tuple[LoopNest, tuple[Proof, ...]]:
+def _proved(middle: Middle, nest: LoopNest, layout: Layout, strict: bool) -> tuple[LoopNest, tuple[Proof, ...]]:
     """`nest` and its proofs; if one fails, the nest as it was before values were kept in registers, and the proofs of that."""
-    proofs = prove(middle.scop, nest, middle.context, layout)
+    proofs = prove(middle.scop, nest, middle.context, layout, strict)
     if first_failure(proofs) is None or nest.buffers == middle.nest.buffers:
         return nest, proofs
-    return middle.nest, prove(middle.scop, middle.nest, middle.context, layout)
+    return middle.nest, prove(middle.scop, middle.nest, middle.context, layout, strict)

@@ -17,7 +17,7 @@ from polyop.poly.scop import extract
 from polyop.poly.verify import first_failure, prove
 
 from . import nests as n
-from .mutants import mutant
+from .mutants import mutant, reordered
 from .orders import orders
 from .texts import nest, operator
 
@@ -85,6 +85,7 @@ def test_a_damaged_nest_that_is_proved_computes_the_same(name):
     scop, sizes = extract(op), some_sizes(op)
     failed = first_failure(prove(scop, given))
     assert failed is None, failed
+    keeps_order = first_failure(prove(scop, given, strict=True)) is None
     want = [results(op, given, s) for s in sizes]
     random = Random(name)
     refused = 0
@@ -93,8 +94,27 @@ def test_a_damaged_nest_that_is_proved_computes_the_same(name):
         if first_failure(prove(scop, damaged)) is not None:
             refused += 1
             continue
+        exact = keeps_order and first_failure(prove(scop, damaged, strict=True)) is None
         for variant in orders(damaged):
             for s, expected in zip(sizes, want, strict=True):
                 for got, right in zip(results(op, variant, s), expected, strict=True):
-                    np.testing.assert_allclose(got, right, rtol=1e-5, err_msg=f"{s}\n{variant}")
+                    np.testing.assert_allclose(got, right, rtol=0 if exact else 1e-5, err_msg=f"{s}\n{variant}")
     assert refused > MUTANTS // 2
+
+
+def test_a_nest_in_another_order_that_is_proved_for_strict_numerics_computes_the_same_bits():
+    outcomes = set()
+    for op, given in CASES.values():
+        scop, sizes = extract(op), some_sizes(op)
+        if first_failure(prove(scop, given, strict=True)) is not None:
+            continue
+        want = [results(op, given, s) for s in sizes]
+        for other in reordered(given):
+            if first_failure(prove(scop, other)) is not None:
+                continue
+            exact = first_failure(prove(scop, other, strict=True)) is None
+            same = all(np.array_equal(got, right) for variant in orders(other) for s, expected in zip(sizes, want, strict=True)
+                       for got, right in zip(results(op, variant, s), expected, strict=True))
+            outcomes.add((exact, same))
+            assert same or not exact, other
+    assert {(True, True), (False, False)} <= outcomes, "some keep the order, some do not, and that shows"

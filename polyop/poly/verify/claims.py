@@ -14,6 +14,7 @@ from polyop.poly.verify.accesses import Accesses, Role
 from polyop.poly.verify.barriers import unordered
 from polyop.poly.verify.beyond import read_beyond
 from polyop.poly.verify.conflicts import Conflict, Touch, concurrent, conflict, touches
+from polyop.poly.verify.ordered import disorder, folded
 from polyop.poly.verify.reductions import fault
 from polyop.poly.verify.same import Differ, Operand, brief, leaves
 from polyop.poly.verify.sites import Site
@@ -28,10 +29,12 @@ class Claims:
     """What is to be shown about the accesses `a`.
 
     whole  of all slices, if `a` are those of one: what blocks of threads leave to each other if they are persistent
+    strict whether floats are to be added up in the order of the text
     """
 
     a: Accesses
     whole: Accesses
+    strict: bool = False
 
     @cached_property
     def values(self) -> Values:
@@ -50,6 +53,7 @@ class Claims:
             ("nothing is read before it is written", self.initialised),
             ("each value read is the one that the operator says", self.same_values),
             ("each reduction has all its terms, and each of them once", self.reductions),
+            *((("floats are added up in the order of the text", self.order),) if self.strict else ()),
             ("lock-step loops do not meet themselves in memory", lambda: self.conflicts(LOCKSTEP)),
             ("parallel loops do not meet themselves in memory", lambda: self.conflicts((Kind.PARALLEL,))),
             *self._of_threads(),
@@ -231,6 +235,18 @@ class Claims:
             return None
         env = _env(found.site, found.bad)
         return f"{equations(env)}: `{spot(found.site.store.target, env)} = {brief(found.site.store.expr)}` {found.what}"
+
+    def order(self) -> str | None:
+        site = folded(self.a)
+        if site is not None:
+            return f"{case(site, site.domain)}: `{site.store.target}` gets a partial sum added to it"
+        found = disorder(self.a)
+        if found is None:
+            return None
+        late = point(found.pairs.range())
+        first = instance(found.first, found.pairs.intersect_range(late).domain())
+        at = ", ".join(map(str, smallest(late)[1]))
+        return f"{first} may be added after {found.second.name}[{at}]"
 
     def conflicts(self, kinds: tuple[Kind, ...]) -> str | None:
         for key, loop in concurrent(self.a):
