@@ -56,3 +56,37 @@ def test_terms_of_a_number_are_added_in_the_order_of_the_text():
 def test_the_reference_adds_what_data_place_in_the_order_of_the_text():
     o = op("op f(x: f32[N], p: i64[N]) -> (Y: f32[1]) { Y[p[i]] += x[i]; Y[j] += 1.0 where j in 0:1 }")
     assert evaluate(o, {"N": 2}, {}, {"x": np.float32([1e8, -1e8]), "p": np.int64([0, 0])})["Y"] == [1]
+
+
+ORDERS = {
+    "a short index before others, along the lanes":
+        "(Y: f32[4, 8], Z: f32[K, 8, I, 4]) -> (t: f32[K]) { t[k] += Y[j, l] - abs(Z[k, l, i, j]) }",
+    "columns of blocks": "(Y: f32[I, 40, 2]) -> (t: f32[2]) { t[l] += max(Y[i, j, l], 0.1) }",
+    "what is stored in another order":
+        "(X: f32[I, 5, J, K]) -> (t: f32[K]) { a[l, i, j, k] = abs(X[i, l, j, k]) + 1; t[k] += X[i, l, j, k] * a[l, i, j, k] }",
+    "two sums in different orders":
+        "(X: f32[I, J, K], Z: f32[J, I, K]) -> (s: f32[K], t: f32[K]) { s[k] += X[i, j, k]; t[k] += Z[j, i, k] * X[i, j, k] }",
+    "channels around a window": "(X: f32[C, H], F: f32[D, C, 3]) -> (t: f32[D, H - 2]) { t[d, p] += F[d, c, r] * X[c, p + r] }",
+}
+
+
+@pytest.mark.parametrize("what", ORDERS)
+def test_the_terms_of_one_step_are_added_in_the_order_of_its_indices(what, caplog):
+    text = f"op f{ORDERS[what]}"
+    o, f = op(text), polyop.op(text, options=Options(numerics="strict"))
+    before = polyop.get_num_threads()
+    try:
+        for n in (1, 2, 9):
+            sizes = {size: n + i for i, size in enumerate(o.sizes)}
+            if "H" in sizes:
+                sizes["H"] += 2
+            _, given = arguments(o, sizes, seed=n)
+            want = evaluate(o, sizes, {}, given)
+            for threads in (1, 2):
+                polyop.set_num_threads(threads)
+                got = f(**given)
+                for g, t in zip(got if isinstance(got, tuple) else (got,), o.outputs, strict=True):
+                    np.testing.assert_array_equal(g, want[t.name], err_msg=f"{sizes}, {threads} threads")
+    finally:
+        polyop.set_num_threads(before)
+    assert not caplog.records, "no rung of the ladder broke: each is proved to keep the order"

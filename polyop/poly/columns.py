@@ -47,6 +47,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     if tied or not any(depth in expr_names(x) for x in rights):
         return ()
     roles = dict.fromkeys(kept, COLUMN) | {i: CONTRACTED for i in u.dims if i not in order and own[i] not in outer}
+    if plan.options.numerics == "strict" and list(roles.values()).count(CONTRACTED) > 1:
+        return ()  # blocks would sum in another order
     lefts = tuple(x for x in u.reads if x not in rights)
     what = Contraction(u, lefts, rights, roles, lane)
     vector = plan.target.lanes(plan.lane_bytes)

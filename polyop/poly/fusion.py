@@ -37,8 +37,8 @@ class _Draft:
 class Fusion:
     """Statements put together below the loops that they have in common, as `schedule` says; `notes`: why some are not."""
 
-    def __init__(self, scop: Scop, loops: Loops, fuse: bool, apart: bool) -> None:
-        self.scop, self.loops, self.fuse = scop, loops, fuse
+    def __init__(self, scop: Scop, loops: Loops, fuse: bool, apart: bool, ordered: bool) -> None:
+        self.scop, self.loops, self.fuse, self.ordered = scop, loops, fuse, ordered
         self.classes, self.apart = loops.classes, apart
         self.shares = {s.name: shares_of(s) if apart else frozenset[str]() for s in scop.stmts}
         self.ends = {s.name for s in scop.stmts if apart and ends_scan(scop, s)}
@@ -356,11 +356,21 @@ class Fusion:
             last = out[-1] if out else None
             if last and self.fuse and self.share(last, s, kept, reduced, deps):
                 common = tuple(c for c in last.kept if c in kept)
-                rest = tuple(c for c in (*last.kept, *last.reduced) if c not in common)
-                out[-1] = Group((*last.stmts, s), common, rest)
-            else:
-                out.append(Group((s,), kept, reduced))
+                rest = self.in_order((*last.stmts, s), tuple(c for c in (*last.kept, *last.reduced) if c not in common))
+                if rest is not None:
+                    out[-1] = Group((*last.stmts, s), common, rest)
+                    continue
+            out.append(Group((s,), kept, reduced))
         return tuple(out)
+
+    def in_order(self, stmts: tuple[Stmt, ...], loops: tuple[str, ...]) -> tuple[str, ...] | None:
+        """`loops` in an order in which each of `stmts` adds up floats in that of the text; None if theirs differ."""
+        sums = [s for s in stmts if self.ordered and s.kind == UPDATE and s.target.dtype.is_float]
+        orders = [[c for i in s.dims if i not in written(s) and (c := self.classes[s.name][i]) in loops] for s in sums]
+        for terms in orders:
+            own = iter(terms)
+            loops = tuple(next(own) if c in terms else c for c in loops)
+        return loops if all([c for c in loops if c in terms] == terms for terms in orders) else None
 
     def share(self, g: Group, s: Stmt, kept: tuple[str, ...], reduced: tuple[str, ...], deps: tuple[Edge, ...]) -> bool:
         if not (kept + reduced) or set(g.kept + g.reduced) != set(kept + reduced):

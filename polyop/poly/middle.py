@@ -109,8 +109,9 @@ def _lower(op_scop: Scop, layout: Layout, target: Target, options: Options, rung
     with quota(OPERATIONS, "schedule"):
         # a thread of a GPU has no memory of its own for a row, so there every statement stands alone
         cut = target.warp > 0 or bool(options.threads and options.shares)
-        deps = edges(op_scop, options.numerics == "strict")
-        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, apart=cut, deps=deps)
+        ordered = options.numerics == "strict"
+        deps = edges(op_scop, ordered)
+        found = schedule(op_scop, context, rung == "tuned" if target.warp else fused, cut, deps, ordered)
         if fused and not target.warp and fold:
             found = share(found, op_scop, deps, cut, options.columns or not options.threads,
                           options.piecewise)

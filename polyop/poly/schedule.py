@@ -20,23 +20,24 @@ from polyop.poly.scop import INIT, Scop, Stmt
 
 
 def schedule(scop: Scop, context: isl.Set, fuse: bool = True, apart: bool = False,
-             deps: tuple[Edge, ...] | None = None) -> Schedule:
+             deps: tuple[Edge, ...] | None = None, ordered: bool = False) -> Schedule:
     """The Schedule of `scop` for the sizes in `context`; without `fuse`, every statement has loops of its own.
 
     apart   whether shares of a sum keep their loop, and what joins them stays alone, since many threads want work; so does what
             ends a scan in chunks
     deps    all dependences, where somebody has them already
+    ordered whether each statement adds up floats in the order of its indices, whatever shares loops with it
     Raises  UnsupportedError, if a recurrence has no order along single iterators.
     """
-    return _Scheduler(scop, context, fuse, apart).run(edges(scop) if deps is None else deps)
+    return _Scheduler(scop, context, fuse, apart, ordered).run(edges(scop) if deps is None else deps)
 
 
 class _Scheduler:
-    def __init__(self, scop: Scop, context: isl.Set, fuse: bool, apart: bool) -> None:
+    def __init__(self, scop: Scop, context: isl.Set, fuse: bool, apart: bool, ordered: bool) -> None:
         self.scop, self.fuse = scop, fuse
         self.loops = Loops(scop, context)
         self.classes = self.loops.classes
-        self.fusion = Fusion(scop, self.loops, fuse, apart)
+        self.fusion = Fusion(scop, self.loops, fuse, apart, ordered)
 
     def run(self, deps: tuple[Edge, ...]) -> Schedule:
         nodes = self.nodes(self.scop.stmts, deps, ())

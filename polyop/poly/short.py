@@ -52,6 +52,8 @@ def turned_rows(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: str
     functions = sum(computes(s.expr) for s in cluster.stmts)
     taken = sum(few[c] for loops in turned.values() for c in loops)
     short = dict.fromkeys(c for loops in reads.values() for c in loops)
+    if plan.options.numerics == "strict" and any(sorted(g.reduced, key=short.__contains__) != [*g.reduced] for g in groups):
+        return ()  # rows are inside all other loops
     sums = max((prod(few[c] for c in g.kept if c in short) for g in groups if g.reduced), default=1)  # each in a register
     return tuple((c, few[c]) for c in short) if taken <= BRIEF * (folds + functions) and sums <= BRIEF else ()
 
