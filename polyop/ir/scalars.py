@@ -151,36 +151,57 @@ def counted(value: int) -> Any:
 
 def apply(fn: str, args: tuple[Any, ...], dtype: DType) -> Any:
     """`fn(args)` rounded to `dtype`. 16-bit floats are computed in f32, transcendental functions in f64."""
+    with np.errstate(all="ignore"):
+        return function(fn, dtype)(*args)
+
+
+def function(fn: str, dtype: DType) -> Callable[..., Any]:
+    """`fn` as `apply` has it, for many arguments: NumPy may warn of what comes to an infinity or NaN."""
     if fn == "cast":
-        return convert(args[0], dtype)
+        return lambda x: convert(x, dtype)
     if fn == "select":
-        return convert(args[1] if args[0] else args[2], dtype)
+        return lambda c, a, b: convert(a if c else b, dtype)
     f = FUNCTIONS.get(fn)
     if f is None:
         raise InternalError(f"no scalar function {fn}")
-    wide = [F32.numpy.type(a) if type(a) in _HALVES else a for a in args]
-    if fn in UNARY_FLOAT or fn in ("pow", "atan2"):
-        wide = [np.float64(a) for a in wide]
-    with np.errstate(all="ignore"):
-        out = f(*wide)
     if fn == "nextafter" and dtype in (F16, BF16):
         raise InternalError("nextafter of a 16-bit float")
-    if dtype.is_integer:
-        return dtype.numpy.type(np.asarray(out).astype(dtype.numpy))
-    return convert(out, dtype)
+    in_f64, exact = fn in UNARY_FLOAT or fn in ("pow", "atan2"), dtype.numpy.type
+
+    def run(*args: Any) -> Any:
+        if in_f64:
+            args = tuple(np.float64(a) for a in args)
+        elif type(args[0]) in _HALVES:
+            args = tuple(F32.numpy.type(a) if type(a) in _HALVES else a for a in args)
+        out = f(*args)
+        if type(out) is exact:
+            return out
+        return exact(np.asarray(out).astype(dtype.numpy)) if dtype.is_integer else convert(out, dtype)
+    return run
 
 
 def combine(body: Expr, a: Any, b: Any, kind: Callable[[DType], DType] = lambda t: t) -> Any:
     """A monoid's body at two values; `kind` says in which dtype that of an expression is computed."""
-    def value(e: Expr) -> Any:
-        match e:
-            case Scalar(name=n):
-                return {"a": a, "b": b}[n]
-            case Const(value=v, dtype=t):
-                return kind(t).numpy.type(v)
-            case Apply(fn="select", args=(c, x, y)):
-                return value(x) if value(c) else value(y)
-            case Apply(fn=fn, args=args, dtype=t):
-                return apply(fn, tuple(map(value, args)), kind(t))
-        raise InternalError(f"{e} in the body of a monoid")
-    return value(body)
+    with np.errstate(all="ignore"):
+        return combining(body, kind)(a, b)
+
+
+def combining(body: Expr, kind: Callable[[DType], DType] = lambda t: t) -> Callable[[Any, Any], Any]:
+    """The same for many values; NumPy may warn."""
+    match body:
+        case Scalar(name="a"):
+            return lambda a, b: a
+        case Scalar(name="b"):
+            return lambda a, b: b
+        case Const(value=v, dtype=t):
+            constant = kind(t).numpy.type(v)
+            return lambda a, b: constant
+        case Apply(fn="select", args=args):
+            test, yes, no = (combining(x, kind) for x in args)
+            return lambda a, b: yes(a, b) if test(a, b) else no(a, b)
+        case Apply(fn=fn, args=(Scalar(name="a"), Scalar(name="b")), dtype=t):
+            return function(fn, kind(t))
+        case Apply(fn=fn, args=args, dtype=t):
+            f, each = function(fn, kind(t)), tuple(combining(x, kind) for x in args)
+            return lambda a, b: f(*(x(a, b) for x in each))
+    raise InternalError(f"{body} in the body of a monoid")
