@@ -70,7 +70,7 @@ def several_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: st
         return None
     own = plan.classes[sums[0].name]
     extent = next((x.upper - x.lower for x in sums[0].ranges if own[x.index] == lane), Affine())
-    if not extent.is_constant:  # a sum more for each number of vectors takes twice as long to compile
+    if not extent.is_constant or extent.const < 1:  # a sum more for each number of vectors takes twice as long to compile
         return None
     vectors = -(-extent.const // lanes)
     count = min(SUMS, plan.target.registers // 2 // (vectors * len(sums)))

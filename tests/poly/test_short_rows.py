@@ -120,6 +120,18 @@ def test_each_row_around_a_sum_has_a_sum_of_its_own(name, c, numerics, caplog):
     assert not caplog.records, "no rung of the ladder broke"
 
 
+@pytest.mark.parametrize("text", [
+    "op f(X: f32[N, 0]) -> (Y: f32[0]) { Y[c] += X[n, c] }",
+    "op f(X: f32[0, N]) -> (Y: f32[0]) { q[n, c] = X[c, n] + 0.5; Y[c] min= q[n, c] }",
+    "op f(X: f32[N, 0]) -> (Y: f32[N]) { Y[n] += X[n, c] }",
+])
+def test_rows_of_no_elements_have_a_kernel(text, caplog):
+    f, x = polyop.op(text), np.zeros((0, 5) if "[0, N]" in text else (5, 0), np.float32)
+    for _ in range(3):
+        np.testing.assert_array_equal(f(x), np.zeros(5 if "-> (Y: f32[N])" in text else 0, np.float32))
+    assert not any("interpreter" in r.getMessage() or "Error" in r.getMessage() for r in caplog.records)
+
+
 def test_calls_show_how_long_rows_are():
     seen, f = [], polyop.op(f"op f(X: f32[N, C]) -> {ROWS['softmax'][0]}")
     real = f._find
