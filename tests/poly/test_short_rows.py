@@ -124,12 +124,13 @@ def test_each_row_around_a_sum_has_a_sum_of_its_own(name, c, numerics, caplog):
     "op f(X: f32[N, 0]) -> (Y: f32[0]) { Y[c] += X[n, c] }",
     "op f(X: f32[0, N]) -> (Y: f32[0]) { q[n, c] = X[c, n] + 0.5; Y[c] min= q[n, c] }",
     "op f(X: f32[N, 0]) -> (Y: f32[N]) { Y[n] += X[n, c] }",
+    "op f(X: f32[0, N]) -> (Y: f32[0]) { q[n, c] = X[c, n] + 0.5; Y[c] += q[n, c] }",  # of which no loop is left
 ])
 def test_rows_of_no_elements_have_a_kernel(text, caplog):
     f, x = polyop.op(text), np.zeros((0, 5) if "[0, N]" in text else (5, 0), np.float32)
     for _ in range(3):
         np.testing.assert_array_equal(f(x), np.zeros(5 if "-> (Y: f32[N])" in text else 0, np.float32))
-    assert not any("interpreter" in r.getMessage() or "Error" in r.getMessage() for r in caplog.records)
+    assert not caplog.records, "no rung of the ladder broke"
 
 
 def test_calls_show_how_long_rows_are():

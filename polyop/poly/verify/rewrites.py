@@ -84,7 +84,7 @@ def difference(before: LoopNest, after: LoopNest, context: isl.Set, strict: bool
     if any(isinstance(n, IfData) for n in walk(before.body)):
         return "a test of data stands in what was proved"
     registers = frozenset(b.name for b in before.buffers if b.space == Space.REG)
-    follower = Follower(registers, STEPS * (_count(before.body) + _count(after.body)), strict)
+    follower = Follower(registers, STEPS * (1 + _count(before.body) + _count(after.body)), strict)
     try:
         follower.body(before.body, after.body, nothing_but(before.sizes, context))
     except Differs as found:
