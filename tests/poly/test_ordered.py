@@ -10,15 +10,14 @@ from polyop.poly.verify import first_failure, prove
 
 from . import nests as n
 from .middles import middle
+from .test_verify import DOT_OP, RIGHT, SCATTER_OP
 from .texts import nest, operator
 
 CLAIM = "floats are added up in the order of the text"
 
-DOT = operator("C += A[k] * B[k]", inputs="A[K], B[K]", outputs="C", ranges="k:K", where="K <= 64")
 BOTH = operator("Y[m] += X[m, j, k]", inputs="X[M, J, K]", outputs="Y[M]", ranges="m:M j:J k:K")
 TWO = operator("""Y[m] += X[m, k]
                   Y[m] += Z[m]""", inputs="X[M, K], Z[M]", outputs="Y[M]", ranges="m:M k:K")
-SCATTER = operator("Y[ids[b], d] += X[b, d]", inputs="ids: i64[B], X[B, D]", outputs="Y[V, D]", ranges="b:B d:D")
 WHOLE = operator("C += A[k]", inputs="A: i64[K]", outputs="C: i64", ranges="k:K", where="K <= 64")
 MOST = operator("Y[m] max= X[m, k]", inputs="X[M, K]", outputs="Y[M]", ranges="m:M k:K")
 
@@ -40,13 +39,7 @@ IN_ORDER = {
             for k in 0, K:
                 S0(m, k): Y[m] += X[m, k]
             S1(m): Y[m] += Z[m]""")),
-    "places from data, one after the other": (SCATTER, nest(SCATTER, """
-        for v in 0, V: parallel
-            for d in 0, D:
-                Y_init(v, d): Y[v, d] = 0.0
-        for d in 0, D: parallel
-            for b in 0, B:
-                S0(b, d): Y[ids[b], d] += X[b, d]""")),
+    "places from data, one after the other": RIGHT["scatter"],
     "the greatest in any order": (MOST, nest(MOST, """
         for m in 0, M: parallel
             Y_init(m): Y[m] = -inf
@@ -59,21 +52,21 @@ IN_ORDER = {
 }
 
 OUT_OF_ORDER = {
-    "across lanes": (DOT, nest(DOT, """
+    "across lanes": (DOT_OP, nest(DOT_OP, """
         C_init(): C = 0.0
         for k in 0, K: lanes 64
             S0(k): C += A[k] * B[k]"""), "K = 2: S0[0] may be added after S0[1]"),
-    "backwards": (DOT, nest(DOT, """
+    "backwards": (DOT_OP, nest(DOT_OP, """
         C_init(): C = 0.0
         for k in 0, K:
             S0(K - 1 - k): C += A[K - 1 - k] * B[K - 1 - k]"""), "K = 2: S0[0] may be added after S0[1]"),
-    "odd terms after even ones": (DOT, nest(DOT, """
+    "odd terms after even ones": (DOT_OP, nest(DOT_OP, """
         C_init(): C = 0.0
         for k in 0, (K + 1) // 2:
             S0(2 * k): C += A[2 * k] * B[2 * k]
         for k in 0, K // 2:
             S0(2 * k + 1): C += A[2 * k + 1] * B[2 * k + 1]"""), "K = 3: S0[1] may be added after S0[2]"),
-    "partial sums": (DOT, nest(DOT, """
+    "partial sums": (DOT_OP, nest(DOT_OP, """
         buffer part[2] reg
         C_init(): C = 0.0
         for p in 0, 2: rows 2
@@ -113,7 +106,7 @@ OUT_OF_ORDER = {
                     S1(m): Y[m] += Z[m]
             if K <= 0:
                 S1(m): Y[m] += Z[m]"""), "K = 2, M = 1: S0[0, 1] may be added after S1[0]"),
-    "places from data, backwards": (SCATTER, nest(SCATTER, """
+    "places from data, backwards": (SCATTER_OP, nest(SCATTER_OP, """
         for v in 0, V: parallel
             for d in 0, D:
                 Y_init(v, d): Y[v, d] = 0.0
