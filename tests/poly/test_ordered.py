@@ -16,6 +16,7 @@ from .texts import nest, operator
 CLAIM = "floats are added up in the order of the text"
 
 BOTH = operator("Y[m] += X[m, j, k]", inputs="X[M, J, K]", outputs="Y[M]", ranges="m:M j:J k:K")
+FEW = operator("Y[m] += X[m, j, k]", inputs="X[M, J, K]", outputs="Y[M]", ranges="m:M j:J k:K", where="J <= 4")
 TWO = operator("""Y[m] += X[m, k]
                   Y[m] += Z[m]""", inputs="X[M, K], Z[M]", outputs="Y[M]", ranges="m:M k:K")
 WHOLE = operator("C += A[k]", inputs="A: i64[K]", outputs="C: i64", ranges="k:K", where="K <= 64")
@@ -89,6 +90,12 @@ OUT_OF_ORDER = {
                 for j in 0, J:
                     for k in 0, min(8, K - k_c):
                         S0(m, j, k_c + k): Y[m] += X[m, j, k_c + k]"""), "J = 2, K = 9, M = 1: S0[0, 0, 8] may be added after"),
+    "rows around a loop, which go through it together": (FEW, nest(FEW, """
+        for m in 0, M: parallel
+            Y_init(m): Y[m] = 0.0
+            for j in 0, J: rows 4
+                for k in 0, K:
+                    S0(m, j, k): Y[m] += X[m, j, k]"""), "J = 2, K = 1, M = 1: S0[0, 0, 0] may be added after S0[0, 1, 0]"),
     "blocks of channels around the window": (n.CONV, n.CONV_PACKED,
                                              "C = 65, H = 1, O = 1, W = 1: S0[0, 0, 0, 0, 0, 0, 64] may be added after"),
     "the second statement first": (TWO, nest(TWO, """

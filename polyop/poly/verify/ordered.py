@@ -5,8 +5,9 @@ each element has one start, to which all of its terms are added one after the ot
 
     { S[i] -> S'[j] : both add to one element; S stands before S', or they are one statement and i << j }
 
-the second may run first. Loops in lock step, over threads or parallel have no order. Which element a computed position names
-is not known: it may be any. What is greatest or least is the same in any order, and so are sums of whole numbers.
+the second may run first. Parallel loops, and those over threads or lanes, have no order; rows come to one statement one after the
+other, but go through loops around it together. Which element a computed position names is not known: it may be any. What is
+greatest or least is the same in any order, and so are sums of whole numbers.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from dataclasses import dataclass
 
 import islpy as isl
 
-from polyop.ir.loops import Kind
+from polyop.ir.loops import LOCKSTEP, Kind
 from polyop.poly.scop import Stmt
 from polyop.poly.verify.accesses import Accesses
 from polyop.poly.verify.flow import shared_loops
@@ -72,9 +73,11 @@ def _before(one: Stmt, two: Stmt) -> isl.Map:
 def _unordered(first: Site, second: Site, pairs: isl.Map) -> Iterator[isl.Map]:
     """The parts of `pairs` in which the second may run before the first: outermost first, the loops around both decide."""
     for i in range(shared_loops(first, second)):
-        kind = first.around[i].loop.kind
+        kind, *inside = (x.loop.kind for x in first.around[i:])
+        alone = first is second and all(k in LOCKSTEP for k in inside)
+        one_by_one = kind == Kind.SERIAL or (kind == Kind.ROWS and alone)
         yield pairs.order_gt(IN, i, OUT, i)
-        if kind != Kind.SERIAL and not (kind == Kind.ROWS and first is second):  # row by row
+        if not one_by_one:
             yield pairs.order_lt(IN, i, OUT, i)
         pairs = pairs.equate(IN, i, OUT, i)
     if first.number >= second.number:
