@@ -9,6 +9,8 @@ from random import Random
 from polyop.ir.expr import Affine, Apply, Expr, Load, affine, map_loads, names, substitute
 from polyop.ir.loops import LOCKSTEP, For, If, Kind, LoopNest, Node, Store, rebuild, walk
 
+from .orders import at
+
 
 def mutant(given: LoopNest, random: Random) -> LoopNest:
     """`given` with one random change; it may happen to mean the same."""
@@ -98,13 +100,13 @@ def _stores(x: Store, around: tuple[str, ...], random: Random) -> Iterator[tuple
         yield (replace(x, lift=(*x.lift[:at], x.lift[at] + 1, *x.lift[at + 1:])),)
 
 
-
 def reordered(given: LoopNest) -> Iterator[LoopNest]:
     """`given` with one of its loops backwards, or outside the one that it is alone in: all runs once, at another time."""
     loops = [x for x in walk(given.body) if isinstance(x, For) and x.kind == Kind.SERIAL]
     for loop in loops:
         if loop.step == 1 and _is_plain(loop.lower) and _is_plain(loop.upper):
-            yield _with(given, loop, replace(loop, body=tuple(_moved(n, loop) for n in loop.body)))
+            mirrored = loop.lower + loop.upper - 1 - affine(loop.index)
+            yield _with(given, loop, replace(loop, body=at(loop.body, {loop.index: mirrored})))
         match loop.body:
             case (For(kind=Kind.SERIAL) as inner,) if loop.index not in names(inner.lower) | names(inner.upper):
                 yield _with(given, loop, replace(inner, body=(replace(loop, body=inner.body),)))
@@ -119,21 +121,3 @@ def _with(given: LoopNest, old: For, new: For) -> LoopNest:
         return new if n is old else rebuild(n, lambda body: tuple(map(go, body)))
 
     return replace(given, body=tuple(map(go, given.body)))
-
-
-def _moved(n: Node, loop: For) -> Node:
-    """`n` at the other end of `loop`."""
-    env = {loop.index: loop.lower + loop.upper - 1 - affine(loop.index)}
-
-    def at(x: Load) -> Load:
-        return replace(x, index=tuple(substitute(p, env) if isinstance(p, Affine) else p for p in x.index),
-                       guard=tuple(substitute(t, env) for t in x.guard))
-
-    match n:
-        case For():
-            n = replace(n, lower=substitute(n.lower, env), upper=substitute(n.upper, env))
-        case If():
-            n = replace(n, tests=tuple(substitute(t, env) for t in n.tests))
-        case Store():
-            return replace(n, target=at(n.target), expr=map_loads(n.expr, at), lift=tuple(substitute(x, env) for x in n.lift))
-    return rebuild(n, lambda body: tuple(_moved(x, loop) for x in body))

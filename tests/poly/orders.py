@@ -41,23 +41,25 @@ def _backwards(body: tuple[Node, ...]) -> tuple[Node, ...]:
         if isinstance(x, For) and x.kind == Kind.PARALLEL:
             count = quasi("div", x.upper - x.lower + (x.step - 1), affine(x.step))
             mirrored = x.lower * 2 + (count - 1) * x.step - affine(x.index)
-            x = replace(x, body=_at(x.body, {x.index: mirrored}))
+            x = replace(x, body=at(x.body, {x.index: mirrored}))
         out.append(x)
     return tuple(out)
 
 
-def _at(body: tuple[Node, ...], env: dict[str, Affine]) -> tuple[Node, ...]:
+def at(body: tuple[Node, ...], env: dict[str, Affine]) -> tuple[Node, ...]:
+    """`body` with other values for the indices in `env`, also where stores say which instances they carry out."""
     out: list[Node] = []
     for x in body:
         match x:
             case For():
-                x = replace(x, lower=substitute(x.lower, env), upper=substitute(x.upper, env), body=_at(x.body, env))
+                x = replace(x, lower=substitute(x.lower, env), upper=substitute(x.upper, env), body=at(x.body, env))
             case If():
-                x = If(tuple(substitute(t, env) for t in x.tests), _at(x.then, env), _at(x.other, env))
+                x = If(tuple(substitute(t, env) for t in x.tests), at(x.then, env), at(x.other, env))
             case Store():
                 target = substitute_expr(x.target, env)
                 assert isinstance(target, Load)
-                x = replace(x, target=target, expr=substitute_expr(x.expr, env))
+                x = replace(x, target=target, expr=substitute_expr(x.expr, env),
+                            lift=tuple(substitute(i, env) for i in x.lift))
             case Prefetch():
                 pass
         out.append(x)
