@@ -9,9 +9,11 @@ import pytest
 
 import polyop
 from polyop.ir.options import Options
+from polyop.ir.reference import evaluate
 from polyop.ir.target import HINTS, target
 from polyop.rewrite.regimes import regime, regimes_of
 from polyop.runtime import cpu
+from tests.rewrite.ops import arguments
 
 from .middles import V4, middle, op_of, proved
 
@@ -96,12 +98,13 @@ def test_what_is_not_turned(body):
 
 
 AROUND = {
-    "sums of columns": ("-> (Y: f32[N]) { q[n, c] += exp(X[n, j, c]); Y[n] += exp(-q[n, c]) }", "X: f32[N, J, {c}]",
-                        lambda x, z: np.exp(-np.exp(x).sum(1)).sum(-1)),
-    "used in turns": ("-> (Y: f32[N, I]) { q[n, c] += exp(X[n, j, c]); Y[n, i] += exp(Z[n, i, c]) * q[n, c] }",
-                      "X: f32[N, J, {c}], Z: f32[N, I, {c}]", lambda x, z: np.einsum("nic,nc->ni", np.exp(z), np.exp(x).sum(1))),
-    "of two": ("-> (Y: f32[N]) { q[n, b, c] += X[n, j, b, c]; Y[n] max= exp(q[n, b, c]) }", "X: f32[N, J, 2, {c}]",
-               lambda x, z: np.exp(x.sum(1)).max((1, 2))),
+    "sums of columns": ("(X: f32[N, 5, {c}]) -> (Y: f32[N]) {{ q[n, c] += exp(X[n, j, c]); Y[n] += exp(-q[n, c]) }}",
+                        lambda X: np.exp(-np.exp(X).sum(1)).sum(-1)),
+    "used in turns": ("(X: f32[N, 5, {c}], Z: f32[N, 3, {c}]) -> (Y: f32[N, 3]) "
+                      "{{ q[n, c] += exp(X[n, j, c]); Y[n, i] += exp(Z[n, i, c]) * q[n, c] }}",
+                      lambda X, Z: np.einsum("nic,nc->ni", np.exp(Z), np.exp(X).sum(1))),
+    "of two": ("(X: f32[N, 5, 2, {c}]) -> (Y: f32[N]) {{ q[n, b, c] += X[n, j, b, c]; Y[n] max= exp(q[n, b, c]) }}",
+               lambda X: np.exp(X.sum(1)).max((1, 2))),
 }
 
 
@@ -109,14 +112,13 @@ AROUND = {
 @pytest.mark.parametrize("c", [2, 4, 7])
 @pytest.mark.parametrize("name", AROUND)
 def test_each_row_around_a_sum_has_a_sum_of_its_own(name, c, numerics, caplog):
-    body, tensors, expected = AROUND[name]
-    f = polyop.op(f"op f({tensors.format(c=c)}) {body}", options=Options(numerics=numerics))
+    body, expected = AROUND[name]
+    text = f"op f{body.format(c=c)}"
+    f, o = polyop.op(text, options=Options(numerics=numerics)), op_of(text)
     for n in (0, 1, 7, 15, 16, 17, 40):
-        draw = np.random.default_rng(n)
-        x = draw.standard_normal((n, 5, *((2,) if ", 2," in tensors else ()), c)).astype(np.float32)
-        z = draw.standard_normal((n, 3, c)).astype(np.float32)
-        given = (x, z) if "Z" in tensors else (x,)
-        np.testing.assert_allclose(f(*given), expected(x.astype(np.float64), z.astype(np.float64)), rtol=1e-5)
+        _, given = arguments(o, {"N": n}, seed=n)
+        want = expected(**{k: x.astype(np.float64) for k, x in given.items()})
+        np.testing.assert_allclose(f(**given), want, rtol=1e-5)
     assert not caplog.records, "no rung of the ladder broke"
 
 
@@ -127,9 +129,10 @@ def test_each_row_around_a_sum_has_a_sum_of_its_own(name, c, numerics, caplog):
     "op f(X: f32[0, N]) -> (Y: f32[0]) { q[n, c] = X[c, n] + 0.5; Y[c] += q[n, c] }",  # of which no loop is left
 ])
 def test_rows_of_no_elements_have_a_kernel(text, caplog):
-    f, x = polyop.op(text), np.zeros((0, 5) if "[0, N]" in text else (5, 0), np.float32)
+    o, f = op_of(text), polyop.op(text)
+    _, given = arguments(o, {"N": 5})
     for _ in range(3):
-        np.testing.assert_array_equal(f(x), np.zeros(5 if "-> (Y: f32[N])" in text else 0, np.float32))
+        np.testing.assert_array_equal(f(**given), evaluate(o, {"N": 5}, {}, given)["Y"])
     assert not caplog.records, "no rung of the ladder broke"
 
 
