@@ -20,10 +20,10 @@ from polyop.rewrite.joined import joined
 from polyop.rewrite.matrices import Matrices, find_matrices, in_matrices, in_one_piece
 from polyop.rewrite.matrices import numbers as numbers_of
 from polyop.rewrite.once import terms_alone
-from polyop.rewrite.ones import fix_sizes
+from polyop.rewrite.ones import fix_sizes, without_single
 from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import Regimes, regimes_of
-from polyop.rewrite.strung import FEW, End, Row, few_of, find_ends, find_rows, lying, strung
+from polyop.rewrite.strung import KNOWN, End, Row, few_of, find_ends, find_rows, lying, strung
 from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
 from polyop.rewrite.tile_regimes import Values
 from polyop.runtime import call, store
@@ -163,7 +163,7 @@ class Known:
         self.has_filters = False  # whether the sizes of a call say how its sums over windows are computed
         self.keeps_sums = False  # whether they are those of the text, whatever is asked for
         self.fresh = tuple(t.name for t in op.outputs if t.name not in {o for _, o in op.updates})
-        behind = added_behind(terms_alone(op))
+        behind = added_behind(terms_alone(without_single(op)))
         self._given = self._joined = _text(behind)
         together = joined(behind)
         if together is not behind:
@@ -233,9 +233,9 @@ class Known:
     def _is_lent(self, ends: Ends, few: Values, look: Hashable, bound: Bound, points: int) -> bool:
         """Whether a call takes a kernel for any sizes in the place of one for `few`.
 
-        What is `FEW` has one at once if there is no other: it takes several times as long without.
+        What is `KNOWN` has one at once if there is no other: it takes several times as long without.
         """
-        if look is not None and (self._merged or not any(n in FEW for _, n in few)):
+        if look is not None and (self._merged or not any(n in KNOWN for _, n in few)):
             return ends.lends(few, look, price_without(sum(prod(v.shape) for v in bound.views.values()), points))
         self._loans.made((ends.of, few))
         return False
@@ -264,7 +264,7 @@ class Known:
                  bound: Bound) -> tuple[Op, tuple[Group, ...], tuple[Row, ...]]:
         """The Op with sums over `taps` and `known` sizes put in; which dimensions, and rows, lie in one piece in a call."""
         def form() -> tuple[Op, tuple[Chain, ...], tuple[Row, ...]]:
-            op = fix_sizes(self._windows(text, taps)[0], dict(known))
+            op = terms_alone(fix_sizes(self._windows(text, taps)[0], dict(known)))
             return op, in_arrays(op), find_rows(op)
 
         op, chains, rows = self._forms.get((text, taps, known), form)

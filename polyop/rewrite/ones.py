@@ -26,6 +26,13 @@ def fix_sizes(op: Op, sizes: Mapping[str, int]) -> Op:
     return _narrowed(assumed(replace(op, tensors=tensors, steps=steps, facts=open_), sizes))
 
 
+def without_single(op: Op) -> Op:
+    """`op` without indices that have a single value, as those of extents have that the text says are 1."""
+    if not any(r.upper == r.lower + 1 for s in op.steps for r in s.ranges):
+        return op
+    return _narrowed(replace(op, steps=tuple(_fixed(s, {}, _telling(op, s, {})) for s in op.steps)))
+
+
 def _narrowed(op: Op) -> Op:
     """`op` with temporaries without the dimensions in which they have one element, which the text names by its number."""
     def accesses(s: Step) -> tuple[Load, ...]:

@@ -24,8 +24,10 @@ from polyop.rewrite.instead import Instead, through_copies, with_steps
 from polyop.rewrite.names import all_names
 from polyop.rewrite.outward import ends_in_batch
 
-FEW = range(2, NEAR + 1)
-"""Elements that are few: lanes so far apart are picked out of vectors."""
+FEW, KNOWN = range(2, NEAR + 1), range(1, NEAR + 1)
+"""Elements that are few: lanes so far apart are picked out of vectors. And such as had better be known, strung or not: over one
+there is no loop, one load has others, and rows that are added up have a sum for each.
+"""
 
 ADDED, HALF = range(NEAR + 1, BRIEF + 1), range(NEAR + 1, 9)
 """Elements of rows that are added up, if it is known how many: then they are turned, or columns have several sums, see
@@ -36,7 +38,9 @@ USUAL = 4
 """Rows of a few vectors whose number is known have a multiple of so many elements, as most have that come again and again."""
 
 LONG, PLAIN = 32, 16
-"""Elements of the dimension before, from which lanes run along it: where anything is added up, which is folded, and elsewhere."""
+"""Elements of the dimension before, from which lanes run along it: where anything is added up, which is folded, and elsewhere.
+Of all dimensions before, from which it is worth a kernel to know how many follow.
+"""
 
 MANY = 24
 """Terms of a product of matrices from which columns, if these are few, are dot products: of 20,000 x 16 times 16 x 3 those take
@@ -51,10 +55,11 @@ SMALL = 16
 class End:
     """A size that is the last extent of arrays.
 
-    before   for each of them the extents before, the last of which has to be long if that size is few; none if it stays a size
+    before   for each of them the extents before; none if it stays a size where it is few
     least    `LONG` or `PLAIN`
     short    other values that had better be known
     summed   what products of matrices add up along: with many terms few elements are no reason
+    is_part  whether few elements are known only where they become part of the dimension before, which has to be long
     """
 
     size: str
@@ -62,15 +67,15 @@ class End:
     least: int
     short: tuple[range, ...]
     summed: tuple[Affine, ...] = ()
+    is_part: bool = False
 
 
 def find_ends(op: Op) -> tuple[End, ...]:
     """The sizes of `op` that had better be numbers where they are few.
 
     None where a product of matrices adds up along other sizes, too, or is one for each of a batch that comes last: these have
-    ways of their own for what is narrow. Nor are `FEW`, where places are looked up: rows that follow each other in the result
-    then lie anywhere. Rows of a few vectors have no edge to ask about, if it is known how many, and room for several sums; such
-    as are added up at places from data have no masks.
+    ways of their own for what is narrow. Rows of a few vectors have no edge to ask about, if it is known how many, and room for
+    several sums; such as are added up at places from data have no masks.
     `ADDED` ones are turned where they are added up.
     """
     arrays = [t for t in op.tensors if t.role != "temp" and len(t.shape) > 1]
@@ -81,6 +86,7 @@ def find_ends(op: Op) -> tuple[End, ...]:
         return ()
     sums = {e.name for s in op.steps if s.reduce is not None for e in op.tensor(s.target.source).shape[-1:]}
     across, is_looked_up = _across(op), _is_looked_up(op)
+    of_parts = () if is_looked_up else last.keys() - {e.name for e in across}
     summed = tuple(r.upper - r.lower for s in products for r in s.ranges if r.index not in expr_names(s.target))
     out = []
     for n in last:
@@ -93,7 +99,7 @@ def find_ends(op: Op) -> tuple[End, ...]:
         usual = (range(LINE // bytes_, STRIP // bytes_ + 1, USUAL),) if columns or n not in sums else ()
         scattered = (range(2, STRIP // bytes_ + 1),) if n in _scattered(op) else ()
         short = () if has_own_ways else scattered or (*brief, *usual)
-        out.append(End(n, () if is_looked_up or affine(n) in across else before, _least(op), short, summed))
+        out.append(End(n, before if n in of_parts or not has_own_ways else (), _least(op), short, summed, has_own_ways))
     return tuple(e for e in out if e.before or e.short)
 
 
@@ -128,13 +134,15 @@ def few_of(ends: Sequence[End], sizes: Mapping[str, int], groups: Sequence[Group
     together = {n: prod(sizes[m] for m in g) for g in groups for n in g}
 
     def is_few(e: End) -> bool:
-        if sizes[e.size] not in FEW or not e.before:
-            return any(sizes[e.size] in r for r in e.short)
+        if any(sizes[e.size] in r for r in e.short):
+            return True
+        if sizes[e.size] not in (FEW if e.is_part else KNOWN) or not e.before:
+            return False
         if volume((x for x in e.summed if names(x) <= sizes.keys()), sizes) >= MANY:
             return False
         most = max((volume(x, sizes) for x in e.before), default=0)
         large = [x for x in e.before if volume(x, sizes) >= max(e.least, most // SMALL if e.least == PLAIN else 0)]
-        return bool(large) and all(evaluate(x[-1], {**sizes, **together}) >= e.least for x in large)
+        return bool(large) and (not e.is_part or all(evaluate(x[-1], {**sizes, **together}) >= e.least for x in large))
 
     return tuple((e.size, sizes[e.size]) for e in ends if is_few(e))
 

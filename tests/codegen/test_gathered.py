@@ -49,6 +49,14 @@ def test_a_row_found_by_one_loop_is_some_iterations_ahead_and_never_past_the_las
     assert fetched(n) == [row(last("b", 8, "B"), 0)]
 
 
+@pytest.mark.parametrize("width", [1, 8, 9])
+def test_rows_that_are_known_to_be_short_are_not_fetched_one_by_one(width):
+    body = lanes("v", width, None, st(ld("Y", "b", V), row("b", 0)))
+    assert bool(fetched(nest(BUFFERS, [loop("b", "B", body)], ("B", "L", "N")))) == (width > 8)
+    short = lanes("v", width, None, loop("l", "L", st(ld("acc", V), ap("add", ld("acc", V), row("b", "l")))))
+    assert fetched(nest(BUFFERS, [loop("b", "B", short)], ("B", "L", "N")))  # a bag's rows, of the next bag
+
+
 def test_of_a_row_that_is_copied_the_beginning_is_fetched_before_its_loop():
     t = A("t", "v")
     read = ld("E", ld("ids", "b", 0, t=I64), t)

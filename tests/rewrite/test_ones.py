@@ -12,7 +12,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.known import Known, seen_as
-from polyop.rewrite.ones import fix_sizes
+from polyop.rewrite.ones import fix_sizes, without_single
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import narrow_sizes, regime, regimes_of
 from polyop.runtime.bind import bind
@@ -51,6 +51,19 @@ def test_temporaries_lose_what_has_one_element():
     fixed, arrays = fix_sizes(op, {"S": 1}), {"A": np.float32([[3, 1, 2]]), "at": np.array([2, 0, 1])}
     assert {t.name: len(t.shape) for t in fixed.temporaries} == {"t": 1, "top": 0}
     np.testing.assert_array_equal(evaluate(fixed, {"S": 1, "N": 3}, {}, arrays)["Y"], [[-1, 0, -2]])
+
+
+def test_what_the_text_says_is_one_has_no_loop():
+    body = "e[n, k, c] = exp(X[n, k, c] - max[j](X[n, j, c])); Y[n, k, c] = e[n, k, c] / sum[j](e[n, j, c])"
+    plain, single = (instantiate(parse(Source("<test>", f"op f(X: f32[N, K{c}]) -> (Y: f32[N, K{c}]) {{ {text} }}")), "f")
+                     for c, text in (("", body.replace(", c]", "]")), (", 1", body)))
+    got = without_single(single)
+    assert [s.indices for s in got.steps] == [s.indices for s in plain.steps] != [s.indices for s in single.steps]
+    assert [t.shape for t in got.temporaries] == [t.shape for t in plain.temporaries]
+    x, sizes = np.random.default_rng(0).standard_normal((3, 5)).astype(np.float32), {"N": 3, "K": 5}
+    want = evaluate(plain, sizes, {}, {"X": x})["Y"]
+    np.testing.assert_array_equal(evaluate(got, sizes, {}, {"X": x[..., None]})["Y"][..., 0], want)
+    assert without_single(plain) is plain
 
 
 def test_a_sum_of_which_no_element_is_left_has_a_value_as_before():

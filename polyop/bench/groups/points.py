@@ -14,6 +14,8 @@ def points() -> Iterator[Case]:
     yield from _coordinates()
     yield from _pairs()
     yield from _features()
+    yield from _found()
+    yield from _sums()
 
 
 def _case(label: str, definition: str, sizes: dict[str, Any], **more: Any) -> Case:
@@ -90,3 +92,22 @@ def _features() -> Iterator[Case]:
                     sizes, torch=lambda t, x, s: x * s[:, None], array=lambda xp, x, s: x * s[:, None])
         yield _case(f"rows by index {shape}", "(X: f32[N, C], i: i64[P]) -> (Y: f32[P, C]) { Y[p, c] = X[i[p], c] }",
                     {**sizes, "P": 50_000}, torch=lambda t, x, i: x.index_select(0, i), array=lambda xp, x, i: xp.take(x, i, 0))
+
+
+def _found() -> Iterator[Case]:
+    for c in (2, 4):
+        yield _case(f"rows by index 50000x{c}", "(X: f32[N, C], i: i64[P]) -> (Y: f32[P, C]) { Y[p, c] = X[i[p], c] }",
+                    {"N": 50_000, "P": 50_000, "C": c}, torch=lambda t, x, i: x.index_select(0, i),
+                    array=lambda xp, x, i: xp.take(x, i, 0))
+    yield _case("from 8 others 20000x3",
+                "(X: f32[N, C], i: i64[N, K]) -> (Y: f32[N, K, C]) { Y[n, k, c] = X[i[n, k], c] - X[n, c] }",
+                {"N": 20_000, "K": 8, "C": 3}, torch=lambda t, x, i: x[i] - x[:, None], array=lambda xp, x, i: x[i] - x[:, None])
+
+
+def _sums() -> Iterator[Case]:
+    """A few sums for each row, of which something is added up."""
+    for c, k in ((4, 16), (8, 8)):
+        yield _case(f"sums of sums 4000x{k}x{c}",
+                    "(X: f32[N, K, C]) -> (Y: f32[N]) { q[n, c] += exp(X[n, k, c]); Y[n] += exp(-q[n, c]) }",
+                    {"N": 4000, "K": k, "C": c}, torch=lambda t, x: (-x.exp().sum(1)).exp().sum(1),
+                    array=lambda xp, x: xp.exp(-xp.exp(x).sum(1)).sum(1))
