@@ -20,7 +20,7 @@ from polyop.poly.nodes import Cluster, Group, Node, Serial
 from polyop.poly.scop import MAP, UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, looked_up, multiplied, others, sharing
 from polyop.poly.short import SUMS, several_sums, short_loops, turned_rows
-from polyop.poly.strides import ODD, is_near, lies_along, odd_digits, spacing, stride, unbent, unclamped
+from polyop.poly.strides import ODD, is_apart, is_near, lies_along, odd_digits, spacing, stride, unbent, unclamped
 from polyop.poly.turned import TurnedStrategy
 from polyop.poly.turned import choose as turned
 
@@ -374,6 +374,7 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
     """How well accesses run along `loop`: unit strides count for it, others against, but for near ones; reductions weigh more.
 
     Tensors in `free` have no stride yet: they get the one that the lanes want.
+    Where none is better than others, since a tensor has no unit stride, the last dimension counts once, for no sum weighs more.
     That near ones count, if only a little, decides where a loop has no other access: with 0 the `sinusoids` of the library, which
     write each second place, take 2.3 to 4.9 times as long, and no other operator of it changes.
 
@@ -391,12 +392,14 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
             own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
             step = stride(plan, s, unbent(load, own) if plan.target.masks else unclamped(load, own), loop)
             near = is_near(plan, s, load, loop) or lies_along(plan, s, load, loop, few)
-            total += weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
+            found = weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
+            total += 1 if is_apart(plan, s, load, loop) else found
         if s.target.source in free:
             continue
         step = stride(plan, s, s.target, loop)
         is_filled = plan.target.masks or strung(plan, plan.classes[s.name].values(), (s,), loop) is not None
-        near = (is_filled and is_near(plan, s, s.target, loop)) or lies_along(plan, s, s.target, loop, few)
+        is_close = (is_filled and is_near(plan, s, s.target, loop)) or is_apart(plan, s, s.target, loop)
+        near = is_close or lies_along(plan, s, s.target, loop, few)
         total += 4 if step in (1, -1) else 0 if step == 0 else 1 if near else -6
     return total
 

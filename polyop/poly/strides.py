@@ -49,6 +49,18 @@ def is_near(plan: Plan, s: Stmt, load: Load, loop: str) -> bool:
     return spacing(plan, s, load, loop) in range(2, NEAR + 1)
 
 
+def is_apart(plan: Plan, s: Stmt, load: Load, loop: str) -> bool:
+    """Whether `load` runs along class `loop` in the last dimension of a tensor of which none has unit stride, as `x[:, ::2]` has.
+
+    Its elements are read one by one then, whatever loop has the lanes, and of its dimensions the last one is likely the nearest.
+    """
+    own = {i for i in s.dims if plan.classes[s.name].get(i) == loop}
+    along = [names(p) & own for p in load.index if isinstance(p, Affine)]
+    if unit_of(plan, load) is not None or not along or len(along) < len(load.index):
+        return False
+    return bool(along.pop()) and not any(along)
+
+
 def lies_along(plan: Plan, s: Stmt, load: Load, lane: str, loops: Iterable[str]) -> bool:
     """Whether `load` has its unit stride along one of `loops`, and another dimension along `lane`, so that it can be turned."""
     if not all(isinstance(p, Affine) for p in load.index) or spacing(plan, s, load, lane) is not None:

@@ -35,7 +35,8 @@ without copies, with more 1.1 to 44 times."""
 class Outward:
     """A sum of products over a batch that comes last somewhere.
 
-    tensors  (name, rank) of those in which it does and which the caller gave; temporaries lie as the text has them
+    tensors  (name, rank) of those in which it does and which the caller gave, and of all operands of a sum of which only the
+             result does: it has no copy to run along. Temporaries lie as the text has them
     uses     for each in which it does, the extents of the loops that use an element of it
     least    uses of each element that make its copy worth it
     few      the extents of batches that operands end in, where the result does not: of `NEAR` elements copies take too long
@@ -55,7 +56,8 @@ def find_outward(op: Op) -> tuple[Outward, ...]:
         if found:
             extents = {r.index: r.upper for r in s.ranges}
             uses = tuple(tuple(e for i, e in extents.items() if i not in expr_names(x)) for x in found)
-            tensors = tuple((x.source, len(x.index)) for x in found if op.tensor(x.source).role != "temp")
+            lying = (*found, *loads(s.expr)) if found == (s.target,) else found
+            tensors = tuple((x.source, len(x.index)) for x in lying if op.tensor(x.source).role != "temp")
             few = () if s.target in found else tuple(extents[i] for x in found if (i := _last(x)))
             out.append(Outward(tensors, uses, _least(s, found), few))
     return tuple(out)

@@ -10,7 +10,7 @@ from polyop.dsl.check import instantiate
 from polyop.dsl.parse import parse
 from polyop.ir.interpret import interpret
 from polyop.ir.loops import structure
-from polyop.ir.options import Options
+from polyop.ir.options import Layout, Options
 from polyop.ir.span import Source
 from polyop.ir.target import target
 from polyop.poly.middle import Middle, lower, scop_of
@@ -24,9 +24,11 @@ PAIRS = "op f(A: f32[B, N], X: f32[B, M, N]) -> (Y: f32[B, M]) { Y[b, m] += A[b,
 SUMS = "op f(X: f32[N, K, M]) -> (Y: f32[N, M]) { Y[n, m] += X[n, k, m] }"
 
 
-def middle(text: str, arch: str = "x86-64-v4", options: Options | None = None) -> Middle:
+def middle(text: str, arch: str = "x86-64-v4", options: Options | None = None, apart: str = "") -> Middle:
+    """`text` with the tensors `apart` without unit stride."""
     op = instantiate(parse(Source("t.pop", text)), "f")
-    return lower(scop_of(op), contiguous(op), target(f"x86:{arch}"), options or Options(regime="positive"), "default")
+    units = Layout(tuple((n, None if n in apart else d) for n, d in contiguous(op).units))
+    return lower(scop_of(op), units, target(f"x86:{arch}"), options or Options(regime="positive"), "default")
 
 
 @pytest.mark.parametrize("step", [1, 2, 4])
@@ -124,6 +126,22 @@ def test_columns_that_are_too_much_for_l2_are_read_block_by_block():
 def test_so_they_are_where_rows_are_many_or_fall_on_each_other(arch, rows, columns, tall):
     found = regimes_of(instantiate(parse(Source("t.pop", TURNED)), "f"))
     assert regime(found, {"I": rows, "J": columns}, Options(), target(f"x86:{arch}")).tall is tall
+
+
+@pytest.mark.parametrize(("result", "body", "lanes", "want"), [
+    ("[N]", "Z[n] += X[m, n] * Y[m, n]", "lanes n (shell)", lambda x, y: (x * y).sum(0)),
+    ("[M]", "Z[m] += X[m, n] * Y[m, n]", "lanes -, n", lambda x, y: (x * y).sum(1)),
+    ("[M]", "Z[m] += X[m, n]", "lanes m (shell)", lambda x, y: x.sum(1)),  # many short rows beside each other
+    ("", "Z += X[m, n]", "lanes -, n", lambda x, y: x.sum()),
+    ("[M, N]", "Z[m, n] = X[m, n] + Y[m, n]", "lanes n (shell)", lambda x, y: x + y),
+])
+def test_without_any_unit_stride_lanes_run_along_the_last_dimension(result, body, lanes, want):
+    text = f"op f(X: f32[M, N], Y: f32[M, N]) -> (Z: f32{result}) {{ {body} }}"
+    assert lanes in middle(text, apart="XY").chosen[0]
+    f, rng = polyop.op(text), np.random.default_rng(0)
+    for m, n in ((1, 1), (3, 70), (70, 3), (65, 65)):
+        x, y = (rng.standard_normal((2 * m, 3 * n)).astype(np.float32)[::2, ::-3] for _ in "xy")
+        np.testing.assert_allclose(f(x, y), want(x.astype(np.float64), y.astype(np.float64)), rtol=1e-4, atol=1e-4)
 
 
 def test_there_are_no_rows_where_neighbours_share_nothing():
