@@ -124,7 +124,9 @@ def kinds_of(op: Op) -> tuple[str, ...]:
     """Which calls of `op` get a kernel of their own for these, in a user's words."""
     ends = find_ends(op)
     few = " or ".join(e.size for e in ends if e.before)
-    words = (f"where {few} is one of 2 to {NEAR}, and the dimension before has at least {_least(op)} elements",) if few else ()
+    values = FEW if any(e.is_part for e in ends) else KNOWN
+    before = "the dimension before has" if values is FEW else "the dimensions before together have"
+    words = (f"where {few} is one of {values[0]} to {NEAR}, and {before} at least {_least(op)} elements",) if few else ()
     short = [(e.size, f"one of {r[0]}, {r[1]} to {r[-1]}" if r.step > 1 else f"{r[0]} to {r[-1]}") for e in ends for r in e.short]
     return (*words, *(f"where {n} is {some}, once they come again" for n, some in short))
 

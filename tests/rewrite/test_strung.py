@@ -291,12 +291,13 @@ def test_they_have_plans_and_forms_do_not_hide_them(monkeypatch):
 def test_what_the_kernel_is_like_is_told():
     text = polyop.op("op f(X: f32[N, 3]) -> (Y: f32[N]) { Y[n] += X[n, c] }").compile(target="x86:x86-64-v4").explain()
     assert "X: f32[3*N]" in text and "X[c + 3*n]" in text
-    assert kinds_of(op(PLAIN)) == ("where C is one of 2 to 4, and the dimension before has at least 16 elements",
+    assert kinds_of(op(PLAIN)) == ("where C is one of 1 to 4, and the dimensions before together have at least 16 elements",
                                    "where C is 5 to 8, once they come again",
                                    "where C is one of 16, 20 to 64, once they come again")
-    assert kinds_of(op(COLUMNS)) == ("where C is one of 2 to 4, and the dimension before has at least 32 elements",
+    assert kinds_of(op(COLUMNS)) == ("where C is one of 1 to 4, and the dimensions before together have at least 32 elements",
                                      "where C is 5 to 24, once they come again",
                                      "where C is one of 16, 20 to 64, once they come again")
+    assert kinds_of(op(SUM))[0] == "where C or D is one of 2 to 4, and the dimension before has at least 32 elements"
     assert kinds_of(op("op f(X: f32[N]) -> (Y: f32[N]) { Y[n] = X[n] }")) == ()
 
 
