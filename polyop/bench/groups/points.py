@@ -90,15 +90,18 @@ def _features() -> Iterator[Case]:
                     torch=lambda t, x: x.sum(0), array=lambda xp, x: x.sum(0))
         yield _case(f"a number for each row {shape}", "(X: f32[N, C], s: f32[N]) -> (Y: f32[N, C]) { Y[n, c] = X[n, c] * s[n] }",
                     sizes, torch=lambda t, x, s: x * s[:, None], array=lambda xp, x, s: x * s[:, None])
-        yield _case(f"rows by index {shape}", "(X: f32[N, C], i: i64[P]) -> (Y: f32[P, C]) { Y[p, c] = X[i[p], c] }",
-                    {**sizes, "P": 50_000}, torch=lambda t, x, i: x.index_select(0, i), array=lambda xp, x, i: xp.take(x, i, 0))
+        yield _rows_by_index(c)
+
+
+def _rows_by_index(c: int) -> Case:
+    return _case(f"rows by index 50000x{c}", "(X: f32[N, C], i: i64[P]) -> (Y: f32[P, C]) { Y[p, c] = X[i[p], c] }",
+                 {"N": 50_000, "C": c, "P": 50_000}, torch=lambda t, x, i: x.index_select(0, i),
+                 array=lambda xp, x, i: xp.take(x, i, 0))
 
 
 def _found() -> Iterator[Case]:
     for c in (2, 4):
-        yield _case(f"rows by index 50000x{c}", "(X: f32[N, C], i: i64[P]) -> (Y: f32[P, C]) { Y[p, c] = X[i[p], c] }",
-                    {"N": 50_000, "P": 50_000, "C": c}, torch=lambda t, x, i: x.index_select(0, i),
-                    array=lambda xp, x, i: xp.take(x, i, 0))
+        yield _rows_by_index(c)
     yield _case("from 8 others 20000x3",
                 "(X: f32[N, C], i: i64[N, K]) -> (Y: f32[N, K, C]) { Y[n, k, c] = X[i[n, k], c] - X[n, c] }",
                 {"N": 20_000, "K": 8, "C": 3}, torch=lambda t, x, i: x[i] - x[:, None], array=lambda xp, x, i: x[i] - x[:, None])
