@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
+from polyop.cached import cached_property
 from polyop.ir.module import Proof
 from polyop.ir.op import Op
 from polyop.ir.target import Target

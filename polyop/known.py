@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 from typing import TYPE_CHECKING, TypeVar
 
+from polyop.cached import cached_property
 from polyop.ir.module import HostStep, Proof
 from polyop.ir.op import Op
 from polyop.ir.options import Layout, Options

@@ -12,8 +12,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from functools import cached_property
 
+from polyop.cached import cached_property
 from polyop.ir.dtypes import BF16, F16, F32, F64, I8, I32, U8, DType
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, affine, evaluate, names, quasi

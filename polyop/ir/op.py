@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 
+from polyop.cached import cached_property
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Apply, Expr, Load, Scalar, loads

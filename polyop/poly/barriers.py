@@ -23,9 +23,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cached_property
 from math import prod
 
+from polyop.cached import cached_property
 from polyop.ir.expr import Affine, Load, Position, affine, loads, names, substitute
 from polyop.ir.loops import Barrier, For, If, Kind, LoopNest, Node, Space, Store, placed, rebuild, stores, walk
 from polyop.poly.groups import in_groups, never_equal, remainder

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.dtypes import DType
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Expr, Load, affine, expr_names, loads, map_loads, names, substitute, substitute_expr

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.expr import Affine, Load, affine, is_computed
 from polyop.ir.op import Op, Step, Tensor
 from polyop.poly.scop import INIT, UPDATE, Scop, Stmt

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.expr import Affine, Const, Expr, Load, affine, expr_names, loads, names
 from polyop.ir.op import Monoid, Op, Range
 from polyop.poly.labels import new_name

@@ -20,8 +20,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
 
+from polyop.cached import cached_property
 from polyop.ir.dtypes import DType
 from polyop.ir.expr import (
     Affine,

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.expr import Affine, Load, Test, bounds, is_computed, quasi, substitute
 from polyop.ir.loops import COUNTED, LOCKSTEP, For, Kind, Space, walk
 from polyop.poly.scop import Stmt

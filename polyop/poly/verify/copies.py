@@ -19,10 +19,10 @@ each step must
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.copies import Copies, Origin, Recomputed
 from polyop.ir.expr import Load, is_computed, substitute_expr
 from polyop.ir.module import Proof

@@ -26,10 +26,10 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from difflib import SequenceMatcher
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, bounds, loads, substitute
 from polyop.ir.loops import Barrier, Buffer, For, If, IfData, Kind, LoopNest, Node, Prefetch, Space, Store, children, stores, walk

@@ -9,10 +9,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, Atom, Quasi, affine, bounds, names, quasi, substitute
 from polyop.ir.loops import For

@@ -19,11 +19,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from itertools import takewhile
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.expr import Affine, Load, Position, affine, bounds, loads, names, substitute, substitute_expr
 from polyop.ir.loops import Barrier, Buffer, For, If, Kind, LoopNest, Node, Prefetch, Space, Store, stores
 from polyop.ir.module import Proof

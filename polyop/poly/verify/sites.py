@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.ir.errors import InternalError
 from polyop.ir.expr import Affine, affine, bounds, quasi, substitute
 from polyop.ir.loops import COUNTED, Barrier, For, If, IfData, Kind, LoopNest, Node, Prefetch, Store

@@ -25,10 +25,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 
 import islpy as isl
 
+from polyop.cached import cached_property
 from polyop.poly.scop import UPDATE
 from polyop.poly.sets import fewer
 from polyop.poly.verify.accesses import Accesses, Read, Role, constant
