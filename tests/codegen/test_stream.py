@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -66,6 +67,22 @@ def test_rows_of_a_tile_that_lie_whole_pages_apart_go_through_the_caches_where_t
             c = room[first : first + m * n].reshape(m, n)
             assert kernel({"M": m, "N": n}, {}, {"A": a, "B": b, "C": c}) == 0
             np.testing.assert_array_equal(c, a @ b)
+
+
+def test_short_rows_that_are_no_whole_vectors_go_through_the_caches():
+    t = replace(HERE, stream_bytes=1, pages_meet=False)
+    final = nest("op f(X: f32[N, M]) -> (Y: f32[M, N]) { Y[m, n] = X[n, m] }", t)
+    module = emit(rewritten(final, t, Options()), t, Options())
+    width = t.vector_bytes // 4
+    found = re.search(r"(%\w+) = icmp sge i64 (%\w+), 1024\n", module.text)  # 4 KiB: ends are few then
+    assert found and "!nontemporal" in module.text and f"and i64 {found[2]}, {width - 1}" in module.text
+    assert re.search(rf"or i1 %\w+, {found[1]}\n", module.text)
+    kernel = load(module, t)
+    for m, n in ((5, width), (7, width + 1), (11, 4 * width - 1), (3, 1023), (3, 1024), (2, 1025)):
+        x = np.arange(n * m, dtype="f").reshape(n, m)
+        y = np.full((m, n), np.nan, "f")
+        assert kernel({"M": m, "N": n}, {}, {"X": x, "Y": y}) == 0
+        np.testing.assert_array_equal(y, x.T)
 
 
 def as_read(text: str) -> set[str]:

@@ -17,6 +17,8 @@ from polyop.ir.target import NEAR, PAGE
 ZEROS = 16 << 10
 """Bytes of zeros that a guarded pointer may run through before its test is taken at every access instead."""
 
+FAR = 4096
+"""Bytes of a row whose ends need not be aligned to bypass the caches; rows of 256 bytes took five times as long so."""
 ASKED = 2
 """How many times as large results are that bypass the caches though they are asked for: log softmax of 8 to 20 MB takes 0.65 to
 0.7 of the time if they do not, of 25 MB 1.1, of 33 MB 1.25.

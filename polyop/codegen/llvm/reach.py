@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from polyop.codegen.llvm.addresses import Place
-from polyop.codegen.llvm.index import existing, without_lanes
-from polyop.codegen.llvm.pointers import is_large, strides
+from polyop.codegen.llvm.index import existing, index, without_lanes
+from polyop.codegen.llvm.pointers import FAR, is_large, strides
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.types import Int, alignment
 from polyop.ir.expr import Affine, affine, bounds, names
@@ -66,9 +66,15 @@ def transposable(s: State, place: Place) -> Axis | None:
 def bypasses(s: State, place: Place) -> str:
     """Whether what is written there bypasses the caches, if addresses are aligned.
 
-    It is so much that it would not stay there; and rows of a tile do not meet on their way to memory (`Target.pages_meet`).
+    It is so much that it would not stay there; its rows are whole vectors, or long, since lines that are written both ways are
+    written twice; and rows of a tile do not meet on their way to memory (`Target.pages_meet`).
     """
     found = is_large(s, place.buffer)
+    if place.buffer.dense is not None:
+        count = index(s, place.buffer.dims[place.buffer.dense][0], {})
+        whole = s.b.compare("eq", s.b.pure(f"and i64 {count}, {s.width - 1}", count), 0)
+        long = s.b.compare("sge", count, FAR // alignment(place.element))
+        found = s.b.pure(f"and i1 {found}, {s.b.pure(f'or i1 {whole}, {long}', whole, long)}", found, whole, long)
     for step in [row_stride(s, place, axis) for axis in s.rows] if s.shared.target.pages_meet else []:
         if step is not None:
             low = s.b.pure(f"and i64 {step}, {PAGE // alignment(place.element) - 1}", step)

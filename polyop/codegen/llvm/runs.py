@@ -17,7 +17,7 @@ from polyop.codegen.llvm.addresses import locate, run_along
 from polyop.codegen.llvm.emitters import Emitters
 from polyop.codegen.llvm.expressions import computed_positions
 from polyop.codegen.llvm.index import index
-from polyop.codegen.llvm.pointers import is_large
+from polyop.codegen.llvm.pointers import FAR, is_large
 from polyop.codegen.llvm.state import Axis, State
 from polyop.codegen.llvm.steady import compute_ahead, forgotten_behind
 from polyop.codegen.llvm.stores import store
@@ -29,8 +29,6 @@ from polyop.ir.loops import For, Kind, Store
 from polyop.ir.scalars import computes
 from polyop.ir.target import LINE, PAGE
 
-FAR = 4096
-"""Bytes of a row whose ends need not be aligned to bypass the caches; rows of 256 bytes took five times as long so."""
 FETCHED = 1024
 """Bytes between what is read and what is prefetched, for functions whose results bypass the caches: a quarter of the shortest
 row that does, so that no more is fetched in vain behind its end. With 512 bytes, 2 and 4 KB it is as fast; sums gain nothing.
