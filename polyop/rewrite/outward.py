@@ -100,8 +100,8 @@ def copies_pay(found: Sequence[Outward], sizes: Mapping[str, int]) -> bool:
 
 
 def lie_so(found: Sequence[Outward], units: Layout) -> bool:
-    """Whether in memory, too, the batch comes last where it does in the text."""
-    return all(units.unit(t) == rank - 1 for x in found for t, rank in x.tensors)
+    """Whether in memory, too, the batch comes last where it does in the text, or nothing lies side by side."""
+    return all(units.unit(t) in (rank - 1, None) for x in found for t, rank in x.tensors)
 
 
 def turned_outward(op: Op) -> Op:
