@@ -1,3 +1,4 @@
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -199,7 +200,26 @@ def test_vectors_become_integers_whole(target):
     n = nest([tensor("a", "N"), tensor("y", "N", t=DTYPES["i32"])],
              [strip("i", 16, "N", st(ld("y", i, t=DTYPES["i32"]), Apply("cast", (ld("a", i),), DTYPES["i32"])))])
     text = emit(n, target, Options()).text
-    assert "fptosi <" in text and ".sat." not in text
+    assert re.search(r"cvtt\.?ps2dq", text) and "fptosi <" not in text and ".sat." not in text
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("source", ["f32", "f64"])
+def test_vectors_of_any_width_become_integers_whole(source, target):
+    t = DTYPES[source]
+    given = np.array([0, 0.9, -0.9, 127.5, -128.5, 255.5, 256, 32768, -32769, 2.0**31 - 128, 2.0**31, -(2.0**31),
+                      2.0**33, -(2.0**33), 1e30, -1e30, np.inf, -np.inf, np.nan, -np.nan], t.numpy)
+    i = A("i_c", "i_v")
+    for name in ("i8", "u8", "i16", "u16", "i32"):  # alone, so that vectors are as wide as both of its dtypes let them be
+        u = DTYPES[name]
+        n = nest([tensor("a", "N", t=t), tensor("y", "N", t=u)],
+                 [strip("i", 16, "N", st(ld("y", i, t=u), Apply("cast", (ld("a", i, t=t),), u)))])
+        kernel = compiled(n, target)
+        for size in (1, 3, 4, 5, 8, 9, 15, 16, 17, 33):
+            arrays = {"a": np.resize(given, size), "y": np.zeros(size, u.numpy)}
+            assert kernel({"N": size}, {}, arrays, 0, 1) == 0
+            whole = np.nan_to_num(arrays["a"].astype(np.float64), nan=0.0)
+            np.testing.assert_array_equal(arrays["y"], np.trunc(np.clip(whole, u.lowest, u.highest)).astype(u.numpy))
 
 
 @pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
@@ -258,6 +278,28 @@ def test_rounding_to_16_bits_is_to_the_nearest_even(target):
             np.testing.assert_array_equal(y.astype(np.float32), x.astype(t.numpy).astype(np.float32))
             if name == "f16":
                 np.testing.assert_array_equal(z.astype(np.float32), w.astype(np.float16).astype(np.float32))
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+@pytest.mark.parametrize("t", [F16, BF16], ids=str)
+def test_a_double_is_rounded_to_16_bits_once(t, target):
+    """Half-way between neighbours, denormal ones and the last one among them, and a little to both sides."""
+    bits = np.arange(0x7C00 if t == F16 else 0x7F80, dtype=np.uint16)
+    low = bits.view(t.numpy).astype(np.float64)
+    step = np.append(np.diff(low), low[-1] - low[-2])
+    half = low + step / 2  # exact
+    x = np.concatenate([half, half * (1 - 2.0**-52), half * (1 + 2.0**-51), low, low + step * 2.0**-40])
+    odd = bits & 1
+    want = np.concatenate([bits + odd, bits, bits + 1, bits, bits])
+    i = A("i_c", "i_v")
+    n = nest([tensor("x", "N", t=DTYPES["f64"]), tensor("y", "N", t=t)],
+             [strip("i", 16, "N", st(ld("y", i, t=t), Apply("cast", (ld("x", i, t=DTYPES["f64"]),), t)))])
+    kernel = compiled(n, target)
+    for sign in (1, -1):
+        y = np.zeros(len(x), t.numpy)
+        assert kernel({"N": len(x)}, {}, {"x": sign * x, "y": y}) == 0
+        np.testing.assert_array_equal(y.view(np.uint16) & 0x7FFF, want)
+        np.testing.assert_array_equal(y.view(np.uint16) >> 15, sign < 0)
 
 
 @pytest.mark.parametrize(("t", "bytes_"), [(U8, 1), (I16, 2), (I32, 4), (I64, 8), (F16, 4), (BF16, 4)], ids=str)
