@@ -503,3 +503,20 @@ def test_streamed_stores_are_written_at_any_alignment():
         x, y = np.random.rand(100).astype("f"), np.zeros(140, "f")[shift : shift + 100]
         assert k({"N": 100}, {}, {"x": x, "y": y}) == 0
         np.testing.assert_array_equal(x, y)
+
+
+@pytest.mark.parametrize("target", RUNNABLE, ids=lambda t: t.arch)
+def test_an_element_that_loops_keep_inside_is_read_whatever_lanes_are_left_out(target):
+    """Y[v] += X[v - s] * W[s] where X has v - s: W[s] exists anyway, W[v - s] for one lane would not."""
+    def text(at):
+        update = st(ld("acc", "v"), ap("mul", ld("x", A("v", (-1, "s"))), ld("w", at)), "add")
+        there = when((A("v", (-1, "s")), A("N", -1, (-1, "v"), "s")), (update,))
+        sums = st(ld("acc", "v"), Const(0.0, F32)), loop("s", "R", there), st(ld("y", "v"), ld("acc", "v"))
+        body = lanes("v", 16, A("M"), *sums)
+        return nest([tensor("x", "N"), tensor("w", "R"), tensor("y", "M"), reg("acc", 16)], [body], sizes=("M", "N", "R"))
+
+    inside, beyond = text(A("s")), text(A("s", -1, "N"))  # in [0, R), and so only where N is 1
+    assert "@zeros" not in emit(inside, target, Options()).text and "@zeros" in emit(beyond, target, Options()).text
+    kernel = compiled(inside, target)
+    for m, n, r in ((1, 1, 1), (16, 14, 3), (9, 3, 7), (16, 2, 16), (5, 5, 0)):
+        check(inside, {"M": m, "N": n, "R": r}, kernel=kernel)

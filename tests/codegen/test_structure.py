@@ -478,6 +478,9 @@ def test_a_bound_that_the_loops_around_imply_is_seen():
     assert is_positive(least(6, A("M", (-1, "m"))), around, ())
     assert is_positive(A("N", (-1, "m"), (-1, "n")), around, ())
     assert is_positive(A("H", -3), around, (A("H", -4),))
+    window = (loop("r", A("R"), lower=quasi("max", affine(0), A("p", (-1, "H")))),)
+    assert is_positive(A("r", 1), window, ()) and is_positive(A("r", "H", (-1, "p"), 1), window, ())
+    assert not is_positive(A("r"), window, ())
     assert not is_positive(A("M"), (), ()) and not is_positive(A("M", -1, (-1, "m")), around, ())
 
 

@@ -8,6 +8,7 @@ from polyop.codegen.convert import cast, from_memory, round_to
 from polyop.codegen.functions import apply
 from polyop.codegen.llvm.addresses import locate
 from polyop.codegen.llvm.cut import power_from
+from polyop.codegen.llvm.facts import is_positive
 from polyop.codegen.llvm.index import index, index_vector, lane_factor, rows_of, splat, test_lanes, test_scalar
 from polyop.codegen.llvm.loads import (
     check_inside,
@@ -33,7 +34,7 @@ from polyop.codegen.vecmath.table import ALWAYS, INSTRUCTIONS
 from polyop.ir.dtypes import BOOL, I64, DType
 from polyop.ir.errors import assert_never
 from polyop.ir.expr import Affine, Apply, Const, Expr, Load, Number, Scalar, Test, affine, names, substitute, walk
-from polyop.ir.loops import Space
+from polyop.ir.loops import For, Space
 
 NONE: frozenset[str] = frozenset()
 
@@ -237,12 +238,25 @@ def conditions_of(s: State, load: Load, active: Active) -> Active:
     """What must hold for `load` to be read: its guard, and those of `active` on which its place may rely."""
     computed = any(not isinstance(p, Affine) for p in load.index)
     needed = tuple({id(c): c for c in (*s.active, *active) if c.affine or computed}.values())
+    if needed and not computed and _is_inside(s, load):
+        needed = ()
     if len(needed) == 1 and not computed:  # of two, each may hold for a lane of its own
         needed = (_enough(s, load, needed[0]),)
     # what all lanes decide alike moves a pointer, only the rest makes a mask, which then does not depend on as many rows
     alike = tuple(t for t in load.guard if lane_factor(s, t) == 0)
     apart = tuple(t for t in load.guard if t not in alike)
     return (*needed, *(Condition(test_value(s, tests), True) for tests in (alike, apart) if tests))
+
+
+def _is_inside(s: State, load: Load) -> bool:
+    """Whether `load` names one element of a tensor for all lanes, which the loops around keep inside: it may be read anyway."""
+    buffer, lane = s.nest.buffer(load.source), s.lanes.index if s.lanes else None
+    places = [p for p in load.index if isinstance(p, Affine)]
+    if buffer.space != Space.TENSOR or load.guard or any(lane in names(p) for p in places):
+        return False
+    loops = (*s.loops, *(For(a.index, affine(0), a.upper, ()) for a in s.rows))
+    return all(is_positive(p + 1, loops, s.tests) and is_positive(extent - p, loops, s.tests)
+               for p, (extent, _) in zip(places, buffer.dims, strict=True))
 
 
 def _enough(s: State, load: Load, c: Condition) -> Condition:

@@ -19,7 +19,7 @@ def follows(x: Affine, test: Affine) -> bool:
 
 
 def is_positive(x: Affine, loops: tuple[For, ...], tests: tuple[Affine, ...], depth: int = 3) -> bool:
-    """Whether x >= 1 follows: every bound of a minimum does, by a test t >= 0 or by i <= upper - 1 and i >= lower."""
+    """Whether x >= 1 follows: every bound of a minimum does, by a test t >= 0, by i <= upper - 1 or i >= lower of a loop."""
     return all(_one(b, loops, tests, depth) for b in bounds(x))
 
 
@@ -38,6 +38,8 @@ def _one(x: Affine, loops: tuple[For, ...], tests: tuple[Affine, ...], depth: in
             for upper in bounds(loop.upper):
                 if _one(substitute(x, {loop.index: upper - 1}), loops, tests, depth - 1):
                     return True
-        elif factor > 0 and _one(substitute(x, {loop.index: loop.lower}), loops, tests, depth - 1):
-            return True
+        elif factor > 0:
+            for lower in bounds(loop.lower, "max"):
+                if _one(substitute(x, {loop.index: lower}), loops, tests, depth - 1):
+                    return True
     return False
