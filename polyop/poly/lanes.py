@@ -171,7 +171,7 @@ def _along_shell(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: st
     """Strategies with lanes along a class of the shell, best first: what runs in lock step with them, and what does not."""
     lanes, registers, free = plan.target.lanes(_shell_bytes(plan, groups)), plan.target.registers, _free(plan, cluster)
     rows = transposed(plan, cluster, lane)
-    odd = odd_digits(plan, cluster.stmts, lane) if plan.target.masks else 1
+    odd = 1 if plan.target.warp else odd_digits(plan, cluster.stmts, lane)
     count = 1 if is_turned_back(plan, cluster, lane) else odd if odd > 1 else _strip_vectors(plan, cluster)
     plain = RowStrategy(lane, (None,) * len(groups), None, 1, count, lanes)
     copies = min(4, (registers - max(2, 1 + free)) // SUMS - 1)  # of so many vectors of sums, and as many of what they share
@@ -205,7 +205,7 @@ def _along_shell(plan: Plan, cluster: Cluster, groups: Sequence[Group], lane: st
 
 def _along_groups(plan: Plan, cluster: Cluster, groups: Sequence[Group], inner: tuple[str | None, ...]) -> list[RowStrategy]:
     """Strategies with lanes along loops of the groups, best first."""
-    odd = lcm(*(odd_digits(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c)) if plan.target.masks else 1
+    odd = 1 if plan.target.warp else lcm(*(odd_digits(plan, g.stmts, c) for g, c in zip(groups, inner, strict=True) if c))
     vectors = odd if 1 < odd <= ODD else _vectors(plan, groups, inner)
     plain = RowStrategy(None, inner, None, 1, vectors, plan.target.lanes(_widest(plan, groups, inner)))
     few, free = beside(plan, cluster), _free(plan, cluster)
@@ -390,7 +390,7 @@ def score(plan: Plan, stmts: Iterable[Stmt], loop: str, free: frozenset[str] = f
             if load.source in free:
                 continue
             own = [i for i in s.dims if plan.classes[s.name].get(i) == loop]
-            step = stride(plan, s, unbent(load, own) if plan.target.masks else unclamped(load, own), loop)
+            step = stride(plan, s, unclamped(load, own) if plan.target.warp else unbent(load, own), loop)
             near = is_near(plan, s, load, loop) or lies_along(plan, s, load, loop, few)
             found = weight * (2 if step in (1, -1) else 0 if step == 0 else 1 if near else -2)
             total += 1 if is_apart(plan, s, load, loop) else found

@@ -65,7 +65,7 @@ class Reads:
 
     def straight(self, load: Load, pool: tuple[str, ...]) -> str | None:
         """That of the iterators `pool` along which lanes of `load` lie side by side: `j` of `W[n, j/2]`, too."""
-        return self.unit(unbent(load, [*pool]), pool) if self.plan.target.masks else self.unit(load, pool)
+        return self.unit(load if self.plan.target.warp else unbent(load, [*pool]), pool)
 
     def spacing(self, load: Load, iterator: str) -> int | None:
         u = self.what.update
