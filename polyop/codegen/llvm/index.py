@@ -181,6 +181,8 @@ def existing(s: State, v: int) -> str | None:
         return None
     if lanes.valid is None:
         return None if (v + 1) * s.width <= lanes.extent else below(s, lanes.extent, v)
+    if isinstance(lanes.valid, int) and (v + 1) * s.width <= lanes.valid:
+        return None
     return None if not s.shared.target.masks and is_whole(s, lanes, v) else below(s, lanes.valid, v)
 
 

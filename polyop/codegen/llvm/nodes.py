@@ -32,7 +32,7 @@ from polyop.codegen.pieces import is_in_pieces, is_in_turn
 from polyop.codegen.runs import is_run
 from polyop.ir.errors import UnsupportedError, assert_never
 from polyop.ir.expr import bounds, names
-from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, stores, walk
+from polyop.ir.loops import Barrier, For, If, IfData, Kind, Node, Prefetch, Space, Store, has_loop, stores, walk
 from polyop.ir.target import LINE
 
 
@@ -99,6 +99,7 @@ def _inside(s: State, n: For, piece: int | None) -> None:
     """The body of a lock-step loop, for all vectors of its lanes or for one."""
     assert n.extent is not None
     valid = None if n.is_full else index(s, n.upper, {})
+    valid = None if isinstance(valid, int) and valid >= n.extent else valid
     keep = s.tile_depth, s.fills
     if not s.axes:
         s.tile_depth = len(s.b.zones) - 1
@@ -162,6 +163,9 @@ def _if(s: State, n: If) -> None:
     total: str | None = None
     for t in n.tests:
         total = s.b.both(total, test_scalar(s, t, {}))
+    if total in ("true", "false"):
+        emit_nodes(s, n.then if total == "true" else n.other)
+        return
 
     def then() -> None:
         s.tests = (*keep_tests, *n.tests)
@@ -205,10 +209,19 @@ def _serial(s: State, n: For) -> None:
         emit_nodes(s, (other,))
         return
     lower, upper = index(s, n.lower, {}), index(s, n.upper, {})
+    if isinstance(lower, int) and isinstance(upper, int) and 0 < upper - lower <= n.step and _only_writes(s, n):
+        _iteration(s, n, lower)  # how many lanes there are is a number then
+        return
     if not s.axes and runs_once(n) and all(s.nest.buffer(x.target.source).space == Space.REG for x in stores(n.body)):
         branch(s, s.b.compare("slt", lower, upper), lambda: _iteration(s, n, lower), lambda: None)
         return
     _loop(s, n, lower, upper)
+
+
+def _only_writes(s: State, n: For) -> bool:
+    """Whether `n` is an innermost loop that adds nothing up, and leaves nothing in registers."""
+    found = stores(n.body)
+    return not has_loop(n.body) and all(x.reduce is None and s.nest.buffer(x.target.source).space != Space.REG for x in found)
 
 
 def _iteration(s: State, n: For, at: Int) -> None:
