@@ -34,6 +34,10 @@ def elementwise() -> Iterator[Case]:
                    torch=lambda t, x, y: t.nn.functional.silu(x) * y)
     yield Case("elementwise", f"mul {1 << 22}", *library("mul"), {"dim0": 1 << 22}, rank=1, torch=lambda t, x, y: x * y,
                array=lambda xp, x, y: x * y)
+    for source, to, name in (("f32", "i8", "int8"), ("f64", "i64", "int64")):
+        cast = text(f"op to(X: {source}[N]) -> (Y: {to}[N]) {{ Y[i] = {to}(X[i]) }}")
+        yield Case("elementwise", f"{source} to {to} {1 << 18}", *cast, {"N": 1 << 18},
+                   torch=lambda t, x, name=name: x.to(getattr(t, name)), array=lambda xp, x, name=name: x.astype(name))
     yield Case("elementwise", "bias+gelu 1024x3072", *library("bias_gelu"), {"dim0": 1024, "D": 3072}, rank=1, compiled=True,
                torch=lambda t, x, b: t.nn.functional.gelu(x + b))
 

@@ -17,6 +17,7 @@ def permutes() -> Iterator[Case]:
         ("bshd->bhsd", (0, 2, 1, 3), (8, 512, 12, 64)), ("ijk->kji", (2, 1, 0), (256, 256, 256)),
         ("ijk->ikj", (0, 2, 1), (64, 512, 512)), ("ijk->jik", (1, 0, 2), (512, 512, 64)),
         ("nchw->nhwc", (0, 2, 3, 1), (16, 64, 56, 56)), ("nhwc->nchw", (0, 3, 1, 2), (16, 56, 56, 64)),
+        ("abdc->dacb", (2, 0, 3, 1), (13, 44, 96, 83)),
         ("nchw->nhwc", (0, 2, 3, 1), (1, 3, 224, 224)), ("abcdef->fedcba", (5, 4, 3, 2, 1, 0), (16, 16, 16, 16, 16, 16)),
     ):
         source, target = formula.split("->")
@@ -46,6 +47,8 @@ def moves() -> Iterator[Case]:
     yield Case("moves", "repeat heads 1x8x512x128 4 times", *library("repeat_heads"),
                {"B": 1, "H": 8, "S": 512, "D": 128, "times": 4},
                torch=lambda t, x: t.repeat_interleave(x, 4, 1), array=lambda xp, x: xp.repeat(x, 4, 1))
+    yield Case("moves", "each element of 400000 three times", *text("op each(X: f32[N]) -> (Y: f32[3*N]) { Y[i] = X[i/3] }"),
+               {"N": 400000}, torch=lambda t, x: x.repeat_interleave(3), array=lambda xp, x: xp.repeat(x, 3))
     yield Case("moves", "lower triangle 2048x2048", *library("tril"), {"M": 2048, "N": 2048}, rank=0,
                torch=lambda t, x: t.tril(x), array=lambda xp, x: xp.tril(x))
     yield Case("moves", "tile 512x512 twice", *library("tile"), {"dim0": 512, "N": 512, "times": 2}, rank=1,
