@@ -168,7 +168,7 @@ def _to_integer(x: V, t: DType, target: Target) -> V:
         return _to_long(x.cast("fpext", "double"))
     element = register(t)
     between = "i32" if t.bits < 32 else element
-    last = _last(t, 53 if x.element == "double" else 24)
+    last = _last(t, x)
     x = x if t.lowest == 0 else x.cmp("ord", x).pick(x, 0.0)
     inside = x.cmp("ogt", t.lowest).pick(x, float(t.lowest))
     inside = inside.cmp("olt", last).pick(inside, float(last))
@@ -185,8 +185,7 @@ def _truncated(x: V, t: DType, target: Target) -> V | None:
     name, size = TRUNCATIONS.get((x.element, x.width), ("", 0))
     if not name or target.vector_bytes < size or (t.bits == 32 and t.lowest == 0) or t.bits > 32:
         return None
-    last = _last(t, 53 if x.element == "double" else 24)
-    above = x.cmp("ogt", last)
+    last = _last(t, x)
     if t.bits == 32:
         x = x.cmp("ord", x).pick(x, 0.0)
     elif t.lowest < 0:
@@ -199,7 +198,7 @@ def _truncated(x: V, t: DType, target: Target) -> V | None:
     more = ((i32, "zeroinitializer"), (f"i{x.width}", -1), ("i32", HERE)) if size == 64 else ()
     out = x.like(x.b.call(i32, name, (x.type_, x.text), *more), "i32")
     if last != t.highest:
-        out = out ^ above.cast("sext", "i32")
+        out = out ^ x.cmp("ogt", last).cast("sext", "i32")
     return out if t.bits == 32 else out.cast("trunc", register(t))
 
 
@@ -230,8 +229,8 @@ HERE = 4
 """What says that an instruction rounds as the thread does."""
 
 
-def _last(t: DType, digits: int) -> int:
-    """The greatest integer of `t` that a float with so many binary digits has."""
+def _last(t: DType, x: V) -> int:
+    """The greatest integer of `t` that floats like `x` have, of 53 or 24 binary digits."""
     bits = t.bits - (t.kind == "int")
-    spare = max(0, bits - digits)
+    spare = max(0, bits - (53 if x.element == "double" else 24))
     return ((1 << (bits - spare)) - 1) << spare
