@@ -2,11 +2,12 @@
 
 import os
 import threading
-import time
+from contextlib import contextmanager
 
 import pytest
 
 from polyop.cached import cached_property
+from tests.children import finished
 
 
 def test_a_value_is_computed_once_for_each_object_and_lies_in_its_dictionary():
@@ -33,62 +34,55 @@ def test_a_value_is_computed_once_for_each_object_and_lies_in_its_dictionary():
 
 
 class Slow:
-    def __init__(self, started=None, goes_on=None):
-        self.started, self.goes_on = started, goes_on
+    def __init__(self, begin=lambda: None):
+        self.begin = begin
 
     @cached_property
     def value(self):
-        if self.started is not None:
-            self.started.set()
-            self.goes_on.wait()
+        self.begin()
         return object()
 
 
-def test_no_object_waits_for_another_of_its_class():
+@contextmanager
+def value_being_computed():
+    """Meanwhile another thread computes the value of a `Slow`."""
     started, goes_on = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: Slow(started, goes_on).value)
+
+    def begin():
+        started.set()
+        goes_on.wait()
+
+    thread = threading.Thread(target=lambda: Slow(begin).value)
     thread.start()
     started.wait()
     try:
-        other = threading.Thread(target=lambda: Slow().value, daemon=True)
-        other.start()
-        other.join(30)
-        assert not other.is_alive()
+        yield
     finally:
         goes_on.set()
         thread.join()
 
 
+def test_no_object_waits_for_another_of_its_class():
+    with value_being_computed():
+        other = threading.Thread(target=lambda: Slow().value, daemon=True)
+        other.start()
+        other.join(30)
+        assert not other.is_alive()
+
+
 def test_two_threads_that_compute_the_same_value_get_one():
-    started, goes_on = threading.Event(), threading.Event()
-    slow, got = Slow(started, goes_on), []
+    slow, got = Slow(threading.Barrier(2, timeout=30).wait), []  # neither goes on before both compute
     threads = [threading.Thread(target=lambda: got.append(slow.value)) for _ in range(2)]
     for thread in threads:
         thread.start()
-    started.wait()
-    goes_on.set()
     for thread in threads:
         thread.join()
     assert got[0] is got[1] is slow.value
 
 
 def test_a_child_that_is_forked_while_a_value_is_computed_computes_its_own():
-    started, goes_on = threading.Event(), threading.Event()
-    thread = threading.Thread(target=lambda: Slow(started, goes_on).value)
-    thread.start()
-    started.wait()
-    try:
+    with value_being_computed():
         child = os.fork()
         if child == 0:
-            Slow().value  # noqa: B018  it must end, whatever it is
-            os._exit(0)
-        end = time.monotonic() + 30
-        while (done := os.waitpid(child, os.WNOHANG))[0] == 0 and time.monotonic() < end:
-            time.sleep(0.01)
-        if done[0] == 0:
-            os.kill(child, 9)
-            os.waitpid(child, 0)
-    finally:
-        goes_on.set()
-        thread.join()
-    assert done == (child, 0)
+            os._exit(0 if Slow().value else 1)
+        assert finished(child) == 0

@@ -14,21 +14,9 @@ import polyop
 from polyop import compiler
 from polyop.graph.network import operator
 from polyop.ir import reference
+from tests.children import finished
 
 # --- processes -----------------------------------------------------------------------------------------------------------
-
-
-def _finished(pid, seconds=30.0):
-    """The exit code of a child; None if it hangs."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        done, status = os.waitpid(pid, os.WNOHANG)
-        if done:
-            return os.waitstatus_to_exitcode(status)
-        time.sleep(0.02)
-    os.kill(pid, 9)
-    os.waitpid(pid, 0)
-    return None
 
 
 def test_a_child_compiles_though_another_thread_was_compiling_when_it_was_forked(tmp_path, monkeypatch):
@@ -57,7 +45,7 @@ def test_a_child_compiles_though_another_thread_was_compiling_when_it_was_forked
                     code = 0 if (y == (k + 2) * x).all() else 2
                 finally:
                     os._exit(code)
-            codes.append(_finished(pid))
+            codes.append(finished(pid))
     finally:
         stop.set()
         thread.join()
