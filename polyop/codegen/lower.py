@@ -50,7 +50,7 @@ def rewrites(nest: LoopNest, width: int, hints: Hints = USUAL_HINTS, masks: bool
              meet: bool = False, strip: bool = False) -> LoopNest:
     """The same for vectors of `width` lanes, on whatever target, of which `masks` says whether it has some."""
     split = split_full_tiles(untie(unswitch(end_early(nest))), width, masks=masks)
-    whole = peel(unswitch(cut_ends(declamp(unguard(split, strict)))))
+    whole = peel(unswitch(cut_ends(declamp(unguard(unswitch(split), strict)))))
     tiled = prefetch_blocks(prefetch_tiles(whole, width, hints, meet=meet, strip=strip))
     tiled = prefetch_panels(tiled) if hints.panels else tiled
     return settle(ask_for_results(fetch_gathered(read_ahead(tiled, hints))))

@@ -13,12 +13,13 @@ tiles. What lanes decide differently stays, since most tiles reach over the bord
 instead was worth 10 to 25 % for windows in steps of two, cost 5 to 15 % elsewhere, and twice the code. So does a tile that looks
 in one of two ways alone, as the first of many does that copy an operand. So does a tile with rows missing, unless all
 rows share its code (`apart.py`). A tile with lanes missing that turns its results is asked about inside alone, and so is one in
-which only rows are missing: it is the last of a row, and lies on the border if there is one.
+which only rows are missing: it is the last of a row, and lies on the border if there is one. Where windows are copied as full
+vectors, lanes are asked about with all else: a copy is little code, and each of its vectors had a mask of its own.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import replace
 from math import gcd
 
@@ -39,9 +40,33 @@ def unguard(nest: LoopNest, strict: bool = False) -> LoopNest:
     strict   whether no float that is 0 may be left out of a sum
     """
     def go(body: Body) -> Body:
-        return tuple(_tile(nest, n, strict) if isinstance(n, For) and n.kind in LOCKSTEP else rebuild(n, go) for n in body)
+        return tuple(map(one, body))
+
+    def one(n: Node) -> Node:
+        if isinstance(n, For) and n.kind in LOCKSTEP:
+            return _tile(nest, n, strict)
+        return _copied(n) if isinstance(n, For) and _copies_a_window(nest, n) else rebuild(n, go)
 
     return replace(nest, body=go(nest.body))
+
+
+def _copies_a_window(nest: LoopNest, n: For) -> bool:
+    """Whether the loop `n` does nothing but copy vectors of whose lanes some may lie outside, all from one place around."""
+    inside = [f for f in walk((n,)) if isinstance(f, For)]
+    if any(f.step > 1 or not (f.kind == Kind.SERIAL or (f.kind == Kind.LANES and f.is_full)) for f in inside):
+        return False
+    lanes = {f.index for f in inside if f.kind == Kind.LANES}
+    return all(isinstance(x, (For, Store)) for x in walk((n,))) and any(names(t) & lanes for t, _ in _tests(n, {})) and all(
+        nest.buffer(s.target.source).space == Space.WORK for s in stores((n,)))
+
+
+def _copied(n: For) -> Node:
+    """The copy `n`, with a test before it whether all that it reads lies inside."""
+    asked = _tests(n, {}, LOCKSTEP)
+    known, own = frozenset(t for t, _ in asked), {f.index for f in walk((n,)) if isinstance(f, For)}
+    tests = _together(asked)
+    plain = all(map(_is_plain, (*known, *tests))) and not any(names(t) & own for t in tests)
+    return If(tests, (_without(n, known),), (n,)) if plain else n
 
 
 def _tile(nest: LoopNest, n: For, strict: bool) -> Node:
@@ -143,8 +168,8 @@ def _is_plain(t: Affine) -> bool:
     return all(isinstance(a, str) for a, _ in t.terms)
 
 
-def _tests(n: Node, ends: Ends) -> list[tuple[Affine, Ends]]:
-    """The tests that guard reads in `n`, each with the first and last step of the loops around it, of all but lanes.
+def _tests(n: Node, ends: Ends, kinds: Container[Kind] = (Kind.ROWS,)) -> list[tuple[Affine, Ends]]:
+    """The tests that guard reads in `n`, each with the first and last step of the loops around it; in lock step, of `kinds`.
 
     Loops that follow each other may share an index, and end elsewhere.
     """
@@ -154,8 +179,9 @@ def _tests(n: Node, ends: Ends) -> list[tuple[Affine, Ends]]:
         case For():
             upper = affine(n.end) if n.extent else bounds(n.upper)[0]
             here = (bounds(n.lower, "max")[0], upper - 1)
-            ends = {**ends, n.index: here} if n.kind != Kind.LANES else {x: e for x, e in ends.items() if x != n.index}
-    return [x for c in children(n) for x in _tests(c, ends)]
+            counts = n.kind not in LOCKSTEP or n.kind in kinds
+            ends = {**ends, n.index: here} if counts else {x: e for x, e in ends.items() if x != n.index}
+    return [x for c in children(n) for x in _tests(c, ends, kinds)]
 
 
 def _least(t: Affine, ends: Ends) -> Affine:

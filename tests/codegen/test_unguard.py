@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from polyop.codegen.passes import split_full_tiles
+from polyop.codegen.passes import split_full_tiles, unswitch
 from polyop.codegen.unguard import unguard
 from polyop.ir.dtypes import F32
 from polyop.ir.expr import Affine, Const, Test, loads
@@ -20,7 +20,7 @@ from polyop.ir.loops import stores as stores_of
 from polyop.poly.verify.rewrites import difference
 from tests.codegen import nests
 from tests.codegen.harness import RUNNABLE, check, compiled
-from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, tensor
+from tests.codegen.nests import A, ap, lanes, ld, least, loop, nest, reg, rows, tensor, work
 
 ROWS, LANES = 3, 8
 factor = st.integers(1, 2)
@@ -91,6 +91,36 @@ def test_a_tile_with_rows_missing_is_left_alone_where_they_lie_side_by_side():
     n = replace(n, buffers=(tensor("X", "N", "N", unit=0), *n.buffers[1:]))
     assert unguard(n) == n
     assert "if" not in structure(unguard(n).body)
+
+
+def copied_windows(step: int, pad: int) -> LoopNest:
+    """Y[p, q] = the sum over a window of 3 x R, which is copied for each tile of 8 columns."""
+    down, along = A("p", "r", -pad), A((step, "q_c"), (step, "q_v"), "s", -pad)
+    x = ld("X", down, along, guard=(down, A("N", -1) - down, along, A("N", -1) - along))
+    there = least(LANES, A("N", (-1, "q_c")))
+    copy = loop("r", 3, loop("s", "R", lanes("q_v", LANES, there, nests.st(ld("W", "r", "s", "q_v"), x))))
+    taken = loop("r", 3, loop("s", "R", nests.st(ld("acc", "q_v"), ld("W", "r", "s", "q_v"), "add")))
+    tile = lanes("q_v", LANES, there, nests.st(ld("acc", "q_v"), Const(0.0, F32)), taken,
+                 nests.st(ld("Y", "p", A("q_c", "q_v")), ld("acc", "q_v")))
+    return nest([tensor("X", "N", "N"), tensor("Y", "N", "N"), work("W", 3, "R", LANES), reg("acc", LANES)],
+                [loop("p", "N", loop("q_c", "N", copy, tile, step=LANES))], sizes=("N", "R"))
+
+
+@settings(deadline=None, max_examples=60)
+@given(factor, st.integers(0, 2), st.integers(0, 29), st.integers(1, 4))
+def test_a_copied_window_is_what_it_was(step, pad, size, width):
+    n = copied_windows(step, pad)
+    np.testing.assert_array_equal(results(unguard(unswitch(split_full_tiles(n, 4))), size, width), results(n, size, width))
+
+
+def test_full_vectors_of_a_window_are_copied_without_tests_where_all_of_it_lies_inside():
+    n = copied_windows(2, 1)
+    cut = unguard(unswitch(split_full_tiles(n, 4)))
+    (asked,) = (x for x in walk(cut.body) if isinstance(x, If) and A("p", -1) in x.tests)
+    # { N - (p + 2 - 1) - 1 >= 0 }, { 2 q_c - 1 >= 0 }, { N - (2 (q_c + 7) + R - 1 - 1) - 1 >= 0 }
+    assert set(asked.tests) == {A("p", -1), A("N", (-1, "p"), -2), A("q_c", -1), A("N", (-2, "q_c"), (-1, "R"), -13)}
+    assert not guards(asked.then[0]) and len(guards(asked.other[0])) == 4
+    assert difference(n, cut, isl.Set("[N, R] -> { : N >= 0 and R >= 1 }")) is None
 
 
 def test_where_a_tiles_only_test_fails_it_is_not_asked_again():
