@@ -26,6 +26,7 @@ ACROSS = 3  # units of `time` to copy an element by squares, of an operand that 
 PAGE = 8  # units of `time` to store an element on a page of its own
 APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
 DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
+PARTIAL = 1.25  # times what a tile takes, the whole time of lanes some of which are missing, where elements lie apart
 FULL = 0.85  # of the lanes of a last vector that are used, of few vectors
 MANY = 4  # vectors, which are not few
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
@@ -192,8 +193,11 @@ def _straight(t: Target, lanes: int, x: Turn) -> float:
     else:  # several narrow vectors, of which a last tile has few
         fits = fitting_height(t, lanes, x.rows, x.columns)
         found = time(register_tile(t, lanes, height=fits) if fits else own, lanes, x.rows, x.columns, chains=t.fma_chains)
-        slow = x.windowed and not x.spaced and (x.depth >= DEEP or x.columns % lanes)
-        found *= 1 + APART * min(1, 2 * x.window / LINE) if slow else 1
+        partial = x.columns % lanes > 0
+        if x.windowed and not x.spaced and (partial or x.depth >= DEEP):
+            found *= 1 + APART * min(1, 2 * x.window / LINE)
+        elif x.spaced and not x.windowed and partial:
+            found *= PARTIAL
     copied = (WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else ACROSS if x.stands else 1
     return found + copied * x.columns
 
