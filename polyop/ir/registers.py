@@ -196,7 +196,7 @@ def _straight(t: Target, lanes: int, x: Turn) -> float:
         partial = x.columns % lanes > 0
         if x.windowed and not x.spaced and (partial or x.depth >= DEEP):
             found *= 1 + APART * min(1, 2 * x.window / LINE)
-        elif x.spaced and not x.windowed and partial:
+        elif x.spaced and partial:
             found *= PARTIAL
     copied = (WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else ACROSS if x.stands else 1
     return found + copied * x.columns

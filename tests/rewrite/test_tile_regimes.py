@@ -56,10 +56,18 @@ def test_lanes_run_along_filters_where_narrow_vectors_leave_rows_of_an_image_too
 
 def test_lanes_run_along_filters_sooner_where_these_are_turned_once_for_all_calls():
     conv = library("conv", "conv2d", consts={"stride": 2, "pad": 1})
-    sizes = {"B": 1, "C": 256, "H": 28, "W": 28, "K": 256, "R": 3, "S": 3}
+    sizes = {"B": 1, "C": 256, "H": 32, "W": 32, "K": 256, "R": 3, "S": 3}
     assert shortness(questions(conv), sizes, AVX2) == SHORT
     assert shortness(questions(conv), sizes, AVX2, ("X",)) == SHORT
     assert shortness(questions(conv), sizes, AVX2, ("F",)) == TURNED
+
+
+@pytest.mark.parametrize("window", [1, 3])
+def test_lanes_run_along_filters_where_elements_lie_apart_and_leave_some_missing(window):
+    conv = library("conv", "conv2d", consts={"stride": 2, "pad": window // 2})
+    for width, found in ((28, TURNED), (30, TURNED), (32, SHORT)):
+        sizes = {"B": 1, "C": 256, "H": width, "W": width, "K": 512, "R": window, "S": window}
+        assert shortness(questions(conv), sizes, AVX2) == found
 
 
 def test_lanes_run_along_another_loop_where_rows_leave_too_many_of_them_empty():
