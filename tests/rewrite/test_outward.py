@@ -117,6 +117,21 @@ def test_a_result_alone_is_copied_only_where_operands_lie_along_the_sum():
         assert as_it_lies(regimes_of(o), layout(o, views), Options(outward=True)).outward is outward
 
 
+@pytest.mark.parametrize("declared", [("bmk", "kbn"), ("mkb", "bkn")])
+@pytest.mark.parametrize(("x", "y", "outward"), [
+    ("bkm", "kbn", True), ("bmk", "nbk", True), ("kbm", "bnk", True), ("bmk", "nkb", True), ("kmb", "kbn", True),
+    ("kmb", "nkb", False)])
+def test_a_result_that_ends_in_the_batch_is_turned_unless_all_matrices_lie_along_it(declared, x, y, outward):
+    o, sizes, rng = op(text(*declared, "mnb")), {"m": 33, "k": 35, "b": 6, "n": 34}, np.random.default_rng(0)
+    arrays = [rng.integers(-3, 4, [sizes[i] for i in lying]).astype(np.float32).transpose([lying.index(i) for i in said])
+              for lying, said in zip((x, y), declared, strict=True)]
+    views = {n: view(a, n, None) for n, a in zip("XYZ", [*arrays, np.zeros((33, 34, 6), np.float32)], strict=True)}
+    as_text = declared[0].endswith("b") and x.endswith("b")
+    assert as_it_lies(regimes_of(o), layout(o, views), Options(outward=True)).outward is (outward or as_text)
+    want = np.einsum(f"{declared[0]},{declared[1]}->mnb", *(a.astype(np.float64) for a in arrays))
+    np.testing.assert_array_equal(polyop.op(text(*declared, "mnb"))(*arrays), want)
+
+
 def test_a_temporary_that_ends_in_the_batch_lies_as_the_text_has_it():
     f = polyop.op("""op f(X: f32[M, K, B], Y: f32[B, K, N]) -> (Z: f32[M, N, B]) {
     T[m, n, b] += X[m, k, b] * Y[b, k, n]
