@@ -3,11 +3,14 @@
 A strip of lanes that runs down all of B touches one short piece of every row: a page for each of them, and too few lines in
 a row for the hardware to fetch ahead. Here a few rows are added up at a time, over a run of columns whose results are a
 sixteenth of L2. These are whole rows, mostly: memory is read in order then, and L2 has to do with results once for `CHUNK` rows.
+Where such a row has pieces, { y[a, n] += x[k] B[k, a, n] }, a few rows have `PIECES` of each added up at a time, not one.
 """
 
 from __future__ import annotations
 
-from polyop.ir.expr import Affine, expr_names, is_computed
+from dataclasses import replace
+
+from polyop.ir.expr import Affine, Load, expr_names, is_computed
 from polyop.ir.options import CHUNK
 from polyop.poly.blocking import run_length
 from polyop.poly.build import Axes, Plan
@@ -19,6 +22,9 @@ from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 from polyop.poly.strides import stride
 
 VECTORS = 4
+PIECES = 64
+FEW_PIECES = 16  # of several threads, which share the pieces
+PART = 8         # of a run, that a piece has at most: results of all pieces have half of L2
 
 
 def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, ...]:
@@ -56,8 +62,16 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         columns = 2 * VECTORS * vector
         return (PackedStrategy(what, None, lane, depth, columns, columns, vector, None),)
     columns = VECTORS * vector
-    run = run_length(plan, u, columns, plan.target.l2 // 16)
-    return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK),)
+    beyond = tuple(i for i in kept if i != lane and all(_lies_inside(x, i, depth) for x in rights if i in iterators_of(x)))
+    run = run_length(plan, u, columns, plan.target.l2 // 16 // (PART if beyond else 1))
+    pieces = FEW_PIECES if plan.splits(u) else PIECES
+    return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK, beyond=beyond, together=pieces),)
+
+
+def _lies_inside(x: Load, i: str, depth: str) -> bool:
+    """Whether steps along `i` are smaller than along `depth`, where `x` lies as its dimensions are given."""
+    at = {n: d for d, p in enumerate(x.index) for n in expr_names(replace(x, index=(p,)))}
+    return depth in at and at.get(i, -1) > at[depth]
 
 
 def _fits(s: Stmt, u: Stmt, cluster: Cluster, plan: Plan) -> bool:

@@ -64,8 +64,8 @@ class PackedStrategy:
     across        another column, of which a register tile takes `second` values and a block `block`: where the lanes are few
     fine          steps of `depth` that one lane takes at once: those of a dot-product instruction, or 1
     apart         contracted iterators whose loops stand around the blocks, since blocks for all their values leave the cache
-    beyond        other columns whose loops stand around these; of the last one `TOGETHER` values at a time, so that their partial
-                  sums stay in a cache from one turn to the next
+    beyond        other columns whose loops stand around these, or around the blocks of `depth` if there are no rows; of the last
+                  one `together` values at a time, so that their partial sums stay in a cache from one turn to the next
     ahead         the right operand is packed in full: `ALL`, before the loops around (`ahead.py`); `TILES`, inside them, but
                   before the one that gives the tiles of rows
     """
@@ -93,6 +93,7 @@ class PackedStrategy:
     ahead: str = ""
     apart: tuple[str, ...] = ()
     beyond: tuple[str, ...] = ()
+    together: int = TOGETHER
 
     def __str__(self) -> str:
         right = "right, fused" if self.fuse_pack else f"right, ahead {self.ahead}" if self.ahead else "right"
@@ -101,7 +102,7 @@ class PackedStrategy:
         across = f", {self.across} x {self.second}" if self.across else ""
         fine = f" x {self.fine}" if self.fine > 1 else ""
         fine += f" in turns of {' and '.join(self.apart)}" if self.apart else ""
-        fine += f", {TOGETHER} of {self.beyond[-1]} at a time" if self.beyond else ""
+        fine += f", {self.together} of {self.beyond[-1]} at a time" if self.beyond else ""
         return (f"packed: {rows}{across}, lanes {self.column} x {self.columns}, depth {self.depth}{fine}, "
                 f"mc {self.mc}, kc {self.kc}, nc {self.nc}, packs {' and '.join(packs) or 'nothing'}")
 

@@ -81,7 +81,10 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
         own = t.loops(t.others(BATCH))
         rows = around[len(own):]
         around = (*own, *block, *rows)
-        if s.rows_behind:
+        if t.beyond:
+            around = (*own, *rows, *block[-1:])
+            tree = bands((*around, *chunk), *tree_right, *bands(block[:-1], micro))
+        elif s.rows_behind:
             tree = bands((*own, *block, *chunk), *tree_right, *bands(rows, micro))
         else:
             tree = bands((*around, *chunk), *tree_right, micro)

@@ -6,7 +6,7 @@ from polyop.ir.errors import UnsupportedError
 from polyop.ir.expr import Affine, Load, affine, quasi
 from polyop.ir.loops import Kind
 from polyop.poly.build import Axes, Builder, Plan, register
-from polyop.poly.contract import TOGETHER, PackedStrategy
+from polyop.poly.contract import PackedStrategy
 from polyop.poly.homes import find_homes
 from polyop.poly.nodes import Cluster
 from polyop.poly.roles import BATCH, ROW
@@ -52,7 +52,7 @@ class Tile:
             chains[s.depth] = (*((Coord(f"{q[s.depth]}_c", s.kc),) if s.kc else ()), Coord(f"{q[s.depth]}_p", s.fine, s.kc),
                                *(Coord(c, 1, steps) for c, steps in self.fine))
         for i in s.beyond[-1:]:
-            chains[i] = (Coord(f"{q[i]}_c", TOGETHER), Coord(q[i], 1, TOGETHER))
+            chains[i] = (Coord(f"{q[i]}_c", s.together), Coord(q[i], 1, s.together))
         for i in self.u.dims:
             if q[i] in outer:
                 continue

@@ -78,7 +78,8 @@ def contractions() -> Iterator[Case]:
     for number, (name, equation, extents) in enumerate(CONTRACTIONS):
         yield einsum("contractions", f"{name}", equation, sizes(extents), tolerance=1e-3, quick=number in (10, 15))
     for equation, extents in (("bhid,bhjd->bhij", "b=4 h=12 i=128 j=128 d=64"), ("bhij,bhjd->bhid", "b=4 h=12 i=128 j=128 d=64"),
-                              ("bshd,bthd->bhst", "b=2 s=256 t=256 h=12 d=64"), ("ijk,jl,km->ilm", "i=32 j=40 k=48 l=24 m=24")):
+                              ("bshd,bthd->bhst", "b=2 s=256 t=256 h=12 d=64"), ("ijk,jl,km->ilm", "i=32 j=40 k=48 l=24 m=24"),
+                              ("d,dab->ba", "d=500 a=300 b=30"), ("bda,dac->bca", "b=128 d=227 a=6 c=172")):
         yield einsum("contractions", f"{equation} {extents.replace('=', '')}", equation, sizes(extents), tolerance=1e-3)
 
 
