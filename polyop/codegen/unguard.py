@@ -66,7 +66,7 @@ def _copied(n: For) -> Node:
     known, own = frozenset(t for t, _ in asked), {f.index for f in walk((n,)) if isinstance(f, For)}
     tests = _together(asked)
     plain = all(map(_is_plain, (*known, *tests))) and not any(names(t) & own for t in tests)
-    return If(tests, (_without(n, known),), (n,)) if plain else n
+    return If(tests, (_without(n, known),), (n,)) if plain and not any(t.is_constant and t.const < 0 for t in tests) else n
 
 
 def _tile(nest: LoopNest, n: For, strict: bool) -> Node:

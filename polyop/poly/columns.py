@@ -62,7 +62,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
         columns = 2 * VECTORS * vector
         return (PackedStrategy(what, None, lane, depth, columns, columns, vector, None),)
     columns = VECTORS * vector
-    beyond = tuple(i for i in kept if i != lane and all(_lies_inside(x, i, depth) for x in rights if i in iterators_of(x)))
+    free = (i for i in kept if i != lane and own[i] not in plan.tiled)
+    beyond = tuple(i for i in free if all(_lies_inside(x, i, depth) for x in rights if i in iterators_of(x)))
     run = run_length(plan, u, columns, plan.target.l2 // 16 // (PART if beyond else 1))
     pieces = FEW_PIECES if plan.splits(u) else PIECES
     return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK, beyond=beyond, together=pieces),)

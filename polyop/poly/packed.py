@@ -69,8 +69,9 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
     n_c, n_r = (c.name for c in t.coords(s.column)[:2])
     within = tuple(t.coords(i)[1].name for i in near)
     micro = band((*t.loops(other_m), *m_r, *within, n_r, t.n_v), *inner)
-    block = (*t.loops(other_n), *(t.coords(i)[0].name for i in near), *(c for c in (n_c,) if c not in t.given))
-    block = tuple(c for c in block if c not in t.beyond)
+    blocks = tuple(c for c in (n_c,) if c not in t.given)
+    beside = (*(c for c in t.loops(other_n) if c not in t.beyond), *(t.coords(i)[0].name for i in near))
+    block = (*beside, *blocks)
     chunk = (*t.apart, t.chunk) if t.chunk else ()
     around = (*t.loops(batch), *t.beyond, *(c for c in m_c if c not in t.given))
     if s.row and (s.pack_left or not t.plan.splits(u)):  # a block of the left operand is for all columns
@@ -82,8 +83,8 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, s: PackedStrategy) -> Part:
         rows = around[len(own):]
         around = (*own, *block, *rows)
         if t.beyond:
-            around = (*own, *rows, *block[-1:])
-            tree = bands((*around, *chunk), *tree_right, *bands(block[:-1], micro))
+            around = (*own, *rows, *blocks)
+            tree = bands((*around, *chunk), *tree_right, *bands(beside, micro))
         elif s.rows_behind:
             tree = bands((*own, *block, *chunk), *tree_right, *bands(rows, micro))
         else:
