@@ -24,7 +24,7 @@ from polyop.poly.strides import stride
 VECTORS = 4
 PIECES = 64
 FEW_PIECES = 16  # of several threads, which share the pieces
-PART = 8         # of a run, that a piece has at most: results of all pieces have half of L2
+PART = 8         # of the results of a run, that a piece has at most: those of all pieces have half of L2
 
 
 def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, ...]:
@@ -64,7 +64,8 @@ def choose(plan: Plan, cluster: Cluster, outer: Axes) -> tuple[PackedStrategy, .
     columns = VECTORS * vector
     free = (i for i in kept if i != lane and own[i] not in plan.tiled)
     beyond = tuple(i for i in free if all(_lies_inside(x, i, depth) for x in rights if i in iterators_of(x)))
-    run = run_length(plan, u, columns, plan.target.l2 // 16 // (PART if beyond else 1))
+    room = plan.target.l2 // 16
+    run = max(1, room // PART // plan.lane_bytes // columns) * columns if beyond else run_length(plan, u, columns, room)
     pieces = FEW_PIECES if plan.splits(u) else PIECES
     return (PackedStrategy(what, None, lane, depth, columns, run, vector, CHUNK, beyond=beyond, together=pieces),)
 
