@@ -51,7 +51,7 @@ def unguard(nest: LoopNest, strict: bool = False) -> LoopNest:
 
 
 def _copies_a_window(nest: LoopNest, n: For) -> bool:
-    """Whether the loop `n` does nothing but copy vectors of whose lanes some may lie outside, all from one place around."""
+    """Whether the loop `n` does nothing but copy full vectors, some of whose lanes may lie outside, in steps of one."""
     inside = [f for f in walk((n,)) if isinstance(f, For)]
     if any(f.step > 1 or not (f.kind == Kind.SERIAL or (f.kind == Kind.LANES and f.is_full)) for f in inside):
         return False
