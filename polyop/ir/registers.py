@@ -26,7 +26,7 @@ ACROSS = 3  # units of `time` to copy an element by squares, of an operand that 
 PAGE = 8  # units of `time` to store an element on a page of its own
 APART = 0.2  # of the time of a tile of narrow vectors that it takes longer if its rows' elements lie half a line apart,
 DEEP = 256  # and there are so many, which leave little of L1, or lanes are missing
-PARTIAL = 1.25  # of a tile's time, what it takes where lanes are missing and elements lie apart: copies and results have masks
+PARTIAL = 0.25  # of a tile's time, that it takes longer where lanes are missing and elements lie apart: copies and results have masks
 FULL = 0.85  # of the lanes of a last vector that are used, of few vectors
 MANY = 4  # vectors, which are not few
 DOUBT = 0.95  # of the time that lanes as they are take: what is not counted above
@@ -197,7 +197,7 @@ def _straight(t: Target, lanes: int, x: Turn) -> float:
         if x.windowed and not x.spaced and (partial or x.depth >= DEEP):
             found *= 1 + APART * min(1, 2 * x.window / LINE)
         elif x.spaced and partial:
-            found *= PARTIAL
+            found *= 1 + PARTIAL * min(1, 4 * own[1] * lanes / x.columns)  # of more than four tiles the last one is a part
     copied = (WINDOWED if together else SPACED if x.spaced else 1) if x.windowed else ACROSS if x.stands else 1
     return found + copied * x.columns
 
