@@ -21,13 +21,13 @@ from polyop.rewrite.matrices import Matrices, find_matrices, in_matrices, in_one
 from polyop.rewrite.matrices import numbers as numbers_of
 from polyop.rewrite.once import terms_alone
 from polyop.rewrite.ones import fix_sizes, without_single
+from polyop.rewrite.ordered import Orders, in_order, orders
 from polyop.rewrite.questions import Questions, questions, windows
 from polyop.rewrite.regimes import Regimes, regimes_of
 from polyop.rewrite.strung import KNOWN, End, Row, few_of, find_ends, find_rows, lying, strung
 from polyop.rewrite.taps import Taps, along_taps, find_taps, pays
 from polyop.rewrite.tile_regimes import Values
 from polyop.runtime import call, store
-from polyop.runtime.arrays import View
 from polyop.runtime.bind import Bound
 from polyop.runtime.interpreted import Interpreted
 from polyop.runtime.kernel import Kernel
@@ -85,13 +85,14 @@ class Merged:
     """An Op with some of its dimensions as one, what its kernels depend on, and those that calls have needed so far.
 
     numbers  (size, value) of sizes that are numbers in it; ends: those that had better be in some calls
+    lie      how arrays lie that do not lie as the caller's text has them
     """
 
-    def __init__(self, flat: Flat, ends: Ends, filtered: Filtered | None = None, numbers: Values = ()) -> None:
+    def __init__(self, flat: Flat, ends: Ends, filtered: Filtered | None = None, numbers: Values = (), lie: Orders = ()) -> None:
         self.flat = flat
         self._filtered = filtered
         self.ends, self.numbers = ends, numbers
-        self.runs = call.Runs({n: d.runs for n, d in self.flat.dims.items()}, self.flat.sizes)
+        self.runs = call.Runs({n: d.among(dict(lie).get(n)) for n, d in self.flat.dims.items()}, self.flat.sizes)
         self.kernels: store.Memo[Kernel | Interpreted] = store.Memo()
         self.on_gpus: store.Memo[Kernel | GpuKernel | Interpreted] = store.Memo()
         self.loans = Loans()
@@ -155,10 +156,11 @@ def _text(op: Op) -> _Text:
 
 
 class Known:
-    """An Op, and what calls of it have shown so far."""
+    """An Op, and what calls of it have shown so far; `lie`: how arrays lie that do not lie as the caller's text has them."""
 
-    def __init__(self, op: Op) -> None:
+    def __init__(self, op: Op, lie: Orders = ()) -> None:
         self.op = op
+        self._lie = lie
         self.is_kept = False  # whether it has been said to whoever keeps Ops for other processes
         self.has_filters = False  # whether the sizes of a call say how its sums over windows are computed
         self.keeps_sums = False  # whether they are those of the text, whatever is asked for
@@ -176,7 +178,21 @@ class Known:
         self._forms: store.Memo[tuple[Op, tuple[Chain, ...], tuple[Row, ...]]] = store.Memo()
         self._flat: store.Memo[tuple[Flat, tuple[Matrices, ...]]] = store.Memo()
         self._merged: store.Memo[Merged] = store.Memo()
+        self._turned: store.Memo[Known] = store.Memo()
         self._loans = Loans()
+
+    def as_it_lies(self, bound: Bound, strict: bool = False) -> tuple[Known, Bound]:
+        """The Op whose text says how the arrays of a call lie, and the same call as one of that.
+
+        strict   whether terms are added up in the order of the text
+        """
+        views = bound.views
+        lie = orders(self.op, {n: v.shape for n, v in views.items()}, {n: v.strides for n, v in views.items()})
+        if not lie:
+            return self, bound
+        turned = self._turned.get((lie, strict), lambda: Known(in_order(self.op, lie, strict), lie))
+        views = {**views, **{n: views[n].turned(order) for n, order in lie}}
+        return turned, Bound(turned.op, bound.sizes, bound.scalars, views, bound.results, bound.sources, bound.home, bound)
 
     def merged(self, bound: Bound, special: bool = False, strict: bool = False, on_cpu: bool = True,
                asked: Asked | None = None, look: Hashable = None, points: int = 0) -> Merged:
@@ -217,7 +233,7 @@ class Known:
             if in_sums:
                 values = dict(numbers) | products(flat.sizes, dict(numbers))
                 flat = replace(flat, op=fix_sizes(flat.op, {n: v for n, v in values.items() if n in flat.op.sizes}))
-            return Merged(in_matrices(flat, whole) if to_copy else flat, ends, text.filtered, numbers)
+            return Merged(in_matrices(flat, whole) if to_copy else flat, ends, text.filtered, numbers, self._lie)
 
         return self._merged.get((text, taps, ones, numbers, groups, rows, whole, to_copy), made)
 
@@ -294,9 +310,9 @@ def seen_as(bound: Bound, flat: Flat) -> Bound:
         together = flat.dims[name]
         strides = together.strides(v.shape, v.strides)
         assert strides is not None, f"{name} does not lie in one piece"
-        views[name] = View(v.address, together.shape(v.shape), strides, v.dtype, v.writeable, v.owner, v.kind, v.memory, v.device)
+        views[name] = replace(v, shape=together.shape(v.shape), strides=strides)
     sizes = bound.sizes | products(flat.sizes, bound.sizes)
-    return Bound(flat.op, sizes, bound.scalars, views, bound.results, bound.sources, bound.home, bound)
+    return Bound(flat.op, sizes, bound.scalars, views, bound.results, bound.sources, bound.home, bound.said or bound)
 
 
 def on_gpu(merged: Merged, seen: Bound, given: Options, t: Target) -> Key:

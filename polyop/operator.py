@@ -232,9 +232,11 @@ class Operator:
         except CallError as e:
             raise CallError(in_users_words(op, e.diagnostic)) from None
         on_cpu, points = bound.home is None, work(op, bound.sizes)
-        merged = known.merged(bound, self.options.special, self.options.numerics == "strict", on_cpu,
+        strict = self.options.numerics == "strict"
+        own, lying = known.as_it_lies(bound, strict) if on_cpu else (known, bound)
+        merged = own.merged(lying, self.options.special, strict, on_cpu,
                               self._asked() if self.options.numerics == "winograd" and on_cpu else None, key, points)
-        seen = seen_as(bound, merged.flat)
+        seen = seen_as(lying, merged.flat)
         names = (*self._arguments.inner, *known.fresh[: len(outs)])
         if bound.home is not None:
             result, planned = self._on_gpu(merged, seen, bound, names, values + outs)
@@ -245,7 +247,7 @@ class Operator:
         try:
             k, taken = self._kernel(merged, seen, asked, key, points)
         except _OtherSumsError:
-            known.keeps_sums = True
+            own.keeps_sums = True
             return self._long(values, out, outs, key)
         self._keeps(choice, known)
         served = taken[1]
@@ -262,7 +264,7 @@ class Operator:
         is_lent = bool(merged.few(bound.sizes))
         if taken == asked and not is_lent:
             self._remembered(key, made)
-        return result, _Made(made, merged, seen, taken, is_lent) if made and not (known.has_filters or merged.numbers) else None
+        return result, _Made(made, merged, seen, taken, is_lent) if made and not (own.has_filters or merged.numbers) else None
 
     def _keeps(self, choice: Choice, known: Known) -> None:
         """Keep an Op of which there is a kernel, so that other processes need not read the text."""

@@ -122,6 +122,9 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
         at = len(found) if lane and gain >= total else 0
         found[at:at] = _along_groups(plan, cluster, groups, inner)
     found = [_no_wider(plan, cluster, groups, r) for r in found]
+    if not found and not plan.target.warp and (square := square_of(plan, cluster)):
+        lanes = plan.target.lanes(_shell_bytes(plan, groups))
+        found = [replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes)]
     brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)
     return (*((brief,) if brief else ()), *found, _no_lanes(groups))
 
@@ -445,6 +448,19 @@ def is_few(plan: Plan, stmts: Iterable[Stmt], loop: str, lanes: int) -> bool:
     """Whether `loop` is known to have fewer iterations than a vector has lanes, as the window of a pooling has."""
     extents = [r.upper - r.lower for s in stmts for r in s.ranges if plan.classes[s.name].get(r.index) == loop]
     return any(e.is_constant and e.const < lanes for e in extents)
+
+
+def square_of(plan: Plan, cluster: Cluster) -> tuple[str, str] | None:
+    """Two loops of the shell, along one of which each access of a single assignment has its unit stride: most along the first.
+
+    Lanes along that one have their values in registers, and squares of these are turned where they are written, or one is read.
+    """
+    s = cluster.stmts[0]
+    if len(cluster.stmts) > 1 or s.kind != MAP:
+        return None
+    along = [next((c for c in cluster.shell if stride(plan, s, x, c) == 1), "") for x in (*s.reads, s.target) if x.index]
+    found = sorted(dict.fromkeys(along), key=along.count, reverse=True)
+    return (found[0], found[1]) if len(found) == 2 and "" not in found else None
 
 
 def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:

@@ -115,6 +115,10 @@ class Dims:
     def shape(self, shape: Sequence[int]) -> tuple[int, ...]:
         return tuple(prod(shape[a:b]) for a, b in self.runs)
 
+    def among(self, order: Sequence[int] | None) -> tuple[tuple[int, ...], ...]:
+        """The dimensions of each new one, where those that go together are taken in `order` from the tensor's own."""
+        return tuple(tuple(range(a, b) if order is None else order[a:b]) for a, b in self.runs)
+
     def again(self, runs: Sequence[tuple[int, int]]) -> Dims:
         """Those of the new dimensions that `runs` has as one, too."""
         return Dims(tuple((self.runs[a][0], self.runs[b - 1][1]) for a, b in runs))

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,10 @@ class View:
     kind: Any = "numpy"
     memory: Any = None
     device: Any = None
+
+    def turned(self, order: Sequence[int]) -> View:
+        """The same memory with its dimensions in another order."""
+        return replace(self, shape=tuple(self.shape[d] for d in order), strides=tuple(self.strides[d] for d in order))
 
     def span(self) -> tuple[int, int]:
         """The bytes [first, last) that the elements lie in; empty if there are none."""

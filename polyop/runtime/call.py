@@ -141,11 +141,11 @@ class _Array:
 class Runs:
     """Which dimensions of a call's arrays are one to its kernel, since their elements lie one after the other.
 
-    of      for each tensor, the first and the last + 1 of those that make up each dimension of the kernel's
+    of      for each tensor, those that make up each dimension of the kernel's, outermost first
     sizes   for each size that the kernel has instead of several, those that it is the product of
     """
 
-    of: Mapping[str, tuple[tuple[int, int], ...]]
+    of: Mapping[str, tuple[tuple[int, ...], ...]]
     sizes: Mapping[str, tuple[str, ...]]
 
 

@@ -4,8 +4,8 @@
 ; value: type, dtype, device, shape and strides of an array, type of a number, and also its value where that chooses the Op. Equal
 ; looks have equal plans (call.py): a table of *records* (entry.py) finds the plan, which is a row of words as well.
 ; Where looks differ in nothing but sizes, their *outline* is the same: of each extent only how many bits it has, of each
-; stride only whether it may be that of one element, or leads just past the elements of the next dimension. A record
-; of an outline has a function that writes the sizes of this call into the plan (entry_sizes.py), or refuses them.
+; stride only whether it may be that of one element, or leads just past the elements of the next dimension, or how many are larger.
+; A record of an outline has a function that writes the sizes of this call into the plan (entry_sizes.py), or refuses them.
 ; A *form* is an outline that only shows which extents are 0 or 1. Which kernel its calls get depends on their sizes, so Python
 ; chooses it, and with it the record that is carried out (formed.py).
 ; What a look does not show is tested here again. Whoever is in doubt calls @general, the way through Python, which knows
@@ -86,6 +86,7 @@ declare void @llvm.memset.p0.i64(ptr, i8, i64, i1)
 declare i64 @llvm.fshl.i64(i64, i64, i64)
 declare i64 @llvm.ctlz.i64(i64, i1)
 declare i64 @llvm.umin.i64(i64, i64)
+declare i64 @llvm.abs.i64(i64, i1)
 declare i64 @llvm.smax.i64(i64, i64)
 declare double @llvm.fabs.f64(double)
 declare float @llvm.fabs.f32(float)

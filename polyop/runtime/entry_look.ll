@@ -283,8 +283,8 @@ extents:
   %small = icmp ule i64 %nd, RANK
   br i1 %small, label %dim, label %no
 dim:
-  %d = phi i64 [ 0, %extents ], [ %d1, %write ]
-  %w = phi i64 [ 3, %extents ], [ %wn, %write ]
+  %d = phi i64 [ 0, %extents ], [ %d1, %put.dim ]
+  %w = phi i64 [ 3, %extents ], [ %wn, %put.dim ]
   %inside = icmp slt i64 %d, %nd
   br i1 %inside, label %write, label %written
 write:
@@ -312,7 +312,36 @@ write:
   %inner.stride = load i64, ptr %inner.strides
   %reach = mul i64 %inner.stride, %inner.extent
   %follows = icmp eq i64 %stride.exact, %reach ; its elements lie one after the other with those of the next dimension
-  %stride.rough = select i1 %follows, i64 32, i64 %stride.small ; what this one is, the next ones show
+  %is.last = icmp eq i64 %d, %last
+  %shown = or i1 %follows, %is.last ; where it is among the others, too
+  %exact = xor i1 %outline, true
+  %single = icmp ule i64 %extent.exact, 1
+  %nowhere = or i1 %exact, %single
+  %placed = or i1 %shown, %nowhere
+  %own.step = call i64 @llvm.abs.i64(i64 %stride.exact, i1 false)
+  br i1 %placed, label %put.dim, label %above
+above: ; how many strides are larger: which dimensions are outside this one
+  %o = phi i64 [ 0, %write ], [ %o1, %other ]
+  %larger = phi i64 [ 0, %write ], [ %larger1, %other ]
+  %another = icmp slt i64 %o, %nd
+  br i1 %another, label %other, label %put.dim
+other:
+  %o.shape = getelementptr i64, ptr %extent, i64 %o
+  %o.extent = load i64, ptr %o.shape
+  %o.strides = getelementptr i64, ptr %stride, i64 %o
+  %o.stride = load i64, ptr %o.strides
+  %o.step = call i64 @llvm.abs.i64(i64 %o.stride, i1 false)
+  %o.several = icmp ugt i64 %o.extent, 1
+  %o.longer = icmp ugt i64 %o.step, %own.step
+  %o.outside = and i1 %o.several, %o.longer
+  %o.counts = select i1 %o.outside, i64 64, i64 0
+  %larger1 = add i64 %larger, %o.counts
+  %o1 = add i64 %o, 1
+  br label %above
+put.dim:
+  %outside = phi i64 [ 0, %write ], [ %larger, %above ]
+  %stride.placed = or i64 %stride.small, %outside
+  %stride.rough = select i1 %follows, i64 32, i64 %stride.placed ; what this one is, the next ones show
   %s = select i1 %outline, i64 %stride.rough, i64 %stride.exact
   %to.strides = getelementptr i64, ptr %to.shape, i64 1
   store i64 %s, ptr %to.strides

@@ -243,19 +243,19 @@ def _row(t: _Text, plan: CallPlan, given: Mapping[str, Array], shapes: Mapping[s
                 strides.insert(0, step)
                 step = t.op("mul", step, t.call("smin", _value(t, e, known), _MOST))
         for d, run in enumerate(plan.runs.of[name]):
-            whole = _joined(t, given[name], shapes[name], strides, run) if name in given else strides[run[1] - 1]
+            whole = _joined(t, given[name], shapes[name], strides, run) if name in given else strides[run[-1]]
             t.store(whole, HEAD + slot + 1 + d)
 
 
-def _joined(t: _Text, a: Array, shape: list[str], strides: list[str], run: tuple[int, int]) -> str:
+def _joined(t: _Text, a: Array, shape: list[str], strides: list[str], run: tuple[int, ...]) -> str:
     """The stride of the dimensions `run` as one, which their elements have to be; as `Dims.strides` of rewrite/flatten.py.
 
     An outline shows which of them have one element, and do not count.
     """
-    long = [d for d in range(*run) if a.shape[d] != 1]
+    long = [d for d in run if a.shape[d] != 1]
     for outer, inner in pairwise(long):
         t.need(t.test("eq", strides[outer], t.op("mul", strides[inner], shape[inner])))
-    return strides[long[-1] if long else run[1] - 1]
+    return strides[long[-1] if long else run[-1]]
 
 
 def _reach(t: _Text, plan: CallPlan, name: str, a: Array, shape: list[str]) -> tuple[str, str]:

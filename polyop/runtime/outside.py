@@ -5,7 +5,7 @@ from __future__ import annotations
 from polyop.ir import spelled
 from polyop.ir.deep import with_room
 from polyop.ir.errors import CallError, PolyopError
-from polyop.ir.expr import Affine, Apply, Load, is_computed, loads
+from polyop.ir.expr import Apply, Load, is_computed, loads
 from polyop.ir.module import Signature
 from polyop.ir.op import Op
 from polyop.ir.reference import first_outside
@@ -93,4 +93,5 @@ def _data(x: Load) -> list[str]:
 
 
 def _alike(a: Load, b: Load) -> bool:
-    return [isinstance(p, Affine) for p in a.index] == [isinstance(p, Affine) for p in b.index]
+    """Whether as many positions are computed; a kernel may have the dimensions in another order."""
+    return sum(map(is_computed, a.index)) == sum(map(is_computed, b.index))
