@@ -189,6 +189,8 @@ class Fusion:
         if self.lies_across(d, own, s):
             what, of = ("the contraction ", "tiles") if d.heavy else ("", "lanes")
             return f"{what}{last}: it lies across its {of}"
+        if self.has_other_squares(d, own, s):
+            return f"{last}: it reads squares of another loop"
         return f"{last}: it writes across the rows that it reads" if not d.heavy and self.is_turned(d, own, s, shell) else ""
 
     def why_elsewhere(self, d: _Draft, s: Stmt, mine: Mapping[str, str], shell: tuple[str, ...], old: isl.Set) -> str:
@@ -216,6 +218,23 @@ class Fusion:
         is_batch = all(end in x for x in used)
         beside = all((lane in x) == (end in x) for x in used)
         return lane != end and any(lane in x for x in used) and (is_batch or beside)
+
+    def has_other_squares(self, d: _Draft, own: Mapping[str, str], s: Stmt) -> bool:
+        """Whether `d` only turns what lies along one loop, and `s` what lies along another, for lanes along a third.
+
+        { y[a, b, c] = Y[b, c, a]; Z[a, b, c] = X[a, c, b] * y[a, b, c] }: rows in lock step would serve one.
+        """
+        def end(x: Load, loops: Mapping[str, str]) -> str:
+            p = x.index[-1] if len(x.index) > 1 else None
+            return loops.get(p.name or "", "") if isinstance(p, Affine) else ""
+
+        (q, *more), lane = d.stmts, end(s.target, own)
+        if more or q.kind != MAP or s.kind != MAP or not isinstance(q.expr, Load) or not lane:
+            return False
+        mine = self.classes[q.name]
+        turned = end(q.expr, mine)
+        others = {end(x, own) for x in s.reads if x.source != q.target.source} - {"", lane, turned}
+        return bool(turned and others) and end(q.target, mine) == lane != turned
 
     def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:
         """Whether `s` writes along the loop around the rows that `d` reads: { Y[c, r] = e[r, c] / z[r] }, or of x[c, r].

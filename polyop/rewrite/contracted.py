@@ -9,6 +9,7 @@ from polyop.ir.dots import product
 from polyop.ir.dtypes import DType
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
+from polyop.rewrite.laid import find_beside
 from polyop.rewrite.upright import upright
 
 Contractions = Sequence[tuple[Step, str]]
@@ -302,15 +303,18 @@ def turns(op: Op, contractions: Contractions) -> tuple[str, ...]:
 
 
 def sums_of_rows(op: Op, contractions: Contractions) -> tuple[tuple[Affine, int, bool], ...]:
-    """What is reduced over reads that have the last index of the target last, too: `S[b] += X[n, b]`."""
-    out = []
+    """What is reduced over reads that have the last index of the target last, too: `S[b] += X[n, b]`.
+
+    Or would have, if it lay along a large one, as a copy of it may: see `laid.py`.
+    """
+    out, laid = [], {x.name: x.along for x in find_beside(op)}
     for s in op.steps:
         last = s.target.index[-1] if s.target.index else None
         if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
             continue
         reduced = set(s.indices).difference(*({p.name} for p in s.target.index if isinstance(p, Affine)))
         rows = [x for x in loads(s.expr) if x.index and x.index[-1] == last and expr_names(x) & reduced]
-        if rows:
-            t = op.tensor(s.target.source)
-            out.append((t.shape[-1], t.dtype.bytes_, any(s is c for c, _ in contractions)))
+        t = op.tensor(s.target.source)
+        if rows or t.name in laid:
+            out.append((t.shape[-1] if rows else laid[t.name], t.dtype.bytes_, any(s is c for c, _ in contractions)))
     return tuple(out)

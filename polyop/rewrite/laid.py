@@ -3,9 +3,12 @@
     Z[a] += X[c, b] * Y[a, b, c]          becomes     x[b, c] = X[c, b];  Z[a] += x[b, c] * Y[a, b, c]
     Z[c, b] += X[a] * Y[a, b, c]          becomes     z[b, c] += X[a] * Y[a, b, c];  Z[c, b] = z[b, c]
     Z[a, b, c] = X[c, b] * Y[a]           becomes     x[b, c] = X[c, b];  Z[a, b, c] = x[b, c] * Y[a]
+    Z[a, b, c] = X[a, c, b] * Y[b, c, a]  becomes     y[a, b, c] = Y[b, c, a];  Z[a, b, c] = X[a, c, b] * y[a, b, c]
 
 Lanes run along what has unit stride in the large tensor, which is streamed. What has that index, too, but unit stride along
 another one, would give a number of each line, as often as it is read; it is small, and a copy of it goes by squares, once.
+What is as large goes by squares, too, while lanes run along it, but squares of one other index alone: what lies along a third one
+is copied.
 Whether it lies so is said by the call: in the place of X[c, b] it may be W[b, c] that a caller turned.
 """
 
@@ -27,6 +30,8 @@ RESULT = 2, 6
 """The same for one of the sums."""
 PLAIN = 4, 4
 """The same where nothing is added up."""
+THIRD = 1, 8
+"""The same of what lies along a third index."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +42,7 @@ class Beside:
     at     the dimension of either that the index is which the large one ends in
     uses   the extents of the loops that use an element of it
     along  that of this index
-    least  `OPERAND`, `RESULT` or `PLAIN`
+    least  `OPERAND`, `RESULT`, `PLAIN` or `THIRD`
     """
 
     name: str
@@ -52,12 +57,12 @@ def find_beside(op: Op) -> tuple[Beside, ...]:
     """What of `op` is so beside something larger, wherever it may lie."""
     out = []
     for s in op.steps:
-        large, found = _beside(op, s)
+        large, small, third = _beside(op, s)
         extents = {r.index: r.upper for r in s.ranges}
-        for x in found:
+        for x in (*small, *third):
             own, lanes = plain_indices(x) or (), (plain_indices(large) or ())[-1]
             uses = tuple(e for i, e in extents.items() if i not in own)
-            least = RESULT if x is s.target else OPERAND if s.reduce else PLAIN
+            least = RESULT if x is s.target else OPERAND if s.reduce else THIRD if x in third else PLAIN
             out.append(Beside(x.source, large.source, (own.index(lanes), len(large.index) - 1), uses, extents[lanes], least))
     return tuple(out)
 
@@ -81,8 +86,8 @@ def laid_alongside(op: Op, names: Collection[str]) -> Op:
     taken = all_names(op)
 
     def instead(s: Step) -> Instead | None:
-        large, found = _beside(op, s)
-        found = tuple(x for x in found if x.source in names)
+        large, *beside = _beside(op, s)
+        found = tuple(x for part in beside for x in part if x.source in names)
         if not found:
             return None
         lying = plain_indices(large) or ()
@@ -91,23 +96,25 @@ def laid_alongside(op: Op, names: Collection[str]) -> Op:
     return with_steps(op, instead)
 
 
-def _beside(op: Op, s: Step) -> tuple[Load, tuple[Load, ...]]:
+def _beside(op: Op, s: Step) -> tuple[Load, tuple[Load, ...], tuple[Load, ...]]:
     """The large tensor of `s`, the target of a plain step, and what else of several dimensions has the index that it ends in.
 
+    What is smaller, that is; then what ends in a third index, where something as large ends in another, and goes by squares.
     A temporary is none: it may have no memory, where its sums go on to `s` in registers.
     """
     kept, reads = plain_indices(s.target), tuple(dict.fromkeys(loads(s.expr)))
     if kept is None or s.where or op.updates or len(op.steps_of(s.target.source)) != 1 or not is_box(op, s):
-        return s.target, ()
+        return s.target, (), ()
     at = {x: plain_indices(x) or () for x in (*reads, s.target)}
     whole = [x for x in (reads if s.reduce else (s.target,)) if {*at[x]} == {*s.indices} and op.tensor(x.source).role != "temp"]
     if not whole or not at[whole[0]]:
-        return s.target, ()
+        return s.target, (), ()
     large, unit = whole[0], at[whole[0]][-1]
 
-    def is_beside(x: Load) -> bool:
-        return unit in at[x] and 1 < len(at[x]) < len(s.indices)
-
-    small = tuple(x for x in reads if is_beside(x) and op.tensor(x.source).role == "in")
-    turned = (s.target,) if s.reduce and is_beside(s.target) and op.tensor(s.target.source).role == "out" else ()
-    return large, (*small, *turned)
+    inside = [x for x in (*reads, s.target) if unit in at[x] and len(at[x]) > 1]
+    ends = [at[x][-1] for x in reads if s.reduce is None and {*at[x]} == {*s.indices} and at[x][-1] != unit]
+    squares = max(ends, key=ends.count, default=unit)
+    third = tuple(x for x in inside if ends and at[x][-1] not in (unit, squares) and op.tensor(x.source).role == "in")
+    roles = {x: "out" if x is s.target else "in" for x in inside if s.reduce or x is not s.target}
+    small = (x for x, role in roles.items() if len(at[x]) < len(s.indices) and op.tensor(x.source).role == role)
+    return large, tuple(x for x in small if x not in third), third

@@ -21,6 +21,7 @@ from polyop.rewrite.contracted import find_contractions, rows_of
 from polyop.rewrite.flatten import Dims, Flat, Group, dims
 from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.instead import Instead, through_copies, with_steps
+from polyop.rewrite.laid import find_beside
 from polyop.rewrite.names import all_names
 from polyop.rewrite.outward import ends_in_batch
 
@@ -163,15 +164,19 @@ class Row:
 
 
 def find_rows(op: Op) -> tuple[Row, ...]:
-    """The rows of the arrays of `op` that may be strung; none where places are looked up, or matrices are multiplied."""
+    """The rows of the arrays of `op` that may be strung; none where places are looked up, or matrices are multiplied.
+
+    Nor what lies across a larger array: a copy that lies along it has plain positions (`laid.py`).
+    """
     if _adds_up_much(op, ()) or _is_looked_up(op) or any(ends_in_batch(op, s) for s in op.steps):
         return ()
     across = _across(op)
+    aside = {x.name for x in find_beside(op) if x.at[0] != len(op.tensor(x.name).shape) - 1}
     sums = {s.target.source for s in op.steps if s.reduce is not None and not _is_whole(op, s)}
     found = []
     for t in op.tensors:
         few = _few_behind(t)
-        if t.role != "temp" and t.name not in sums and few and not {*t.shape[-1:]} & across:
+        if t.role != "temp" and t.name not in sums | aside and few and not {*t.shape[-1:]} & across:
             found.append(Row(t.name, few, _least(op)))
     return tuple(found)
 

@@ -191,3 +191,21 @@ def test_blocks_of_channels_go_along_one_line_of_an_image_after_another(text, ar
     lane, rows = ("c", "q") if "lanes c" in chosen else ("q", "p")
     assert f"rows {rows} x 4" in chosen and first_failure(prove(made.scop, made.nest, made.context)) is None
     assert (str(made.nest).index(f"for {lane}_t") < str(made.nest).index(f"for {rows}_s")) == around
+
+
+@pytest.mark.parametrize(("value", "lanes"), [
+    ("X[b, a] * Y[b, a]", "a (shell), 1 x 8, rows b"), ("X[b, a] + Y[b, a] + X[b, a]*m[b]", "a (shell), 1 x 8, rows b"),
+    ("X[b, a]", "b (shell), 1 x 8, rows a"), ("X[b, a] * Z[a, b]", "b (shell), 1 x 8, rows a"),
+    ("X[b, a] + Y[b, a] + W[2*b, a]", "a (shell), 1 x 8, rows b"), ("X[b, a] * V[2*a, b, 2]", "-")])
+def test_a_value_is_turned_where_most_of_what_it_is_made_of_lies_across_the_result(value, lanes):
+    text = "op f(X: f32[B, A], Y: f32[B, A], Z: f32[A, B], m: f32[B], W: f32[2*B, A], V: f32[2*A, B, 3]) -> (R: f32[A, B]) "
+    m = middle(text + "{ R[a, b] = " + value + " }", "x86-64-v3")
+    assert f"lanes {lanes}" in m.chosen[0] and first_failure(prove(m.scop, m.nest, m.context, contiguous(m.scop.op))) is None
+
+
+@pytest.mark.parametrize("dtype", ["f32", "f64", "i8", "i16"])
+def test_such_values_are_those_of_numpy(dtype):
+    f = polyop.op(f"op f(X: {dtype}[B, A], Y: {dtype}[B, A]) -> (R: {dtype}[A, B]) {{ R[a, b] = X[b, a] * Y[b, a] + X[b, a] }}")
+    for a, b in ((1, 1), (7, 9), (8, 16), (17, 5), (33, 64), (70, 31)):
+        x = np.arange(a * b).reshape(b, a).astype(dtype.replace("f", "float").replace("i", "int"))
+        np.testing.assert_array_equal(f(x, x[::-1]), (x * x[::-1] + x).T)

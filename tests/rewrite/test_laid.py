@@ -10,7 +10,7 @@ from polyop.ir.reference import evaluate
 from polyop.ir.target import target
 from polyop.operator import Operator
 from polyop.poly.wellformed import check
-from polyop.rewrite.laid import OPERAND, PLAIN, RESULT, across, find_beside, laid_alongside
+from polyop.rewrite.laid import OPERAND, PLAIN, RESULT, THIRD, across, find_beside, laid_alongside
 from polyop.rewrite.regimes import as_it_lies, kinds, regime, regimes_of
 from polyop.runtime.arrays import view
 from polyop.runtime.layout import contiguous, layout
@@ -35,7 +35,8 @@ def lying(o):
 
 SUMS = {"cb,abc->a": ["X0"], "ca,abc->b": ["X0"], "cd,abdc->ab": ["X0"], "a,abc->cb": ["Z"], "abc->cb": ["Z"],
         "edacb,ade->abc": ["Z"], "eda,dbaec->cba": ["Z"], "cad,abcd->db": ["Z"], "dac,abcd->db": ["X0", "Z"]}
-PLAIN_STEPS = {"ab,cb->cab": [], "ba,c->cab": ["X0"], "acb,da->bdac": ["X0"], "cb,cab,b->acb": [], "cab,cb->abc": ["X1"]}
+PLAIN_STEPS = {"ab,cb->cab": [], "ba,c->cab": ["X0"], "acb,da->bdac": ["X0"], "cb,cab,b->acb": [], "cab,cb->abc": ["X1"],
+               "cab,bca->abc": ["X1"], "acb,bca,acb->abc": ["X1"], "cab,ba->abc": [], "acb,ca->abc": ["X1"], "abc,acb->abc": []}
 
 
 @pytest.mark.parametrize("how", [("i32", "+=", "*"), ("i32", "max=", "+")], ids=str)
@@ -97,7 +98,14 @@ def test_calls_ask_for_what_pays():
     assert asked("abc->cb", A=times, C=narrow) == ("Z",) and asked("abc->cb", A=times, C=narrow - 1) == ()
     assert asked("cb,a->abc", "=", A=plain, C=row) == ("X0",)
     assert asked("cb,a->abc", "=", A=plain - 1, C=row) == asked("cb,a->abc", "=", A=plain, C=row - 1) == ()
+    assert asked("cab,bca->abc", "=", A=1, B=1, C=THIRD[1]) == ("X1",) and asked("cab,bca->abc", "=", C=THIRD[1] - 1) == ()
     assert "lie across it" in " ".join(kinds(op(text("cb,abc->a"))))
+
+
+def test_what_lies_along_a_third_index_is_turned_by_itself():
+    o = op(text("cab,bca->abc", by="="))
+    made = compile_op(o, contiguous(o), XEON, Options(laid=("X1",), check=False))
+    assert len(made.chosen) == 2 and all("x 16" in c for c in made.chosen) and "squares of another loop" in " ".join(made.notes)
 
 
 def test_how_tensors_lie_is_said_by_the_call():

@@ -40,6 +40,11 @@ def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
     assert has_strip(q, {"K": 3, "M": 1, "N": 64}, True) and not has_strip(q, {"K": 3, "M": 64, "N": 64}, False)
 
 
+def test_a_strip_is_that_of_a_result_that_is_laid_along_what_is_read():
+    q = questions(instantiate(parse(Source("<test>", "op f(X: f32[A, B, C]) -> (S: f32[C, A]) { S[c, a] += X[a, b, c] }")), "f"))
+    assert has_strip(q, {"A": 300, "B": 3, "C": 64}, False) and not has_strip(q, {"A": 3, "B": 3, "C": 65}, False)
+
+
 def test_a_strip_is_told_of_a_contraction_only_where_its_one_row_is_not_packed():
     found = [regime(regimes_of(MATMUL), {"K": 9, "M": m, "N": 64}, Options(), AVX512) for m in (1, 2, 8)]
     assert [(x.rows, x.strip) for x in found] == [(1, True), (0, False), (0, False)]

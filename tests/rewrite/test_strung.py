@@ -240,6 +240,13 @@ def test_elements_of_all_sizes_are_taken_apart_and_woven(dtype, c, arch):
             np.testing.assert_array_equal(f(x), x[:, ::-1])
 
 
+def test_what_is_copied_to_lie_along_a_larger_array_is_no_string():
+    o = op("op f(X: f32[D, C, B, E], Y: f32[E, C, B]) -> (Z: f32[D, C]) { Z[d, c] += X[d, c, b, e] * Y[e, c, b] }")
+    assert [r.tensor for r in find_rows(fix_sizes(o, {"B": 3}))] == []
+    o = op("op f(X: f32[D, E, C, B], Y: f32[E, C, B]) -> (Z: f32[D, E]) { Z[d, e] += X[d, e, c, b] * Y[e, c, b] }")
+    assert {r.tensor for r in find_rows(fix_sizes(o, {"B": 3}))} == {"X", "Y"}
+
+
 def test_calls_of_other_sizes_go_without_until_it_pays():
     o = op(PLAIN.replace("i32", "f32"))
     known = Known(o)
