@@ -40,16 +40,12 @@ class Outward:
     uses     for each in which it does, the extents of the loops that use an element of it
     least    uses of each element that make its copy worth it
     few      the extents of batches that operands end in, where the result does not: of `NEAR` elements copies take too long
-    batch    where the result ends in a batch: for each operand that the caller gave, the dimensions that say which one
-    most     how many of these may lie along it in memory, however the others lie: were it more, lanes would run along it
     """
 
     tensors: tuple[tuple[str, int], ...]
     uses: tuple[tuple[Affine, ...], ...]
     least: int
     few: tuple[Affine, ...]
-    batch: tuple[tuple[str, tuple[int, ...]], ...] = ()
-    most: int = 0
 
 
 def find_outward(op: Op) -> tuple[Outward, ...]:
@@ -63,15 +59,8 @@ def find_outward(op: Op) -> tuple[Outward, ...]:
             lying = (*found, *loads(s.expr)) if found == (s.target,) else found
             tensors = tuple((x.source, len(x.index)) for x in lying if op.tensor(x.source).role != "temp")
             few = () if s.target in found else tuple(extents[i] for x in found if (i := _last(x)))
-            out.append(Outward(tensors, uses, _least(s, found), few, *(_of_batches(op, s) if s.target in found else ())))
+            out.append(Outward(tensors, uses, _least(s, found), few))
     return tuple(out)
-
-
-def _of_batches(op: Op, s: Step) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], int]:
-    """`batch` and `most` of a sum whose result ends in one: a matrix is copied for lanes anyway, a vector is not."""
-    last, given = _last(s.target), [x for x in loads(s.expr) if op.tensor(x.source).role != "temp"]
-    dims = [(x.source, tuple(d for d, p in enumerate(x.index) if last in expr_names(replace(x, index=(p,))))) for x in given]
-    return tuple(dims), len(dims) - 1 if _has_matrices(s) else 0
 
 
 def ends_in_batch(op: Op, s: Step) -> bool:
@@ -111,17 +100,8 @@ def copies_pay(found: Sequence[Outward], sizes: Mapping[str, int]) -> bool:
 
 
 def lie_so(found: Sequence[Outward], units: Layout) -> bool:
-    """Whether in memory, too, the batch comes last where it does in the text, or nothing lies side by side.
-
-    Where a result ends in one, operands may lie in any other way along which lanes could not run.
-    """
-    def lies(x: Outward) -> bool:
-        last = {t: units.unit(t) in (rank - 1, None) for t, rank in x.tensors}
-        own = {t for t, _ in x.batch}
-        along = [t for t, dims in x.batch if units.unit(t) in dims]
-        return all(last.values()) or (bool(own) and len(along) <= x.most and all(last[t] for t in last.keys() - own))
-
-    return all(map(lies, found))
+    """Whether in memory, too, the batch comes last where it does in the text, or nothing lies side by side."""
+    return all(units.unit(t) in (rank - 1, None) for x in found for t, rank in x.tensors)
 
 
 def turned_outward(op: Op) -> Op:
