@@ -178,7 +178,7 @@ def turning_pays(t: Target, lanes: int, x: Turn) -> bool:
         return False  # nothing is computed: a border alone makes up for an image without rows, and a window takes it all
     if x.windowed and x.rows < 2 * lanes:  # few sums wait for themselves either way
         return _turned(t, lanes, x, 0) < _few(t, lanes, x)
-    if not (_fills(x.rows, lanes) if x.stands else x.rows >= 2 * lanes):
+    if not (_fills(x.rows, lanes) if x.stands and not x.windowed else x.rows >= 2 * lanes):
         return False  # as many guards and addresses for a vector or less
     return _turned(t, lanes, x, t.fma_chains) < DOUBT * _straight(t, lanes, x)
 
@@ -218,7 +218,7 @@ def _few(t: Target, lanes: int, x: Turn) -> float:
     Sums that wait for themselves are left out. Where several vectors are no whole tile, what stands still is loaded for each.
     """
     vectors, own, few = -(-x.columns // lanes), register_tile(t, lanes), few_of(x.rows, t.masks)
-    looked_up = LOOKUP * lanes if x.spaced else 1
+    looked_up = LOOKUP * lanes if x.spaced or x.stands else 1
     if few or vectors < own[1]:
         return vectors * (3 * (few or x.rows) + looked_up)
     return time(own, lanes, x.rows, x.columns) + vectors * looked_up

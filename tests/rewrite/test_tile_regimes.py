@@ -13,6 +13,7 @@ from polyop.ir.registers import fitting_pair
 from polyop.ir.span import Source
 from polyop.ir.target import BY_NAME
 from polyop.rewrite.ones import fix_sizes
+from polyop.rewrite.ordered import in_order
 from polyop.rewrite.questions import questions
 from polyop.rewrite.regimes import kinds, regime, regimes_of
 from polyop.rewrite.tile_regimes import few_rows, passes_by, shortness
@@ -52,6 +53,14 @@ def test_lanes_run_along_filters_where_narrow_vectors_leave_rows_of_an_image_too
         Y[k, p, q] += (X[c, p + r - 1, q + s - 1] else 0) * F[k, c, r, s] }""")), "f")
     sizes = {"C": channels, "H": width, "K": filters, "W": width}
     assert shortness(questions(conv), sizes, AVX2) == (TURNED if turned else 0)
+
+
+@pytest.mark.parametrize(("filters", "channels"), [(4, 64), (12, 64), (20, 48), (20, 96), (100, 64)])
+def test_windows_are_read_in_place_by_lanes_along_filters_where_images_have_their_channels_last(filters, channels):
+    seen = in_order(library("conv", "conv2d"), (("X", (0, 2, 3, 1)),), strict=False)
+    sizes = {"B": 1, "C": channels, "H": 30, "W": 30, "K": filters, "R": 3, "S": 3}
+    found = regime(regimes_of(seen), sizes, Options(), AVX2)
+    assert found.short == TURNED and not found.inward
 
 
 def test_lanes_run_along_filters_sooner_where_these_are_turned_once_for_all_calls():
