@@ -9,6 +9,7 @@ from polyop.ir.dots import product
 from polyop.ir.dtypes import DType
 from polyop.ir.expr import Affine, expr_names, loads, names
 from polyop.ir.op import Op, Step
+from polyop.rewrite.folds import plain_indices
 from polyop.rewrite.laid import find_beside
 from polyop.rewrite.upright import upright
 
@@ -305,16 +306,18 @@ def turns(op: Op, contractions: Contractions) -> tuple[str, ...]:
 def sums_of_rows(op: Op, contractions: Contractions) -> tuple[tuple[Affine, int, bool], ...]:
     """What is reduced over reads that have the last index of the target last, too: `S[b] += X[n, b]`.
 
-    Or would have, if it lay along a large one, as a copy of it may: see `laid.py`.
+    Or would have, if it lay along a large one whose rows one after the other are added up, as a copy of it may: see `laid.py`.
     """
-    out, laid = [], {x.name: x.along for x in find_beside(op)}
+    out, laid = [], {x.name: x for x in find_beside(op)}
     for s in op.steps:
         last = s.target.index[-1] if s.target.index else None
         if s.reduce is None or not isinstance(last, Affine) or last.name not in s.indices:
             continue
         reduced = set(s.indices).difference(*({p.name} for p in s.target.index if isinstance(p, Affine)))
-        rows = [x for x in loads(s.expr) if x.index and x.index[-1] == last and expr_names(x) & reduced]
-        t = op.tensor(s.target.source)
-        if rows or t.name in laid:
-            out.append((t.shape[-1] if rows else laid[t.name], t.dtype.bytes_, any(s is c for c, _ in contractions)))
+        t, reads, beside = op.tensor(s.target.source), loads(s.expr), laid.get(s.target.source)
+        is_contraction = any(s is c for c, _ in contractions)
+        if any(x.index and x.index[-1] == last and expr_names(x) & reduced for x in reads):
+            out.append((t.shape[-1], t.dtype.bytes_, is_contraction))
+        elif beside and any(x.source == beside.beside and {*(plain_indices(x) or ())[-2:-1]} & reduced for x in reads):
+            out.append((beside.along, t.dtype.bytes_, is_contraction))
     return tuple(out)

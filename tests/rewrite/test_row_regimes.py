@@ -43,6 +43,8 @@ def test_a_strip_is_a_sum_of_rows_that_stays_in_registers():
 def test_a_strip_is_that_of_a_result_that_is_laid_along_what_is_read():
     q = questions(instantiate(parse(Source("<test>", "op f(X: f32[A, B, C]) -> (S: f32[C, A]) { S[c, a] += X[a, b, c] }")), "f"))
     assert has_strip(q, {"A": 300, "B": 3, "C": 64}, False) and not has_strip(q, {"A": 3, "B": 3, "C": 65}, False)
+    apart = "op f(X: f32[B, A, C]) -> (S: f32[C, A]) { S[c, a] += X[b, a, c] }"  # a strip would have a piece of each page
+    assert not questions(instantiate(parse(Source("<test>", apart)), "f")).strips
 
 
 def test_a_strip_is_told_of_a_contraction_only_where_its_one_row_is_not_packed():
