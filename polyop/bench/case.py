@@ -82,14 +82,21 @@ def text(definition: str) -> tuple[syntax.Program, str]:
 
 @dataclass(frozen=True, slots=True)
 class Random:
-    """An array of f32 of deviation `scale`, where those that a trial makes up are too large; made when it is needed."""
+    """An array of f32 of deviation `scale`, where those that a trial makes up are too large; made when it is needed.
+
+    lies   its dimensions as they lie in memory, outermost first, where that is another order
+    """
 
     shape: tuple[int, ...]
     scale: float
     seed: int
+    lies: tuple[int, ...] = ()
 
     def array(self) -> Array:
-        return np.random.default_rng(self.seed).standard_normal(self.shape, np.float32) * np.float32(self.scale)
+        order = self.lies or tuple(range(len(self.shape)))
+        lying = tuple(self.shape[d] for d in order)
+        found = np.random.default_rng(self.seed).standard_normal(lying, np.float32) * np.float32(self.scale)
+        return found.transpose(np.argsort(order))
 
 
 def random(*shape: int, scale: float, seed: int = 1) -> Random:

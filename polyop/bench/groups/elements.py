@@ -38,6 +38,13 @@ def elementwise() -> Iterator[Case]:
         cast = text(f"op to(X: {source}[N]) -> (Y: {to}[N]) {{ Y[i] = {to}(X[i]) }}")
         yield Case("elementwise", f"{source} to {to} {1 << 18}", *cast, {"N": 1 << 18},
                    torch=lambda t, x, name=name: x.to(getattr(t, name)), array=lambda xp, x, name=name: x.astype(name))
+    across = text("op across(X: f32[B, A], Y: f32[B, A]) -> (Z: f32[A, B]) { Z[a, b] = X[b, a] * Y[b, a] }")
+    yield Case("elementwise", "X.T*Y.T 1300x1200", *across, {"A": 1200, "B": 1300},
+               torch=lambda t, x, y: (x * y).T.contiguous(), array=lambda xp, x, y: xp.ascontiguousarray((x * y).T))
+    third = text("op third(X: f32[C, A, B], Y: f32[B, C, A]) -> (Z: f32[A, B, C]) { Z[a, b, c] = X[c, a, b] * Y[b, c, a] }")
+    yield Case("elementwise", "X[c,a,b]*Y[b,c,a] 100x110x120", *third, {"A": 100, "B": 110, "C": 120},
+               torch=lambda t, x, y: (x.permute(1, 2, 0) * y.permute(2, 0, 1)).contiguous(),
+               array=lambda xp, x, y: xp.ascontiguousarray(x.transpose(1, 2, 0) * y.transpose(2, 0, 1)))
     yield Case("elementwise", "bias+gelu 1024x3072", *library("bias_gelu"), {"dim0": 1024, "D": 3072}, rank=1, compiled=True,
                torch=lambda t, x, b: t.nn.functional.gelu(x + b))
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
-from polyop.bench.case import Case, Node, library, text
+from polyop.bench.case import Case, Node, Random, library, text
 from polyop.bench.groups.tccg import CONTRACTIONS, sizes
 from polyop.dsl.einsum import einsum_text
 from polyop.ir.dtypes import F32
@@ -64,23 +64,34 @@ def batched() -> Iterator[Case]:
                    quick=m in (8, 64))
 
 
-def einsum(group: str, label: str, equation: str, extents: dict[str, int], **more: Any) -> Case:
-    """A contraction by its equation; with two operands, each product is one multiply-add."""
+def einsum(group: str, label: str, equation: str, extents: dict[str, int], lying: str = "", **more: Any) -> Case:
+    """A contraction by its equation; with two operands, each product is one multiply-add.
+
+    lying   the indices of each operand as they lie in memory, where a caller turned them
+    """
     terms = equation.split("->")[0].split(",")
     shapes = [tuple(extents[i] for i in term) for term in terms]
     definition = einsum_text(equation, shapes, [F32] * len(terms))
     flops = 2.0 * math.prod(extents.values()) if len(terms) == 2 else None
-    return Case(group, label, *text(definition), {f"N_{i}": n for i, n in extents.items()}, einsum=equation, flops=flops, **more)
+    orders = [tuple(term.index(i) for i in own) for term, own in zip(terms, lying.split(","), strict=True)] if lying else []
+    given: dict[str, Any] = {f"N_{i}": n for i, n in extents.items()} if not orders else {
+        f"X{k}": Random(shape, 1.0, k, order) for k, (shape, order) in enumerate(zip(shapes, orders, strict=True))}
+    return Case(group, label, *text(definition), given, einsum=equation, flops=flops, **more)
 
 
 def contractions() -> Iterator[Case]:
-    """The TCCG benchmark, and a few that attention and tensor networks need."""
+    """The TCCG benchmark, and a few that attention and tensor networks need; of operands that a caller turned, too."""
     for number, (name, equation, extents) in enumerate(CONTRACTIONS):
         yield einsum("contractions", f"{name}", equation, sizes(extents), tolerance=1e-3, quick=number in (10, 15))
     for equation, extents in (("bhid,bhjd->bhij", "b=4 h=12 i=128 j=128 d=64"), ("bhij,bhjd->bhid", "b=4 h=12 i=128 j=128 d=64"),
                               ("bshd,bthd->bhst", "b=2 s=256 t=256 h=12 d=64"), ("ijk,jl,km->ilm", "i=32 j=40 k=48 l=24 m=24"),
-                              ("d,dab->ba", "d=500 a=300 b=30"), ("bda,dac->bca", "b=128 d=227 a=6 c=172")):
+                              ("d,dab->ba", "d=500 a=300 b=30"), ("bda,dac->bca", "b=128 d=227 a=6 c=172"),
+                              ("cde,cd->ec", "c=165 d=849 e=8")):
         yield einsum("contractions", f"{equation} {extents.replace('=', '')}", equation, sizes(extents), tolerance=1e-3)
+    for equation, extents, lying in (("cea,ae->ca", "a=201 c=14 e=1156", "aec,ae"), ("bcd,bd->cd", "b=62 c=122 d=493", "bdc,db"),
+                                     ("dc,adbc->ba", "a=40 b=300 c=60 d=30", "dc,dcab")):
+        label = f"{equation} {extents.replace('=', '')} lying {lying}"
+        yield einsum("contractions", label, equation, sizes(extents), lying, tolerance=1e-3)
 
 
 def precision() -> Iterator[Case]:
