@@ -9,7 +9,7 @@ Lanes run along what has unit stride in the large tensor, which is streamed. Wha
 another one, would give a number of each line, as often as it is read; it is small, and a copy of it goes by squares, once.
 What is as large goes by squares, too, while lanes run along it, but squares of one other index alone: what lies along a third one
 is copied.
-Whether it lies so is said by the call: in the place of X[c, b] it may be W[b, c] that a caller turned.
+The text says how arrays of a call lie (`ordered.py`), but for those without unit stride.
 """
 
 from __future__ import annotations
