@@ -12,11 +12,11 @@ by reductions, as by a step that writes a result in that order, and in calls wit
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 
-from polyop.ir.expr import Affine, Apply, Expr, Load, expr_names, loads, map_loads, names, volume
-from polyop.ir.op import Op, Step, Tensor, map_step
+from polyop.ir.expr import Affine, Apply, Expr, expr_names, loads, names, volume
+from polyop.ir.op import Op, Step, Tensor
 from polyop.rewrite.folds import plain_indices
+from polyop.rewrite.ordered import permuted
 
 
 def with_batches_first(op: Op) -> Op:
@@ -24,7 +24,7 @@ def with_batches_first(op: Op) -> Op:
     for t in op.temporaries:
         order = _order(op, t)
         if order:
-            op = _permuted(op, t, order)
+            op = permuted(op, {t.name: order})
     return op
 
 
@@ -75,13 +75,3 @@ def _lies_along(e: Expr, i: str) -> bool:
     """Whether a read in `e` lies along `i`, or at what is computed."""
     return any(not isinstance(x.index[-1], Affine) or (i in names(x.index[-1]) and abs(x.index[-1].factor(i)) <= 1)
                for x in loads(e) if x.index)
-
-
-def _permuted(op: Op, t: Tensor, order: Sequence[int]) -> Op:
-    def place(x: Load) -> Load:
-        return replace(x, index=tuple(x.index[d] for d in order)) if x.source == t.name else x
-
-    turned = replace(t, shape=tuple(t.shape[d] for d in order))
-
-    steps = tuple(map_step(s, lambda e: map_loads(e, place)) for s in op.steps)
-    return replace(op, tensors=tuple(turned if x is t else x for x in op.tensors), steps=steps)

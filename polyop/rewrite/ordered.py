@@ -48,19 +48,25 @@ def in_order(op: Op, found: Orders, strict: bool) -> Op:
     """
     own = dict(found)
 
+    def step(s: Step) -> Step:
+        is_other = any(x.source in own for x in (s.target, *s.reads))
+        is_carried = any(x.source == s.target.source for x in s.reads)
+        return replace(s, ranges=_in_turn(s, strict)) if is_other and not is_carried else s
+
+    made = permuted(op, own)
+    return replace(made, steps=tuple(map(step, made.steps)))
+
+
+def permuted(op: Op, orders: Mapping[str, Order]) -> Op:
+    """`op` with the dimensions of some tensors in other orders; loops stay."""
     def tensor(t: Tensor) -> Tensor:
-        return replace(t, shape=tuple(t.shape[d] for d in own[t.name])) if t.name in own else t
+        return replace(t, shape=tuple(t.shape[d] for d in orders[t.name])) if t.name in orders else t
 
     def place(x: Load) -> Load:
-        return replace(x, index=tuple(x.index[d] for d in own[x.source])) if x.source in own else x
+        return replace(x, index=tuple(x.index[d] for d in orders[x.source])) if x.source in orders else x
 
-    def step(s: Step) -> Step:
-        new = map_step(s, lambda e: map_loads(e, place))
-        if not any(x.source in own for x in (s.target, *s.reads)) or any(x.source == s.target.source for x in s.reads):
-            return new
-        return replace(new, ranges=_in_turn(new, strict))
-
-    return replace(op, tensors=tuple(map(tensor, op.tensors)), steps=tuple(map(step, op.steps)))
+    steps = (map_step(s, lambda e: map_loads(e, place)) for s in op.steps)
+    return replace(op, tensors=tuple(map(tensor, op.tensors)), steps=tuple(steps))
 
 
 def _in_turn(s: Step, strict: bool) -> tuple[Range, ...]:
