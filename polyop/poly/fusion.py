@@ -224,17 +224,13 @@ class Fusion:
 
         { y[a, b, c] = Y[b, c, a]; Z[a, b, c] = X[a, c, b] * y[a, b, c] }: rows in lock step would serve one.
         """
-        def end(x: Load, loops: Mapping[str, str]) -> str:
-            p = x.index[-1] if len(x.index) > 1 else None
-            return loops.get(p.name or "", "") if isinstance(p, Affine) else ""
-
-        (q, *more), lane = d.stmts, end(s.target, own)
+        (q, *more), lane = d.stmts, _end(s.target, own)
         if more or q.kind != MAP or s.kind != MAP or not isinstance(q.expr, Load) or not lane:
             return False
         mine = self.classes[q.name]
-        turned = end(q.expr, mine)
-        others = {end(x, own) for x in s.reads if x.source != q.target.source} - {"", lane, turned}
-        return bool(turned and others) and end(q.target, mine) == lane != turned
+        turned = _end(q.expr, mine)
+        others = {_end(x, own) for x in s.reads if x.source != q.target.source} - {None, lane, turned}
+        return bool(turned and others) and _end(q.target, mine) == lane != turned
 
     def is_turned(self, d: _Draft, own: Mapping[str, str], s: Stmt, shell: tuple[str, ...]) -> bool:
         """Whether `s` writes along the loop around the rows that `d` reads: { Y[c, r] = e[r, c] / z[r] }, or of x[c, r].
@@ -242,17 +238,13 @@ class Fusion:
         By itself that is done in squares, or by rows of its own; in the loop around the rows, one by one. So is what only moves
         from along the one loop that would be left of those around the others.
         """
-        def end(x: Load, loops: Mapping[str, str]) -> str | None:
-            p = x.index[-1] if len(x.index) > 1 else None
-            return loops.get(p.name) if isinstance(p, Affine) and p.name else None
-
-        last = end(s.target, own)
+        last = _end(s.target, own)
         if self.apart or s.kind != MAP:
             return False
-        ends = {end(x, own) for x in s.reads if len(x.index) > 1}
+        ends = {_end(x, own) for x in s.reads if len(x.index) > 1}
         if last not in shell:
             return isinstance(s.expr, Load) and shell != d.shell and len(s.target.index) > 1 and ends <= {*shell}
-        read = {end(x, self.classes[q.name]) for q in d.stmts for x in q.reads}
+        read = {_end(x, self.classes[q.name]) for q in d.stmts for x in q.reads}
         return None not in ends and last not in read and any(own.get(i) not in shell for i in s.dims)
 
     def lies_beside(self, d: _Draft, s: Stmt, fixed: tuple[str, ...]) -> bool:
@@ -407,6 +399,12 @@ class Fusion:
         loops = g.kept + g.reduced
         here, there = (self.loops.projection(q, self.loops.iterators(q, loops)) for q in (g.stmts[0], s))
         return bool(here.is_equal(there))
+
+
+def _end(x: Load, loops: Mapping[str, str]) -> str | None:
+    """The loop that the last of several positions of `x` is, if it is one."""
+    p = x.index[-1] if len(x.index) > 1 else None
+    return loops.get(p.name) if isinstance(p, Affine) and p.name else None
 
 
 def _moves(e: Expr) -> bool:
