@@ -219,3 +219,13 @@ def test_an_outline_needs_a_few_looks(monkeypatch):
     calls = [python_calls(lambda n=n: f(f32(n), f32(n))) for n in range(33, 50)]
     without = [k for k, c in enumerate(calls) if "_general" not in c]
     assert without and without[0] <= 2 * entry.LOOKS and without == list(range(without[0], len(calls)))
+
+
+def test_an_outline_and_a_form_show_which_dimensions_lie_outside_others():
+    f = polyop.op("op f(X: f32[A, B, C]) -> (Y: f32[A, C]) { Y[a, c] += X[a, b, c] }")
+    code = entry.entry(polyop.Operator)
+    gaps = [np.ones((a, 2 * b, c), np.float32)[:, ::2] for a, b, c in ((40, 41, 42), (44, 45, 46))]
+    others = [np.ones((b, a, c), np.float32).transpose(1, 0, 2) for a, b, c in ((40, 41, 42), (44, 45, 46))]
+    for show in (code.outline, code.form):
+        seen = [show(f._front, x) for x in (*gaps, *others)]
+        assert seen[0] == seen[1] != seen[2] == seen[3]
