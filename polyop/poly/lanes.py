@@ -17,7 +17,7 @@ from polyop.poly.build import Plan
 from polyop.poly.homes import is_local
 from polyop.poly.iterators import written
 from polyop.poly.nodes import Cluster, Group, Node, Serial
-from polyop.poly.scop import MAP, UPDATE, Stmt
+from polyop.poly.scop import INIT, MAP, UPDATE, Stmt
 from polyop.poly.sharing import beside, is_line, is_tied, is_window, looked_up, multiplied, others, sharing
 from polyop.poly.short import SUMS, several_sums, short_loops, turned_rows
 from polyop.poly.strides import ODD, is_apart, is_near, lies_along, odd_digits, spacing, stride, unbent, unclamped
@@ -61,6 +61,8 @@ class RowStrategy:
     within    loops of the groups that are rows inside the lanes, and how many iterations each has: what lies along them is turned
     fine      steps of the loop with the lanes that one lane takes at once: those of a dot-product instruction, or 1
     several   a loop that is added up, so many of whose iterations run in lock step, with sums of their own
+    squares   a loop that is added up, so many of whose iterations are rows around lanes along another one: squares of what lies
+              along it are turned
     """
 
     lane: str | None
@@ -77,6 +79,7 @@ class RowStrategy:
     inside: bool = False
     within: tuple[tuple[str, int], ...] = ()
     several: tuple[str, int] | None = None
+    squares: tuple[str, int] | None = None
     fine: int = 1
 
     @property
@@ -91,6 +94,7 @@ class RowStrategy:
         rows += f", {self.run} in each turn" if self.run else ""
         rows += f", {' and '.join(f'{c} x {n}' for c, n in self.within)} turned" if self.within else ""
         rows += f", {self.several[1]} sums along {self.several[0]}" if self.several else ""
+        rows += f", squares with {self.squares[1]} {self.squares[0]}" if self.squares else ""
         rows += f", {self.fine} steps of each lane" if self.fine > 1 else ""
         rows += f", blocks of {' and '.join(f'{n} {c}' for c, n in self.blocks)}" if self.blocks else ""
         return f"rows: {where}, {self.vectors} x {self.lanes}{rows}{', conditions apart' if self.apart else ''}"
@@ -125,6 +129,12 @@ def _in_rows(plan: Plan, cluster: Cluster) -> tuple[RowStrategy, ...]:
     if not found and not plan.target.warp and (square := square_of(plan, cluster)):
         lanes = plan.target.lanes(_shell_bytes(plan, groups))
         found = [replace(_no_lanes(groups), lane=square[0], rows=square[1], row_extent=lanes, lanes=lanes)]
+    if not plan.target.warp and (squares := squares_of_sums(plan, cluster, groups)):
+        lanes = plan.target.lanes(_shell_bytes(plan, groups))
+        tied = any(is_tied(plan, cluster, c) for c in squares)
+        plain = replace(_no_lanes(groups), squares=(squares[1], lanes), lanes=lanes, apart=tied)
+        inner = tuple(squares[0] if squares[0] in g.reduced else None for g in groups)
+        found = [replace(plain, inner=inner) if any(inner) else replace(plain, lane=squares[0]), *found]
     brief = None if plan.target.warp else side_by_side(plan, cluster, groups, inner)
     return (*((brief,) if brief else ()), *found, _no_lanes(groups))
 
@@ -461,6 +471,26 @@ def square_of(plan: Plan, cluster: Cluster) -> tuple[str, str] | None:
     along = [next((c for c in cluster.shell if stride(plan, s, x, c) == 1), "") for x in (*s.reads, s.target) if x.index]
     found = sorted(dict.fromkeys(along), key=along.count, reverse=True)
     return (found[0], found[1]) if len(found) == 2 and "" not in found else None
+
+
+def squares_of_sums(plan: Plan, cluster: Cluster, groups: Sequence[Group]) -> tuple[str, str] | None:
+    """Two loops, along one of which each operand of a sum has its unit stride: that of the lanes, and another that is added up.
+
+    { Z[a] += X[a, b, c] * Y[a, c, b] }: squares of Y are turned where they are read, for lanes along c.
+    { Z[a] += X[a, b] * Y[b, a] }: of X, for lanes along a, if the shell has such a loop.
+    """
+    sums = [g for g in groups if g.reduced]
+    updates = [s for g in sums for s in g.stmts if s.kind != INIT]
+    if len(updates) != 1 or updates[0].kind != UPDATE:
+        return None
+    (g,), (s,), lanes = sums, updates, plan.target.lanes(_shell_bytes(plan, groups))
+    along = [next((c for c in (*cluster.shell, *g.reduced) if stride(plan, s, x, c) == 1), "") for x in s.reads]
+    found = sorted(dict.fromkeys(along), key=lambda c: (c in cluster.shell, along.count(c)), reverse=True)
+    if len(found) != 2 or "" in found or found[1] in cluster.shell or any(is_few(plan, (s,), c, lanes) for c in found):
+        return None
+    if found[0] in g.reduced and plan.options.numerics == "strict":
+        return None
+    return found[0], found[1]
 
 
 def transposed(plan: Plan, cluster: Cluster, lane: str) -> str | None:

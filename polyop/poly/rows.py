@@ -74,7 +74,7 @@ def build(plan: Plan, cluster: Cluster, outer: Axes, strategy: RowStrategy | tur
     around = {t.name for t in plan.tiled.values()}
     homes = find_homes(plan, cluster, tuple(outer), tuple(locked), width)
     along = (c for g in groups_of(cluster.body) for c in (*g.kept, *g.reduced))
-    b = Builder(plan, cluster, homes, frozenset((strategy.lane, *along)) if strategy.lane and strategy.apart else frozenset())
+    b = Builder(plan, cluster, homes, frozenset((*along, *((strategy.lane,) if strategy.lane else ()))) if strategy.apart else frozenset())
     for h in homes.values():
         if h.buffer.space != Space.TENSOR:
             b.buffer(h.buffer)
@@ -146,6 +146,7 @@ class _Groups:
             g = Group(g.stmts, (), (*g.reduced, *g.kept))  # a scatter: where it writes is known only inside
         short, several = dict(self.strategy.within), dict((self.strategy.several,) if self.strategy.several else ())
         kept, reduced = (sorted(loops, key=lambda c: c == lane or c in short) for loops in (g.kept, g.reduced))
+        square, some = self.strategy.squares or (None, 1)
         inside = dict(axes)
         for c in (*kept, *reduced):
             if c in short:
@@ -153,6 +154,9 @@ class _Groups:
             elif c in several:
                 count = several[c]
                 inside[c] = Axis((Coord(f"{c}_s", count), Coord(f"{c}_p", 1, count)), common_start(b.plan, stmts, c, inside))
+            elif c == square:
+                inside[c] = Axis((Coord(f"{c}_s", some), Coord(f"{c}_p", 1, some)), common_start(b.plan, stmts, c, inside))
+                b.kinds[f"{c}_p"] = Kind.ROWS, some
             elif c == lane:
                 start = common_start(b.plan, stmts, c, inside)
                 fine = self.strategy.fine
@@ -183,6 +187,9 @@ class _Groups:
                 own.accumulated(s, inside, (*loops, *kept), every, lane, before, body, after)
         outer_loops = [n for c in kept if c not in rows for n in inside[c].names]
         inner_loops = [n for c in reduced for n in inside[c].names]
+        if square in reduced:  # its rows are around the lanes
+            inner_loops.remove(f"{square}_p")
+            inner_loops.insert(len(inner_loops) - (lane in reduced), f"{square}_p")
         return bands(outer_loops, *before, *bands(inner_loops, *body), *after)
 
     def folded(self, s: Stmt, axes: Axes, outside: tuple[str, ...], every: tuple[str, ...], parts: tuple[str, int],
